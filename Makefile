@@ -1,0 +1,32 @@
+# Everything needs only Python 3.11+; both targets are idempotent.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+WORKERS ?= 2
+
+.PHONY: demo test lint benchmarks clean
+
+demo: $(STAMP)
+	$(BIN)/tacit demo
+
+test: lint
+	$(BIN)/mypy
+	$(BIN)/pytest -n $(WORKERS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+benchmarks: $(STAMP)
+	$(BIN)/python -m benchmarks.papers.private_fedrep
+	$(BIN)/python -m benchmarks.families
+	$(BIN)/python -m benchmarks.speed.round
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) demo-model demo-model.ledger

@@ -1,0 +1,66 @@
+"""Learn together without telling.
+
+Many users, each with a little private data, learn a shared low-rank representation under user-level differential
+privacy; each keeps a small personal model that nobody else ever sees.
+
+>>> import tacit
+>>> sorted(name for name in dir(tacit) if name.startswith("Private"))
+['PrivateAltMin', 'PrivateFedRep']
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tacit import datasets as datasets
+    from tacit.baselines import FedRep as FedRep
+    from tacit.baselines import LocalModels as LocalModels
+    from tacit.baselines import SingleModel as SingleModel
+    from tacit.cells import DataError as DataError
+    from tacit.cohort import Cohort as Cohort
+    from tacit.estimators import PrivateAltMin as PrivateAltMin
+    from tacit.estimators import PrivateFedRep as PrivateFedRep
+    from tacit.linalg import subspace_distance as subspace_distance
+    from tacit.model_folder import load as load
+    from tacit.model_folder import save as save
+    from tacit.privacy.certificate import Certificate as Certificate
+    from tacit.privacy.guarantee import UncertifiedWarning as UncertifiedWarning
+    from tacit.privacy.ledger import BudgetExceeded as BudgetExceeded
+    from tacit.privacy.ledger import Ledger as Ledger
+
+__version__ = "0.1.0"
+
+# Heavy modules (Numba, scikit-learn, pyarrow) load when they are first used, so that `tacit --help` is quick.
+_HOMES = {
+    "BudgetExceeded": "tacit.privacy.ledger",
+    "Certificate": "tacit.privacy.certificate",
+    "Cohort": "tacit.cohort",
+    "DataError": "tacit.cells",
+    "FedRep": "tacit.baselines",
+    "Ledger": "tacit.privacy.ledger",
+    "LocalModels": "tacit.baselines",
+    "PrivateAltMin": "tacit.estimators",
+    "PrivateFedRep": "tacit.estimators",
+    "SingleModel": "tacit.baselines",
+    "UncertifiedWarning": "tacit.privacy.guarantee",
+    "load": "tacit.model_folder",
+    "save": "tacit.model_folder",
+    "subspace_distance": "tacit.linalg",
+}
+_MODULES = ("datasets",)
+
+__all__ = [*_HOMES, *_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return importlib.import_module(f"tacit.{name}")
+    raise AttributeError(f"module 'tacit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

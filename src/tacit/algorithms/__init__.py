@@ -1,0 +1,1 @@
+"""The papers' algorithms: short programs that call the door."""

@@ -1,0 +1,157 @@
+"""Private alternating minimisation (Jain et al. 2021): exact normal equations of the basis instead of its gradient.
+
+In a round every user fits a head v to the current basis U and contributes the user's part of the least-squares problem
+in U: A = vvᵀ ⊗ XᵀX/m and b = Xᵀy vᵀ/m, solved as U ← A⁻¹b. Both are released together as one vector (A/c_A, b/c_b) of
+norm at most one: one weight a user on both sides of the equations, which does not bias their solution, and one event a round
+(the released script of paper 003 noises b with a factor m too many and drowns A in its ridge).
+
+Release :class:`NormalEquations`: clip 1, sensitivity 1 (zero-out), 2 (replace-one). The scales c_A and c_b are medians
+from two private histograms. The statistic does not shrink as the basis improves, so neither does its noise: that is the
+difference to Private FedRep.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tacit.algorithms.clip_quantile import private_clip
+from tacit.algorithms.subspace import DirectionVote, top_directions
+from tacit.algorithms.whitening import FeatureMoment, Whitening
+from tacit.federation.base import Array, Federation, Query, Rows
+from tacit.heads import fit_heads
+from tacit.linalg import orthonormal, pack_symmetric, unpack_symmetric
+from tacit.privacy.calibration import Phase, Plan
+from tacit.privacy.clipping import clip_factor
+from tacit.privacy.guarantee import Budget, GaussianEvent
+
+_CHUNK = 64  # users whose d×d second moments are held at a time
+
+
+@dataclass(frozen=True)
+class NormalEquations(Query):
+    """One user's normal equations of the basis; ``parts`` chooses which of the two to contribute."""
+
+    basis: Array  # whitened coordinates
+    whitening: Whitening
+    gram_scale: float = 1.0
+    right_scale: float = 1.0
+    parts: str = "both"
+
+    @property
+    def coordinates(self) -> int:
+        """Entries of the dk×dk symmetric matrix and of the d×k one, or of one of them."""
+        size = self.basis.size
+        return {"gram": size * (size + 1) // 2, "right": size, "both": size * (size + 3) // 2}[self.parts]
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        """Return (A/c_A, b/c_b)."""
+        rows, targets = self.whitening.transform(X), y.astype(np.float64)
+        k = self.basis.shape[1]
+        if len(rows) <= k:
+            return np.zeros(self.coordinates)
+        head = fit_heads(rows, targets, np.array([0, len(rows)]), self.basis)[0, :k]
+        gram = np.kron(np.outer(head, head), rows.T @ rows) / (len(rows) * self.gram_scale)
+        right = np.outer(head, rows.T @ targets) / (len(rows) * self.right_scale)
+        packed = {"gram": [pack_symmetric(gram)], "right": [right.ravel()]}
+        packed["both"] = packed["gram"] + packed["right"]
+        return np.concatenate(packed[self.parts])
+
+    def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
+        """Σ (vvᵀ) ⊗ XᵀX as one matrix product over chunks of users: no Kronecker product a user."""
+        if self.parts != "both":
+            return super().block_sum(X, y, offsets, bound)
+        d, k = self.basis.shape
+        rows = self.whitening.transform(X)
+        heads = fit_heads(rows, y, offsets, self.basis)[:, :k]
+        counts = np.diff(offsets)
+        gram_sum, right_sum = np.zeros((k * k, d * d)), np.zeros((k, d))
+        for first in range(0, len(counts), _CHUNK):
+            users = range(first, min(first + _CHUNK, len(counts)))
+            moments = np.zeros((len(users), d * d))
+            rights = np.zeros((len(users), d))
+            outers = np.zeros((len(users), k * k))
+            for place, i in enumerate(users):
+                mine, targets = rows[offsets[i] : offsets[i + 1]], y[offsets[i] : offsets[i + 1]]
+                head = heads[i]
+                if counts[i] <= k:
+                    continue
+                with np.errstate(all="ignore"):
+                    moment = mine.T @ mine / counts[i]
+                    right = mine.T @ targets.astype(np.float64) / counts[i]
+                    size = head @ head
+                    norm = math.hypot(
+                        size * float(np.linalg.norm(moment)) / self.gram_scale,
+                        math.sqrt(size) * float(np.linalg.norm(right)) / self.right_scale,
+                    )
+                weight = clip_factor(norm, bound)
+                if weight > 0:
+                    moments[place], rights[place] = moment.ravel(), right
+                    outers[place] = weight * np.outer(head, head).ravel()
+                    right_sum += np.outer(weight * head, right)
+            gram_sum += outers.T @ moments
+        whole = gram_sum.reshape(k, k, d, d).transpose(0, 2, 1, 3).reshape(k * d, k * d) / self.gram_scale
+        return np.concatenate([pack_symmetric(whole), right_sum.ravel() / self.right_scale])
+
+    def solve(self, released: Array, sigma: float) -> Array:
+        """Return the basis the noisy equations ask for, eigenvalues floored at the noise's own."""
+        d, k = self.basis.shape
+        size = d * k
+        gram = unpack_symmetric(released[: size * (size + 1) // 2], size) * self.gram_scale
+        right = released[size * (size + 1) // 2 :] * self.right_scale
+        values, vectors = np.linalg.eigh(gram)
+        values = np.maximum(values, max(sigma * self.gram_scale * math.sqrt(size), np.finfo(float).tiny))
+        solution = vectors @ ((vectors.T @ right) / values)
+        return orthonormal(solution.reshape(k, d).T)[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How the budget is divided."""
+
+    rounds: int = 3
+    whitening_share: float = 0.1
+    start_share: float = 0.3
+    clip_share: float = 0.05
+
+    def plan(self, budget: Budget) -> Plan:
+        """Divide a budget accordingly."""
+        rest = 1.0 - self.whitening_share - self.start_share - self.clip_share
+        return Plan(
+            budget,
+            [
+                Phase(name="whitening", share=self.whitening_share),
+                Phase(name="start", share=self.start_share),
+                Phase(name="clips", share=self.clip_share, releases=2),
+                Phase(name="rounds", share=rest, releases=self.rounds),
+            ],
+        )
+
+    def events(self, plan: Plan) -> list[GaussianEvent]:
+        """Every release the algorithm will make."""
+        acute = [plan.event(name, clip=1.0, acute=True) for name in ("whitening", "start", "clips", "clips")]
+        return acute + [plan.event("rounds", clip=1.0)] * self.rounds
+
+
+def learn(federation: Federation, plan: Plan, settings: Settings, rank: int) -> Array:
+    """Learn a shared basis of ``rank`` columns; return it orthonormal, in raw feature coordinates."""
+    d = federation.n_features
+    event = plan.event("whitening", clip=1.0, acute=True)
+    whitening = Whitening.from_moment(federation.release(FeatureMoment(d), event, "feature moment"), event.sigma, d)
+    event = plan.event("start", clip=1.0, acute=True)
+    votes = federation.release(DirectionVote(whitening), event, "direction votes")
+    basis, _ = top_directions(votes, event.sigma, d, rank)
+
+    event = plan.event("clips", clip=1.0, acute=True)
+    gram = private_clip(federation, NormalEquations(basis, whitening, parts="gram"), event, "gram norms")
+    right = private_clip(federation, NormalEquations(basis, whitening, parts="right"), event, "right-hand norms")
+    event = plan.event("rounds", clip=1.0)
+    for number in range(settings.rounds):
+        # √2 on both scales: at the median of each, the joint norm is one.
+        query = NormalEquations(basis, whitening, math.sqrt(2.0) * gram, math.sqrt(2.0) * right)
+        released = federation.release(query, event, f"normal equations {number + 1}")
+        basis = query.solve(released, event.sigma)
+    return orthonormal(whitening.to_raw(basis))[0]

@@ -1,0 +1,77 @@
+"""A clip chosen privately: a noisy histogram of the logarithm of everybody's norms, and a quantile read off it.
+
+For queries whose scale nobody knows beforehand. (Private FedRep needs none of this: its contributions have norm one.)
+
+Release :class:`NormHistogram`: user i contributes the indicator of the bin its norm falls in, a unit vector; norms that
+are zero or not finite contribute nothing. Sensitivity 1 (zero-out), √2 (replace-one: entries are not negative). One
+Gaussian event; the quantile is post-processing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tacit.federation.base import Array, Federation, Query, Rows
+from tacit.privacy.guarantee import GaussianEvent
+
+_LOWEST, _HIGHEST, _PER_OCTAVE = -120, 120, 2  # norms from 2^-120 to 2^120 in steps of √2
+
+
+@dataclass(frozen=True)
+class NormHistogram(Query):
+    """In which half-octave the norm of this user's contribution to ``query`` lies."""
+
+    query: Query
+    acute: ClassVar[bool] = True
+
+    @property
+    def coordinates(self) -> int:
+        """Number of bins."""
+        return (_HIGHEST - _LOWEST) * _PER_OCTAVE
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        """Return the indicator of the bin."""
+        indicator = np.zeros(self.coordinates)
+        with np.errstate(all="ignore"):
+            norm = float(np.linalg.norm(self.query.contribution(X, y)))
+            if np.isfinite(norm) and norm > 0:
+                position = int(np.floor((np.log2(norm) - _LOWEST) * _PER_OCTAVE))
+                indicator[min(max(position, 0), self.coordinates - 1)] = 1.0
+        return indicator
+
+
+def quantile_of(histogram: npt.ArrayLike, sigma: float, quantile: float) -> float:
+    """Read a quantile off a noisy histogram of log-norms.
+
+    Bins that noise alone could fill are dropped, then the densest stretch of eight octaves is kept, so that noise in
+    hundreds of empty bins does not move the answer.
+
+    >>> counts = np.zeros(480); counts[240:244] = 100
+    >>> round(quantile_of(counts, 1.0, 0.5), 3)  # the middle of two octaves from 2^0
+    2.0
+    """
+    counts = np.asarray(histogram, dtype=np.float64)
+    kept = np.where(counts > 2.0 * sigma, counts, 0.0)
+    width = 8 * _PER_OCTAVE
+    sums = np.convolve(kept, np.ones(width), mode="valid")
+    first = int(np.argmax(sums))
+    window = kept[first : first + width]
+    if not window.sum() > 0:
+        return 1.0
+    shares = np.cumsum(window) / window.sum()
+    position = int(np.searchsorted(shares, quantile))
+    before = float(shares[position - 1]) if position else 0.0
+    inside = (quantile - before) / max(float(shares[position]) - before, 1e-12)
+    return float(2.0 ** (_LOWEST + (first + position + inside) / _PER_OCTAVE))
+
+
+def private_clip(
+    federation: Federation, query: Query, event: GaussianEvent, name: str, *, quantile: float = 0.5
+) -> float:
+    """Release a histogram of the norms of ``query`` and return a quantile of it: a clip that was paid for."""
+    histogram = federation.release(NormHistogram(query), event, name)
+    return quantile_of(histogram, event.sigma, quantile)

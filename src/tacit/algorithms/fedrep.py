@@ -1,0 +1,368 @@
+"""Private FedRep: alternate between personal heads, fitted at home, and one noisy step of the shared basis.
+
+Paper 003, Algorithm 1 (Snedeker, Zhou and Bassily), carried further. In a round every user fits a head v to the
+current basis U by least squares and sees what is left: the residual e = y − XUv and the correction g = Xᵀe/(m − k) it
+asks for, an estimate of the part of the user's weights that U misses (in whitened coordinates; it is orthogonal to U by
+the normal equations). The best change A of the basis makes Av ≈ g for everybody: A = (Σ s·gvᵀ)(Σ s·vvᵀ)⁻¹ for any
+weights s. The round releases both sums as *one* vector of norm one a user,
+
+    (g vᵀ / c,  v vᵀ) / ν,    ν = ‖v‖² √(1 + ρ²),   ρ = ‖g‖ / (c ‖v‖),
+
+so that
+
+* there is no clip to choose: the weight s = 1/ν is the clip, and weights do not bias the step;
+* the noise shrinks with the correction: c follows ‖g‖/‖v‖, and follows it for free, because the released trace
+  of the second part, Σ 1/√(1 + ρ²), tells how large ρ is;
+* the second part preconditions the step, so that its length is 1 whatever the spread of heads, features or targets.
+
+Release :class:`BasisStep`: sensitivity 1 (zero-out), 2 (replace-one). One Gaussian event a round. What the server does
+with it (shrinking by the known noise level, watching for overshoot) is post-processing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from tacit.algorithms.subspace import DirectionVote, top_directions
+from tacit.algorithms.whitening import FeatureMoment, Whitening
+from tacit.compiled import (
+    add_outer,
+    cholesky_solve,
+    combine_rows,
+    normal_equations,
+    pad_rows,
+    project_rows,
+    subtract_fit,
+)
+from tacit.federation.base import Array, Federation, Query, Rows
+from tacit.linalg import inverse_root, orthonormal, pack_symmetric, unpack_symmetric
+from tacit.privacy.calibration import Phase, Plan
+from tacit.privacy.clipping import clip_factor
+from tacit.privacy.guarantee import Budget, GaussianEvent
+
+_TARGET = 3.0  # the ρ to aim at: 95 % of a user's unit norm speaks of the basis, 32 % of the head
+_TINY_RIDGE = 1e-12  # of the trace: keeps a singular head system solvable, changes nothing else
+
+
+@dataclass(frozen=True)
+class BasisStep(Query):
+    """What one user asks the basis to change, and for how much of the user it speaks."""
+
+    basis: Array  # whitened coordinates, orthonormal
+    head_metric: Array  # k×k, symmetric: heads are measured as v·head_metric
+    scale: float  # c
+    whitening: Whitening
+    centered: bool = False
+
+    @property
+    def coordinates(self) -> int:
+        """Entries of a d×k matrix and of a symmetric k×k one."""
+        d, k = self.basis.shape
+        return int(d * k + k * (k + 1) // 2)
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        """Return the unit vector (gvᵀ/c, vvᵀ)/ν, or zero from a user with no more rows than unknowns."""
+        k = self.basis.shape[1]
+        free = len(X) - k - int(self.centered)
+        if free <= 0:
+            return np.zeros(self.coordinates)
+        rows, targets = X.astype(np.float64), y.astype(np.float64)
+        energy = np.square(rows[::4] * self.whitening.scale).mean()
+        if self.centered:
+            energy -= np.square(rows.mean(axis=0) * self.whitening.scale).mean()
+            rows, targets = rows - rows.mean(axis=0), targets - targets.mean()
+        rows = self.whitening.transform(rows)
+        projected = rows @ self.basis
+        system = projected.T @ projected
+        system += _TINY_RIDGE * np.trace(system) * np.eye(k)
+        if not (np.isfinite(system).all() and energy > 0):
+            return np.zeros(self.coordinates)
+        head = np.linalg.lstsq(system, projected.T @ targets)[0]
+        correction = rows.T @ (targets - projected @ head) / (free * energy)
+        measured = head @ self.head_metric
+        joint = np.concatenate(
+            [
+                np.outer(correction / self.scale, measured).ravel(),
+                pack_symmetric(np.outer(measured, measured)),
+            ]
+        )
+        norm = np.linalg.norm(joint)
+        return joint / norm if np.isfinite(norm) and norm > 0 else np.zeros(self.coordinates)
+
+    def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
+        """One fused pass: each user's rows are read once and the d×k contribution is never formed."""
+        k = self.basis.shape[1]
+        basis = pad_rows(self.whitening.to_raw(self.basis).T.astype(X.dtype))
+        step, second = np.zeros(basis.shape), np.zeros((k, k))
+        _basis_steps(
+            X,
+            y,
+            offsets,
+            basis,
+            self.whitening.scale,
+            (self.whitening.scale**2).astype(X.dtype),
+            np.ascontiguousarray(self.whitening.directions.T),
+            self.whitening.gains,
+            self.head_metric,
+            self.scale,
+            clip_factor(1.0, bound),
+            self.centered,
+            step,
+            second,
+        )
+        return np.concatenate([step[:k].T.ravel(), pack_symmetric(second)])
+
+    def split(self, released: Array) -> tuple[Array, Array]:
+        """Return the released vector as its two matrices: the step (times 1/c) and the heads' second moment."""
+        d, k = self.basis.shape
+        return released[: d * k].reshape(d, k), unpack_symmetric(released[d * k :], k)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How the budget is divided; the defaults come from synthetic data and need no tuning."""
+
+    rounds: int = 16
+    whitening_share: float = 0.1
+    start_share: float = 0.25
+    # Over the last part of the rounds steps shorten, so that the result averages what the rounds say.
+    averaging: float = 0.2
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ValueError(f"rounds must be at least 1. Found {self.rounds!r}.")
+        for name in ("whitening_share", "start_share"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"{name} must lie strictly between 0 and 1. Found {getattr(self, name)!r}.")
+        if self.whitening_share + self.start_share >= 1:
+            raise ValueError("whitening_share and start_share must leave something for the rounds.")
+
+    def plan(self, budget: Budget) -> Plan:
+        """Divide a budget accordingly."""
+        return Plan(
+            budget,
+            [
+                Phase(name="whitening", share=self.whitening_share),
+                Phase(name="start", share=self.start_share),
+                Phase(
+                    name="rounds",
+                    share=1.0 - self.whitening_share - self.start_share,
+                    releases=self.rounds,
+                ),
+            ],
+        )
+
+    def events(self, plan: Plan) -> list[GaussianEvent]:
+        """Every release the algorithm will make."""
+        acute = [plan.event(name, clip=1.0, acute=True) for name in ("whitening", "start")]
+        return acute + [plan.event("rounds", clip=1.0)] * self.rounds
+
+
+def learn(federation: Federation, plan: Plan, settings: Settings, rank: int, *, centered: bool = False) -> Array:
+    """Learn a shared basis of ``rank`` columns; return it orthonormal, in raw feature coordinates."""
+    d = federation.n_features
+    event = plan.event("whitening", clip=1.0, acute=True)
+    moment = federation.release(FeatureMoment(d, centered), event, "feature moment")
+    whitening = Whitening.from_moment(moment, event.sigma, d)
+
+    event = plan.event("start", clip=1.0, acute=True)
+    votes = federation.release(DirectionVote(whitening, centered), event, "direction votes")
+    basis, strengths = top_directions(votes, event.sigma, d, rank)
+
+    state = Descent(basis, np.diag(strengths))
+    event = plan.event("rounds", clip=1.0)
+    for number in range(settings.rounds):
+        query = BasisStep(state.basis, state.head_metric, state.scale, whitening, centered)
+        released = federation.release(query, event, f"basis step {number + 1}")
+        late = max(0.0, number - (1.0 - settings.averaging) * settings.rounds)
+        state.advance(*query.split(released), event.sigma, federation.n_users, damping=1.0 / (1.0 + late / 2.0))
+    return orthonormal(whitening.to_raw(state.basis))[0]
+
+
+@dataclass
+class Descent:
+    """The server's half of the loop: public state, moved by public releases only."""
+
+    basis: Array
+    head_moment: Array
+    scale: float = 1.0 / _TARGET
+    step_length: float = 1.0
+    head_metric: Array = field(init=False)
+    _previous: Array | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        k = self.basis.shape[1]
+        self.head_moment = self.head_moment * (k / np.trace(self.head_moment))
+        self.head_metric = inverse_root(self.head_moment)
+
+    def advance(self, step: Array, second: Array, sigma: float, n_users: int, *, damping: float) -> None:
+        """Move the basis by one release: ``step`` is Σ s·gvᵀ/c and ``second`` is Σ s·vvᵀ, both with noise σ."""
+        k = self.basis.shape[1]
+        step = step - self.basis @ (self.basis.T @ step)
+        step, signal = shrink(step, sigma)
+
+        values, vectors = np.linalg.eigh(second)
+        values = np.maximum(values, max(sigma * math.sqrt(2.0 * k), np.finfo(float).tiny))
+        change = self.scale * step @ ((vectors / values) @ vectors.T) @ self.head_metric
+        self._watch(change, signal)
+
+        follow = _ratio(float(np.trace(second)) / n_users) / _TARGET
+        basis, rotation = orthonormal(self.basis + damping * self.step_length * change)
+        seen = (vectors * values) @ vectors.T
+        root = np.linalg.inv(self.head_metric)
+        moment = rotation @ root @ seen @ root @ rotation.T
+        moment *= k / np.trace(moment)
+        metric = inverse_root(moment)
+        # c is measured in units of the metric, so it changes with it.
+        units = math.sqrt(np.trace(self.head_metric @ moment @ self.head_metric) / np.trace(metric @ moment @ metric))
+        self.scale *= min(max(follow, 0.2), 3.0) * units
+        self.basis, self.head_moment, self.head_metric = basis, moment, metric
+
+    def _watch(self, change: Array, signal: float) -> None:
+        """Shorten steps that turn back on the last one, lengthen those that go on; only if more than noise is seen."""
+        previous, self._previous = self._previous, change
+        if previous is None or signal < 0.4:
+            return
+        size = float(np.sum(previous**2))
+        turn = float(np.sum(change * previous)) / size if size > 0 else 0.0
+        if turn < -0.15:
+            self.step_length *= max(0.4, 1.0 / (1.0 - 1.5 * turn))
+        elif turn > 0.3:
+            self.step_length = min(1.2 * self.step_length, 1.6)
+
+
+def shrink(step: Array, sigma: float) -> tuple[Array, float]:
+    """Scale a noisy d×k matrix (k directions already removed) by the share of it that is not noise; return that too."""
+    d, k = step.shape
+    size = float(np.sum(step**2))
+    share = max(0.0, 1.0 - sigma**2 * (d - k) * k / size) if size > 0 else 0.0
+    return share * step, share
+
+
+def _ratio(mean: float) -> float:
+    """Return the ρ for which 1/√(1 + ρ²) is ``mean``."""
+    mean = min(max(mean, 0.02), 0.995)
+    return math.sqrt(1.0 / mean**2 - 1.0)
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _basis_steps(  # type: ignore[no-untyped-def]  # pragma: no cover
+    X, y, offsets, basis, scale, scale2, directions, gains, metric, c, weight, centered, step, second
+):
+    """Add every user's weighted (g v, v v) to ``step`` (k×d) and ``second`` (k×k).
+
+    ``basis`` and ``step`` have their k rows padded with zero rows to a multiple of four. A user's rows are read from memory once:
+    the second reading, for the correction, finds them in cache.
+    """
+    k, d = second.shape[0], basis.shape[1]
+    longest = 0
+    for i in range(offsets.size - 1):
+        longest = max(longest, offsets[i + 1] - offsets[i])
+    projected = np.empty((basis.shape[0], longest))
+    error = np.empty(longest, dtype=X.dtype)
+    system = np.empty((k, k))
+    head = np.zeros(basis.shape[0])
+    measured = np.zeros(basis.shape[0])
+    raw = np.empty(d, dtype=X.dtype)
+    mean = np.empty(d)
+    along = np.empty(gains.size)
+    g = np.empty(d)
+    for i in range(offsets.size - 1):
+        first, last = offsets[i], offsets[i + 1]
+        m = last - first
+        free = m - k - (1 if centered else 0)
+        if free <= 0:
+            continue
+        for j in range(m):
+            error[j] = y[first + j]
+        project_rows(X, first, last, basis, projected)
+        energy = _energy(X, first, last, scale2)
+        if centered:
+            energy -= _center(X, first, last, scale2, projected, error, mean)
+        normal_equations(projected, error, m, k, system, head)
+        trace = 0.0
+        for b in range(k):
+            trace += system[b, b]
+        for b in range(k):
+            system[b, b] += _TINY_RIDGE * trace
+        if not (math.isfinite(energy) and energy > 0.0) or not cholesky_solve(system, head, k):
+            continue
+        subtract_fit(projected, head, m, error)
+        combine_rows(X, first, last, error, raw)
+        length = 1.0 / (free * energy)
+        for a in range(d):
+            g[a] = raw[a] * scale[a] * length
+        for q in range(gains.size):
+            value = 0.0
+            for a in range(d):
+                value += directions[q, a] * g[a]
+            along[q] = gains[q] * value
+        for q in range(gains.size):
+            for a in range(d):
+                g[a] += along[q] * directions[q, a]
+        size_g = 0.0
+        for a in range(d):
+            size_g += g[a] * g[a]
+        size_v = 0.0
+        for b in range(k):
+            value = 0.0
+            for p in range(k):
+                value += head[p] * metric[p, b]
+            measured[b] = value
+            size_v += value * value
+        norm = math.sqrt(size_v) * math.sqrt(size_g / (c * c) + size_v)  # ν
+        if not (math.isfinite(norm) and norm > 0.0):
+            continue
+        part = weight / norm
+        for b in range(k):
+            for p in range(k):
+                second[b, p] += part * measured[b] * measured[p]
+        for b in range(k):
+            measured[b] *= part / c
+        add_outer(measured, g, step)
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _energy(X, first, last, scale2):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Mean squared feature (in whitening's scale) of every fourth row: the step's length needs no more."""
+    d = X.shape[1]
+    total = 0.0
+    count = 0
+    for j in range(first, last, 4):
+        squares = X.dtype.type(0)
+        for a in range(d):
+            squares += scale2[a] * X[j, a] * X[j, a]
+        total += squares
+        count += 1
+    return total / (count * d)
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _center(X, first, last, scale2, projected, error, mean):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Take a user's means out of projections and targets; return the energy of the mean row."""
+    m, d = last - first, X.shape[1]
+    for a in range(d):
+        mean[a] = 0.0
+    for j in range(first, last):
+        for a in range(d):
+            mean[a] += X[j, a]
+    energy = 0.0
+    for a in range(d):
+        energy += scale2[a] * (mean[a] / m) ** 2
+    for b in range(projected.shape[0]):
+        total = 0.0
+        for j in range(m):
+            total += projected[b, j]
+        for j in range(m):
+            projected[b, j] -= total / m
+    total = 0.0
+    for j in range(m):
+        total += error[j]
+    for j in range(m):
+        error[j] -= X.dtype.type(total / m)
+    return energy / d

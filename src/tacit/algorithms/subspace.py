@@ -1,0 +1,140 @@
+"""A first basis: everybody votes for the direction of their own model.
+
+A user alone can fit a ridge regression on their own rows. With few rows it is mostly noise, but its direction leans
+towards the user's true weights, and those lie in the shared subspace; so the sum of the projectors on everybody's
+direction has its top eigenvectors there. (Paper 003's pair statistic, Algorithm 2, uses Xᵀy where this uses the
+ridge estimate: the lean is √(m/d) instead of 1/√(1 + d/m), and the vote is positive semi-definite.)
+
+Release :class:`DirectionVote`: user i contributes aaᵀ with ‖a‖ = 1, a unit vector whatever the data, so there is no
+clip to choose. Sensitivity 1 (zero-out), √2 (replace-one: positive semi-definite). One Gaussian event.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from tacit.algorithms.whitening import Whitening
+from tacit.compiled import center_rows, cholesky_solve
+from tacit.federation.base import Array, Query, Rows
+from tacit.linalg import pack_symmetric, unpack_symmetric
+from tacit.privacy.clipping import clip_factor
+
+_RIDGE = 0.3  # of a row's mean squared norm; anything from 0.1 to 1 does, the direction hardly changes
+
+
+@dataclass(frozen=True)
+class DirectionVote(Query):
+    """Projector on the direction of the user's own ridge regression, in whitened coordinates."""
+
+    whitening: Whitening
+    centered: bool = False
+    acute: ClassVar[bool] = True
+
+    @property
+    def coordinates(self) -> int:
+        """Entries of a symmetric d×d matrix."""
+        size = self.whitening.scale.size
+        return size * (size + 1) // 2
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        """Return aaᵀ, packed."""
+        rows, targets = self.whitening.transform(X), y.astype(np.float64)
+        if self.centered:
+            rows, targets = rows - rows.mean(axis=0), targets - targets.mean()
+        penalty = _RIDGE * np.square(rows).sum() / len(rows)
+        gram = rows @ rows.T + penalty * np.eye(len(rows))
+        weights = rows.T @ np.linalg.lstsq(gram, targets)[0]
+        norm = np.linalg.norm(weights)
+        if not (np.isfinite(norm) and norm > 0):
+            return np.zeros(self.coordinates)
+        unit = weights / norm
+        return pack_symmetric(np.outer(unit, unit))
+
+    def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
+        """All directions of the block, then one matrix product."""
+        rows = self.whitening.transform(X)
+        directions = np.zeros((len(offsets) - 1, rows.shape[1]))
+        _directions(rows, y, offsets, self.centered, math.sqrt(clip_factor(1.0, bound)), directions)
+        return pack_symmetric(directions.T @ directions)
+
+
+def top_directions(votes: Array, sigma: float, size: int, rank: int) -> tuple[Array, Array]:
+    """Top eigenvectors of noisy votes, and how strong each is above the noise (at least a twentieth of the first).
+
+    The strengths say how the users' heads spread over the directions; they start the preconditioner.
+    """
+    values, vectors = np.linalg.eigh(unpack_symmetric(votes, size))
+    basis, strengths = vectors[:, ::-1][:, :rank], values[::-1][:rank]
+    # Votes of pure noise still add up to a multiple of the identity: the bulk. It says nothing of direction.
+    strengths = strengths - float(np.median(values))
+    level = sigma * math.sqrt(size / 2.0)
+    root = np.sqrt(np.maximum(strengths**2 - 4 * level**2, 0.0))
+    strengths = np.where(strengths > 2 * level, (strengths + root) / 2, max(level, np.finfo(float).tiny))
+    return basis, np.maximum(strengths, 0.05 * float(strengths.max()))
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _directions(X, y, offsets, centered, length, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Direction of each user's ridge regression, scaled to ``length``; zero where there is none."""
+    d = X.shape[1]
+    for i in range(offsets.size - 1):
+        first, last = offsets[i], offsets[i + 1]
+        m = last - first
+        mean = 0.0
+        if centered:
+            center_rows(X, first, last, X)
+            for j in range(first, last):
+                mean += y[j]
+            mean /= m
+        trace = 0.0
+        for j in range(first, last):
+            for a in range(d):
+                trace += X[j, a] * X[j, a]
+        penalty = _RIDGE * trace / m
+        if not (math.isfinite(penalty) and penalty > 0.0):
+            continue
+        size = min(m, d)
+        A = np.empty((size, size))
+        b = np.zeros(size)
+        if m <= d:
+            for j in range(m):
+                for p in range(j + 1):
+                    dot = 0.0
+                    for a in range(d):
+                        dot += X[first + j, a] * X[first + p, a]
+                    A[j, p] = dot
+                b[j] = y[first + j] - mean
+        else:
+            A[:] = 0.0
+            for j in range(first, last):
+                target = y[j] - mean
+                for a in range(d):
+                    value = X[j, a]
+                    b[a] += value * target
+                    for c in range(a + 1):
+                        A[a, c] += value * X[j, c]
+        for j in range(size):
+            A[j, j] += penalty
+        if not cholesky_solve(A, b, size):
+            continue
+        if m <= d:
+            for j in range(m):
+                for a in range(d):
+                    out[i, a] += b[j] * X[first + j, a]
+        else:
+            for a in range(d):
+                out[i, a] = b[a]
+        squared = 0.0
+        for a in range(d):
+            squared += out[i, a] * out[i, a]
+        factor = 0.0
+        if math.isfinite(squared) and squared > 0.0:
+            factor = length / math.sqrt(squared)
+        for a in range(d):
+            out[i, a] = out[i, a] * factor if factor > 0.0 else 0.0

@@ -1,0 +1,149 @@
+"""Features on one scale, bought once.
+
+The papers assume features with identity covariance. Real ones are not, so a small share of the budget buys the
+second moment of everybody's features, and the rest of the run works in coordinates x' = Wᵀx in which it is close to
+the identity, as far as the public noise level allows one to know it.
+
+Release :class:`FeatureMoment`: user i contributes S/‖S‖ with S = XᵢᵀXᵢ, a unit vector whatever the data, so there is
+no clip to choose. Sensitivity 1 (zero-out), √2 (replace-one: both are positive semi-definite). One Gaussian event.
+Everything after it is post-processing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from tacit.compiled import center_rows
+from tacit.federation.base import Array, Query, Rows
+from tacit.linalg import denoise_spectrum, pack_symmetric, unpack_symmetric
+from tacit.privacy.clipping import clip_factor
+
+# Noise raises some variances and lowers others; adding this many standard deviations keeps the lowered ones from
+# being divided by almost nothing, which would make the features they belong to dominate and the loop overshoot.
+_DAMPING = 1.5
+_SMALLEST_EIGENVALUE = 0.02
+
+
+@dataclass(frozen=True)
+class FeatureMoment(Query):
+    """Second moment of a user's features, scaled to norm one; around the user's own mean if ``centered``."""
+
+    n_features: int
+    centered: bool = False
+    acute: ClassVar[bool] = True
+
+    @property
+    def coordinates(self) -> int:
+        """Entries of a symmetric d×d matrix."""
+        return self.n_features * (self.n_features + 1) // 2
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        """Return S/‖S‖ for S = XᵀX, packed."""
+        rows = X.astype(np.float64)
+        if self.centered:
+            rows = rows - rows.mean(axis=0)
+        moment = rows.T @ rows
+        norm = np.linalg.norm(moment)
+        return pack_symmetric(moment / norm) if norm > 0 else np.zeros(self.coordinates)
+
+    def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
+        """Weighted rows first, then one matrix product for the block: no d×d matrix a user."""
+        rows = np.empty(X.shape, dtype=np.float64)
+        _unit_moment_rows(X, offsets, self.centered, clip_factor(1.0, bound), rows)
+        return pack_symmetric(rows.T @ rows)
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """Coordinates x' = (I + Q diag(gains) Qᵀ) diag(scale) x."""
+
+    scale: Array
+    directions: Array
+    gains: Array
+
+    @classmethod
+    def identity(cls, n_features: int) -> Whitening:
+        """Features as they are."""
+        return cls(np.ones(n_features), np.zeros((n_features, 0)), np.zeros(0))
+
+    @classmethod
+    def from_moment(cls, packed: Array, sigma: float, n_features: int) -> Whitening:
+        """Estimate coordinates from a noisy second moment with noise of known standard deviation ``sigma``.
+
+        Variances first: James-Stein towards their mean, because each carries noise ``sigma``. Then the
+        correlations left: eigenvalues that stand out of the noise's semicircle are denoised, the others are
+        taken for 1.
+        """
+        moment = unpack_symmetric(packed, n_features)
+        variances = np.diag(moment)
+        mean = float(variances.mean())
+        if not mean > sigma:
+            return cls.identity(n_features)
+        spread = float(variances.var())
+        trust = max(0.0, 1.0 - sigma**2 / spread) if spread > 0 else 0.0
+        variances = np.maximum(mean + trust * (variances - mean), 0.0) + _DAMPING * sigma
+        variances = np.maximum(variances, 1e-12 * float(variances.max()))
+        scale = 1.0 / np.sqrt(variances)
+        values, vectors = np.linalg.eigh(moment * np.outer(scale, scale))
+        level = sigma * math.sqrt(n_features / 2.0) * float(np.mean(scale**2))
+        floor = max(_SMALLEST_EIGENVALUE, min(1.0, level))
+        values = np.maximum(1.0 + denoise_spectrum(values - 1.0, level), floor)
+        keep = np.abs(values - 1.0) > 1e-9
+        # Only relative scale matters from here on; a mean scale of 1/typical keeps numbers near one.
+        return cls(scale, vectors[:, keep], 1.0 / np.sqrt(values[keep]) - 1.0)
+
+    def transform(self, X: Rows) -> Array:
+        """Rows (or vectors) in whitened coordinates."""
+        scaled = np.asarray(X, dtype=np.float64) * self.scale
+        return scaled + (scaled @ self.directions * self.gains) @ self.directions.T
+
+    def to_raw(self, basis: Array) -> Array:
+        """Directions in whitened coordinates as weights on raw features."""
+        full = basis + self.directions @ (self.gains[:, None] * (self.directions.T @ basis))
+        return self.scale[:, None] * full
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _unit_moment_rows(X, offsets, centered, weight, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Scale each user's rows so that the user's second moment has Frobenius norm ``weight`` (or is zero)."""
+    d = X.shape[1]
+    for i in range(offsets.size - 1):
+        first, last = offsets[i], offsets[i + 1]
+        if centered:
+            center_rows(X, first, last, out)
+        else:
+            for j in range(first, last):
+                for a in range(d):
+                    out[j, a] = X[j, a]
+        squared = 0.0
+        if last - first <= d:
+            for j in range(first, last):
+                for p in range(first, j + 1):
+                    dot = 0.0
+                    for a in range(d):
+                        dot += out[j, a] * out[p, a]
+                    squared += dot * dot if p == j else 2.0 * dot * dot
+        else:
+            moment = np.zeros((d, d))
+            for j in range(first, last):
+                for a in range(d):
+                    value = out[j, a]
+                    for b in range(a + 1):
+                        moment[a, b] += value * out[j, b]
+            for a in range(d):
+                for b in range(a):
+                    squared += 2.0 * moment[a, b] * moment[a, b]
+                squared += moment[a, a] * moment[a, a]
+        factor = 0.0
+        if math.isfinite(squared) and squared > 0.0:
+            factor = math.sqrt(weight / math.sqrt(squared))
+        for j in range(first, last):
+            for a in range(d):
+                # Not a product with 0: that would turn an infinite entry into NaN.
+                out[j, a] = out[j, a] * factor if factor > 0.0 else 0.0

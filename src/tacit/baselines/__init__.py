@@ -1,0 +1,7 @@
+"""What a user would run instead."""
+
+from tacit.baselines.fedrep import FedRep
+from tacit.baselines.local import LocalModels
+from tacit.baselines.single import SingleModel
+
+__all__ = ["FedRep", "LocalModels", "SingleModel"]

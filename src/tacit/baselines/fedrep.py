@@ -1,0 +1,36 @@
+"""FedRep without privacy: the same algorithm, no noise, a few more rounds. What privacy costs is the difference."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+from tacit.estimators import PrivateFedRep
+from tacit.privacy.guarantee import UncertifiedWarning
+
+
+class FedRep(PrivateFedRep):
+    """Shared basis and personal heads, not private.
+
+    Examples
+    --------
+    >>> import tacit
+    >>> X, y, users, basis, _ = tacit.datasets.make_shared_subspace(200, 10, 1, 10, random_state=0)
+    >>> tacit.subspace_distance(tacit.FedRep(rank=1).fit(X, y, users).basis_, basis) < 0.01
+    True
+    """
+
+    def __init__(self, rank: int, *, fit_intercept: bool = False, rounds: int | None = 30) -> None:
+        super().__init__(rank, math.inf, fit_intercept=fit_intercept, rounds=rounds, run="fedrep")
+
+    def fit(self, X: Any, y: Any = None, users: Any = None, **keywords: Any) -> FedRep:
+        """Fit; nobody needs to be warned that a method called non-private is not private."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UncertifiedWarning)
+            super().fit(X, y, users, **keywords)
+        return self
+
+    @classmethod
+    def _get_param_names(cls) -> list[str]:
+        return ["fit_intercept", "rank", "rounds"]

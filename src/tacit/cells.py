@@ -1,0 +1,139 @@
+"""From cells to finite numbers, counting those that cannot be.
+
+Everything that can be wrong with private data is counted here and never shown: an error names a column and a number
+of rows, never a cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+Array = NDArray[Any]
+
+NULL_WORDS = ("", "NA", "N/A", "#N/A", "NaN", "nan", "-nan", "n/a", "null", "NULL", "None", "<NA>")
+_TRUTH = {"true": 1.0, "false": 0.0}
+_SINGLE = {"float", "float32", "Float32", "float[pyarrow]"}  # as Arrow, NumPy and pandas name it
+
+
+class DataError(ValueError):
+    """The data cannot be used as given; the message says where, how many rows, and what to do."""
+
+
+class Faults:
+    """Counts the rows that cannot be used, column by column, and reports them all at once."""
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        self._labels = labels
+        self._counts: dict[int, dict[str, int]] = {}
+
+    def add(self, column: int, kind: str, rows: int) -> None:
+        """Count `rows` more rows of a column that are, in words, `kind`."""
+        if rows:
+            kinds = self._counts.setdefault(column, {})
+            kinds[kind] = kinds.get(kind, 0) + int(rows)
+
+    def scan(self, columns: Iterable[Array], block: Array) -> None:
+        """Count what is not finite in `block`, which holds `columns` converted to its own dtype."""
+        if np.isfinite(block).all():
+            return
+        for j, column in enumerate(columns):
+            missing, infinite = np.isnan(column).sum(), np.isinf(column).sum()
+            lost = (~np.isfinite(block[:, j])).sum() - missing - infinite
+            self.add(j, "missing", missing)
+            self.add(j, "infinite", infinite)
+            self.add(j, f"too large for {block.dtype}", lost)
+
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
+    def check(self) -> None:
+        """Raise a `DataError` if anything was counted."""
+        if not self._counts:
+            return
+        parts = [
+            f"{self._labels[j]}: " + ", ".join(f"{rows_in_words(n)} {kind}" for kind, n in kinds.items())
+            for j, kinds in sorted(self._counts.items())
+        ]
+        raise DataError(
+            f"Found cells that cannot be used. {listed(parts, '; ', 10)}. Expected a finite number in every cell: drop "
+            "or fill these rows, encode text as numbers, or leave the column out of the features."
+        )
+
+
+def convert(columns: Sequence[Array], types: Sequence[str], dtype: np.dtype[Any], faults: Faults) -> Array:
+    """Put a batch of columns side by side as rows of `dtype`, counting cells that cannot be."""
+    block = np.empty((len(columns[0]), len(columns)), dtype)
+    readable = []
+    for j, column in enumerate(columns):
+        values, strangers = numbers(column)
+        faults.add(j, f"not numbers (the column's type is {types[j]})", strangers)
+        with np.errstate(over="ignore"):
+            block[:, j] = values
+        readable.append(values)
+    faults.scan(readable, block)
+    return block
+
+
+def numbers(values: Array) -> tuple[Array, int]:
+    """Return a column as numbers, missing as NaN, and how many of its cells are not numbers."""
+    if values.dtype.kind in "fiub":
+        return values, 0
+    if values.dtype.kind not in "OUT":
+        return np.zeros(len(values)), len(values)
+    converted, strangers = np.zeros(len(values)), 0
+    for i, cell in enumerate(values.tolist()):
+        try:
+            converted[i] = _number(cell)
+        except (TypeError, ValueError):
+            strangers += 1
+        except OverflowError:
+            converted[i] = np.inf
+    return converted, strangers
+
+
+def absent(cell: object) -> bool:
+    """Whether a cell holds nothing: None, NaN, pandas' NA or NaT, or blank text."""
+    if isinstance(cell, str):
+        return not cell.strip()
+    if isinstance(cell, (float, np.floating)):
+        return bool(cell != cell)
+    return cell is None or type(cell).__name__ in ("NAType", "NaTType")
+
+
+def float_type(dtype: DTypeLike | None, types: Iterable[str]) -> np.dtype[Any]:
+    """Return the float type asked for; by default float32 only if every column is stored as float32."""
+    if dtype is None:
+        return np.dtype(np.float32 if _SINGLE.issuperset(types) else np.float64)
+    kind = np.dtype(dtype)
+    if kind not in (np.dtype(np.float32), np.dtype(np.float64)):
+        raise DataError(f"dtype is {kind}. Expected float32 or float64.")
+    return kind
+
+
+def rows_in_words(count: int) -> str:
+    """Say how many rows."""
+    return f"{count} row" if count == 1 else f"{count} rows"
+
+
+def listed(parts: Sequence[str], mark: str, most: int) -> str:
+    """List the first parts and say how many more there are."""
+    more = f"{mark}and {len(parts) - most} more" if len(parts) > most else ""
+    return mark.join(parts[:most]) + more
+
+
+def _number(cell: Any) -> float:
+    if absent(cell):
+        return np.nan
+    if not isinstance(cell, str):
+        return float(cell)
+    text = cell.strip()
+    if text in NULL_WORDS:
+        return np.nan
+    if "_" in text:
+        raise ValueError("an underscore is not part of a number")
+    truth = _TRUTH.get(text.lower())
+    return float(text) if truth is None else truth

@@ -1,0 +1,174 @@
+"""The door.
+
+:meth:`Federation.release` is the only way from private rows to a public number: a sum over users of clipped
+contributions, plus Gaussian noise, written into the ledger before it is drawn.
+
+Why a release is as private as its event says (Lemma 0 of the specification). Fix what is public so far. A query
+sees one user's rows and public fields only, so changing one user's data changes one summand. The clip is the last
+thing done to it, so it moves by at most the clip C (2C under replace-one; √2·C if contributions are acute). Noise
+level, clip, grid and number of users are public, so the two noisy sums are Gaussians with one covariance and means
+no further apart than that. Nothing else is returned.
+
+Rounding. Contributions are added in blocks of a fixed number of users, each block's sum is rounded to the grid and
+blocks are added as integers, exactly. A user therefore touches the rounding of its own block only; that error is
+below 2⁻³² of the clip and is covered by the clip's guard of 2⁻²⁰. The sum does not depend on the order of blocks,
+the number of threads or of machines.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tacit.privacy import noise as noise_source
+from tacit.privacy.clipping import GUARD, clip
+from tacit.privacy.guarantee import GaussianEvent, Sensitivity
+from tacit.privacy.ledger import Run
+from tacit.privacy.noise import Mode
+
+Array = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.floating]
+
+BLOCK = 1024
+"""Users in a block: public and fixed, so that where a block ends never depends on anybody's rows."""
+
+
+class Query(ABC):
+    """The user's half of a round: from one user's rows and public fields to a contribution.
+
+    Subclasses are frozen data classes. Their fields are public; rows are arguments, never fields.
+    """
+
+    acute: ClassVar[bool] = False
+    """Whether any two possible contributions have a non-negative inner product."""
+
+    @property
+    @abstractmethod
+    def coordinates(self) -> int:
+        """Length of the contribution."""
+
+    @abstractmethod
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        """Return one user's contribution, before the clip.
+
+        This is the definition: what a remote node runs, and what the fused form is tested against.
+        """
+
+    def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
+        """Sum of clipped contributions of consecutive users; user i has rows offsets[i] to offsets[i+1]."""
+        total = np.zeros(self.coordinates)
+        for first, last in itertools.pairwise(offsets):
+            total += clip(self._safely(X[first:last], y[first:last]), bound)
+        return total
+
+    def _safely(self, X: Rows, y: Rows) -> Array:
+        """One contribution, or zero where the user's numbers make the computation fail.
+
+        Which users make it fail is private, so nothing may be raised. A mistake in the query itself does not hide
+        here: :meth:`Federation.release` tries every query on made-up rows first.
+        """
+        try:
+            with np.errstate(all="ignore"):
+                return self.contribution(X, y)
+        except Exception:
+            return np.zeros(self.coordinates)
+
+
+class Federation(ABC):
+    """Users somewhere, reachable only through :meth:`release`.
+
+    ``run`` is the ledger's account of this run; ``noise`` one of ``auto``, ``exact`` and ``float``. A
+    ``noise_seed`` makes noise reproducible, and the run uncertified. ``on_release`` is told the name of each
+    release when it is out (for progress bars).
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        noise: str = "auto",
+        noise_seed: int | None = None,
+        on_release: Callable[[str], None] | None = None,
+    ) -> None:
+        if noise not in ("auto", "exact", "float"):
+            raise ValueError(f"noise must be 'auto', 'exact' or 'float'. Found {noise!r}.")
+        self.ledger_run = run
+        self._noise = noise
+        self._noise_seed = noise_seed
+        self._made = 0
+        self._on_release = on_release
+
+    @property
+    @abstractmethod
+    def n_users(self) -> int:
+        """Length of the roster: public."""
+
+    @property
+    @abstractmethod
+    def n_features(self) -> int:
+        """Columns of everybody's rows: public."""
+
+    @abstractmethod
+    def _exact_sum(self, query: Query, bound: float, grid: float) -> npt.NDArray[np.int64]:
+        """Sum of all users' clipped contributions, in steps of the grid."""
+
+    def release(self, query: Query, event: GaussianEvent, name: str) -> Array:
+        """Return the noisy sum of everybody's contributions to ``query``, clipped as ``event`` says.
+
+        The ledger is debited before anything is drawn; a release that was already made (a resumed run) is
+        read from the ledger and no private row is touched.
+        """
+        bound = event.sensitivity.zero_out
+        expected = Sensitivity.of_clip(bound, acute=query.acute, unit=event.sensitivity.unit)
+        if event.sensitivity != expected:
+            raise ValueError(
+                f"the event's sensitivity does not belong to {type(query).__name__}: expected {expected}. "
+                f"Found {event.sensitivity}."
+            )
+        self._rehearse(query)
+        grid = noise_source.grid_of(bound, event.sigma, self.n_users)
+        if grid * math.sqrt(query.coordinates) > bound * GUARD / 2:
+            raise ValueError(
+                f"{query.coordinates} coordinates of {self.n_users} users do not fit the integer grid. "
+                "Release fewer coordinates at a time."
+            )
+        mode = self._mode(event, query.coordinates)
+        event = replace(event, slack=noise_source.slack_of(event.sigma, grid, query.coordinates))
+
+        self._made += 1
+        # One generator a release, so that a resumed seeded run goes on where it was.
+        generator = np.random.default_rng([self._noise_seed, self._made]) if self._noise_seed is not None else None
+
+        def draw() -> Array:
+            total = self._exact_sum(query, bound, grid)
+            return noise_source.add_noise(total, event.sigma, grid, mode, generator)
+
+        value = self.ledger_run.release(name, event, draw, noise=mode, grid=grid, coordinates=query.coordinates)
+        if self._on_release is not None:
+            self._on_release(name)
+        return value
+
+    def _rehearse(self, query: Query) -> None:
+        """Run the query on made-up rows, so that a mistake in it shows before any private row is touched."""
+        rows = np.cos(np.arange(8.0 * self.n_features)).reshape(8, self.n_features)
+        vector = query.contribution(rows, rows.sum(axis=1))
+        if vector.shape != (query.coordinates,):
+            raise ValueError(
+                f"{type(query).__name__} promises {query.coordinates} coordinates. Found shape {vector.shape}."
+            )
+
+    def _mode(self, event: GaussianEvent, coordinates: int) -> Mode:
+        if not event.private:
+            return "none"
+        if self._noise_seed is not None:
+            return "seeded"
+        if self._noise == "auto":
+            return noise_source.default_mode(coordinates)
+        return "exact" if self._noise == "exact" else "float"

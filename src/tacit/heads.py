@@ -1,0 +1,107 @@
+"""The user's half after the billboard: a small personal model on a public basis.
+
+A head is fitted by the user, from the user's rows and public numbers only. It is never released, so it costs nobody any
+privacy: for everybody else it is post-processing of the billboard, and for the user it is their own data at home.
+
+Ridge least squares, the penalty chosen by each user's own leave-one-out error over a fixed grid. Penalties are relative
+to the mean eigenvalue of the user's own k×k system, so scale does not matter; the smallest is all but zero, which is what
+users with enough clean rows choose. Leave-one-out errors need no refitting: with the system's eigenvectors at hand they
+are residuals over one minus leverage.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+Rows = npt.NDArray[np.floating]
+Array = npt.NDArray[np.float64]
+
+PENALTIES = np.array([1e-9, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0])
+
+
+def fit_heads(
+    X: Rows, y: Rows, offsets: npt.NDArray[np.int64], basis: npt.ArrayLike, *, intercept: bool = False
+) -> Array:
+    """Fit a head for each of several users; a row a user, the personal intercept (or 0) in the last column.
+
+    >>> X = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 1.0]]); y = 2 * X[:, 0]
+    >>> fit_heads(X, y, np.array([0, 3]), np.eye(2)[:, :1]).round(6)
+    array([[2., 0.]])
+    """
+    directions = np.ascontiguousarray(basis, dtype=np.float64)
+    heads = np.zeros((len(offsets) - 1, directions.shape[1] + 1))
+    projected = np.asarray(X @ directions.astype(X.dtype), dtype=np.float64)
+    _fit(projected, np.asarray(y), np.asarray(offsets), PENALTIES, intercept, heads)
+    return heads
+
+
+def fit_head(X: npt.ArrayLike, y: npt.ArrayLike, basis: npt.ArrayLike, *, intercept: bool = False) -> Array:
+    """Fit one user's head: k weights and the intercept (or 0)."""
+    rows, targets = np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    head: Array = fit_heads(rows, targets, np.array([0, len(rows)]), basis, intercept=intercept)[0]
+    return head
+
+
+@njit(nogil=True, cache=True)
+def _fit(P, y, offsets, penalties, intercept, heads):  # type: ignore[no-untyped-def]  # pragma: no cover
+    k = P.shape[1]
+    for i in range(offsets.size - 1):
+        first, last = offsets[i], offsets[i + 1]
+        m = last - first
+        rows = P[first:last].copy()
+        targets = np.empty(m)
+        means = np.zeros(k)
+        mean_y = 0.0
+        for j in range(m):
+            targets[j] = y[first + j]
+        if intercept and m > 0:
+            for j in range(m):
+                mean_y += targets[j] / m
+                for b in range(k):
+                    means[b] += rows[j, b] / m
+            for j in range(m):
+                targets[j] -= mean_y
+                for b in range(k):
+                    rows[j, b] -= means[b]
+        system = rows.T @ rows
+        right = rows.T @ targets
+        trace = np.trace(system)
+        if not (math.isfinite(trace) and trace > 0.0 and np.isfinite(right).all()):
+            if intercept and math.isfinite(mean_y):
+                heads[i, k] = mean_y
+            continue
+        values, vectors = np.linalg.eigh(system)
+        turned = rows @ vectors
+        right = vectors.T @ right
+        best = np.inf
+        chosen = np.zeros(k)
+        for q in range(penalties.size):
+            penalty = penalties[q] * trace / k
+            error = 0.0
+            for j in range(m):
+                fitted, leverage = 0.0, 0.0
+                if intercept:
+                    leverage = 1.0 / m
+                for b in range(k):
+                    shrunk = turned[j, b] / (max(values[b], 0.0) + penalty)
+                    fitted += shrunk * right[b]
+                    leverage += shrunk * turned[j, b]
+                left = (targets[j] - fitted) / max(1.0 - leverage, 1e-6)
+                error += left * left
+            if error < best:
+                best = error
+                for b in range(k):
+                    chosen[b] = right[b] / (max(values[b], 0.0) + penalty)
+        head = vectors @ chosen
+        offset = 0.0
+        if intercept:
+            offset = mean_y
+            for b in range(k):
+                offset -= means[b] * head[b]
+        for b in range(k):
+            heads[i, b] = head[b]
+        heads[i, k] = offset

@@ -1,0 +1,195 @@
+"""A fitted model as a folder: what is public in it, and what is not, in different places. No pickle.
+
+``billboard.safetensors`` (the basis), ``certificate.json`` and ``config.json`` are public. ``private/`` holds heads,
+intercepts and ids, readable by its owner only; :func:`publish` leaves it out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.estimators import PrivateAltMin, PrivateFedRep, SharedBasisModel
+from tacit.personal import Head
+from tacit.privacy.certificate import Certificate
+
+PUBLIC = ("billboard.safetensors", "certificate.json", "config.json")
+_CLASSES: dict[str, type[SharedBasisModel]] = {"PrivateFedRep": PrivateFedRep, "PrivateAltMin": PrivateAltMin}
+
+
+class ModelError(ValueError):
+    """A model folder is missing, incomplete or not what it should be."""
+
+
+def save(model: SharedBasisModel, folder: str | os.PathLike[str]) -> Path:
+    """Write a fitted model to ``folder``, all of it or nothing; then finish its run in the ledger.
+
+    >>> import tacit, tempfile
+    >>> X, y, users, *_ = tacit.datasets.make_shared_subspace(200, 4, 1, 8, random_state=0)
+    >>> model = tacit.PrivateFedRep(rank=1, epsilon=4.0).fit(X, y, users)
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     folder = tacit.save(model, place + "/model")
+    ...     again = tacit.load(folder)
+    >>> bool((again.predict(X, users) == model.predict(X, users)).all())
+    True
+    """
+    from safetensors.numpy import save as to_bytes
+
+    target = Path(folder)
+    if target.exists():
+        raise ModelError(f"{target} exists already. Choose another folder, or remove it.")
+    billboard = to_bytes({"basis": np.ascontiguousarray(model.basis_)})
+    model.certificate_ = replace(model.certificate_, billboard_sha256=hashlib.sha256(billboard).hexdigest())
+    ids, kind = _ids_as_bytes(model.users_)
+    heads = to_bytes(
+        {
+            "heads": np.ascontiguousarray(model.heads_),
+            "intercepts": np.ascontiguousarray(model.intercepts_),
+            "users": ids,
+        },
+        metadata={"users": kind},
+    )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        (place / "billboard.safetensors").write_bytes(billboard)
+        (place / "certificate.json").write_text(model.certificate_.to_json() + "\n", encoding="utf-8")
+        (place / "config.json").write_text(json.dumps(_config(model), indent=2) + "\n", encoding="utf-8")
+        (place / "private").mkdir(mode=0o700)
+        _write_private(place / "private" / "heads.safetensors", heads)
+        place.chmod(0o755)
+        place.rename(target)
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+    model.close()
+    return target
+
+
+def load(folder: str | os.PathLike[str]) -> SharedBasisModel:
+    """Read a model folder. A published one has no heads: it can only personalise."""
+    from safetensors.numpy import load as from_bytes
+
+    place = Path(folder)
+    for name in PUBLIC:
+        if not (place / name).is_file():
+            raise ModelError(f"{place} is not a model folder: {name} is missing.")
+    config = json.loads((place / "config.json").read_text(encoding="utf-8"))
+    if config.get("class") not in _CLASSES:
+        raise ModelError(f"{place} holds a {config.get('class')!r}. Expected one of {sorted(_CLASSES)}.")
+    parameters = {key: math.inf if value == "inf" else value for key, value in config["parameters"].items()}
+    model = _CLASSES[config["class"]](**parameters)
+    model.basis_ = from_bytes((place / "billboard.safetensors").read_bytes())["basis"]
+    model.n_features_in_ = len(model.basis_)
+    model.feature_names_in_ = np.array(config["features"], dtype=str)
+    model.target_name_ = config["target"]
+    model.user_column_ = config.get("user")
+    model.certificate_ = Certificate.from_json((place / "certificate.json").read_text(encoding="utf-8"))
+    private = place / "private" / "heads.safetensors"
+    if private.is_file():
+        data = private.read_bytes()
+        tensors = from_bytes(data)
+        model.heads_, model.intercepts_ = tensors["heads"], tensors["intercepts"]
+        model.users_ = _ids_from_bytes(tensors["users"], _metadata(data)["users"])
+    else:
+        rank = model.basis_.shape[1]
+        model.heads_, model.intercepts_ = np.zeros((0, rank)), np.zeros(0)
+        model.users_ = np.zeros(0, dtype=np.int64)
+    return model
+
+
+def publish(folder: str | os.PathLike[str], target: str | os.PathLike[str], *, allow_uncertified: bool = False) -> Path:
+    """Copy the public part of a model folder, after verifying its certificate."""
+    from tacit.privacy.verification import verify
+
+    source, goal = Path(folder), Path(target)
+    certificate = load(source).certificate_
+    if not certificate.certified and not allow_uncertified:
+        raise ModelError(
+            f"this model is not certified ({'; '.join(certificate.reasons)}). "
+            "It is not published unless you allow uncertified models."
+        )
+    verdict = verify(
+        (source / "certificate.json").read_text(encoding="utf-8"),
+        billboard=(source / "billboard.safetensors").read_bytes(),
+    )
+    if not verdict.ok:
+        raise ModelError(f"the certificate does not hold: {', '.join(verdict.failed)}. Nothing was published.")
+    if goal.exists():
+        raise ModelError(f"{goal} exists already. Choose another folder, or remove it.")
+    goal.mkdir(parents=True)
+    for name in PUBLIC:
+        shutil.copyfile(source / name, goal / name)
+    return goal
+
+
+def _config(model: SharedBasisModel) -> dict[str, Any]:
+    left_out = {"ledger", "threads"}
+    parameters = {key: value for key, value in model.get_params(deep=False).items() if key not in left_out}
+    return {
+        "class": type(model).__name__,
+        "parameters": {key: "inf" if value == math.inf else value for key, value in parameters.items()},
+        "features": [str(name) for name in model.feature_names_in_],
+        "target": model.target_name_,
+        "user": getattr(model, "user_column_", None),
+    }
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+
+
+def _ids_as_bytes(users: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], str]:
+    """Return ids as a tensor: numbers as they are, text as fixed-width UTF-8."""
+    if users.dtype.kind in "iu":
+        return np.ascontiguousarray(users), "numbers"
+    encoded = np.char.encode(users.astype(str), "utf-8")
+    width = max(encoded.dtype.itemsize, 1)
+    return np.ascontiguousarray(encoded).view(np.uint8).reshape(len(users), width), "text"
+
+
+def _ids_from_bytes(ids: np.ndarray[Any, Any], kind: str) -> np.ndarray[Any, Any]:
+    if kind == "numbers":
+        return ids
+    return np.char.decode(np.ascontiguousarray(ids).view(f"S{ids.shape[1]}").ravel(), "utf-8")
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    size = int.from_bytes(data[:8], "little")
+    metadata: dict[str, str] = json.loads(data[8 : 8 + size])["__metadata__"]
+    return metadata
+
+
+def save_head(head: Head, path: str | os.PathLike[str]) -> None:
+    """Write one user's head to a file only its owner can read."""
+    target = Path(path)
+    if target.exists():
+        raise ModelError(f"{target} exists already. Choose another file, or remove it.")
+    content = {"weights": head.weights.tolist(), "intercept": head.intercept}
+    _write_private(target, (json.dumps(content) + "\n").encode())
+
+
+def load_head(path: str | os.PathLike[str], model: SharedBasisModel) -> Head:
+    """Read a head written for ``model``."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        weights, intercept = np.array(content["weights"], dtype=np.float64), float(content["intercept"])
+    except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError):
+        raise ModelError(f"{path} is not a head written by 'tacit personalize'.") from None
+    if weights.shape != (model.basis_.shape[1],):
+        raise ModelError(
+            f"{path} has {weights.size} weights; this model's basis has {model.basis_.shape[1]} columns. "
+            "Was the head fitted for another model?"
+        )
+    return Head(weights, intercept, model.basis_)

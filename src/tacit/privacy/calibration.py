@@ -1,0 +1,68 @@
+"""From a promise to noise scales.
+
+A plan divides one budget among named phases by shares of μ²: because Gaussian-DP parameters add as squares, a
+phase with share s and R releases may spend μ·√(s/R) on each, whatever the releases are of. The total is then
+(ε, δ) to the last digit, and never above. The plan is public and complete before any data is touched; it is
+what the ledger is compared with at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tacit.privacy.accounting import mu_of
+from tacit.privacy.guarantee import Budget, GaussianEvent, Sensitivity
+
+_GRID_RESERVE = 1e-9  # room for the slack of noise on a grid; see tacit.privacy.noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A named part of a plan: its share of μ² and how many releases it makes."""
+
+    name: str
+    share: float
+    releases: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share of phase {self.name!r} must lie in (0, 1]. Found {self.share!r}.")
+        if self.releases < 1:
+            raise ValueError(f"phase {self.name!r} must make at least one release. Found {self.releases!r}.")
+
+
+class Plan:
+    """A budget divided among phases.
+
+    >>> plan = Plan(Budget(epsilon=1.0, delta=1e-5), [Phase(name="start", share=0.2),
+    ...                                               Phase(name="rounds", share=0.8, releases=20)])
+    >>> round(plan.event("start", clip=1.0).sigma, 2), round(plan.event("rounds", clip=1.0).sigma, 2)
+    (8.34, 18.65)
+    """
+
+    def __init__(self, budget: Budget, phases: Sequence[Phase]) -> None:
+        names = [phase.name for phase in phases]
+        if len(set(names)) != len(names):
+            raise ValueError(f"phase names must be distinct. Found {names!r}.")
+        total = math.fsum(phase.share for phase in phases)
+        if total > 1 + 1e-12:
+            raise ValueError(f"shares must add up to at most 1. Found {total!r}.")
+        self.budget = budget
+        self.phases = tuple(phases)
+        self._phases = {phase.name: phase for phase in phases}
+        self._mu = math.inf
+        if budget.private:
+            self._mu = mu_of(
+                budget.epsilon - 2 * _GRID_RESERVE * min(1.0, budget.epsilon),
+                budget.delta * math.exp(-_GRID_RESERVE),
+            )
+
+    def event(self, phase: str, *, clip: float, acute: bool = False) -> GaussianEvent:
+        """Return one release of ``phase`` for contributions clipped to norm ``clip``."""
+        part = self._phases[phase]
+        sensitivity = Sensitivity.of_clip(clip, acute=acute, unit=self.budget.unit)
+        moved = sensitivity.under(self.budget.adjacency)
+        sigma = moved * math.sqrt(part.releases / part.share) / self._mu
+        return GaussianEvent(sigma=sigma, sensitivity=sensitivity)

@@ -1,0 +1,168 @@
+"""What is protected, how much of it, and what one release costs.
+
+Three frozen values travel through the whole system, so that a noise level can never be separated from
+what it is a noise level *of*:
+
+* :class:`Budget`: the promise asked for: (ε, δ), under which adjacency, for which unit.
+* :class:`Sensitivity`: how far one unit can move a sum, under *each* adjacency.
+* :class:`GaussianEvent`: one noisy sum that was or will be released.
+
+Adjacency. ``zero-out``: one unit's contribution is replaced by the zero vector; the roster, and so n, is
+public. ``replace-one``: one unit's data become arbitrary other data. A sum of contributions clipped to
+norm C moves by at most C under the first and 2C under the second; √2·C where any two contributions
+have a non-negative inner product (positive semi-definite matrices, histograms), because then
+‖p − q‖² = ‖p‖² + ‖q‖² − 2⟨p, q⟩ ≤ 2C².
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Adjacency(StrEnum):
+    """Which pairs of data sets must be indistinguishable."""
+
+    ZERO_OUT = "zero-out"
+    REPLACE_ONE = "replace-one"
+
+
+class UncertifiedWarning(UserWarning):
+    """A run protects nobody, or not as much as it says: no noise, noise from a seed, a paper's own constants."""
+
+
+class Unit(StrEnum):
+    """Whose data make two data sets neighbours."""
+
+    USER = "user"
+    ROW = "row"
+    LABEL = "label"
+
+
+def positive(**values: float) -> None:
+    """Raise unless every named value is a positive, finite number.
+
+    >>> positive(sigma=1.0)
+    >>> positive(sigma=-1.0)
+    Traceback (most recent call last):
+    ValueError: sigma must be positive and finite. Found -1.0.
+    """
+    for name, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name} must be positive and finite. Found {value!r}.")
+
+
+def check_target(epsilon: float, delta: float) -> None:
+    """Raise unless (ε, δ) is a meaningful target; ε = ∞ asks for no privacy at all."""
+    if not epsilon > 0:
+        raise ValueError(f"epsilon must be positive (or math.inf for no privacy). Found {epsilon!r}.")
+    if not 0 < delta < 1:
+        raise ValueError(f"delta must lie strictly between 0 and 1. Found {delta!r}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """The promise asked for.
+
+    >>> Budget(epsilon=1.0, delta=1e-6)
+    Budget(epsilon=1.0, delta=1e-06, adjacency=<Adjacency.ZERO_OUT: 'zero-out'>, unit=<Unit.USER: 'user'>)
+    """
+
+    epsilon: float
+    delta: float
+    adjacency: Adjacency = Adjacency.ZERO_OUT
+    unit: Unit = Unit.USER
+
+    def __post_init__(self) -> None:
+        check_target(self.epsilon, self.delta)
+        object.__setattr__(self, "adjacency", Adjacency(self.adjacency))
+        object.__setattr__(self, "unit", Unit(self.unit))
+
+    @property
+    def private(self) -> bool:
+        """Whether any privacy is asked for."""
+        return math.isfinite(self.epsilon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sensitivity:
+    """How far one unit can move a sum in Euclidean norm, under each adjacency.
+
+    >>> Sensitivity.of_clip(3.0)
+    Sensitivity(zero_out=3.0, replace_one=6.0, unit=<Unit.USER: 'user'>)
+    """
+
+    zero_out: float
+    replace_one: float
+    unit: Unit = Unit.USER
+
+    def __post_init__(self) -> None:
+        positive(zero_out=self.zero_out, replace_one=self.replace_one)
+        if not self.zero_out <= self.replace_one <= 2 * self.zero_out:
+            raise ValueError(
+                "replace_one must lie between zero_out and twice zero_out. "
+                f"Found {self.replace_one!r} with zero_out {self.zero_out!r}."
+            )
+        object.__setattr__(self, "unit", Unit(self.unit))
+
+    @classmethod
+    def of_clip(cls, clip: float, *, acute: bool = False, unit: Unit = Unit.USER) -> Sensitivity:
+        """Sensitivity of a sum of contributions clipped to norm ``clip``.
+
+        ``acute`` says that any two possible contributions have a non-negative inner product.
+        """
+        factor = math.sqrt(2.0) if acute else 2.0
+        return cls(zero_out=clip, replace_one=factor * clip, unit=unit)
+
+    def under(self, adjacency: Adjacency) -> float:
+        """Return the bound for one adjacency."""
+        return self.zero_out if adjacency is Adjacency.ZERO_OUT else self.replace_one
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianEvent:
+    """One sum released with Gaussian noise of standard deviation ``sigma`` in every coordinate.
+
+    ``slack`` bounds the log-ratio between the noise that is really drawn (on a grid) and the ideal Gaussian
+    rounded to that grid; it is paid for. ``sigma = 0`` means that nothing protects the sum.
+    """
+
+    sigma: float
+    sensitivity: Sensitivity
+    sampling_rate: float = 1.0
+    slack: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.sigma) and self.sigma >= 0):
+            raise ValueError(f"sigma must be finite and not negative. Found {self.sigma!r}.")
+        if not 0 < self.sampling_rate <= 1:
+            raise ValueError(f"sampling_rate must lie in (0, 1]. Found {self.sampling_rate!r}.")
+        if not 0 <= self.slack < 1:
+            raise ValueError(f"slack must lie in [0, 1). Found {self.slack!r}.")
+
+    @property
+    def private(self) -> bool:
+        """Whether noise protects this release at all."""
+        return self.sigma > 0
+
+    def mu(self, adjacency: Adjacency) -> float:
+        """Gaussian-DP parameter under full participation: sensitivity over noise."""
+        if self.sigma == 0:
+            return math.inf
+        return self.sensitivity.under(Adjacency(adjacency)) / self.sigma
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for the ledger and the certificate."""
+        return {"mechanism": "gaussian", **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> GaussianEvent:
+        """Read what :meth:`to_dict` wrote; anything unknown is refused."""
+        fields = dict(data)
+        if fields.pop("mechanism", None) != "gaussian":
+            raise ValueError(f"mechanism must be 'gaussian'. Found {data.get('mechanism')!r}.")
+        fields["sensitivity"] = Sensitivity(**fields["sensitivity"])
+        return cls(**fields)

@@ -1,0 +1,331 @@
+"""The account of every release, with a ceiling.
+
+The idea. A noisy sum is *debited* before it is drawn and *published* once it is stored, and
+:meth:`Run.release` is the only way to do either, so the order cannot be got wrong:
+
+1. if the row is already published, the stored value is returned and nothing is drawn;
+2. otherwise, in one transaction that excludes every other writer, the cost of all that was ever
+   debited plus this release is compared with the ceiling, and the row is committed as ``debited``;
+3. the noisy sum is drawn;
+4. its value is stored and the row marked ``published``, in one commit; only then is it returned.
+
+Why the account is right. What left the process is a published row, and a row is published only after
+its debit is on disk: the account never misses a release. A process that dies (or a draw that raises)
+between 2 and 4 leaves a debited row without a value. The next attempt reuses that row and does not
+pay again, which is sound because nothing of the first attempt ever left: its value existed only in the
+memory of the trusted process, and :meth:`Run.release` had not returned. A row gets one value, ever.
+(This needs noise that is added inside the trusted process. Where users add the noise and an untrusted
+server sees their messages, a round that is repeated is a new release and must get a row of its own.)
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.privacy.accounting import compose
+from tacit.privacy.guarantee import Adjacency, Budget, GaussianEvent
+from tacit.privacy.ledger_file import LedgerFile, LedgerMismatch, RunInUse
+from tacit.privacy.release import Release, canonical_json, same_costs
+
+__all__ = ["BudgetExceeded", "Ledger", "LedgerMismatch", "Release", "Run", "RunInUse", "RunSummary"]
+
+_TOLERANCE = 1e-9
+_FIELDS = tuple(field.name for field in fields(Release))
+_COLUMNS = ", ".join(_FIELDS).replace("index", "idx")  # index is a word of SQL
+
+
+class BudgetExceeded(RuntimeError):
+    """A release would break the ceiling; nothing was drawn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """A run as the ledger knows it; ``epsilon`` is None where no ceiling says at which δ."""
+
+    name: str
+    state: str
+    config: Mapping[str, Any]
+    releases: int
+    epsilon: float | None
+
+
+class Ledger:
+    """An account of releases, in a file or (``path=None``) in memory, under an optional ceiling.
+
+    >>> from tacit.privacy.guarantee import Sensitivity
+    >>> event = GaussianEvent(sigma=10.0, sensitivity=Sensitivity.of_clip(1.0))
+    >>> with Ledger(ceiling=Budget(epsilon=1.0, delta=1e-6)) as ledger:
+    ...     run = ledger.run("demo", config={"rank": 4}, planned=[event])
+    ...     value = run.release(
+    ...         "gradient", event, lambda: np.ones(3), noise="float", grid=0.0, coordinates=3
+    ...     )
+    ...     run.finish()
+    ...     round(ledger.spent(), 3)
+    0.397
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, ceiling: Budget | None = None) -> None:
+        wanted = None if ceiling is None else asdict(ceiling)
+        self._file = LedgerFile(path, canonical_json(wanted))
+        self._debits: list[GaussianEvent] = []
+        self._read_up_to = 0
+        self._affordable: Counter[GaussianEvent] = Counter()
+        stored = json.loads(self._file.rows("SELECT budget FROM ceiling")[0][0])
+        if stored is not None:
+            stored = Budget(**{**stored, "epsilon": float(stored["epsilon"])})
+        self.ceiling: Budget | None = stored
+        if ceiling is not None and ceiling != stored:
+            self.close()
+            raise LedgerMismatch(f"the ceiling of {path} stands as it was first set: {stored}. Found {ceiling}.")
+
+    def run(self, name: str, *, config: Mapping[str, Any], planned: Sequence[GaussianEvent] = ()) -> Run:
+        """Open a run, or resume the unfinished one of the same name and configuration.
+
+        A new run whose plan does not fit under the ceiling is refused before anything is spent.
+        """
+        text, plan = canonical_json(config), canonical_json([e.to_dict() for e in planned])
+        fresh = self._file.lock(name)
+        try:
+            with self._file.transaction():
+                found = self._file.rows("SELECT config, planned, state FROM runs WHERE name = ?", name)
+                if found:
+                    _check_resumable(name, found[0], text, plan)
+                else:
+                    self._afford(planned, f"the plan of run {name!r}")
+                    self._file.change("INSERT INTO runs VALUES (?, ?, ?, 'open')", name, text, plan)
+        except BaseException:
+            if fresh:
+                self._file.unlock(name)
+            raise
+        return Run(self, name, json.loads(text), tuple(planned), resumed=bool(found))
+
+    def spent(self, adjacency: Adjacency | None = None, *, delta: float | None = None) -> float:
+        """Return ε of everything ever debited, by default as the ceiling states it."""
+        if self.ceiling is not None:
+            adjacency = self.ceiling.adjacency if adjacency is None else adjacency
+            delta = self.ceiling.delta if delta is None else delta
+        if delta is None:
+            raise ValueError("delta must be given, because this ledger has no ceiling.")
+        costs = [release.cost for release in self.releases()]
+        return compose(costs, Adjacency(adjacency or Adjacency.ZERO_OUT), delta)
+
+    def releases(self, run: str | None = None) -> list[Release]:
+        """All rows, or those of one run, in the order in which they were debited."""
+        query = f"SELECT {_COLUMNS} FROM releases WHERE ?1 IS NULL OR run = ?1 ORDER BY seq"
+        return [_release(row) for row in self._file.rows(query, run)]
+
+    def runs(self) -> list[RunSummary]:
+        """Every run, in the order in which they were opened."""
+        rows = self._file.rows("SELECT name, state, config FROM runs ORDER BY rowid")
+        return [self._summary(*row) for row in rows]
+
+    def close(self) -> None:
+        """Close the file and let other processes resume the runs that are open here."""
+        self._file.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _debit(self, wanted: Release) -> bytes | None:
+        """Take steps 1 and 2; return the value if one is already published."""
+        place = (wanted.run, wanted.index)
+        with self._file.transaction():
+            query = f"SELECT {_COLUMNS}, value FROM releases WHERE run = ? AND idx = ?"
+            rows = self._file.rows(query, *place)
+            if not rows:
+                self._afford([wanted.cost], f"release {wanted.name!r} of run {wanted.run!r}")
+                self._file.change(
+                    f"INSERT INTO releases ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    *(*place, wanted.name, canonical_json(wanted.event.to_dict()), wanted.noise),
+                    *(wanted.grid, wanted.coordinates, wanted.state, wanted.attempts),
+                )
+                return None
+            *row, value = rows[0]
+            found = _release(row)
+            if found.identity != wanted.identity:
+                raise LedgerMismatch(
+                    f"release {found.index} of run {found.run!r} is in the ledger as {found.identity}. "
+                    f"Found {wanted.identity}: this is not the program that began the run."
+                )
+            if found.state == "published":
+                return bytes(value)
+            self._file.change("UPDATE releases SET attempts = attempts + 1 WHERE run = ? AND idx = ?", *place)
+            return None
+
+    def _publish(self, debited: Release, value: bytes) -> None:
+        """Take step 4. Of several writers that drew for one row, the first to come here has its value."""
+        with self._file.transaction():
+            changed = self._file.change(
+                "UPDATE releases SET state = 'published', value = ? WHERE run = ? AND idx = ? AND state = 'debited'",
+                *(value, debited.run, debited.index),
+            )
+            if changed != 1:
+                raise LedgerMismatch(
+                    f"release {debited.index} of run {debited.run!r} was published by another writer "
+                    "while it was drawn; the value drawn here is discarded."
+                )
+
+    def _afford(self, more: Sequence[GaussianEvent], what: str) -> None:
+        """Raise unless everything debited and ``more`` together stay under the ceiling."""
+        if self.ceiling is None:
+            return
+        units = {event.sensitivity.unit for event in more} - {self.ceiling.unit}
+        if units:
+            raise LedgerMismatch(
+                f"{what} must protect the unit of the ceiling, {self.ceiling.unit}. Found {', '.join(sorted(units))}."
+            )
+        self._catch_up()
+        together = [*self._debits, *more]
+        # Leaving releases out is post-processing, so part of what is affordable is affordable. Sampled
+        # events take seconds to add up; with this a planned run adds them up once.
+        sampled = any(event.sampling_rate < 1 for event in together)
+        if sampled and Counter(together) <= self._affordable:
+            return
+        epsilon = compose(together, self.ceiling.adjacency, self.ceiling.delta)
+        if epsilon > self.ceiling.epsilon * (1 + _TOLERANCE):
+            raise BudgetExceeded(
+                f"{what} would bring epsilon to {epsilon:.6g}. The ceiling is "
+                f"{self.ceiling.epsilon:.6g} under {self.ceiling.adjacency} at delta = "
+                f"{self.ceiling.delta:g}, and {self.spent():.6g} is spent. Nothing was drawn."
+            )
+        if sampled:
+            self._affordable = Counter(together)
+
+    def _summary(self, name: str, state: str, config: str) -> RunSummary:
+        costs = [release.cost for release in self.releases(name)]
+        epsilon = None
+        if self.ceiling is not None:
+            epsilon = compose(costs, self.ceiling.adjacency, self.ceiling.delta)
+        return RunSummary(name=name, state=state, config=json.loads(config), releases=len(costs), epsilon=epsilon)
+
+    def _catch_up(self) -> None:
+        """Count the rows that are new since the last look; old ones never change."""
+        query = f"SELECT {_COLUMNS}, seq FROM releases WHERE seq > ? ORDER BY seq"
+        for *row, seq in self._file.rows(query, self._read_up_to):
+            self._debits.append(_release(row).cost)
+            self._read_up_to = seq
+
+
+class Run:
+    """One program's releases, in order. Made by :meth:`Ledger.run`."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        name: str,
+        config: Mapping[str, Any],
+        planned: tuple[GaussianEvent, ...],
+        *,
+        resumed: bool,
+    ) -> None:
+        self.name, self.config, self.resumed = name, config, resumed
+        self._ledger, self._planned = ledger, planned
+        self._next, self._finished = 0, False
+
+    @property
+    def releases(self) -> list[Release]:
+        """The rows of this run, those of earlier attempts included."""
+        return self._ledger.releases(self.name)
+
+    def release(
+        self,
+        name: str,
+        event: GaussianEvent,
+        draw: Callable[[], NDArray[Any]],
+        *,
+        noise: str,
+        grid: float,
+        coordinates: int,
+    ) -> NDArray[np.float64]:
+        """Debit, draw, publish, return; or return what an earlier attempt published."""
+        if self._finished:
+            raise LedgerMismatch(f"run {self.name!r} is finished; open one of another name.")
+        wanted = Release(
+            run=self.name,
+            index=self._next,
+            name=name,
+            event=event,
+            noise=noise,
+            grid=float(grid),
+            coordinates=int(coordinates),
+            state="debited",
+            attempts=1,
+        )
+        value = self._ledger._debit(wanted)
+        if value is None:
+            value = _packed(draw())
+            self._ledger._publish(wanted, value)
+        self._next += 1
+        return _unpacked(value)
+
+    def finish(self) -> None:
+        """Close the run for good, after comparing what was released with what was planned.
+
+        Call it last, when the result is safe: a finished run cannot be resumed, so its values cannot be
+        read again through it.
+        """
+        if self._finished:
+            return
+        rows = self.releases
+        unpublished = [row.name for row in rows if row.state != "published"]
+        if unpublished or len(rows) != self._next:
+            raise LedgerMismatch(
+                f"run {self.name!r} has {len(rows)} releases, {len(unpublished)} of them without a "
+                f"value, and this program asked for {self._next}. They must be the same."
+            )
+        if self._planned and not same_costs([row.event for row in rows], self._planned):
+            raise LedgerMismatch(
+                f"run {self.name!r} must release what it planned: {len(self._planned)} events. "
+                f"Found {len(rows)}, or other ratios of noise to sensitivity."
+            )
+        with self._ledger._file.transaction():
+            self._ledger._file.change("UPDATE runs SET state = 'finished' WHERE name = ?", self.name)
+        self._finished = True
+        self._ledger._file.unlock(self.name)
+
+
+def _check_resumable(name: str, found: Sequence[str], config: str, plan: str) -> None:
+    """Raise unless the run written as ``found`` is open and the one that is asked for."""
+    stored_config, stored_plan, state = found
+    if state == "finished":
+        raise LedgerMismatch(f"run {name!r} is finished. Choose another name for a new run.")
+    if stored_config != config:
+        old, new = json.loads(stored_config), json.loads(config)
+        keys = [key for key in sorted({*old, *new}) if _entry(old, key) != _entry(new, key)]
+        raise LedgerMismatch(
+            f"run {name!r} was begun with another configuration; these keys differ: "
+            f"{', '.join(keys)}. Choose another name, or go back to that configuration."
+        )
+    if stored_plan != plan:
+        raise LedgerMismatch(f"run {name!r} was begun with another plan of releases.")
+
+
+def _entry(config: Mapping[str, Any], key: str) -> str:
+    return canonical_json(config[key]) if key in config else "absent"
+
+
+def _release(row: Sequence[Any]) -> Release:
+    fields = dict(zip(_FIELDS, row, strict=True))
+    return Release(**{**fields, "event": GaussianEvent.from_dict(json.loads(fields["event"]))})
+
+
+def _packed(value: NDArray[Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, np.asarray(value, dtype=np.float64), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _unpacked(data: bytes) -> NDArray[np.float64]:
+    return np.asarray(np.load(io.BytesIO(data), allow_pickle=False), dtype=np.float64)

@@ -1,0 +1,116 @@
+"""The only place that draws noise.
+
+A sum is brought to a grid of spacing γ (a power of two) as integers, and integer noise is added, so that no
+low-order floating-point bit of a private sum survives. Two modes:
+
+* ``exact``: discrete Gaussian noise from OpenDP's exact rational sampler, operating-system entropy.
+* ``float``: the normal quantile function applied to 63 operating-system random bits a coordinate, rounded
+  to the grid. Fast; exact only as far as float64 is. The certificate says which was used.
+
+Why discrete noise may be accounted as Gaussian. Let s = σ/γ. The ideal Gaussian added to a grid point and
+rounded back to the grid is post-processing of the Gaussian mechanism, hence exactly μ-GDP; it gives the
+integer x the probability r(x) = φ_s(x)·E[cosh(xu/s²) e^(−u²/2s²)], u uniform on (−½, ½). The discrete
+Gaussian gives p(x) = φ_s(x)/Z with |Z − 1| < 3e^(−2π²s²). So log r(x)/p(x) lies between −1/8s² and x²/8s⁴, which for
+|x| ≤ 40 s (beyond it lies mass below 10⁻³⁴⁸) is at most 200/s². Over D coordinates the two laws are within
+e^±η, η = 200·D/s²: that is :func:`slack_of`, and the accountant charges it. Typically η < 10⁻¹⁶.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Mode = Literal["exact", "float", "seeded", "none"]
+
+EXACT_LIMIT = 100_000
+"""Coordinates up to which ``exact`` is the default: about a second of sampling."""
+
+_FINEST = 40  # the grid is never finer than 2^-40 of the clip: nothing is gained by it
+_RANGE = 60  # integers stay below 2^60, far from the edge of int64
+
+
+def default_mode(coordinates: int) -> Mode:
+    """Return the noise mode for a release of this size.
+
+    >>> default_mode(500), default_mode(10**6)
+    ('exact', 'float')
+    """
+    return "exact" if coordinates <= EXACT_LIMIT else "float"
+
+
+def grid_of(clip: float, sigma: float, n_units: int) -> float:
+    """Spacing γ of the grid: public, a power of two, wide enough that no sum of the roster overflows.
+
+    >>> grid_of(1.0, 10.0, 1000) == 2.0**-40
+    True
+    """
+    finest = math.floor(math.log2(clip)) - _FINEST
+    largest = max((n_units + 1) * clip, 64 * sigma)
+    return 2.0 ** max(finest, math.ceil(math.log2(largest)) - _RANGE)
+
+
+def slack_of(sigma: float, grid: float, coordinates: int) -> float:
+    """Bound η on the log-ratio between the noise drawn and the rounded ideal Gaussian."""
+    return 200.0 * coordinates * (grid / sigma) ** 2 if sigma > 0 else 0.0
+
+
+def to_grid(values: npt.NDArray[np.float64], grid: float) -> npt.NDArray[np.int64]:
+    """Round to integers on the grid.
+
+    Scaling by a power of two is exact, so the only change is half a step at most.
+
+    >>> to_grid(np.array([0.26, -1.0]), 0.25)
+    array([ 1, -4])
+    """
+    return np.rint(values / grid).astype(np.int64)
+
+
+def add_noise(
+    total: npt.NDArray[np.int64],
+    sigma: float,
+    grid: float,
+    mode: Mode,
+    generator: np.random.Generator | None = None,
+) -> npt.NDArray[np.float64]:
+    """Return ``total`` on the grid plus noise of standard deviation ``sigma`` in every coordinate."""
+    if mode == "none":
+        if sigma != 0:
+            raise ValueError(f"mode 'none' draws no noise, so sigma must be 0. Found {sigma!r}.")
+        return total * grid
+    if not sigma > 0:
+        raise ValueError(f"sigma must be positive in mode {mode!r}. Found {sigma!r}.")
+    if mode == "exact":
+        noisy = _discrete_gaussian(total, sigma / grid)
+    elif mode == "float":
+        noisy = total + np.rint(_system_normal(total.size) * (sigma / grid)).astype(np.int64)
+    else:
+        if generator is None:
+            raise ValueError("mode 'seeded' needs a generator.")
+        noisy = total + np.rint(generator.standard_normal(total.size) * (sigma / grid)).astype(np.int64)
+    return noisy * grid
+
+
+def _discrete_gaussian(total: npt.NDArray[np.int64], scale: float) -> npt.NDArray[np.int64]:
+    from opendp.domains import atom_domain, vector_domain
+    from opendp.measurements import make_gaussian
+    from opendp.metrics import l2_distance
+    from opendp.mod import enable_features
+
+    enable_features("contrib")
+    mechanism = make_gaussian(vector_domain(atom_domain(T="i64")), l2_distance(T="i64"), scale=scale)
+    return np.asarray(mechanism(total.tolist()), dtype=np.int64)
+
+
+def _system_normal(size: int) -> npt.NDArray[np.float64]:
+    """Draw standard normals straight from the operating system: no generator, nothing to seed or to leak."""
+    from scipy.special import ndtri
+
+    bits = np.frombuffer(os.urandom(8 * size), dtype=np.uint64)
+    sign = np.where(bits & np.uint64(1), 1.0, -1.0)
+    # The upper tail is read as the lower one, where float64 resolves probabilities down to 2^-64.
+    tail = ((bits >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-64
+    return sign * ndtri(tail)

@@ -1,0 +1,283 @@
+"""Check a certificate without believing anything in it.
+
+The idea. A claim is worth what a stranger can check. The text is read strictly (every field known, present,
+of its type and range), every derived number is derived again by :mod:`tacit.privacy.second_opinion`,
+and the parts are held against each other. Nothing here uses the accountant or the classes that wrote the
+certificate, so a mistake there does not repeat itself here.
+
+What this cannot see: whether the releases listed are all there were (give the ledger), whether they made
+this model (give the billboard), and whether the sensitivities bound what users sent (tests and audits
+do that). Somebody who rewrites every number consistently writes another certificate, not a forged one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tacit.privacy.second_opinion import SENSITIVITY, epsilon_of, numeric_epsilon, protected, slack_of
+
+if TYPE_CHECKING:
+    from tacit.privacy.ledger import Ledger
+
+_TOLERANCE = 1e-6
+_CROSS_TOLERANCE = 0.02
+_CROSS_RANGE = (0.01, 50.0)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    message: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Everything that was looked at."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every check passed."""
+        return all(check.ok for check in self.checks)
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """Names of the checks that did not pass."""
+        return tuple(check.name for check in self.checks if not check.ok)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{'ok    ' if c.ok else 'FAILED'} {c.name}: {c.message}" for c in self.checks)
+
+
+def verify(certificate_json: str, *, billboard: bytes | None = None, ledger: Ledger | None = None) -> Verdict:
+    """Check a certificate's text and, where given, that it belongs to a billboard and to a ledger."""
+    try:
+        data = _read(certificate_json)
+    except (ValueError, RecursionError) as error:
+        return Verdict((Check("well-formed", False, str(error)),))
+    checks = [Check("well-formed", True, "every field is known, present and of its type")]
+    checks.append(_digest_matches(data))
+    checks += _releases_hold(data["releases"], data["budget"]["unit"])
+    checks.append(_marked_properly(data))
+    checks += _claims_follow(data)
+    if billboard is not None:
+        checks.append(_same("billboard", data["billboard_sha256"], hashlib.sha256(billboard).hexdigest()))
+    if ledger is not None:
+        checks.append(_ledger_agrees(data["releases"], ledger))
+    return Verdict(tuple(checks))
+
+
+def _digest_matches(data: Mapping[str, Any]) -> Check:
+    rest = _writable({key: value for key, value in data.items() if key != "digest"})
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _same("digest", data["digest"], hashlib.sha256(text.encode()).hexdigest())
+
+
+def _releases_hold(releases: list[dict[str, Any]], unit: str) -> Iterable[Check]:
+    """Look at each release by itself, and at gaps between them."""
+    expected: Counter[str] = Counter()
+    faults: dict[str, list[str]] = {name: [] for name in ("published", "order", "sensitivity", "unit", "slack")}
+    for release in releases:
+        event, name = release["event"], release["name"]
+        moves = event["sensitivity"]
+        slack = slack_of(release) if protected(release) else event["slack"]
+        ideal = release["noise"] == "exact" and release["grid"] == 0
+        found = {
+            "published": release["state"] == "published",
+            "order": release["index"] == expected[release["run"]],
+            "sensitivity": 0 < moves["zero_out"] <= moves["replace_one"] <= 2 * moves["zero_out"],
+            "unit": moves["unit"] == unit,
+            "slack": math.isclose(slack, event["slack"], rel_tol=_TOLERANCE) and not ideal,
+        }
+        expected[release["run"]] = release["index"] + 1
+        for check, ok in found.items():
+            if not ok:
+                faults[check].append(name)
+    meaning = {
+        "published": "every release has a value",
+        "order": "no release is missing before another",
+        "sensitivity": "zero_out <= replace_one <= 2 zero_out",
+        "unit": f"every release protects one {unit}",
+        "slack": "200 * coordinates * (grid / sigma)^2, on a grid where noise is exact",
+    }
+    for check, names in faults.items():
+        yield Check(check, not names, meaning[check] + (f"; not so in {names}" if names else ""))
+
+
+def _marked_properly(data: Mapping[str, Any]) -> Check:
+    """Hold a certificate to what it calls itself."""
+    problems = []
+    releases, reasons, certified = data["releases"], data["reasons"], data["mode"] == "certified"
+    bare = [release["name"] for release in releases if not protected(release)]
+    if certified == bool(reasons):
+        problems.append(f"mode {data['mode']!r} with {len(reasons)} reasons")
+    if certified and bare:
+        problems.append(f"certified although nothing protects {bare}")
+    if any((release["noise"] == "none") != (release["event"]["sigma"] == 0) for release in releases):
+        problems.append("a noise of 'none' with a sigma, or the reverse")
+    if data["certified"] != (certified and not bare and math.isfinite(data["epsilon"])):
+        problems.append(f"certified is {data['certified']} with epsilon {data['epsilon']}")
+    return Check("marking", not problems, "; ".join(problems) or f"mode {data['mode']}")
+
+
+def _claims_follow(data: Mapping[str, Any]) -> Iterable[Check]:
+    """Compare the three numbers, the budget and, within its range, a numeric composition."""
+    budget, releases = data["budget"], data["releases"]
+    uncertified = data["mode"] != "certified" or data["reasons"]
+    derived = {
+        adjacency: math.inf if uncertified else epsilon_of(releases, adjacency, budget["delta"])
+        for adjacency in SENSITIVITY
+    }
+    epsilon = derived[budget["adjacency"]]
+    yield _close("epsilon", data["epsilon"], epsilon, _TOLERANCE)
+    for adjacency, name in SENSITIVITY.items():
+        yield _close(f"epsilon_{name}", data[f"epsilon_{name}"], derived[adjacency], _TOLERANCE)
+    if not uncertified:
+        within = epsilon <= budget["epsilon"] * (1 + _TOLERANCE)
+        yield Check("budget", within, f"{epsilon:.6g} of the {budget['epsilon']:.6g} asked for")
+    for adjacency, value in derived.items():
+        if releases and _CROSS_RANGE[0] <= value <= _CROSS_RANGE[1]:
+            numeric = numeric_epsilon(releases, adjacency, budget["delta"], near=value)
+            yield _close(f"numeric_{SENSITIVITY[adjacency]}", value, numeric, _CROSS_TOLERANCE)
+
+
+def _ledger_agrees(releases: list[dict[str, Any]], ledger: Ledger) -> Check:
+    runs = sorted({release["run"] for release in releases})
+    rows = [_writable(row.to_dict()) for run in runs for row in ledger.releases(run)]
+    claimed = [_writable(release) for run in runs for release in releases if release["run"] == run]
+    return Check(
+        "ledger",
+        rows == claimed,
+        f"{len(rows)} rows of run {', '.join(runs)}; {len(claimed)} releases claimed",
+    )
+
+
+def _same(name: str, claimed: str | None, found: str) -> Check:
+    return Check(name, claimed == found, f"claimed sha256 {claimed}, found {found}")
+
+
+def _close(name: str, claimed: float, derived: float, tolerance: float) -> Check:
+    ok = claimed == derived or math.isclose(claimed, derived, rel_tol=tolerance, abs_tol=1e-9)
+    return Check(name, ok, f"claimed {claimed:.9g}, derived {derived:.9g}")
+
+
+def _writable(data: Any) -> Any:
+    """Turn infinities back into the string that stands for them in the text."""
+    if isinstance(data, dict):
+        return {key: _writable(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_writable(value) for value in data]
+    return "inf" if isinstance(data, float) and math.isinf(data) else data
+
+
+def _read(text: str) -> dict[str, Any]:
+    """Parse the text and hold every field against its expected shape."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) != len(pairs):
+            raise ValueError(f"a field occurs twice among {sorted(key for key, _ in pairs)}.")
+        return dict(pairs)
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is not JSON.")
+
+    data: dict[str, Any] = _conform(
+        "certificate", json.loads(text, object_pairs_hook=once, parse_constant=refuse), _CERTIFICATE
+    )
+    return data
+
+
+def _conform(path: str, value: Any, shape: Any) -> Any:
+    """Return ``value`` with infinities read, or say where it does not have the ``shape``."""
+    if isinstance(shape, dict):
+        if not isinstance(value, dict) or set(value) != set(shape):
+            found = sorted(value) if isinstance(value, dict) else type(value).__name__
+            raise ValueError(f"{path} must have exactly the fields {sorted(shape)}. Found {found}.")
+        return {key: _conform(f"{path}.{key}", value[key], shape[key]) for key in value}
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            raise ValueError(f"{path} must be a list. Found {type(value).__name__}.")
+        return [_conform(f"{path}[{i}]", entry, shape[0]) for i, entry in enumerate(value)]
+    if value == "inf" and shape.infinite:
+        return math.inf
+    if not shape.holds(value):
+        raise ValueError(f"{path} must be {shape.meaning}. Found {value!r}.")
+    return value
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    meaning: str
+    holds: Callable[[Any], bool]
+    infinite: bool = False
+
+
+def _number(meaning: str, holds: Callable[[float], bool], *, infinite: bool = False) -> _Leaf:
+    return _Leaf(f"a {meaning} number", lambda v: type(v) in (int, float) and holds(v), infinite)
+
+
+def _among(*choices: str) -> _Leaf:
+    return _Leaf(f"one of {choices}", lambda v: v in choices)
+
+
+def _count(least: int) -> _Leaf:
+    return _Leaf(f"a whole number from {least}", lambda v: type(v) is int and v >= least)
+
+
+_TEXT = _Leaf("a string", lambda v: isinstance(v, str))
+_FLAG = _Leaf("true or false", lambda v: isinstance(v, bool))
+_POSITIVE = _number("positive", lambda v: v > 0)
+_NOT_NEGATIVE = _number("not negative", lambda v: v >= 0)
+_CLAIM = _number("not negative", lambda v: v >= 0, infinite=True)
+_UNIT = _among("user", "row", "label")
+_EVENT = {
+    "mechanism": _among("gaussian"),
+    "sigma": _NOT_NEGATIVE,
+    "sensitivity": {"zero_out": _POSITIVE, "replace_one": _POSITIVE, "unit": _UNIT},
+    "sampling_rate": _number("positive, at most one,", lambda v: 0 < v <= 1),
+    "slack": _number("not negative, below one,", lambda v: 0 <= v < 1),
+}
+_RELEASE = {
+    "run": _TEXT,
+    "index": _count(0),
+    "name": _TEXT,
+    "event": _EVENT,
+    "noise": _among("exact", "float", "none", "seeded"),
+    "grid": _NOT_NEGATIVE,
+    "coordinates": _count(1),
+    "state": _among("debited", "published"),
+    "attempts": _count(1),
+}
+_BUDGET = {
+    "epsilon": _number("positive", lambda v: v > 0, infinite=True),
+    "delta": _number("positive, below one,", lambda v: 0 < v < 1),
+    "adjacency": _among(*SENSITIVITY),
+    "unit": _UNIT,
+}
+_CERTIFICATE = {
+    "algorithm": _TEXT,
+    "mode": _among("certified", "paper", "non-private", "seeded"),
+    "budget": _BUDGET,
+    "releases": [_RELEASE],
+    "n_users": _count(1),
+    "trust": _TEXT,
+    "reasons": [_TEXT],
+    "nominal_epsilon": _Leaf("null or a not negative number", lambda v: v is None or _CLAIM.holds(v), True),
+    "not_covered": [_TEXT],
+    "notes": [_TEXT],
+    "billboard_sha256": _Leaf("null or a string", lambda v: v is None or isinstance(v, str)),
+    "version": _TEXT,
+    **dict.fromkeys(("epsilon", "epsilon_zero_out", "epsilon_replace_one"), _CLAIM),
+    "certified": _FLAG,
+    "digest": _TEXT,
+}

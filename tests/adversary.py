@@ -1,0 +1,70 @@
+"""Worst-case users, and the checks every query must survive. A mutated query must not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from tacit.federation.base import Query
+
+Rows = tuple[np.ndarray, np.ndarray]
+
+
+def adversarial_users(d: int, rng: np.random.Generator) -> Iterator[tuple[str, Rows]]:
+    """Users built to break a bound: scales from 1e-300 to 1e300, holes, degenerate and enormous data."""
+    X, y = rng.normal(size=(12, d)), rng.normal(size=12)
+    yield "ordinary", (X, y)
+    for scale in (1e-300, 1e-12, 1e12, 1e150, 1e300):
+        yield f"features {scale:g}", (X * scale, y)
+        yield f"targets {scale:g}", (X, y * scale)
+        yield f"both {scale:g}", (X * scale, y * scale)
+    for bad in (math.nan, math.inf, -math.inf):
+        holed = X.copy()
+        holed[3, 0] = bad
+        yield f"feature {bad}", (holed, y)
+        yield f"target {bad}", (X, np.where(np.arange(12) == 3, bad, y))
+        yield f"all {bad}", (np.full_like(X, bad), np.full_like(y, bad))
+    yield "zeros", (np.zeros_like(X), np.zeros_like(y))
+    yield "zero targets", (X, np.zeros_like(y))
+    yield "rank one", (np.outer(y, X[0]), y)
+    yield "duplicates", (np.repeat(X[:1], 12, axis=0), np.repeat(y[:1], 12))
+    yield "one row", (X[:1], y[:1])
+    yield "two rows", (X[:2], y[:2])
+    yield "one huge row", (np.vstack([X, X[:1] * 1e12]), np.append(y, 1e12))
+    many = 100_000 // d
+    yield "many rows", (rng.normal(size=(many, d)), rng.normal(size=many))
+
+
+def clipped(query: Query, user: Rows, bound: float, dtype: type = np.float64) -> np.ndarray:
+    """What this user alone adds to the sum, by the fused form that releases use."""
+    with np.errstate(all="ignore"):
+        X, y = np.ascontiguousarray(user[0], dtype=dtype), np.ascontiguousarray(user[1], dtype=dtype)
+        return query.block_sum(X, y, np.array([0, len(X)]), bound)
+
+
+def violations(query: Query, bound: float, d: int, *, pairs: list[tuple[Rows, Rows]] = ()) -> list[str]:
+    """Everything that contradicts the sensitivity that ``query`` claims at this clip."""
+    rng = np.random.default_rng(0)
+    found: list[str] = []
+    added = {}
+    for dtype in (np.float64, np.float32):
+        for name, user in adversarial_users(d, rng):
+            vector = clipped(query, user, bound, dtype)
+            if not np.isfinite(vector).all():
+                found.append(f"{name} ({dtype.__name__}): not finite")
+                continue
+            if np.linalg.norm(vector) > bound:
+                found.append(f"{name} ({dtype.__name__}): norm {np.linalg.norm(vector):.6g} above the clip {bound:g}")
+            added[name, dtype.__name__] = vector
+    for first, second in pairs:
+        added[f"pair {len(added)}"] = clipped(query, first, bound)
+        added[f"pair {len(added)}"] = clipped(query, second, bound)
+    furthest = math.sqrt(2.0) if query.acute else 2.0
+    vectors = np.array(list(added.values()))
+    gram = vectors @ vectors.T
+    squared = np.diag(gram)[:, None] + np.diag(gram) - 2 * gram
+    if np.sqrt(squared.max()) > furthest * bound * (1 + 1e-9):
+        found.append(f"two users are {np.sqrt(squared.max()) / bound:.4f} clips apart, more than {furthest:.4f}")
+    return found

@@ -1,0 +1,40 @@
+"""No contribution leaves the clip, whatever it is made of."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from tacit.privacy.clipping import GUARD, clip, clip_factor
+
+
+@given(arrays(np.float64, st.integers(1, 20)), st.floats(1e-6, 1e6))
+def test_a_clipped_contribution_is_finite_and_within_the_guard(vector: np.ndarray, bound: float) -> None:
+    clipped = clip(vector, bound)
+    assert np.isfinite(clipped).all()
+    largest = np.abs(clipped).max()
+    norm = largest * np.linalg.norm(clipped / largest) if largest > 0 else 0.0
+    assert norm <= bound * (1 - GUARD / 2)
+
+
+def test_a_large_contribution_reaches_the_clip() -> None:
+    assert np.linalg.norm(clip([1e12, 1e12], 3.0)) > 0.999 * 3.0
+
+
+def test_a_small_contribution_is_left_alone() -> None:
+    assert clip([1e-12, 0.0], 1.0).tolist() == [1e-12, 0.0]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_one_bad_entry_makes_the_whole_contribution_zero(bad: float) -> None:
+    assert clip([1.0, bad, 2.0], 1.0).tolist() == [0.0, 0.0, 0.0]
+    assert clip_factor(bad, 1.0) == 0.0
+
+
+def test_the_largest_floats_do_not_overflow_the_norm() -> None:
+    assert np.linalg.norm(clip([1e308, 1e308, 1e308], 1.0)) == pytest.approx(1.0, rel=1e-5)

@@ -1,0 +1,86 @@
+"""Noise has the scale the ledger says, is fresh, and hides what the grid must hide."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tacit.privacy.noise import add_noise, default_mode, grid_of, slack_of, to_grid
+
+FALSE_ALARM = 1e-6
+
+
+def chi_square_p(values: np.ndarray, sigma: float) -> float:
+    statistic = float(np.sum((values / sigma) ** 2))
+    tail = stats.chi2(values.size)
+    return 2 * min(tail.cdf(statistic), tail.sf(statistic))
+
+
+@pytest.mark.parametrize("mode", ["exact", "float"])
+def test_noise_has_the_promised_scale_and_not_one_thirty_percent_off(mode: str) -> None:
+    sigma, grid = 3.7, grid_of(1.0, 3.7, 1000)
+    values = add_noise(np.zeros(4000, dtype=np.int64), sigma, grid, mode)
+    assert chi_square_p(values, sigma) > FALSE_ALARM
+    assert chi_square_p(values, sigma * 1.3) < FALSE_ALARM
+    assert chi_square_p(values, sigma / 1.3) < FALSE_ALARM
+    assert stats.kstest(values / sigma, "norm").pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("mode", ["exact", "float"])
+def test_two_draws_differ_and_are_uncorrelated(mode: str) -> None:
+    zeros = np.zeros(2000, dtype=np.int64)
+    first, second = (add_noise(zeros, 1.0, 2.0**-40, mode) for _ in range(2))
+    assert not np.any(first == second)
+    assert abs(np.corrcoef(first, second)[0, 1]) < 6 / math.sqrt(2000)
+
+
+def test_every_released_value_lies_on_the_grid() -> None:
+    grid = grid_of(1.0, 2.0, 10**6)
+    for mode in ("exact", "float"):
+        steps = add_noise(np.arange(50, dtype=np.int64), 2.0, grid, mode) / grid
+        assert np.all(steps == np.rint(steps))
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0, 20.0, 200.0])
+def test_the_slack_bounds_the_log_ratio_of_discrete_and_rounded_gaussian(scale: float) -> None:
+    reach = int(min(40 * scale, 38 * scale))
+    x = np.arange(-reach, reach + 1, dtype=np.float64)
+    discrete = -(x**2) / (2 * scale**2)
+    discrete -= np.logaddexp.reduce(discrete)
+    lower = np.abs(x) - 0.5
+    upper = lower + 1.0
+    # Mirror to the left tail, where differences of distribution functions keep their digits.
+    log_a, log_b = stats.norm.logcdf(-lower / scale), stats.norm.logcdf(-upper / scale)
+    rounded = log_a + np.log(-np.expm1(log_b - log_a))
+    rounded[x == 0] = np.log(1 - 2 * stats.norm.cdf(-0.5 / scale))
+    assert np.max(np.abs(rounded - discrete)) <= slack_of(scale, 1.0, 1)
+
+
+def test_the_grid_never_overflows_and_never_outgrows_the_guard() -> None:
+    for n in (1, 10**3, 10**6, 10**9):
+        for sigma in (1e-3, 1.0, 1e4):
+            grid = grid_of(1.0, sigma, n)
+            assert math.log2(grid) == int(math.log2(grid))
+            assert (n + 1) / grid <= 2**60
+            assert 40 * sigma / grid <= 2**61
+
+
+def test_rounding_moves_by_half_a_step_at_most() -> None:
+    values = np.random.default_rng(0).normal(size=1000)
+    assert np.max(np.abs(to_grid(values, 2.0**-20) * 2.0**-20 - values)) <= 2.0**-21
+
+
+def test_large_releases_use_the_fast_mode() -> None:
+    assert default_mode(100_000) == "exact"
+    assert default_mode(100_001) == "float"
+
+
+def test_noise_without_a_scale_and_scale_without_noise_are_refused() -> None:
+    zeros = np.zeros(1, dtype=np.int64)
+    with pytest.raises(ValueError, match="sigma must be positive"):
+        add_noise(zeros, 0.0, 1.0, "exact")
+    with pytest.raises(ValueError, match="sigma must be 0"):
+        add_noise(zeros, 1.0, 1.0, "none")

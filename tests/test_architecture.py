@@ -1,0 +1,75 @@
+"""The rooms of the design: who may import whom, and who may draw noise."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "tacit"
+MODULES = {
+    ".".join(("tacit", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in SOURCE.rglob("*.py")
+}
+
+
+def imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{name.name}" for name in node.names}
+    return found
+
+
+def users_of(module: str) -> set[str]:
+    return {
+        name for name, path in MODULES.items() if any(i == module or i.startswith(module + ".") for i in imports(path))
+    }
+
+
+def test_only_noise_draws_noise_and_only_the_door_and_the_planner_know_it() -> None:
+    assert users_of("tacit.privacy.noise") <= {"tacit.federation.base", "tacit.federation.local"}
+    assert users_of("opendp") == {"tacit.privacy.noise"}
+    for name, path in MODULES.items():
+        text = path.read_text(encoding="utf-8")
+        if name != "tacit.privacy.noise":
+            assert "urandom" not in text, name
+
+
+def test_algorithms_never_hold_a_cohort() -> None:
+    for name in MODULES:
+        if name.startswith(("tacit.algorithms", "tacit.privacy")):
+            assert not {"tacit.cohort", "tacit.federation.local"} & imports(MODULES[name]), name
+
+
+def test_nothing_imports_algorithms_but_the_facade() -> None:
+    outside = {name for name in users_of("tacit.algorithms") if not name.startswith("tacit.algorithms")}
+    assert outside <= {"tacit.estimators", "tacit.cli"}
+
+
+def test_privacy_stands_on_nothing_of_ours() -> None:
+    for name, path in MODULES.items():
+        if name.startswith("tacit.privacy"):
+            ours = {i for i in imports(path) if i.startswith("tacit.")}
+            assert all(i.startswith("tacit.privacy") for i in ours), name
+
+
+def test_the_second_opinion_shares_no_arithmetic_with_the_first() -> None:
+    for name in ("tacit.privacy.verification", "tacit.privacy.second_opinion"):
+        assert not any(i.startswith("tacit.privacy.accounting") for i in imports(MODULES[name])), name
+
+
+@pytest.mark.parametrize(
+    ("package", "room"),
+    [("flwr", "tacit.federation.flower"), ("ray", "tacit.federation.ray"), ("torch", "tacit.neural")],
+)
+def test_optional_engines_stay_in_their_rooms(package: str, room: str) -> None:
+    assert all(name.startswith(room) for name in users_of(package))
+
+
+def test_there_is_no_pickle() -> None:
+    for name, path in MODULES.items():
+        assert not {"pickle", "cloudpickle", "dill", "joblib"} & imports(path), name
