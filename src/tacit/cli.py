@@ -7,6 +7,7 @@ Exit codes: 0 done; 1 a check failed (``verify``); 2 something is wrong with wha
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -82,11 +83,8 @@ def fit(
             "ledger": account,
             "run": out.name,
         }
-        model: SharedBasisModel
-        if method == "fedrep":
-            model = PrivateFedRep(**shared, fit_intercept=intercept)
-        else:
-            model = PrivateAltMin(**shared)
+        fedrep = method == "fedrep"
+        model = PrivateFedRep(**shared, fit_intercept=intercept) if fedrep else PrivateAltMin(**shared)
         _fit_with_progress(model, cohort)
         model.user_column_ = user
         save(model, out)
@@ -121,6 +119,7 @@ def predict(
         if column is None:
             raise ValueError("which column holds the user id? Say --user COLUMN.")
         rows, ids = read_columns(table, names, column)
+        assert ids is not None
         values = fitted.predict(rows, np.asarray(ids)).tolist()
         lines = [f"{_quoted(str(name))},{value!r}" for name, value in zip(ids, values, strict=True)]
         header = f"{_quoted(column)},prediction"
@@ -256,11 +255,20 @@ def main() -> None:
         app()
 
 
+class _Interrupted(BaseException):
+    """Ctrl-C, under a name that the option parser does not catch and report as its own."""
+
+
+def _interrupt(*_: object) -> None:
+    raise _Interrupted
+
+
 @contextmanager
 def _plain_errors() -> Iterator[None]:
+    signal.signal(signal.SIGINT, _interrupt)
     try:
         yield
-    except KeyboardInterrupt:
+    except _Interrupted:
         _complain("interrupted. Run the same command again to go on; nothing is spent twice.", 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

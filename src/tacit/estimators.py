@@ -1,7 +1,7 @@
 """The estimators a user sees: scikit-learn's manners, one budget, one certificate.
 
-``fit`` builds a cohort, opens an account in a ledger, hands the algorithm a federation, and lets every user fit a head at
-home. Nothing here touches a private row.
+``fit`` builds a cohort, opens an account in a ledger, hands the algorithm a federation, and lets every user fit a head
+at home. Nothing here touches a private row.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class SharedBasisModel(PersonalModel, BaseEstimator):  # type: ignore[misc]
         self._check_parameters(cohort)
         budget = Budget(epsilon=self.epsilon, delta=self.delta, adjacency=Adjacency(self.adjacency))
         mode, reasons = self._standing(budget)
-        for reason in reasons:
-            warnings.warn(f"not certified: {reason}", UncertifiedWarning, stacklevel=2)
+        if reasons:
+            warnings.warn(f"not certified: {'; '.join(reasons)}", UncertifiedWarning, stacklevel=2)
 
         ledger = self.ledger if self.ledger is not None else Ledger(ceiling=None if reasons else budget)
         run = ledger.run(self.run, config=self._public_config(cohort), planned=self._planned(budget))
@@ -167,8 +167,8 @@ class SharedBasisModel(PersonalModel, BaseEstimator):  # type: ignore[misc]
 class PrivateFedRep(SharedBasisModel):
     """Learn a shared low-rank representation under user-level differential privacy, and a personal model a user.
 
-    Everybody's weights are wᵢ = U vᵢ: a basis U of ``rank`` directions that all share, learned privately, and a head vᵢ that
-    stays with its user. Nothing needs tuning but ``epsilon``.
+    Everybody's weights are wᵢ = U vᵢ: a basis U of ``rank`` directions that all share, learned privately, and a head vᵢ
+    that stays with its user. Nothing needs tuning but ``epsilon``.
 
     Parameters
     ----------

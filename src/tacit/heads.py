@@ -3,10 +3,12 @@
 A head is fitted by the user, from the user's rows and public numbers only. It is never released, so it costs nobody any
 privacy: for everybody else it is post-processing of the billboard, and for the user it is their own data at home.
 
-Ridge least squares, the penalty chosen by each user's own leave-one-out error over a fixed grid. Penalties are relative
-to the mean eigenvalue of the user's own k×k system, so scale does not matter; the smallest is all but zero, which is what
-users with enough clean rows choose. Leave-one-out errors need no refitting: with the system's eigenvectors at hand they
-are residuals over one minus leverage.
+Ridge least squares over a fixed grid of penalties, averaged with weights that fall with each penalty's leave-one-out
+error on the user's own rows, L^(−m/2): with many clean rows the best penalty takes all, with few rows the average is
+steadier than any choice. Penalties are relative to the mean
+eigenvalue of the user's own k×k system, so scale does not matter. Leave-one-out errors need no refitting: with the
+system's eigenvectors at hand they are residuals over one minus leverage. Where rows barely outnumber directions even
+leave-one-out cannot see an exploding fit, so the smallest penalties are left out there.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ Rows = npt.NDArray[np.floating]
 Array = npt.NDArray[np.float64]
 
 PENALTIES = np.array([1e-9, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0])
+# Index of the smallest penalty to use with no free row, and with one.
+_LEAST_NONE, _LEAST_ONE = 3, 2
 
 
 def fit_heads(
@@ -77,8 +81,7 @@ def _fit(P, y, offsets, penalties, intercept, heads):  # type: ignore[no-untyped
         values, vectors = np.linalg.eigh(system)
         turned = rows @ vectors
         right = vectors.T @ right
-        best = np.inf
-        chosen = np.zeros(k)
+        errors = np.empty(penalties.size)
         for q in range(penalties.size):
             penalty = penalties[q] * trace / k
             error = 0.0
@@ -92,11 +95,19 @@ def _fit(P, y, offsets, penalties, intercept, heads):  # type: ignore[no-untyped
                     leverage += shrunk * turned[j, b]
                 left = (targets[j] - fitted) / max(1.0 - leverage, 1e-6)
                 error += left * left
-            if error < best:
-                best = error
-                for b in range(k):
-                    chosen[b] = right[b] / (max(values[b], 0.0) + penalty)
-        head = vectors @ chosen
+            errors[q] = error
+        free = m - k - (1 if intercept else 0)
+        least = _LEAST_NONE if free <= 0 else (_LEAST_ONE if free == 1 else 0)
+        best = errors[least:].min()
+        chosen = np.zeros(k)
+        total = 0.0
+        for q in range(least, penalties.size):
+            weight = 1.0 if errors[q] == best else (best / errors[q]) ** (m / 2.0)
+            total += weight
+            penalty = penalties[q] * trace / k
+            for b in range(k):
+                chosen[b] += weight * right[b] / (max(values[b], 0.0) + penalty)
+        head = vectors @ (chosen / total)
         offset = 0.0
         if intercept:
             offset = mean_y

@@ -32,7 +32,7 @@ def subspace_distance(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     second, _ = orthonormal(b)
     if first.shape != second.shape:
         raise ValueError(f"both subspaces must have one shape. Found {first.shape} and {second.shape}.")
-    return float(min(1.0, np.linalg.norm(second - first @ (first.T @ second), 2)))
+    return min(1.0, float(np.linalg.norm(second - first @ (first.T @ second), 2)))
 
 
 def pack_symmetric(matrix: npt.NDArray[np.floating]) -> Array:

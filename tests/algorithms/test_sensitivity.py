@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -122,7 +123,7 @@ class Unclipped(FeatureMoment):
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         return sum(
-            (3.0 * self.contribution(X[a:b], y[a:b]) for a, b in zip(offsets[:-1], offsets[1:], strict=True)),
+            (3.0 * self.contribution(X[a:b], y[a:b]) for a, b in itertools.pairwise(offsets)),
             np.zeros(self.coordinates),
         )
 

@@ -2,8 +2,8 @@
 
 In a round every user fits a head v to the current basis U and contributes the user's part of the least-squares problem
 in U: A = vvᵀ ⊗ XᵀX/m and b = Xᵀy vᵀ/m, solved as U ← A⁻¹b. Both are released together as one vector (A/c_A, b/c_b) of
-norm at most one: one weight a user on both sides of the equations, which does not bias their solution, and one event a round
-(the released script of paper 003 noises b with a factor m too many and drowns A in its ridge).
+norm at most one: one weight a user on both sides of the equations, which does not bias their solution, and one event
+a round (the released script of paper 003 noises b with a factor m too many and drowns A in its ridge).
 
 Release :class:`NormalEquations`: clip 1, sensitivity 1 (zero-out), 2 (replace-one). The scales c_A and c_b are medians
 from two private histograms. The statistic does not shrink as the basis improves, so neither does its noise: that is the

@@ -42,7 +42,7 @@ class SingleModel(PersonalModel, BaseEstimator):  # type: ignore[misc]
             right += rows.T @ np.asarray(cohort.y[block], dtype=np.float64)
         gram += _RIDGE * np.trace(gram) / len(gram) * np.eye(len(gram))
         weights = np.linalg.solve(gram, right)
-        self.basis_ = weights[:d, None]
+        self.basis_ = np.asarray(weights[:d, None], dtype=np.float64)
         self.heads_ = np.ones((cohort.n_users, 1))
         self.intercepts_ = np.full(cohort.n_users, weights[d] if one else 0.0)
         self.users_ = cohort.users

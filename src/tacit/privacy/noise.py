@@ -80,7 +80,7 @@ def add_noise(
     if mode == "none":
         if sigma != 0:
             raise ValueError(f"mode 'none' draws no noise, so sigma must be 0. Found {sigma!r}.")
-        return total * grid
+        return np.asarray(total * grid, dtype=np.float64)
     if not sigma > 0:
         raise ValueError(f"sigma must be positive in mode {mode!r}. Found {sigma!r}.")
     if mode == "exact":
@@ -91,7 +91,7 @@ def add_noise(
         if generator is None:
             raise ValueError("mode 'seeded' needs a generator.")
         noisy = total + np.rint(generator.standard_normal(total.size) * (sigma / grid)).astype(np.int64)
-    return noisy * grid
+    return np.asarray(noisy * grid, dtype=np.float64)
 
 
 def _discrete_gaussian(total: npt.NDArray[np.int64], scale: float) -> npt.NDArray[np.int64]:
@@ -113,4 +113,4 @@ def _system_normal(size: int) -> npt.NDArray[np.float64]:
     sign = np.where(bits & np.uint64(1), 1.0, -1.0)
     # The upper tail is read as the lower one, where float64 resolves probabilities down to 2^-64.
     tail = ((bits >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-64
-    return sign * ndtri(tail)
+    return np.asarray(sign * ndtri(tail), dtype=np.float64)

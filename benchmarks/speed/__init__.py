@@ -1,0 +1,1 @@
+"""The races: ratios measured in one run."""

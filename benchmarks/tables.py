@@ -1,0 +1,36 @@
+"""Write results as data, print and keep them as a table."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return a Markdown table."""
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def keep(name: str, data: dict[str, Any], text: str, *, quick: bool) -> None:
+    """Print a table and, unless this is a quick run, keep it and its data."""
+    print(text)
+    if quick:
+        return
+    RESULTS.mkdir(exist_ok=True)
+    data = {**data, "machine": f"{platform.machine()}, Python {platform.python_version()}"}
+    (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    (RESULTS / f"{name}.md").write_text(text + "\n", encoding="utf-8")
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return str(value)

@@ -1,0 +1,197 @@
+"""The door: what it adds, what it refuses, and that nothing else decides what comes out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tacit.algorithms import altmin, fedrep, paper_fedrep
+from tacit.algorithms.whitening import FeatureMoment
+from tacit.cohort import Cohort
+from tacit.federation.base import BLOCK, Query
+from tacit.federation.local import LocalFederation
+from tacit.privacy.guarantee import Budget, GaussianEvent, Sensitivity
+from tacit.privacy.ledger import BudgetExceeded, Ledger
+
+D, K = 5, 2
+BUDGET = Budget(epsilon=1.0, delta=1e-6)
+EVENT = GaussianEvent(sigma=3.0, sensitivity=Sensitivity.of_clip(1.0, acute=True))
+
+
+def cohort(n: int, rng: np.random.Generator, *, zero: bool = False, dtype: type = np.float64) -> Cohort:
+    counts = rng.integers(1, 9, size=n)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    X, y = rng.normal(size=(offsets[-1], D)).astype(dtype), rng.normal(size=offsets[-1]).astype(dtype)
+    return Cohort.from_offsets(X * (not zero), y * (not zero), offsets)
+
+
+def federation(data: Cohort, **options: object) -> LocalFederation:
+    return LocalFederation(data, Ledger().run("test", config={}), **options)  # type: ignore[arg-type]
+
+
+class Recorder(LocalFederation):
+    """Keeps what would have been added before noise, and answers with a transcript that is given."""
+
+    def __init__(self, data: Cohort, transcript: list[np.ndarray] | None = None) -> None:
+        super().__init__(data, Ledger().run("test", config={}))
+        self.sums: list[np.ndarray] = []
+        self.events: list[tuple[str, GaussianEvent]] = []
+        self.transcript: list[np.ndarray] = []
+        self._given = transcript
+
+    def release(self, query: Query, event: GaussianEvent, name: str) -> np.ndarray:
+        self.events.append((name, event))
+        self.sums.append(self._exact_sum(query, event.sensitivity.zero_out, 2.0**-40) * 2.0**-40)
+        answer = self._given[len(self.transcript)] if self._given else super().release(query, event, name)
+        self.transcript.append(answer)
+        return answer
+
+
+ALGORITHMS = {
+    "fedrep": lambda fed: fedrep.learn(fed, fedrep.Settings().plan(BUDGET), fedrep.Settings(), K),
+    "fedrep, centred": lambda fed: fedrep.learn(
+        fed, fedrep.Settings().plan(BUDGET), fedrep.Settings(), K, centered=True
+    ),
+    "altmin": lambda fed: altmin.learn(fed, altmin.Settings().plan(BUDGET), altmin.Settings(), K),
+    "paper": lambda fed: paper_fedrep.learn(fed, BUDGET, paper_fedrep.Settings(), K),
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12, math.nan])
+def test_along_a_forced_transcript_one_user_moves_every_sum_by_at_most_its_clip(name: str, scale: float) -> None:
+    rng = np.random.default_rng(0)
+    data = cohort(60, rng)
+    first = Recorder(data)
+    ALGORITHMS[name](first)
+    neighbour = np.array(data.X)
+    neighbour[data.offsets[7] : data.offsets[8]] = 0.0
+    zeroed = Cohort(neighbour, data.y, data.offsets, data.users, data.feature_names, data.target_name)
+    neighbour = np.array(data.X)
+    neighbour[data.offsets[7] : data.offsets[8]] *= scale
+    replaced = Cohort(neighbour, data.y, data.offsets, data.users, data.feature_names, data.target_name)
+
+    runs = {}
+    for label, other in (("zero-out", zeroed), ("replace-one", replaced)):
+        run = Recorder(other, first.transcript)
+        ALGORITHMS[name](run)
+        assert run.events == first.events  # noise, clips and schedule are public
+        runs[label] = run.sums
+    for (_, event), mine, zero, other in zip(
+        first.events, first.sums, runs["zero-out"], runs["replace-one"], strict=True
+    ):
+        assert np.linalg.norm(mine - zero) <= event.sensitivity.zero_out
+        assert np.linalg.norm(mine - other) <= event.sensitivity.replace_one
+
+
+@pytest.mark.parametrize("name", ["fedrep", "altmin"])
+def test_with_zero_data_every_release_is_noise_of_the_scale_in_the_ledger(name: str) -> None:
+    recorder = Recorder(cohort(50, np.random.default_rng(1), zero=True))
+    ALGORITHMS[name](recorder)
+    for answer, (label, event) in zip(recorder.transcript, recorder.events, strict=True):
+        tail = stats.chi2(answer.size)
+        statistic = float(np.sum((answer / event.sigma) ** 2))
+        assert min(tail.cdf(statistic), tail.sf(statistic)) > 1e-6 / 2, label
+
+
+def test_noise_is_fresh_in_every_release_and_every_run() -> None:
+    noises = []
+    for _ in range(2):
+        recorder = Recorder(cohort(50, np.random.default_rng(1), zero=True))
+        ALGORITHMS["fedrep"](recorder)
+        noises += [answer for answer in recorder.transcript if answer.size == D * K + K * (K + 1) // 2]
+    stacked = np.array(noises)
+    assert len(np.unique(stacked)) == stacked.size
+    correlation = np.corrcoef(stacked) - np.eye(len(stacked))
+    assert np.abs(correlation).max() < 6.5 / math.sqrt(stacked.shape[1])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_sum_does_not_depend_on_threads_or_on_who_is_asked_first(dtype: type) -> None:
+    data = cohort(2 * BLOCK + 100, np.random.default_rng(2), dtype=dtype)
+    sums = [federation(data, threads=t)._exact_sum(FeatureMoment(D), 1.0, 2.0**-40) for t in (1, 2, 3)]
+    assert np.array_equal(sums[0], sums[1])
+    assert np.array_equal(sums[0], sums[2])
+
+
+def test_a_user_touches_the_rounding_of_its_own_block_only() -> None:
+    data = cohort(2 * BLOCK, np.random.default_rng(3))
+    query = FeatureMoment(D)
+    whole = federation(data)._exact_sum(query, 1.0, 2.0**-40)
+    X = np.array(data.X)
+    X[data.offsets[0] : data.offsets[1]] = 0.0
+    without = Cohort(X, data.y, data.offsets, data.users, data.feature_names, data.target_name)
+    moved = (whole - federation(without)._exact_sum(query, 1.0, 2.0**-40)) * 2.0**-40
+    mine = query.contribution(data.X[: data.offsets[1]], data.y[: data.offsets[1]])
+    np.testing.assert_allclose(moved, mine, atol=2.0**-19)
+    assert np.linalg.norm(moved) <= 1.0
+
+
+def test_the_mean_of_a_release_is_the_sum() -> None:
+    data = cohort(200, np.random.default_rng(4))
+    exact = federation(data)._exact_sum(FeatureMoment(D), 1.0, 2.0**-40) * 2.0**-40
+    answers = [federation(data).release(FeatureMoment(D), EVENT, "moment") for _ in range(50)]
+    error = np.mean(answers, axis=0) - exact
+    assert np.abs(error).max() < 5.5 * EVENT.sigma / math.sqrt(50)
+
+
+def test_an_event_that_does_not_belong_to_the_query_is_refused() -> None:
+    wrong = GaussianEvent(sigma=3.0, sensitivity=Sensitivity.of_clip(1.0, acute=False))
+    with pytest.raises(ValueError, match="does not belong to FeatureMoment"):
+        federation(cohort(5, np.random.default_rng(0))).release(FeatureMoment(D), wrong, "moment")
+
+
+def test_the_ledger_is_debited_before_anything_is_drawn_and_can_say_no() -> None:
+    ledger = Ledger(ceiling=Budget(epsilon=0.1, delta=1e-6))
+    run = ledger.run("test", config={})
+    touched = []
+
+    class Watched(LocalFederation):
+        def _exact_sum(self, query, bound, grid):  # type: ignore[no-untyped-def]
+            touched.append(query)
+            return super()._exact_sum(query, bound, grid)
+
+    with pytest.raises(BudgetExceeded):
+        Watched(cohort(5, np.random.default_rng(0)), run).release(FeatureMoment(D), EVENT, "moment")
+    assert touched == []
+
+
+@dataclass(frozen=True)
+class Fails(Query):
+    """A query that fails on some users' numbers."""
+
+    @property
+    def coordinates(self) -> int:
+        return 1
+
+    def contribution(self, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+        if X[0, 0] > 2:
+            raise RuntimeError(f"secret {X[0, 0]}")
+        return np.ones(1)
+
+
+def test_a_query_that_fails_on_private_numbers_raises_nothing() -> None:
+    data = cohort(50, np.random.default_rng(5))
+    event = GaussianEvent(sigma=1e-6, sensitivity=Sensitivity.of_clip(1.0))
+    failing = sum(data.X[start, 0] > 2 for start in data.offsets[:-1])
+    assert failing > 0
+    answer = federation(data).release(Fails(), event, "count")
+    assert answer[0] == pytest.approx(50 - failing, abs=1e-3)
+
+
+@dataclass(frozen=True)
+class Mistaken(Fails):
+    """A query with a mistake that has nothing to do with anybody's data."""
+
+    def contribution(self, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.ones(2)
+
+
+def test_a_mistake_in_a_query_shows_before_private_rows_are_touched() -> None:
+    event = GaussianEvent(sigma=1.0, sensitivity=Sensitivity.of_clip(1.0))
+    with pytest.raises(ValueError, match="promises 1 coordinates"):
+        federation(cohort(5, np.random.default_rng(0))).release(Mistaken(), event, "count")

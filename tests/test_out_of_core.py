@@ -1,0 +1,53 @@
+"""A cohort on disk, larger than the memory a fit may use."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+PROGRAM = """
+import sys, threading, time
+import numpy as np
+import tacit
+import tacit.estimators
+
+def anonymous():
+    with open("/proc/self/status") as status:
+        return int(next(line for line in status if line.startswith("RssAnon")).split()[1]) * 1024
+
+warm = tacit.datasets.make_shared_subspace(1100, 16, 2, 8, random_state=0, dtype=np.float32)
+tacit.PrivateFedRep(rank=2, epsilon=1.0).fit(warm.X, warm.y, warm.users)
+cohort = tacit.Cohort.open(sys.argv[1])
+before, peak, stop = anonymous(), [0], threading.Event()
+def watch():
+    while not stop.is_set():
+        peak[0] = max(peak[0], anonymous())
+        time.sleep(0.002)
+thread = threading.Thread(target=watch); thread.start()
+model = tacit.PrivateFedRep(rank=2, epsilon=1.0).fit(cohort)
+stop.set(); thread.join()
+print(cohort.X.nbytes, peak[0] - before, model.certificate_.certified)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_fit_on_a_memory_map_needs_a_fraction_of_the_data(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    folder = tmp_path / "cohort"
+    folder.mkdir()
+    from tacit.cohort import Cohort
+
+    n, m, d = 40_000, 40, 32
+    X = rng.standard_normal((n * m, d), dtype=np.float32)
+    y = X[:, 0] + rng.standard_normal(n * m, dtype=np.float32)
+    Cohort.from_offsets(X, y, np.arange(0, n * m + 1, m)).save(tmp_path / "mapped")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "mapped")], capture_output=True, text=True, check=True
+    )
+    size, growth, certified = done.stdout.split()
+    assert certified == "True"
+    assert int(growth) < 0.25 * int(size)
