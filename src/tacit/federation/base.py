@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from tacit.privacy import noise as noise_source
 from tacit.privacy.clipping import GUARD, clip
-from tacit.privacy.guarantee import GaussianEvent, Sensitivity
+from tacit.privacy.guarantee import GaussianEvent, Sensitivity, Unit
 from tacit.privacy.ledger import Run
 from tacit.privacy.noise import Mode
 
@@ -49,6 +49,9 @@ class Query(ABC):
     acute: ClassVar[bool] = False
     """Whether any two possible contributions have a non-negative inner product."""
 
+    unit: Unit = Unit.USER
+    """Whose contribution is clipped: a user's rows together, or every row by itself."""
+
     @property
     @abstractmethod
     def coordinates(self) -> int:
@@ -62,9 +65,13 @@ class Query(ABC):
         """
 
     def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
-        """Sum of clipped contributions of consecutive users; user i has rows offsets[i] to offsets[i+1]."""
+        """Sum of clipped contributions of consecutive users; user i has rows offsets[i] to offsets[i+1].
+
+        A query whose unit is the row is asked for, and clipped, row by row.
+        """
         total = np.zeros(self.coordinates)
-        for first, last in itertools.pairwise(offsets):
+        bounds = offsets if self.unit is Unit.USER else np.arange(len(X) + 1)
+        for first, last in itertools.pairwise(bounds):
             total += clip(self._safely(X[first:last], y[first:last]), bound)
         return total
 
@@ -115,6 +122,11 @@ class Federation(ABC):
     def n_features(self) -> int:
         """Columns of everybody's rows: public."""
 
+    @property
+    @abstractmethod
+    def n_rows(self) -> int:
+        """How many rows there are. Public only where the unit is the row; used for nothing else."""
+
     @abstractmethod
     def _exact_sum(self, query: Query, bound: float, grid: float) -> npt.NDArray[np.int64]:
         """Sum of all users' clipped contributions, in steps of the grid."""
@@ -126,17 +138,18 @@ class Federation(ABC):
         read from the ledger and no private row is touched.
         """
         bound = event.sensitivity.zero_out
-        expected = Sensitivity.of_clip(bound, acute=query.acute, unit=event.sensitivity.unit)
+        expected = Sensitivity.of_clip(bound, acute=query.acute, unit=query.unit)
         if event.sensitivity != expected:
             raise ValueError(
                 f"the event's sensitivity does not belong to {type(query).__name__}: expected {expected}. "
                 f"Found {event.sensitivity}."
             )
         self._rehearse(query)
-        grid = noise_source.grid_of(bound, event.sigma, self.n_users)
+        units = self.n_users if query.unit is Unit.USER else self.n_rows
+        grid = noise_source.grid_of(bound, event.sigma, units)
         if grid * math.sqrt(query.coordinates) > bound * GUARD / 2:
             raise ValueError(
-                f"{query.coordinates} coordinates of {self.n_users} users do not fit the integer grid. "
+                f"{query.coordinates} coordinates of {units} units do not fit the integer grid. "
                 "Release fewer coordinates at a time."
             )
         mode = self._mode(event, query.coordinates)

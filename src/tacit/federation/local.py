@@ -48,6 +48,11 @@ class LocalFederation(Federation):
         """Columns of everybody's rows: public."""
         return self._cohort.n_features
 
+    @property
+    def n_rows(self) -> int:
+        """How many rows there are. Public only where the unit is the row; used for nothing else."""
+        return self._cohort.n_rows
+
     def _exact_sum(self, query: Query, bound: float, grid: float) -> npt.NDArray[np.int64]:
         def one(X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
             total = query.block_sum(X, y, offsets, bound)
