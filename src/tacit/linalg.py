@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -44,9 +45,9 @@ def pack_symmetric(matrix: npt.NDArray[np.floating]) -> Array:
     >>> pack_symmetric(np.array([[1.0, 2.0], [2.0, 3.0]])).round(3)
     array([1.   , 2.828, 3.   ])
     """
-    upper = np.triu_indices(matrix.shape[0])
-    weights = np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
-    packed: Array = matrix[upper].astype(np.float64) * weights
+    upper, off = _upper(matrix.shape[0])
+    packed: Array = np.ascontiguousarray(matrix).ravel()[upper].astype(np.float64)
+    packed[off] *= math.sqrt(2.0)
     return packed
 
 
@@ -57,11 +58,17 @@ def unpack_symmetric(vector: npt.NDArray[np.floating], size: int) -> Array:
     array([[1., 0.],
            [0., 1.]])
     """
-    upper = np.triu_indices(size)
-    weights = np.where(upper[0] == upper[1], 1.0, math.sqrt(0.5))
+    upper, off = _upper(size)
     matrix = np.zeros((size, size))
-    matrix[upper] = vector * weights
+    matrix.ravel()[upper] = np.where(off, math.sqrt(0.5), 1.0) * vector
     return matrix + np.triu(matrix, 1).T
+
+
+@lru_cache(maxsize=2)
+def _upper(size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Flat positions of the upper triangle, and which of them lie off the diagonal."""
+    rows, columns = np.triu_indices(size)
+    return rows * size + columns, rows != columns
 
 
 def denoise_spectrum(values: Array, level: float) -> Array:
@@ -76,6 +83,32 @@ def denoise_spectrum(values: Array, level: float) -> Array:
     root = np.sqrt(np.maximum(size**2 - 4 * level**2, 0.0))
     true = np.where(beyond, (size + root) / 2, 1.0)
     return np.where(beyond, np.sign(values) * true * (1 - (level / true) ** 2), 0.0)
+
+
+def spike_size(values: Array, level: float) -> Array:
+    """Size ℓ of the true eigenvalue behind each noisy one x = ℓ + s²/ℓ, s = ``level``; 0 inside the noise's edge 2s.
+
+    >>> spike_size(np.array([10.1, 1.5]), 1.0).round(3)
+    array([10., 0.])
+    """
+    root = np.sqrt(np.maximum(values**2 - 4 * level**2, 0.0))
+    return np.where(values > 2 * level, (values + root) / 2, 0.0)
+
+
+def procrustes(matrix: Array, target: Array) -> Array:
+    """Orthogonal D that brings ``matrix``·D closest to ``target`` (paper 001, equation 3.2).
+
+    >>> turn = np.array([[0.0, 1.0], [-1.0, 0.0]])
+    >>> np.allclose(np.eye(2) @ turn @ procrustes(turn, np.eye(2)), np.eye(2))
+    True
+    """
+    left, _, right = np.linalg.svd(matrix.T @ target)
+    return np.asarray(left @ right)
+
+
+def sign_fixing(matrix: Array, target: Array) -> Array:
+    """Diagonal D of signs that brings the columns of ``matrix`` closest to ``target`` (paper 001, equation 3.16)."""
+    return np.diag(np.where(np.einsum("ij,ij->j", matrix, target) < 0, -1.0, 1.0))
 
 
 def inverse_root(matrix: Array, floor: float = 1e-3) -> Array:

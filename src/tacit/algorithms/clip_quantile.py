@@ -2,36 +2,49 @@
 
 For queries whose scale nobody knows beforehand. (Private FedRep needs none of this: its contributions have norm one.)
 
-Release :class:`NormHistogram`: user i contributes the indicator of the bin its norm falls in, a unit vector; norms that
-are zero or not finite contribute nothing. Sensitivity 1 (zero-out), √2 (replace-one: entries are not negative). One
-Gaussian event; the quantile is post-processing.
+Release :class:`NormHistogram`: a unit (a user, or a row if that is the query's unit) contributes the indicator of the bin
+its norm falls in, a unit vector; norms that are zero or not finite contribute nothing. Sensitivity 1 (zero-out), √2
+(replace-one: entries are not negative). One Gaussian event; what is read off it is post-processing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from tacit.federation.base import Array, Federation, Query, Rows
+from tacit.privacy.clipping import clip_factor
 from tacit.privacy.guarantee import GaussianEvent
 
 _LOWEST, _HIGHEST, _PER_OCTAVE = -120, 120, 2  # norms from 2^-120 to 2^120 in steps of √2
 
 
+@runtime_checkable
+class KnowsNorms(Protocol):
+    """A query that can tell the norms of a whole block's contributions at once."""
+
+    def norms(self, X: Rows, offsets: npt.NDArray[np.int64]) -> Array:
+        """Norm of every unit's contribution; not finite where the unit's numbers are not."""
+
+
 @dataclass(frozen=True)
 class NormHistogram(Query):
-    """In which half-octave the norm of this user's contribution to ``query`` lies."""
+    """In which bin the norm of this unit's contribution to ``query`` lies, of ``per_octave`` to a factor of two."""
 
     query: Query
+    per_octave: int = _PER_OCTAVE
     acute: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unit", self.query.unit)
 
     @property
     def coordinates(self) -> int:
         """Number of bins."""
-        return (_HIGHEST - _LOWEST) * _PER_OCTAVE
+        return (_HIGHEST - _LOWEST) * self.per_octave
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return the indicator of the bin."""
@@ -39,9 +52,25 @@ class NormHistogram(Query):
         with np.errstate(all="ignore"):
             norm = float(np.linalg.norm(self.query.contribution(X, y)))
             if np.isfinite(norm) and norm > 0:
-                position = int(np.floor((np.log2(norm) - _LOWEST) * _PER_OCTAVE))
+                position = int(np.floor((np.log2(norm) - _LOWEST) * self.per_octave))
                 indicator[min(max(position, 0), self.coordinates - 1)] = 1.0
         return indicator
+
+    def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
+        """All norms at once where the query knows how, else one unit after the other."""
+        if not isinstance(self.query, KnowsNorms):
+            return super().block_sum(X, y, offsets, bound)
+        with np.errstate(all="ignore"):
+            norms = self.query.norms(X, offsets)
+            norms = norms[np.isfinite(norms) & (norms > 0)]
+            positions = np.floor((np.log2(norms) - _LOWEST) * self.per_octave).astype(np.int64)
+        counts = np.bincount(np.clip(positions, 0, self.coordinates - 1), minlength=self.coordinates)
+        return np.asarray(counts * clip_factor(1.0, bound))
+
+
+def bin_edges(per_octave: int = _PER_OCTAVE) -> Array:
+    """Lower edges of the bins, and the upper one of the last."""
+    return np.asarray(2.0 ** (_LOWEST + np.arange((_HIGHEST - _LOWEST) * per_octave + 1) / per_octave))
 
 
 def quantile_of(histogram: npt.ArrayLike, sigma: float, quantile: float) -> float:

@@ -12,7 +12,12 @@ no further apart than that. Nothing else is returned.
 Rounding. Contributions are added in blocks of a fixed number of users, each block's sum is rounded to the grid and
 blocks are added as integers, exactly. A user therefore touches the rounding of its own block only; that error is
 below 2⁻³² of the clip and is covered by the clip's guard of 2⁻²⁰. The sum does not depend on the order of blocks,
-the number of threads or of machines.
+the number of threads or of machines. Where the unit is the row, blocks are of rows, at most 2¹⁵ of them: adding n
+numbers of size at most C in float64 errs by at most n²·2⁻⁵³·C, which is 2⁻²³ of the clip.
+
+Who adds the noise. ``trust="central"``: the process that adds up. ``trust="local"``: every user (a device, a hospital)
+adds noise of standard deviation σ to its own message, and the sum carries σ√n. The event then describes one message,
+which is all that a curious server has of a user; a row lies in one message only, so messages do not add up.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -35,9 +40,13 @@ from tacit.privacy.noise import Mode
 
 Array = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.floating]
+Chosen = npt.NDArray[np.bool_]
 
 BLOCK = 1024
 """Users in a block: public and fixed, so that where a block ends never depends on anybody's rows."""
+
+ROW_BLOCK = 1 << 15
+"""Most rows in a block where the unit is the row (and so the number of rows public)."""
 
 
 class Query(ABC):
@@ -103,10 +112,14 @@ class Federation(ABC):
         noise: str = "auto",
         noise_seed: int | None = None,
         on_release: Callable[[str], None] | None = None,
+        trust: str = "central",
     ) -> None:
         if noise not in ("auto", "exact", "float"):
             raise ValueError(f"noise must be 'auto', 'exact' or 'float'. Found {noise!r}.")
+        if trust not in ("central", "local"):
+            raise ValueError(f"trust must be 'central' or 'local'. Found {trust!r}.")
         self.ledger_run = run
+        self.trust = trust
         self._noise = noise
         self._noise_seed = noise_seed
         self._made = 0
@@ -128,15 +141,87 @@ class Federation(ABC):
         """How many rows there are. Public only where the unit is the row; used for nothing else."""
 
     @abstractmethod
-    def _exact_sum(self, query: Query, bound: float, grid: float) -> npt.NDArray[np.int64]:
-        """Sum of all users' clipped contributions, in steps of the grid."""
+    def _exact_sum(
+        self, query: Query, bound: float, grid: float, chosen: Chosen | None = None
+    ) -> npt.NDArray[np.int64]:
+        """Sum of all (or the chosen) users' clipped contributions, in steps of the grid."""
+
+    def sum_sigma(self, event: GaussianEvent) -> float:
+        """Noise that the sum of everybody's messages carries: public, and larger than σ where users add it."""
+        return event.sigma * (math.sqrt(self.n_users) if self.trust == "local" else 1.0)
 
     def release(self, query: Query, event: GaussianEvent, name: str) -> Array:
         """Return the noisy sum of everybody's contributions to ``query``, clipped as ``event`` says.
 
         The ledger is debited before anything is drawn; a release that was already made (a resumed run) is
-        read from the ledger and no private row is touched.
+        read from the ledger and no private row is touched. Where the event samples, every user takes part with
+        that probability, by a coin that nobody sees.
         """
+        rate = event.sampling_rate
+        if rate < 1.0 and (query.unit is not Unit.USER or self.trust != "central"):
+            raise ValueError(
+                "sampling hides only whole users, and only from those who do not see who answers. "
+                f"Found unit {query.unit} and trust {self.trust!r}: use sampling_rate=1."
+            )
+
+        def draw(grid: float, noisy: Callable[[npt.NDArray[np.int64]], Array]) -> Array:
+            bound = event.sensitivity.zero_out
+            if rate == 1.0:
+                return noisy(self._exact_sum(query, bound, grid))
+            return noisy(self._exact_sum(query, bound, grid, noise_source.coins(self.n_users, rate)))
+
+        return self._debit_and_draw(query, event, name, draw)
+
+    def release_each(self, queries: Sequence[Query], event: GaussianEvent, name: str) -> Array:
+        """Return every user's own noisy answer, a row a user, to a query of its own: no sum, local trust.
+
+        One event: queries are public, a row (and so a user) lies in one answer, and the others do not change with it.
+        """
+        if len(queries) != self.n_users:
+            raise ValueError(f"there must be a query a user, {self.n_users}. Found {len(queries)}.")
+
+        def draw(grid: float, noisy: Callable[[npt.NDArray[np.int64]], Array]) -> Array:
+            bound, answers = event.sensitivity.zero_out, []
+            for user, query in enumerate(queries):
+                chosen = np.zeros(self.n_users, dtype=bool)
+                chosen[user] = True
+                answers.append(noisy(self._exact_sum(query, bound, grid, chosen)))
+            return np.array(answers)
+
+        return self._debit_and_draw(queries[0], event, name, draw, copies=self.n_users, one_message=True)
+
+    def release_in_turns(
+        self, asks: Callable[[list[Array]], Query], turns: int, event: GaussianEvent, name: str
+    ) -> Array:
+        """Ask the users in ``turns`` public groups, one after the other; return a noisy sum a turn.
+
+        ``asks`` makes the next query from what earlier turns released. One event: every user answers in one turn, so
+        given the turns before it, one Gaussian moves by the clip; the turns after it are a function of what is out.
+        """
+        if not 1 <= turns <= self.n_users:
+            raise ValueError(f"turns must lie between 1 and the number of users ({self.n_users}). Found {turns}.")
+        group = np.arange(self.n_users) % turns
+
+        def draw(grid: float, noisy: Callable[[npt.NDArray[np.int64]], Array]) -> Array:
+            out: list[Array] = []
+            for turn in range(turns):
+                query = asks(out)
+                out.append(noisy(self._exact_sum(query, event.sensitivity.zero_out, grid, group == turn)))
+            return np.array(out)
+
+        return self._debit_and_draw(asks([]), event, name, draw, copies=turns)
+
+    def _debit_and_draw(
+        self,
+        query: Query,
+        event: GaussianEvent,
+        name: str,
+        draw: Callable[[float, Callable[[npt.NDArray[np.int64]], Array]], Array],
+        *,
+        copies: int = 1,
+        one_message: bool = False,
+    ) -> Array:
+        """Check, debit, then let ``draw`` add up on the grid and put noise on what it added up."""
         bound = event.sensitivity.zero_out
         expected = Sensitivity.of_clip(bound, acute=query.acute, unit=query.unit)
         if event.sensitivity != expected:
@@ -146,24 +231,28 @@ class Federation(ABC):
             )
         self._rehearse(query)
         units = self.n_users if query.unit is Unit.USER else self.n_rows
-        grid = noise_source.grid_of(bound, event.sigma, units)
+        grid = noise_source.grid_of(bound, self.sum_sigma(event), units)
         if grid * math.sqrt(query.coordinates) > bound * GUARD / 2:
             raise ValueError(
                 f"{query.coordinates} coordinates of {units} units do not fit the integer grid. "
                 "Release fewer coordinates at a time."
             )
-        mode = self._mode(event, query.coordinates)
-        event = replace(event, slack=noise_source.slack_of(event.sigma, grid, query.coordinates))
+        coordinates = query.coordinates * copies
+        mode = self._mode(event, coordinates)
+        event = replace(event, slack=noise_source.slack_of(event.sigma, grid, coordinates))
 
         self._made += 1
         # One generator a release, so that a resumed seeded run goes on where it was.
         generator = np.random.default_rng([self._noise_seed, self._made]) if self._noise_seed is not None else None
 
-        def draw() -> Array:
-            total = self._exact_sum(query, bound, grid)
-            return noise_source.add_noise(total, event.sigma, grid, mode, generator)
+        sigma = event.sigma if one_message else self.sum_sigma(event)
 
-        value = self.ledger_run.release(name, event, draw, noise=mode, grid=grid, coordinates=query.coordinates)
+        def noisy(total: npt.NDArray[np.int64]) -> Array:
+            return noise_source.add_noise(total, sigma, grid, mode, generator)
+
+        value = self.ledger_run.release(
+            name, event, lambda: draw(grid, noisy), noise=mode, grid=grid, coordinates=coordinates
+        )
         if self._on_release is not None:
             self._on_release(name)
         return value

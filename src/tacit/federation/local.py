@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import TypeVar
@@ -13,15 +13,22 @@ import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
 from tacit.cohort import Cohort
-from tacit.federation.base import BLOCK, Array, Federation, Query, Rows
+from tacit.federation.base import BLOCK, ROW_BLOCK, Array, Chosen, Federation, Query, Rows
+from tacit.privacy.guarantee import Unit
 from tacit.privacy.ledger import Run
 from tacit.privacy.noise import to_grid
 
 T = TypeVar("T")
 
+_ROW_CELLS = 1 << 22  # numbers in a block of rows: 32 MiB of float64
+
 
 class LocalFederation(Federation):
-    """A :class:`~tacit.cohort.Cohort` behind the door."""
+    """A :class:`~tacit.cohort.Cohort` behind the door.
+
+    ``answers`` plays stragglers: called with the number of the release, it says which users answer in time. The others
+    add nothing. Nothing public changes with it (noise, denominators, schedule), so it costs signal and no privacy.
+    """
 
     def __init__(
         self,
@@ -32,9 +39,12 @@ class LocalFederation(Federation):
         noise_seed: int | None = None,
         on_release: Callable[[str], None] | None = None,
         threads: int | None = None,
+        trust: str = "central",
+        answers: Callable[[int], Chosen] | None = None,
     ) -> None:
-        super().__init__(run, noise=noise, noise_seed=noise_seed, on_release=on_release)
+        super().__init__(run, noise=noise, noise_seed=noise_seed, on_release=on_release, trust=trust)
         self._cohort = cohort
+        self._answers = answers
         self._threads = threads or len(os.sched_getaffinity(0))
         self._libraries = ThreadpoolController()
 
@@ -53,7 +63,9 @@ class LocalFederation(Federation):
         """How many rows there are. Public only where the unit is the row; used for nothing else."""
         return self._cohort.n_rows
 
-    def _exact_sum(self, query: Query, bound: float, grid: float) -> npt.NDArray[np.int64]:
+    def _exact_sum(
+        self, query: Query, bound: float, grid: float, chosen: Chosen | None = None
+    ) -> npt.NDArray[np.int64]:
         def one(X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
             total = query.block_sum(X, y, offsets, bound)
             if not np.isfinite(total).all():
@@ -62,8 +74,11 @@ class LocalFederation(Federation):
                 total = Query.block_sum(query, X, y, offsets, bound)
             return to_grid(total, grid)
 
+        if self._answers is not None:
+            present = self._answers(self._made)
+            chosen = present if chosen is None else chosen & present
         total = np.zeros(query.coordinates, dtype=np.int64)
-        for part in self._blocks(one):
+        for part in self._blocks(one, self._spans(query, chosen), of_rows=query.unit is Unit.ROW):
             total += part
         return total
 
@@ -72,26 +87,52 @@ class LocalFederation(Federation):
 
         Not a door: what comes back is private (heads), and the caller keeps it so.
         """
-        return np.concatenate(list(self._blocks(work)))
+        spans = [(a, min(a + BLOCK, self.n_users)) for a in range(0, self.n_users, BLOCK)]
+        return np.concatenate(list(self._blocks(work, spans)))
 
-    def _blocks(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], T]) -> Iterator[T]:
+    def _spans(self, query: Query, chosen: Chosen | None) -> Sequence[tuple[int, int]]:
+        """Where blocks begin and end: in rows if the unit is the row (numbers of rows are public then), else in users."""
+        offsets = self._cohort.offsets
+        users = [(0, self.n_users)] if chosen is None else _runs(chosen)
+        if query.unit is not Unit.ROW:
+            return [(a, min(a + BLOCK, last)) for first, last in users for a in range(first, last, BLOCK)]
+        step = int(np.clip(_ROW_CELLS // self.n_features, 256, ROW_BLOCK))
+        rows = [(int(offsets[first]), int(offsets[last])) for first, last in users]
+        return [(a, min(a + step, last)) for first, last in rows for a in range(first, last, step)]
+
+    def _blocks(
+        self,
+        work: Callable[[Rows, Rows, npt.NDArray[np.int64]], T],
+        spans: Sequence[tuple[int, int]],
+        *,
+        of_rows: bool = False,
+    ) -> Iterator[T]:
         cohort = self._cohort
         y = cohort.y if cohort.y is not None else np.zeros(cohort.n_rows, dtype=cohort.dtype)
 
-        def one(start: int) -> T:
-            bounds = cohort.offsets[start : min(start + BLOCK, cohort.n_users) + 1]
-            rows = slice(int(bounds[0]), int(bounds[-1]))
-            return work(np.asarray(cohort.X[rows]), np.asarray(y[rows]), bounds - bounds[0])
+        def one(span: tuple[int, int]) -> T:
+            if of_rows:
+                rows, bounds = slice(*span), np.array([0, span[1] - span[0]])
+            else:
+                bounds = cohort.offsets[span[0] : span[1] + 1]
+                rows, bounds = slice(int(bounds[0]), int(bounds[-1])), bounds - bounds[0]
+            X = cohort.X[rows]
+            return work(np.asarray(X) if isinstance(X, np.ndarray) else X, np.asarray(y[rows]), bounds)
 
-        starts = range(0, cohort.n_users, BLOCK)
-        if self._threads == 1 or len(starts) == 1:
+        if self._threads == 1 or len(spans) == 1:
             with self._one_blas_thread():
-                yield from map(one, starts)
+                yield from map(one, spans)
             return
         with self._one_blas_thread(), ThreadPoolExecutor(self._threads) as pool:
-            yield from pool.map(one, starts)
+            yield from pool.map(one, spans)
 
     def _one_blas_thread(self) -> AbstractContextManager[object]:
         """Keep BLAS from starting threads of its own inside ours: nested pools collapse by 4-60×."""
         limited: AbstractContextManager[object] = self._libraries.limit(limits=1, user_api="blas")
         return limited
+
+
+def _runs(chosen: Chosen) -> list[tuple[int, int]]:
+    """Stretches of users that are chosen, first and one past the last."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]])))
+    return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]

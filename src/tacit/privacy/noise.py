@@ -94,6 +94,17 @@ def add_noise(
     return np.asarray(noisy * grid, dtype=np.float64)
 
 
+def coins(size: int, rate: float) -> npt.NDArray[np.bool_]:
+    """Who takes part in a sampled release: independent coins from the operating system, which nobody ever sees.
+
+    >>> bool(coins(3, 1.0).all())
+    True
+    """
+    bits = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(11)
+    # 53 bits: a rate is hit to 2^-53. Rounding it down keeps the chance at or below what is accounted.
+    return np.asarray(bits < np.uint64(rate * 2.0**53))
+
+
 def _discrete_gaussian(total: npt.NDArray[np.int64], scale: float) -> npt.NDArray[np.int64]:
     from opendp.domains import atom_domain, vector_domain
     from opendp.measurements import make_gaussian
