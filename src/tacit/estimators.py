@@ -6,15 +6,12 @@ at home. Nothing here touches a private row.
 
 from __future__ import annotations
 
-import math
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator
 
 from tacit.algorithms import altmin, fedrep, paper_fedrep
 from tacit.cohort import Cohort
@@ -22,9 +19,9 @@ from tacit.federation.base import Array, Federation, Rows
 from tacit.federation.local import LocalFederation
 from tacit.heads import fit_heads
 from tacit.personal import PersonalModel
-from tacit.privacy.certificate import Certificate
-from tacit.privacy.guarantee import Adjacency, Budget, GaussianEvent, UncertifiedWarning
+from tacit.privacy.guarantee import Budget, GaussianEvent
 from tacit.privacy.ledger import Ledger
+from tacit.private_model import PrivateModel
 
 TRUST = (
     "central: the process that adds the noise sees clipped contributions; everybody else sees the billboard only. "
@@ -34,24 +31,12 @@ FREE_HEADS = (
     "heads and personalize() cost nothing: a head is computed from the public basis and its own user's rows, so for "
     "everybody else it is post-processing, and it is not released"
 )
-NON_PRIVATE = "epsilon = inf: sums were released without noise"
-SEEDED = "noise came from a seed: whoever knows it can subtract the noise"
 
 
-class SharedBasisModel(PersonalModel, BaseEstimator):  # type: ignore[misc]
+class SharedBasisModel(PersonalModel, PrivateModel):
     """Common to all estimators that learn a basis through the door and heads at home."""
 
     rank: int
-    epsilon: float
-    delta: float
-    adjacency: str
-    mode: str
-    noise: str
-    noise_seed: int | None
-    ledger: Ledger | None
-    run: str
-    threads: int | None
-    certificate_: Certificate
 
     def fit(
         self,
@@ -83,13 +68,8 @@ class SharedBasisModel(PersonalModel, BaseEstimator):  # type: ignore[misc]
         if cohort.y is None:
             raise ValueError("the cohort has no target. Build it with a target column.")
         self._check_parameters(cohort)
-        budget = Budget(epsilon=self.epsilon, delta=self.delta, adjacency=Adjacency(self.adjacency))
-        mode, reasons = self._standing(budget)
-        if reasons:
-            warnings.warn(f"not certified: {'; '.join(reasons)}", UncertifiedWarning, stacklevel=2)
-
-        ledger = self.ledger if self.ledger is not None else Ledger(ceiling=None if reasons else budget)
-        run = ledger.run(self.run, config=self._public_config(cohort), planned=self._planned(budget))
+        budget = self._budget()
+        run = self._open(budget, self._planned(budget), {"n_users": cohort.n_users, "n_features": cohort.n_features})
         federation = LocalFederation(
             cohort, run, noise=self.noise, noise_seed=self.noise_seed, on_release=on_release, threads=self.threads
         )
@@ -100,27 +80,8 @@ class SharedBasisModel(PersonalModel, BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = cohort.n_features
         self.feature_names_in_ = np.array(cohort.feature_names, dtype=str)
         self.target_name_ = cohort.target_name
-        self.certificate_ = Certificate(
-            algorithm=type(self).__name__,
-            mode=mode,
-            budget=budget,
-            releases=tuple(run.releases),
-            n_users=cohort.n_users,
-            trust=TRUST,
-            reasons=reasons,
-            nominal_epsilon=self.epsilon if mode == "paper" else None,
-            notes=(FREE_HEADS,),
-        )
-        self._run = run
-        if self.ledger is None:
-            self.close()
+        self._certify(run, budget, units=cohort.n_users, trust=TRUST, notes=(FREE_HEADS,), nominal=self.epsilon)
         return self
-
-    def close(self) -> None:
-        """Finish the run in its ledger. Call it when the model is safe (saved): a finished run cannot be resumed."""
-        run = self.__dict__.pop("_run", None)
-        if run is not None:
-            run.finish()
 
     @abstractmethod
     def _planned(self, budget: Budget) -> Sequence[GaussianEvent]:
@@ -133,14 +94,6 @@ class SharedBasisModel(PersonalModel, BaseEstimator):  # type: ignore[misc]
     def _fit_heads(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
         return fit_heads(X, y, offsets, self.basis_, intercept=bool(getattr(self, "fit_intercept", False)))
 
-    def _standing(self, budget: Budget) -> tuple[str, tuple[str, ...]]:
-        """Return whether the run can be certified, and why not."""
-        if not budget.private:
-            return "non-private", (NON_PRIVATE,)
-        if self.noise_seed is not None:
-            return "seeded", (SEEDED,)
-        return "certified", ()
-
     def _check_parameters(self, cohort: Cohort) -> None:
         if not (isinstance(self.rank, int | np.integer) and 1 <= self.rank <= cohort.n_features):
             raise ValueError(
@@ -149,19 +102,6 @@ class SharedBasisModel(PersonalModel, BaseEstimator):  # type: ignore[misc]
             )
         if self.mode not in self._modes:
             raise ValueError(f"mode must be one of {self._modes}. Found {self.mode!r}.")
-
-    _modes: tuple[str, ...] = ("auto",)
-
-    def _public_config(self, cohort: Cohort) -> dict[str, Any]:
-        """Return what a resumed run must have in common with the one it goes on with."""
-        left_out = {"ledger", "run", "threads", "noise_seed"}
-        parameters = {key: value for key, value in self.get_params(deep=False).items() if key not in left_out}
-        return {
-            "algorithm": type(self).__name__,
-            "n_users": cohort.n_users,
-            "n_features": cohort.n_features,
-            **{key: "inf" if value == math.inf else value for key, value in parameters.items()},
-        }
 
 
 class PrivateFedRep(SharedBasisModel):

@@ -24,7 +24,7 @@ from tacit.algorithms.clip_quantile import NormHistogram, bin_edges, quantile_of
 from tacit.algorithms.fedpower_gram import CentreVote, ShiftedGram
 from tacit.algorithms.fedpower_power import ALIGNMENTS, DeviceStep, PowerStep
 from tacit.federation.base import Array, Federation, Query
-from tacit.linalg import orthonormal, procrustes, spike_size, unpack_symmetric
+from tacit.linalg import orthonormal, spike_size, unpack_symmetric
 from tacit.privacy.calibration import Phase, Plan
 from tacit.privacy.guarantee import Budget, GaussianEvent, Unit
 
@@ -330,9 +330,7 @@ def _width(settings: Settings, rank: int | None, d: int) -> int:
     return min(d, max(wanted, rank or 1))
 
 
-def _from_product(
-    product: Array, noise: float, width: int, rank: int | None, mean: Array, n_rows: float
-) -> Spectrum:
+def _from_product(product: Array, noise: float, width: int, rank: int | None, mean: Array, n_rows: float) -> Spectrum:
     """Read components and eigenvalues off the last noisy product of the matrix with an orthonormal basis."""
     d = len(product)
     left, values, _ = np.linalg.svd(product, full_matrices=False)

@@ -135,7 +135,7 @@ class Certificate:
     def __str__(self) -> str:
         kinds = ", ".join(sorted({release.noise for release in self.releases})) or "none"
         lines = [f"{self._claim()}; unit: {self.unit}; {self._count()}; noise: {kinds}"]
-        lines.append(f"  {self.algorithm}, {self.n_users} users, mode: {self.mode}, tacit {self.version}")
+        lines.append(f"  {self.algorithm}, {self.n_users} {self.unit}s, mode: {self.mode}, tacit {self.version}")
         lines.append(f"  trust: {self.trust}")
         lines += [f"  not certified because: {reason}" for reason in self._objections()]
         lines += [f"  not covered: {item}" for item in self.not_covered]

@@ -1,0 +1,96 @@
+"""What every private estimator does around its algorithm: one budget, one account, one certificate.
+
+A model opens a run in a ledger, hands a federation to its algorithm, and states what was released. Nothing here touches
+a private row.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from sklearn.base import BaseEstimator
+
+from tacit.privacy.certificate import Certificate
+from tacit.privacy.guarantee import Adjacency, Budget, GaussianEvent, UncertifiedWarning, Unit
+from tacit.privacy.ledger import Ledger, Run
+
+NON_PRIVATE = "epsilon = inf: sums were released without noise"
+SEEDED = "noise came from a seed: whoever knows it can subtract the noise"
+
+
+class PrivateModel(BaseEstimator):  # type: ignore[misc]
+    """Common to all estimators that learn through the door."""
+
+    epsilon: float
+    delta: float
+    adjacency: str
+    mode: str
+    noise: str
+    noise_seed: int | None
+    ledger: Ledger | None
+    run: str
+    threads: int | None
+    certificate_: Certificate
+
+    _modes: tuple[str, ...] = ("auto",)
+
+    def close(self) -> None:
+        """Finish the run in its ledger. Call it when the model is safe (saved): a finished run cannot be resumed."""
+        run = self.__dict__.pop("_run", None)
+        if run is not None:
+            run.finish()
+
+    def _budget(self, unit: Unit = Unit.USER) -> Budget:
+        return Budget(epsilon=self.epsilon, delta=self.delta, adjacency=Adjacency(self.adjacency), unit=unit)
+
+    def _open(self, budget: Budget, planned: Sequence[GaussianEvent], sizes: dict[str, int]) -> Run:
+        """Open (or resume) the run; warn if what follows cannot be certified."""
+        _, reasons = self._standing(budget)
+        if reasons:
+            warnings.warn(f"not certified: {'; '.join(reasons)}", UncertifiedWarning, stacklevel=3)
+        ledger = self.ledger if self.ledger is not None else Ledger(ceiling=None if reasons else budget)
+        return ledger.run(self.run, config=self._public_config(sizes), planned=planned)
+
+    def _certify(
+        self, run: Run, budget: Budget, *, units: int, trust: str, notes: tuple[str, ...], nominal: float | None = None
+    ) -> None:
+        """State what was released; close the run unless somebody else keeps the account."""
+        mode, reasons = self._standing(budget)
+        self.certificate_ = Certificate(
+            algorithm=type(self).__name__,
+            mode=mode,
+            budget=budget,
+            releases=tuple(run.releases),
+            n_users=units,
+            trust=trust,
+            reasons=reasons,
+            nominal_epsilon=nominal if mode == "paper" else None,
+            notes=notes,
+        )
+        self._run = run
+        if self.ledger is None:
+            self.close()
+
+    def _standing(self, budget: Budget) -> tuple[str, tuple[str, ...]]:
+        """Return whether the run can be certified, and why not."""
+        if not budget.private:
+            return "non-private", (NON_PRIVATE,)
+        if self.noise_seed is not None:
+            return "seeded", (SEEDED,)
+        return "certified", ()
+
+    def _public_config(self, sizes: dict[str, int]) -> dict[str, Any]:
+        """Return what a resumed run must have in common with the one it goes on with."""
+        left_out = {"ledger", "run", "threads", "noise_seed"}
+        parameters = {key: value for key, value in self.get_params(deep=False).items() if key not in left_out}
+        return {
+            "algorithm": type(self).__name__,
+            **sizes,
+            **{
+                key: "inf" if isinstance(value, float) and value == math.inf else value
+                for key, value in parameters.items()
+            },
+        }
