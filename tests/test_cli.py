@@ -216,3 +216,13 @@ def test_the_demo_shows_the_whole_thing(capsys, monkeypatch, tmp_path) -> None: 
         assert code == 0
     assert "ε = 1.00 (zero-out)" in out
     assert os.path.isdir("demo-model")
+
+
+def test_a_table_can_be_grouped_on_disk_and_used_again(capsys, monkeypatch, table, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    words = ["fit", table, "--user", "person", "--target", "score", "--rank", 1, "--epsilon", 1, "--no-compare"]
+    for name in ("first", "second"):
+        folder = tmp_path / "rows"
+        code, out, _ = run(capsys, monkeypatch, *words, "--out", tmp_path / name, "--on-disk", folder)
+        assert code == 0
+        assert "600 users, 4 features" in out
+    assert (tmp_path / "rows" / "X.npy").exists()

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,6 +50,9 @@ def fit(
     features: Annotated[str | None, typer.Option(help="Feature columns, with commas; default: all others.")] = None,
     intercept: Annotated[bool, typer.Option(help="Give every user a level of their own.")] = False,
     ledger: Annotated[Path | None, typer.Option(help="Account to debit; default: OUT.ledger, new.")] = None,
+    on_disk: Annotated[
+        Path | None, typer.Option(help="Group the rows in this folder instead of memory; used again if it is there.")
+    ] = None,
     compare: Annotated[bool, typer.Option(help="Compare with what you would have without it.")] = True,
 ) -> None:
     """Fit a model on a table of (user, features, target)."""
@@ -67,7 +70,11 @@ def fit(
         raise ValueError("--intercept is for --method fedrep only.")
     budget = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(adjacency))
     chosen = None if features is None else [name.strip() for name in features.split(",")]
-    cohort = Cohort.from_table(table, user=user, target=target, features=chosen)
+    with _status("reading the table"):
+        if on_disk is not None and on_disk.exists():
+            cohort = Cohort.open(on_disk)
+        else:
+            cohort = Cohort.from_table(table, user=user, target=target, features=chosen, folder=on_disk)
     _say(f"{cohort.n_users} users, {cohort.n_features} features")
     if not 1 <= rank <= cohort.n_features:
         raise ValueError(f"--rank must lie between 1 and the number of features ({cohort.n_features}). Found {rank}.")
@@ -313,6 +320,12 @@ def _fit_with_progress(model: SharedBasisModel, cohort: Cohort) -> None:
         model.fit(cohort, on_release=report)
 
 
+def _status(what: str) -> AbstractContextManager[Any]:
+    from rich.console import Console
+
+    return Console(stderr=True).status(what)
+
+
 def _show_certificate(model: SharedBasisModel) -> None:
     _say(str(model.certificate_))
 
@@ -323,7 +336,8 @@ def _compare(model: SharedBasisModel, cohort: Cohort) -> None:
 
     from tacit.comparison import compare
 
-    lines: list[Line] = compare(model, cohort)
+    with _status("comparing with what you would have without it"):
+        lines: list[Line] = compare(model, cohort)
     grid = Grid(
         "", "private?", "squared error", "R²", title="On rows held out from every head (private: do not publish)"
     )

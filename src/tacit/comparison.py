@@ -19,6 +19,7 @@ from tacit.heads import fit_heads
 from tacit.personal import PersonalModel
 
 _MOST_USERS = 4000  # enough for two digits; fitting everybody's local models would take longer than the fit
+_MOST_TRAINED = 50_000  # the non-private methods train on this many users, so that a copy of their rows fits
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ def compare(model: SharedBasisModel, cohort: Cohort, *, random_state: int = 0) -
     ['tacit (this model)', 'the same, not private', 'local models', 'one model for all']
     """
     rng = np.random.default_rng(random_state)
+    if cohort.n_users > _MOST_TRAINED:
+        cohort = cohort.take(np.sort(rng.permutation(cohort.n_users)[:_MOST_TRAINED]))
     train, test = _split(cohort, rng)
     intercept = bool(getattr(model, "fit_intercept", False))
     some = np.sort(rng.permutation(train.n_users)[:_MOST_USERS])

@@ -104,6 +104,15 @@ def test_the_fused_form_equals_the_plain_one(name: str) -> None:
     np.testing.assert_allclose(query.block_sum(X, y, offsets, bound), plain, rtol=1e-8, atol=1e-10 * bound)
 
 
+@pytest.mark.parametrize("parts", ["gram", "right", "both"])
+def test_the_cheap_norm_is_the_norm(parts: str) -> None:
+    query = NormalEquations(BASIS, WHITENING, 0.3, 0.7, parts)
+    rng = np.random.default_rng(4)
+    for rows in (1, 3, 9, 40):
+        X, y = rng.normal(size=(rows, D)), rng.normal(size=rows)
+        assert query.norm(X, y) == pytest.approx(float(np.linalg.norm(query.contribution(X, y))))
+
+
 @pytest.mark.parametrize("name", QUERIES)
 def test_a_bad_user_changes_nothing_but_its_own_summand(name: str) -> None:
     query, bound = QUERIES[name]

@@ -60,6 +60,17 @@ class NormalEquations(Query):
         packed["both"] = packed["gram"] + packed["right"]
         return np.concatenate(packed[self.parts])
 
+    def norm(self, X: Rows, y: Rows) -> float:
+        """‖vvᵀ ⊗ S‖ = ‖v‖²‖S‖ and ‖v ⊗ b‖ = ‖v‖‖b‖: no Kronecker product."""
+        rows, targets = self.whitening.transform(X), y.astype(np.float64)
+        k = self.basis.shape[1]
+        if len(rows) <= k:
+            return 0.0
+        size = float(np.linalg.norm(fit_heads(rows, targets, np.array([0, len(rows)]), self.basis)[0, :k]))
+        gram = size**2 * float(np.linalg.norm(rows.T @ rows)) / (len(rows) * self.gram_scale)
+        right = size * float(np.linalg.norm(rows.T @ targets)) / (len(rows) * self.right_scale)
+        return {"gram": gram, "right": right, "both": math.hypot(gram, right)}[self.parts]
+
     def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
         """Σ (vvᵀ) ⊗ XᵀX as one matrix product over chunks of users: no Kronecker product a user."""
         if self.parts != "both":

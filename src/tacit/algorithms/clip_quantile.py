@@ -50,7 +50,7 @@ class NormHistogram(Query):
         """Return the indicator of the bin."""
         indicator = np.zeros(self.coordinates)
         with np.errstate(all="ignore"):
-            norm = float(np.linalg.norm(self.query.contribution(X, y)))
+            norm = self.query.norm(X, y)
             if np.isfinite(norm) and norm > 0:
                 position = int(np.floor((np.log2(norm) - _LOWEST) * self.per_octave))
                 indicator[min(max(position, 0), self.coordinates - 1)] = 1.0

@@ -73,6 +73,10 @@ class Query(ABC):
         This is the definition: what a remote node runs, and what the fused form is tested against.
         """
 
+    def norm(self, X: Rows, y: Rows) -> float:
+        """Norm of one user's contribution; override where it is cheaper than the contribution."""
+        return float(np.linalg.norm(self.contribution(X, y)))
+
     def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
         """Sum of clipped contributions of consecutive users; user i has rows offsets[i] to offsets[i+1].
 
