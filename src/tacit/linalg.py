@@ -89,7 +89,7 @@ def spike_size(values: Array, level: float) -> Array:
     """Size ℓ of the true eigenvalue behind each noisy one x = ℓ + s²/ℓ, s = ``level``; 0 inside the noise's edge 2s.
 
     >>> spike_size(np.array([10.1, 1.5]), 1.0).round(3)
-    array([10., 0.])
+    array([10.,  0.])
     """
     root = np.sqrt(np.maximum(values**2 - 4 * level**2, 0.0))
     return np.where(values > 2 * level, (values + root) / 2, 0.0)

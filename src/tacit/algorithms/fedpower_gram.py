@@ -23,7 +23,6 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 from numba import njit
-from scipy.linalg.blas import dsyrk
 
 from tacit.algorithms.sparse_rows import dense, finite_rows, is_sparse, squared_norms
 from tacit.federation.base import Array, Query, Rows
@@ -32,7 +31,7 @@ from tacit.privacy.clipping import GUARD, clip_factor
 from tacit.privacy.guarantee import Unit
 
 _CACHED = 1 << 17  # numbers worked on at a time: 1 MiB, so that they are still in cache for the product
-_FEWEST = 1024  # rows in a product, or its overhead shows
+_FEWEST = 2048  # rows in a product, or its overhead shows
 
 
 @dataclass(frozen=True)
@@ -101,14 +100,15 @@ class ShiftedGram(Query):
             return pack_symmetric(self._of_users(X, offsets, bound))
         if is_sparse(X):
             return pack_symmetric(self._of_sparse_rows(X, bound))
-        total = np.zeros((size, size), order="F")
+        total, part_sum = np.zeros((size, size)), np.empty((size, size))
         step = max(_FEWEST, _CACHED // size)
         moved = np.empty((min(step, len(X)), size))
         for first in range(0, len(X), step):
             part = X[first : first + step]
             rows = moved[: len(part)]
             _move_and_clip(part, self.centre, self.constant, bound * (1.0 - GUARD), rows)
-            total = dsyrk(1.0, rows.T, beta=1.0, c=total, overwrite_c=1)
+            # Not scipy's dsyrk: it keeps other threads waiting.
+            total += np.matmul(rows.T, rows, out=part_sum)
         return pack_symmetric(total)
 
     def _of_users(self, X: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:

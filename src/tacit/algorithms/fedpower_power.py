@@ -16,10 +16,12 @@ of it there is no better bound than replacing the device.
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
 from tacit.algorithms.fedpower_gram import _row_norms
 from tacit.algorithms.sparse_rows import dense, finite_rows, is_sparse, squared_norms
@@ -67,27 +69,31 @@ class PowerStep(Query):
             return super().block_sum(X, y, offsets, bound)
         d, r = self.basis.shape
         upper, heads, limit = np.zeros((r + 1, d)), np.zeros(r + 1), bound * (1.0 - GUARD)
-        step = _rows_at_once(X)
+        step, product = _rows_at_once(X), np.empty((r + 1, d))
+        shift = np.append(self.centre @ self.basis, -self.constant)
+        # A column of zeros makes room for the constant coordinate.
+        basis = np.column_stack([self.basis, np.zeros(d)])
         for first in range(0, X.shape[0], step):
             part = X[first : first + step]
-            if is_sparse(part):
-                part = finite_rows(part)
+            if not is_sparse(part):
+                along = np.empty((len(part), r + 1))
+                np.matmul(part, basis, out=along)
+                if not _clip_products(part, along, shift, self.centre, self.constant, limit, heads):
+                    # A row that is not finite must vanish from both factors: zero times infinity is not zero.
+                    part = np.where(along[:, -1:] == 0.0, 0.0, part)
+                upper += np.matmul(along.T, part, out=product)
+                continue
+            part = finite_rows(part)
             along, norms = self._row_products(part)
             with np.errstate(all="ignore"):
                 factor = np.where(norms > limit, limit / norms, 1.0)
-            lost = ~np.isfinite(norms)
-            if lost.any():
-                # A row that is not finite must vanish from both factors: zero times infinity is not zero.
-                along[lost], factor[lost] = 0.0, 0.0
-                if not is_sparse(part):
-                    part = np.where(lost[:, None], 0.0, part)
             along *= factor[:, None]
-            upper += (part.T @ along).T if is_sparse(part) else along.T @ part
+            upper += (part.T @ along).T
             heads += along.sum(axis=0)
-        product = np.empty((d + 1, r + 1))
-        product[:-1] = upper.T - np.outer(self.centre, heads)
-        product[-1] = self.constant * heads
-        return product.ravel()
+        whole = np.empty((d + 1, r + 1))
+        whole[:-1] = upper.T - np.outer(self.centre, heads)
+        whole[-1] = self.constant * heads
+        return whole.ravel()
 
     def split(self, released: Array) -> tuple[Array, Array, float]:
         """Return the product with the centred matrix, the sum b of centred rows, and their number."""
@@ -133,6 +139,32 @@ class DeviceStep(Query):
             local = orthonormal(rows.T @ (rows @ local))[0]
         local = local @ ALIGNMENTS[self.alignment](local, self.basis)
         return np.asarray(rows.T @ (rows @ local), dtype=np.float64).ravel()
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _clip_products(X, along, shift, centre, constant, limit, heads):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Turn every row's aᵀW into the clipped a'ᵀW, add it to ``heads``; say whether all rows were finite."""
+    finite = True
+    for i in range(X.shape[0]):
+        squared = constant * constant
+        for j in range(X.shape[1]):
+            value = X[i, j] - centre[j]
+            squared += value * value
+        size = 0.0
+        for j in range(along.shape[1]):
+            along[i, j] -= shift[j]
+            size += along[i, j] * along[i, j]
+        norm = math.sqrt(squared) * math.sqrt(size)
+        if not math.isfinite(norm):
+            finite = False
+            for j in range(along.shape[1]):
+                along[i, j] = 0.0
+            continue
+        factor = limit / norm if norm > limit else 1.0
+        for j in range(along.shape[1]):
+            along[i, j] *= factor
+            heads[j] += along[i, j]
+    return finite
 
 
 def _rows_at_once(X: Rows) -> int:

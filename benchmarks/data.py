@@ -1,0 +1,65 @@
+"""The papers' public data sets, from a folder that is not part of the repository (TACIT_DATA)."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+FOLDER = Path(os.environ.get("TACIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+def available() -> bool:
+    """Whether the data sets are there."""
+    return (FOLDER / "a9a").is_dir()
+
+
+def load(name: str) -> Array:
+    """Rows of a data set on their public range: [−1, 1], MNIST on [0, 1]."""
+    return {"a9a": _a9a, "connect4": _connect4, "covtype": _covtype, "mnist": _mnist, "housing": _housing}[name]()
+
+
+def public_range(name: str) -> tuple[float, float]:
+    """Bounds of every feature."""
+    return (0.0, 1.0) if name == "mnist" else (-1.0, 1.0)
+
+
+def _a9a() -> Array:
+    import scipy.sparse
+
+    parts = np.load(FOLDER / "a9a" / "a9a.train.npz")
+    rows = scipy.sparse.csr_matrix((parts["data"], parts["indices"], parts["indptr"]), shape=tuple(parts["shape"]))
+    return np.asarray(2.0 * rows.toarray() - 1.0)
+
+
+def _connect4() -> Array:
+    parts = np.load(FOLDER / "connect4" / "connect4.npz")
+    board = parts[next(key for key in parts.files if parts[key].ndim == 2)].astype(int)
+    return np.asarray(2.0 * np.eye(3)[board].reshape(len(board), 126) - 1.0)
+
+
+def _covtype() -> Array:
+    parts = np.load(FOLDER / "covtype" / "covtype.npz")
+    numeric = parts["X_num"].astype(np.float64)
+    low, high = numeric.min(axis=0), numeric.max(axis=0)  # the published ranges of the ten columns
+    scaled = 2.0 * (numeric - low) / (high - low) - 1.0
+    wilderness, soil = parts["wilderness"].astype(int), parts["soil"].astype(int)
+    return np.hstack([scaled, 2.0 * np.eye(4)[wilderness] - 1.0, 2.0 * np.eye(40)[soil] - 1.0])
+
+
+def _mnist() -> Array:
+    with gzip.open(FOLDER / "mnist" / "train-images-idx3-ubyte.gz") as file:
+        pixels = np.frombuffer(file.read(), np.uint8, offset=16)
+    return pixels.reshape(60_000, 784)[:, :780].astype(np.float64) / 255.0
+
+
+def _housing() -> Array:
+    """Synthetic rows of the size of the housing data (506×13): correlated, on [−1, 1]."""
+    rng = np.random.default_rng(13)
+    factors = rng.normal(size=(506, 4)) @ rng.normal(size=(4, 13)) * 0.3 + 0.2 * rng.normal(size=(506, 13))
+    return np.clip(factors + rng.uniform(-0.4, 0.4, size=13), -1.0, 1.0)

@@ -1,0 +1,334 @@
+"""Private SVD and PCA as an estimator: scikit-learn's PCA manners, one budget, one certificate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from tacit.algorithms import fedpower, paper_fedpower
+from tacit.cells import DataError
+from tacit.cohort import Cohort
+from tacit.federation.base import Array
+from tacit.federation.local import LocalFederation
+from tacit.private_model import PrivateModel
+from tacit.privacy.guarantee import Budget, GaussianEvent, Sensitivity, Unit
+from tacit.privacy.ledger import Ledger
+from tacit.sparse import SparseCohort
+
+TRUST = {
+    "central": "central: the process that adds the noise sees clipped contributions; everybody else sees releases only.",
+    "local": "local: every user adds the noise to its own message; nobody sees a contribution without noise.",
+}
+ROW_NOTE = "the unit is one row: who has several is protected less (the number of rows, and of each user's, is public)"
+
+_UNPROTECTED = GaussianEvent(sigma=0.0, sensitivity=Sensitivity.of_clip(1.0, acute=True))
+
+
+class FedPower(PrivateModel):
+    """Top principal components of everybody's rows, under differential privacy.
+
+    Parameters
+    ----------
+    n_components
+        Number of components; ``"auto"`` keeps those that stand above the noise.
+    epsilon, delta, adjacency
+        The promise for everything that is released together. ``math.inf`` for none (not certified).
+    unit
+        ``"row"`` or ``"user"``: whose data are protected. ``"auto"``: the user if ``users`` are given, else the row.
+    center
+        Whether to subtract the mean, bought privately, and so to do PCA; False is the SVD of the rows as they are.
+    feature_range
+        Public bounds (low, high) of the features, numbers or one a feature. None buys the scale of rows instead.
+    route
+        ``"gram"``, ``"power"``, ``"device"``, ``"local-noise"``, or ``"auto"``: by predicted error.
+    trust
+        ``"central"``: noise on the sum. ``"local"``: every user (device) puts noise on its own message.
+    mode
+        ``"auto"``: sound. ``"paper"``: paper 001 as printed, not certified, to compare with.
+    rounds, local_steps, decay, iteration_rank, alignment
+        For routes that step: noisy sums, power steps between them, whether those are halved from round to round,
+        columns iterated (default twice the components), and how local bases are turned (``"procrustes"``, ``"signs"``,
+        ``"none"``). In paper mode T = rounds·local_steps iterations.
+    participants
+        Devices that take part at a time. Sound routes ask all devices in public groups of that size, one after the
+        other, and each pays once a round. In paper mode: K, drawn by ``scheme`` 1 or 2.
+    sampling_rate
+        Chance with which a user takes part in a release, by a coin nobody sees (unit user).
+    random_state
+        Steers public randomness only: where power steps start. Privacy noise cannot be seeded with it.
+    noise, noise_seed, ledger, run, threads
+        As for :class:`tacit.PrivateFedRep`.
+
+    Attributes
+    ----------
+    components_ : (n_components_, n_features)
+    singular_values_, explained_variance_ : with the known noise subtracted; 0 where nothing stands above it
+    confidence_ : estimated squared cosine between each component and the true one, as far as noise goes
+    noise_floor_ : largest eigenvalue of the noise alone;  predicted_error_ : estimated sine of the angle to the truth
+    mean_ : zeros unless ``center``;  route_, n_components_, certificate_
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(20_000, 8)) * [3, 2, 1, 1, 1, 1, 1, 1]
+    >>> model = tacit.FedPower(2, epsilon=1.0).fit(X)
+    >>> tacit.subspace_distance(model.components_.T, np.eye(8)[:, :2]) < 0.1
+    True
+    >>> model.certificate_.certified, model.transform(X).shape
+    (True, (20000, 2))
+    """
+
+    _modes = ("auto", "paper")
+
+    def __init__(
+        self,
+        n_components: int | str,
+        epsilon: float,
+        delta: float = 1e-6,
+        adjacency: str = "zero-out",
+        mode: str = "auto",
+        random_state: int | None = None,
+        *,
+        unit: str = "auto",
+        center: bool = False,
+        feature_range: tuple[Any, Any] | None = None,
+        route: str = "auto",
+        trust: str = "central",
+        rounds: int | None = None,
+        local_steps: int = 1,
+        decay: bool = False,
+        iteration_rank: int | None = None,
+        alignment: str = "procrustes",
+        participants: int | None = None,
+        scheme: int = 2,
+        sampling_rate: float = 1.0,
+        noise: str = "auto",
+        noise_seed: int | None = None,
+        ledger: Ledger | None = None,
+        run: str = "fedpower",
+        threads: int | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.epsilon = epsilon
+        self.delta = delta
+        self.adjacency = adjacency
+        self.mode = mode
+        self.random_state = random_state
+        self.unit = unit
+        self.center = center
+        self.feature_range = feature_range
+        self.route = route
+        self.trust = trust
+        self.rounds = rounds
+        self.local_steps = local_steps
+        self.decay = decay
+        self.iteration_rank = iteration_rank
+        self.alignment = alignment
+        self.participants = participants
+        self.scheme = scheme
+        self.sampling_rate = sampling_rate
+        self.noise = noise
+        self.noise_seed = noise_seed
+        self.ledger = ledger
+        self.run = run
+        self.threads = threads
+
+    def fit(
+        self, X: Any, users: Any = None, *, y: Any = None, on_release: Callable[[str], None] | None = None
+    ) -> FedPower:
+        """Learn the components.
+
+        Parameters
+        ----------
+        X
+            Rows (n_rows × n_features): an array, a frame, a CSR matrix (never written out), or a Cohort, alone.
+        users
+            The id of the user (device, hospital) each row belongs to; None where every row stands for itself.
+        y
+            Ignored.
+        on_release
+            Called with the name of each release when it is out (for progress bars).
+        """
+        cohort = self._cohort(X, users)
+        unit = self._unit(users is not None or isinstance(X, Cohort))
+        self._check_parameters(cohort)
+        budget = self._budget(Unit.USER if self.mode == "paper" else unit)
+        settings = self._settings(cohort, unit)
+        plan = None if settings is None else settings.plan(budget)
+        run = self._open(
+            budget,
+            [_UNPROTECTED] if settings is None or plan is None else settings.events(plan),
+            {"n_units": cohort.n_rows if unit is Unit.ROW else cohort.n_users, "n_features": cohort.n_features},
+        )
+        federation = LocalFederation(
+            cohort,  # type: ignore[arg-type]
+            run,
+            noise=self.noise,
+            noise_seed=self.noise_seed,
+            on_release=on_release,
+            threads=self.threads,
+            trust=self.trust,
+        )
+        rank = None if self.n_components == "auto" else int(self.n_components)
+        if settings is None or plan is None:
+            self._keep(self._as_printed(federation, rank or 1))
+            self.route_ = "paper"
+        else:
+            self._keep(fedpower.learn(federation, plan, settings, rank))
+            self.route_ = settings.route
+        self.n_features_in_ = cohort.n_features
+        self.feature_names_in_ = np.array(cohort.feature_names, dtype=str)
+        self._certify(
+            run,
+            budget,
+            units=cohort.n_rows if budget.unit is Unit.ROW else cohort.n_users,
+            trust=TRUST[self.trust],
+            notes=(ROW_NOTE,) if budget.unit is Unit.ROW else (),
+            nominal=2 * self.epsilon,
+        )
+        return self
+
+    def transform(self, X: Any) -> Array:
+        """Rows in the coordinates of the components. Computed from the rows given: not for publication."""
+        self._check_fitted()
+        rows = X if scipy.sparse.issparse(X) else np.asarray(self._named(X), dtype=np.float64)
+        if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
+            raise DataError(f"X must have {self.n_features_in_} columns, as at training. Found shape {rows.shape}.")
+        return np.asarray(rows @ self.components_.T - self.mean_ @ self.components_.T)
+
+    def inverse_transform(self, X: npt.ArrayLike) -> Array:
+        """Rows from their coordinates, as far as the components reach."""
+        self._check_fitted()
+        return np.asarray(X, dtype=np.float64) @ self.components_ + self.mean_
+
+    def fit_transform(self, X: Any, users: Any = None, *, y: Any = None) -> Array:
+        """Fit, then transform the same rows."""
+        return self.fit(X, users).transform(X)
+
+    def _keep(self, found: fedpower.Spectrum) -> None:
+        self.components_ = found.components
+        self.n_components_ = len(found.components)
+        self.singular_values_ = np.sqrt(found.values)
+        known = found.n_rows - (1 if self.center else 0)
+        self.explained_variance_ = found.values / known if known > 0 else np.full(len(found.values), math.nan)
+        self.confidence_, self.noise_floor_ = found.confidence, found.floor
+        self.predicted_error_, self.mean_ = found.predicted_error, found.mean
+
+    def _as_printed(self, federation: LocalFederation, rank: int) -> fedpower.Spectrum:
+        matrices, sizes = paper_fedpower.device_matrices(federation)
+        settings = paper_fedpower.Settings(
+            iterations=(self.rounds or 10) * self.local_steps,
+            local_steps=self.local_steps,
+            decay=self.decay,
+            alignment=self.alignment,
+            iteration_rank=self.iteration_rank or 0,
+            participants=self.participants,
+            scheme=self.scheme,
+            epsilon_local=self.epsilon,
+            epsilon_central=self.epsilon,
+            delta=self.delta,
+        )
+        basis = paper_fedpower.fed_power(matrices, sizes, rank, settings, self.random_state)
+        pooled = np.einsum("i,ijk->jk", sizes, matrices)
+        values, turn = np.linalg.eigh(basis.T @ pooled @ basis)
+        components = (basis @ turn[:, ::-1]).T
+        zero = np.zeros(len(pooled))
+        return fedpower.Spectrum(
+            components, np.maximum(values[::-1], 0), np.full(rank, math.nan), zero, math.nan, sizes.sum(), math.nan
+        )
+
+    def _cohort(self, X: Any, users: Any) -> Cohort | SparseCohort:
+        if isinstance(X, Cohort | SparseCohort):
+            return X
+        if scipy.sparse.issparse(X):
+            return SparseCohort.from_matrix(X, users)
+        if users is None:
+            shape = getattr(X, "shape", None) or (len(X),)
+            return Cohort.from_offsets(X, None, np.array([0, shape[0]]))
+        return Cohort.from_arrays(X, None, users)
+
+    def _unit(self, has_users: bool) -> Unit:
+        if self.unit == "auto":
+            return Unit.USER if has_users else Unit.ROW
+        if self.unit not in ("row", "user"):
+            raise ValueError(f"unit must be 'row', 'user' or 'auto'. Found {self.unit!r}.")
+        if self.unit == "user" and not has_users:
+            raise ValueError("unit='user' needs users: the id of the user each row belongs to.")
+        return Unit(self.unit)
+
+    def _settings(self, cohort: Cohort | SparseCohort, unit: Unit) -> fedpower.Settings | None:
+        if self.mode == "paper":
+            return None
+        d, sparse = cohort.n_features, isinstance(cohort, SparseCohort)
+        low, high = self._range(d)
+        route = fedpower.choose_route(d, unit, self.local_steps) if self.route == "auto" else self.route
+        if self.route == "auto" and (self.sampling_rate < 1 or self.participants is not None):
+            route = "device" if self.local_steps > 1 else "power"
+        if sparse and self.center and route == "power":
+            raise ValueError("power steps of sparse rows are uncentred. Use center=False, or route='gram'.")
+        return fedpower.Settings(
+            unit=unit,
+            route=route,
+            centered=self.center,
+            low=low,
+            high=high,
+            sparse=sparse,
+            rounds=self.rounds if self.rounds is not None else 6,
+            local_steps=self.local_steps,
+            decay=self.decay,
+            iteration_rank=self.iteration_rank or 0,
+            alignment=self.alignment,
+            turns=1 if self.participants is None else math.ceil(cohort.n_users / self.participants),
+            sampling_rate=self.sampling_rate,
+            seed=self.random_state,
+        )
+
+    def _range(self, d: int) -> tuple[Array | None, Array | None]:
+        if self.feature_range is None:
+            return None, None
+        low, high = (np.asarray(bound, dtype=np.float64) for bound in self.feature_range)
+        if low.shape not in ((), (d,)) or high.shape not in ((), (d,)):
+            raise ValueError(f"feature_range must be two numbers, or two of {d} numbers each.")
+        low, high = np.broadcast_to(low, (d,)), np.broadcast_to(high, (d,))
+        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all() and (low < high).any()):
+            raise ValueError("feature_range must be finite bounds, each low at most its high.")
+        return np.array(low), np.array(high)
+
+    def _standing(self, budget: Budget) -> tuple[str, tuple[str, ...]]:
+        mode, reasons = super()._standing(budget)
+        return (mode, reasons) if self.mode == "auto" else ("paper", (*reasons, *paper_fedpower.REASONS))
+
+    def _check_parameters(self, cohort: Cohort | SparseCohort) -> None:
+        d, wanted = cohort.n_features, self.n_components
+        if wanted != "auto" and not (isinstance(wanted, int | np.integer) and 1 <= wanted <= d):
+            raise ValueError(
+                f"n_components must be 'auto' or a whole number from 1 to the number of features ({d}). Found {wanted!r}."
+            )
+        if self.mode not in self._modes:
+            raise ValueError(f"mode must be one of {self._modes}. Found {self.mode!r}.")
+        if self.mode == "paper" and wanted == "auto":
+            raise ValueError("paper mode has no way to choose n_components. Give a number.")
+        if self.mode == "paper" and self.center:
+            raise ValueError("paper mode does not centre. Set center=False.")
+        if self.participants is not None and not 1 <= self.participants <= cohort.n_users:
+            raise ValueError(
+                f"participants must lie between 1 and the number of devices ({cohort.n_users}). "
+                f"Found {self.participants!r}."
+            )
+        if self.scheme not in (1, 2):
+            raise ValueError(f"scheme must be 1 or 2. Found {self.scheme!r}.")
+
+    def _named(self, X: Any) -> Any:
+        names = [str(name) for name in self.feature_names_in_]
+        columns = getattr(X, "columns", None)
+        return X[names] if columns is not None and set(names) <= {str(column) for column in columns} else X
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "components_"):
+            raise RuntimeError("this FedPower is not fitted yet. Call fit first.")
