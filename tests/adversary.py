@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tacit.federation.base import Query
+from tacit.privacy.guarantee import Unit
 
 Rows = tuple[np.ndarray, np.ndarray]
 
@@ -44,13 +45,23 @@ def clipped(query: Query, user: Rows, bound: float, dtype: type = np.float64) ->
         return query.block_sum(X, y, np.array([0, len(X)]), bound)
 
 
+def units(query: Query, d: int, rng: np.random.Generator) -> Iterator[tuple[str, Rows]]:
+    """Adversarial users, or single rows of them where the row is the query's unit."""
+    for name, (X, y) in adversarial_users(d, rng):
+        if query.unit is Unit.USER:
+            yield name, (X, y)
+            continue
+        for i in {min(3, len(X) - 1), len(X) - 1}:  # the holes are in row 3, the huge row is the last
+            yield f"{name}, row {i}", (X[i : i + 1], y[i : i + 1])
+
+
 def violations(query: Query, bound: float, d: int, *, pairs: list[tuple[Rows, Rows]] = ()) -> list[str]:
     """Everything that contradicts the sensitivity that ``query`` claims at this clip."""
     rng = np.random.default_rng(0)
     found: list[str] = []
     added = {}
     for dtype in (np.float64, np.float32):
-        for name, user in adversarial_users(d, rng):
+        for name, user in units(query, d, rng):
             vector = clipped(query, user, bound, dtype)
             if not np.isfinite(vector).all():
                 found.append(f"{name} ({dtype.__name__}): not finite")

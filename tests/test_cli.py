@@ -226,3 +226,39 @@ def test_a_table_can_be_grouped_on_disk_and_used_again(capsys, monkeypatch, tabl
         assert code == 0
         assert "600 users, 4 features" in out
     assert (tmp_path / "rows" / "X.npy").exists()
+
+
+def test_svd_finds_components_and_says_what_it_cost(capsys, monkeypatch, table, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    out = tmp_path / "components"
+    words = ["svd", table, "--rank", 2, "--epsilon", 1, "--features", "a,b,c,d"]
+    code, text, _ = run(capsys, monkeypatch, *words, "--unit", "user", "--user", "person", "--out", out)
+    assert code == 0
+    assert "ε = 1.00 (zero-out)" in text
+    assert "unit: user" in text
+    assert run(capsys, monkeypatch, "verify", out, "--ledger", f"{out}.ledger")[0] == 0
+    assert run(capsys, monkeypatch, "publish", out, tmp_path / "public")[0] == 0
+    code, _, err = run(capsys, monkeypatch, "predict", out, table)
+    assert code == 2
+    assert "nothing to predict with" in err
+    code, text, _ = run(
+        capsys, monkeypatch, *words, "--unit", "row", "--low=-9", "--high=9", "--out", tmp_path / "rows"
+    )
+    assert code == 0
+    assert "unit: row" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--unit", "user"], "needs --user"),
+        (["--unit", "world"], "--unit must be"),
+        (["--unit", "row", "--low", 1], "go together"),
+        (["--unit", "row", "--rank", "two"], "--rank must be"),
+        (["--unit", "row", "--rank", 9], "n_components must be"),
+    ],
+)
+def test_svd_refuses_what_makes_no_sense(capsys, monkeypatch, table, tmp_path, words, message) -> None:  # type: ignore[no-untyped-def]
+    fixed = ["svd", table, "--rank", 2, "--epsilon", 1, "--features", "a,b", "--out", tmp_path / "out"]
+    code, _, err = run(capsys, monkeypatch, *fixed, *words)
+    assert code == 2
+    assert message in err

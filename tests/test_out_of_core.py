@@ -51,3 +51,25 @@ def test_a_fit_on_a_memory_map_needs_a_fraction_of_the_data(tmp_path: Path) -> N
     size, growth, certified = done.stdout.split()
     assert certified == "True"
     assert int(growth) < 0.25 * int(size)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_components_of_a_memory_map_need_a_fraction_of_the_data(tmp_path: Path) -> None:
+    from tacit.cohort import Cohort
+
+    X = np.random.default_rng(0).standard_normal((4_000_000, 32), dtype=np.float32)
+    Cohort.from_offsets(X, None, np.array([0, len(X)])).save(tmp_path / "mapped")
+    program = PROGRAM.replace("tacit.PrivateFedRep(rank=2, epsilon=1.0).fit(warm.X, warm.y, warm.users)", WARM)
+    program = program.replace("tacit.PrivateFedRep(rank=2, epsilon=1.0).fit(cohort)", FIT)
+    assert WARM in program
+    assert FIT in program
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "mapped")], capture_output=True, text=True, check=True
+    )
+    size, growth, certified = done.stdout.split()
+    assert certified == "True"
+    assert int(growth) < 0.25 * int(size)
+
+
+WARM = "tacit.FedPower(2, epsilon=1.0).fit(warm.X)"
+FIT = "tacit.FedPower(2, epsilon=1.0, unit='row').fit(cohort)"

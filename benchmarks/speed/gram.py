@@ -42,9 +42,7 @@ def main() -> None:
             return lambda: federation._exact_sum(query, clip, 2.0**-30)
 
         ours, bare = together(summed(ShiftedGram(centre, 1.0)), lambda X=X: X.T @ X)
-        step, products = together(
-            summed(PowerStep(basis, centre, 1.0)), lambda X=X, basis=basis: (X @ basis).T @ X
-        )
+        step, products = together(summed(PowerStep(basis, centre, 1.0)), lambda X=X, basis=basis: (X @ basis).T @ X)
         rows.append([f"{name} {X.shape[0]:,}×{d}", f"{ours / bare:.2f}", f"{step / products:.2f}"])
         data[name] = {"gram": [ours, bare], "step": [step, products]}
         rows[-1] += [f"{1e3 * ours:.0f} / {1e3 * bare:.0f} ms", f"{1e3 * step:.0f} / {1e3 * products:.0f} ms"]

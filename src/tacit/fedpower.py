@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,21 +11,23 @@ import numpy.typing as npt
 import scipy.sparse
 
 from tacit.algorithms import fedpower, paper_fedpower
+from tacit.algorithms.fedpower_spectrum import Spectrum
 from tacit.cells import DataError
 from tacit.cohort import Cohort
 from tacit.federation.base import Array
 from tacit.federation.local import LocalFederation
-from tacit.private_model import PrivateModel
 from tacit.privacy.guarantee import Budget, GaussianEvent, Sensitivity, Unit
 from tacit.privacy.ledger import Ledger
+from tacit.private_model import PrivateModel
 from tacit.sparse import SparseCohort
 
 TRUST = {
-    "central": "central: the process that adds the noise sees clipped contributions; everybody else sees releases only.",
+    "central": "central: the process that adds the noise sees clipped contributions; all others see releases only.",
     "local": "local: every user adds the noise to its own message; nobody sees a contribution without noise.",
 }
 ROW_NOTE = "the unit is one row: who has several is protected less (the number of rows, and of each user's, is public)"
 
+_LEARNED = ("components", "singular_values", "explained_variance", "confidence", "mean")
 _UNPROTECTED = GaussianEvent(sigma=0.0, sensitivity=Sensitivity.of_clip(1.0, acute=True))
 
 
@@ -209,9 +211,24 @@ class FedPower(PrivateModel):
 
     def fit_transform(self, X: Any, users: Any = None, *, y: Any = None) -> Array:
         """Fit, then transform the same rows."""
-        return self.fit(X, users).transform(X)
+        rows: Array = self.fit(X, users).transform(X)
+        return rows
 
-    def _keep(self, found: fedpower.Spectrum) -> None:
+    def public_arrays(self) -> dict[str, Array]:
+        """Everything that was learned, all of it public, for the billboard."""
+        self._check_fitted()
+        numbers = {"noise_floor": self.noise_floor_, "predicted_error": self.predicted_error_}
+        arrays = {name: np.asarray(getattr(self, f"{name}_"), dtype=np.float64) for name in _LEARNED}
+        return arrays | {name: np.array([value]) for name, value in numbers.items()}
+
+    def take_public_arrays(self, arrays: Mapping[str, Array]) -> None:
+        """Set what :meth:`public_arrays` gave."""
+        for name in _LEARNED:
+            setattr(self, f"{name}_", arrays[name])
+        self.noise_floor_, self.predicted_error_ = float(arrays["noise_floor"][0]), float(arrays["predicted_error"][0])
+        self.n_components_ = len(self.components_)
+
+    def _keep(self, found: Spectrum) -> None:
         self.components_ = found.components
         self.n_components_ = len(found.components)
         self.singular_values_ = np.sqrt(found.values)
@@ -220,7 +237,7 @@ class FedPower(PrivateModel):
         self.confidence_, self.noise_floor_ = found.confidence, found.floor
         self.predicted_error_, self.mean_ = found.predicted_error, found.mean
 
-    def _as_printed(self, federation: LocalFederation, rank: int) -> fedpower.Spectrum:
+    def _as_printed(self, federation: LocalFederation, rank: int) -> Spectrum:
         matrices, sizes = paper_fedpower.device_matrices(federation)
         settings = paper_fedpower.Settings(
             iterations=(self.rounds or 10) * self.local_steps,
@@ -239,7 +256,7 @@ class FedPower(PrivateModel):
         values, turn = np.linalg.eigh(basis.T @ pooled @ basis)
         components = (basis @ turn[:, ::-1]).T
         zero = np.zeros(len(pooled))
-        return fedpower.Spectrum(
+        return Spectrum(
             components, np.maximum(values[::-1], 0), np.full(rank, math.nan), zero, math.nan, sizes.sum(), math.nan
         )
 
@@ -308,7 +325,8 @@ class FedPower(PrivateModel):
         d, wanted = cohort.n_features, self.n_components
         if wanted != "auto" and not (isinstance(wanted, int | np.integer) and 1 <= wanted <= d):
             raise ValueError(
-                f"n_components must be 'auto' or a whole number from 1 to the number of features ({d}). Found {wanted!r}."
+                f"n_components must be 'auto' or a whole number from 1 to the number of features ({d}). "
+                f"Found {wanted!r}."
             )
         if self.mode not in self._modes:
             raise ValueError(f"mode must be one of {self._modes}. Found {self.mode!r}.")

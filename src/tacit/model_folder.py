@@ -1,7 +1,8 @@
 """A fitted model as a folder: what is public in it, and what is not, in different places. No pickle.
 
-``billboard.safetensors`` (the basis), ``certificate.json`` and ``config.json`` are public. ``private/`` holds heads,
-intercepts and ids, readable by its owner only; :func:`publish` leaves it out.
+``billboard.safetensors`` (the basis, or the components), ``certificate.json`` and ``config.json`` are public.
+``private/`` holds heads, intercepts and ids, readable by its owner only; :func:`publish` leaves it out. A model without
+heads has no such folder.
 """
 
 from __future__ import annotations
@@ -19,18 +20,24 @@ from typing import Any
 import numpy as np
 
 from tacit.estimators import PrivateAltMin, PrivateFedRep, SharedBasisModel
+from tacit.fedpower import FedPower
 from tacit.personal import Head
 from tacit.privacy.certificate import Certificate
+from tacit.private_model import plain_parameter
 
 PUBLIC = ("billboard.safetensors", "certificate.json", "config.json")
-_CLASSES: dict[str, type[SharedBasisModel]] = {"PrivateFedRep": PrivateFedRep, "PrivateAltMin": PrivateAltMin}
+_CLASSES: dict[str, type[SharedBasisModel | FedPower]] = {
+    "PrivateFedRep": PrivateFedRep,
+    "PrivateAltMin": PrivateAltMin,
+    "FedPower": FedPower,
+}
 
 
 class ModelError(ValueError):
     """A model folder is missing, incomplete or not what it should be."""
 
 
-def save(model: SharedBasisModel, folder: str | os.PathLike[str]) -> Path:
+def save(model: SharedBasisModel | FedPower, folder: str | os.PathLike[str]) -> Path:
     """Write a fitted model to ``folder``, all of it or nothing; then finish its run in the ledger.
 
     >>> import tacit, tempfile
@@ -47,25 +54,19 @@ def save(model: SharedBasisModel, folder: str | os.PathLike[str]) -> Path:
     target = Path(folder)
     if target.exists():
         raise ModelError(f"{target} exists already. Choose another folder, or remove it.")
-    billboard = to_bytes({"basis": np.ascontiguousarray(model.basis_)})
+    public = model.public_arrays() if isinstance(model, FedPower) else {"basis": model.basis_}
+    billboard = to_bytes({name: np.ascontiguousarray(array) for name, array in public.items()})
     model.certificate_ = replace(model.certificate_, billboard_sha256=hashlib.sha256(billboard).hexdigest())
-    ids, kind = _ids_as_bytes(model.users_)
-    heads = to_bytes(
-        {
-            "heads": np.ascontiguousarray(model.heads_),
-            "intercepts": np.ascontiguousarray(model.intercepts_),
-            "users": ids,
-        },
-        metadata={"users": kind},
-    )
+    heads = None if isinstance(model, FedPower) else _heads_as_bytes(model)
     target.parent.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         (place / "billboard.safetensors").write_bytes(billboard)
         (place / "certificate.json").write_text(model.certificate_.to_json() + "\n", encoding="utf-8")
         (place / "config.json").write_text(json.dumps(_config(model), indent=2) + "\n", encoding="utf-8")
-        (place / "private").mkdir(mode=0o700)
-        _write_private(place / "private" / "heads.safetensors", heads)
+        if heads is not None:
+            (place / "private").mkdir(mode=0o700)
+            _write_private(place / "private" / "heads.safetensors", heads)
         place.chmod(0o755)
         place.rename(target)
     except BaseException:
@@ -75,7 +76,7 @@ def save(model: SharedBasisModel, folder: str | os.PathLike[str]) -> Path:
     return target
 
 
-def load(folder: str | os.PathLike[str]) -> SharedBasisModel:
+def load(folder: str | os.PathLike[str]) -> SharedBasisModel | FedPower:
     """Read a model folder. A published one has no heads: it can only personalise."""
     from safetensors.numpy import load as from_bytes
 
@@ -86,11 +87,18 @@ def load(folder: str | os.PathLike[str]) -> SharedBasisModel:
     config = json.loads((place / "config.json").read_text(encoding="utf-8"))
     if config.get("class") not in _CLASSES:
         raise ModelError(f"{place} holds a {config.get('class')!r}. Expected one of {sorted(_CLASSES)}.")
-    parameters = {key: math.inf if value == "inf" else value for key, value in config["parameters"].items()}
+    parameters: dict[str, Any] = {
+        key: math.inf if value == "inf" else value for key, value in config["parameters"].items()
+    }
     model = _CLASSES[config["class"]](**parameters)
-    model.basis_ = from_bytes((place / "billboard.safetensors").read_bytes())["basis"]
-    model.n_features_in_ = len(model.basis_)
+    public = from_bytes((place / "billboard.safetensors").read_bytes())
     model.feature_names_in_ = np.array(config["features"], dtype=str)
+    model.n_features_in_ = len(model.feature_names_in_)
+    if isinstance(model, FedPower):
+        model.take_public_arrays(public)
+        model.certificate_ = Certificate.from_json((place / "certificate.json").read_text(encoding="utf-8"))
+        return model
+    model.basis_ = public["basis"]
     model.target_name_ = config["target"]
     model.user_column_ = config.get("user")
     model.certificate_ = Certificate.from_json((place / "certificate.json").read_text(encoding="utf-8"))
@@ -132,14 +140,26 @@ def publish(folder: str | os.PathLike[str], target: str | os.PathLike[str], *, a
     return goal
 
 
-def _config(model: SharedBasisModel) -> dict[str, Any]:
+def _heads_as_bytes(model: SharedBasisModel) -> bytes:
+    from safetensors.numpy import save as to_bytes
+
+    ids, kind = _ids_as_bytes(model.users_)
+    tensors = {
+        "heads": np.ascontiguousarray(model.heads_),
+        "intercepts": np.ascontiguousarray(model.intercepts_),
+        "users": ids,
+    }
+    return bytes(to_bytes(tensors, metadata={"users": kind}))
+
+
+def _config(model: SharedBasisModel | FedPower) -> dict[str, Any]:
     left_out = {"ledger", "threads"}
     parameters = {key: value for key, value in model.get_params(deep=False).items() if key not in left_out}
     return {
         "class": type(model).__name__,
-        "parameters": {key: "inf" if value == math.inf else value for key, value in parameters.items()},
+        "parameters": {key: plain_parameter(value) for key, value in parameters.items()},
         "features": [str(name) for name in model.feature_names_in_],
-        "target": model.target_name_,
+        "target": getattr(model, "target_name_", None),
         "user": getattr(model, "user_column_", None),
     }
 

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from sklearn.base import BaseEstimator
 
 from tacit.privacy.certificate import Certificate
@@ -89,8 +90,14 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
         return {
             "algorithm": type(self).__name__,
             **sizes,
-            **{
-                key: "inf" if isinstance(value, float) and value == math.inf else value
-                for key, value in parameters.items()
-            },
+            **{key: plain_parameter(value) for key, value in parameters.items()},
         }
+
+
+def plain_parameter(value: Any) -> Any:
+    """Return a parameter as the ledger can hold it."""
+    if isinstance(value, float) and math.isinf(value):
+        return "inf"
+    if isinstance(value, tuple | list):
+        return [plain_parameter(item) for item in value]
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value

@@ -66,4 +66,5 @@ class SparseCohort:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The type of the rows."""
-        return np.dtype(self.X.dtype)
+        kind: np.dtype[Any] = np.dtype(self.X.dtype)
+        return kind

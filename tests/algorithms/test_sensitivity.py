@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from adversary import Rows, adversarial_users, clipped, violations
+from adversary import Rows, clipped, units, violations
 from tacit.algorithms.altmin import NormalEquations
 from tacit.algorithms.clip_quantile import NormHistogram
+from tacit.algorithms.fedpower_gram import CentreVote, ShiftedGram
+from tacit.algorithms.fedpower_power import DeviceStep, PowerStep
 from tacit.algorithms.fedrep import BasisStep
 from tacit.algorithms.paper_fedrep import BasisGradient, PairStatistic
 from tacit.algorithms.subspace import DirectionVote
@@ -19,12 +21,15 @@ from tacit.algorithms.whitening import FeatureMoment, Whitening
 from tacit.federation.base import Query
 from tacit.linalg import orthonormal
 from tacit.privacy.clipping import GUARD
+from tacit.privacy.guarantee import Unit
 
 D, K = 7, 2
 RNG = np.random.default_rng(1)
 BASIS = orthonormal(RNG.normal(size=(D, K)))[0]
 WHITENING = Whitening(RNG.uniform(0.5, 2.0, D), orthonormal(RNG.normal(size=(D, 3)))[0], np.array([0.5, -0.4, 2.0]))
+CENTRE = RNG.normal(size=D)
 METRIC = np.array([[1.2, 0.3], [0.3, 0.8]])
+TWO = np.eye(D)[:, :K]
 QUERIES: dict[str, tuple[Query, float]] = {
     "feature moment": (FeatureMoment(D), 1.0),
     "feature moment, centred": (FeatureMoment(D, centered=True), 1.0),
@@ -36,6 +41,17 @@ QUERIES: dict[str, tuple[Query, float]] = {
     "norm histogram": (NormHistogram(PairStatistic(D)), 1.0),
     "pair statistic": (PairStatistic(D), 10.0),
     "basis gradient": (BasisGradient(BASIS, 1, 5), 10.0),
+    "centre vote, row": (CentreVote(CENTRE, 2.0), 1.0),
+    "centre vote, user": (CentreVote(CENTRE, 2.0, Unit.USER), 1.0),
+    "gram, row": (ShiftedGram(CENTRE, 0.5), 3.0),
+    "gram, user": (ShiftedGram(CENTRE, 0.5, Unit.USER), 3.0),
+    "power step, row": (PowerStep(BASIS, CENTRE, 0.5), 3.0),
+    "power step, user": (PowerStep(BASIS, CENTRE, 0.5, Unit.USER), 3.0),
+    "device step": (DeviceStep(BASIS, 3), 3.0),
+    "device step, signs": (DeviceStep(BASIS, 2, "signs"), 3.0),
+    "norms of gram, row": (NormHistogram(ShiftedGram(CENTRE, 0.5), 8), 1.0),
+    "norms of power step, row": (NormHistogram(PowerStep(BASIS, CENTRE, 0.5), 8), 1.0),
+    "norms of gram, user": (NormHistogram(ShiftedGram(CENTRE, 0.5, Unit.USER), 8), 1.0),
 }
 
 
@@ -63,7 +79,7 @@ def test_no_user_moves_a_release_by_more_than_its_sensitivity(name: str) -> None
 @pytest.mark.parametrize("name", QUERIES)
 def test_some_user_reaches_the_clip(name: str) -> None:
     query, bound = QUERIES[name]
-    users = dict(adversarial_users(D, np.random.default_rng(0)))
+    users = dict(units(query, D, np.random.default_rng(0)))
     reached = max(float(np.linalg.norm(clipped(query, user, bound))) for user in users.values())
     assert 0.999 * bound < reached <= bound * (1 - GUARD / 2)
 
@@ -81,6 +97,23 @@ def test_replacing_a_user_reaches_two_clips_for_the_basis_step() -> None:
     query = BasisStep(BASIS, np.eye(K), 1e-3, Whitening.identity(D))
     apart = np.linalg.norm(clipped(query, turned_user(1.0), 1.0) - clipped(query, turned_user(-1.0), 1.0))
     assert 0.999 * 2.0 < apart <= 2.0
+
+
+@pytest.mark.parametrize("unit", [Unit.ROW, Unit.USER])
+def test_replacing_a_unit_reaches_root_two_clips_for_the_gram_matrix(unit: Unit) -> None:
+    query = ShiftedGram(np.zeros(D), 1e-6, unit)
+    huge = [(100.0 * row(j, 1.0)[0], np.ones(1)) for j in (0, 1)]
+    apart = np.linalg.norm(clipped(query, huge[0], 3.0) - clipped(query, huge[1], 3.0))
+    assert 0.999 * math.sqrt(2.0) * 3.0 < apart <= math.sqrt(2.0) * 3.0
+
+
+@pytest.mark.parametrize("make", [lambda: PowerStep(TWO, np.zeros(D), 1e-9), lambda: DeviceStep(TWO)])
+def test_replacing_a_unit_comes_near_two_clips_for_steps(make) -> None:  # type: ignore[no-untyped-def]
+    """(x + small e₁)(…)ᵀe₁ points along ±x: almost opposite."""
+    first, second = (100.0 * (row(3, 1.0)[0] + sign * 0.02 * row(0, 1.0)[0]) for sign in (1.0, -1.0))
+    query = make()
+    apart = np.linalg.norm(clipped(query, (first, np.ones(1)), 3.0) - clipped(query, (second, np.ones(1)), 3.0))
+    assert 0.999 * 6.0 < apart <= 6.0
 
 
 def test_replacing_a_user_reaches_two_clips_for_the_pair_statistic() -> None:
@@ -162,9 +195,29 @@ class LetsNaNThrough(FeatureMoment):
         return super().block_sum(X, y, offsets, bound) + 0.0 * X.sum()
 
 
+@dataclass(frozen=True)
+class ClipsTheRowOnly(PowerStep):
+    """Mutation: clips ‖a‖ and forgets the other factor of a(aᵀZ)."""
+
+    def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        norms = np.linalg.norm(X, axis=1, keepdims=True)
+        rows = X * np.minimum(1.0, bound / np.maximum(norms, 1e-300))
+        return sum((self.contribution(r[None], y) for r in rows), np.zeros(self.coordinates))
+
+
+@dataclass(frozen=True)
+class CountsTheRowForMore(ShiftedGram):
+    """Mutation P8: a public weight after the clip that the noise does not know of."""
+
+    def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        return 2.0 * super().block_sum(X, y, offsets, bound)
+
+
 @pytest.mark.parametrize(
     ("mutant", "bound"),
     [
+        (ClipsTheRowOnly(BASIS, CENTRE, 0.5), 3.0),
+        (CountsTheRowForMore(CENTRE, 0.5), 3.0),
         (Unclipped(D), 1.0),
         (Acute(BASIS, np.eye(K), 1e-3, Whitening.identity(D)), 1.0),
         (DividesTwice(D), 0.1),

@@ -2,8 +2,8 @@
 
 For queries whose scale nobody knows beforehand. (Private FedRep needs none of this: its contributions have norm one.)
 
-Release :class:`NormHistogram`: a unit (a user, or a row if that is the query's unit) contributes the indicator of the bin
-its norm falls in, a unit vector; norms that are zero or not finite contribute nothing. Sensitivity 1 (zero-out), √2
+Release :class:`NormHistogram`: a unit (a user, or a row if that is the query's unit) contributes the indicator of the
+bin its norm falls in, a unit vector; norms that are zero or not finite contribute nothing. Sensitivity 1 (zero-out), √2
 (replace-one: entries are not negative). One Gaussian event; what is read off it is post-processing.
 """
 

@@ -8,8 +8,8 @@ what it says (see :mod:`tacit.algorithms.paper_fedpower`), so the routes here re
 * ``device``: p local steps a round, the whole device being the unit.
 * ``local-noise``: p local steps a round with noise in each of them, the row being the unit.
 
-Every route first buys the scale of its rows, unless their range is public, then a centre, and a clip: the clip that makes
-noise plus what it cuts off smallest, read off a released histogram of norms.
+Every route first buys the scale of its rows, unless their range is public, then a centre, and a clip
+(:mod:`tacit.algorithms.fedpower_scale`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tacit.algorithms.clip_quantile import NormHistogram, bin_edges, quantile_of
-from tacit.algorithms.fedpower_gram import CentreVote, ShiftedGram
+from tacit.algorithms.fedpower_gram import ShiftedGram
 from tacit.algorithms.fedpower_power import ALIGNMENTS, DeviceStep, PowerStep
+from tacit.algorithms.fedpower_scale import Bounds, centre_of, chosen_clip
+from tacit.algorithms.fedpower_spectrum import Spectrum, from_product, spectrum
 from tacit.federation.base import Array, Federation, Query
-from tacit.linalg import orthonormal, spike_size, unpack_symmetric
+from tacit.linalg import orthonormal, unpack_symmetric
 from tacit.privacy.calibration import Phase, Plan
 from tacit.privacy.guarantee import Budget, GaussianEvent, Unit
 
@@ -32,8 +33,6 @@ ROUTES = ("gram", "power", "device", "local-noise")
 GRAM_LIMIT = 4000
 """Features up to which a Gram matrix (d²/2 numbers) is released whole."""
 
-_PER_OCTAVE = 8  # bins of the histogram that the clip is read off: 9 % apart
-_HARM = 0.03  # share of what a clip cuts off that turns components: most of it shrinks them all alike
 _CONSTANT = 0.1  # the constant coordinate, of the rows' scale: 1 % of the clip buys the exact mean
 
 
@@ -71,8 +70,8 @@ class Settings:
             raise ValueError(f"route {self.route!r} protects unit {units[0].value!r}. Found unit {self.unit.value!r}.")
         if self.local_steps > 1 and self.route not in ("device", "local-noise"):
             raise ValueError(
-                f"local_steps > 1 is for the routes 'device' and 'local-noise'. Found route {self.route!r}: between two "
-                "sums of it there is nothing left to do locally."
+                f"local_steps > 1 is for the routes 'device' and 'local-noise'. Found route {self.route!r}: between "
+                "two sums of it there is nothing left to do locally."
             )
         if self.route in ("device", "local-noise") and self.centered:
             raise ValueError(f"route {self.route!r} works on rows as they are. Use center=False, or route='gram'.")
@@ -93,8 +92,9 @@ class Settings:
         return steps
 
     @property
-    def _bounded(self) -> bool:
-        return self.low is not None
+    def bounds(self) -> Bounds | None:
+        """Public range of the features, if there is one."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
     def _shifted(self) -> bool:
@@ -103,7 +103,7 @@ class Settings:
     def plan(self, budget: Budget) -> Plan:
         """Divide a budget."""
         phases, left = [], 1.0
-        if not self._bounded and self.route in ("gram", "power"):
+        if self.bounds is None and self.route in ("gram", "power"):
             phases.append(Phase(name="scale", share=self.scale_share))
             left -= self.scale_share
         if self._shifted:
@@ -122,19 +122,6 @@ class Settings:
             for phase in plan.phases
             for _ in range(phase.releases)
         ]
-
-
-@dataclass(frozen=True)
-class Spectrum:
-    """What was learned: public. ``values`` have the known noise subtracted; ``floor`` is its largest eigenvalue."""
-
-    components: Array  # k×d
-    values: Array
-    confidence: Array
-    mean: Array
-    floor: float
-    n_rows: float
-    predicted_error: float
 
 
 def choose_route(d: int, unit: Unit, local_steps: int) -> str:
@@ -160,9 +147,9 @@ def learn(federation: Federation, plan: Plan, settings: Settings, rank: int | No
 
 def _from_gram(federation: Federation, plan: Plan, settings: Settings, rank: int | None) -> Spectrum:
     d = federation.n_features
-    centre, scale = _centre(federation, plan, settings)
+    centre, scale = centre_of(federation, plan, settings.unit, settings.bounds, shifted=settings._shifted)
     query = ShiftedGram(centre, _CONSTANT * scale, settings.unit)
-    clip = _chosen_clip(federation, plan, query, "gram matrix", scale**2)
+    clip = chosen_clip(federation, plan, query, "gram matrix", scale**2)
     event = plan.event("sum", clip=clip, acute=True)
     matrix = unpack_symmetric(federation.release(query, event, "gram matrix"), d + 1)
     sigma = federation.sum_sigma(event)
@@ -182,14 +169,14 @@ def _from_gram(federation: Federation, plan: Plan, settings: Settings, rank: int
         edge = 2.2 * level if level > 0 else 1e-10 * max(float(values[0]), 0.0)
         rank = max(1, int(np.count_nonzero(values > edge)))
     mean = centre + missed / n_rows if settings.centered else np.zeros(d)
-    return _spectrum(vectors[:, :rank].T, values, level, sigma / math.sqrt(2), mean, n_rows)
+    return spectrum(vectors[:, :rank].T, values, level, sigma / math.sqrt(2), mean, n_rows)
 
 
 def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: int | None) -> Spectrum:
     d = federation.n_features
     width = _width(settings, rank, d)
     if settings.route == "power":
-        centre, scale = _centre(federation, plan, settings)
+        centre, scale = centre_of(federation, plan, settings.unit, settings.bounds, shifted=settings._shifted)
     else:
         centre, scale = np.zeros(d), 1.0
     constant = _CONSTANT * scale
@@ -215,7 +202,7 @@ def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: in
     for number, steps in enumerate(settings.schedule):
         query = ask(basis, steps)
         name = f"step {number + 1}"
-        clip = _chosen_clip(federation, plan, query, name, scale**2)
+        clip = chosen_clip(federation, plan, query, name, scale**2)
         event = plan.event("sum", clip=clip)
         noise = federation.sum_sigma(event)
         if settings.turns == 1:
@@ -236,11 +223,11 @@ def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: in
         basis = orthonormal(product)[0]
     # A turn is one of so many groups and a sample a share of all: public factors bring the sum to everybody's size.
     share = settings.sampling_rate / settings.turns
-    return _from_product(product / share, noise / share, width, rank, mean, n_rows / share)
+    return from_product(product / share, noise / share, width, rank, mean, n_rows / share)
 
 
 def _from_noisy_local_steps(federation: Federation, plan: Plan, settings: Settings, rank: int | None) -> Spectrum:
-    """Every device steps on its own, with noise in every step; what it has is public, so it may be aligned with others."""
+    """Every device steps on its own, with noise in every step; what it has is public, so others may align with it."""
     d = federation.n_features
     width = _width(settings, rank, d)
     basis = orthonormal(np.random.default_rng(settings.seed).normal(size=(d, width)))[0]
@@ -250,7 +237,7 @@ def _from_noisy_local_steps(federation: Federation, plan: Plan, settings: Settin
         for _ in range(steps):
             number += 1
             name = f"local step {number}"
-            clip = _chosen_clip(federation, plan, PowerStep(basis, zero, 1e-6), name, 1.0)
+            clip = chosen_clip(federation, plan, PowerStep(basis, zero, 1e-6), name, 1.0)
             event = plan.event("sum", clip=clip)
             queries = [PowerStep(own, zero, 1e-6) for own in local]
             answers = federation.release_each(queries, event, name)
@@ -262,64 +249,7 @@ def _from_noisy_local_steps(federation: Federation, plan: Plan, settings: Settin
             (own @ align(old, before[0]) for own, old in zip(products, before, strict=True)), np.zeros((d, width))
         )
         basis = orthonormal(product)[0]
-    return _from_product(product, noise, width, rank, zero, float(federation.n_rows))
-
-
-def _centre(federation: Federation, plan: Plan, settings: Settings) -> tuple[Array, float]:
-    """Return a public centre of everybody's rows and the scale of a row."""
-    d = federation.n_features
-    if settings.low is not None and settings.high is not None:
-        origin = (settings.low + settings.high) / 2
-        scale = float(np.linalg.norm(settings.high - settings.low)) / 2
-    else:
-        event = plan.event("scale", clip=1.0, acute=True)
-        query = NormHistogram(ShiftedGram(np.zeros(d), 0.0, settings.unit))
-        histogram = federation.release(query, event, "scale")
-        # Matrices have the norm of a row squared (and of many rows together, where the unit is the user).
-        origin, scale = np.zeros(d), math.sqrt(quantile_of(histogram, federation.sum_sigma(event), 0.5))
-    if not settings._shifted:
-        return np.zeros(d), scale
-    event = plan.event("centre", clip=1.0)
-    released = federation.release(CentreVote(origin, scale, settings.unit), event, "centre")
-    sigma = federation.sum_sigma(event)
-    if not released[-1] > 4 * sigma:
-        return origin, scale
-    moved = released[:-1] / released[-1]
-    # Noise alone has this norm; what is not clearly longer is shrunk, so that a centre is never worse than none.
-    excess = float(np.sum(released[:-1] ** 2)) - d * sigma**2
-    share = max(0.0, excess / float(np.sum(released[:-1] ** 2))) if np.any(released[:-1]) else 0.0
-    return origin + share * scale * moved, scale
-
-
-def _chosen_clip(federation: Federation, plan: Plan, query: Query, name: str, fallback: float) -> float:
-    """Release a histogram of the query's norms; return the clip with the least predicted harm."""
-    event = plan.event("clip", clip=1.0, acute=True)
-    histogram = federation.release(NormHistogram(query, _PER_OCTAVE), event, f"norms of {name}")
-    unit = plan.event("sum", clip=1.0, acute=query.acute)
-    width = math.sqrt(federation.n_features / 2)
-    return best_clip(histogram, federation.sum_sigma(event), federation.sum_sigma(unit) * width, fallback)
-
-
-def best_clip(histogram: Array, sigma: float, noise: float, fallback: float) -> float:
-    """Return the clip C for which noise·C plus the harm of cutting norms off at C is least.
-
-    >>> counts = np.zeros(1920); counts[960:964] = 1000  # norms from 1 to √2
-    >>> round(best_clip(counts, 0.0, 0.0, 1.0), 2), round(best_clip(counts, 0.0, 100.0, 1.0), 2)
-    (1.41, 1.09)
-    """
-    edges = bin_edges(_PER_OCTAVE)
-    kept = np.where(histogram > 3.5 * sigma, histogram, 0.0)
-    if not kept.any():
-        return fallback
-    if sigma > 0:
-        width = 8 * _PER_OCTAVE
-        first = int(np.argmax(np.convolve(kept, np.ones(width), mode="valid")))
-        kept[:first], kept[first + width :] = 0.0, 0.0
-    used = np.flatnonzero(kept)
-    low = int(np.searchsorted(np.cumsum(kept), 0.25 * kept.sum()))
-    candidates = edges[max(low, used[0]) + 1 : used[-1] + 2]
-    lost = [float(np.sum(kept[used] * np.maximum(edges[used + 1] - c, 0.0))) for c in candidates]
-    return float(candidates[int(np.argmin(noise * candidates + _HARM * np.array(lost)))])
+    return from_product(product, noise, width, rank, zero, float(federation.n_rows))
 
 
 def _count(federation: Federation, settings: Settings, seen: float) -> float:
@@ -331,34 +261,3 @@ def _count(federation: Federation, settings: Settings, seen: float) -> float:
 def _width(settings: Settings, rank: int | None, d: int) -> int:
     wanted = settings.iteration_rank or 2 * (rank or 10)
     return min(d, max(wanted, rank or 1))
-
-
-def _from_product(product: Array, noise: float, width: int, rank: int | None, mean: Array, n_rows: float) -> Spectrum:
-    """Read components and eigenvalues off the last noisy product of the matrix with an orthonormal basis."""
-    d = len(product)
-    left, values, _ = np.linalg.svd(product, full_matrices=False)
-    level = noise * math.sqrt(d)
-    if rank is None:
-        rank = max(1, int(np.count_nonzero(values > 1.1 * noise * (math.sqrt(d) + math.sqrt(width)))))
-    return _spectrum(left[:, :rank].T, values, level / 2, noise, mean, n_rows)
-
-
-def _spectrum(components: Array, values: Array, level: float, entry: float, mean: Array, n_rows: float) -> Spectrum:
-    """Subtract the known noise; say how sure each direction is and how far the space may be off."""
-    k = len(components)
-    # scikit-learn's signs: the largest entry of a component is positive.
-    signs = np.sign(components[np.arange(k), np.argmax(np.abs(components), axis=1)])
-    sizes = spike_size(values[:k], level) if level > 0 else np.maximum(values[:k], 0.0)
-    with np.errstate(all="ignore"):
-        confidence = np.where(sizes > 0, 1.0 - (level / sizes) ** 2, 0.0) if level > 0 else np.ones(k)
-        gaps = values[k - 1] - values[k:]
-        rest = entry * math.sqrt(float(np.sum(1.0 / gaps**2))) if len(gaps) else 0.0
-    return Spectrum(
-        components * np.where(signs == 0, 1.0, signs)[:, None],
-        sizes,
-        np.maximum(confidence, 0.0),
-        mean,
-        2 * level,
-        n_rows,
-        min(1.0, rest) if np.isfinite(rest) else 1.0,
-    )

@@ -2,7 +2,7 @@
 
 The mean carries most of a row's norm, and noise is proportional to the square of the clip. So a small share of the
 budget buys a centre m, and the matrix is released of the rows (a − m, c): a constant coordinate c keeps, next to the
-centred Gram matrix, the exact sum of what the centre misses. With H the matrix, b = H[:d, d]/c and N the number of rows,
+centred Gram matrix, the sum of what the centre misses. With H the matrix, b = H[:d, d]/c and N the number of rows,
 
     Σ aaᵀ = H[:d, :d] + b mᵀ + m bᵀ + N·m mᵀ,        Σ (a − ā)(a − ā)ᵀ = H[:d, :d] − b bᵀ/N,
 
@@ -142,7 +142,7 @@ class ShiftedGram(Query):
 
 
 def _pairs(offsets: npt.NDArray[np.int64]) -> itertools.pairwise[tuple[int, int]]:
-    return itertools.pairwise(int(a) for a in offsets)  # type: ignore[return-value]
+    return itertools.pairwise(int(a) for a in offsets)
 
 
 def _moved(X: Rows, centre: Array, constant: float) -> Array:

@@ -7,17 +7,19 @@ basis: paper 001's Algorithm 1 with noise. Rows are moved to a public centre m a
 Release :class:`PowerStep`: Σ a'(a'ᵀW) of a unit's rows a' = (a − m, c), W = diag(Z, 1), clipped in Frobenius norm
 (‖a'‖·‖Wᵀa'‖ for a row). Sensitivity C (zero-out), 2C (replace-one: a product with Z is not positive semi-definite).
 
-Release :class:`DeviceStep`: a device takes p steps on its own matrix, starting at the public Z, turns the result towards
-the same public Z, multiplies once more and clips. It uses its own rows and public Z only, so whatever happened in between
-the clip bounds it: sensitivity C (zero-out), 2C (replace-one), one event for p steps. The unit is the device: for one row
-of it there is no better bound than replacing the device.
+Release :class:`DeviceStep`: a device takes p steps on its own matrix, starting at the public Z, turns the result
+towards the same public Z, multiplies once more and clips. It uses its own rows and public Z only, so whatever happened
+in between, the clip bounds it: sensitivity C (zero-out), 2C (replace-one), one event for p steps. The unit is the
+device: for one row of it there is no better bound than replacing the device.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +32,11 @@ from tacit.linalg import orthonormal, procrustes, sign_fixing
 from tacit.privacy.clipping import GUARD
 from tacit.privacy.guarantee import Unit
 
-ALIGNMENTS = {"procrustes": procrustes, "signs": sign_fixing, "none": lambda matrix, target: np.eye(matrix.shape[1])}
+ALIGNMENTS: dict[str, Callable[[Array, Array], Array]] = {
+    "procrustes": procrustes,
+    "signs": sign_fixing,
+    "none": lambda matrix, target: np.eye(matrix.shape[1]),
+}
 _CACHED = 1 << 18  # numbers of X worked on at a time: both products find them in cache
 _FEWEST = 256
 
@@ -88,7 +94,7 @@ class PowerStep(Query):
             with np.errstate(all="ignore"):
                 factor = np.where(norms > limit, limit / norms, 1.0)
             along *= factor[:, None]
-            upper += (part.T @ along).T
+            upper += np.asarray(part.T @ along).T
             heads += along.sum(axis=0)
         whole = np.empty((d + 1, r + 1))
         whole[:-1] = upper.T - np.outer(self.centre, heads)
@@ -133,11 +139,12 @@ class DeviceStep(Query):
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return AᵀA·Z_local·D."""
-        rows = X if is_sparse(X) else dense(X)
+        rows: Any = X if is_sparse(X) else dense(X)
         local = self.basis
         for _ in range(self.steps - 1):
             local = orthonormal(rows.T @ (rows @ local))[0]
-        local = local @ ALIGNMENTS[self.alignment](local, self.basis)
+        turn: Array = ALIGNMENTS[self.alignment](local, self.basis)
+        local = local @ turn
         return np.asarray(rows.T @ (rows @ local), dtype=np.float64).ravel()
 
 
@@ -168,4 +175,4 @@ def _clip_products(X, along, shift, centre, constant, limit, heads):  # type: ig
 
 
 def _rows_at_once(X: Rows) -> int:
-    return X.shape[0] if is_sparse(X) else max(_FEWEST, _CACHED // X.shape[1])
+    return int(X.shape[0]) if is_sparse(X) else max(_FEWEST, _CACHED // int(X.shape[1]))

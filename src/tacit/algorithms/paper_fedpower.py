@@ -1,9 +1,9 @@
 """Paper 001 as printed (Algorithms 1 to 3), to compare with. Not certified, with noise or without.
 
 All of it is here: local steps between synchronisations, Procrustes alignment, sign fixing or none, decaying p, an
-iteration rank above the target, full and partial participation (both schemes), local and central noise. Devices' matrices
-come through the door as what they are for privacy: released without noise (:class:`DeviceGram`, σ = 0, ε = ∞). The
-printed noise is added to the simulated messages afterwards; :data:`REASONS` says why it does not protect what it claims.
+iteration rank above the target, full and partial participation (both schemes), local and central noise. Devices'
+matrices come through the door as what they are for privacy: released without noise (:class:`DeviceGram`, σ = 0, ε = ∞).
+The printed noise is added to the simulated messages afterwards; :data:`REASONS` says why it does not protect anybody.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -47,7 +47,9 @@ class DeviceGram(Query):
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return the matrix, packed and of norm one, the logarithm of its norm, and that of the number of rows."""
-        gram = (X.T @ X).toarray() if is_sparse(X) else dense(X).T @ dense(X)
+        rows: Any = X if is_sparse(X) else dense(X)
+        gram = rows.T @ rows
+        gram = gram.toarray() if is_sparse(X) else gram
         packed = pack_symmetric(np.asarray(gram, dtype=np.float64) / X.shape[0])
         norm = float(np.linalg.norm(packed)) or 1.0
         return np.concatenate([packed / norm, [math.log(norm), math.log(X.shape[0])]])
@@ -74,7 +76,7 @@ class Settings:
     per_round: bool = False
 
     def synchronisations(self) -> list[int]:
-        """The set I_T: multiples of p, or with decay the partial sums of max(p − i, 1) (equation 3.15).
+        """Return the set I_T: multiples of p, or with decay the partial sums of max(p − i, 1) (equation 3.15).
 
         >>> Settings(iterations=8, local_steps=3, decay=True).synchronisations()
         [3, 5, 6, 7, 8]
@@ -108,16 +110,13 @@ def fed_power(
     matrices: Array, sizes: Array, rank: int, settings: Settings, random_state: int | np.random.Generator | None = None
 ) -> Array:
     """Algorithm 2 (or 3): return the orthonormal d×r result."""
-    basis = np.zeros((matrices.shape[1], rank))
-    for basis in iterates(matrices, sizes, rank, settings, random_state):
-        pass
-    return basis
+    return list(iterates(matrices, sizes, rank, settings, random_state))[-1]
 
 
 def iterates(
     matrices: Array, sizes: Array, rank: int, settings: Settings, random_state: int | np.random.Generator | None = None
 ) -> Iterator[Array]:
-    """The synchronised basis after every communication, and the output (noise-free, P5) if p does not divide T."""
+    """Yield the basis after every communication, and the output (free of noise: P5) if p does not divide T."""
     rng = np.random.default_rng(random_state)
     m, d, _ = matrices.shape
     r = min(d, max(rank, settings.iteration_rank))
@@ -169,5 +168,3 @@ def _alignments(bases: Array, alignment: str) -> Array:
         return np.asarray(left @ right)
     signs = np.where(np.einsum("ijj->ij", cross) < 0, -1.0, 1.0)
     return signs[:, :, None] * np.eye(bases.shape[2])
-
-

@@ -16,7 +16,7 @@ def is_sparse(X: Any) -> bool:
 
 
 def dense(X: Any) -> Array:
-    """A few rows (one unit's) as float64, written out if they are sparse."""
+    """Return a few rows (one unit's) as float64, written out if they are sparse."""
     return np.asarray(X.toarray() if is_sparse(X) else X, dtype=np.float64)
 
 

@@ -91,7 +91,7 @@ class LocalFederation(Federation):
         return np.concatenate(list(self._blocks(work, spans)))
 
     def _spans(self, query: Query, chosen: Chosen | None) -> Sequence[tuple[int, int]]:
-        """Where blocks begin and end: in rows if the unit is the row (numbers of rows are public then), else in users."""
+        """Where blocks begin and end: in rows if the unit is the row (their number is public then), else in users."""
         offsets = self._cohort.offsets
         users = [(0, self.n_users)] if chosen is None else _runs(chosen)
         if query.unit is not Unit.ROW:

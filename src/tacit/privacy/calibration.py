@@ -73,7 +73,7 @@ class Plan:
     def _hidden_by_sampling(self) -> float:
         """Return how many times less noise does where users take part by secret coins; found by bisection.
 
-        Every release is taken for acute: of all that the plan may be used for, that needs the most noise under sampling.
+        Every release is taken for acute: of all that the plan may be used for, that costs the most under sampling.
         """
         alone = self._mu
 

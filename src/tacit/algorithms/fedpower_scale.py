@@ -1,0 +1,82 @@
+"""Where rows lie, how long they are, and at which norm to clip: bought, each for a few hundredths of the budget.
+
+The clip is the one that makes predicted harm smallest: noise grows with it, what it cuts off shrinks. Both are read off
+one released histogram of norms. Releases: :class:`~tacit.algorithms.clip_quantile.NormHistogram` (sensitivity 1, √2 for
+replace-one) and :class:`~tacit.algorithms.fedpower_gram.CentreVote` (sensitivity 1, 2); the rest is post-processing.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tacit.algorithms.clip_quantile import NormHistogram, bin_edges, quantile_of
+from tacit.algorithms.fedpower_gram import CentreVote, ShiftedGram
+from tacit.federation.base import Array, Federation, Query
+from tacit.privacy.calibration import Plan
+from tacit.privacy.guarantee import Unit
+
+Bounds = tuple[Array, Array]
+
+_PER_OCTAVE = 8  # bins of the histogram that the clip is read off: 9 % apart
+_HARM = 0.03  # share of what a clip cuts off that turns components: most of it shrinks them all alike
+
+
+def centre_of(
+    federation: Federation, plan: Plan, unit: Unit, bounds: Bounds | None, *, shifted: bool
+) -> tuple[Array, float]:
+    """Return a public centre of everybody's rows and the scale of a row."""
+    d = federation.n_features
+    if bounds is not None:
+        low, high = bounds
+        origin, scale = (low + high) / 2, float(np.linalg.norm(high - low)) / 2
+    else:
+        event = plan.event("scale", clip=1.0, acute=True)
+        query = NormHistogram(ShiftedGram(np.zeros(d), 0.0, unit))
+        histogram = federation.release(query, event, "scale")
+        # Matrices have the norm of a row squared (and of many rows together, where the unit is the user).
+        origin, scale = np.zeros(d), math.sqrt(quantile_of(histogram, federation.sum_sigma(event), 0.5))
+    if not shifted:
+        return np.zeros(d), scale
+    event = plan.event("centre", clip=1.0)
+    released = federation.release(CentreVote(origin, scale, unit), event, "centre")
+    sigma = federation.sum_sigma(event)
+    if not released[-1] > 4 * sigma:
+        return origin, scale
+    moved = released[:-1] / released[-1]
+    # Noise alone has this norm; what is not clearly longer is shrunk, so that a centre is never worse than none.
+    excess = float(np.sum(released[:-1] ** 2)) - d * sigma**2
+    share = max(0.0, excess / float(np.sum(released[:-1] ** 2))) if np.any(released[:-1]) else 0.0
+    return origin + share * scale * moved, scale
+
+
+def chosen_clip(federation: Federation, plan: Plan, query: Query, name: str, fallback: float) -> float:
+    """Release a histogram of the query's norms; return the clip with the least predicted harm."""
+    event = plan.event("clip", clip=1.0, acute=True)
+    histogram = federation.release(NormHistogram(query, _PER_OCTAVE), event, f"norms of {name}")
+    unit = plan.event("sum", clip=1.0, acute=query.acute)
+    width = math.sqrt(federation.n_features / 2)
+    return best_clip(histogram, federation.sum_sigma(event), federation.sum_sigma(unit) * width, fallback)
+
+
+def best_clip(histogram: Array, sigma: float, noise: float, fallback: float) -> float:
+    """Return the clip C for which noise·C plus the harm of cutting norms off at C is least.
+
+    >>> counts = np.zeros(1920); counts[960:964] = 1000  # norms from 1 to √2
+    >>> round(best_clip(counts, 0.0, 0.0, 1.0), 2), round(best_clip(counts, 0.0, 100.0, 1.0), 2)
+    (1.41, 1.09)
+    """
+    edges = bin_edges(_PER_OCTAVE)
+    kept = np.where(histogram > 3.5 * sigma, histogram, 0.0)
+    if not kept.any():
+        return fallback
+    if sigma > 0:
+        width = 8 * _PER_OCTAVE
+        first = int(np.argmax(np.convolve(kept, np.ones(width), mode="valid")))
+        kept[:first], kept[first + width :] = 0.0, 0.0
+    used = np.flatnonzero(kept)
+    low = int(np.searchsorted(np.cumsum(kept), 0.25 * kept.sum()))
+    candidates = edges[max(low, used[0]) + 1 : used[-1] + 2]
+    lost = [float(np.sum(kept[used] * np.maximum(edges[used + 1] - c, 0.0))) for c in candidates]
+    return float(candidates[int(np.argmin(noise * candidates + _HARM * np.array(lost)))])
