@@ -27,8 +27,8 @@ from tacit.privacy.guarantee import Adjacency, Budget, GaussianEvent, Uncertifie
 from tacit.privacy.ledger import Ledger
 
 TRUST = (
-    "central: the process that adds the noise sees clipped contributions; everybody else sees the billboard only. "
-    "Heads stay with their users (joint differential privacy: each user's own outputs are not hidden from that user)."
+    "central: whoever runs this process holds the rows, adds the noise and keeps the heads; everybody else sees the "
+    "billboard only, and a user their own head (joint differential privacy)."
 )
 FREE_HEADS = (
     "heads and personalize() cost nothing: a head is computed from the public basis and its own user's rows, so for "
@@ -89,12 +89,18 @@ class SharedBasisModel(PersonalModel, BaseEstimator):  # type: ignore[misc]
             warnings.warn(f"not certified: {'; '.join(reasons)}", UncertifiedWarning, stacklevel=2)
 
         ledger = self.ledger if self.ledger is not None else Ledger(ceiling=None if reasons else budget)
-        run = ledger.run(self.run, config=self._public_config(cohort), planned=self._planned(budget))
-        federation = LocalFederation(
-            cohort, run, noise=self.noise, noise_seed=self.noise_seed, on_release=on_release, threads=self.threads
+        run = ledger.run(
+            self.run, config=self._public_config(cohort), planned=self._planned(budget), certified=not reasons
         )
-        self.basis_ = self._learn(federation, budget)
-        heads = federation.users_map(self._fit_heads)
+        try:
+            federation = LocalFederation(
+                cohort, run, noise=self.noise, noise_seed=self.noise_seed, on_release=on_release, threads=self.threads
+            )
+            self.basis_ = self._learn(federation, budget)
+            heads = federation.users_map(self._fit_heads)
+        except BaseException:
+            run.abandon()  # so that the same fit, asked for again, can go on with it
+            raise
         self.heads_, self.intercepts_ = heads[:, :-1], heads[:, -1]
         self.users_ = cohort.users
         self.n_features_in_ = cohort.n_features
@@ -116,11 +122,14 @@ class SharedBasisModel(PersonalModel, BaseEstimator):  # type: ignore[misc]
             self.close()
         return self
 
-    def close(self) -> None:
-        """Finish the run in its ledger. Call it when the model is safe (saved): a finished run cannot be resumed."""
+    def close(self, billboard_sha256: str | None = None) -> None:
+        """Finish the run in its ledger, as ``save`` does: a finished run cannot be resumed.
+
+        Without the hash of what was saved, the model cannot be verified against its ledger later.
+        """
         run = self.__dict__.pop("_run", None)
         if run is not None:
-            run.finish()
+            run.finish(billboard_sha256)
 
     @abstractmethod
     def _planned(self, budget: Budget) -> Sequence[GaussianEvent]:

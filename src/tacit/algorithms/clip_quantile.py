@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.federation.base import Array, Federation, Query, Rows
+from tacit.privacy.clipping import clip_factor
 from tacit.privacy.guarantee import GaussianEvent
 
 _LOWEST, _HIGHEST, _PER_OCTAVE = -120, 120, 2  # norms from 2^-120 to 2^120 in steps of √2
@@ -35,13 +36,18 @@ class NormHistogram(Query):
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return the indicator of the bin."""
-        indicator = np.zeros(self.coordinates)
+        return self._count(self.query.norms(X, y, np.array([0, len(X)])), 1.0)
+
+    def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
+        """Count a whole block."""
+        return self._count(self.query.norms(X, y, offsets), clip_factor(1.0, bound))
+
+    def _count(self, norms: Array, weight: float) -> Array:
         with np.errstate(all="ignore"):
-            norm = self.query.norm(X, y)
-            if np.isfinite(norm) and norm > 0:
-                position = int(np.floor((np.log2(norm) - _LOWEST) * _PER_OCTAVE))
-                indicator[min(max(position, 0), self.coordinates - 1)] = 1.0
-        return indicator
+            known = norms[np.isfinite(norms) & (norms > 0)]
+            places = np.floor((np.log2(known) - _LOWEST) * _PER_OCTAVE).astype(np.int64)
+        places = np.clip(places, 0, self.coordinates - 1)
+        return weight * np.bincount(places, minlength=self.coordinates).astype(np.float64)
 
 
 def quantile_of(histogram: npt.ArrayLike, sigma: float, quantile: float) -> float:

@@ -9,10 +9,13 @@ thing done to it, so it moves by at most the clip C (2C under replace-one; √2�
 level, clip, grid and number of users are public, so the two noisy sums are Gaussians with one covariance and means
 no further apart than that. Nothing else is returned.
 
-Rounding. Contributions are added in blocks of a fixed number of users, each block's sum is rounded to the grid and
-blocks are added as integers, exactly. A user therefore touches the rounding of its own block only; that error is
-below 2⁻³² of the clip and is covered by the clip's guard of 2⁻²⁰. The sum does not depend on the order of blocks,
-the number of threads or of machines.
+Rounding. A contribution is computed from its own user's rows by arithmetic that does not depend on anybody else's, to
+the last bit: fused forms may share a matrix product across users only for adding contributions up, never before they
+are normalised or clipped (a last bit that moves with a neighbour's row count can be blown up to a whole clip).
+Contributions are added in blocks of a fixed number of users (or rows, where the unit is the row), each block's sum is
+rounded to the grid and blocks are added as integers, exactly. A user therefore touches the rounding of its own block
+only: at most R·B·2⁻⁵³ clips for a block of B units and R rows, below 2⁻²² up to two million rows a block, and covered
+by the clip's guard of 2⁻²⁰. The sum does not depend on the order of blocks, the number of threads or of machines.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.privacy import noise as noise_source
-from tacit.privacy.clipping import GUARD, clip
+from tacit.privacy.clipping import GUARD, clip, safe_norm
 from tacit.privacy.guarantee import GaussianEvent, Sensitivity, Unit
 from tacit.privacy.ledger import Run
 from tacit.privacy.noise import Mode
@@ -38,6 +41,9 @@ Rows = npt.NDArray[np.floating]
 
 BLOCK = 1024
 """Users in a block: public and fixed, so that where a block ends never depends on anybody's rows."""
+
+ROW_BLOCK = 16384
+"""Rows in a block where the unit is the row."""
 
 
 class Query(ABC):
@@ -64,9 +70,10 @@ class Query(ABC):
         This is the definition: what a remote node runs, and what the fused form is tested against.
         """
 
-    def norm(self, X: Rows, y: Rows) -> float:
-        """Norm of one user's contribution; override where it is cheaper than the contribution."""
-        return float(np.linalg.norm(self.contribution(X, y)))
+    def norms(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
+        """Norms of several users' contributions before the clip; override where they are cheaper than those."""
+        pairs = itertools.pairwise(offsets)
+        return np.array([safe_norm(self._safely(X[first:last], y[first:last]))[0] for first, last in pairs])
 
     def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
         """Sum of clipped contributions of consecutive users; user i has rows offsets[i] to offsets[i+1].
@@ -148,6 +155,11 @@ class Federation(ABC):
                 f"the event's sensitivity does not belong to {type(query).__name__}: expected {expected}. "
                 f"Found {event.sensitivity}."
             )
+        if event.sampling_rate != 1.0:
+            raise ValueError(
+                "release asks every user; an event with a sampling rate would be charged less than it costs. "
+                f"Found sampling_rate {event.sampling_rate!r}."
+            )
         self._rehearse(query)
         units = self.n_users if query.unit is Unit.USER else self.n_rows
         grid = noise_source.grid_of(bound, event.sigma, units)
@@ -175,11 +187,13 @@ class Federation(ABC):
     def _rehearse(self, query: Query) -> None:
         """Run the query on made-up rows, so that a mistake in it shows before any private row is touched."""
         rows = np.cos(np.arange(8.0 * self.n_features)).reshape(8, self.n_features)
-        vector = query.contribution(rows, rows.sum(axis=1))
-        if vector.shape != (query.coordinates,):
-            raise ValueError(
-                f"{type(query).__name__} promises {query.coordinates} coordinates. Found shape {vector.shape}."
-            )
+        targets = rows.sum(axis=1)
+        for form in (query.contribution, lambda X, y: query.block_sum(X, y, np.array([0, 8]), 1.0)):
+            vector = form(rows, targets)
+            if vector.shape != (query.coordinates,):
+                raise ValueError(
+                    f"{type(query).__name__} promises {query.coordinates} coordinates. Found shape {vector.shape}."
+                )
 
     def _mode(self, event: GaussianEvent, coordinates: int) -> Mode:
         if not event.private:
