@@ -127,6 +127,17 @@ def test_a_contribution_does_not_depend_on_the_neighbours_to_the_last_bit() -> N
         np.testing.assert_array_equal(fused(step, (rows, targets, bounds)), alone)
 
 
+def test_several_blocks_at_once_are_the_blocks() -> None:
+    step = query(17, 3, directions=5)
+    X, y, offsets = block(COUNTS, 17, "f8")
+    together = step.block_sums(X, y, offsets, 1.0, 6)
+    for number, sums in enumerate(together):
+        bounds = offsets[6 * number : 6 * number + 7]
+        rows = slice(bounds[0], bounds[-1])
+        np.testing.assert_array_equal(sums, step.block_sum(X[rows], y[rows], bounds - bounds[0], 1.0))
+    assert len(together) == 4
+
+
 def test_the_same_rows_give_the_same_bits() -> None:
     step = query(64, 4)
     rows = block(COUNTS, 64, "f4")

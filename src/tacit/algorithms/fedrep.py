@@ -86,13 +86,20 @@ class BasisStep(Query):
 
     def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
         """One fused pass: each user's rows are read once and the d×k contribution is never formed."""
+        total: Array = self.block_sums(X, y, offsets, bound, max(1, len(offsets) - 1))[0]
+        return total
+
+    def block_sums(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float, size: int) -> Array:
+        """Return the sums of several blocks of ``size`` users, a row a block: one call, one stretch without Python."""
         d, k = self.basis.shape
         public = self._kernel_arguments(X.dtype)
         rows, width = public[0].shape
-        total = aligned_zeros(rows, width + k + -k % 16)
-        basis_steps(X, y, offsets, *public, self.scale, clip_factor(1.0, bound), self.centered, total)
-        step = self.whitening.transform(np.ascontiguousarray(total[:k, :d]))
-        return np.concatenate([step.T.ravel(), pack_symmetric(total[:k, width : width + k])])
+        blocks = max(1, -(-(len(offsets) - 1) // size))
+        total = aligned_zeros(blocks * rows, width + k + -k % 16).reshape(blocks, rows, -1)
+        basis_steps(X, y, offsets, size, *public, self.scale, clip_factor(1.0, bound), self.centered, total)
+        step = self.whitening.transform(total[:, :k, :d].reshape(blocks * k, d)).reshape(blocks, k, d)
+        moments = [pack_symmetric(block[:k, width : width + k]) for block in total]
+        return np.hstack([step.transpose(0, 2, 1).reshape(blocks, -1), moments])
 
     def _kernel_arguments(self, dtype: np.dtype[np.floating]) -> tuple[Rows, Rows, Rows, Array, Array]:
         """Return the public fields as the kernel wants them: the same for every block, so made once."""

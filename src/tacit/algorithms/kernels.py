@@ -54,29 +54,29 @@ _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="
 
 @_kernel
 def basis_steps(  # pragma: no cover
-    X, y, offsets, basis, scale, directions, gains, metric, c, weight, centered, out
+    X, y, offsets, size, basis, scale, directions, gains, metric, c, weight, centered, out
 ):
-    """Add every user's contribution, of norm ``weight``, to ``out``: v rᵀ in its first columns, v vᵀ in the last.
+    """Add every user's contribution, of norm ``weight``, to its block of ``size`` users in ``out``.
 
-    r is the correction over c before whitening. Whitening is linear, so the caller applies it once, to the sum; here
-    it only enters the norm: ‖g‖² = ‖scale∘r‖² + Σ_q gains[q]·(directions[q]·r)² (its directions are orthonormal).
-    ``basis`` and ``directions`` (as rows, for raw features), ``scale`` and both parts of ``out`` are
-    :func:`~tacit.compiled.padded`.
+    It is v rᵀ in the first columns and v vᵀ in the last, where r is the correction over c before whitening. Whitening
+    is linear, so the caller applies it once, to the sum; here it only enters the norm, with its directions orthonormal:
+    ‖g‖² = ‖scale∘r‖² + Σ_q gains[q]·(directions[q]·r)². ``basis`` and ``directions`` (as rows, for raw features),
+    ``scale`` and both parts of ``out`` are :func:`~tacit.compiled.padded`.
     """
     k, K, width = metric.shape[0], basis.shape[0], basis.shape[1]
     n, d, row_bytes = offsets.size - 1, X.shape[1], X.shape[1] * X.itemsize
-    room = _longest_group(offsets, row_bytes)
+    room = _longest_group(offsets, size, row_bytes)
     projected, errors = _zeros(K, room), np.empty(room, dtype=X.dtype)
     mean, squared = np.zeros((1, width), dtype=X.dtype), (scale * scale).astype(X.dtype)
     systems, cholesky = _zeros(_USERS * (K + 4), K), _zeros(K * K, _USERS)
     heads, measured, weights = _zeros(k, _USERS), _zeros(K, _USERS), _zeros(K, _USERS)
     free, energy, level = _zeros(1, _USERS)[0], _zeros(1, _USERS)[0], _zeros(1, _USERS)[0]
     lengths, sizes = _zeros(1, _USERS)[0], _zeros(1, _USERS)[0]
-    rows, along = _zeros(_USERS, out.shape[1]), _zeros(directions.shape[0], _USERS)
+    rows, along = _zeros(_USERS, out.shape[2]), _zeros(directions.shape[0], _USERS)
 
     start = 0
     while start < n:
-        stop = _group_end(offsets, start, row_bytes)
+        stop = _group_end(offsets, start, size, row_bytes)
         free[:] = 0.0
         for u in range(stop - start):
             first, last = offsets[start + u], offsets[start + u + 1]
@@ -105,7 +105,7 @@ def basis_steps(  # pragma: no cover
             _add_gains(along, gains, sizes)
         _weigh(heads, metric, lengths, sizes, weight, measured, weights)
         _complete_rows(measured, weights, k, rows, width)
-        _add_outer(weights, rows, out)
+        _add_outer(weights, rows, out, start // size)
         start = stop
 
 
@@ -118,10 +118,10 @@ def _zeros(rows, columns):  # pragma: no cover
 
 
 @_kernel
-def _group_end(offsets, start, row_bytes):  # pragma: no cover
-    """End of the group of users that starts here: at most eight, with rows that fit the cache (or one user)."""
-    stop = start + 1
-    while stop < min(offsets.size - 1, start + _USERS):
+def _group_end(offsets, start, size, row_bytes):  # pragma: no cover
+    """Find the end of a group: at most eight users of one block, with rows that fit the cache (or one user)."""
+    stop, end = start + 1, min(offsets.size - 1, start + _USERS, start - start % size + size)
+    while stop < end:
         if (offsets[stop + 1] - offsets[start]) * row_bytes > _GROUP_BYTES:
             break
         stop += 1
@@ -129,11 +129,11 @@ def _group_end(offsets, start, row_bytes):  # pragma: no cover
 
 
 @_kernel
-def _longest_group(offsets, row_bytes):  # pragma: no cover
+def _longest_group(offsets, size, row_bytes):  # pragma: no cover
     """Room for the projections of any group."""
     rows, start = 0, 0
     while start < offsets.size - 1:
-        stop = _group_end(offsets, start, row_bytes)
+        stop = _group_end(offsets, start, size, row_bytes)
         rows = max(rows, offsets[stop] - offsets[start])
         start = stop
     return _place(rows, _USERS) + 8
@@ -404,12 +404,12 @@ def _complete_rows(measured, weights, k, rows, width):  # pragma: no cover
 
 
 @_kernel
-def _add_outer(weights, rows, out):  # pragma: no cover
-    """Add Σ_u weights[b, u]·rows[u] to out[b], four rows of out at a time, users in order."""
-    width = out.shape[1]
-    for b in range(0, out.shape[0], 4):
+def _add_outer(weights, rows, out, block):  # pragma: no cover
+    """Add Σ_u weights[b, u]·rows[u] to out[block, b], four rows of out at a time, users in order."""
+    width, height = out.shape[2], out.shape[1]
+    for b in range(0, height, 4):
         for a in range(0, width, 2 * _USERS):
-            position = b * width + a
+            position = (block * height + b) * width + a
             s0, s1, s2, s3 = _four(out, position, width)
             t0, t1, t2, t3 = _four(out, position + _USERS, width)
             for u in range(_USERS):
