@@ -73,6 +73,11 @@ def fit(
     with _status("reading the table"):
         if on_disk is not None and on_disk.exists():
             cohort = Cohort.open(on_disk)
+            if cohort.target_name != target or (chosen is not None and list(cohort.feature_names) != chosen):
+                raise ValueError(
+                    f"{on_disk} holds rows with another target or other features. Remove it, or name another."
+                )
+            _say(f"using the rows grouped in {on_disk} earlier (remove it to read the table again)")
         else:
             cohort = Cohort.from_table(table, user=user, target=target, features=chosen, folder=on_disk)
     _say(f"{cohort.n_users} users, {cohort.n_features} features")
@@ -186,7 +191,7 @@ def predict(
     import numpy as np
 
     from tacit.ingest import read_columns
-    from tacit.model_folder import load_head
+    from tacit.model_folder import load_head, write_private
 
     fitted = _with_heads(model)
     names = [str(name) for name in fitted.feature_names_in_]
@@ -207,8 +212,8 @@ def predict(
     if out is None:
         sys.stdout.write(text)
     else:
-        out.write_text(text, encoding="utf-8")
-        _say(f"{len(lines)} predictions: {out}")
+        write_private(out, text.encode())
+        _say(f"{len(lines)} predictions: {out} (personal: readable by you only)")
 
 
 @app.command()
@@ -239,6 +244,7 @@ def personalize(
 def verify(
     model: Model,
     ledger: Annotated[Path | None, typer.Option(help="Also compare with this ledger.")] = None,
+    allow_uncertified: Annotated[bool, typer.Option("--allow-uncertified", help="Even if it claims nothing.")] = False,
 ) -> None:
     """Derive epsilon again from the certificate's releases with independent code; exit 1 if anything is off."""
     from tacit.privacy.ledger import Ledger
@@ -252,7 +258,7 @@ def verify(
     text = (model / "certificate.json").read_text(encoding="utf-8")
     billboard = (model / "billboard.safetensors").read_bytes()
     account = Ledger(ledger) if ledger is not None else None
-    verdict = check(text, billboard=billboard, ledger=account)
+    verdict = check(text, billboard=billboard, ledger=account, allow_uncertified=allow_uncertified)
     _say(str(verdict))
     if not verdict.ok:
         raise typer.Exit(1)

@@ -17,6 +17,7 @@ from tacit.cohort import Cohort
 from tacit.estimators import SharedBasisModel
 from tacit.heads import fit_heads
 from tacit.personal import PersonalModel
+from tacit.privacy.certificate import shown
 
 _MOST_USERS = 4000  # enough for two digits; fitting everybody's local models would take longer than the fit
 _MOST_TRAINED = 50_000  # the non-private methods train on this many users, so that a copy of their rows fits
@@ -56,7 +57,7 @@ def compare(model: SharedBasisModel, cohort: Cohort, *, random_state: int = 0) -
     probe = test.take(some)
     epsilon = model.certificate_.epsilon
     return [
-        _line("tacit (this model)", f"ε = {epsilon:.3g}" if np.isfinite(epsilon) else "no", ours, probe),
+        _line("tacit (this model)", f"ε = {shown(epsilon)}" if np.isfinite(epsilon) else "no", ours, probe),
         _line("the same, not private", "no", everyone, probe),
         _line("local models", "nothing shared", local, probe),
         _line("one model for all", "no", single, probe),

@@ -21,11 +21,11 @@ from tacit.heads import fit_heads
 from tacit.personal import PersonalModel
 from tacit.privacy.guarantee import Budget, GaussianEvent
 from tacit.privacy.ledger import Ledger
-from tacit.private_model import PrivateModel
+from tacit.private_model import PrivateModel, abandoned_on_failure
 
 TRUST = (
-    "central: the process that adds the noise sees clipped contributions; everybody else sees the billboard only. "
-    "Heads stay with their users (joint differential privacy: each user's own outputs are not hidden from that user)."
+    "central: whoever runs this process holds the rows, adds the noise and keeps the heads; everybody else sees the "
+    "billboard only, and a user their own head (joint differential privacy)."
 )
 FREE_HEADS = (
     "heads and personalize() cost nothing: a head is computed from the public basis and its own user's rows, so for "
@@ -70,11 +70,12 @@ class SharedBasisModel(PersonalModel, PrivateModel):
         self._check_parameters(cohort)
         budget = self._budget()
         run = self._open(budget, self._planned(budget), {"n_users": cohort.n_users, "n_features": cohort.n_features})
-        federation = LocalFederation(
-            cohort, run, noise=self.noise, noise_seed=self.noise_seed, on_release=on_release, threads=self.threads
-        )
-        self.basis_ = self._learn(federation, budget)
-        heads = federation.users_map(self._fit_heads)
+        with abandoned_on_failure(run):
+            federation = LocalFederation(
+                cohort, run, noise=self.noise, noise_seed=self.noise_seed, on_release=on_release, threads=self.threads
+            )
+            self.basis_ = self._learn(federation, budget)
+            heads = federation.users_map(self._fit_heads)
         self.heads_, self.intercepts_ = heads[:, :-1], heads[:, -1]
         self.users_ = cohort.users
         self.n_features_in_ = cohort.n_features

@@ -18,7 +18,7 @@ from tacit.federation.base import Array
 from tacit.federation.local import LocalFederation
 from tacit.privacy.guarantee import Budget, GaussianEvent, Sensitivity, Unit
 from tacit.privacy.ledger import Ledger
-from tacit.private_model import PrivateModel
+from tacit.private_model import PrivateModel, abandoned_on_failure
 from tacit.sparse import SparseCohort
 
 TRUST = {
@@ -168,22 +168,22 @@ class FedPower(PrivateModel):
             [_UNPROTECTED] if settings is None or plan is None else settings.events(plan),
             {"n_units": cohort.n_rows if unit is Unit.ROW else cohort.n_users, "n_features": cohort.n_features},
         )
-        federation = LocalFederation(
-            cohort,  # type: ignore[arg-type]
-            run,
-            noise=self.noise,
-            noise_seed=self.noise_seed,
-            on_release=on_release,
-            threads=self.threads,
-            trust=self.trust,
-        )
-        rank = None if self.n_components == "auto" else int(self.n_components)
-        if settings is None or plan is None:
-            self._keep(self._as_printed(federation, rank or 1))
-            self.route_ = "paper"
-        else:
-            self._keep(fedpower.learn(federation, plan, settings, rank))
-            self.route_ = settings.route
+        with abandoned_on_failure(run):
+            federation = LocalFederation(
+                cohort,  # type: ignore[arg-type]
+                run,
+                noise=self.noise,
+                noise_seed=self.noise_seed,
+                on_release=on_release,
+                threads=self.threads,
+                trust=self.trust,
+            )
+            rank = None if self.n_components == "auto" else int(self.n_components)
+            if settings is None or plan is None:
+                self._keep(self._as_printed(federation, rank or 1))
+            else:
+                self._keep(fedpower.learn(federation, plan, settings, rank))
+        self.route_ = "paper" if settings is None else settings.route
         self.n_features_in_ = cohort.n_features
         self.feature_names_in_ = np.array(cohort.feature_names, dtype=str)
         self._certify(

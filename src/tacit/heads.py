@@ -25,6 +25,7 @@ Array = npt.NDArray[np.float64]
 PENALTIES = np.array([1e-9, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0])
 # Index of the smallest penalty to use with no free row, and with one.
 _LEAST_NONE, _LEAST_ONE = 3, 2
+_LEAST_TRACE = 2.0**-450  # below it penalties underflow: no data to speak of
 
 
 def fit_heads(
@@ -38,8 +39,7 @@ def fit_heads(
     """
     directions = np.ascontiguousarray(basis, dtype=np.float64)
     heads = np.zeros((len(offsets) - 1, directions.shape[1] + 1))
-    projected = np.asarray(X @ directions.astype(X.dtype), dtype=np.float64)
-    _fit(projected, np.asarray(y), np.asarray(offsets), PENALTIES, intercept, heads)
+    _fit(np.asarray(X), directions.T.copy(), np.asarray(y), np.asarray(offsets), PENALTIES, intercept, heads)
     return heads
 
 
@@ -50,13 +50,20 @@ def fit_head(X: npt.ArrayLike, y: npt.ArrayLike, basis: npt.ArrayLike, *, interc
     return head
 
 
-@njit(nogil=True, cache=True)
-def _fit(P, y, offsets, penalties, intercept, heads):  # type: ignore[no-untyped-def]  # pragma: no cover
-    k = P.shape[1]
+@njit(nogil=True, cache=True, error_model="numpy")
+def _fit(X, directions, y, offsets, penalties, intercept, heads):  # type: ignore[no-untyped-def]  # pragma: no cover
+    k, d = directions.shape
     for i in range(offsets.size - 1):
         first, last = offsets[i], offsets[i + 1]
         m = last - first
-        rows = P[first:last].copy()
+        # Row by row in a fixed order: queries use heads, and nobody's may depend on how many rows others have.
+        rows = np.empty((m, k))
+        for j in range(m):
+            for b in range(k):
+                dot = 0.0
+                for a in range(d):
+                    dot += X[first + j, a] * directions[b, a]
+                rows[j, b] = dot
         targets = np.empty(m)
         means = np.zeros(k)
         mean_y = 0.0
@@ -74,7 +81,7 @@ def _fit(P, y, offsets, penalties, intercept, heads):  # type: ignore[no-untyped
         system = rows.T @ rows
         right = rows.T @ targets
         trace = np.trace(system)
-        if not (math.isfinite(trace) and trace > 0.0 and np.isfinite(right).all()):
+        if not (math.isfinite(trace) and trace > _LEAST_TRACE and np.isfinite(right).all()):
             if intercept and math.isfinite(mean_y):
                 heads[i, k] = mean_y
             continue

@@ -66,13 +66,13 @@ def save(model: SharedBasisModel | FedPower, folder: str | os.PathLike[str]) -> 
         (place / "config.json").write_text(json.dumps(_config(model), indent=2) + "\n", encoding="utf-8")
         if heads is not None:
             (place / "private").mkdir(mode=0o700)
-            _write_private(place / "private" / "heads.safetensors", heads)
+            write_private(place / "private" / "heads.safetensors", heads)
         place.chmod(0o755)
         place.rename(target)
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
         raise
-    model.close()
+    model.close(model.certificate_.billboard_sha256)
     return target
 
 
@@ -129,6 +129,7 @@ def publish(folder: str | os.PathLike[str], target: str | os.PathLike[str], *, a
     verdict = verify(
         (source / "certificate.json").read_text(encoding="utf-8"),
         billboard=(source / "billboard.safetensors").read_bytes(),
+        allow_uncertified=allow_uncertified,
     )
     if not verdict.ok:
         raise ModelError(f"the certificate does not hold: {', '.join(verdict.failed)}. Nothing was published.")
@@ -164,7 +165,8 @@ def _config(model: SharedBasisModel | FedPower) -> dict[str, Any]:
     }
 
 
-def _write_private(path: Path, data: bytes) -> None:
+def write_private(path: Path, data: bytes) -> None:
+    """Write a new file that only its owner can read."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(data)
@@ -197,7 +199,7 @@ def save_head(head: Head, path: str | os.PathLike[str]) -> None:
     if target.exists():
         raise ModelError(f"{target} exists already. Choose another file, or remove it.")
     content = {"weights": head.weights.tolist(), "intercept": head.intercept}
-    _write_private(target, (json.dumps(content) + "\n").encode())
+    write_private(target, (json.dumps(content) + "\n").encode())
 
 
 def load_head(path: str | os.PathLike[str], model: SharedBasisModel) -> Head:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -38,11 +39,14 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
 
     _modes: tuple[str, ...] = ("auto",)
 
-    def close(self) -> None:
-        """Finish the run in its ledger. Call it when the model is safe (saved): a finished run cannot be resumed."""
+    def close(self, billboard_sha256: str | None = None) -> None:
+        """Finish the run in its ledger, as ``save`` does: a finished run cannot be resumed.
+
+        Without the hash of what was saved, the model cannot be verified against its ledger later.
+        """
         run = self.__dict__.pop("_run", None)
         if run is not None:
-            run.finish()
+            run.finish(billboard_sha256)
 
     def _budget(self, unit: Unit = Unit.USER) -> Budget:
         return Budget(epsilon=self.epsilon, delta=self.delta, adjacency=Adjacency(self.adjacency), unit=unit)
@@ -53,7 +57,7 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
         if reasons:
             warnings.warn(f"not certified: {'; '.join(reasons)}", UncertifiedWarning, stacklevel=3)
         ledger = self.ledger if self.ledger is not None else Ledger(ceiling=None if reasons else budget)
-        return ledger.run(self.run, config=self._public_config(sizes), planned=planned)
+        return ledger.run(self.run, config=self._public_config(sizes), planned=planned, certified=not reasons)
 
     def _certify(
         self, run: Run, budget: Budget, *, units: int, trust: str, notes: tuple[str, ...], nominal: float | None = None
@@ -92,6 +96,16 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
             **sizes,
             **{key: plain_parameter(value) for key, value in parameters.items()},
         }
+
+
+@contextmanager
+def abandoned_on_failure(run: Run) -> Iterator[None]:
+    """Give the run up if what follows fails, so that the same fit, asked for again, can go on with it."""
+    try:
+        yield
+    except BaseException:
+        run.abandon()
+        raise
 
 
 def plain_parameter(value: Any) -> Any:

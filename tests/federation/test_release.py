@@ -195,3 +195,72 @@ def test_a_mistake_in_a_query_shows_before_private_rows_are_touched() -> None:
     event = GaussianEvent(sigma=1.0, sensitivity=Sensitivity.of_clip(1.0))
     with pytest.raises(ValueError, match="promises 1 coordinates"):
         federation(cohort(5, np.random.default_rng(0))).release(Mistaken(), event, "count")
+
+
+def layouts(query: Query, mine: tuple[np.ndarray, np.ndarray], dtype: type) -> list[bytes]:
+    """What one user adds, read off blocks in which everybody else contributes exactly zero but has other row counts."""
+    found = []
+    for before in (0, 1, 7, 300, 5000):
+        X = np.vstack([np.zeros((before, D)), mine[0], np.zeros((3, D))]).astype(dtype)
+        y = np.concatenate([np.zeros(before), mine[1], np.zeros(3)]).astype(dtype)
+        offsets = (
+            np.array([0, before, before + len(mine[0]), len(X)]) if before else np.array([0, len(mine[0]), len(X)])
+        )
+        found.append(query.block_sum(X, y, offsets, 1.0).tobytes())
+    return found
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", ["ordinary", "rounding noise"])
+def test_nobodys_contribution_depends_on_how_many_rows_others_have(dtype: type, kind: str) -> None:
+    """A last bit that moves is blown up to a whole clip where the direction itself is rounding noise."""
+    from tacit.algorithms.fedrep import BasisStep
+    from tacit.algorithms.subspace import DirectionVote
+    from tacit.algorithms.whitening import Whitening
+    from tacit.linalg import orthonormal
+
+    rng = np.random.default_rng(6)
+    row = rng.normal(size=D)
+    X, y = rng.normal(size=(6, D)), rng.normal(size=6)
+    if kind == "rounding noise":
+        X, y = np.array([row, 3 * row, row, 3 * row]), np.array([3.0, -1.0, 3.0, -1.0])
+    whitening = Whitening(rng.uniform(0.5, 2, D), orthonormal(rng.normal(size=(D, 3)))[0], rng.normal(size=3))
+    basis = orthonormal(rng.normal(size=(D, K)))[0]
+    for query in (FeatureMoment(D), DirectionVote(whitening), BasisStep(basis, np.eye(K), 0.5, whitening)):
+        assert len(set(layouts(query, (X, y), dtype))) == 1, type(query).__name__
+
+
+def test_one_users_bad_numbers_do_not_change_how_others_are_computed() -> None:
+    @dataclass(frozen=True)
+    class Leaky(FeatureMoment):
+        def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+            return super().block_sum(X, y, offsets, bound) + (math.inf if (np.abs(X) > 1e9).any() else 0.0)
+
+    data = cohort(40, np.random.default_rng(7))
+    X = np.array(data.X)
+    X[data.offsets[3] : data.offsets[4]] = 1e10
+    spoiled = Cohort(X, data.y, data.offsets, data.users, data.feature_names, data.target_name)
+    X = np.array(data.X)
+    X[data.offsets[3] : data.offsets[4]] = 0.0
+    without = Cohort(X, data.y, data.offsets, data.users, data.feature_names, data.target_name)
+    first = federation(spoiled)._exact_sum(Leaky(D), 1.0, 2.0**-40)
+    second = federation(without)._exact_sum(Leaky(D), 1.0, 2.0**-40)
+    assert np.abs(first - second).max() <= 2  # steps of the grid
+
+
+def test_an_event_with_a_sampling_rate_is_refused_where_everybody_is_asked() -> None:
+    sampled = GaussianEvent(sigma=3.0, sensitivity=Sensitivity.of_clip(1.0, acute=True), sampling_rate=0.1)
+    everybody = federation(cohort(5, np.random.default_rng(0)))
+    with pytest.raises(ValueError, match="sampling rate"):
+        everybody.release_each([FeatureMoment(D)] * 5, sampled, "moment")
+    with pytest.raises(ValueError, match="sampling rate"):
+        everybody.release_in_turns(lambda out: FeatureMoment(D), 2, sampled, "moment")
+
+
+def test_private_numbers_raise_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    data = cohort(2 * BLOCK, np.random.default_rng(8))
+    X = np.array(data.X)
+    X[5] = 1.7e308
+    loud = Cohort(X, data.y, data.offsets, data.users, data.feature_names, data.target_name)
+    ALGORITHMS["fedrep"](federation(loud))
+    assert [str(warning.message) for warning in recwarn.list] == []

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from tacit.privacy.accounting import compose, mu_of
@@ -185,9 +187,15 @@ def test_what_is_not_certified_says_so_first() -> None:
 
 
 def test_epsilon_is_never_shown_smaller_than_it_is() -> None:
-    assert shown(1.0 + 1e-9) == "1.00"
+    assert shown(1.0 + 9e-10) == "1.00"
+    assert shown(1.0000009) == "1.01"
+    assert shown(12345.678) == "12345.68"
+    assert shown(1e22 + 2**22) == f"{10**22 + 2**22}.00"
     assert shown(1.001) == "1.01"
     assert shown(0.099991) == "0.1000"
     assert shown(0.0) == "0"
-    for epsilon in (0.0123, 0.1234, 3.14159, 77.7777):
-        assert float(shown(epsilon)) >= epsilon
+    assert shown(1e8 + 2**-20) == "100000000.00"
+    assert shown(1e8 + 2**-8) == "100000000.01"
+    chosen = np.random.default_rng(0).uniform(-6, 9, size=2000)
+    for epsilon in (0.0123, 0.1234, 3.14159, 77.7777, *(10.0**chosen).tolist()):
+        assert Fraction(shown(epsilon)) >= Fraction(epsilon) * (1 - Fraction(1, 10**9))

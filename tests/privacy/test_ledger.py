@@ -10,10 +10,12 @@ import stat
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import tacit
 from tacit.privacy.accounting import compose, mu_of
 from tacit.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity, Unit
 from tacit.privacy.ledger import BudgetExceeded, Ledger, LedgerMismatch, Release, Run, RunInUse
@@ -29,6 +31,13 @@ def event(releases: int = 1, *, clip: float = 1.0, **fields: object) -> Gaussian
 
 def draw_three() -> np.ndarray:
     return np.random.default_rng().normal(size=3)
+
+
+def bare_cost(what: GaussianEvent, noise: str) -> float:
+    row = Release(
+        run="a", index=0, name="x", event=what, noise=noise, grid=0.0, coordinates=3, state="debited", attempts=1
+    )
+    return compose([row.cost], Adjacency.ZERO_OUT, CEILING.delta)
 
 
 def never() -> np.ndarray:
@@ -105,12 +114,48 @@ def test_a_plan_that_does_not_fit_is_refused_and_leaves_no_run() -> None:
 @pytest.mark.parametrize("noise", ["none", "seeded"])
 def test_a_release_that_nothing_protects_costs_everything(noise: str) -> None:
     bare = event(sigma=0.0) if noise == "none" else event(100)
-    with Ledger(ceiling=CEILING) as ledger, pytest.raises(BudgetExceeded, match="epsilon to inf"):
-        release(ledger.run("a", config={}), bare, never, noise=noise)
+    for ceiling in (None, CEILING):
+        with Ledger(ceiling=ceiling) as ledger, pytest.raises(LedgerMismatch, match="nothing protects"):
+            release(ledger.run("a", config={}), bare, never, noise=noise)
+        assert bare_cost(bare, noise) == math.inf
     for unlimited in (None, Budget(epsilon=math.inf, delta=1e-6)):
         with Ledger(ceiling=unlimited) as ledger:
-            release(ledger.run("a", config={}), bare, noise=noise)
+            release(ledger.run("a", config={}, certified=False), bare, noise=noise)
             assert ledger.spent(delta=1e-6) == math.inf
+            assert ledger.runs()[0].epsilon == (None if unlimited is None else math.inf)
+
+
+def test_an_uncertified_run_costs_everything_whatever_its_noise() -> None:
+    with Ledger(ceiling=Budget(epsilon=math.inf, delta=1e-6)) as ledger:
+        run = ledger.run("paper", config={}, certified=False)
+        assert (ledger.spent(), ledger.runs()[0].epsilon) == (0.0, 0.0)
+        release(run, event())
+        assert (ledger.spent(), ledger.runs()[0].epsilon) == (math.inf, math.inf)
+
+
+def test_uncertified_runs_do_not_come_under_a_ceiling() -> None:
+    with Ledger(ceiling=CEILING) as ledger:
+        with pytest.raises(LedgerMismatch, match="without a ceiling"):
+            ledger.run("paper", config={}, planned=[event(100)], certified=False)
+        with pytest.raises(LedgerMismatch, match="certified=False"):
+            ledger.run("bare", config={}, planned=[event(sigma=0.0)])
+        assert ledger.runs() == []
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_certified_and_uncertified_runs_do_not_share_a_ledger(path: Path, first: bool) -> None:
+    with Ledger(path) as ledger:
+        run = ledger.run("a", config={}, certified=first)
+        assert run.certified is first
+        with pytest.raises(LedgerMismatch, match="a ledger of its own"):
+            ledger.run("b", config={}, certified=not first)
+        ledger.run("c", config={}, certified=first)
+        run.abandon()
+        with pytest.raises(LedgerMismatch, match=f"begun with certified={first}"):
+            ledger.run("a", config={}, certified=not first)
+        assert [run.certified for run in ledger.runs()] == [first, first]
+    with sqlite3.connect(path) as database, pytest.raises(sqlite3.IntegrityError, match="do not share"):
+        database.execute("INSERT INTO runs VALUES ('d', '{}', '[]', ?, 'open', NULL)", (not first,))
 
 
 def test_without_a_ceiling_the_ledger_still_counts() -> None:
@@ -171,14 +216,18 @@ def test_a_resumed_run_gets_the_published_values_without_drawing(path: Path) -> 
 )
 def test_a_resumed_run_must_ask_for_the_same_releases(name: str, what: GaussianEvent, noise: str) -> None:
     with Ledger() as ledger:
-        release(ledger.run("a", config={}), event(3))
+        begun = ledger.run("a", config={})
+        release(begun, event(3))
+        begun.abandon()
         with pytest.raises(LedgerMismatch, match="not the program that began the run"):
             release(ledger.run("a", config={}), what, never, name=name, noise=noise)
 
 
 def test_other_coordinates_are_another_release() -> None:
     with Ledger() as ledger:
-        release(ledger.run("a", config={}), event(3))
+        begun = ledger.run("a", config={})
+        release(begun, event(3))
+        begun.abandon()
         with pytest.raises(LedgerMismatch):
             ledger.run("a", config={}).release("gradient", event(3), never, noise="float", grid=0.0, coordinates=4)
 
@@ -210,16 +259,19 @@ def test_a_value_that_is_not_numbers_is_not_published() -> None:
 
 def test_a_row_taken_over_while_it_is_drawn_has_one_value_only() -> None:
     with Ledger(ceiling=CEILING) as ledger:
-        slow, quick = ledger.run("a", config={}), ledger.run("a", config={})
+        slow = ledger.run("a", config={})
         kept: list[np.ndarray] = []
 
         def overtaken() -> np.ndarray:
+            slow.abandon()
+            quick = ledger.run("a", config={})
             kept.append(release(quick, event()))
+            quick.abandon()
             return draw_three()
 
         with pytest.raises(LedgerMismatch, match="by another writer"):
             release(slow, event(), overtaken)
-        assert np.array_equal(release(slow, event(), never), kept[0])
+        assert np.array_equal(release(ledger.run("a", config={}), event(), never), kept[0])
 
 
 def test_a_finished_run_is_closed_for_good(path: Path) -> None:
@@ -237,21 +289,21 @@ def test_a_finished_run_is_closed_for_good(path: Path) -> None:
 
 def test_another_configuration_is_named_by_its_keys() -> None:
     with Ledger() as ledger:
-        ledger.run("a", config={"rank": 4, "clip": 1.0, "init": {"seed": 1}, "old": None})
+        ledger.run("a", config={"rank": 4, "clip": 1.0, "init": {"seed": 1}, "old": None}).abandon()
         with pytest.raises(LedgerMismatch, match="differ: init, new, old, rank"):
             ledger.run("a", config={"rank": 5, "clip": 1.0, "init": {"seed": 2}, "new": None})
 
 
 def test_configurations_are_compared_as_values_not_as_text() -> None:
     with Ledger() as ledger:
-        ledger.run("a", config={"rank": 4, "epsilon": math.inf, "shape": (2, 3)})
+        ledger.run("a", config={"rank": 4, "epsilon": math.inf, "shape": (2, 3)}).abandon()
         same = {"shape": [2, 3], "epsilon": float("inf"), "rank": np.int64(4)}
         assert ledger.run("a", config=same).resumed
 
 
 def test_another_plan_is_another_run() -> None:
     with Ledger() as ledger:
-        ledger.run("a", config={}, planned=[event(2)])
+        ledger.run("a", config={}, planned=[event(2)]).abandon()
         with pytest.raises(LedgerMismatch, match="another plan"):
             ledger.run("a", config={}, planned=[event(3)])
 
@@ -282,6 +334,7 @@ def test_a_program_that_stops_short_of_what_was_released_cannot_finish() -> None
         first = ledger.run("a", config={})
         release(first, event(2))
         release(first, event(2))
+        first.abandon()
         second = ledger.run("a", config={})
         release(second, event(2), never)
         with pytest.raises(LedgerMismatch, match="asked for 1"):
@@ -368,8 +421,12 @@ def test_threads_of_one_process_do_not_overspend() -> None:
         "UPDATE runs SET config = '{}'",
         "UPDATE runs SET planned = '[]', state = 'finished'",
         "UPDATE runs SET name = 'c'",
-        "INSERT OR REPLACE INTO runs VALUES ('a', '{}', '[]', 'open')",
-        "INSERT INTO runs VALUES ('c', '{}', '[]', 'finished')",
+        "UPDATE runs SET certified = 0, state = 'finished'",
+        "UPDATE runs SET billboard = 'made'",
+        "INSERT OR REPLACE INTO runs VALUES ('a', '{}', '[]', 1, 'open', NULL)",
+        "INSERT INTO runs VALUES ('c', '{}', '[]', 1, 'finished', NULL)",
+        "INSERT INTO runs VALUES ('c', '{}', '[]', 1, 'open', 'made')",
+        "INSERT INTO runs VALUES ('c', '{}', '[]', 0, 'open', NULL)",
         "REPLACE INTO releases SELECT seq, run, idx, name, event, noise, grid, coordinates, 'debited',1,NULL"
         " FROM releases WHERE idx = 0",
         "INSERT INTO releases SELECT NULL, run, 5, name, event, noise, grid, coordinates, 'debited',1,NULL"
@@ -438,11 +495,12 @@ def test_another_programs_database_is_refused(path: Path) -> None:
         Ledger(path)
 
 
-def test_an_unknown_version_is_refused(path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 99])
+def test_another_version_is_refused(path: Path, version: int) -> None:
     Ledger(path).close()
     with sqlite3.connect(path) as database:
-        database.execute("PRAGMA user_version = 99")
-    with pytest.raises(LedgerMismatch, match="Found 99"):
+        database.execute(f"PRAGMA user_version = {version}")
+    with pytest.raises(LedgerMismatch, match=f"must be 2. Found {version}: use the version of tacit that wrote it"):
         Ledger(path)
 
 
@@ -467,15 +525,83 @@ def test_one_run_has_one_writer(path: Path) -> None:
         assert second.run("a", config={}).resumed
 
 
-def test_a_run_left_by_an_exception_can_be_reopened_in_the_same_ledger(path: Path) -> None:
-    with Ledger(path) as ledger:
-        held = ledger.run("a", config={"rank": 1})
-        with pytest.raises(LedgerMismatch):
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_run_that_is_open_here_cannot_be_opened_again(path: Path, in_memory: bool) -> None:
+    with Ledger(None if in_memory else path) as ledger:
+        run = ledger.run("a", config={"rank": 1})
+        value = release(run, event(2))
+        for config in ({"rank": 1}, {"rank": 2}):
+            with pytest.raises(RunInUse, match="run 'a' is open in this process already; finish or abandon it"):
+                ledger.run("a", config=config)
+        release(run, event(2))  # the one that holds it goes on
+        run.abandon()
+        with pytest.raises(LedgerMismatch, match="another configuration"):
             ledger.run("a", config={"rank": 2})
-        assert ledger.run("a", config={"rank": 1}).resumed
-        with Ledger(path) as other, pytest.raises(RunInUse):
-            other.run("a", config={"rank": 1})
-        assert held.config == {"rank": 1}
+        again = ledger.run("a", config={"rank": 1})
+        assert again.resumed
+        assert np.array_equal(release(again, event(2), never), value)
+
+
+def test_an_abandoned_run_does_nothing_more_and_does_not_free_its_successor(path: Path) -> None:
+    with Ledger(path) as ledger:
+        old = ledger.run("a", config={})
+        old.abandon()
+        new = ledger.run("a", config={})
+        old.abandon()
+        with pytest.raises(RunInUse):
+            ledger.run("a", config={})
+        with Ledger(path) as other, pytest.raises(RunInUse, match="another process"):
+            other.run("a", config={})
+        for use in (lambda: release(old, event(), never), old.finish):
+            with pytest.raises(LedgerMismatch, match="abandoned here"):
+                use()
+        new.finish()
+        new.abandon()
+        assert ledger.runs()[0].state == "finished"
+
+
+def test_closing_a_ledger_forgets_its_open_runs(path: Path) -> None:
+    with Ledger(path) as ledger:
+        run = ledger.run("a", config={})
+    run.abandon()
+    assert ledger._file._locks == {}
+    with Ledger(path) as ledger:
+        assert ledger.run("a", config={}).resumed
+
+
+def test_of_threads_that_open_one_run_one_has_it() -> None:
+    got: list[str] = []
+
+    def take() -> None:
+        try:
+            ledger.run("a", config={})
+            got.append("mine")
+        except RunInUse:
+            got.append("taken")
+
+    with Ledger() as ledger:
+        threads = [threading.Thread(target=take) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(got) == ["mine"] + ["taken"] * 7
+
+
+def test_a_finished_run_says_what_it_made_once(path: Path) -> None:
+    made = "ab" * 32
+    with Ledger(path) as ledger:
+        run = ledger.run("a", config={})
+        with pytest.raises(ValueError, match="64 hexadecimal digits"):
+            run.finish("the model")
+        run.finish(made)
+        run.finish()
+        with pytest.raises(LedgerMismatch, match="finished"):
+            run.finish("cd" * 32)
+        ledger.run("b", config={}).finish()
+        assert [run.billboard for run in ledger.runs()] == [made, None]
+    with sqlite3.connect(path) as database, pytest.raises(sqlite3.IntegrityError, match="only be finished"):
+        database.execute("UPDATE runs SET billboard = 'other' WHERE name = 'b'")
 
 
 @pytest.mark.parametrize(
@@ -520,3 +646,48 @@ def test_a_release_reads_what_it_wrote_and_nothing_else() -> None:
     ):
         with pytest.raises(ValueError, match=r"must have exactly|cannot be read"):
             Release.from_dict(broken)
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_second_fit_does_not_replay_the_first_on_other_data(path: Path, in_memory: bool) -> None:
+    first, second = (tacit.datasets.make_shared_subspace(100, 4, 1, 6, random_state=seed) for seed in (0, 1))
+    with Ledger(None if in_memory else path) as ledger:
+        estimator = tacit.PrivateFedRep(rank=1, epsilon=1.0, ledger=ledger)
+        estimator.fit(first.X, first.y, first.users)
+        with pytest.raises(RunInUse, match="open in this process already"):
+            tacit.PrivateFedRep(rank=1, epsilon=1.0, ledger=ledger).fit(second.X, second.y, second.users)
+        estimator.close()
+        assert ledger.runs()[0].state == "finished"
+
+
+def test_a_fit_that_fails_can_be_repeated_and_goes_on() -> None:
+    data = tacit.datasets.make_shared_subspace(100, 4, 1, 6, random_state=0)
+    released: list[str] = []
+
+    def stop(name: str) -> None:
+        released.append(name)
+        if len(released) == 3:
+            raise KeyboardInterrupt
+
+    with Ledger() as ledger:
+        estimator = tacit.PrivateFedRep(rank=1, epsilon=1.0, ledger=ledger)
+        with pytest.raises(KeyboardInterrupt):
+            estimator.fit(data.X, data.y, data.users, on_release=stop)
+        before = ledger._file.rows("SELECT idx, value FROM releases ORDER BY seq")
+        estimator.fit(data.X, data.y, data.users)
+        assert ledger._file.rows("SELECT idx, value FROM releases ORDER BY seq LIMIT 3") == before
+        assert len(ledger.releases()) == len(estimator.certificate_.releases) > 3
+
+
+@pytest.mark.parametrize("options", [{"epsilon": math.inf}, {"epsilon": 1.0, "noise_seed": 1}, {"mode": "paper"}])
+def test_an_uncertified_fit_does_not_enter_a_certified_ledger(options: dict[str, Any]) -> None:
+    data = tacit.datasets.make_shared_subspace(100, 4, 1, 6, random_state=0)
+    with Ledger() as ledger:
+        ledger.run("certified", config={})
+        estimator = tacit.PrivateFedRep(**{"rank": 1, "epsilon": 1.0, "ledger": ledger, **options})
+        with pytest.raises(LedgerMismatch, match="own"), pytest.warns(tacit.UncertifiedWarning):
+            estimator.fit(data.X, data.y, data.users)
+    with Ledger() as ledger:
+        with pytest.warns(tacit.UncertifiedWarning):
+            estimator.set_params(ledger=ledger).fit(data.X, data.y, data.users)
+        assert [run.certified for run in ledger.runs()] == [False]

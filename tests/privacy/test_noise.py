@@ -84,3 +84,14 @@ def test_noise_without_a_scale_and_scale_without_noise_are_refused() -> None:
         add_noise(zeros, 0.0, 1.0, "exact")
     with pytest.raises(ValueError, match="sigma must be 0"):
         add_noise(zeros, 1.0, 1.0, "none")
+
+
+def test_float_noise_has_no_holes_far_out() -> None:
+    """Every cell of the coarse grid near the tail can be drawn whatever the sum is."""
+    sigma, grid = 8.0, grid_of(1.0, 8.0, 1000)
+    values = add_noise(np.full(200_000, 12345, dtype=np.int64), sigma, grid, "float")
+    cell = 2.0 ** math.floor(math.log2(sigma) - 20)
+    steps = values / cell
+    assert np.all(steps == np.rint(steps))
+    assert len(np.unique(values[np.abs(values) > 2 * sigma])) > 0.99 * np.count_nonzero(np.abs(values) > 2 * sigma)
+    assert stats.kstest(values / sigma, "norm").pvalue > FALSE_ALARM

@@ -6,6 +6,8 @@ import ast
 import hashlib
 import json
 import math
+import shutil
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+import tacit
+from tacit.cli import app
+from tacit.model_folder import ModelError, publish
 from tacit.privacy import second_opinion, verification
 from tacit.privacy.accounting import compose, delta_of, mu_of
 from tacit.privacy.certificate import Certificate
@@ -26,11 +32,21 @@ from tacit.privacy.verification import verify
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 BILLBOARD = b"the public state"
 GRID, COORDINATES, RELEASES = 2.0**-20, 16, 5
+HUGE = 10**100 + 7  # stands in the edited text for a number that JSON can write and float cannot hold
 
 
-def fill(ledger: Ledger, *, noise: str = "exact", sigma: float | None = None, rate: float = 1.0) -> None:
+def fill(
+    ledger: Ledger,
+    *,
+    name: str = "fit",
+    noise: str = "exact",
+    sigma: float | None = None,
+    rate: float = 1.0,
+    certified: bool = True,
+    made: bytes | None = BILLBOARD,
+) -> None:
     """Make one run of five releases that spend the budget (or have the noise given)."""
-    run = ledger.run("fit", config={})
+    run = ledger.run(name, config={}, certified=certified)
     for index in range(RELEASES):
         clip = 1.0 + index / 10
         scale = math.sqrt(RELEASES) / mu_of(0.999, BUDGET.delta) if sigma is None else sigma
@@ -49,7 +65,7 @@ def fill(ledger: Ledger, *, noise: str = "exact", sigma: float | None = None, ra
             grid=GRID,
             coordinates=COORDINATES,
         )
-    run.finish()
+    run.finish(None if made is None else hashlib.sha256(made).hexdigest())
 
 
 def certify(ledger: Ledger, **changes: Any) -> Certificate:
@@ -95,12 +111,14 @@ def test_an_untouched_certificate_passes_every_check(text: str, ledger: Ledger) 
     assert [check.name for check in verdict.checks] == [
         "well-formed",
         "digest",
+        "releases",
         "published",
         "order",
         "sensitivity",
         "unit",
         "slack",
         "marking",
+        "certified",
         "epsilon",
         "epsilon_zero_out",
         "epsilon_replace_one",
@@ -108,7 +126,10 @@ def test_an_untouched_certificate_passes_every_check(text: str, ledger: Ledger) 
         "numeric_zero_out",
         "numeric_replace_one",
         "billboard",
+        "run",
         "ledger",
+        "ledger_billboard",
+        "ledger_total",
     ]
 
 
@@ -151,9 +172,9 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], object], set[str]]] = {
     "coordinates": (lambda d: d["releases"][0].update(coordinates=17), {"slack"}),
     "slack": (lambda d: event(d).update(slack=0), {"slack"}),
     "state": (lambda d: d["releases"][3].update(state="debited"), {"published"}),
-    "certified flag": (lambda d: d.update(certified=False), {"marking"}),
-    "mode": (lambda d: d.update(mode="paper"), {"marking", *BOTH}),
-    "mode and flag": (lambda d: d.update(mode="paper", certified=False), {"marking", *BOTH}),
+    "certified flag": (lambda d: d.update(certified=False), {"marking", "certified"}),
+    "mode": (lambda d: d.update(mode="paper"), {"marking", "certified", *BOTH}),
+    "mode and flag": (lambda d: d.update(mode="paper", certified=False), {"marking", "certified", *BOTH}),
     "reason": (lambda d: d.update(reasons=["none"]), {"marking", *BOTH}),
     "seeded": (lambda d: d["releases"][0].update(noise="seeded"), {"marking", "budget", *BOTH}),
     "no noise": (lambda d: d["releases"][0].update(noise="none"), {"marking", "budget", *BOTH}),
@@ -181,9 +202,12 @@ def test_an_edit_of_words_is_caught_by_the_digest(text: str, field: str) -> None
         (lambda d: d.pop("notes"), "certificate must have exactly"),
         (lambda d: d["releases"][0].pop("grid"), r"releases\[0\] must have exactly"),
         (lambda d: event(d).update(seed=1), r"releases\[1\].event must have exactly"),
-        (lambda d: event(d).update(sigma=-1), "sigma must be a not negative number"),
-        (lambda d: event(d).update(sigma="inf"), "sigma must be a not negative number"),
-        (lambda d: event(d).update(sigma=True), "sigma must be a not negative number"),
+        (lambda d: event(d).update(sigma=-1), "sigma must be a not negative finite number"),
+        (lambda d: event(d).update(sigma="inf"), "sigma must be a not negative finite number"),
+        (lambda d: event(d).update(sigma=True), "sigma must be a not negative finite number"),
+        (lambda d: event(d).update(sigma=10**400), "sigma must be a not negative finite number"),
+        (lambda d: d["releases"][0].update(coordinates=10**400), "coordinates must be a whole number"),
+        (lambda d: d.update(n_users=2**63), "n_users must be a whole number"),
         (lambda d: event(d).update(sampling_rate=0), "sampling_rate must be"),
         (lambda d: event(d).update(mechanism="laplace"), "mechanism must be one of"),
         (lambda d: d["releases"][0].update(coordinates=1.5), "coordinates must be a whole number"),
@@ -201,6 +225,27 @@ def test_a_field_out_of_place_is_named(text: str, edit: Callable[[dict[str, Any]
     assert verdict.failed == ("well-formed",)
     with pytest.raises(AssertionError, match=place):
         raise AssertionError(verdict.checks[0].message)
+
+
+@pytest.mark.parametrize(
+    ("edit", "place"),
+    [
+        (lambda d: event(d).update(sigma=HUGE), "sigma"),
+        (lambda d: event(d)["sensitivity"].update(zero_out=HUGE), "zero_out"),
+        (lambda d: d["releases"][0].update(grid=HUGE), "grid"),
+        (lambda d: d["budget"].update(epsilon=HUGE), "budget.epsilon"),
+        (lambda d: d.update(epsilon=HUGE), "certificate.epsilon"),
+        (lambda d: d.update(nominal_epsilon=HUGE), "nominal_epsilon"),
+    ],
+)
+def test_a_number_that_overflows_is_not_infinity(
+    text: str, edit: Callable[[dict[str, Any]], object], place: str
+) -> None:
+    sealed = edited(text, lambda d: edit(d))
+    verdict = verify(sealed.replace(str(HUGE), "1e999"))
+    assert verdict.failed == ("well-formed",), str(verdict)
+    assert place in verdict.checks[0].message
+    assert "finite number" in verdict.checks[0].message
 
 
 @pytest.mark.parametrize("broken", ["", "{", "[]", "null", '{"epsilon": 1, "epsilon": 2}', "[" * 100_000])
@@ -223,7 +268,72 @@ def test_the_ledger_shows_a_release_left_out_consistently(ledger: Ledger) -> Non
 
 def test_the_ledger_of_another_run_does_not_agree(text: str) -> None:
     with Ledger() as other:
-        assert verify(text, ledger=other).failed == ("ledger",)
+        assert verify(text, ledger=other).failed == ("run", "ledger", "ledger_billboard")
+
+
+def test_the_certificate_of_a_cheap_run_does_not_cover_the_model_of_an_expensive_one() -> None:
+    model = b"the other public state"
+    with Ledger() as ledger:
+        fill(ledger)
+        fill(ledger, name="expensive", sigma=1.0, made=model)
+        forged = certify(ledger, billboard_sha256=hashlib.sha256(model).hexdigest()).to_json()
+        assert verify(forged, billboard=model).ok
+        assert verify(forged, billboard=model, ledger=ledger).failed == ("ledger_billboard",)
+        honest = verify(certify(ledger).to_json(), billboard=BILLBOARD, ledger=ledger)
+        assert honest.ok, str(honest)
+
+
+def test_a_certificate_of_two_runs_is_refused() -> None:
+    with Ledger() as ledger:
+        fill(ledger)
+        fill(ledger, name="more")
+        budget = replace(BUDGET, epsilon=2.0)
+        claim = certify(ledger, releases=tuple(ledger.releases()), budget=budget).to_json()
+        assert set(verify(claim, ledger=ledger).failed) == {"run", "ledger", "ledger_billboard"}
+
+
+def test_a_run_that_goes_on_or_never_said_what_it_made_is_not_verified(ledger: Ledger) -> None:
+    with Ledger() as silent:
+        fill(silent, made=None)
+        assert verify(certify(silent).to_json(), ledger=silent).failed == ("ledger_billboard",)
+        nothing = certify(silent, billboard_sha256=None).to_json()
+        assert verify(nothing, ledger=silent).failed == ("ledger_billboard",)
+    with Ledger() as going:
+        run = going.run("fit", config={})
+        for row in ledger.releases("fit"):
+            run.release(
+                row.name,
+                row.event,
+                lambda: np.zeros(COORDINATES),
+                noise=row.noise,
+                grid=row.grid,
+                coordinates=row.coordinates,
+            )
+        verdict = verify(certify(ledger).to_json(), ledger=going)
+        assert verdict.failed == ("run", "ledger_billboard")
+        assert "not finished" in str(verdict)
+
+
+def test_the_ledger_says_whether_its_run_was_certified() -> None:
+    with Ledger() as ledger:
+        fill(ledger, certified=False)
+        assert verify(certify(ledger).to_json(), ledger=ledger).failed == ("run",)
+
+
+def test_the_ledgers_total_is_told() -> None:
+    with Ledger() as ledger:
+        fill(ledger)
+        fill(ledger, name="more")
+        line = verify(certify(ledger).to_json(), ledger=ledger).checks[-1]
+        mine, total = (ledger_epsilon(ledger, names) for names in (["fit"], ["fit", "more"]))
+        assert line.name == "ledger_total"
+        assert line.ok
+        assert line.message.startswith(f"this run {mine:.6g} of the ledger's total {total:.6g} ")
+        assert mine < total
+
+
+def ledger_epsilon(ledger: Ledger, runs: list[str]) -> float:
+    return compose([row.cost for run in runs for row in ledger.releases(run)], Adjacency.ZERO_OUT, BUDGET.delta)
 
 
 @pytest.mark.parametrize(
@@ -231,15 +341,21 @@ def test_the_ledger_of_another_run_does_not_agree(text: str) -> None:
     [("none", 0.0, "non-private"), ("seeded", 9.0, "seeded"), ("exact", 9.0, "paper")],
 )
 @pytest.mark.parametrize("asked", [1.0, math.inf])
-def test_what_is_uncertified_and_says_so_passes(noise: str, sigma: float, mode: str, asked: float) -> None:
+def test_what_is_uncertified_and_says_so_passes_only_where_that_is_allowed(
+    noise: str, sigma: float, mode: str, asked: float
+) -> None:
     budget = replace(BUDGET, epsilon=asked)
     with Ledger() as ledger:
-        fill(ledger, noise=noise, sigma=sigma)
+        fill(ledger, noise=noise, sigma=sigma, certified=False)
         claim = certify(ledger, mode=mode, reasons=("asked for",), budget=budget, nominal_epsilon=asked)
-        verdict = verify(claim.to_json(), ledger=ledger)
+        verdict = verify(claim.to_json(), ledger=ledger, allow_uncertified=True)
         assert verdict.ok, str(verdict)
+        assert "total inf" in verdict.checks[-1].message
+        strict = verify(claim.to_json(), ledger=ledger)
+        assert strict.failed == ("certified",)
+        assert "not certified: asked for" in str(strict)
         pretending = edited(claim.to_json(), lambda d: d.update(epsilon=0.5, certified=True))
-        assert set(verify(pretending).failed) == {"marking", "epsilon"}
+        assert set(verify(pretending).failed) == {"marking", "certified", "epsilon"}
 
 
 def test_noise_without_a_limit_on_epsilon_is_still_certified() -> None:
@@ -250,8 +366,63 @@ def test_noise_without_a_limit_on_epsilon_is_still_certified() -> None:
         assert verify(claim.to_json(), ledger=ledger).ok
 
 
-def test_an_empty_certificate_passes(ledger: Ledger) -> None:
-    assert verify(certify(ledger, releases=()).to_json()).ok
+def test_a_certificate_of_nothing_is_no_certificate(ledger: Ledger, text: str) -> None:
+    empty = certify(ledger, releases=()).to_json()
+    assert verify(empty).failed == ("releases",)
+    assert verify(empty, allow_uncertified=True).failed == ("releases",)
+    stripped = edited(text, lambda d: d.update(dict.fromkeys(BOTH, 0.0), releases=[]))
+    failed = set(verify(stripped, billboard=BILLBOARD, ledger=ledger).failed)
+    assert failed == {"releases", "run", "ledger", "ledger_billboard"}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two certified models of one ledger, cheap and dear, and a seeded one of another."""
+    place = tmp_path_factory.mktemp("models")
+    data = tacit.datasets.make_shared_subspace(200, 4, 1, 8, random_state=0)
+    for name, options in MODELS.items():
+        account = Ledger(place / ("seeded.ledger" if "noise_seed" in options else "ledger"))
+        with account, warnings.catch_warnings():
+            warnings.simplefilter("ignore", tacit.UncertifiedWarning)
+            model = tacit.PrivateFedRep(rank=1, **options, ledger=account, run=name)  # type: ignore[arg-type]
+            tacit.save(model.fit(data.X, data.y, data.users), place / name)
+    return place
+
+
+MODELS: dict[str, dict[str, float]] = {
+    "cheap": {"epsilon": 1.0},
+    "dear": {"epsilon": 8.0},
+    "seeded": {"epsilon": 1.0, "noise_seed": 1},
+}
+
+
+def tacit_verify(*words: object) -> int:
+    return CliRunner().invoke(app, ["verify", *map(str, words)]).exit_code
+
+
+def test_a_saved_model_is_verified_against_its_ledger_and_no_other_model_is(folders: Path, tmp_path: Path) -> None:
+    for name in ("cheap", "dear"):
+        assert tacit_verify(folders / name, "--ledger", folders / "ledger") == 0
+    data = tmp_path / "forged" / "billboard.safetensors"
+    shutil.copytree(folders / "dear", data.parent)
+    claim = Certificate.from_json((folders / "cheap" / "certificate.json").read_text(encoding="utf-8"))
+    forged = replace(claim, billboard_sha256=hashlib.sha256(data.read_bytes()).hexdigest())
+    (data.parent / "certificate.json").write_text(forged.to_json(), encoding="utf-8")
+    assert tacit_verify(data.parent) == 0
+    assert tacit_verify(data.parent, "--ledger", folders / "ledger") == 1
+
+
+def test_the_command_fails_on_an_uncertified_model_unless_told_otherwise(folders: Path) -> None:
+    model, account = folders / "seeded", folders / "seeded.ledger"
+    assert tacit_verify(model, "--ledger", account) == 1
+    assert tacit_verify(model, "--ledger", account, "--allow-uncertified") == 0
+    assert tacit_verify(model, "--ledger", folders / "ledger", "--allow-uncertified") == 1
+
+
+def test_an_uncertified_model_is_published_only_where_that_is_allowed(folders: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="not certified"):
+        publish(folders / "seeded", tmp_path / "public")
+    assert publish(folders / "seeded", tmp_path / "public", allow_uncertified=True).is_dir()
 
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))

@@ -12,7 +12,9 @@ difference to Private FedRep.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,15 +22,25 @@ import numpy.typing as npt
 
 from tacit.algorithms.clip_quantile import private_clip
 from tacit.algorithms.subspace import DirectionVote, top_directions
-from tacit.algorithms.whitening import FeatureMoment, Whitening
+from tacit.algorithms.whitening import FeatureMoment, Whitening, user_chunks
 from tacit.federation.base import Array, Federation, Query, Rows
 from tacit.heads import fit_heads
 from tacit.linalg import orthonormal, pack_symmetric, unpack_symmetric
 from tacit.privacy.calibration import Phase, Plan
-from tacit.privacy.clipping import clip_factor
+from tacit.privacy.clipping import clip_factor, safe_norm
 from tacit.privacy.guarantee import Budget, GaussianEvent
 
-_CHUNK = 64  # users whose d×d second moments are held at a time
+
+@dataclass(frozen=True)
+class _User:
+    """A = gram · (head headᵀ ⊗ moment) and b = right · head sideᵀ; head, moment and side have norm one."""
+
+    head: Array
+    moment: Array
+    side: Array
+    gram: float
+    right: float
+    both: float
 
 
 @dataclass(frozen=True)
@@ -49,63 +61,53 @@ class NormalEquations(Query):
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return (A/c_A, b/c_b)."""
-        rows, targets = self.whitening.transform(X), y.astype(np.float64)
-        k = self.basis.shape[1]
-        if len(rows) <= k:
+        user = next(self._users(X, y, np.array([0, len(X)])))
+        if user is None:
             return np.zeros(self.coordinates)
-        head = fit_heads(rows, targets, np.array([0, len(rows)]), self.basis)[0, :k]
-        gram = np.kron(np.outer(head, head), rows.T @ rows) / (len(rows) * self.gram_scale)
-        right = np.outer(head, rows.T @ targets) / (len(rows) * self.right_scale)
-        packed = {"gram": [pack_symmetric(gram)], "right": [right.ravel()]}
+        gram = user.gram * np.kron(np.outer(user.head, user.head), user.moment)
+        packed = {"gram": [pack_symmetric(gram)], "right": [user.right * np.outer(user.head, user.side).ravel()]}
         packed["both"] = packed["gram"] + packed["right"]
         return np.concatenate(packed[self.parts])
 
-    def norm(self, X: Rows, y: Rows) -> float:
+    def norms(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
         """‖vvᵀ ⊗ S‖ = ‖v‖²‖S‖ and ‖v ⊗ b‖ = ‖v‖‖b‖: no Kronecker product."""
-        rows, targets = self.whitening.transform(X), y.astype(np.float64)
-        k = self.basis.shape[1]
-        if len(rows) <= k:
-            return 0.0
-        size = float(np.linalg.norm(fit_heads(rows, targets, np.array([0, len(rows)]), self.basis)[0, :k]))
-        gram = size**2 * float(np.linalg.norm(rows.T @ rows)) / (len(rows) * self.gram_scale)
-        right = size * float(np.linalg.norm(rows.T @ targets)) / (len(rows) * self.right_scale)
-        return {"gram": gram, "right": right, "both": math.hypot(gram, right)}[self.parts]
+        return np.array([0.0 if user is None else getattr(user, self.parts) for user in self._users(X, y, offsets)])
 
     def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
         """Σ (vvᵀ) ⊗ XᵀX as one matrix product over chunks of users: no Kronecker product a user."""
         if self.parts != "both":
             return super().block_sum(X, y, offsets, bound)
         d, k = self.basis.shape
-        rows = self.whitening.transform(X)
-        heads = fit_heads(rows, y, offsets, self.basis)[:, :k]
-        counts = np.diff(offsets)
         gram_sum, right_sum = np.zeros((k * k, d * d)), np.zeros((k, d))
-        for first in range(0, len(counts), _CHUNK):
-            users = range(first, min(first + _CHUNK, len(counts)))
-            moments = np.zeros((len(users), d * d))
-            rights = np.zeros((len(users), d))
-            outers = np.zeros((len(users), k * k))
-            for place, i in enumerate(users):
-                mine, targets = rows[offsets[i] : offsets[i + 1]], y[offsets[i] : offsets[i + 1]]
-                head = heads[i]
-                if counts[i] <= k:
-                    continue
-                with np.errstate(all="ignore"):
-                    moment = mine.T @ mine / counts[i]
-                    right = mine.T @ targets.astype(np.float64) / counts[i]
-                    size = head @ head
-                    norm = math.hypot(
-                        size * float(np.linalg.norm(moment)) / self.gram_scale,
-                        math.sqrt(size) * float(np.linalg.norm(right)) / self.right_scale,
-                    )
-                weight = clip_factor(norm, bound)
-                if weight > 0:
-                    moments[place], rights[place] = moment.ravel(), right
-                    outers[place] = weight * np.outer(head, head).ravel()
-                    right_sum += np.outer(weight * head, right)
+        for mine, targets, starts in user_chunks(X, y, offsets):
+            outers, moments = np.zeros((len(starts) - 1, k * k)), np.zeros((len(starts) - 1, d * d))
+            for place, user in enumerate(self._users(mine, targets, starts)):
+                weight = 0.0 if user is None else clip_factor(user.both, bound)
+                if user is not None and weight > 0.0:
+                    outers[place] = weight * user.gram * np.outer(user.head, user.head).ravel()
+                    moments[place] = user.moment.ravel()
+                    right_sum += weight * user.right * np.outer(user.head, user.side)
             gram_sum += outers.T @ moments
-        whole = gram_sum.reshape(k, k, d, d).transpose(0, 2, 1, 3).reshape(k * d, k * d) / self.gram_scale
-        return np.concatenate([pack_symmetric(whole), right_sum.ravel() / self.right_scale])
+        whole = gram_sum.reshape(k, k, d, d).transpose(0, 2, 1, 3).reshape(k * d, k * d)
+        return np.concatenate([pack_symmetric(whole), right_sum.ravel()])
+
+    def _users(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Iterator[_User | None]:
+        """Each user's factors, of norm one, and how large their products are; None where there are none."""
+        k = self.basis.shape[1]
+        whitened, targets = self.whitening.transform(X), y.astype(np.float64)
+        heads = fit_heads(whitened, targets, offsets, self.basis)[:, :k]
+        for i, (first, last) in enumerate(itertools.pairwise(offsets)):
+            rows, count = whitened[first:last], int(last - first)
+            if count <= k:
+                yield None
+                continue
+            head, size = _unit(heads[i])
+            moment, spread = _unit(rows.T @ rows)
+            side, pull = _unit(rows.T @ targets[first:last])
+            gram = size * size * (spread / (count * self.gram_scale))
+            right = size * (pull / (count * self.right_scale))
+            both = math.hypot(gram, right)
+            yield _User(head, moment, side, gram, right, both) if math.isfinite(both) else None
 
     def solve(self, released: Array, sigma: float) -> Array:
         """Return the basis the noisy equations ask for, eigenvalues floored at the noise's own."""
@@ -166,3 +168,12 @@ def learn(federation: Federation, plan: Plan, settings: Settings, rank: int) -> 
         released = federation.release(query, event, f"normal equations {number + 1}")
         basis = query.solve(released, event.sigma)
     return orthonormal(whitening.to_raw(basis))[0]
+
+
+def _unit(array: Array) -> tuple[Array, float]:
+    """Return an array scaled to norm one, and its norm; zeros stay zeros."""
+    norm, largest = safe_norm(array)
+    if not (math.isfinite(norm) and norm > 0.0):
+        return np.zeros_like(array), 0.0 if norm == 0.0 else math.nan
+    scaled = array / largest
+    return scaled / np.linalg.norm(scaled), norm

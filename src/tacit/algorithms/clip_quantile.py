@@ -10,7 +10,7 @@ bin its norm falls in, a unit vector; norms that are zero or not finite contribu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +20,6 @@ from tacit.privacy.clipping import clip_factor
 from tacit.privacy.guarantee import GaussianEvent
 
 _LOWEST, _HIGHEST, _PER_OCTAVE = -120, 120, 2  # norms from 2^-120 to 2^120 in steps of √2
-
-
-@runtime_checkable
-class KnowsNorms(Protocol):
-    """A query that can tell the norms of a whole block's contributions at once."""
-
-    def norms(self, X: Rows, offsets: npt.NDArray[np.int64]) -> Array:
-        """Norm of every unit's contribution; not finite where the unit's numbers are not."""
 
 
 @dataclass(frozen=True)
@@ -48,24 +40,18 @@ class NormHistogram(Query):
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return the indicator of the bin."""
-        indicator = np.zeros(self.coordinates)
-        with np.errstate(all="ignore"):
-            norm = self.query.norm(X, y)
-            if np.isfinite(norm) and norm > 0:
-                position = int(np.floor((np.log2(norm) - _LOWEST) * self.per_octave))
-                indicator[min(max(position, 0), self.coordinates - 1)] = 1.0
-        return indicator
+        return self._count(self.query.norms(X, y, np.array([0, X.shape[0]])), 1.0)
 
     def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
-        """All norms at once where the query knows how, else one unit after the other."""
-        if not isinstance(self.query, KnowsNorms):
-            return super().block_sum(X, y, offsets, bound)
+        """Count a whole block."""
+        return self._count(self.query.norms(X, y, offsets), clip_factor(1.0, bound))
+
+    def _count(self, norms: Array, weight: float) -> Array:
         with np.errstate(all="ignore"):
-            norms = self.query.norms(X, offsets)
-            norms = norms[np.isfinite(norms) & (norms > 0)]
-            positions = np.floor((np.log2(norms) - _LOWEST) * self.per_octave).astype(np.int64)
-        counts = np.bincount(np.clip(positions, 0, self.coordinates - 1), minlength=self.coordinates)
-        return np.asarray(counts * clip_factor(1.0, bound))
+            known = norms[np.isfinite(norms) & (norms > 0)]
+            places = np.floor((np.log2(known) - _LOWEST) * self.per_octave).astype(np.int64)
+        places = np.clip(places, 0, self.coordinates - 1)
+        return weight * np.bincount(places, minlength=self.coordinates).astype(np.float64)
 
 
 def bin_edges(per_octave: int = _PER_OCTAVE) -> Array:

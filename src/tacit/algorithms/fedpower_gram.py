@@ -27,7 +27,7 @@ from numba import njit
 from tacit.algorithms.sparse_rows import dense, finite_rows, is_sparse, squared_norms
 from tacit.federation.base import Array, Query, Rows
 from tacit.linalg import pack_symmetric
-from tacit.privacy.clipping import GUARD, clip_factor
+from tacit.privacy.clipping import GUARD, LEAST, clip_factor
 from tacit.privacy.guarantee import Unit
 
 _CACHED = 1 << 17  # numbers worked on at a time: 1 MiB, so that they are still in cache for the product
@@ -83,7 +83,7 @@ class ShiftedGram(Query):
         rows = _moved(X, self.centre, self.constant)
         return pack_symmetric(rows.T @ rows)
 
-    def norms(self, X: Rows, offsets: npt.NDArray[np.int64]) -> Array:
+    def norms(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
         """Frobenius norm of every unit's matrix: ‖row‖² for a row."""
         if is_sparse(X) and self.unit is Unit.ROW:
             return squared_norms(X) + self.constant**2
@@ -206,7 +206,7 @@ def _centre_votes(X, offsets, origin, scale, weight, total):  # type: ignore[no-
         squared = mass * mass
         for j in range(d):
             squared += vote[j] * vote[j]
-        if not (math.isfinite(squared) and squared > 0.0):
+        if not (math.isfinite(squared) and squared > LEAST):
             continue
         factor = weight / math.sqrt(squared)
         for j in range(d):

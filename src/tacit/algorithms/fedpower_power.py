@@ -15,7 +15,6 @@ device: for one row of it there is no better bound than replacing the device.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,11 +60,10 @@ class PowerStep(Query):
         rows = np.column_stack([dense(X) - self.centre, np.full(X.shape[0], self.constant)])
         return (rows.T @ self._along(rows[:, :-1])).ravel()
 
-    def norms(self, X: Rows, offsets: npt.NDArray[np.int64]) -> Array:
+    def norms(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
         """Norm of every unit's product."""
         if self.unit is Unit.USER:
-            y = np.zeros(X.shape[0])
-            return np.array([np.linalg.norm(self._safely(X[a:b], y[a:b])) for a, b in itertools.pairwise(offsets)])
+            return super().norms(X, y, offsets)
         step = _rows_at_once(X)
         return np.concatenate([self._row_products(X[i : i + step])[1] for i in range(0, X.shape[0], step)])
 

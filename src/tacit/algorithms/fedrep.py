@@ -26,19 +26,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from tacit.algorithms.kernels import TINY_RIDGE, basis_steps
 from tacit.algorithms.subspace import DirectionVote, top_directions
 from tacit.algorithms.whitening import FeatureMoment, Whitening
-from tacit.compiled import (
-    add_outer,
-    cholesky_solve,
-    combine_rows,
-    normal_equations,
-    pad_rows,
-    project_rows,
-    subtract_fit,
-)
+from tacit.compiled import aligned_zeros, padded
 from tacit.federation.base import Array, Federation, Query, Rows
 from tacit.linalg import inverse_root, orthonormal, pack_symmetric, unpack_symmetric
 from tacit.privacy.calibration import Phase, Plan
@@ -46,7 +38,6 @@ from tacit.privacy.clipping import clip_factor
 from tacit.privacy.guarantee import Budget, GaussianEvent
 
 _TARGET = 3.0  # the ρ to aim at: 95 % of a user's unit norm speaks of the basis, 32 % of the head
-_TINY_RIDGE = 1e-12  # of the trace: keeps a singular head system solvable, changes nothing else
 
 
 @dataclass(frozen=True)
@@ -72,14 +63,13 @@ class BasisStep(Query):
         if free <= 0:
             return np.zeros(self.coordinates)
         rows, targets = X.astype(np.float64), y.astype(np.float64)
-        energy = np.square(rows[::4] * self.whitening.scale).mean()
         if self.centered:
-            energy -= np.square(rows.mean(axis=0) * self.whitening.scale).mean()
             rows, targets = rows - rows.mean(axis=0), targets - targets.mean()
+        energy = np.square(rows[::4] * self.whitening.scale).mean()
         rows = self.whitening.transform(rows)
         projected = rows @ self.basis
         system = projected.T @ projected
-        system += _TINY_RIDGE * np.trace(system) * np.eye(k)
+        system += TINY_RIDGE * np.trace(system) * np.eye(k)
         if not (np.isfinite(system).all() and energy > 0):
             return np.zeros(self.coordinates)
         head = np.linalg.lstsq(system, projected.T @ targets)[0]
@@ -96,26 +86,35 @@ class BasisStep(Query):
 
     def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
         """One fused pass: each user's rows are read once and the d×k contribution is never formed."""
-        k = self.basis.shape[1]
-        basis = pad_rows(self.whitening.to_raw(self.basis).T.astype(X.dtype))
-        step, second = np.zeros(basis.shape), np.zeros((k, k))
-        _basis_steps(
-            X,
-            y,
-            offsets,
-            basis,
-            self.whitening.scale,
-            (self.whitening.scale**2).astype(X.dtype),
-            np.ascontiguousarray(self.whitening.directions.T),
-            self.whitening.gains,
-            self.head_metric,
-            self.scale,
-            clip_factor(1.0, bound),
-            self.centered,
-            step,
-            second,
-        )
-        return np.concatenate([step[:k].T.ravel(), pack_symmetric(second)])
+        total: Array = self.block_sums(X, y, offsets, bound, max(1, len(offsets) - 1))[0]
+        return total
+
+    def block_sums(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float, size: int) -> Array:
+        """Return the sums of several blocks of ``size`` users, a row a block: one call, one stretch without Python."""
+        d, k = self.basis.shape
+        public = self._kernel_arguments(X.dtype)
+        rows, width = public[0].shape
+        blocks = max(1, -(-(len(offsets) - 1) // size))
+        total = aligned_zeros(blocks * rows, width + k + -k % 16).reshape(blocks, rows, -1)
+        basis_steps(X, y, offsets, size, *public, self.scale, clip_factor(1.0, bound), self.centered, total)
+        step = self.whitening.transform(total[:, :k, :d].reshape(blocks * k, d)).reshape(blocks, k, d)
+        moments = [pack_symmetric(block[:k, width : width + k]) for block in total]
+        return np.hstack([step.transpose(0, 2, 1).reshape(blocks, -1), moments])
+
+    def _kernel_arguments(self, dtype: np.dtype[np.floating]) -> tuple[Rows, Rows, Rows, Array, Array]:
+        """Return the public fields as the kernel wants them: the same for every block, so made once."""
+        made: dict[np.dtype[np.floating], tuple[Rows, Rows, Rows, Array, Array]]
+        made = self.__dict__.setdefault("_made_for", {})
+        if dtype not in made:
+            whitening = self.whitening
+            made[dtype] = (
+                padded(whitening.to_raw(self.basis).T, dtype),
+                padded(whitening.scale[None], np.float64)[0],
+                padded((whitening.scale[:, None] * whitening.directions).T, np.float64),
+                (1.0 + whitening.gains) ** 2 - 1.0,
+                np.ascontiguousarray(self.head_metric),
+            )
+        return made[dtype]
 
     def split(self, released: Array) -> tuple[Array, Array]:
         """Return the released vector as its two matrices: the step (times 1/c) and the heads' second moment."""
@@ -248,121 +247,3 @@ def _ratio(mean: float) -> float:
     """Return the ρ for which 1/√(1 + ρ²) is ``mean``."""
     mean = min(max(mean, 0.02), 0.995)
     return math.sqrt(1.0 / mean**2 - 1.0)
-
-
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def _basis_steps(  # type: ignore[no-untyped-def]  # pragma: no cover
-    X, y, offsets, basis, scale, scale2, directions, gains, metric, c, weight, centered, step, second
-):
-    """Add every user's weighted (g v, v v) to ``step`` (k×d) and ``second`` (k×k).
-
-    ``basis`` and ``step`` have their k rows padded with zero rows to a multiple of four. A user's rows are read from memory once:
-    the second reading, for the correction, finds them in cache.
-    """
-    k, d = second.shape[0], basis.shape[1]
-    longest = 0
-    for i in range(offsets.size - 1):
-        longest = max(longest, offsets[i + 1] - offsets[i])
-    projected = np.empty((basis.shape[0], longest))
-    error = np.empty(longest, dtype=X.dtype)
-    system = np.empty((k, k))
-    head = np.zeros(basis.shape[0])
-    measured = np.zeros(basis.shape[0])
-    raw = np.empty(d, dtype=X.dtype)
-    mean = np.empty(d)
-    along = np.empty(gains.size)
-    g = np.empty(d)
-    for i in range(offsets.size - 1):
-        first, last = offsets[i], offsets[i + 1]
-        m = last - first
-        free = m - k - (1 if centered else 0)
-        if free <= 0:
-            continue
-        for j in range(m):
-            error[j] = y[first + j]
-        project_rows(X, first, last, basis, projected)
-        energy = _energy(X, first, last, scale2)
-        if centered:
-            energy -= _center(X, first, last, scale2, projected, error, mean)
-        normal_equations(projected, error, m, k, system, head)
-        trace = 0.0
-        for b in range(k):
-            trace += system[b, b]
-        for b in range(k):
-            system[b, b] += _TINY_RIDGE * trace
-        if not (math.isfinite(energy) and energy > 0.0) or not cholesky_solve(system, head, k):
-            continue
-        subtract_fit(projected, head, m, error)
-        combine_rows(X, first, last, error, raw)
-        length = 1.0 / (free * energy)
-        for a in range(d):
-            g[a] = raw[a] * scale[a] * length
-        for q in range(gains.size):
-            value = 0.0
-            for a in range(d):
-                value += directions[q, a] * g[a]
-            along[q] = gains[q] * value
-        for q in range(gains.size):
-            for a in range(d):
-                g[a] += along[q] * directions[q, a]
-        size_g = 0.0
-        for a in range(d):
-            size_g += g[a] * g[a]
-        size_v = 0.0
-        for b in range(k):
-            value = 0.0
-            for p in range(k):
-                value += head[p] * metric[p, b]
-            measured[b] = value
-            size_v += value * value
-        norm = math.sqrt(size_v) * math.sqrt(size_g / (c * c) + size_v)  # ν
-        if not (math.isfinite(norm) and norm > 0.0):
-            continue
-        part = weight / norm
-        for b in range(k):
-            for p in range(k):
-                second[b, p] += part * measured[b] * measured[p]
-        for b in range(k):
-            measured[b] *= part / c
-        add_outer(measured, g, step)
-
-
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def _energy(X, first, last, scale2):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Mean squared feature (in whitening's scale) of every fourth row: the step's length needs no more."""
-    d = X.shape[1]
-    total = 0.0
-    count = 0
-    for j in range(first, last, 4):
-        squares = X.dtype.type(0)
-        for a in range(d):
-            squares += scale2[a] * X[j, a] * X[j, a]
-        total += squares
-        count += 1
-    return total / (count * d)
-
-
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def _center(X, first, last, scale2, projected, error, mean):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Take a user's means out of projections and targets; return the energy of the mean row."""
-    m, d = last - first, X.shape[1]
-    for a in range(d):
-        mean[a] = 0.0
-    for j in range(first, last):
-        for a in range(d):
-            mean[a] += X[j, a]
-    energy = 0.0
-    for a in range(d):
-        energy += scale2[a] * (mean[a] / m) ** 2
-    for b in range(projected.shape[0]):
-        total = 0.0
-        for j in range(m):
-            total += projected[b, j]
-        for j in range(m):
-            projected[b, j] -= total / m
-    total = 0.0
-    for j in range(m):
-        total += error[j]
-    for j in range(m):
-        error[j] -= X.dtype.type(total / m)
-    return energy / d

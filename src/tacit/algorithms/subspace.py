@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from tacit.algorithms.whitening import Whitening
+from tacit.algorithms.whitening import Whitening, user_chunks
 from tacit.compiled import center_rows, cholesky_solve
 from tacit.federation.base import Array, Query, Rows
 from tacit.linalg import pack_symmetric, unpack_symmetric
-from tacit.privacy.clipping import clip_factor
+from tacit.privacy.clipping import LEAST, clip_factor
 
 _RIDGE = 0.3  # of a row's mean squared norm; anything from 0.1 to 1 does, the direction hardly changes
 
@@ -49,18 +49,31 @@ class DirectionVote(Query):
             rows, targets = rows - rows.mean(axis=0), targets - targets.mean()
         penalty = _RIDGE * np.square(rows).sum() / len(rows)
         gram = rows @ rows.T + penalty * np.eye(len(rows))
+        if not (np.isfinite(gram).all() and np.isfinite(targets).all()):
+            return np.zeros(self.coordinates)  # LAPACK would complain on the console
         weights = rows.T @ np.linalg.lstsq(gram, targets)[0]
-        norm = np.linalg.norm(weights)
-        if not (np.isfinite(norm) and norm > 0):
+        norm = float(np.linalg.norm(weights))
+        if not (np.isfinite(norm) and norm**2 > LEAST):
             return np.zeros(self.coordinates)
         unit = weights / norm
         return pack_symmetric(np.outer(unit, unit))
 
     def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
         """All directions of the block, then one matrix product."""
-        rows = self.whitening.transform(X)
-        directions = np.zeros((len(offsets) - 1, rows.shape[1]))
-        _directions(rows, y, offsets, self.centered, math.sqrt(clip_factor(1.0, bound)), directions)
+        directions = np.zeros((len(offsets) - 1, X.shape[1]))
+        length = math.sqrt(clip_factor(1.0, bound))
+        done = 0
+        for mine, targets, starts in user_chunks(X, y, offsets):
+            users = len(starts) - 1
+            _directions(
+                self.whitening.transform(mine),
+                targets,
+                starts,
+                self.centered,
+                length,
+                directions[done : done + users],
+            )
+            done += users
         return pack_symmetric(directions.T @ directions)
 
 
@@ -79,7 +92,7 @@ def top_directions(votes: Array, sigma: float, size: int, rank: int) -> tuple[Ar
     return basis, np.maximum(strengths, 0.05 * float(strengths.max()))
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 def _directions(X, y, offsets, centered, length, out):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Direction of each user's ridge regression, scaled to ``length``; zero where there is none."""
     d = X.shape[1]
@@ -134,7 +147,7 @@ def _directions(X, y, offsets, centered, length, out):  # type: ignore[no-untype
         for a in range(d):
             squared += out[i, a] * out[i, a]
         factor = 0.0
-        if math.isfinite(squared) and squared > 0.0:
+        if math.isfinite(squared) and squared > LEAST:
             factor = length / math.sqrt(squared)
         for a in range(d):
             out[i, a] = out[i, a] * factor if factor > 0.0 else 0.0

@@ -12,6 +12,7 @@ Everything after it is post-processing.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,7 +23,7 @@ from numba import njit
 from tacit.compiled import center_rows
 from tacit.federation.base import Array, Query, Rows
 from tacit.linalg import denoise_spectrum, pack_symmetric, unpack_symmetric
-from tacit.privacy.clipping import clip_factor
+from tacit.privacy.clipping import LEAST, clip_factor
 
 # Noise raises some variances and lowers others; adding this many standard deviations keeps the lowered ones from
 # being divided by almost nothing, which would make the features they belong to dominate and the loop overshoot.
@@ -49,14 +50,17 @@ class FeatureMoment(Query):
         if self.centered:
             rows = rows - rows.mean(axis=0)
         moment = rows.T @ rows
-        norm = np.linalg.norm(moment)
-        return pack_symmetric(moment / norm) if norm > 0 else np.zeros(self.coordinates)
+        norm = float(np.linalg.norm(moment))
+        return pack_symmetric(moment / norm) if norm**2 > LEAST else np.zeros(self.coordinates)
 
     def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
         """Weighted rows first, then one matrix product for the block: no d×d matrix a user."""
-        rows = np.empty(X.shape, dtype=np.float64)
-        _unit_moment_rows(X, offsets, self.centered, clip_factor(1.0, bound), rows)
-        return pack_symmetric(rows.T @ rows)
+        total = np.zeros((self.n_features, self.n_features))
+        for mine, _, starts in user_chunks(X, y, offsets):
+            rows = np.empty(mine.shape, dtype=np.float64)
+            _unit_moment_rows(mine, starts, self.centered, clip_factor(1.0, bound), rows)
+            total += rows.T @ rows
+        return pack_symmetric(total)
 
 
 @dataclass(frozen=True)
@@ -99,9 +103,10 @@ class Whitening:
         return cls(scale, vectors[:, keep], 1.0 / np.sqrt(values[keep]) - 1.0)
 
     def transform(self, X: Rows) -> Array:
-        """Rows (or vectors) in whitened coordinates."""
-        scaled = np.asarray(X, dtype=np.float64) * self.scale
-        return scaled + (scaled @ self.directions * self.gains) @ self.directions.T
+        """Rows in whitened coordinates; each row's result depends on that row alone, to the last bit."""
+        out = np.empty(X.shape)
+        _whiten_rows(X, self.scale, np.ascontiguousarray(self.directions.T), self.gains, out)
+        return out
 
     def to_raw(self, basis: Array) -> Array:
         """Directions in whitened coordinates as weights on raw features."""
@@ -109,7 +114,35 @@ class Whitening:
         return self.scale[:, None] * full
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def user_chunks(
+    X: Rows, y: Rows, offsets: npt.NDArray[np.int64], size: int = 64
+) -> Iterator[tuple[Rows, Rows, npt.NDArray[np.int64]]]:
+    """Cut a block into chunks of a few users, so that copies of their rows stay in cache."""
+    for start in range(0, len(offsets) - 1, size):
+        bounds = offsets[start : start + size + 1]
+        rows = slice(int(bounds[0]), int(bounds[-1]))
+        yield X[rows], y[rows], bounds - bounds[0]
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
+def _whiten_rows(X, scale, directions, gains, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Whiten row by row in a fixed order: a matrix product's last bits would depend on how many rows others have."""
+    d, r = X.shape[1], gains.size
+    along = np.empty(r)
+    for j in range(X.shape[0]):
+        for a in range(d):
+            out[j, a] = X[j, a] * scale[a]
+        for q in range(r):
+            dot = 0.0
+            for a in range(d):
+                dot += directions[q, a] * out[j, a]
+            along[q] = gains[q] * dot
+        for q in range(r):
+            for a in range(d):
+                out[j, a] += along[q] * directions[q, a]
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 def _unit_moment_rows(X, offsets, centered, weight, out):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Scale each user's rows so that the user's second moment has Frobenius norm ``weight`` (or is zero)."""
     d = X.shape[1]
@@ -141,7 +174,7 @@ def _unit_moment_rows(X, offsets, centered, weight, out):  # type: ignore[no-unt
                     squared += 2.0 * moment[a, b] * moment[a, b]
                 squared += moment[a, a] * moment[a, a]
         factor = 0.0
-        if math.isfinite(squared) and squared > 0.0:
+        if math.isfinite(squared) and squared > LEAST:
             factor = math.sqrt(weight / math.sqrt(squared))
         for j in range(first, last):
             for a in range(d):

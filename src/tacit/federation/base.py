@@ -9,11 +9,13 @@ thing done to it, so it moves by at most the clip C (2C under replace-one; √2�
 level, clip, grid and number of users are public, so the two noisy sums are Gaussians with one covariance and means
 no further apart than that. Nothing else is returned.
 
-Rounding. Contributions are added in blocks of a fixed number of users, each block's sum is rounded to the grid and
-blocks are added as integers, exactly. A user therefore touches the rounding of its own block only; that error is
-below 2⁻³² of the clip and is covered by the clip's guard of 2⁻²⁰. The sum does not depend on the order of blocks,
-the number of threads or of machines. Where the unit is the row, blocks are of rows, at most 2¹⁵ of them: adding n
-numbers of size at most C in float64 errs by at most n²·2⁻⁵³·C, which is 2⁻²³ of the clip.
+Rounding. A contribution is computed from its own user's rows by arithmetic that does not depend on anybody else's, to
+the last bit: fused forms may share a matrix product across users only for adding contributions up, never before they
+are normalised or clipped (a last bit that moves with a neighbour's row count can be blown up to a whole clip).
+Contributions are added in blocks of a fixed number of users (or rows, where the unit is the row), each block's sum is
+rounded to the grid and blocks are added as integers, exactly. A user therefore touches the rounding of its own block
+only: at most R·B·2⁻⁵³ clips for a block of B units and R rows, below 2⁻²² up to two million rows a block, and covered
+by the clip's guard of 2⁻²⁰. The sum does not depend on the order of blocks, the number of threads or of machines.
 
 Who adds the noise. ``trust="central"``: the process that adds up. ``trust="local"``: every user (a device, a hospital)
 adds noise of standard deviation σ to its own message, and the sum carries σ√n. The event then describes one message,
@@ -33,7 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.privacy import noise as noise_source
-from tacit.privacy.clipping import GUARD, clip
+from tacit.privacy.clipping import GUARD, clip, safe_norm
 from tacit.privacy.guarantee import GaussianEvent, Sensitivity, Unit
 from tacit.privacy.ledger import Run
 from tacit.privacy.noise import Mode
@@ -45,7 +47,7 @@ Chosen = npt.NDArray[np.bool_]
 BLOCK = 1024
 """Users in a block: public and fixed, so that where a block ends never depends on anybody's rows."""
 
-ROW_BLOCK = 1 << 15
+ROW_BLOCK = 16384
 """Most rows in a block where the unit is the row (and so the number of rows public)."""
 
 
@@ -73,9 +75,10 @@ class Query(ABC):
         This is the definition: what a remote node runs, and what the fused form is tested against.
         """
 
-    def norm(self, X: Rows, y: Rows) -> float:
-        """Norm of one user's contribution; override where it is cheaper than the contribution."""
-        return float(np.linalg.norm(self.contribution(X, y)))
+    def norms(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
+        """Norms of several units' contributions before the clip; override where they are cheaper than those."""
+        pairs = itertools.pairwise(self.bounds(X, offsets))
+        return np.array([safe_norm(self._safely(X[first:last], y[first:last]))[0] for first, last in pairs])
 
     def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
         """Sum of clipped contributions of consecutive users; user i has rows offsets[i] to offsets[i+1].
@@ -83,10 +86,13 @@ class Query(ABC):
         A query whose unit is the row is asked for, and clipped, row by row.
         """
         total = np.zeros(self.coordinates)
-        bounds = offsets if self.unit is Unit.USER else np.arange(len(X) + 1)
-        for first, last in itertools.pairwise(bounds):
+        for first, last in itertools.pairwise(self.bounds(X, offsets)):
             total += clip(self._safely(X[first:last], y[first:last]), bound)
         return total
+
+    def bounds(self, X: Rows, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Where units begin and end in a block of these users: after every row, if that is the unit."""
+        return offsets if self.unit is Unit.USER else np.arange(X.shape[0] + 1)
 
     def _safely(self, X: Rows, y: Rows) -> Array:
         """One contribution, or zero where the user's numbers make the computation fail.
@@ -181,6 +187,7 @@ class Federation(ABC):
 
         One event: queries are public, a row (and so a user) lies in one answer, and the others do not change with it.
         """
+        _check_everybody_asked(event)
         if len(queries) != self.n_users:
             raise ValueError(f"there must be a query a user, {self.n_users}. Found {len(queries)}.")
 
@@ -202,6 +209,7 @@ class Federation(ABC):
         ``asks`` makes the next query from what earlier turns released. One event: every user answers in one turn, so
         given the turns before it, one Gaussian moves by the clip; the turns after it are a function of what is out.
         """
+        _check_everybody_asked(event)
         if not 1 <= turns <= self.n_users:
             raise ValueError(f"turns must lie between 1 and the number of users ({self.n_users}). Found {turns}.")
         group = np.arange(self.n_users) % turns
@@ -264,11 +272,13 @@ class Federation(ABC):
     def _rehearse(self, query: Query) -> None:
         """Run the query on made-up rows, so that a mistake in it shows before any private row is touched."""
         rows = np.cos(np.arange(8.0 * self.n_features)).reshape(8, self.n_features)
-        vector = query.contribution(rows, rows.sum(axis=1))
-        if vector.shape != (query.coordinates,):
-            raise ValueError(
-                f"{type(query).__name__} promises {query.coordinates} coordinates. Found shape {vector.shape}."
-            )
+        targets = rows.sum(axis=1)
+        for form in (query.contribution, lambda X, y: query.block_sum(X, y, np.array([0, 8]), 1.0)):
+            vector = form(rows, targets)
+            if vector.shape != (query.coordinates,):
+                raise ValueError(
+                    f"{type(query).__name__} promises {query.coordinates} coordinates. Found shape {vector.shape}."
+                )
 
     def _mode(self, event: GaussianEvent, coordinates: int) -> Mode:
         if not event.private:
@@ -278,3 +288,11 @@ class Federation(ABC):
         if self._noise == "auto":
             return noise_source.default_mode(coordinates)
         return "exact" if self._noise == "exact" else "float"
+
+
+def _check_everybody_asked(event: GaussianEvent) -> None:
+    if event.sampling_rate != 1.0:
+        raise ValueError(
+            "everybody is asked here; an event with a sampling rate would be charged less than it costs. "
+            f"Found sampling_rate {event.sampling_rate!r}."
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -67,12 +68,7 @@ class LocalFederation(Federation):
         self, query: Query, bound: float, grid: float, chosen: Chosen | None = None
     ) -> npt.NDArray[np.int64]:
         def one(X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-            total = query.block_sum(X, y, offsets, bound)
-            if not np.isfinite(total).all():
-                # A fused kernel let something non-finite through. The plain form clips user by user, so
-                # the damage stays with the user who caused it.
-                total = Query.block_sum(query, X, y, offsets, bound)
-            return to_grid(total, grid)
+            return to_grid(_finite_sum(query, X, y, offsets, bound), grid)
 
         if self._answers is not None:
             present = self._answers(self._made)
@@ -117,7 +113,9 @@ class LocalFederation(Federation):
                 bounds = cohort.offsets[span[0] : span[1] + 1]
                 rows, bounds = slice(int(bounds[0]), int(bounds[-1])), bounds - bounds[0]
             X = cohort.X[rows]
-            return work(np.asarray(X) if isinstance(X, np.ndarray) else X, np.asarray(y[rows]), bounds)
+            # Set here because NumPy keeps it per thread. A warning that depends on private numbers is a leak.
+            with np.errstate(all="ignore"):
+                return work(np.asarray(X) if isinstance(X, np.ndarray) else X, np.asarray(y[rows]), bounds)
 
         if self._threads == 1 or len(spans) == 1:
             with self._one_blas_thread():
@@ -136,3 +134,29 @@ def _runs(chosen: Chosen) -> list[tuple[int, int]]:
     """Stretches of users that are chosen, first and one past the last."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]])))
     return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _finite_sum(query: Query, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
+    """Sum a block; if a fused form fails or lets something not finite through, leave out the unit that caused it.
+
+    The others are asked again one by one by the same fused form, so that nobody's contribution is computed
+    differently because of somebody else's numbers.
+    """
+    total = _attempt(query, X, y, offsets, bound)
+    if total is not None:
+        return total
+    total = np.zeros(query.coordinates)
+    for first, last in itertools.pairwise(query.bounds(X, offsets)):
+        alone = _attempt(query, X[first:last], y[first:last], np.array([0, last - first]), bound)
+        if alone is not None:
+            total += alone
+    return total
+
+
+def _attempt(query: Query, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array | None:
+    """Return the block's sum, or None where private numbers make it fail: nothing may be raised on them."""
+    try:
+        total = query.block_sum(X, y, offsets, bound)
+    except Exception:
+        return None
+    return total if np.isfinite(total).all() else None

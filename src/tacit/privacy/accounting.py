@@ -95,7 +95,7 @@ def compose(events: Sequence[GaussianEvent], adjacency: Adjacency, delta: float)
     >>> from tacit.privacy.guarantee import Sensitivity
     >>> event = GaussianEvent(sigma=10.0, sensitivity=Sensitivity.of_clip(1.0))
     >>> round(compose([event] * 4, Adjacency.ZERO_OUT, 1e-5), 3)
-    0.725
+    0.726
     """
     check_target(1.0, delta)
     adjacency = Adjacency(adjacency)

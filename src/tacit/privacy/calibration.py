@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from tacit.privacy.accounting import compose, mu_of
 from tacit.privacy.guarantee import Budget, GaussianEvent, Sensitivity
 
-_GRID_RESERVE = 1e-9  # room for the slack of noise on a grid; see tacit.privacy.noise
+# Room for the slack of noise on a grid (tacit.privacy.noise) and for rounding in the profile itself, so that the total
+# is never above what was asked for.
+_RESERVE = 2e-8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +58,8 @@ class Plan:
         self._mu = math.inf
         if budget.private:
             self._mu = mu_of(
-                budget.epsilon - 2 * _GRID_RESERVE * min(1.0, budget.epsilon),
-                budget.delta * math.exp(-_GRID_RESERVE),
+                budget.epsilon * (1 - _RESERVE),
+                budget.delta * (1 - _RESERVE),
             )
             if sampling_rate < 1.0:
                 self._mu *= self._hidden_by_sampling()

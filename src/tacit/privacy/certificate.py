@@ -17,6 +17,7 @@ import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass, field, fields
+from fractions import Fraction
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -32,7 +33,9 @@ NOT_COVERED = (
     "hyper-parameters tuned on the same data",
     "side channels, such as how long a computation takes",
 )
-FLOAT_NOISE = "what noise in float64 lacks: exact low-order bits, and tails beyond nine standard deviations"
+FLOAT_NOISE = (
+    "what noise in float64 lacks: probabilities are right to about 2^-33 of themselves, out to 12 standard deviations"
+)
 _DERIVED = ("certified", "epsilon", "epsilon_zero_out", "epsilon_replace_one")
 
 
@@ -199,7 +202,7 @@ class Certificate:
 def shown(epsilon: float) -> str:
     """ε for people: two decimals (three digits below 0.1), rounded up, never down.
 
-    >>> shown(1.0), shown(1.0011), shown(0.00521), shown(math.inf)
+    >>> shown(1.0), shown(1.000001), shown(0.00521), shown(math.inf)
     ('1.00', '1.01', '0.00521', '∞')
     """
     if math.isinf(epsilon):
@@ -207,8 +210,11 @@ def shown(epsilon: float) -> str:
     if epsilon == 0:
         return "0"
     places = 2 if epsilon >= 0.1 else 2 - math.floor(math.log10(epsilon))
-    # What the accountants' own tolerance adds is not worth a step of the last digit.
-    return f"{math.ceil(epsilon * (1 - 1e-6) * 10**places) / 10**places:.{places}f}"
+    # In fractions, because a product of floats can itself fall below. What bisection leaves over (a billionth
+    # of ε, a thousandth of the last digit) is not worth a step of that digit.
+    exact = Fraction(epsilon) * 10**places
+    steps = math.ceil(exact - min(exact / 10**9, Fraction(1, 1000)))
+    return f"{steps // 10**places}.{steps % 10**places:0{places}d}"
 
 
 def _digest(content: dict[str, Any]) -> str:

@@ -16,6 +16,9 @@ import numpy.typing as npt
 GUARD = 2.0**-20
 """Share of the clip kept back for rounding."""
 
+LEAST = 2.0**-900
+"""Least squared norm that kernels accept: below it squares have been lost to underflow."""
+
 
 def clip_factor(norm: float, clip: float) -> float:
     """Scale that brings a contribution of this norm within the clip; 0 for a norm that is not finite.
@@ -44,13 +47,29 @@ def clip(vector: npt.ArrayLike, bound: float) -> npt.NDArray[np.float64]:
     array([0., 0.])
     """
     values = np.asarray(vector, dtype=np.float64)
-    largest = float(np.max(np.abs(values), initial=0.0))
-    if not math.isfinite(largest) or largest == 0.0:
+    norm, largest = safe_norm(values)
+    if not math.isfinite(norm) or norm == 0.0:
         return np.zeros_like(values)
-    # Dividing by the largest entry first keeps the norm of huge entries from overflowing.
+    if norm <= bound * (1.0 - GUARD):
+        return values.copy()
+    # Through entries of size one, so that neither huge entries nor tiny clips meet a denormal factor.
     scaled = values / largest
-    factor = clip_factor(largest * float(np.linalg.norm(scaled)), bound)
-    if factor == 0.0:
-        factor = bound * (1.0 - GUARD) / float(np.linalg.norm(scaled))
-        return scaled * factor
-    return values * factor
+    return np.asarray(scaled * (bound * (1.0 - GUARD) / float(np.linalg.norm(scaled))))
+
+
+def safe_norm(values: npt.NDArray[np.floating]) -> tuple[float, float]:
+    """Return the Euclidean norm, and the largest entry, without overflow or underflow on the way.
+
+    Squares of entries below 1e-162 vanish; a norm that forgets them would let a contribution through unclipped.
+
+    >>> safe_norm(np.array([3e-200, 4e-200]))[0] == 5e-200
+    True
+    """
+    largest = float(np.max(np.abs(values), initial=0.0))
+    if not math.isfinite(largest):
+        return math.nan, largest
+    if largest == 0.0:
+        return 0.0, 0.0
+    norm = largest * float(np.linalg.norm(np.asarray(values, dtype=np.float64) / largest))
+    # Beyond the largest float the norm is only needed for being above any clip.
+    return min(norm, float(np.finfo(np.float64).max)), largest

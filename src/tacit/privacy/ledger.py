@@ -16,13 +16,18 @@ pay again, which is sound because nothing of the first attempt ever left: its va
 memory of the trusted process, and :meth:`Run.release` had not returned. A row gets one value, ever.
 (This needs noise that is added inside the trusted process. Where users add the noise and an untrusted
 server sees their messages, a round that is repeated is a new release and must get a row of its own.)
+
+A ledger holds certified runs or uncertified ones, never both: a total of claims and of what is no claim
+would be neither. Uncertified runs have no finite ε, so they stand under no ceiling either.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import math
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -49,13 +54,18 @@ class BudgetExceeded(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """A run as the ledger knows it; ``epsilon`` is None where no ceiling says at which δ."""
+    """A run as the ledger knows it; ``epsilon`` is None where no ceiling says at which δ.
+
+    ``billboard`` is the SHA-256 of what the run made, if that was known when it finished.
+    """
 
     name: str
     state: str
     config: Mapping[str, Any]
     releases: int
     epsilon: float | None
+    certified: bool
+    billboard: str | None
 
 
 class Ledger:
@@ -87,34 +97,49 @@ class Ledger:
             self.close()
             raise LedgerMismatch(f"the ceiling of {path} stands as it was first set: {stored}. Found {ceiling}.")
 
-    def run(self, name: str, *, config: Mapping[str, Any], planned: Sequence[GaussianEvent] = ()) -> Run:
+    def run(
+        self,
+        name: str,
+        *,
+        config: Mapping[str, Any],
+        planned: Sequence[GaussianEvent] = (),
+        certified: bool = True,
+    ) -> Run:
         """Open a run, or resume the unfinished one of the same name and configuration.
 
-        A new run whose plan does not fit under the ceiling is refused before anything is spent.
+        A new run whose plan does not fit under the ceiling is refused before anything is spent. A run that is
+        not ``certified`` (no noise, noise from a seed, sensitivities that do not bound) needs a ledger
+        without a ceiling and without certified runs; a certified one needs a ledger without such runs.
         """
+        if certified and not all(event.private for event in planned):
+            raise LedgerMismatch(f"run {name!r} plans releases without noise. Open it with certified=False.")
         text, plan = canonical_json(config), canonical_json([e.to_dict() for e in planned])
-        fresh = self._file.lock(name)
+        self._file.lock(name)
         try:
             with self._file.transaction():
-                found = self._file.rows("SELECT config, planned, state FROM runs WHERE name = ?", name)
+                query = "SELECT config, planned, certified, state FROM runs WHERE name = ?"
+                found = self._file.rows(query, name)
                 if found:
-                    _check_resumable(name, found[0], text, plan)
+                    _check_resumable(name, found[0], text, plan, certified)
                 else:
+                    self._admit(name, certified)
                     self._afford(planned, f"the plan of run {name!r}")
-                    self._file.change("INSERT INTO runs VALUES (?, ?, ?, 'open')", name, text, plan)
+                    new = (name, text, plan, int(certified))
+                    self._file.change("INSERT INTO runs VALUES (?, ?, ?, ?, 'open', NULL)", *new)
         except BaseException:
-            if fresh:
-                self._file.unlock(name)
+            self._file.unlock(name)
             raise
-        return Run(self, name, json.loads(text), tuple(planned), resumed=bool(found))
+        return Run(self, name, json.loads(text), tuple(planned), certified=certified, resumed=bool(found))
 
     def spent(self, adjacency: Adjacency | None = None, *, delta: float | None = None) -> float:
-        """Return ε of everything ever debited, by default as the ceiling states it."""
+        """Return ε of everything ever debited, by default as the ceiling states it; ∞ if uncertified."""
         if self.ceiling is not None:
             adjacency = self.ceiling.adjacency if adjacency is None else adjacency
             delta = self.ceiling.delta if delta is None else delta
         if delta is None:
             raise ValueError("delta must be given, because this ledger has no ceiling.")
+        if self._file.rows("SELECT 1 FROM releases JOIN runs ON runs.name = run WHERE NOT certified LIMIT 1"):
+            return math.inf
         costs = [release.cost for release in self.releases()]
         return compose(costs, Adjacency(adjacency or Adjacency.ZERO_OUT), delta)
 
@@ -125,11 +150,11 @@ class Ledger:
 
     def runs(self) -> list[RunSummary]:
         """Every run, in the order in which they were opened."""
-        rows = self._file.rows("SELECT name, state, config FROM runs ORDER BY rowid")
+        rows = self._file.rows("SELECT name, state, config, certified, billboard FROM runs ORDER BY rowid")
         return [self._summary(*row) for row in rows]
 
     def close(self) -> None:
-        """Close the file and let other processes resume the runs that are open here."""
+        """Close the file and let others resume the runs that are open here."""
         self._file.close()
 
     def __enter__(self) -> Ledger:
@@ -177,6 +202,21 @@ class Ledger:
                     "while it was drawn; the value drawn here is discarded."
                 )
 
+    def _admit(self, name: str, certified: bool) -> None:
+        """Raise unless a new run is of the kind that this ledger holds."""
+        kind, other = ("certified", "uncertified") if certified else ("uncertified", "certified")
+        mixed = self._file.rows("SELECT name FROM runs WHERE certified <> ? ORDER BY rowid LIMIT 1", int(certified))
+        if mixed:
+            raise LedgerMismatch(
+                f"run {name!r} is {kind} and this ledger holds {other} runs, such as {mixed[0][0]!r}. "
+                "Give it a ledger of its own."
+            )
+        if not certified and self.ceiling is not None and self.ceiling.private:
+            raise LedgerMismatch(
+                f"run {name!r} is uncertified, so its epsilon is infinite, and this ledger has a ceiling of "
+                f"{self.ceiling.epsilon:.6g}. Give it a ledger of its own, without a ceiling."
+            )
+
     def _afford(self, more: Sequence[GaussianEvent], what: str) -> None:
         """Raise unless everything debited and ``more`` together stay under the ceiling."""
         if self.ceiling is None:
@@ -203,12 +243,21 @@ class Ledger:
         if sampled:
             self._affordable = Counter(together)
 
-    def _summary(self, name: str, state: str, config: str) -> RunSummary:
+    def _summary(self, name: str, state: str, config: str, certified: int, billboard: str | None) -> RunSummary:
         costs = [release.cost for release in self.releases(name)]
         epsilon = None
         if self.ceiling is not None:
-            epsilon = compose(costs, self.ceiling.adjacency, self.ceiling.delta)
-        return RunSummary(name=name, state=state, config=json.loads(config), releases=len(costs), epsilon=epsilon)
+            sound = certified or not costs
+            epsilon = compose(costs, self.ceiling.adjacency, self.ceiling.delta) if sound else math.inf
+        return RunSummary(
+            name=name,
+            state=state,
+            config=json.loads(config),
+            releases=len(costs),
+            epsilon=epsilon,
+            certified=bool(certified),
+            billboard=billboard,
+        )
 
     def _catch_up(self) -> None:
         """Count the rows that are new since the last look; old ones never change."""
@@ -228,11 +277,12 @@ class Run:
         config: Mapping[str, Any],
         planned: tuple[GaussianEvent, ...],
         *,
+        certified: bool,
         resumed: bool,
     ) -> None:
-        self.name, self.config, self.resumed = name, config, resumed
+        self.name, self.config, self.certified, self.resumed = name, config, certified, resumed
         self._ledger, self._planned = ledger, planned
-        self._next, self._finished = 0, False
+        self._next, self._state = 0, "open"
 
     @property
     def releases(self) -> list[Release]:
@@ -250,8 +300,7 @@ class Run:
         coordinates: int,
     ) -> NDArray[np.float64]:
         """Debit, draw, publish, return; or return what an earlier attempt published."""
-        if self._finished:
-            raise LedgerMismatch(f"run {self.name!r} is finished; open one of another name.")
+        self._check_open()
         wanted = Release(
             run=self.name,
             index=self._next,
@@ -263,6 +312,11 @@ class Run:
             state="debited",
             attempts=1,
         )
+        if self.certified and not wanted.cost.private:
+            raise LedgerMismatch(
+                f"nothing protects release {name!r} (noise: {noise}), and run {self.name!r} is certified. "
+                "Open it with certified=False, in a ledger of its own."
+            )
         value = self._ledger._debit(wanted)
         if value is None:
             value = _packed(draw())
@@ -270,14 +324,18 @@ class Run:
         self._next += 1
         return _unpacked(value)
 
-    def finish(self) -> None:
+    def finish(self, billboard_sha256: str | None = None) -> None:
         """Close the run for good, after comparing what was released with what was planned.
 
         Call it last, when the result is safe: a finished run cannot be resumed, so its values cannot be
-        read again through it.
+        read again through it. ``billboard_sha256`` writes down which result that is; without it no
+        certificate can be verified against this run.
         """
-        if self._finished:
+        if billboard_sha256 is not None and not re.fullmatch("[0-9a-f]{64}", billboard_sha256):
+            raise ValueError(f"billboard_sha256 must be 64 hexadecimal digits. Found {billboard_sha256!r}.")
+        if self._state == "finished" and billboard_sha256 is None:
             return
+        self._check_open()
         rows = self.releases
         unpublished = [row.name for row in rows if row.state != "published"]
         if unpublished or len(rows) != self._next:
@@ -291,14 +349,28 @@ class Run:
                 f"Found {len(rows)}, or other ratios of noise to sensitivity."
             )
         with self._ledger._file.transaction():
-            self._ledger._file.change("UPDATE runs SET state = 'finished' WHERE name = ?", self.name)
-        self._finished = True
+            self._ledger._file.change(
+                "UPDATE runs SET state = 'finished', billboard = ? WHERE name = ?", billboard_sha256, self.name
+            )
+        self._state = "finished"
         self._ledger._file.unlock(self.name)
 
+    def abandon(self) -> None:
+        """Give the run up here, so that it can be opened again; what it published stays published."""
+        if self._state == "open":
+            self._state = "abandoned"
+            self._ledger._file.unlock(self.name)
 
-def _check_resumable(name: str, found: Sequence[str], config: str, plan: str) -> None:
+    def _check_open(self) -> None:
+        if self._state == "finished":
+            raise LedgerMismatch(f"run {self.name!r} is finished; open one of another name.")
+        if self._state == "abandoned":
+            raise LedgerMismatch(f"run {self.name!r} was abandoned here; open it again to go on with it.")
+
+
+def _check_resumable(name: str, found: Sequence[Any], config: str, plan: str, certified: bool) -> None:
     """Raise unless the run written as ``found`` is open and the one that is asked for."""
-    stored_config, stored_plan, state = found
+    stored_config, stored_plan, stored_certified, state = found
     if state == "finished":
         raise LedgerMismatch(f"run {name!r} is finished. Choose another name for a new run.")
     if stored_config != config:
@@ -310,6 +382,8 @@ def _check_resumable(name: str, found: Sequence[str], config: str, plan: str) ->
         )
     if stored_plan != plan:
         raise LedgerMismatch(f"run {name!r} was begun with another plan of releases.")
+    if bool(stored_certified) != certified:
+        raise LedgerMismatch(f"run {name!r} was begun with certified={bool(stored_certified)}. Found {certified}.")
 
 
 def _entry(config: Mapping[str, Any], key: str) -> str:

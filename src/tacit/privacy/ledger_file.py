@@ -1,14 +1,16 @@
 """A SQLite file that can only grow: what the ledger is written on.
 
-The idea. Three properties are kept by the file itself, so that no caller has to be trusted with them:
+The idea. Four properties are kept by the file itself, so that no caller has to be trusted with them:
 
 * *append-only*: triggers forbid to remove anything and to change anything but the two steps in a row's
-  life, ``debited`` → ``debited`` (one more attempt) and ``debited`` → ``published``;
+  life, ``debited`` → ``debited`` (one more attempt) and ``debited`` → ``published``, and the one in a
+  run's, ``open`` → ``finished``, which writes down what the run made (the billboard's hash);
+* *of one kind*: runs that are certified and runs that are not never share a file;
 * *durable*: write-ahead log with ``synchronous=FULL``, so a commit is on disk before it returns. (A
   rollback journal with FULL is not enough: its commit is the deletion of the journal file, and a power
   cut can bring that file back, which would undo a debit whose value is already out.);
 * *one writer*: every write begins with ``BEGIN IMMEDIATE``, so a balance that is read and then debited
-  cannot be spent twice; and each run is locked by the process that writes it. The kernel drops the
+  cannot be spent twice; and each run is locked by the ledger that writes it. The kernel drops the
   lock of a process that dies.
 """
 
@@ -26,7 +28,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-_APPLICATION, _VERSION = 0x54414349, 1
+_APPLICATION, _VERSION = 0x54414349, 2
 _BUSY_SECONDS = 30.0
 
 _TABLES = f"""
@@ -34,7 +36,8 @@ PRAGMA application_id = {_APPLICATION};
 PRAGMA user_version = {_VERSION};
 CREATE TABLE ceiling (budget TEXT NOT NULL);
 CREATE TABLE runs (
-    name TEXT PRIMARY KEY, config TEXT NOT NULL, planned TEXT NOT NULL, state TEXT NOT NULL);
+    name TEXT PRIMARY KEY, config TEXT NOT NULL, planned TEXT NOT NULL,
+    certified INTEGER NOT NULL CHECK (certified IN (0, 1)), state TEXT NOT NULL, billboard TEXT);
 CREATE TABLE releases (
     seq INTEGER PRIMARY KEY AUTOINCREMENT CHECK (seq > 0),
     run TEXT NOT NULL REFERENCES runs (name), idx INTEGER NOT NULL, name TEXT NOT NULL,
@@ -52,14 +55,20 @@ _FORBIDDEN = (
     (
         "INSERT",
         "runs",
-        "NEW.state <> 'open' OR EXISTS (SELECT 1 FROM runs WHERE name = NEW.name)",
+        "NEW.state <> 'open' OR NEW.billboard IS NOT NULL OR EXISTS (SELECT 1 FROM runs WHERE name = NEW.name)",
         "a run is appended once, as open",
+    ),
+    (
+        "INSERT",
+        "runs",
+        "EXISTS (SELECT 1 FROM runs WHERE certified <> NEW.certified)",
+        "certified and uncertified runs do not share a ledger",
     ),
     (
         "UPDATE",
         "runs",
         "NOT (OLD.state = 'open' AND NEW.state = 'finished' AND NEW.name = OLD.name"
-        " AND NEW.config = OLD.config AND NEW.planned = OLD.planned)",
+        " AND NEW.config = OLD.config AND NEW.planned = OLD.planned AND NEW.certified = OLD.certified)",
         "a run can only be finished",
     ),
     ("DELETE", "releases", "1", "a ledger is append-only"),
@@ -90,7 +99,7 @@ class LedgerMismatch(RuntimeError):
 
 
 class RunInUse(RuntimeError):
-    """Another process is writing this run."""
+    """A run is being written already, here or by another process."""
 
 
 class LedgerFile:
@@ -103,7 +112,7 @@ class LedgerFile:
         self.path = None if path is None else Path(path)
         self._guard = threading.RLock()
         self._process = os.getpid()
-        self._locks: dict[str, int] = {}
+        self._locks: dict[str, int | None] = {}  # None in memory: nobody else can reach it
         if self.path is None:
             self._db = _connect(":memory:")
             _initialise(self._db, ceiling)
@@ -137,10 +146,38 @@ class LedgerFile:
                     self._db.execute("ROLLBACK")
                 raise
 
-    def lock(self, run: str) -> bool:
-        """Make this the only process that writes ``run``; False if it already was."""
-        if self.path is None or run in self._locks:
-            return False
+    def lock(self, run: str) -> None:
+        """Make the caller the only one that writes ``run``, or raise :class:`RunInUse`."""
+        self._check_process()
+        with self._guard:
+            if run in self._locks:
+                raise RunInUse(
+                    f"run {run!r} is open in this process already; finish or abandon it, or choose another name."
+                )
+            self._locks[run] = None if self.path is None else self._lock_sidecar(run)
+
+    def unlock(self, run: str) -> None:
+        """Let others write ``run``."""
+        handle = self._locks.pop(run, None)
+        if handle is not None:
+            with suppress(FileNotFoundError):
+                self._sidecar(run).unlink()  # while the lock is held: nobody else can hold it
+            os.close(handle)
+
+    def close(self) -> None:
+        """Release every lock and close the file."""
+        for run in list(self._locks):
+            self.unlock(run)
+        self._db.close()
+
+    def forget_locks(self) -> None:
+        """Drop the inherited handles in a forked child, so that they do not outlive the owner."""
+        for handle in self._locks.values():
+            if handle is not None:
+                os.close(handle)
+        self._locks.clear()
+
+    def _lock_sidecar(self, run: str) -> int:
         import fcntl  # here, so that in-memory ledgers work where there is no such module
 
         sidecar = self._sidecar(run)
@@ -160,28 +197,7 @@ class LedgerFile:
             os.close(handle)  # its owner removed it between open and flock
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-        self._locks[run] = handle
-        return True
-
-    def unlock(self, run: str) -> None:
-        """Let others write ``run``."""
-        handle = self._locks.pop(run, None)
-        if handle is not None:
-            with suppress(FileNotFoundError):
-                self._sidecar(run).unlink()  # while the lock is held: nobody else can hold it
-            os.close(handle)
-
-    def close(self) -> None:
-        """Release every lock and close the file."""
-        for run in list(self._locks):
-            self.unlock(run)
-        self._db.close()
-
-    def forget_locks(self) -> None:
-        """Drop the inherited handles in a forked child, so that they do not outlive the owner."""
-        for handle in self._locks.values():
-            os.close(handle)
-        self._locks.clear()
+        return handle
 
     def _sidecar(self, run: str) -> Path:
         digest = hashlib.sha256(run.encode()).hexdigest()[:16]

@@ -4,8 +4,9 @@ A sum is brought to a grid of spacing γ (a power of two) as integers, and integ
 low-order floating-point bit of a private sum survives. Two modes:
 
 * ``exact``: discrete Gaussian noise from OpenDP's exact rational sampler, operating-system entropy.
-* ``float``: the normal quantile function applied to 63 operating-system random bits a coordinate, rounded
-  to the grid. Fast; exact only as far as float64 is. The certificate says which was used.
+* ``float``: the normal quantile function applied to 127 operating-system random bits a coordinate, and the noisy
+  sum rounded to cells of σ/2²⁰. Fast; the probability of a cell is right to about 2⁻³³ of itself out to 12 σ (float64's
+  own resolution), which is not charged. The certificate says which mode was used.
 
 Why discrete noise may be accounted as Gaussian. Let s = σ/γ. The ideal Gaussian added to a grid point and
 rounded back to the grid is post-processing of the Gaussian mechanism, hence exactly μ-GDP; it gives the
@@ -87,6 +88,9 @@ def add_noise(
         noisy = _discrete_gaussian(total, sigma / grid)
     elif mode == "float":
         noisy = total + np.rint(_system_normal(total.size) * (sigma / grid)).astype(np.int64)
+        # Coarser cells after the noise (post-processing): in finer ones some values far out could not be drawn at all.
+        cell = max(grid, 2.0 ** math.floor(math.log2(sigma) - 20))
+        return np.asarray(np.rint(noisy * (grid / cell)) * cell, dtype=np.float64)
     else:
         if generator is None:
             raise ValueError("mode 'seeded' needs a generator.")
@@ -120,8 +124,8 @@ def _system_normal(size: int) -> npt.NDArray[np.float64]:
     """Draw standard normals straight from the operating system: no generator, nothing to seed or to leak."""
     from scipy.special import ndtri
 
-    bits = np.frombuffer(os.urandom(8 * size), dtype=np.uint64)
-    sign = np.where(bits & np.uint64(1), 1.0, -1.0)
-    # The upper tail is read as the lower one, where float64 resolves probabilities down to 2^-64.
-    tail = ((bits >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-64
+    bits = np.frombuffer(os.urandom(16 * size), dtype=np.uint64).reshape(2, size)
+    sign = np.where(bits[0] & np.uint64(1), 1.0, -1.0)
+    # The upper tail is read as the lower one, where float64 resolves probabilities down to 2^-128.
+    tail = (bits[0] >> np.uint64(1)).astype(np.float64) * 2.0**-64 + (bits[1].astype(np.float64) + 0.5) * 2.0**-128
     return np.asarray(sign * ndtri(tail), dtype=np.float64)

@@ -6,8 +6,9 @@ and the parts are held against each other. Nothing here uses the accountant or t
 certificate, so a mistake there does not repeat itself here.
 
 What this cannot see: whether the releases listed are all there were (give the ledger), whether they made
-this model (give the billboard), and whether the sensitivities bound what users sent (tests and audits
-do that). Somebody who rewrites every number consistently writes another certificate, not a forged one.
+this model (give the billboard and the ledger, which says what its run made), and whether the sensitivities
+bound what users sent (tests and audits do that). Without a ledger, somebody who rewrites every number
+consistently writes another certificate, not a forged one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -59,8 +61,17 @@ class Verdict:
         return "\n".join(f"{'ok    ' if c.ok else 'FAILED'} {c.name}: {c.message}" for c in self.checks)
 
 
-def verify(certificate_json: str, *, billboard: bytes | None = None, ledger: Ledger | None = None) -> Verdict:
-    """Check a certificate's text and, where given, that it belongs to a billboard and to a ledger."""
+def verify(
+    certificate_json: str,
+    *,
+    billboard: bytes | None = None,
+    ledger: Ledger | None = None,
+    allow_uncertified: bool = False,
+) -> Verdict:
+    """Check a certificate's text and, where given, that it belongs to a billboard and to a ledger.
+
+    A certificate that says of itself that it is none passes only if uncertified models are allowed.
+    """
     try:
         data = _read(certificate_json)
     except (ValueError, RecursionError) as error:
@@ -69,11 +80,12 @@ def verify(certificate_json: str, *, billboard: bytes | None = None, ledger: Led
     checks.append(_digest_matches(data))
     checks += _releases_hold(data["releases"], data["budget"]["unit"])
     checks.append(_marked_properly(data))
+    checks.append(_certified(data, allow_uncertified))
     checks += _claims_follow(data)
     if billboard is not None:
         checks.append(_same("billboard", data["billboard_sha256"], hashlib.sha256(billboard).hexdigest()))
     if ledger is not None:
-        checks.append(_ledger_agrees(data["releases"], ledger))
+        checks += _ledger_agrees(data, ledger)
     return Verdict(tuple(checks))
 
 
@@ -85,6 +97,8 @@ def _digest_matches(data: Mapping[str, Any]) -> Check:
 
 def _releases_hold(releases: list[dict[str, Any]], unit: str) -> Iterable[Check]:
     """Look at each release by itself, and at gaps between them."""
+    nothing = "none: a model that released nothing has nothing to certify"
+    yield Check("releases", bool(releases), f"{len(releases)}" if releases else nothing)
     expected: Counter[str] = Counter()
     faults: dict[str, list[str]] = {name: [] for name in ("published", "order", "sensitivity", "unit", "slack")}
     for release in releases:
@@ -130,6 +144,13 @@ def _marked_properly(data: Mapping[str, Any]) -> Check:
     return Check("marking", not problems, "; ".join(problems) or f"mode {data['mode']}")
 
 
+def _certified(data: Mapping[str, Any], allow_uncertified: bool) -> Check:
+    if data["certified"] and data["mode"] == "certified":
+        return Check("certified", True, "the certificate makes a claim")
+    reasons = "; ".join(data["reasons"]) or "epsilon is infinite"
+    return Check("certified", allow_uncertified, f"not certified{' (allowed)' * allow_uncertified}: {reasons}")
+
+
 def _claims_follow(data: Mapping[str, Any]) -> Iterable[Check]:
     """Compare the three numbers, the budget and, within its range, a numeric composition."""
     budget, releases = data["budget"], data["releases"]
@@ -151,15 +172,39 @@ def _claims_follow(data: Mapping[str, Any]) -> Iterable[Check]:
             yield _close(f"numeric_{SENSITIVITY[adjacency]}", value, numeric, _CROSS_TOLERANCE)
 
 
-def _ledger_agrees(releases: list[dict[str, Any]], ledger: Ledger) -> Check:
-    runs = sorted({release["run"] for release in releases})
-    rows = [_writable(row.to_dict()) for run in runs for row in ledger.releases(run)]
-    claimed = [_writable(release) for run in runs for release in releases if release["run"] == run]
-    return Check(
-        "ledger",
-        rows == claimed,
-        f"{len(rows)} rows of run {', '.join(runs)}; {len(claimed)} releases claimed",
+def _ledger_agrees(data: Mapping[str, Any], ledger: Ledger) -> Iterable[Check]:
+    """Hold a certificate against the one run it comes from: its end, its rows, and what it made."""
+    runs = ledger.runs()
+    names = sorted({release["run"] for release in data["releases"]})
+    run = next((run for run in runs if [run.name] == names), None)
+    problems = []
+    if run is None:
+        problems.append(f"the releases must come from one run of the ledger, found {names}")
+    elif run.state != "finished":
+        problems.append(f"run {run.name!r} is {run.state}, not finished")
+    if run is not None and run.certified != (data["mode"] == "certified"):
+        problems.append(f"mode {data['mode']!r} of a run that the ledger has with certified={run.certified}")
+    yield Check("run", not problems, "; ".join(problems) or f"{names[0]!r}, finished")
+    rows = [] if run is None else [row.to_dict() for row in ledger.releases(run.name)]
+    agree = bool(rows) and _writable(rows) == _writable(data["releases"])
+    yield Check("ledger", agree, f"{len(rows)} rows in the ledger, {len(data['releases'])} releases claimed")
+    made, claimed = None if run is None else run.billboard, data["billboard_sha256"]
+    yield Check(
+        "ledger_billboard",
+        made is not None and made == claimed,
+        f"claimed sha256 {claimed}, the ledger has {made or 'none: the run was finished without a saved model'}",
     )
+    yield _total(data, rows, ledger, sound=all(run.certified for run in runs))
+
+
+def _total(data: Mapping[str, Any], rows: list[dict[str, Any]], ledger: Ledger, *, sound: bool) -> Check:
+    """Say what everybody in this ledger has spent together, which is what a user in it has lost."""
+    budget, everything = data["budget"], [row.to_dict() for row in ledger.releases()]
+    mine, total = (
+        epsilon_of(part, budget["adjacency"], budget["delta"]) if sound else math.inf for part in (rows, everything)
+    )
+    where = f"{budget['adjacency']}, delta = {budget['delta']:g}"
+    return Check("ledger_total", True, f"this run {mine:.6g} of the ledger's total {total:.6g} ({where})")
 
 
 def _same(name: str, claimed: str | None, found: str) -> Check:
@@ -222,8 +267,13 @@ class _Leaf:
     infinite: bool = False
 
 
+def _finite(value: Any) -> bool:
+    """Whether a value is a number that fits a float: JSON has 1e999, and whole numbers of any length."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
 def _number(meaning: str, holds: Callable[[float], bool], *, infinite: bool = False) -> _Leaf:
-    return _Leaf(f"a {meaning} number", lambda v: type(v) in (int, float) and holds(v), infinite)
+    return _Leaf(f"a {meaning} finite number", lambda v: _finite(v) and holds(v), infinite)
 
 
 def _among(*choices: str) -> _Leaf:
@@ -231,7 +281,7 @@ def _among(*choices: str) -> _Leaf:
 
 
 def _count(least: int) -> _Leaf:
-    return _Leaf(f"a whole number from {least}", lambda v: type(v) is int and v >= least)
+    return _Leaf(f"a whole number from {least}, below 2^63", lambda v: type(v) is int and least <= v < 2**63)
 
 
 _TEXT = _Leaf("a string", lambda v: isinstance(v, str))
@@ -272,7 +322,7 @@ _CERTIFICATE = {
     "n_users": _count(1),
     "trust": _TEXT,
     "reasons": [_TEXT],
-    "nominal_epsilon": _Leaf("null or a not negative number", lambda v: v is None or _CLAIM.holds(v), True),
+    "nominal_epsilon": _Leaf("null or a not negative finite number", lambda v: v is None or _CLAIM.holds(v), True),
     "not_covered": [_TEXT],
     "notes": [_TEXT],
     "billboard_sha256": _Leaf("null or a string", lambda v: v is None or isinstance(v, str)),

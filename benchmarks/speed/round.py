@@ -1,0 +1,105 @@
+"""One Private FedRep round against just reading the data once from memory, in the same run, on all cores.
+
+``python -m benchmarks.speed.round`` (under a minute; ``--quick`` for a smoke test). Ratios, because times belong to a
+machine; the reading
+itself moves by tens of percent between runs on a shared machine, so both are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from benchmarks.tables import keep, table
+from tacit.algorithms.fedrep import BasisStep
+from tacit.algorithms.whitening import Whitening
+from tacit.cohort import Cohort
+from tacit.federation.local import LocalFederation
+from tacit.linalg import orthonormal
+from tacit.privacy.ledger import Ledger
+
+CASES = ((100_000, 64, 4), (100_000, 128, 8))
+REPEATS = 11
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a small problem, nothing is kept")
+    quick = parser.parse_args().quick
+    rows, data = [], []
+    for n, d, k in ((2_000, 16, 2),) if quick else CASES:
+        found = race(n, d, k)
+        data.append(found)
+        rows.append(
+            [
+                f"{n:,} users, 5 to 40 rows, d = {d}, k = {k}, float32",
+                f"{found['megabytes']:.0f} MB",
+                f"{1e3 * found['read']:.1f} ms",
+                f"{1e3 * found['round']:.1f} ms",
+                f"{found['round'] / found['read']:.2f}×",
+                f"{100 * found['extra'] / found['megabytes']:.1f} %",
+            ]
+        )
+    header = ["one round", "data", "reading it once", "the round", "ratio", "extra memory"]
+    keep("speed_round", {"cases": data}, table(header, rows), quick=quick)
+
+
+def race(n: int, d: int, k: int) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    offsets = np.concatenate([[0], np.cumsum(rng.integers(5, 41, n))])
+    X = rng.standard_normal((int(offsets[-1]), d), dtype=np.float32)
+    y = rng.standard_normal(int(offsets[-1]), dtype=np.float32)
+    federation = LocalFederation(Cohort.from_offsets(X, y, offsets), Ledger().run("race", config={}))
+    query = BasisStep(orthonormal(rng.normal(size=(d, k)))[0], np.eye(k), 0.5, Whitening.identity(d))
+    cores = len(os.sched_getaffinity(0))
+    parts = np.array_split(X.ravel(), cores)
+    federation._exact_sum(query, 1.0, 2.0**-40)
+    _read(parts[0][:16])
+    before = _peak_megabytes()
+    federation._exact_sum(query, 1.0, 2.0**-40)
+    extra = _peak_megabytes() - before
+    reading, rounds = [], []
+    with ThreadPoolExecutor(cores) as pool:
+        for _ in range(REPEATS):
+            start = time.perf_counter()
+            list(pool.map(_read, parts))
+            reading.append(time.perf_counter() - start)
+            start = time.perf_counter()
+            federation._exact_sum(query, 1.0, 2.0**-40)
+            rounds.append(time.perf_counter() - start)
+    return {
+        "users": n,
+        "features": d,
+        "rank": k,
+        "megabytes": X.nbytes / 1e6,
+        "read": float(np.median(reading)),
+        "round": float(np.median(rounds)),
+        "best_read": min(reading),
+        "best_round": min(rounds),
+        "extra": extra,
+        "cores": cores,
+    }
+
+
+def _peak_megabytes() -> float:
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+
+@njit(nogil=True, cache=True, fastmath=True)
+def _read(values):  # type: ignore[no-untyped-def]  # pragma: no cover
+    total = values.dtype.type(0)
+    for i in range(values.size):
+        total += values[i]
+    return total
+
+
+if __name__ == "__main__":
+    main()
