@@ -13,13 +13,14 @@ ROOT = Path(__file__).parents[1]
 
 
 def run(*words: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    # Both, so that what runs is this tree also where another one is installed.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
     done = subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["papers.private_fedrep", "families", "speed.round"])
+@pytest.mark.parametrize("name", ["papers.private_fedrep", "papers.fedpower", "families", "speed.round", "speed.gram"])
 def test_every_benchmark_runs(name: str) -> None:
     assert "|---|" in run("-m", f"benchmarks.{name}", "--quick")
 

@@ -67,12 +67,11 @@ def best_clip(histogram: Array, sigma: float, noise: float, fallback: float) -> 
     >>> round(best_clip(counts, 0.0, 0.0, 1.0), 2), round(best_clip(counts, 0.0, 100.0, 1.0), 2)
     (1.41, 1.09)
     """
-    edges = bin_edges(_PER_OCTAVE)
-    kept = np.where(histogram > 3.5 * sigma, histogram, 0.0)
+    kept, edges, per_octave = _readable(histogram, sigma)
     if not kept.any():
         return fallback
     if sigma > 0:
-        width = 8 * _PER_OCTAVE
+        width = max(1, round(8 * per_octave))
         first = int(np.argmax(np.convolve(kept, np.ones(width), mode="valid")))
         kept[:first], kept[first + width :] = 0.0, 0.0
     used = np.flatnonzero(kept)
@@ -80,3 +79,15 @@ def best_clip(histogram: Array, sigma: float, noise: float, fallback: float) -> 
     candidates = edges[max(low, used[0]) + 1 : used[-1] + 2]
     lost = [float(np.sum(kept[used] * np.maximum(edges[used + 1] - c, 0.0))) for c in candidates]
     return float(candidates[int(np.argmin(noise * candidates + _HARM * np.array(lost)))])
+
+
+def _readable(histogram: Array, sigma: float) -> tuple[Array, Array, float]:
+    """Drop bins that noise alone could fill, after joining neighbours as far as few units make necessary."""
+    best: tuple[Array, Array, float] | None = None
+    for joined in (16, 8, 4, 2, 1):
+        counts = histogram.reshape(-1, joined).sum(axis=1)
+        kept = np.where(counts > 3.5 * sigma * math.sqrt(joined), counts, 0.0)
+        if best is None or kept.sum() > 0.8 * best[0].sum():
+            best = kept, bin_edges(_PER_OCTAVE)[::joined], _PER_OCTAVE / joined
+    assert best is not None
+    return best
