@@ -39,6 +39,7 @@ class LocalFederation(Federation):
         self._cohort = cohort
         self._threads = threads or len(os.sched_getaffinity(0))
         self._libraries = ThreadpoolController()
+        self._pool: ThreadPoolExecutor | None = None
 
     @property
     def n_users(self) -> int:
@@ -92,8 +93,10 @@ class LocalFederation(Federation):
             with self._one_blas_thread():
                 yield from map(one, starts)
             return
-        with self._one_blas_thread(), ThreadPoolExecutor(self._threads) as pool:
-            yield from pool.map(one, starts)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads)
+        with self._one_blas_thread():
+            yield from self._pool.map(one, starts)
 
     def _one_blas_thread(self) -> AbstractContextManager[object]:
         """Keep BLAS from starting threads of its own inside ours: nested pools collapse by 4-60×."""
