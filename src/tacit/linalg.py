@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -44,8 +45,7 @@ def pack_symmetric(matrix: npt.NDArray[np.floating]) -> Array:
     >>> pack_symmetric(np.array([[1.0, 2.0], [2.0, 3.0]])).round(3)
     array([1.   , 2.828, 3.   ])
     """
-    upper = np.triu_indices(matrix.shape[0])
-    weights = np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
+    upper, weights = _upper(matrix.shape[0])
     packed: Array = matrix[upper].astype(np.float64) * weights
     return packed
 
@@ -57,11 +57,17 @@ def unpack_symmetric(vector: npt.NDArray[np.floating], size: int) -> Array:
     array([[1., 0.],
            [0., 1.]])
     """
-    upper = np.triu_indices(size)
-    weights = np.where(upper[0] == upper[1], 1.0, math.sqrt(0.5))
+    upper, weights = _upper(size)
     matrix = np.zeros((size, size))
-    matrix[upper] = vector * weights
+    matrix[upper] = vector / weights
     return matrix + np.triu(matrix, 1).T
+
+
+@lru_cache(maxsize=4)
+def _upper(size: int) -> tuple[tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]], Array]:
+    """Where the upper triangle is, and √2 off its diagonal: more work to find than to use."""
+    upper = np.triu_indices(size)
+    return upper, np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
 
 
 def denoise_spectrum(values: Array, level: float) -> Array:
