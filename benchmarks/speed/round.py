@@ -53,9 +53,12 @@ def main() -> None:
 def race(n: int, d: int, k: int) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     offsets = np.concatenate([[0], np.cumsum(rng.integers(5, 41, n))])
-    X = rng.standard_normal((int(offsets[-1]), d), dtype=np.float32)
-    y = rng.standard_normal(int(offsets[-1]), dtype=np.float32)
-    federation = LocalFederation(Cohort.from_offsets(X, y, offsets), Ledger().run("race", config={}))
+    users = np.repeat(rng.permutation(n), np.diff(offsets))
+    X = rng.standard_normal((len(users), d), dtype=np.float32)
+    y = rng.standard_normal(len(users), dtype=np.float32)
+    cohort = Cohort.from_arrays(X, y, users)
+    X = cohort.X
+    federation = LocalFederation(cohort, Ledger().run("race", config={}))
     query = BasisStep(orthonormal(rng.normal(size=(d, k)))[0], np.eye(k), 0.5, Whitening.identity(d))
     cores = len(os.sched_getaffinity(0))
     parts = np.array_split(X.ravel(), cores)

@@ -20,7 +20,17 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from tacit.cells import Array, DataError, float_type
 from tacit.ids import Directory, Positions, check_users, factor, id_array, plain, stable_order
-from tacit.ingest import check_new, check_shape, choose_columns, matrix, new_folder, new_map, scatter, vector
+from tacit.ingest import (
+    aligned_empty,
+    check_new,
+    check_shape,
+    choose_columns,
+    matrix,
+    new_folder,
+    new_map,
+    scatter,
+    vector,
+)
 from tacit.ingest import count_users as _count_users
 from tacit.tables import open_table
 
@@ -102,7 +112,8 @@ class Cohort:
         check_users(len(ids), int((codes < 0).sum()), "users")
         if not (codes[1:] >= codes[:-1]).all():
             order = stable_order(codes)
-            X, y = X[order], None if y is None else y[order]
+            X = np.take(X, order, axis=0, out=aligned_empty(X.shape, X.dtype), mode="clip")
+            y = None if y is None else y[order]
         return cls(X, y, _offsets(np.bincount(codes)), ids, names, target_name)
 
     @classmethod
@@ -167,7 +178,7 @@ class Cohort:
         offsets = _offsets(counts)
         shape = (int(offsets[-1]), len(names))
         if folder is None:
-            X, y = np.empty(shape, kind), None if target is None else np.empty(shape[0], kind)
+            X, y = aligned_empty(shape, kind), None if target is None else np.empty(shape[0], kind)
             scatter(source, user, names, target, users, offsets, X, y)
             return cls(X, y, offsets, users, names, target)
         with new_folder(Path(folder)) as place:

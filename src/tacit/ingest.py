@@ -93,6 +93,14 @@ def choose_columns(source: Source, user: str, target: str | None, features: Iter
     return chosen
 
 
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Return room that starts on a cache line; NumPy's own starts beside one, and every wide load straddles two."""
+    size = int(np.prod(shape)) * dtype.itemsize
+    room = np.empty(size + 64, dtype=np.uint8)
+    start = -room.ctypes.data % 64
+    return room[start : start + size].view(dtype).reshape(shape)
+
+
 def read_columns(table: Any, columns: Sequence[str], user: str | None) -> tuple[Array, Array | None]:
     """Read columns of finite numbers, rows in the table's order, and the ids next to them if there is a user column."""
     source = open_table(table, user)

@@ -64,7 +64,7 @@ def unpack_symmetric(vector: npt.NDArray[np.floating], size: int) -> Array:
     return matrix + np.triu(matrix, 1).T
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=4)
 def _upper(size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Flat positions of the upper triangle, and which of them lie off the diagonal."""
     rows, columns = np.triu_indices(size)
