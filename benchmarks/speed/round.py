@@ -25,7 +25,7 @@ from tacit.linalg import orthonormal
 from tacit.privacy.ledger import Ledger
 
 CASES = ((100_000, 64, 4), (100_000, 128, 8))
-REPEATS = 11
+REPEATS = 25
 
 
 def main() -> None:

@@ -68,7 +68,7 @@ class LocalFederation(Federation):
         total = np.zeros(query.coordinates, dtype=np.int64)
         # Between calls threads hand the interpreter's lock to each other, which costs as much as a hundred users; so
         # many blocks go into one call, where their sums together are small.
-        together = 8 if query.coordinates <= 10_000 else 1
+        together = 32 if query.coordinates <= 10_000 else 1
         for part in self._blocks(several, query.unit, together):
             total += part
         return total
@@ -86,14 +86,11 @@ class LocalFederation(Federation):
         """Run ``work`` on every block of users (or rows), up to ``together`` blocks of users in one call."""
         cohort = self._cohort
         y = cohort.y if cohort.y is not None else np.zeros(cohort.n_rows, dtype=cohort.dtype)
-        size, units = ROW_BLOCK, cohort.n_rows
-        if unit is Unit.USER:
-            # Enough calls for every thread to have several, so that they finish at about the same time.
-            units = cohort.n_users
-            size = BLOCK * max(1, min(together, units // (BLOCK * 4 * self._threads)))
+        size, units = (BLOCK, cohort.n_users) if unit is Unit.USER else (ROW_BLOCK, cohort.n_rows)
+        spans = list(_spans(units, size, 2 * self._threads, together if unit is Unit.USER else 1))
 
-        def one(start: int) -> T:
-            stop = min(start + size, units)
+        def one(span: tuple[int, int]) -> T:
+            start, stop = span
             if unit is Unit.USER:
                 bounds = cohort.offsets[start : stop + 1]
                 rows = slice(int(bounds[0]), int(bounds[-1]))
@@ -103,20 +100,29 @@ class LocalFederation(Federation):
             with np.errstate(all="ignore"):
                 return work(np.asarray(cohort.X[rows]), np.asarray(y[rows]), bounds - bounds[0])
 
-        starts = range(0, units, size)
-        if self._threads == 1 or len(starts) == 1:
+        if self._threads == 1 or len(spans) == 1:
             with self._one_blas_thread():
-                yield from map(one, starts)
+                yield from map(one, spans)
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads)
         with self._one_blas_thread():
-            yield from self._pool.map(one, starts)
+            yield from self._pool.map(one, spans)
 
     def _one_blas_thread(self) -> AbstractContextManager[object]:
         """Keep BLAS from starting threads of its own inside ours: nested pools collapse by 4-60×."""
         limited: AbstractContextManager[object] = self._libraries.limit(limits=1, user_api="blas")
         return limited
+
+
+def _spans(units: int, size: int, share: int, most: int) -> Iterator[tuple[int, int]]:
+    """Cut units into spans of whole blocks: long at first, short at the end, so that threads finish together."""
+    start = 0
+    while start < units:
+        left = -(-(units - start) // size)
+        stop = min(units, start + size * max(1, min(most, left // share)))
+        yield start, stop
+        start = stop
 
 
 def _without_the_cause(
