@@ -31,7 +31,7 @@ def filled(text: str) -> str:
 if __name__ == "__main__":
     current = README.read_text(encoding="utf-8")
     if "--check" in sys.argv:
-        sys.exit(
-            "README.md differs from benchmarks/results: run python -m benchmarks.readme" * (filled(current) != current)
-        )
+        if filled(current) != current:
+            sys.exit("README.md differs from benchmarks/results. Run python -m benchmarks.readme.")
+        sys.exit(0)
     README.write_text(filled(current), encoding="utf-8")

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from tacit.algorithms.whitening import Whitening, user_chunks
+from tacit.algorithms.whitening import Whitening, gram_lower, user_chunks
 from tacit.compiled import center_rows, cholesky_solve
 from tacit.federation.base import Array, Query, Rows
 from tacit.linalg import pack_symmetric, unpack_symmetric
@@ -116,12 +116,8 @@ def _directions(X, y, offsets, centered, length, out):  # type: ignore[no-untype
         A = np.empty((size, size))
         b = np.zeros(size)
         if m <= d:
+            gram_lower(X, first, last, A)
             for j in range(m):
-                for p in range(j + 1):
-                    dot = 0.0
-                    for a in range(d):
-                        dot += X[first + j, a] * X[first + p, a]
-                    A[j, p] = dot
                 b[j] = y[first + j] - mean
         else:
             A[:] = 0.0

@@ -143,6 +143,31 @@ def _whiten_rows(X, scale, directions, gains, out):  # type: ignore[no-untyped-d
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
+def gram_lower(X, first, last, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write inner products of rows first..last to the lower triangle, four at a time: a row is loaded once for four."""
+    d = X.shape[1]
+    for j in range(last - first):
+        row = first + j
+        p = 0
+        while p + 3 <= j:
+            s0 = s1 = s2 = s3 = 0.0
+            for a in range(d):
+                value = X[row, a]
+                s0 += value * X[first + p, a]
+                s1 += value * X[first + p + 1, a]
+                s2 += value * X[first + p + 2, a]
+                s3 += value * X[first + p + 3, a]
+            out[j, p], out[j, p + 1], out[j, p + 2], out[j, p + 3] = s0, s1, s2, s3
+            p += 4
+        while p <= j:
+            s0 = 0.0
+            for a in range(d):
+                s0 += X[row, a] * X[first + p, a]
+            out[j, p] = s0
+            p += 1
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 def _unit_moment_rows(X, offsets, centered, weight, out):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Scale each user's rows so that the user's second moment has Frobenius norm ``weight`` (or is zero)."""
     d = X.shape[1]
@@ -156,12 +181,12 @@ def _unit_moment_rows(X, offsets, centered, weight, out):  # type: ignore[no-unt
                     out[j, a] = X[j, a]
         squared = 0.0
         if last - first <= d:
-            for j in range(first, last):
-                for p in range(first, j + 1):
-                    dot = 0.0
-                    for a in range(d):
-                        dot += out[j, a] * out[p, a]
-                    squared += dot * dot if p == j else 2.0 * dot * dot
+            gram = np.empty((last - first, last - first))
+            gram_lower(out, first, last, gram)
+            for j in range(last - first):
+                for p in range(j):
+                    squared += 2.0 * gram[j, p] * gram[j, p]
+                squared += gram[j, j] * gram[j, j]
         else:
             moment = np.zeros((d, d))
             for j in range(first, last):

@@ -97,11 +97,9 @@ class LocalFederation(Federation):
         users = [(0, self.n_users)] if chosen is None else _runs(chosen)
         if query.unit is not Unit.ROW:
             # Between calls threads hand the interpreter's lock to each other, which costs as much as a hundred users;
-            # so many blocks go into one call, where their sums together are small. Enough calls are left for every
-            # thread to have several, so that they finish at about the same time.
-            together = 8 if query.coordinates <= 10_000 else 1
-            size = BLOCK * max(1, min(together, self.n_users // (BLOCK * 4 * self._threads)))
-            return [(a, min(a + size, last)) for first, last in users for a in range(first, last, size)]
+            # so many blocks go into one call, where their sums together are small.
+            most = 32 if query.coordinates <= 10_000 else 1
+            return [span for first, last in users for span in _spans(first, last, BLOCK, 2 * self._threads, most)]
         step = int(np.clip(_ROW_CELLS // self.n_features, 256, ROW_BLOCK))
         rows = [(int(offsets[first]), int(offsets[last])) for first, last in users]
         return [(a, min(a + step, last)) for first, last in rows for a in range(first, last, step)]
@@ -146,6 +144,15 @@ def _runs(chosen: Chosen) -> list[tuple[int, int]]:
     """Stretches of users that are chosen, first and one past the last."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]])))
     return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _spans(start: int, stop: int, size: int, share: int, most: int) -> Iterator[tuple[int, int]]:
+    """Cut units into spans of whole blocks: long at first, short at the end, so that threads finish together."""
+    while start < stop:
+        left = -(-(stop - start) // size)
+        end = min(stop, start + size * max(1, min(most, left // share)))
+        yield start, end
+        start = end
 
 
 def _without_the_cause(query: Query, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
