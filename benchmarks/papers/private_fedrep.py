@@ -113,7 +113,7 @@ def plot(mean: dict[str, float], true: dict[float, tuple[float, float]], epsilon
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(7, 4.2))
+    figure, axes = plt.subplots(figsize=(9, 4.2))
     for name, style in (("ours, zero-out", "o-"), ("ours, replace-one", "s--"), ("Priv-AltMin, zero-out", "^-")):
         axes.loglog(epsilons, [mean[f"{name}, {e:g}"] for e in epsilons], style, label=name.replace("ours", "tacit"))
     axes.loglog(
@@ -127,7 +127,7 @@ def plot(mean: dict[str, float], true: dict[float, tuple[float, float]], epsilon
     axes.set_xlabel("ε (δ = 1e-6, everything charged)")
     axes.set_ylabel("population squared error")
     axes.set_title("Paper 003's experiment: 20,000 users, 10 rows each")
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
     figure.tight_layout()
     IMAGES.mkdir(parents=True, exist_ok=True)
     figure.savefig(IMAGES / "private_fedrep.png", dpi=130)

@@ -249,7 +249,7 @@ class PrivateAltMin(SharedBasisModel):
         mode: str = "auto",
         random_state: int | None = None,
         *,
-        rounds: int = 3,
+        rounds: int = 2,
         noise: str = "auto",
         noise_seed: int | None = None,
         ledger: Ledger | None = None,

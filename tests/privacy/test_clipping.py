@@ -38,3 +38,16 @@ def test_one_bad_entry_makes_the_whole_contribution_zero(bad: float) -> None:
 
 def test_the_largest_floats_do_not_overflow_the_norm() -> None:
     assert np.linalg.norm(clip([1e308, 1e308, 1e308], 1.0)) == pytest.approx(1.0, rel=1e-5)
+
+
+def test_a_factor_that_would_lose_digits_becomes_zero() -> None:
+    assert clip_factor(1e154, 1e-160) == 0.0
+    assert clip_factor(1e100, 1e-16) == pytest.approx(1e-116, rel=1e-5)
+
+
+@pytest.mark.parametrize("bound", [1e-300, 1e-24, 1e-12, 1.0, 1e12])
+@pytest.mark.parametrize("size", [1e-150, 1.0, 1e150, 1e308])
+def test_clips_of_any_size_hold(bound: float, size: float) -> None:
+    clipped = clip(np.full(4, size), bound)
+    largest = np.abs(clipped).max()
+    assert largest == 0.0 or largest * np.linalg.norm(clipped / largest) <= bound

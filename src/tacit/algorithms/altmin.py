@@ -25,7 +25,7 @@ from tacit.algorithms.subspace import DirectionVote, top_directions
 from tacit.algorithms.whitening import FeatureMoment, Whitening, user_chunks
 from tacit.federation.base import Array, Federation, Query, Rows
 from tacit.heads import fit_heads
-from tacit.linalg import orthonormal, pack_symmetric, unpack_symmetric
+from tacit.linalg import denoise_spectrum, orthonormal, pack_symmetric, unpack_symmetric
 from tacit.privacy.calibration import Phase, Plan
 from tacit.privacy.clipping import clip_factor, safe_norm
 from tacit.privacy.guarantee import Budget, GaussianEvent
@@ -110,13 +110,21 @@ class NormalEquations(Query):
             yield _User(head, moment, side, gram, right, both) if math.isfinite(both) else None
 
     def solve(self, released: Array, sigma: float) -> Array:
-        """Return the basis the noisy equations ask for, eigenvalues floored at the noise's own."""
+        """Return the basis the noisy equations ask for.
+
+        With whitened features the matrix is close to H ⊗ I, H the heads' second moment, which is seen d times over;
+        what deviates from it is believed as far as it stands out of the noise.
+        """
         d, k = self.basis.shape
         size = d * k
         gram = unpack_symmetric(released[: size * (size + 1) // 2], size) * self.gram_scale
         right = released[size * (size + 1) // 2 :] * self.right_scale
-        values, vectors = np.linalg.eigh(gram)
-        values = np.maximum(values, max(sigma * self.gram_scale * math.sqrt(size), np.finfo(float).tiny))
+        plain = np.kron(np.einsum("adbd->ab", gram.reshape(k, d, k, d)) / d, np.eye(d))
+        values, vectors = np.linalg.eigh(gram - plain)
+        level = sigma * self.gram_scale * math.sqrt(size / 2.0)
+        believed = plain + (vectors * denoise_spectrum(values, level)) @ vectors.T
+        values, vectors = np.linalg.eigh(believed)
+        values = np.maximum(values, max(sigma * self.gram_scale, 1e-3 * float(values[-1]), np.finfo(float).tiny))
         solution = vectors @ ((vectors.T @ right) / values)
         return orthonormal(solution.reshape(k, d).T)[0]
 
@@ -125,7 +133,7 @@ class NormalEquations(Query):
 class Settings:
     """How the budget is divided."""
 
-    rounds: int = 3
+    rounds: int = 2
     whitening_share: float = 0.1
     start_share: float = 0.3
     clip_share: float = 0.05

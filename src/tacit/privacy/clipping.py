@@ -35,7 +35,8 @@ def clip_factor(norm: float, clip: float) -> float:
         return 0.0
     if norm <= bound:
         return 1.0
-    return bound / norm
+    # A factor this small is losing digits to underflow, so that the product could exceed the clip.
+    return bound / norm if bound / norm > LEAST else 0.0
 
 
 def clip(vector: npt.ArrayLike, bound: float) -> npt.NDArray[np.float64]:
