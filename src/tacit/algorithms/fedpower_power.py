@@ -28,7 +28,7 @@ from tacit.algorithms.fedpower_gram import _row_norms
 from tacit.algorithms.sparse_rows import dense, finite_rows, is_sparse, squared_norms
 from tacit.federation.base import Array, Query, Rows
 from tacit.linalg import orthonormal, procrustes, sign_fixing
-from tacit.privacy.clipping import GUARD
+from tacit.privacy.clipping import GUARD, LEAST
 from tacit.privacy.guarantee import Unit
 
 ALIGNMENTS: dict[str, Callable[[Array, Array], Array]] = {
@@ -160,7 +160,8 @@ def _clip_products(X, along, shift, centre, constant, limit, heads):  # type: ig
             along[i, j] -= shift[j]
             size += along[i, j] * along[i, j]
         norm = math.sqrt(squared) * math.sqrt(size)
-        if not math.isfinite(norm):
+        # A factor below LEAST loses digits to underflow, and the product could exceed the clip.
+        if not (math.isfinite(norm) and norm * LEAST < limit):
             finite = False
             for j in range(along.shape[1]):
                 along[i, j] = 0.0
