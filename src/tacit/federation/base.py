@@ -81,8 +81,7 @@ class Query(ABC):
         A query whose unit is the row is asked for, and clipped, row by row.
         """
         total = np.zeros(self.coordinates)
-        bounds = offsets if self.unit is Unit.USER else np.arange(len(X) + 1)
-        for first, last in itertools.pairwise(bounds):
+        for first, last in itertools.pairwise(self.bounds(X, offsets)):
             total += clip(self._safely(X[first:last], y[first:last]), bound)
         return total
 
@@ -96,6 +95,10 @@ class Query(ABC):
             rows = slice(int(bounds[0]), int(bounds[-1]))
             sums.append(self.block_sum(X[rows], y[rows], bounds - bounds[0], bound))
         return np.array(sums)
+
+    def bounds(self, X: Rows, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Where units begin and end in a block of these users: after every row, if that is the unit."""
+        return offsets if self.unit is Unit.USER else np.arange(len(X) + 1)
 
     def _safely(self, X: Rows, y: Rows) -> Array:
         """One contribution, or zero where the user's numbers make the computation fail.

@@ -133,8 +133,10 @@ def _without_the_cause(
     Everybody is asked again alone by the same fused form, so that nobody's contribution is computed differently
     because of somebody else's numbers.
     """
-    sums = np.zeros((-(-(len(offsets) - 1) // size), query.coordinates))
-    for i, (first, last) in enumerate(itertools.pairwise(offsets)):
+    bounds = query.bounds(X, offsets)
+    size = size if query.unit is Unit.USER else len(bounds)
+    sums = np.zeros((-(-(len(bounds) - 1) // size), query.coordinates))
+    for i, (first, last) in enumerate(itertools.pairwise(bounds)):
         alone = _attempt(partial(query.block_sum, X[first:last], y[first:last], np.array([0, last - first]), bound))
         if alone is not None:
             sums[i // size] += alone
