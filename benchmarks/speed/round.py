@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,9 +74,7 @@ def race(n: int, d: int, k: int) -> dict[str, Any]:
     parts = np.array_split(X.ravel(), cores)
     federation._exact_sum(query, 1.0, 2.0**-40)
     _read(parts[0][:16])
-    before = _peak_megabytes()
-    federation._exact_sum(query, 1.0, 2.0**-40)
-    extra = _peak_megabytes() - before
+    extra = _extra_megabytes(lambda: federation._exact_sum(query, 1.0, 2.0**-40))
     reading, rounds = [], []
     with ThreadPoolExecutor(cores) as pool:
         for _ in range(REPEATS):
@@ -109,10 +109,17 @@ def whole_fit(users: int) -> list[float]:
     return seconds[1:]
 
 
-def _peak_megabytes() -> float:
-    import resource
+def _extra_megabytes(work: Callable[[], object]) -> float:
+    """Peak resident memory during the work above what was resident before it; the kernel's own mark, reset first."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    before = _status_megabytes("VmRSS")
+    work()
+    return max(0.0, _status_megabytes("VmHWM") - before)
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+def _status_megabytes(field: str) -> float:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1]) * 1.024e-3
 
 
 @njit(nogil=True, cache=True, fastmath=True)

@@ -14,7 +14,7 @@ from tacit.algorithms.whitening import FeatureMoment
 from tacit.cohort import Cohort
 from tacit.federation.base import BLOCK, Query
 from tacit.federation.local import LocalFederation
-from tacit.privacy.guarantee import Budget, GaussianEvent, Sensitivity
+from tacit.privacy.guarantee import Budget, GaussianEvent, Sensitivity, Unit
 from tacit.privacy.ledger import BudgetExceeded, Ledger
 
 D, K = 5, 2
@@ -264,3 +264,28 @@ def test_private_numbers_raise_no_warning(recwarn: pytest.WarningsRecorder) -> N
     loud = Cohort(X, data.y, data.offsets, data.users, data.feature_names, data.target_name)
     ALGORITHMS["fedrep"](federation(loud))
     assert [str(warning.message) for warning in recwarn.list] == []
+
+
+@dataclass(frozen=True)
+class RowCount(Query):
+    """A row-unit query whose fused form lets an infinity of one row through."""
+
+    unit = Unit.ROW
+
+    @property
+    def coordinates(self) -> int:
+        return 1
+
+    def contribution(self, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.ones(1)
+
+    def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        return np.array([math.inf if (np.abs(X) > 1e9).any() else float(len(X))])
+
+
+def test_one_bad_row_leaves_out_itself_and_not_its_block() -> None:
+    data = cohort(300, np.random.default_rng(9))
+    X = np.array(data.X)
+    X[17] = 1e10
+    spoiled = Cohort(X, data.y, data.offsets, data.users, data.feature_names, data.target_name)
+    assert federation(spoiled)._exact_sum(RowCount(), 1.0, 1.0).tolist() == [data.n_rows - 1]

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.algorithms.clip_quantile import private_clip
-from tacit.algorithms.subspace import DirectionVote, top_directions
-from tacit.algorithms.whitening import FeatureMoment, Whitening, user_chunks
+from tacit.algorithms.subspace import first_basis
+from tacit.algorithms.whitening import Whitening, user_chunks
 from tacit.federation.base import Array, Federation, Query, Rows
 from tacit.heads import fit_heads
 from tacit.linalg import denoise_spectrum, orthonormal, pack_symmetric, unpack_symmetric
@@ -159,13 +159,7 @@ class Settings:
 
 def learn(federation: Federation, plan: Plan, settings: Settings, rank: int) -> Array:
     """Learn a shared basis of ``rank`` columns; return it orthonormal, in raw feature coordinates."""
-    d = federation.n_features
-    event = plan.event("whitening", clip=1.0, acute=True)
-    whitening = Whitening.from_moment(federation.release(FeatureMoment(d), event, "feature moment"), event.sigma, d)
-    event = plan.event("start", clip=1.0, acute=True)
-    votes = federation.release(DirectionVote(whitening), event, "direction votes")
-    basis, _ = top_directions(votes, event.sigma, d, rank)
-
+    whitening, basis, _ = first_basis(federation, plan, rank)
     event = plan.event("clips", clip=1.0, acute=True)
     gram = private_clip(federation, NormalEquations(basis, whitening, parts="gram"), event, "gram norms")
     right = private_clip(federation, NormalEquations(basis, whitening, parts="right"), event, "right-hand norms")

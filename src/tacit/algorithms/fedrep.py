@@ -28,8 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.algorithms.kernels import TINY_RIDGE, basis_steps
-from tacit.algorithms.subspace import DirectionVote, top_directions
-from tacit.algorithms.whitening import FeatureMoment, Whitening
+from tacit.algorithms.subspace import first_basis
+from tacit.algorithms.whitening import Whitening
 from tacit.compiled import aligned_zeros, padded
 from tacit.federation.base import Array, Federation, Query, Rows
 from tacit.linalg import inverse_root, orthonormal, pack_symmetric, unpack_symmetric
@@ -164,15 +164,7 @@ class Settings:
 
 def learn(federation: Federation, plan: Plan, settings: Settings, rank: int, *, centered: bool = False) -> Array:
     """Learn a shared basis of ``rank`` columns; return it orthonormal, in raw feature coordinates."""
-    d = federation.n_features
-    event = plan.event("whitening", clip=1.0, acute=True)
-    moment = federation.release(FeatureMoment(d, centered), event, "feature moment")
-    whitening = Whitening.from_moment(moment, event.sigma, d)
-
-    event = plan.event("start", clip=1.0, acute=True)
-    votes = federation.release(DirectionVote(whitening, centered), event, "direction votes")
-    basis, strengths = top_directions(votes, event.sigma, d, rank)
-
+    whitening, basis, strengths = first_basis(federation, plan, rank, centered=centered)
     state = Descent(basis, np.diag(strengths))
     event = plan.event("rounds", clip=1.0)
     for number in range(settings.rounds):

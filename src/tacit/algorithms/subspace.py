@@ -19,10 +19,11 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from tacit.algorithms.whitening import Whitening, gram_lower, user_chunks
+from tacit.algorithms.whitening import FeatureMoment, Whitening, gram_lower, user_chunks
 from tacit.compiled import center_rows, cholesky_solve
-from tacit.federation.base import Array, Query, Rows
+from tacit.federation.base import Array, Federation, Query, Rows
 from tacit.linalg import pack_symmetric, unpack_symmetric
+from tacit.privacy.calibration import Plan
 from tacit.privacy.clipping import LEAST, clip_factor
 
 _RIDGE = 0.3  # of a row's mean squared norm; anything from 0.1 to 1 does, the direction hardly changes
@@ -75,6 +76,19 @@ class DirectionVote(Query):
             )
             done += users
         return pack_symmetric(directions.T @ directions)
+
+
+def first_basis(
+    federation: Federation, plan: Plan, rank: int, *, centered: bool = False
+) -> tuple[Whitening, Array, Array]:
+    """Buy coordinates (phase ``whitening``) and a basis in them (phase ``start``); return both, and its strengths."""
+    d = federation.n_features
+    event = plan.event("whitening", clip=1.0, acute=True)
+    moment = federation.release(FeatureMoment(d, centered), event, "feature moment")
+    whitening = Whitening.from_moment(moment, event.sigma, d)
+    event = plan.event("start", clip=1.0, acute=True)
+    votes = federation.release(DirectionVote(whitening, centered), event, "direction votes")
+    return whitening, *top_directions(votes, event.sigma, d, rank)
 
 
 def top_directions(votes: Array, sigma: float, size: int, rank: int) -> tuple[Array, Array]:
