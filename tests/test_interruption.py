@@ -31,8 +31,8 @@ class Slow(tacit.federation.local.LocalFederation):
         time.sleep(0.02)
         return super()._exact_sum(query, bound, grid)
 
-import tacit.estimators
-tacit.estimators.LocalFederation = Slow
+import tacit.estimators.shared_basis
+tacit.estimators.shared_basis.LocalFederation = Slow
 print("ready", flush=True)
 model = tacit.PrivateFedRep(rank=1, epsilon=1.0, ledger=ledger, run="fit")
 model.fit(data.X, data.y, data.users, on_release=lambda name: print("released", name, flush=True))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tacit.cohort import Cohort as Cohort
     from tacit.estimators import PrivateAltMin as PrivateAltMin
     from tacit.estimators import PrivateFedRep as PrivateFedRep
-    from tacit.fedpower import FedPower as FedPower
+    from tacit.estimators.fedpower import FedPower as FedPower
     from tacit.linalg import subspace_distance as subspace_distance
     from tacit.model_folder import load as load
     from tacit.model_folder import save as save
@@ -39,7 +39,7 @@ _HOMES = {
     "Certificate": "tacit.privacy.certificate",
     "Cohort": "tacit.cohort",
     "DataError": "tacit.cells",
-    "FedPower": "tacit.fedpower",
+    "FedPower": "tacit.estimators.fedpower",
     "FedRep": "tacit.baselines",
     "Ledger": "tacit.privacy.ledger",
     "LocalModels": "tacit.baselines",

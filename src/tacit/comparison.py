@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tacit.baselines import FedRep, LocalModels, SingleModel
 from tacit.cohort import Cohort
-from tacit.estimators import SharedBasisModel
+from tacit.estimators.shared_basis import SharedBasisModel
 from tacit.heads import fit_heads
 from tacit.personal import PersonalModel
 from tacit.privacy.certificate import shown

@@ -19,25 +19,20 @@ from typing import Any
 
 import numpy as np
 
-from tacit.estimators import PrivateAltMin, PrivateFedRep, SharedBasisModel
-from tacit.fedpower import FedPower
+from tacit import estimators
+from tacit.estimators.base import PrivateModel, plain_parameter
+from tacit.estimators.shared_basis import SharedBasisModel
 from tacit.personal import Head
 from tacit.privacy.certificate import Certificate
-from tacit.private_model import plain_parameter
 
 PUBLIC = ("billboard.safetensors", "certificate.json", "config.json")
-_CLASSES: dict[str, type[SharedBasisModel | FedPower]] = {
-    "PrivateFedRep": PrivateFedRep,
-    "PrivateAltMin": PrivateAltMin,
-    "FedPower": FedPower,
-}
 
 
 class ModelError(ValueError):
     """A model folder is missing, incomplete or not what it should be."""
 
 
-def save(model: SharedBasisModel | FedPower, folder: str | os.PathLike[str]) -> Path:
+def save(model: PrivateModel, folder: str | os.PathLike[str]) -> Path:
     """Write a fitted model to ``folder``, all of it or nothing; then finish its run in the ledger.
 
     >>> import tacit, tempfile
@@ -54,10 +49,9 @@ def save(model: SharedBasisModel | FedPower, folder: str | os.PathLike[str]) -> 
     target = Path(folder)
     if target.exists():
         raise ModelError(f"{target} exists already. Choose another folder, or remove it.")
-    public = model.public_arrays() if isinstance(model, FedPower) else {"basis": model.basis_}
-    billboard = to_bytes({name: np.ascontiguousarray(array) for name, array in public.items()})
+    billboard = to_bytes({name: np.ascontiguousarray(array) for name, array in model.public_arrays().items()})
     model.certificate_ = replace(model.certificate_, billboard_sha256=hashlib.sha256(billboard).hexdigest())
-    heads = None if isinstance(model, FedPower) else _heads_as_bytes(model)
+    heads = _private_as_bytes(model)
     target.parent.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
@@ -76,7 +70,7 @@ def save(model: SharedBasisModel | FedPower, folder: str | os.PathLike[str]) -> 
     return target
 
 
-def load(folder: str | os.PathLike[str]) -> SharedBasisModel | FedPower:
+def load(folder: str | os.PathLike[str]) -> PrivateModel:
     """Read a model folder. A published one has no heads: it can only personalise."""
     from safetensors.numpy import load as from_bytes
 
@@ -85,33 +79,24 @@ def load(folder: str | os.PathLike[str]) -> SharedBasisModel | FedPower:
         if not (place / name).is_file():
             raise ModelError(f"{place} is not a model folder: {name} is missing.")
     config = json.loads((place / "config.json").read_text(encoding="utf-8"))
-    if config.get("class") not in _CLASSES:
-        raise ModelError(f"{place} holds a {config.get('class')!r}. Expected one of {sorted(_CLASSES)}.")
+    if config.get("class") not in estimators.__all__:
+        raise ModelError(f"{place} holds a {config.get('class')!r}. Expected one of {estimators.__all__}.")
     parameters: dict[str, Any] = {
         key: math.inf if value == "inf" else value for key, value in config["parameters"].items()
     }
-    model = _CLASSES[config["class"]](**parameters)
-    public = from_bytes((place / "billboard.safetensors").read_bytes())
+    model: PrivateModel = getattr(estimators, config["class"])(**parameters)
     model.feature_names_in_ = np.array(config["features"], dtype=str)
     model.n_features_in_ = len(model.feature_names_in_)
-    if isinstance(model, FedPower):
-        model.take_public_arrays(public)
-        model.certificate_ = Certificate.from_json((place / "certificate.json").read_text(encoding="utf-8"))
-        return model
-    model.basis_ = public["basis"]
     model.target_name_ = config["target"]
     model.user_column_ = config.get("user")
+    model.take_public_arrays(from_bytes((place / "billboard.safetensors").read_bytes()))
     model.certificate_ = Certificate.from_json((place / "certificate.json").read_text(encoding="utf-8"))
     private = place / "private" / "heads.safetensors"
     if private.is_file():
         data = private.read_bytes()
         tensors = from_bytes(data)
-        model.heads_, model.intercepts_ = tensors["heads"], tensors["intercepts"]
-        model.users_ = _ids_from_bytes(tensors["users"], _metadata(data)["users"])
-    else:
-        rank = model.basis_.shape[1]
-        model.heads_, model.intercepts_ = np.zeros((0, rank)), np.zeros(0)
-        model.users_ = np.zeros(0, dtype=np.int64)
+        model.users_ = _ids_from_bytes(tensors.pop("users"), _metadata(data)["users"])
+        model.take_private_arrays(tensors)
     return model
 
 
@@ -141,27 +126,26 @@ def publish(folder: str | os.PathLike[str], target: str | os.PathLike[str], *, a
     return goal
 
 
-def _heads_as_bytes(model: SharedBasisModel) -> bytes:
+def _private_as_bytes(model: PrivateModel) -> bytes | None:
     from safetensors.numpy import save as to_bytes
 
+    private = model.private_arrays()
+    if not private:
+        return None
     ids, kind = _ids_as_bytes(model.users_)
-    tensors = {
-        "heads": np.ascontiguousarray(model.heads_),
-        "intercepts": np.ascontiguousarray(model.intercepts_),
-        "users": ids,
-    }
+    tensors = {name: np.ascontiguousarray(array) for name, array in private.items()} | {"users": ids}
     return bytes(to_bytes(tensors, metadata={"users": kind}))
 
 
-def _config(model: SharedBasisModel | FedPower) -> dict[str, Any]:
+def _config(model: PrivateModel) -> dict[str, Any]:
     left_out = {"ledger", "threads"}
     parameters = {key: value for key, value in model.get_params(deep=False).items() if key not in left_out}
     return {
         "class": type(model).__name__,
         "parameters": {key: plain_parameter(value) for key, value in parameters.items()},
         "features": [str(name) for name in model.feature_names_in_],
-        "target": getattr(model, "target_name_", None),
-        "user": getattr(model, "user_column_", None),
+        "target": model.target_name_,
+        "user": model.user_column_,
     }
 
 

@@ -14,11 +14,11 @@ from tacit.algorithms import fedpower, paper_fedpower
 from tacit.algorithms.fedpower_spectrum import Spectrum
 from tacit.cells import DataError
 from tacit.cohort import Cohort
+from tacit.estimators.base import PrivateModel, abandoned_on_failure
 from tacit.federation.base import Array
 from tacit.federation.local import LocalFederation
 from tacit.privacy.guarantee import Budget, GaussianEvent, Sensitivity, Unit
 from tacit.privacy.ledger import Ledger
-from tacit.private_model import PrivateModel, abandoned_on_failure
 from tacit.sparse import SparseCohort
 
 TRUST = {

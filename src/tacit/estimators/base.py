@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from sklearn.base import BaseEstimator
 
 from tacit.privacy.certificate import Certificate
@@ -36,6 +38,11 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
     run: str
     threads: int | None
     certificate_: Certificate
+    users_: npt.NDArray[Any]
+    feature_names_in_: npt.NDArray[Any]
+    n_features_in_: int
+    target_name_: str | None = None
+    user_column_: str | None = None
 
     _modes: tuple[str, ...] = ("auto",)
 
@@ -47,6 +54,21 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
         run = self.__dict__.pop("_run", None)
         if run is not None:
             run.finish(billboard_sha256)
+
+    @abstractmethod
+    def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Everything that was learned and may be known: the billboard."""
+
+    @abstractmethod
+    def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Set what :meth:`public_arrays` gave, with nobody's private part."""
+
+    def private_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return what stays with the users, in the order of ``users_``; nothing where a model has no heads."""
+        return {}
+
+    def take_private_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Set what :meth:`private_arrays` gave; ``users_`` are there already."""
 
     def _budget(self, unit: Unit = Unit.USER) -> Budget:
         return Budget(epsilon=self.epsilon, delta=self.delta, adjacency=Adjacency(self.adjacency), unit=unit)

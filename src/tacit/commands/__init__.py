@@ -1,0 +1,1 @@
+"""The subcommands of ``tacit``, a file a subject."""

@@ -1,0 +1,118 @@
+"""Fit a model on a table, or on made-up users."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tacit.commands.console import (
+    Table,
+    Target,
+    User,
+    fit_with_progress,
+    say,
+    show_certificate,
+    show_comparison,
+    status,
+)
+
+
+def fit(
+    table: Table,
+    user: User,
+    target: Target,
+    rank: Annotated[int, typer.Option(help="Number of shared directions.", show_default=False)],
+    epsilon: Annotated[float, typer.Option(help="Privacy budget; 'inf' for no privacy.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Where to write the model folder.")] = Path("model"),
+    delta: Annotated[float, typer.Option(help="Probability with which epsilon may fail.")] = 1e-6,
+    adjacency: Annotated[str, typer.Option(help="zero-out or replace-one.")] = "zero-out",
+    method: Annotated[str, typer.Option(help="fedrep or altmin.")] = "fedrep",
+    features: Annotated[str | None, typer.Option(help="Feature columns, with commas; default: all others.")] = None,
+    intercept: Annotated[bool, typer.Option(help="Give every user a level of their own.")] = False,
+    ledger: Annotated[Path | None, typer.Option(help="Account to debit; default: OUT.ledger, new.")] = None,
+    on_disk: Annotated[
+        Path | None, typer.Option(help="Group the rows in this folder instead of memory; used again if it is there.")
+    ] = None,
+    compare: Annotated[bool, typer.Option(help="Compare with what you would have without it.")] = True,
+) -> None:
+    """Fit a model on a table of (user, features, target)."""
+    from tacit.cohort import Cohort
+    from tacit.estimators import PrivateAltMin, PrivateFedRep
+    from tacit.model_folder import save
+    from tacit.privacy.guarantee import Adjacency, Budget
+    from tacit.privacy.ledger import Ledger
+
+    if out.exists():
+        raise ValueError(f"{out} exists already. Choose another --out, or remove it.")
+    if method not in ("fedrep", "altmin"):
+        raise ValueError(f"--method must be fedrep or altmin. Found {method!r}.")
+    if intercept and method == "altmin":
+        raise ValueError("--intercept is for --method fedrep only.")
+    budget = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(adjacency))
+    chosen = None if features is None else [name.strip() for name in features.split(",")]
+    with status("reading the table"):
+        if on_disk is not None and on_disk.exists():
+            cohort = Cohort.open(on_disk)
+            if cohort.target_name != target or (chosen is not None and list(cohort.feature_names) != chosen):
+                raise ValueError(
+                    f"{on_disk} holds rows with another target or other features. Remove it, or name another."
+                )
+            say(f"using the rows grouped in {on_disk} earlier (remove it to read the table again)")
+        else:
+            cohort = Cohort.from_table(table, user=user, target=target, features=chosen, folder=on_disk)
+    say(f"{cohort.n_users} users, {cohort.n_features} features")
+    if not 1 <= rank <= cohort.n_features:
+        raise ValueError(f"--rank must lie between 1 and the number of features ({cohort.n_features}). Found {rank}.")
+    path = ledger or out.with_name(out.name + ".ledger")
+    # An account of its own gets this run's budget as its ceiling; one that exists keeps the ceiling it has.
+    ceiling = None if path.exists() or not budget.private else budget
+    with Ledger(path, ceiling=ceiling) as account:
+        shared: dict[str, Any] = {
+            "rank": rank,
+            "epsilon": epsilon,
+            "delta": delta,
+            "adjacency": adjacency,
+            "ledger": account,
+            "run": out.name,
+        }
+        fedrep = method == "fedrep"
+        model = PrivateFedRep(**shared, fit_intercept=intercept) if fedrep else PrivateAltMin(**shared)
+        fit_with_progress(model, cohort)
+        model.user_column_ = user
+        save(model, out)
+    show_certificate(model)
+    if compare:
+        show_comparison(model, cohort)
+    say(f"model: {out}/ (share it with 'tacit publish'; private/ holds the heads)\nledger: {path}")
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Where to write the model folder.")] = Path("demo-model"),
+    epsilon: Annotated[float, typer.Option(help="Privacy budget.")] = 1.0,
+    users: Annotated[int, typer.Option(help="Number of synthetic users.")] = 5000,
+) -> None:
+    """Show the whole thing on synthetic users in seconds: fit, certificate, comparison, model folder."""
+    import shutil
+
+    from tacit.cohort import Cohort
+    from tacit.datasets import make_shared_subspace
+    from tacit.estimators import PrivateFedRep
+    from tacit.linalg import subspace_distance
+    from tacit.model_folder import PUBLIC, save
+
+    if out.exists():
+        if not all((out / name).is_file() for name in PUBLIC):
+            raise ValueError(f"{out} exists and is not a model folder. Choose another --out.")
+        shutil.rmtree(out)
+    say(f"{users} synthetic users with 10 rows each: 50 features, 2 shared directions, a head of their own")
+    data = make_shared_subspace(users, 50, 2, 10, noise=0.1)
+    cohort = Cohort.from_arrays(data.X, data.y, data.users)
+    model = PrivateFedRep(rank=2, epsilon=epsilon, run="demo")
+    fit_with_progress(model, cohort)
+    save(model, out)
+    show_certificate(model)
+    show_comparison(model, cohort)
+    say(f"distance to the true subspace: {subspace_distance(model.basis_, data.basis):.4f}")
+    say(f"model: {out}/  next: tacit verify {out}")

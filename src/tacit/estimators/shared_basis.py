@@ -1,0 +1,122 @@
+"""The estimators a user sees: scikit-learn's manners, one budget, one certificate.
+
+``fit`` builds a cohort, opens an account in a ledger, hands the algorithm a federation, and lets every user fit a head
+at home. Nothing here touches a private row.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tacit.cohort import Cohort
+from tacit.estimators.base import PrivateModel, abandoned_on_failure
+from tacit.federation.base import Array, Federation, Rows
+from tacit.federation.local import LocalFederation
+from tacit.heads import fit_heads
+from tacit.personal import PersonalModel
+from tacit.privacy.guarantee import Budget, GaussianEvent
+
+TRUST = (
+    "central: whoever runs this process holds the rows, adds the noise and keeps the heads; everybody else sees the "
+    "billboard only, and a user their own head (joint differential privacy)."
+)
+FREE_HEADS = (
+    "heads and personalize() cost nothing: a head is computed from the public basis and its own user's rows, so for "
+    "everybody else it is post-processing, and it is not released"
+)
+
+
+class SharedBasisModel(PersonalModel, PrivateModel):
+    """Common to all estimators that learn a basis through the door and heads at home."""
+
+    rank: int
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        users: Any = None,
+        *,
+        on_release: Callable[[str], None] | None = None,
+    ) -> SharedBasisModel:
+        """Learn the shared basis privately, then a head for every user.
+
+        Parameters
+        ----------
+        X
+            Rows of features (n_rows × n_features), in any order; or a :class:`~tacit.cohort.Cohort`, alone.
+        y
+            The target of each row.
+        users
+            The id of the user each row belongs to.
+        on_release
+            Called with the name of each release when it is out (for progress bars).
+        """
+        if isinstance(X, Cohort):
+            cohort = X
+        else:
+            if y is None or users is None:
+                raise ValueError("fit needs y and users next to X: the target and the user id of every row.")
+            cohort = Cohort.from_arrays(X, y, users)
+        if cohort.y is None:
+            raise ValueError("the cohort has no target. Build it with a target column.")
+        self._check_parameters(cohort)
+        budget = self._budget()
+        run = self._open(budget, self._planned(budget), {"n_users": cohort.n_users, "n_features": cohort.n_features})
+        with abandoned_on_failure(run):
+            federation = LocalFederation(
+                cohort, run, noise=self.noise, noise_seed=self.noise_seed, on_release=on_release, threads=self.threads
+            )
+            self.basis_ = self._learn(federation, budget)
+            heads = federation.users_map(self._fit_heads)
+        self.heads_, self.intercepts_ = heads[:, :-1], heads[:, -1]
+        self.users_ = cohort.users
+        self.n_features_in_ = cohort.n_features
+        self.feature_names_in_ = np.array(cohort.feature_names, dtype=str)
+        self.target_name_ = cohort.target_name
+        self._certify(run, budget, units=cohort.n_users, trust=TRUST, notes=(FREE_HEADS,), nominal=self.epsilon)
+        return self
+
+    def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the basis."""
+        self._check_fitted()
+        return {"basis": self.basis_}
+
+    def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Set the basis; nobody has a head on it yet."""
+        self.basis_ = arrays["basis"]
+        self.heads_, self.intercepts_ = np.zeros((0, self.basis_.shape[1])), np.zeros(0)
+        self.users_ = np.zeros(0, dtype=np.int64)
+
+    def private_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return heads and intercepts."""
+        return {"heads": self.heads_, "intercepts": self.intercepts_}
+
+    def take_private_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Set heads and intercepts."""
+        self.heads_, self.intercepts_ = arrays["heads"], arrays["intercepts"]
+
+    @abstractmethod
+    def _planned(self, budget: Budget) -> Sequence[GaussianEvent]:
+        """Every release the algorithm will make."""
+
+    @abstractmethod
+    def _learn(self, federation: Federation, budget: Budget) -> Array:
+        """Run the algorithm; return the orthonormal basis."""
+
+    def _fit_heads(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
+        return fit_heads(X, y, offsets, self.basis_, intercept=bool(getattr(self, "fit_intercept", False)))
+
+    def _check_parameters(self, cohort: Cohort) -> None:
+        if not (isinstance(self.rank, int | np.integer) and 1 <= self.rank <= cohort.n_features):
+            raise ValueError(
+                f"rank must be a whole number from 1 to the number of features ({cohort.n_features}). "
+                f"Found {self.rank!r}."
+            )
+        if self.mode not in self._modes:
+            raise ValueError(f"mode must be one of {self._modes}. Found {self.mode!r}.")
