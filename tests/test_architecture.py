@@ -31,7 +31,7 @@ def users_of(module: str) -> set[str]:
 
 
 def test_only_noise_draws_noise_and_only_the_door_and_the_planner_know_it() -> None:
-    assert users_of("tacit.privacy.noise") <= {"tacit.federation.base", "tacit.federation.local"}
+    assert users_of("tacit.privacy.noise") <= {"tacit.federation.base", "tacit.federation.shard"}
     assert users_of("opendp") == {"tacit.privacy.noise"}
     for name, path in MODULES.items():
         text = path.read_text(encoding="utf-8")
@@ -42,7 +42,9 @@ def test_only_noise_draws_noise_and_only_the_door_and_the_planner_know_it() -> N
 def test_algorithms_never_hold_a_cohort() -> None:
     for name in MODULES:
         if name.startswith(("tacit.algorithms", "tacit.privacy")):
-            assert not {"tacit.cohort", "tacit.federation.local"} & imports(MODULES[name]), name
+            assert not {"tacit.cohort", "tacit.federation.local", "tacit.federation.shard"} & imports(MODULES[name]), (
+                name
+            )
 
 
 def test_nothing_imports_algorithms_but_the_facade() -> None:

@@ -26,13 +26,12 @@ data = make_shared_subspace(400, 6, 1, 8, 0.1, random_state=0)
 ledger = tacit.Ledger(folder + "/ledger", ceiling=tacit.privacy.guarantee.Budget(epsilon=1.0, delta=1e-6))
 
 class Slow(tacit.federation.local.LocalFederation):
-    def _exact_sum(self, query, bound, grid):
+    def _exact_sum(self, query, bound, grid, chosen=None):
         import time
         time.sleep(0.02)
-        return super()._exact_sum(query, bound, grid)
+        return super()._exact_sum(query, bound, grid, chosen)
 
-import tacit.estimators.shared_basis
-tacit.estimators.shared_basis.LocalFederation = Slow
+tacit.federation.local.LocalFederation = Slow
 print("ready", flush=True)
 model = tacit.PrivateFedRep(rank=1, epsilon=1.0, ledger=ledger, run="fit")
 model.fit(data.X, data.y, data.users, on_release=lambda name: print("released", name, flush=True))

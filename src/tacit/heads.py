@@ -14,10 +14,13 @@ leave-one-out cannot see an exploding fit, so the smallest penalties are left ou
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from tacit.lazy import njit
 
 Rows = npt.NDArray[np.floating]
 Array = npt.NDArray[np.float64]
@@ -44,10 +47,72 @@ def fit_heads(
 
 
 def fit_head(X: npt.ArrayLike, y: npt.ArrayLike, basis: npt.ArrayLike, *, intercept: bool = False) -> Array:
-    """Fit one user's head: k weights and the intercept (or 0)."""
-    rows, targets = np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    head: Array = fit_heads(rows, targets, np.array([0, len(rows)]), basis, intercept=intercept)[0]
-    return head
+    """Fit one user's head: k weights and the intercept (or 0). What a device runs: no compiler needed.
+
+    >>> X = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 1.0]])
+    >>> fit_head(X, 2 * X[:, 0], np.eye(2)[:, :1]).round(6)
+    array([2., 0.])
+    """
+    with np.errstate(all="ignore"):
+        targets = np.asarray(y, dtype=np.float64)
+        rows = np.asarray(X, dtype=np.float64) @ np.asarray(basis, dtype=np.float64)
+        (m, k), mean, level = rows.shape, np.zeros(rows.shape[1]), 0.0
+        if intercept and m > 0:
+            mean, level = rows.mean(axis=0), float(targets.mean())
+            rows, targets = rows - mean, targets - level
+        system, right = rows.T @ rows, rows.T @ targets
+        trace = float(np.trace(system))
+        if not (math.isfinite(trace) and trace > _LEAST_TRACE and np.isfinite(right).all()):
+            return np.append(np.zeros(k), level if math.isfinite(level) else 0.0)
+        values, vectors = np.linalg.eigh(system)
+        turned, right = rows @ vectors, vectors.T @ right
+        shrinkage = 1.0 / (np.maximum(values, 0.0) + PENALTIES[:, None] * (trace / k))
+        fitted = (shrinkage * right) @ turned.T
+        leverage = shrinkage @ (turned**2).T + (1.0 / m if intercept else 0.0)
+        errors = np.square((targets - fitted) / np.maximum(1.0 - leverage, 1e-6)).sum(axis=1)
+        errors[: _least_penalty(m - k - int(intercept))] = np.inf
+        best = errors.min()
+        weights = np.where(errors == best, 1.0, (best / errors) ** (m / 2.0))
+        head = vectors @ ((weights @ shrinkage) * right / weights.sum())
+        return np.append(head, level - mean @ head if intercept else 0.0)
+
+
+class HeadWork(ABC):
+    """What every user does at home with the billboard, as data: public fields, no code, so that it can travel."""
+
+    @abstractmethod
+    def __call__(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
+        """Heads of several users, a row a user, the intercept last."""
+
+    @abstractmethod
+    def own(self, X: Rows, y: Rows) -> Array:
+        """Return one user's head."""
+
+
+@dataclass(frozen=True)
+class RidgeHeads(HeadWork):
+    """Heads by :func:`fit_heads` on a public basis.
+
+    >>> X = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 1.0]])
+    >>> RidgeHeads(np.eye(2)[:, :1]).own(X, 2 * X[:, 0]).round(6)
+    array([2., 0.])
+    """
+
+    basis: Array
+    intercept: bool = False
+
+    def __call__(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
+        """Fit them all, compiled."""
+        return fit_heads(X, y, offsets, self.basis, intercept=self.intercept)
+
+    def own(self, X: Rows, y: Rows) -> Array:
+        """Fit one, in NumPy."""
+        return fit_head(X, y, self.basis, intercept=self.intercept)
+
+
+def _least_penalty(free: int) -> int:
+    """Index of the smallest penalty to use with so many rows more than unknowns."""
+    return _LEAST_NONE if free <= 0 else (_LEAST_ONE if free == 1 else 0)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -138,7 +138,7 @@ def _private_as_bytes(model: PrivateModel) -> bytes | None:
 
 
 def _config(model: PrivateModel) -> dict[str, Any]:
-    left_out = {"ledger", "threads"}
+    left_out = {"ledger", "threads", "engine"}
     parameters = {key: value for key, value in model.get_params(deep=False).items() if key not in left_out}
     return {
         "class": type(model).__name__,

@@ -24,7 +24,7 @@ from tacit.algorithms.clip_quantile import private_clip
 from tacit.algorithms.subspace import first_basis
 from tacit.algorithms.whitening import Whitening, user_chunks
 from tacit.federation.base import Array, Federation, Query, Rows
-from tacit.heads import fit_heads
+from tacit.heads import fit_head, fit_heads
 from tacit.linalg import denoise_spectrum, orthonormal, pack_symmetric, unpack_symmetric
 from tacit.privacy.calibration import Phase, Plan
 from tacit.privacy.clipping import clip_factor, safe_norm
@@ -61,7 +61,8 @@ class NormalEquations(Query):
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return (A/c_A, b/c_b)."""
-        user = next(self._users(X, y, np.array([0, len(X)])))
+        whitened, targets = self.whitening.transform_own(X), y.astype(np.float64)
+        user = self._user(whitened, targets, fit_head(whitened, targets, self.basis)[:-1])
         if user is None:
             return np.zeros(self.coordinates)
         gram = user.gram * np.kron(np.outer(user.head, user.head), user.moment)
@@ -92,22 +93,24 @@ class NormalEquations(Query):
         return np.concatenate([pack_symmetric(whole), right_sum.ravel()])
 
     def _users(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Iterator[_User | None]:
-        """Each user's factors, of norm one, and how large their products are; None where there are none."""
-        k = self.basis.shape[1]
+        """Each user's factors; several users at a time, compiled."""
         whitened, targets = self.whitening.transform(X), y.astype(np.float64)
-        heads = fit_heads(whitened, targets, offsets, self.basis)[:, :k]
+        heads = fit_heads(whitened, targets, offsets, self.basis)[:, :-1]
         for i, (first, last) in enumerate(itertools.pairwise(offsets)):
-            rows, count = whitened[first:last], int(last - first)
-            if count <= k:
-                yield None
-                continue
-            head, size = _unit(heads[i])
-            moment, spread = _unit(rows.T @ rows)
-            side, pull = _unit(rows.T @ targets[first:last])
-            gram = size * size * (spread / (count * self.gram_scale))
-            right = size * (pull / (count * self.right_scale))
-            both = math.hypot(gram, right)
-            yield _User(head, moment, side, gram, right, both) if math.isfinite(both) else None
+            yield self._user(whitened[first:last], targets[first:last], heads[i])
+
+    def _user(self, rows: Array, targets: Array, head: Array) -> _User | None:
+        """One user's factors, of norm one, and how large their products are; None where there are none."""
+        count = len(rows)
+        if count <= self.basis.shape[1]:
+            return None
+        head, size = _unit(head)
+        moment, spread = _unit(rows.T @ rows)
+        side, pull = _unit(rows.T @ targets)
+        gram = size * size * (spread / (count * self.gram_scale))
+        right = size * (pull / (count * self.right_scale))
+        both = math.hypot(gram, right)
+        return _User(head, moment, side, gram, right, both) if math.isfinite(both) else None
 
     def solve(self, released: Array, sigma: float) -> Array:
         """Return the basis the noisy equations ask for.

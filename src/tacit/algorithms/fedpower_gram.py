@@ -22,10 +22,10 @@ from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from tacit.algorithms.sparse_rows import dense, finite_rows, is_sparse, squared_norms
 from tacit.federation.base import Array, Query, Rows
+from tacit.lazy import njit
 from tacit.linalg import pack_symmetric
 from tacit.privacy.clipping import GUARD, LEAST, clip_factor
 from tacit.privacy.guarantee import Unit

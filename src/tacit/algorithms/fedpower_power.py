@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from tacit.algorithms.fedpower_gram import _row_norms
 from tacit.algorithms.sparse_rows import dense, finite_rows, is_sparse, squared_norms
 from tacit.federation.base import Array, Query, Rows
+from tacit.lazy import njit
 from tacit.linalg import orthonormal, procrustes, sign_fixing
 from tacit.privacy.clipping import GUARD, LEAST
 from tacit.privacy.guarantee import Unit

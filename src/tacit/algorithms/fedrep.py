@@ -27,15 +27,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from tacit.algorithms.kernels import TINY_RIDGE, basis_steps
 from tacit.algorithms.subspace import first_basis
 from tacit.algorithms.whitening import Whitening
-from tacit.compiled import aligned_zeros, padded
 from tacit.federation.base import Array, Federation, Query, Rows
 from tacit.linalg import inverse_root, orthonormal, pack_symmetric, unpack_symmetric
 from tacit.privacy.calibration import Phase, Plan
 from tacit.privacy.clipping import clip_factor
 from tacit.privacy.guarantee import Budget, GaussianEvent
+from tacit.row_kernels import TINY_RIDGE
 
 _TARGET = 3.0  # the ρ to aim at: 95 % of a user's unit norm speaks of the basis, 32 % of the head
 
@@ -66,7 +65,7 @@ class BasisStep(Query):
         if self.centered:
             rows, targets = rows - rows.mean(axis=0), targets - targets.mean()
         energy = np.square(rows[::4] * self.whitening.scale).mean()
-        rows = self.whitening.transform(rows)
+        rows = self.whitening.transform_own(rows)
         projected = rows @ self.basis
         system = projected.T @ projected
         system += TINY_RIDGE * np.trace(system) * np.eye(k)
@@ -91,6 +90,9 @@ class BasisStep(Query):
 
     def block_sums(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float, size: int) -> Array:
         """Return the sums of several blocks of ``size`` users, a row a block: one call, one stretch without Python."""
+        from tacit.algorithms.kernels import basis_steps
+        from tacit.compiled import aligned_zeros
+
         d, k = self.basis.shape
         public = self._kernel_arguments(X.dtype)
         rows, width = public[0].shape
@@ -103,6 +105,8 @@ class BasisStep(Query):
 
     def _kernel_arguments(self, dtype: np.dtype[np.floating]) -> tuple[Rows, Rows, Rows, Array, Array]:
         """Return the public fields as the kernel wants them: the same for every block, so made once."""
+        from tacit.compiled import padded
+
         made: dict[np.dtype[np.floating], tuple[Rows, Rows, Rows, Array, Array]]
         made = self.__dict__.setdefault("_made_for", {})
         if dtype not in made:

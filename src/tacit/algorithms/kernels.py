@@ -43,8 +43,8 @@ from tacit.compiled import (
     where_usable,
 )
 from tacit.privacy.clipping import LEAST
+from tacit.row_kernels import TINY_RIDGE
 
-TINY_RIDGE = 1e-12  # of the trace: keeps a singular head system solvable, changes nothing else
 _USERS = 8  # doubles in a register
 _GROUP_BYTES = 1 << 18  # of rows of eight users: a quarter of a common second cache
 _AHEAD = 1 << 16  # bytes ahead of the rows in work to ask memory for

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.federation.base import Array, Federation, Query, Rows
+from tacit.heads import HeadWork
 from tacit.linalg import orthonormal, pack_symmetric, unpack_symmetric
 from tacit.privacy.guarantee import Budget, GaussianEvent, Sensitivity
 
@@ -111,11 +112,17 @@ def learn(federation: Federation, budget: Budget, settings: Settings, rank: int)
     return basis
 
 
-def paper_heads(X: Rows, y: Rows, offsets: npt.NDArray[np.int64], basis: Array) -> Array:
+@dataclass(frozen=True)
+class PaperHeads(HeadWork):
     """Algorithm 1, line 14: least squares on the second half of every user's rows."""
-    k = basis.shape[1]
-    heads = np.zeros((len(offsets) - 1, k + 1))
-    for i, (first, last) in enumerate(itertools.pairwise(offsets)):
-        middle = first + (last - first) // 2
-        heads[i, :k] = np.linalg.lstsq(X[middle:last] @ basis, y[middle:last].astype(np.float64))[0]
-    return heads
+
+    basis: Array
+
+    def __call__(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
+        """Fit them one after the other."""
+        return np.array([self.own(X[first:last], y[first:last]) for first, last in itertools.pairwise(offsets)])
+
+    def own(self, X: Rows, y: Rows) -> Array:
+        """Fit one."""
+        rows, targets = X[len(X) // 2 :], y[len(X) // 2 :].astype(np.float64)
+        return np.append(np.linalg.lstsq(rows @ self.basis, targets)[0], 0.0)

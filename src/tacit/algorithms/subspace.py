@@ -17,14 +17,14 @@ from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from tacit.algorithms.whitening import FeatureMoment, Whitening, gram_lower, user_chunks
-from tacit.compiled import center_rows, cholesky_solve
 from tacit.federation.base import Array, Federation, Query, Rows
+from tacit.lazy import njit
 from tacit.linalg import pack_symmetric, unpack_symmetric
 from tacit.privacy.calibration import Plan
 from tacit.privacy.clipping import LEAST, clip_factor
+from tacit.row_kernels import center_rows, cholesky_solve
 
 _RIDGE = 0.3  # of a row's mean squared norm; anything from 0.1 to 1 does, the direction hardly changes
 
@@ -45,7 +45,7 @@ class DirectionVote(Query):
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return aaᵀ, packed."""
-        rows, targets = self.whitening.transform(X), y.astype(np.float64)
+        rows, targets = self.whitening.transform_own(X), y.astype(np.float64)
         if self.centered:
             rows, targets = rows - rows.mean(axis=0), targets - targets.mean()
         penalty = _RIDGE * np.square(rows).sum() / len(rows)

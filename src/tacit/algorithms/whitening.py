@@ -18,12 +18,12 @@ from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
-from tacit.compiled import center_rows
 from tacit.federation.base import Array, Query, Rows
+from tacit.lazy import njit
 from tacit.linalg import denoise_spectrum, pack_symmetric, unpack_symmetric
 from tacit.privacy.clipping import LEAST, clip_factor
+from tacit.row_kernels import center_rows
 
 # Noise raises some variances and lowers others; adding this many standard deviations keeps the lowered ones from
 # being divided by almost nothing, which would make the features they belong to dominate and the loop overshoot.
@@ -107,6 +107,11 @@ class Whitening:
         out = np.empty(X.shape)
         _whiten_rows(X, self.scale, np.ascontiguousarray(self.directions.T), self.gains, out)
         return out
+
+    def transform_own(self, X: Rows) -> Array:
+        """Transform one user's rows, without a compiler; for rows of several users see :meth:`transform`."""
+        rows: Array = np.multiply(X, self.scale, dtype=np.float64)
+        return rows + (rows @ self.directions) * self.gains @ self.directions.T
 
     def to_raw(self, basis: Array) -> Array:
         """Directions in whitened coordinates as weights on raw features."""

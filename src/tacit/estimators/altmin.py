@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tacit.algorithms import altmin
 from tacit.estimators.shared_basis import SharedBasisModel
-from tacit.federation.base import Array, Federation
+from tacit.federation.base import Array, Engine, Federation
 from tacit.privacy.guarantee import Budget, GaussianEvent
 from tacit.privacy.ledger import Ledger
 
@@ -40,6 +40,7 @@ class PrivateAltMin(SharedBasisModel):
         ledger: Ledger | None = None,
         run: str = "private-altmin",
         threads: int | None = None,
+        engine: Engine | None = None,
     ) -> None:
         self.rank = rank
         self.epsilon = epsilon
@@ -53,6 +54,7 @@ class PrivateAltMin(SharedBasisModel):
         self.ledger = ledger
         self.run = run
         self.threads = threads
+        self.engine = engine
 
     def _planned(self, budget: Budget) -> Sequence[GaussianEvent]:
         settings = altmin.Settings(rounds=self.rounds)

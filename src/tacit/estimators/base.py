@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator
 
+from tacit.federation.base import Engine
 from tacit.privacy.certificate import Certificate
 from tacit.privacy.guarantee import Adjacency, Budget, GaussianEvent, UncertifiedWarning, Unit
 from tacit.privacy.ledger import Ledger, Run
@@ -37,6 +38,7 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
     ledger: Ledger | None
     run: str
     threads: int | None
+    engine: Engine | None
     certificate_: Certificate
     users_: npt.NDArray[Any]
     feature_names_in_: npt.NDArray[Any]
@@ -111,7 +113,7 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
 
     def _public_config(self, sizes: dict[str, int]) -> dict[str, Any]:
         """Return what a resumed run must have in common with the one it goes on with."""
-        left_out = {"ledger", "run", "threads", "noise_seed"}
+        left_out = {"ledger", "run", "threads", "noise_seed", "engine"}
         parameters = {key: value for key, value in self.get_params(deep=False).items() if key not in left_out}
         return {
             "algorithm": type(self).__name__,

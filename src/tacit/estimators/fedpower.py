@@ -15,8 +15,8 @@ from tacit.algorithms.fedpower_spectrum import Spectrum
 from tacit.cells import DataError
 from tacit.cohort import Cohort
 from tacit.estimators.base import PrivateModel, abandoned_on_failure
-from tacit.federation.base import Array
-from tacit.federation.local import LocalFederation
+from tacit.federation.base import Array, Engine, Federation, Place
+from tacit.federation.local import LocalPlace
 from tacit.privacy.guarantee import Budget, GaussianEvent, Sensitivity, Unit
 from tacit.privacy.ledger import Ledger
 from tacit.sparse import SparseCohort
@@ -63,7 +63,7 @@ class FedPower(PrivateModel):
         Chance with which a user takes part in a release, by a coin nobody sees (unit user).
     random_state
         Steers public randomness only: where power steps start. Privacy noise cannot be seeded with it.
-    noise, noise_seed, ledger, run, threads
+    noise, noise_seed, ledger, run, threads, engine
         As for :class:`tacit.PrivateFedRep`.
 
     Attributes
@@ -115,6 +115,7 @@ class FedPower(PrivateModel):
         ledger: Ledger | None = None,
         run: str = "fedpower",
         threads: int | None = None,
+        engine: Engine | None = None,
     ) -> None:
         self.n_components = n_components
         self.epsilon = epsilon
@@ -140,9 +141,10 @@ class FedPower(PrivateModel):
         self.ledger = ledger
         self.run = run
         self.threads = threads
+        self.engine = engine
 
     def fit(
-        self, X: Any, users: Any = None, *, y: Any = None, on_release: Callable[[str], None] | None = None
+        self, X: Any = None, users: Any = None, *, y: Any = None, on_release: Callable[[str], None] | None = None
     ) -> FedPower:
         """Learn the components.
 
@@ -157,20 +159,20 @@ class FedPower(PrivateModel):
         on_release
             Called with the name of each release when it is out (for progress bars).
         """
-        cohort = self._cohort(X, users)
-        unit = self._unit(users is not None or isinstance(X, Cohort))
-        self._check_parameters(cohort)
+        place = self._place(X, users)
+        unit = self._unit(users is not None or X is None or isinstance(X, Cohort))
+        self._check_parameters(place)
         budget = self._budget(Unit.USER if self.mode == "paper" else unit)
-        settings = self._settings(cohort, unit)
+        settings = self._settings(place, unit, sparse=scipy.sparse.issparse(X) or isinstance(X, SparseCohort))
         plan = None if settings is None else settings.plan(budget)
+        units = place.n_rows if unit is Unit.ROW else place.n_users
         run = self._open(
             budget,
             [_UNPROTECTED] if settings is None or plan is None else settings.events(plan),
-            {"n_units": cohort.n_rows if unit is Unit.ROW else cohort.n_users, "n_features": cohort.n_features},
+            {"n_units": units, "n_features": place.n_features},
         )
         with abandoned_on_failure(run):
-            federation = LocalFederation(
-                cohort,  # type: ignore[arg-type]
+            federation = place.federation(
                 run,
                 noise=self.noise,
                 noise_seed=self.noise_seed,
@@ -184,13 +186,13 @@ class FedPower(PrivateModel):
             else:
                 self._keep(fedpower.learn(federation, plan, settings, rank))
         self.route_ = "paper" if settings is None else settings.route
-        self.n_features_in_ = cohort.n_features
-        self.feature_names_in_ = np.array(cohort.feature_names, dtype=str)
+        self.n_features_in_ = place.n_features
+        self.feature_names_in_ = np.array(place.feature_names, dtype=str)
         self._certify(
             run,
             budget,
-            units=cohort.n_rows if budget.unit is Unit.ROW else cohort.n_users,
-            trust=TRUST[self.trust],
+            units=place.n_rows if budget.unit is Unit.ROW else place.n_users,
+            trust=place.trust or TRUST[self.trust],
             notes=(ROW_NOTE,) if budget.unit is Unit.ROW else (),
             nominal=2 * self.epsilon,
         )
@@ -237,7 +239,7 @@ class FedPower(PrivateModel):
         self.confidence_, self.noise_floor_ = found.confidence, found.floor
         self.predicted_error_, self.mean_ = found.predicted_error, found.mean
 
-    def _as_printed(self, federation: LocalFederation, rank: int) -> Spectrum:
+    def _as_printed(self, federation: Federation, rank: int) -> Spectrum:
         matrices, sizes = paper_fedpower.device_matrices(federation)
         settings = paper_fedpower.Settings(
             iterations=(self.rounds or 10) * self.local_steps,
@@ -260,6 +262,12 @@ class FedPower(PrivateModel):
             components, np.maximum(values[::-1], 0), np.full(rank, math.nan), zero, math.nan, sizes.sum(), math.nan
         )
 
+    def _place(self, X: Any, users: Any) -> Place:
+        if X is None and self.engine is not None:
+            return self.engine.place(None)
+        cohort = self._cohort(X, users)
+        return LocalPlace(cohort) if self.engine is None else self.engine.place(cohort)  # type: ignore[arg-type]
+
     def _cohort(self, X: Any, users: Any) -> Cohort | SparseCohort:
         if isinstance(X, Cohort | SparseCohort):
             return X
@@ -279,10 +287,10 @@ class FedPower(PrivateModel):
             raise ValueError("unit='user' needs users: the id of the user each row belongs to.")
         return Unit(self.unit)
 
-    def _settings(self, cohort: Cohort | SparseCohort, unit: Unit) -> fedpower.Settings | None:
+    def _settings(self, place: Place, unit: Unit, *, sparse: bool) -> fedpower.Settings | None:
         if self.mode == "paper":
             return None
-        d, sparse = cohort.n_features, isinstance(cohort, SparseCohort)
+        d = place.n_features
         low, high = self._range(d)
         route = fedpower.choose_route(d, unit, self.local_steps) if self.route == "auto" else self.route
         if self.route == "auto" and (self.sampling_rate < 1 or self.participants is not None):
@@ -301,7 +309,7 @@ class FedPower(PrivateModel):
             decay=self.decay,
             iteration_rank=self.iteration_rank or 0,
             alignment=self.alignment,
-            turns=1 if self.participants is None else math.ceil(cohort.n_users / self.participants),
+            turns=1 if self.participants is None else math.ceil(place.n_users / self.participants),
             sampling_rate=self.sampling_rate,
             seed=self.random_state,
         )
@@ -321,8 +329,8 @@ class FedPower(PrivateModel):
         mode, reasons = super()._standing(budget)
         return (mode, reasons) if self.mode == "auto" else ("paper", (*reasons, *paper_fedpower.REASONS))
 
-    def _check_parameters(self, cohort: Cohort | SparseCohort) -> None:
-        d, wanted = cohort.n_features, self.n_components
+    def _check_parameters(self, place: Place) -> None:
+        d, wanted = place.n_features, self.n_components
         if wanted != "auto" and not (isinstance(wanted, int | np.integer) and 1 <= wanted <= d):
             raise ValueError(
                 f"n_components must be 'auto' or a whole number from 1 to the number of features ({d}). "
@@ -334,9 +342,9 @@ class FedPower(PrivateModel):
             raise ValueError("paper mode has no way to choose n_components. Give a number.")
         if self.mode == "paper" and self.center:
             raise ValueError("paper mode does not centre. Set center=False.")
-        if self.participants is not None and not 1 <= self.participants <= cohort.n_users:
+        if self.participants is not None and not 1 <= self.participants <= place.n_users:
             raise ValueError(
-                f"participants must lie between 1 and the number of devices ({cohort.n_users}). "
+                f"participants must lie between 1 and the number of devices ({place.n_users}). "
                 f"Found {self.participants!r}."
             )
         if self.scheme not in (1, 2):

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 from tacit.algorithms import fedrep, paper_fedrep
-from tacit.cohort import Cohort
 from tacit.estimators.shared_basis import SharedBasisModel
-from tacit.federation.base import Array, Federation, Rows
+from tacit.federation.base import Array, Engine, Federation, Place
+from tacit.heads import HeadWork
 from tacit.privacy.guarantee import Budget, GaussianEvent
 from tacit.privacy.ledger import Ledger
 
@@ -47,6 +44,8 @@ class PrivateFedRep(SharedBasisModel):
         An account to debit and the name of this run in it; a run that was interrupted goes on from there.
     threads
         Threads to use; None for all cores.
+    engine
+        Where the users are: None for this process, or a :class:`~tacit.federation.ray.RayEngine`.
 
     Attributes
     ----------
@@ -88,6 +87,7 @@ class PrivateFedRep(SharedBasisModel):
         ledger: Ledger | None = None,
         run: str = "private-fedrep",
         threads: int | None = None,
+        engine: Engine | None = None,
     ) -> None:
         self.rank = rank
         self.epsilon = epsilon
@@ -102,6 +102,7 @@ class PrivateFedRep(SharedBasisModel):
         self.ledger = ledger
         self.run = run
         self.threads = threads
+        self.engine = engine
 
     def _settings(self) -> fedrep.Settings:
         return fedrep.Settings() if self.rounds is None else fedrep.Settings(rounds=self.rounds)
@@ -121,16 +122,14 @@ class PrivateFedRep(SharedBasisModel):
         settings = self._settings()
         return fedrep.learn(federation, settings.plan(budget), settings, self.rank, centered=self.fit_intercept)
 
-    def _fit_heads(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
-        if self.mode == "paper":
-            return paper_fedrep.paper_heads(X, y, offsets, self.basis_)
-        return super()._fit_heads(X, y, offsets)
+    def _head_work(self) -> HeadWork:
+        return paper_fedrep.PaperHeads(self.basis_) if self.mode == "paper" else super()._head_work()
 
     def _standing(self, budget: Budget) -> tuple[str, tuple[str, ...]]:
         mode, reasons = super()._standing(budget)
         return (mode, reasons) if self.mode == "auto" else ("paper", (*reasons, *paper_fedrep.REASONS))
 
-    def _check_parameters(self, cohort: Cohort) -> None:
-        super()._check_parameters(cohort)
+    def _check_parameters(self, place: Place) -> None:
+        super()._check_parameters(place)
         if self.mode == "paper" and self.fit_intercept:
             raise ValueError("paper mode has no intercept. Set fit_intercept=False.")

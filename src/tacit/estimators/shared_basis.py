@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from tacit.cohort import Cohort
 from tacit.estimators.base import PrivateModel, abandoned_on_failure
-from tacit.federation.base import Array, Federation, Rows
-from tacit.federation.local import LocalFederation
-from tacit.heads import fit_heads
+from tacit.federation.base import Array, Federation, Place
+from tacit.federation.local import LocalPlace
+from tacit.heads import HeadWork, RidgeHeads
 from tacit.personal import PersonalModel
 from tacit.privacy.guarantee import Budget, GaussianEvent
 
@@ -38,7 +38,7 @@ class SharedBasisModel(PersonalModel, PrivateModel):
 
     def fit(
         self,
-        X: Any,
+        X: Any = None,
         y: Any = None,
         users: Any = None,
         *,
@@ -49,7 +49,8 @@ class SharedBasisModel(PersonalModel, PrivateModel):
         Parameters
         ----------
         X
-            Rows of features (n_rows × n_features), in any order; or a :class:`~tacit.cohort.Cohort`, alone.
+            Rows of features (n_rows × n_features), in any order; or a :class:`~tacit.cohort.Cohort`, alone; or None
+            where the ``engine`` knows where the users are.
         y
             The target of each row.
         users
@@ -57,29 +58,30 @@ class SharedBasisModel(PersonalModel, PrivateModel):
         on_release
             Called with the name of each release when it is out (for progress bars).
         """
-        if isinstance(X, Cohort):
-            cohort = X
-        else:
-            if y is None or users is None:
-                raise ValueError("fit needs y and users next to X: the target and the user id of every row.")
-            cohort = Cohort.from_arrays(X, y, users)
-        if cohort.y is None:
-            raise ValueError("the cohort has no target. Build it with a target column.")
-        self._check_parameters(cohort)
+        place = self._place(X, y, users)
+        self._check_parameters(place)
         budget = self._budget()
-        run = self._open(budget, self._planned(budget), {"n_users": cohort.n_users, "n_features": cohort.n_features})
+        run = self._open(budget, self._planned(budget), {"n_users": place.n_users, "n_features": place.n_features})
         with abandoned_on_failure(run):
-            federation = LocalFederation(
-                cohort, run, noise=self.noise, noise_seed=self.noise_seed, on_release=on_release, threads=self.threads
+            federation = place.federation(
+                run,
+                noise=self.noise,
+                noise_seed=self.noise_seed,
+                on_release=on_release,
+                threads=self.threads,
+                trust="central",
             )
-            self.basis_ = self._learn(federation, budget)
-            heads = federation.users_map(self._fit_heads)
-        self.heads_, self.intercepts_ = heads[:, :-1], heads[:, -1]
-        self.users_ = cohort.users
-        self.n_features_in_ = cohort.n_features
-        self.feature_names_in_ = np.array(cohort.feature_names, dtype=str)
-        self.target_name_ = cohort.target_name
-        self._certify(run, budget, units=cohort.n_users, trust=TRUST, notes=(FREE_HEADS,), nominal=self.epsilon)
+            self.take_public_arrays({"basis": self._learn(federation, budget)})
+            heads = federation.users_map(self._head_work())
+        if heads is not None:
+            self.heads_, self.intercepts_ = heads[:, :-1], heads[:, -1]
+            self.users_ = np.asarray(place.users)
+        self.n_features_in_ = place.n_features
+        self.feature_names_in_ = np.array(place.feature_names, dtype=str)
+        self.target_name_ = place.target_name
+        self._certify(
+            run, budget, units=place.n_users, trust=place.trust or TRUST, notes=(FREE_HEADS,), nominal=self.epsilon
+        )
         return self
 
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -109,13 +111,27 @@ class SharedBasisModel(PersonalModel, PrivateModel):
     def _learn(self, federation: Federation, budget: Budget) -> Array:
         """Run the algorithm; return the orthonormal basis."""
 
-    def _fit_heads(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
-        return fit_heads(X, y, offsets, self.basis_, intercept=bool(getattr(self, "fit_intercept", False)))
+    def _head_work(self) -> HeadWork:
+        """Return what every user does at home once the basis is there: data, so that it can travel to them."""
+        return RidgeHeads(self.basis_, bool(getattr(self, "fit_intercept", False)))
 
-    def _check_parameters(self, cohort: Cohort) -> None:
-        if not (isinstance(self.rank, int | np.integer) and 1 <= self.rank <= cohort.n_features):
+    def _place(self, X: Any, y: Any, users: Any) -> Place:
+        if X is None and self.engine is not None:
+            return self.engine.place(None)
+        if isinstance(X, Cohort):
+            cohort = X
+        else:
+            if X is None or y is None or users is None:
+                raise ValueError("fit needs y and users next to X: the target and the user id of every row.")
+            cohort = Cohort.from_arrays(X, y, users)
+        if cohort.y is None:
+            raise ValueError("the cohort has no target. Build it with a target column.")
+        return LocalPlace(cohort) if self.engine is None else self.engine.place(cohort)
+
+    def _check_parameters(self, place: Place) -> None:
+        if not (isinstance(self.rank, int | np.integer) and 1 <= self.rank <= place.n_features):
             raise ValueError(
-                f"rank must be a whole number from 1 to the number of features ({cohort.n_features}). "
+                f"rank must be a whole number from 1 to the number of features ({place.n_features}). "
                 f"Found {self.rank!r}."
             )
         if self.mode not in self._modes:

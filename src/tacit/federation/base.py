@@ -29,7 +29,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -166,6 +166,13 @@ class Federation(ABC):
         self, query: Query, bound: float, grid: float, chosen: Chosen | None = None
     ) -> npt.NDArray[np.int64]:
         """Sum of all (or the chosen) users' clipped contributions, in steps of the grid."""
+
+    @abstractmethod
+    def users_map(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Array]) -> Array | None:
+        """Let every user do ``work`` at home: a row a user, private, or None where it stays with them.
+
+        Engines whose users are elsewhere take work that is data (:class:`~tacit.heads.HeadWork`), never code.
+        """
 
     def sum_sigma(self, event: GaussianEvent) -> float:
         """Noise that the sum of everybody's messages carries: public, and larger than σ where users add it."""
@@ -307,3 +314,58 @@ def _check_everybody_asked(event: GaussianEvent) -> None:
             "everybody is asked here; an event with a sampling rate would be charged less than it costs. "
             f"Found sampling_rate {event.sampling_rate!r}."
         )
+
+
+class Place(Protocol):
+    """Where users are, before the door is opened: what is public about them, and how to open it.
+
+    ``users`` are ids (None where they stay with the nodes); ``trust`` says who sees what, for the certificate (None
+    for what the estimator says of itself).
+    """
+
+    @property
+    def n_users(self) -> int:
+        """Length of the roster."""
+
+    @property
+    def n_features(self) -> int:
+        """Columns of everybody's rows."""
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of all users; asked for only where the unit is the row."""
+
+    @property
+    def users(self) -> npt.NDArray[Any] | None:
+        """Everybody's id."""
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+
+    @property
+    def target_name(self) -> str | None:
+        """Name of the target."""
+
+    @property
+    def trust(self) -> str | None:
+        """Who sees what."""
+
+    def federation(
+        self,
+        run: Run,
+        *,
+        noise: str,
+        noise_seed: int | None,
+        on_release: Callable[[str], None] | None,
+        threads: int | None,
+        trust: str,
+    ) -> Federation:
+        """Put the users behind the door."""
+
+
+class Engine(Protocol):
+    """How to reach users elsewhere; what an estimator takes as ``engine``."""
+
+    def place(self, source: Any) -> Place:
+        """Return where the users of ``source`` are: a cohort to spread out, or None for those the engine knows."""

@@ -1,28 +1,18 @@
-"""All users in this process: blocks of users on a few coarse threads, one pass over the rows a release."""
+"""All users in this process."""
 
 from __future__ import annotations
 
-import itertools
-import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from functools import partial
-from typing import TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import ThreadpoolController
 
 from tacit.cohort import Cohort
-from tacit.federation.base import BLOCK, ROW_BLOCK, Array, Chosen, Federation, Query, Rows
-from tacit.privacy.guarantee import Unit
+from tacit.federation.base import Array, Chosen, Federation, Query, Rows
+from tacit.federation.shard import Shard
 from tacit.privacy.ledger import Run
-from tacit.privacy.noise import to_grid
-
-T = TypeVar("T")
-
-_ROW_CELLS = 1 << 22  # numbers in a block of rows: 32 MiB of float64
 
 
 class LocalFederation(Federation):
@@ -47,9 +37,7 @@ class LocalFederation(Federation):
         super().__init__(run, noise=noise, noise_seed=noise_seed, on_release=on_release, trust=trust)
         self._cohort = cohort
         self._answers = answers
-        self._threads = threads or len(os.sched_getaffinity(0))
-        self._libraries = ThreadpoolController()
-        self._pool: ThreadPoolExecutor | None = None
+        self._shard = Shard(cohort, threads=threads)
 
     @property
     def n_users(self) -> int:
@@ -69,112 +57,53 @@ class LocalFederation(Federation):
     def _exact_sum(
         self, query: Query, bound: float, grid: float, chosen: Chosen | None = None
     ) -> npt.NDArray[np.int64]:
-        def several(X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-            sums = _attempt(lambda: query.block_sums(X, y, offsets, bound, BLOCK))
-            if sums is None:
-                sums = _without_the_cause(query, X, y, offsets, bound)
-            return np.asarray(to_grid(sums, grid).sum(axis=0), dtype=np.int64)
-
         if self._answers is not None:
             present = self._answers(self._made)
             chosen = present if chosen is None else chosen & present
-        total = np.zeros(query.coordinates, dtype=np.int64)
-        for part in self._blocks(several, self._spans(query, chosen), of_rows=query.unit is Unit.ROW):
-            total += part
-        return total
+        return self._shard.exact_sum(query, bound, grid, chosen)
 
     def users_map(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Array]) -> Array:
-        """Run ``work`` on every block and stack what it returns, a row a user. Stays with the users.
-
-        Not a door: what comes back is private (heads), and the caller keeps it so.
-        """
-        spans = [(a, min(a + BLOCK, self.n_users)) for a in range(0, self.n_users, BLOCK)]
-        return np.concatenate(list(self._blocks(work, spans)))
-
-    def _spans(self, query: Query, chosen: Chosen | None) -> Sequence[tuple[int, int]]:
-        """Where blocks begin and end: in rows if the unit is the row (their number is public then), else in users."""
-        offsets = self._cohort.offsets
-        users = [(0, self.n_users)] if chosen is None else _runs(chosen)
-        if query.unit is not Unit.ROW:
-            # Between calls threads hand the interpreter's lock to each other, which costs as much as a hundred users;
-            # so many blocks go into one call, where their sums together are small.
-            most = 32 if query.coordinates <= 10_000 else 1
-            return [span for first, last in users for span in _spans(first, last, BLOCK, 2 * self._threads, most)]
-        step = int(np.clip(_ROW_CELLS // self.n_features, 256, ROW_BLOCK))
-        rows = [(int(offsets[first]), int(offsets[last])) for first, last in users]
-        return [(a, min(a + step, last)) for first, last in rows for a in range(first, last, step)]
-
-    def _blocks(
-        self,
-        work: Callable[[Rows, Rows, npt.NDArray[np.int64]], T],
-        spans: Sequence[tuple[int, int]],
-        *,
-        of_rows: bool = False,
-    ) -> Iterator[T]:
-        cohort = self._cohort
-        y = cohort.y if cohort.y is not None else np.zeros(cohort.n_rows, dtype=cohort.dtype)
-
-        def one(span: tuple[int, int]) -> T:
-            if of_rows:
-                rows, bounds = slice(*span), np.array([0, span[1] - span[0]])
-            else:
-                bounds = cohort.offsets[span[0] : span[1] + 1]
-                rows, bounds = slice(int(bounds[0]), int(bounds[-1])), bounds - bounds[0]
-            X = cohort.X[rows]
-            # Set here because NumPy keeps it per thread. A warning that depends on private numbers is a leak.
-            with np.errstate(all="ignore"):
-                return work(np.asarray(X) if isinstance(X, np.ndarray) else X, np.asarray(y[rows]), bounds)
-
-        if self._threads == 1 or len(spans) == 1:
-            with self._one_blas_thread():
-                yield from map(one, spans)
-            return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads)
-        with self._one_blas_thread():
-            yield from self._pool.map(one, spans)
-
-    def _one_blas_thread(self) -> AbstractContextManager[object]:
-        """Keep BLAS from starting threads of its own inside ours: nested pools collapse by 4-60×."""
-        limited: AbstractContextManager[object] = self._libraries.limit(limits=1, user_api="blas")
-        return limited
+        """Run ``work`` on every block and stack what it returns, a row a user. Stays with the users."""
+        return self._shard.users_map(work)
 
 
-def _runs(chosen: Chosen) -> list[tuple[int, int]]:
-    """Stretches of users that are chosen, first and one past the last."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]])))
-    return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+@dataclass(frozen=True)
+class LocalPlace:
+    """A cohort in this process, as a :class:`~tacit.federation.base.Place`."""
 
+    cohort: Cohort
+    trust: str | None = None
 
-def _spans(start: int, stop: int, size: int, share: int, most: int) -> Iterator[tuple[int, int]]:
-    """Cut units into spans of whole blocks: long at first, short at the end, so that threads finish together."""
-    while start < stop:
-        left = -(-(stop - start) // size)
-        end = min(stop, start + size * max(1, min(most, left // share)))
-        yield start, end
-        start = end
+    @property
+    def n_users(self) -> int:
+        """Length of the roster."""
+        return self.cohort.n_users
 
+    @property
+    def n_features(self) -> int:
+        """Columns of everybody's rows."""
+        return self.cohort.n_features
 
-def _without_the_cause(query: Query, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
-    """Sum blocks, leaving out units whose numbers make a fused form fail or let something not finite through.
+    @property
+    def n_rows(self) -> int:
+        """Rows of all users."""
+        return self.cohort.n_rows
 
-    Everybody is asked again alone by the same fused form, so that nobody's contribution is computed differently
-    because of somebody else's numbers.
-    """
-    bounds = query.bounds(X, offsets)
-    size = BLOCK if query.unit is Unit.USER else len(bounds)
-    sums = np.zeros((-(-(len(bounds) - 1) // size), query.coordinates))
-    for i, (first, last) in enumerate(itertools.pairwise(bounds)):
-        alone = _attempt(partial(query.block_sum, X[first:last], y[first:last], np.array([0, last - first]), bound))
-        if alone is not None:
-            sums[i // size] += alone
-    return sums
+    @property
+    def users(self) -> npt.NDArray[Any]:
+        """Everybody's id."""
+        return self.cohort.users
 
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return self.cohort.feature_names
 
-def _attempt(work: Callable[[], Array]) -> Array | None:
-    """Return finite sums, or None where private numbers make the work fail: nothing may be raised on them."""
-    try:
-        sums = work()
-    except Exception:
-        return None
-    return sums if np.isfinite(sums).all() else None
+    @property
+    def target_name(self) -> str | None:
+        """Name of the target."""
+        return getattr(self.cohort, "target_name", None)
+
+    def federation(self, run: Run, **options: Any) -> LocalFederation:
+        """Put the users behind the door."""
+        return LocalFederation(self.cohort, run, **options)

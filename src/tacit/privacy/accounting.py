@@ -20,9 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
-
 from tacit.privacy.guarantee import Adjacency, GaussianEvent, check_target
 
 _CROSS_CHECK_TOLERANCE = 0.02
@@ -42,6 +39,8 @@ def delta_of(mu: float, epsilon: float) -> float:
         return 0.0
     if math.isinf(mu):
         return 1.0
+    from scipy.special import log_ndtr  # here, so that a node that only answers queries starts without SciPy
+
     upper = float(log_ndtr(-epsilon / mu + mu / 2))
     lower = epsilon + float(log_ndtr(-epsilon / mu - mu / 2))
     if lower >= upper:
@@ -72,6 +71,8 @@ def mu_of(epsilon: float, delta: float) -> float:
     >>> round(mu_of(1.0, 1e-6), 4)
     0.2367
     """
+    from scipy.optimize import brentq
+
     check_target(epsilon, delta)
     if math.isinf(epsilon):
         return math.inf
