@@ -1,7 +1,8 @@
 """Compiled functions that load their compiler when they are first called.
 
 A node that answers for a handful of users runs the plain NumPy form of a query and never needs Numba, whose import
-takes longer than the answer. So modules that define queries mark kernels with :func:`njit` from here instead of Numba's own.
+takes longer than the answer. So modules that define queries mark kernels with :func:`njit` from here instead of
+Numba's own.
 """
 
 from __future__ import annotations

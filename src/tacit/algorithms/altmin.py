@@ -171,7 +171,7 @@ def learn(federation: Federation, plan: Plan, settings: Settings, rank: int) -> 
         # √2 on both scales: at the median of each, the joint norm is one.
         query = NormalEquations(basis, whitening, math.sqrt(2.0) * gram, math.sqrt(2.0) * right)
         released = federation.release(query, event, f"normal equations {number + 1}")
-        basis = query.solve(released, event.sigma)
+        basis = query.solve(released, federation.sum_sigma(event))
     return orthonormal(whitening.to_raw(basis))[0]
 
 

@@ -89,4 +89,4 @@ def private_clip(
 ) -> float:
     """Release a histogram of the norms of ``query`` and return a quantile of it: a clip that was paid for."""
     histogram = federation.release(NormHistogram(query), event, name)
-    return quantile_of(histogram, event.sigma, quantile)
+    return quantile_of(histogram, federation.sum_sigma(event), quantile)

@@ -175,7 +175,8 @@ def learn(federation: Federation, plan: Plan, settings: Settings, rank: int, *, 
         query = BasisStep(state.basis, state.head_metric, state.scale, whitening, centered)
         released = federation.release(query, event, f"basis step {number + 1}")
         late = max(0.0, number - (1.0 - settings.averaging) * settings.rounds)
-        state.advance(*query.split(released), event.sigma, federation.n_users, damping=1.0 / (1.0 + late / 2.0))
+        sigma = federation.sum_sigma(event)
+        state.advance(*query.split(released), sigma, federation.n_users, damping=1.0 / (1.0 + late / 2.0))
     return orthonormal(whitening.to_raw(state.basis))[0]
 
 

@@ -85,10 +85,10 @@ def first_basis(
     d = federation.n_features
     event = plan.event("whitening", clip=1.0, acute=True)
     moment = federation.release(FeatureMoment(d, centered), event, "feature moment")
-    whitening = Whitening.from_moment(moment, event.sigma, d)
+    whitening = Whitening.from_moment(moment, federation.sum_sigma(event), d)
     event = plan.event("start", clip=1.0, acute=True)
     votes = federation.release(DirectionVote(whitening, centered), event, "direction votes")
-    return whitening, *top_directions(votes, event.sigma, d, rank)
+    return whitening, *top_directions(votes, federation.sum_sigma(event), d, rank)
 
 
 def top_directions(votes: Array, sigma: float, size: int, rank: int) -> tuple[Array, Array]:

@@ -278,7 +278,7 @@ class Federation(ABC):
         sigma = event.sigma if one_message else self.sum_sigma(event)
 
         def noisy(total: npt.NDArray[np.int64]) -> Array:
-            return noise_source.add_noise(total, sigma, grid, mode, generator)
+            return self._put_noise(total, sigma, grid, mode, generator)
 
         value = self.ledger_run.release(
             name, event, lambda: draw(grid, noisy), noise=mode, grid=grid, coordinates=coordinates
@@ -286,6 +286,17 @@ class Federation(ABC):
         if self._on_release is not None:
             self._on_release(name)
         return value
+
+    def _put_noise(
+        self,
+        total: npt.NDArray[np.int64],
+        sigma: float,
+        grid: float,
+        mode: Mode,
+        generator: np.random.Generator | None,
+    ) -> Array:
+        """Put noise on a sum; engines whose users have done so already only bring it to scale."""
+        return noise_source.add_noise(total, sigma, grid, mode, generator)
 
     def _rehearse(self, query: Query) -> None:
         """Run the query on made-up rows, so that a mistake in it shows before any private row is touched."""

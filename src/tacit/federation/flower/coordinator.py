@@ -1,0 +1,329 @@
+"""The half that adds up: asks registered nodes, believes what :mod:`~tacit.federation.flower.inbox` lets through.
+
+Denominators, noise and schedule come from the roster, so a node that does not answer in time costs signal and nothing
+else. A round below its quorum is given up before any noise is drawn; its debit stands, and the same run, started again,
+asks the same question again.
+
+Who must be trusted with what (``trust``):
+
+* ``central``: nodes send sums of clipped contributions, the coordinator adds noise.
+* ``node``: every node puts the full noise on its own sum before it leaves. The coordinator may be curious.
+* ``secure``: every node puts a share of the noise on its sum and hides it behind masks that only cancel in the sum of a
+  group (:mod:`tacit.federation.flower.masks`). The coordinator may be curious, and accuracy is close to ``central``.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tacit.cells import DataError
+from tacit.federation import wire
+from tacit.federation.base import Array, Chosen, Federation, Query, Rows
+from tacit.federation.flower.inbox import Inbox
+from tacit.federation.flower.messages import Ask
+from tacit.federation.flower.node import Card, majority
+from tacit.heads import HeadWork
+from tacit.privacy.guarantee import GaussianEvent, Unit
+from tacit.privacy.ledger import Run
+from tacit.privacy.noise import Mode
+
+TRUST = {
+    "central": (
+        "central: nodes keep rows and heads and send sums of their users' clipped contributions; the coordinator sees "
+        "those sums and adds the noise; everybody else sees the billboard only."
+    ),
+    "node": (
+        "node: every node keeps rows and heads and puts the whole noise on its sum before it leaves; the coordinator "
+        "and everybody else see noisy sums only."
+    ),
+    "secure": (
+        "secure: every node keeps rows and heads, puts a share of the noise on its sum and masks it; the coordinator "
+        "sees the noisy sum of a group and no summand. It holds against a curious coordinator, if in every group "
+        "{honest} nodes follow the protocol and do not tell it their shares."
+    ),
+}
+
+
+class QuorumMissed(RuntimeError):
+    """Too few nodes answered; nothing was drawn, and the same run can go on."""
+
+
+class Transport(Protocol):
+    """Carries bytes to nodes and back, and does nothing else."""
+
+    def online(self) -> Iterable[int]:
+        """Ids of nodes that can be reached now."""
+
+    def send(self, messages: Mapping[int, bytes]) -> None:
+        """Send each node its message."""
+
+    def receive(self) -> Iterable[tuple[Any, Any]]:
+        """Return what arrived since the last call: who sent it, and what."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long to wait, in seconds, and for whom: ``quorum`` is the share of users that must be heard."""
+
+    deadline: float = 60.0
+    gather: float = 120.0
+    again: float = 10.0
+    poll: float = 0.05
+    quorum: float = 0.5
+
+
+@dataclass(kw_only=True)
+class FlowerPlace:
+    """Registered nodes, by the id that is bound to each node's key; an estimator's engine and place in one."""
+
+    transport: Transport
+    roster: Mapping[int, Card]
+    how: str = "central"
+    patience: Patience = field(default_factory=Patience)
+    colluding: int = 0
+    on_round: Callable[[dict[str, Any]], None] | None = None
+    users: None = None
+
+    def __post_init__(self) -> None:
+        if self.how not in TRUST:
+            raise ValueError(f"trust must be one of {tuple(TRUST)}. Found {self.how!r}.")
+        if not self.roster:
+            raise ValueError("no node is registered. Expected at least one.")
+        cards = list(self.roster.values())
+        if any((card.features, card.target) != (cards[0].features, cards[0].target) for card in cards):
+            raise DataError("nodes have other columns, or another order of them. Expected the same at every node.")
+        if len({card.name for card in cards}) < len(cards) or len({card.key for card in cards}) < len(cards):
+            raise DataError("two nodes have one name or one key. Expected one of each a node.")
+
+    def place(self, source: Any) -> FlowerPlace:
+        """Return itself: the rows are where they are."""
+        if source is not None:
+            raise ValueError("rows stay with their nodes. Call fit() without rows.")
+        return self
+
+    @property
+    def n_users(self) -> int:
+        """Users of all registered nodes."""
+        return sum(card.users for card in self.roster.values())
+
+    @property
+    def n_features(self) -> int:
+        """Columns of everybody's rows."""
+        return len(self.feature_names)
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of all nodes, where they made that number public."""
+        counts = [card.rows for card in self.roster.values()]
+        if any(count is None for count in counts):
+            raise ValueError(
+                "nodes did not say how many rows they have (public only where the unit is the row)."
+            )
+        return sum(count for count in counts if count is not None)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return next(iter(self.roster.values())).features
+
+    @property
+    def target_name(self) -> str | None:
+        """Name of the target."""
+        return next(iter(self.roster.values())).target
+
+    @property
+    def trust(self) -> str:
+        """Who sees what."""
+        return TRUST[self.how].format(honest=majority(len(self.roster)))
+
+    def federation(self, run: Run, *, trust: str = "central", threads: int | None = None, **options: Any) -> Any:
+        """Put the nodes behind the door."""
+        if trust != "central":
+            raise ValueError(f"with nodes, trust is the coordinator's to say ({self.how!r}). Found trust={trust!r}.")
+        return FlowerFederation(self, run, **options)
+
+
+class FlowerFederation(Federation):
+    """Nodes behind the door. Made by :meth:`FlowerPlace.federation`."""
+
+    def __init__(self, place: FlowerPlace, run: Run, **options: Any) -> None:
+        super().__init__(run, trust="central" if place.how == "central" else "local", **options)
+        if place.how != "central" and self._noise_seed is not None:
+            raise ValueError("nodes draw their noise from the operating system: noise_seed is for central trust.")
+        self._place = place
+        self._event: GaussianEvent | None = None
+        self._turn = (0, 0)
+        self._gathered = False
+        self.verdicts: Counter[str] = Counter()
+
+    @property
+    def n_users(self) -> int:
+        """Length of the roster: public."""
+        return self._place.n_users
+
+    @property
+    def n_features(self) -> int:
+        """Columns of everybody's rows: public."""
+        return self._place.n_features
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows there are. Public only where the unit is the row; used for nothing else."""
+        return self._place.n_rows
+
+    def sum_sigma(self, event: GaussianEvent) -> float:
+        """Noise that the sum carries when every node answers."""
+        nodes = len(self._place.roster)
+        shares = {"central": 1.0, "node": float(nodes), "secure": nodes / majority(nodes)}
+        return event.sigma * math.sqrt(shares[self._place.how])
+
+    def users_map(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Array]) -> None:
+        """Let nodes fit their users' heads and keep them. Nothing comes back but that it was done."""
+        if not isinstance(work, HeadWork):
+            raise TypeError(f"work for users elsewhere must be a HeadWork, which is data. Found {type(work).__name__}.")
+        ask = self._ask("heads", "heads", wire.encode(work))
+        self._exchange(ask, {node: 1 for node in self._place.roster}, 1, quorum=0.0)
+
+    def _debit_and_draw(self, query: Query, event: GaussianEvent, *rest: Any, **more: Any) -> Array:
+        self._event = event
+        return super()._debit_and_draw(query, event, *rest, **more)
+
+    def _put_noise(
+        self,
+        total: npt.NDArray[np.int64],
+        sigma: float,
+        grid: float,
+        mode: Mode,
+        generator: np.random.Generator | None,
+    ) -> Array:
+        if self._place.how == "central":
+            return super()._put_noise(total, sigma, grid, mode, generator)
+        return np.asarray(total * grid, dtype=np.float64)
+
+    def _exact_sum(
+        self, query: Query, bound: float, grid: float, chosen: Chosen | None = None
+    ) -> npt.NDArray[np.int64]:
+        """Ask every node; where trust is not central, what comes back carries the nodes' noise."""
+        release, turn = self._turn
+        self._turn = (self._made, turn + 1 if release == self._made else 0)
+        roster = self._place.roster
+        ask = self._ask("sum", f"{self._turn[0]}.{self._turn[1]}", wire.encode(query))
+        ask = replace(ask, bound=bound, grid=grid)
+        event = self._event
+        if self._place.how != "central" and event is not None and event.private:
+            mode = self._mode(event, query.coordinates)
+            ask = replace(ask, sigma=event.sigma, noise=mode, clip_factor=event.sensitivity.replace_one / bound)
+        pieces: dict[int, Chosen] = {}
+        if chosen is not None:
+            edges = np.cumsum([card.users for card in roster.values()])[:-1]
+            pieces = dict(zip(roster, np.split(chosen, edges), strict=True))
+        asked = [node for node in roster if chosen is None or pieces[node].any()]
+        units = {node: self._units(roster[node], query, pieces.get(node)) for node in asked}
+        quorum = 0.0 if chosen is not None else self._place.patience.quorum
+        return self._exchange(ask, units, query.coordinates, quorum=quorum, pieces=pieces)
+
+    def _units(self, card: Card, query: Query, piece: Chosen | None) -> int:
+        if query.unit is Unit.ROW:
+            return int(card.rows or 0)
+        return card.users if piece is None else int(piece.sum())
+
+    def _ask(self, kind: str, step: str, thing: bytes) -> Ask:
+        return Ask(kind=kind, run=self.ledger_run.name, step=step, token=secrets.token_hex(16), thing=thing)
+
+    def _exchange(
+        self,
+        ask: Ask,
+        units: Mapping[int, int],
+        coordinates: int,
+        *,
+        quorum: float,
+        pieces: Mapping[int, Chosen] | None = None,
+    ) -> npt.NDArray[np.int64]:
+        """One round: ask, ask again whoever is silent, until all have answered or the deadline is over."""
+        place, patience = self._place, self._place.patience
+        self._gather(list(units))
+        secure = place.how == "secure" and ask.sigma > 0
+        if secure:
+            ask, units = self._group(ask, units)
+        own = {}
+        for node in units:
+            piece = None if not pieces else pieces[node]
+            own[node] = (replace(ask, chosen=piece) if piece is not None else ask).to_bytes()
+        spread = 0.0 if ask.kind == "heads" else 40.0 * ask.sigma / ask.grid
+        inbox = Inbox(ask.token, units, coordinates, ask.bound / ask.grid, spread=spread, masked=secure)
+        started = time.monotonic()
+        last_sent: dict[int, float] = {}
+        while inbox.waiting:
+            now = time.monotonic()
+            online = set(place.transport.online())
+            silent = [node for node in inbox.waiting & online if now - last_sent.get(node, -math.inf) > patience.again]
+            if silent:
+                place.transport.send({node: own[node] for node in silent})
+                last_sent |= dict.fromkeys(silent, now)
+            for sender, data in place.transport.receive():
+                inbox.take(sender, data)
+            refused = inbox.verdicts["refused"] >= len(inbox.waiting) > 0 and not secure
+            if now - started > patience.deadline or (refused and not inbox.waiting - online):
+                break
+            if inbox.waiting:
+                time.sleep(patience.poll)
+        self.verdicts += inbox.verdicts
+        self._tell(ask, inbox, units, time.monotonic() - started)
+        heard = sum(place.roster[node].users for node in inbox.answered)
+        asked = sum(place.roster[node].users for node in units)
+        if secure and inbox.waiting:
+            raise QuorumMissed(
+                f"{len(inbox.waiting)} of {len(units)} nodes of the group did not answer, so the masks do not cancel. "
+                "Nothing can be read. Bring them back and start the same run again, or begin another run."
+            )
+        if heard < quorum * asked:
+            raise QuorumMissed(
+                f"nodes with {heard} of {asked} users answered within {patience.deadline:g} s; the quorum is "
+                f"{quorum:.0%}. Nothing was drawn: start the same run again to go on."
+            )
+        return inbox.total
+
+    def _gather(self, nodes: Sequence[int]) -> None:
+        """Before the first round wait until every registered node is there, for so long."""
+        end = time.monotonic() + self._place.patience.gather
+        while not self._gathered and time.monotonic() < end:
+            if set(nodes) <= set(self._place.transport.online()):
+                break
+            time.sleep(self._place.patience.poll)
+        self._gathered = True
+
+    def _group(self, ask: Ask, units: Mapping[int, int]) -> tuple[Ask, dict[int, int]]:
+        """Nodes that are there now, if they are enough; masks cancel among them."""
+        place = self._place
+        present = sorted(set(units) & set(place.transport.online()))
+        needed = majority(len(place.roster)) + place.colluding
+        if len(present) < needed:
+            raise QuorumMissed(
+                f"{len(present)} nodes are there; a masked sum needs {needed}, or its noise would be too little. "
+                "Nothing was asked: start the same run again to go on."
+            )
+        names = tuple(place.roster[node].name for node in present)
+        return replace(ask, group=names, honest=majority(len(place.roster))), {node: units[node] for node in present}
+
+    def _tell(self, ask: Ask, inbox: Inbox, units: Mapping[int, int], seconds: float) -> None:
+        if self._place.on_round is not None:
+            silent = sorted(self._place.roster[node].name for node in inbox.waiting)
+            self._place.on_round(
+                {
+                    "step": ask.step,
+                    "asked": len(units),
+                    "answered": len(inbox.answered),
+                    "silent": silent,
+                    "verdicts": dict(inbox.verdicts),
+                    "seconds": round(seconds, 3),
+                }
+            )

@@ -1,0 +1,97 @@
+"""What the coordinator believes of what arrives: one round's answers, each checked before it is added.
+
+Nothing that arrives raises. An answer is added once, from a node that was asked, with this round's token, in the right
+shape and within what its users could have sent; everything else is counted under a code and dropped. An answer that is
+longer than its users' clips together is scaled down to them, so that a node counts for its users and no more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tacit.federation.flower.messages import Answer
+from tacit.federation.wire import WireError
+
+VERDICTS = ("ok", "clipped", "unknown", "duplicate", "late", "malformed", "shape", "range", "refused", "failed")
+
+
+class Inbox:
+    """One round's answers.
+
+    ``units`` says of each node that was asked how many units (users, or rows) it speaks for; ``reach`` is the clip in
+    steps of the grid, ``spread`` how far noise added by a node may reach (0 where nodes add none). With ``masked``
+    answers only a sum of all of them means anything, so their size cannot be checked.
+    """
+
+    def __init__(
+        self,
+        token: str,
+        units: Mapping[int, int],
+        coordinates: int,
+        reach: float,
+        *,
+        spread: float = 0.0,
+        masked: bool = False,
+    ) -> None:
+        self.token, self._units, self._coordinates = token, dict(units), coordinates
+        self._reach, self._spread, self._masked = reach, spread, masked
+        self.total = np.zeros(coordinates, dtype=np.int64)
+        self.verdicts: Counter[str] = Counter()
+        self.answered: set[int] = set()
+
+    @property
+    def waiting(self) -> set[int]:
+        """Nodes that have not answered."""
+        return set(self._units) - self.answered
+
+    def take(self, sender: Any, data: Any) -> str:
+        """Look at one answer; return the verdict, which is counted too."""
+        try:
+            verdict = self._judge(sender, data)
+        except Exception:  # whatever a stranger thought of: it is not an answer
+            verdict = "malformed"
+        self.verdicts[verdict] += 1
+        return verdict
+
+    def _judge(self, sender: Any, data: Any) -> str:
+        if isinstance(sender, bool) or not isinstance(sender, int) or sender not in self._units:
+            return "unknown"
+        if not isinstance(data, bytes) or len(data) > 8 * self._coordinates + 1000:
+            return "malformed"
+        try:
+            answer = Answer.from_bytes(data)
+        except WireError:
+            return "malformed"
+        if answer.token != self.token:
+            return "late"
+        if sender in self.answered:
+            return "duplicate"
+        if answer.code != "ok":
+            return answer.code
+        if answer.total is None or answer.total.shape != (self._coordinates,):
+            return "shape"
+        verdict, total = ("ok", answer.total) if self._masked else self._within(answer.total, self._units[sender])
+        if total is not None:
+            self.total += total  # wraps around where masks are to cancel
+            self.answered.add(sender)
+        return verdict
+
+    def _within(self, total: npt.NDArray[np.int64], units: int) -> tuple[str, npt.NDArray[np.int64] | None]:
+        """Return the answer if these units could have sent it, scaled down if only their clips forbid it."""
+        most = units * self._reach
+        limit = most + self._spread + units  # a rounding a block, at most one a unit
+        if not ((total <= limit) & (total >= -limit)).all():
+            return "range", None
+        if self._spread > 0:
+            return "ok", total
+        norm = float(np.linalg.norm(total.astype(np.float64)))
+        allowed = most + units * math.sqrt(self._coordinates)
+        if norm <= allowed:
+            return "ok", total
+        return "clipped", np.rint(total * (most / norm)).astype(np.int64)

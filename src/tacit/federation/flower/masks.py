@@ -1,0 +1,60 @@
+"""A sum, and no summand: every node hides its answer behind masks that cancel when all answers are added.
+
+Two nodes that know each other's public key (from the roster each was given, not from the coordinator) agree on a secret
+(X25519), derive a fresh key for every release and group from it (HKDF-SHA256) and stretch that to integers (ChaCha20).
+One adds them, the other subtracts, modulo 2⁶⁴. What the coordinator gets of a node is uniform to whoever does not know
+its secrets; what it gets of the whole group is the sum, with the noise that every node put into its own answer before.
+
+Why one answer a release. Given sums of two groups that differ by one node, the coordinator would know that node's
+answer with that node's share of the noise only. So a node answers for one group a release (its ledger remembers which);
+if somebody of the group is lost after that, masks do not cancel, the sum is unreadable and the release is aborted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from tacit.federation.flower.messages import Ask
+
+
+def new_key() -> tuple[bytes, bytes]:
+    """Make a private key and its public one, 32 bytes each.
+
+    >>> private, public = new_key()
+    >>> len(private), len(public)
+    (32, 32)
+    """
+    key = X25519PrivateKey.generate()
+    return key.private_bytes_raw(), key.public_key().public_bytes_raw()
+
+
+def masked(
+    total: npt.NDArray[np.int64], name: str, ask: Ask, private: bytes, peers: Mapping[str, bytes]
+) -> npt.NDArray[np.int64]:
+    """Hide ``total`` behind the masks that ``name`` shares with everybody else of the ask's group."""
+    hidden = total.astype(np.uint64)
+    key = X25519PrivateKey.from_private_bytes(private)
+    about = "\n".join([ask.run, ask.step, *sorted(ask.group)]).encode()
+    for other in ask.group:
+        if other == name:
+            continue
+        secret = key.exchange(X25519PublicKey.from_public_bytes(peers[other]))
+        pair = "\n".join(sorted((name, other))).encode()
+        mask = _stretched(secret, b"tacit mask\n" + pair + b"\n" + about, total.size)
+        hidden = hidden + mask if name < other else hidden - mask
+    return hidden.view(np.int64)
+
+
+def _stretched(secret: bytes, about: bytes, size: int) -> npt.NDArray[np.uint64]:
+    """Turn a shared secret into ``size`` integers, another for every ``about``."""
+    key = HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=about).derive(secret)
+    # The key is used once, so the nonce (and counter) may be zero.
+    stream = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * size))
+    return np.frombuffer(stream, dtype="<u8").astype(np.uint64)

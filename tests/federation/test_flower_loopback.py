@@ -1,0 +1,227 @@
+"""Nodes and coordinator, byte for byte as on the wire, in one process."""
+
+from __future__ import annotations
+
+import math
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tacit
+from engines import EVERY, costs, distance, fit, users
+from loopback import Loopback, loopback
+from tacit.algorithms.whitening import FeatureMoment
+from tacit.federation import wire
+from tacit.federation.flower.coordinator import FlowerFederation, FlowerPlace, QuorumMissed
+from tacit.federation.flower.messages import Answer, Ask
+from tacit.federation.flower.node import read_heads
+from tacit.federation.local import LocalFederation
+from tacit.privacy.guarantee import Budget, GaussianEvent, Sensitivity
+from tacit.privacy.ledger import Ledger
+
+EVENT = GaussianEvent(sigma=30.0, sensitivity=Sensitivity.of_clip(1.0, acute=True))
+CEILING = Budget(epsilon=2.0, delta=1e-6)
+GRID = 2.0**-40
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name != "local noise"])
+@pytest.mark.parametrize("n", [100, 300])  # nodes in plain NumPy, and compiled
+def test_every_algorithm_finds_the_same_basis_as_in_one_process(name: str, n: int, tmp_path: Path) -> None:
+    data = users(n)
+    place = loopback(data, tmp_path, rows="rows" in name)
+    assert distance(fit(name, data), fit(name, None, place)) < 1e-10
+
+
+def test_with_noise_the_ledger_is_the_same(tmp_path: Path) -> None:
+    data = users(100)
+    here, there = fit("fedrep", data, epsilon=1.0), fit("fedrep", None, loopback(data, tmp_path), epsilon=1.0)
+    assert costs(here) == costs(there)
+    assert there.certificate_.certified
+
+
+def test_heads_stay_at_their_nodes_in_files_that_only_the_owner_reads(tmp_path: Path) -> None:
+    data = users(100)
+    local, model = fit("fedrep", data), fit("fedrep", None, loopback(data, tmp_path))
+    assert len(model.heads_) == len(model.users_) == 0
+    stored = [read_heads(tmp_path / f"node{i}" / "heads.npz") for i in range(3)]
+    heads = np.concatenate([one["heads"] for one in stored])
+    np.testing.assert_allclose(heads[:, :-1], local.heads_, atol=1e-8)
+    np.testing.assert_array_equal(np.concatenate([one["users"] for one in stored]), data.users)
+    for i in range(3):
+        assert stat.S_IMODE((tmp_path / f"node{i}" / "heads.npz").stat().st_mode) == 0o600
+
+
+def federation(place: FlowerPlace, ledger: Ledger | None = None, **options: object) -> FlowerFederation:
+    run = (ledger or Ledger()).run("test", config={}, certified=False)
+    return place.federation(run, **options)
+
+
+def local_sum(data: tacit.Cohort) -> np.ndarray:
+    return LocalFederation(data, Ledger().run("l", config={}))._exact_sum(FeatureMoment(6), 1.0, GRID)
+
+
+def test_a_node_that_does_not_answer_costs_its_signal_only(tmp_path: Path) -> None:
+    data = users(90)
+    place = loopback(data, tmp_path)
+    place.transport.meddle = lambda node, answer: [] if node == 11 else [(node, answer)]
+    fed = federation(place)
+    rest = data.take(np.r_[0:30, 60:90])
+    np.testing.assert_allclose(fed._exact_sum(FeatureMoment(6), 1.0, GRID) * GRID, local_sum(rest) * GRID, atol=1e-9)
+    assert fed.n_users == 90
+
+
+def test_below_the_quorum_nothing_is_drawn_and_the_same_run_goes_on(tmp_path: Path) -> None:
+    data = users(90)
+    place = loopback(data, tmp_path)
+    answering = place.transport.meddle
+    place.transport.meddle = lambda node, answer: []
+    ledger = Ledger(tmp_path / "ledger")
+    with pytest.raises(QuorumMissed):
+        federation(place, ledger).release(FeatureMoment(6), EVENT, "moment")
+    assert [row.state for row in ledger.releases()] == ["debited"]
+    ledger.close()
+    place.transport.meddle = answering
+    with Ledger(tmp_path / "ledger") as again:
+        federation(place, again).release(FeatureMoment(6), EVENT, "moment")
+        assert [(row.state, row.attempts) for row in again.releases()] == [("published", 2)]
+
+
+def test_garbage_replays_strangers_and_duplicates_change_nothing(tmp_path: Path) -> None:
+    data = users(90)
+    place = loopback(data, tmp_path)
+    expected = federation(place)._exact_sum(FeatureMoment(6), 1.0, GRID)
+    seen: list[bytes] = []
+
+    def meddle(node: int, answer: bytes) -> list[tuple[object, object]]:
+        seen.append(answer)
+        token = Answer.from_bytes(answer).token
+        poison = Answer(token, "ok", np.full(21, 2**62)).to_bytes()
+        stranger = Answer(token, "ok", np.ones(21, dtype=np.int64)).to_bytes()
+        old = Answer("0" * 32, "ok", np.ones(21, dtype=np.int64)).to_bytes()
+        return [(node, b"rubbish"), (node, poison), (99, stranger), (node, old), (node, answer), (node, answer)]
+
+    place.transport.meddle = meddle
+    fed = federation(place)
+    np.testing.assert_array_equal(fed._exact_sum(FeatureMoment(6), 1.0, GRID), expected)
+    assert fed.verdicts == {"ok": 3, "malformed": 3, "range": 3, "unknown": 3, "late": 3, "duplicate": 3}
+
+
+def test_a_node_counts_for_its_users_and_no_more(tmp_path: Path) -> None:
+    place = loopback(users(90), tmp_path)
+    far = np.full(21, int(25 / GRID))  # every number possible for 30 users, all of them together not
+
+    def meddle(node: int, answer: bytes) -> list[tuple[object, object]]:
+        return [(node, Answer(Answer.from_bytes(answer).token, "ok", far).to_bytes() if node == 10 else answer)]
+
+    place.transport.meddle = meddle
+    fed = federation(place)
+    total = fed._exact_sum(FeatureMoment(6), 1.0, GRID) * GRID
+    assert fed.verdicts == {"ok": 2, "clipped": 1}
+    rest = local_sum(users(90).take(np.arange(30, 90))) * GRID
+    assert np.linalg.norm(total - rest) == pytest.approx(30.0)
+
+
+def test_what_goes_wrong_at_a_node_leaves_it_as_a_code(tmp_path: Path) -> None:
+    place = loopback(users(30), tmp_path)
+    node = place.transport.nodes[10]
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("secret 42")
+
+    node._shard.exact_sum = fail
+    ask = Ask(kind="sum", run="r", step="1.0", token="t", thing=wire.encode(FeatureMoment(6)), grid=GRID)
+    assert Answer.from_bytes(node.answer(ask.to_bytes())) == Answer("t", "failed", None)
+    assert Answer.from_bytes(node.answer(b"\x80\x04")).code == "malformed"
+    assert b"secret" not in node.answer(ask.to_bytes())
+
+
+@pytest.mark.parametrize("trust", ["node", "secure"])
+def test_a_node_asked_again_sends_the_same_bytes_and_for_anything_else_none(trust: str, tmp_path: Path) -> None:
+    place = loopback(users(60), tmp_path, trust=trust, ceiling=CEILING)
+    federation(place).release(FeatureMoment(6), EVENT, "moment")
+    transport = place.transport
+    node, data = transport.asked[0]
+    ask = Ask.from_bytes(data)
+    first, again = (transport.nodes[node].answer(data) for _ in range(2))
+    assert first == again
+    for changed in ({"thing": wire.encode(FeatureMoment(6, True))}, {"bound": 0.5}, {"group": ask.group[:-1]}):
+        other = Ask(**{**ask.__dict__, **changed}).to_bytes()
+        if changed != {"group": ()} or trust == "secure":
+            assert Answer.from_bytes(transport.nodes[node].answer(other)).code == "refused", changed
+
+
+@pytest.mark.parametrize("trust", ["node", "secure"])
+def test_a_node_that_does_not_trust_the_coordinator_is_not_talked_out_of_it(trust: str, tmp_path: Path) -> None:
+    place = loopback(users(60), tmp_path, trust=trust, ceiling=CEILING)
+    federation(place).release(FeatureMoment(6), EVENT, "moment")
+    node, data = place.transport.asked[0]
+    ask = Ask.from_bytes(data)
+    group = () if trust == "secure" else ("node0", "node1")
+    for number, changed in enumerate(
+        [{"sigma": 0.0}, {"sigma": 1e-3}, {"group": group}, {"honest": 1000}, {"grid": 0.25}, {"noise": "seeded"}]
+    ):
+        if trust == "node" and "honest" in changed:
+            continue
+        other = Ask(**{**ask.__dict__, **changed, "step": f"9.{number}"}).to_bytes()
+        assert Answer.from_bytes(place.transport.nodes[node].answer(other)).code == "refused", changed
+
+
+@pytest.mark.parametrize(("trust", "shares"), [("node", 3.0), ("secure", 3 / 2)])
+def test_noise_of_the_nodes_adds_up_to_what_the_certificate_says(trust: str, shares: float, tmp_path: Path) -> None:
+    place = loopback(users(60), tmp_path, trust=trust, ceiling=Budget(epsilon=1e6, delta=1e-6))
+    exact = local_sum(users(60)) * GRID
+    errors = []
+    for number in range(40):
+        run = Ledger().run(f"run{number}", config={}, certified=False)
+        fed = place.federation(run)
+        errors.append(fed.release(FeatureMoment(6), EVENT, "moment") - exact)
+    assert fed.sum_sigma(EVENT) == pytest.approx(30.0 * math.sqrt(shares))
+    spread = np.sqrt(np.mean(np.square(errors)))  # 840 draws: a relative error of 2.4 %
+    assert abs(spread / fed.sum_sigma(EVENT) - 1) < 6 * 0.0244
+
+
+def test_a_masked_answer_alone_is_uniform_and_without_its_group_unreadable(tmp_path: Path) -> None:
+    place = loopback(users(60), tmp_path, trust="secure", ceiling=CEILING)
+    seen = []
+
+    def meddle(node: int, answer: bytes) -> list[tuple[object, object]]:
+        seen.append(Answer.from_bytes(answer).total)
+        return [] if node == 12 else [(node, answer)]
+
+    place.transport.meddle = meddle
+    with pytest.raises(QuorumMissed, match="masks do not cancel"):
+        federation(place).release(FeatureMoment(6), EVENT, "moment")
+    assert np.median(np.abs(np.array(seen[:2], dtype=np.float64))) > 2.0**60  # far beyond any sum of 60 users
+
+
+def test_a_group_that_is_too_small_is_not_even_asked(tmp_path: Path) -> None:
+    place = loopback(users(60), tmp_path, trust="secure", ceiling=CEILING)
+    transport = place.transport
+    assert isinstance(transport, Loopback)
+    del transport.nodes[10], transport.nodes[11]
+    with pytest.raises(QuorumMissed, match="a masked sum needs 2"):
+        federation(place).release(FeatureMoment(6), EVENT, "moment")
+    assert transport.asked == []
+
+
+def test_with_masks_and_noise_a_whole_model_is_learned_and_certified(tmp_path: Path) -> None:
+    place = loopback(users(900), tmp_path, trust="secure", ceiling=Budget(epsilon=8.0, delta=1e-6))
+    model = fit("fedrep", None, place, epsilon=8.0)
+    assert model.certificate_.certified
+    assert "2 nodes follow the protocol" in model.certificate_.trust
+    with Ledger(tmp_path / "node0" / "node.ledger") as own:
+        assert own.spent() == pytest.approx(model.certificate_.epsilon, rel=1e-6)
+
+
+def test_a_node_starts_without_a_compiler_or_scipy() -> None:
+    program = (
+        "import sys, importlib\nfrom tacit.federation import wire\nimport tacit.federation.flower.node\n"
+        "[importlib.import_module(name) for name in wire.KNOWN.values()]\n"
+        "print([name for name in ('numba', 'scipy', 'sklearn', 'pyarrow', 'flwr', 'ray') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

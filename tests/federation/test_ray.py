@@ -1,0 +1,110 @@
+"""Ray: the same numbers as one process, to the last bit, whoever is lost on the way."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tacit
+from engines import EVERY, FEW, costs, distance, fit, users
+from tacit.algorithms.whitening import FeatureMoment
+from tacit.cells import DataError
+from tacit.federation.local import LocalFederation
+from tacit.privacy.ledger import Ledger
+
+ray = pytest.importorskip("ray")
+
+from tacit.federation.ray import Part, RayEngine  # noqa: E402
+
+pytestmark = pytest.mark.xdist_group("ray")  # one cluster, not one a worker
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    ray.init(num_cpus=12, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_algorithm_finds_the_same_basis_as_in_one_process(name: str) -> None:
+    data = users(12 if name in FEW else 200)
+    assert distance(fit(name, data), fit(name, data, RayEngine(workers=2))) < 1e-10
+
+
+def test_with_whole_blocks_the_sum_is_the_same_to_the_last_bit() -> None:
+    data = users(9000)
+    alone = LocalFederation(data, Ledger().run("a", config={}))._exact_sum(FeatureMoment(6), 1.0, 2.0**-40)
+    for workers in (1, 2, 4):
+        run = Ledger().run("b", config={})
+        spread = RayEngine(workers=workers).place(data).federation(run)
+        np.testing.assert_array_equal(spread._exact_sum(FeatureMoment(6), 1.0, 2.0**-40), alone)
+
+
+def test_with_noise_the_ledger_is_the_same() -> None:
+    data = users(100)
+    here, there = (fit("fedrep", data, engine, epsilon=1.0) for engine in (None, RayEngine(workers=2)))
+    assert costs(here) == costs(there)
+    assert there.certificate_.certified
+    assert "Ray" in there.certificate_.trust
+
+
+def test_a_tree_of_many_sums_adds_up() -> None:
+    data = users(40)
+    run = Ledger().run("a", config={})
+    federation = RayEngine(workers=2).place(data).federation(run)
+    parts = [ray.put(np.full(3, i)) for i in range(100)]
+    np.testing.assert_array_equal(federation._added_up(parts, 3), np.full(3, 4950))
+
+
+def test_an_actor_that_is_killed_reads_its_shard_again_and_nothing_is_drawn_twice(tmp_path: Path) -> None:
+    data = users(60)
+    data.save(tmp_path / "cohort")
+    parts = tuple(Part(path=str(tmp_path / "cohort"), first=a, last=b) for a, b in ((0, 30), (30, 60)))
+    place = RayEngine(parts=parts).place(None)
+    ledger = Ledger()
+    run = ledger.run("a", config={}, certified=False)
+    federation = place.federation(run)
+    before = federation._exact_sum(FeatureMoment(6), 1.0, 2.0**-40)
+    pid = ray.get(place._actors[1].about.remote())["process"]
+    os.kill(pid, signal.SIGKILL)
+    np.testing.assert_array_equal(federation._exact_sum(FeatureMoment(6), 1.0, 2.0**-40), before)
+    assert federation.lost == 0
+
+
+def test_an_actor_gone_for_good_adds_nothing_and_the_round_goes_on() -> None:
+    data = users(60)
+    place = RayEngine(workers=2).place(data)
+    federation = place.federation(Ledger().run("a", config={}))
+    ray.kill(place._actors[1], no_restart=True)
+    half = LocalFederation(data.take(np.arange(30)), Ledger().run("b", config={}))
+    query = FeatureMoment(6)
+    np.testing.assert_array_equal(federation._exact_sum(query, 1.0, 2.0**-40), half._exact_sum(query, 1.0, 2.0**-40))
+    assert federation.lost == 1
+
+
+def test_a_user_with_rows_in_two_parts_is_refused(tmp_path: Path) -> None:
+    data = users(20)
+    data.save(tmp_path / "cohort")
+    parts = tuple(Part(path=str(tmp_path / "cohort"), first=a, last=b) for a, b in ((0, 11), (10, 20)))
+    with pytest.raises(DataError, match="1 users have rows in more than one part"):
+        RayEngine(parts=parts).place(None)
+
+
+def test_rows_that_actors_read_themselves_give_the_same_model(tmp_path: Path) -> None:
+    data = users(50)
+    data.save(tmp_path / "cohort")
+    parts = tuple(Part(path=str(tmp_path / "cohort"), first=a, last=b) for a, b in ((0, 20), (20, 50)))
+    model = tacit.PrivateFedRep(rank=2, rounds=2, epsilon=math.inf, engine=RayEngine(parts=parts))
+    with pytest.warns(tacit.UncertifiedWarning):
+        model.fit()
+    with pytest.warns(tacit.UncertifiedWarning):
+        local = tacit.PrivateFedRep(rank=2, rounds=2, epsilon=math.inf).fit(data)
+    assert distance(model, local) < 1e-10
+    assert model.users_.tolist() == list(range(50))
