@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import typer
 
-from tacit.commands import account, components, learn, personal
+from tacit.commands import account, components, federation, learn, personal
 
 app = typer.Typer(
     help="Learn together without telling: a shared representation under user-level differential privacy, "
@@ -34,6 +34,8 @@ for command in (
     account.verify,
     account.budget,
     account.publish,
+    federation.serve,
+    federation.join,
 ):
     app.command()(command)
 

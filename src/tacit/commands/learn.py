@@ -35,6 +35,9 @@ def fit(
     on_disk: Annotated[
         Path | None, typer.Option(help="Group the rows in this folder instead of memory; used again if it is there.")
     ] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray: spread users over a Ray cluster.")] = "local",
+    workers: Annotated[int | None, typer.Option(help="Shards on the cluster; default: a shard a core.")] = None,
+    address: Annotated[str | None, typer.Option(help="Of the Ray cluster; default: a new one here.")] = None,
     compare: Annotated[bool, typer.Option(help="Compare with what you would have without it.")] = True,
 ) -> None:
     """Fit a model on a table of (user, features, target)."""
@@ -48,6 +51,8 @@ def fit(
         raise ValueError(f"{out} exists already. Choose another --out, or remove it.")
     if method not in ("fedrep", "altmin"):
         raise ValueError(f"--method must be fedrep or altmin. Found {method!r}.")
+    if engine not in ("local", "ray"):
+        raise ValueError(f"--engine must be local or ray. Found {engine!r}.")
     if intercept and method == "altmin":
         raise ValueError("--intercept is for --method fedrep only.")
     budget = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(adjacency))
@@ -77,6 +82,10 @@ def fit(
             "ledger": account,
             "run": out.name,
         }
+        if engine == "ray":
+            from tacit.federation.ray import RayEngine
+
+            shared["engine"] = RayEngine(address=address, workers=workers)
         fedrep = method == "fedrep"
         model = PrivateFedRep(**shared, fit_intercept=intercept) if fedrep else PrivateAltMin(**shared)
         fit_with_progress(model, cohort)

@@ -96,8 +96,8 @@ class SharedBasisModel(PersonalModel, PrivateModel):
         self.users_ = np.zeros(0, dtype=np.int64)
 
     def private_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return heads and intercepts."""
-        return {"heads": self.heads_, "intercepts": self.intercepts_}
+        """Return heads and intercepts; nothing where they stayed with their users."""
+        return {"heads": self.heads_, "intercepts": self.intercepts_} if len(self.users_) else {}
 
     def take_private_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Set heads and intercepts."""

@@ -125,9 +125,7 @@ class FlowerPlace:
         """Rows of all nodes, where they made that number public."""
         counts = [card.rows for card in self.roster.values()]
         if any(count is None for count in counts):
-            raise ValueError(
-                "nodes did not say how many rows they have (public only where the unit is the row)."
-            )
+            raise ValueError("nodes did not say how many rows they have (public only where the unit is the row).")
         return sum(count for count in counts if count is not None)
 
     @property
@@ -271,8 +269,7 @@ class FlowerFederation(Federation):
                 last_sent |= dict.fromkeys(silent, now)
             for sender, data in place.transport.receive():
                 inbox.take(sender, data)
-            refused = inbox.verdicts["refused"] >= len(inbox.waiting) > 0 and not secure
-            if now - started > patience.deadline or (refused and not inbox.waiting - online):
+            if now - started > patience.deadline:
                 break
             if inbox.waiting:
                 time.sleep(patience.poll)
@@ -280,9 +277,9 @@ class FlowerFederation(Federation):
         self._tell(ask, inbox, units, time.monotonic() - started)
         heard = sum(place.roster[node].users for node in inbox.answered)
         asked = sum(place.roster[node].users for node in units)
-        if secure and inbox.waiting:
+        if secure and len(inbox.answered) < len(units):
             raise QuorumMissed(
-                f"{len(inbox.waiting)} of {len(units)} nodes of the group did not answer, so the masks do not cancel. "
+                f"{len(units) - len(inbox.answered)} of {len(units)} nodes of the group did not answer, so the masks do not cancel. "
                 "Nothing can be read. Bring them back and start the same run again, or begin another run."
             )
         if heard < quorum * asked:
@@ -316,7 +313,7 @@ class FlowerFederation(Federation):
 
     def _tell(self, ask: Ask, inbox: Inbox, units: Mapping[int, int], seconds: float) -> None:
         if self._place.on_round is not None:
-            silent = sorted(self._place.roster[node].name for node in inbox.waiting)
+            silent = sorted(self._place.roster[node].name for node in set(units) - inbox.answered)
             self._place.on_round(
                 {
                     "step": ask.step,

@@ -21,6 +21,9 @@ from tacit.federation.wire import WireError
 VERDICTS = ("ok", "clipped", "unknown", "duplicate", "late", "malformed", "shape", "range", "refused", "failed")
 
 
+_USELESS = ("malformed", "shape", "range", "refused", "failed")  # only ever said of a node that was asked
+
+
 class Inbox:
     """One round's answers.
 
@@ -44,11 +47,12 @@ class Inbox:
         self.total = np.zeros(coordinates, dtype=np.int64)
         self.verdicts: Counter[str] = Counter()
         self.answered: set[int] = set()
+        self._given_up: set[int] = set()
 
     @property
     def waiting(self) -> set[int]:
-        """Nodes that have not answered."""
-        return set(self._units) - self.answered
+        """Nodes that may still answer: not those that did, nor those that said what nobody can use."""
+        return set(self._units) - self.answered - self._given_up
 
     def take(self, sender: Any, data: Any) -> str:
         """Look at one answer; return the verdict, which is counted too."""
@@ -57,6 +61,8 @@ class Inbox:
         except Exception:  # whatever a stranger thought of: it is not an answer
             verdict = "malformed"
         self.verdicts[verdict] += 1
+        if verdict in _USELESS:
+            self._given_up.add(sender)
         return verdict
 
     def _judge(self, sender: Any, data: Any) -> str:

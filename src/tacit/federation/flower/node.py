@@ -62,7 +62,7 @@ class Card:
 class Node:
     """Rows, and a folder for what must outlive the process: heads and the node's own ledger.
 
-    ``trust`` is how far it trusts the coordinator (see :mod:`tacit.federation.flower.coordinator`), and ``ceiling`` what
+    ``trust`` is how far it trusts the coordinator (see :mod:`tacit.federation.flower.coordinator`); ``ceiling`` what
     it allows itself to spend where it adds noise. ``peers`` are the mask keys of the other nodes by name, and
     ``mask_key`` this node's own, for sums that only cancel together: in groups of so many nodes that, ``colluding`` of
     them aside, a majority of all is left.
@@ -85,9 +85,7 @@ class Node:
         self._plain = cohort.n_users <= FEW
         self._shard = Shard(cohort, threads=threads, plain=self._plain)
         if trust != "central" and ceiling is None:
-            raise ValueError(
-                "a node that does not trust the coordinator needs a ceiling of its own (epsilon, delta)."
-            )
+            raise ValueError("a node that does not trust the coordinator needs a ceiling of its own (epsilon, delta).")
         self._trust, self._ceiling = trust, ceiling
         self._mask_key, self._peers, self._colluding = mask_key, dict(peers or {}), colluding
         if trust == "secure" and (mask_key is None or not self._peers):

@@ -1,0 +1,130 @@
+"""A node's connection: pull a message, answer it, push the answer. Flower's fleet protocol and nothing of its apps.
+
+Flower's own SuperNode would run whatever app the server sends it, in a new process for every message. A node here runs
+no code but its own: it speaks the fleet protocol itself, answers asks that bear the coordinator's signature, and
+ignores everything else. (That protocol is Flower's own affair and may change, so the version of ``flwr`` is pinned.)
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
+from flwr.supernode import fleet_http_connection
+
+from tacit.federation.flower.keys import opened
+
+MESSAGE_TYPE = "query.tacit"
+_STYPE = "tacit.wire"
+_POLL, _AGAIN = 0.1, 1.0
+
+logging.getLogger("flwr").setLevel(logging.ERROR)  # its messages quote what was asked
+
+
+class NotRegistered(RuntimeError):
+    """The server does not know this node's key."""
+
+
+def _not_let_in(*_: object, **__: object) -> NoReturn:
+    raise NotRegistered
+
+
+# Flower ends the process where a connection cannot be made. A node tries again instead, and says why in its own words.
+fleet_http_connection.flwr_exit = _not_let_in
+
+
+def to_content(data: bytes) -> RecordDict:
+    """Wrap bytes as Flower carries them."""
+    array = Array(dtype="uint8", shape=(len(data),), stype=_STYPE, data=data)
+    return RecordDict({"tacit": ArrayRecord({"message": array})})
+
+
+def from_content(content: Any) -> bytes | None:
+    """Unwrap them; None for anything else."""
+    try:
+        array = content["tacit"]["message"]
+        return bytes(array.data) if array.stype == _STYPE else None
+    except Exception:
+        return None
+
+
+def stay(
+    answer: Callable[[bytes], bytes],
+    *,
+    server: str,
+    key: Path,
+    authority: str,
+    coordinator: bytes,
+    patience: float = 60.0,
+    on_answer: Callable[[], None] | None = None,
+    until: Callable[[], bool] = lambda: False,
+) -> None:
+    """Answer the coordinator's asks until told to stop; connect again whenever the connection is lost.
+
+    A node whose key the server does not know tries for ``patience`` seconds, then gives up.
+    """
+    private = load_ssh_private_key(key.read_bytes(), None)
+    if not isinstance(private, ec.EllipticCurvePrivateKey):
+        raise ValueError(f"{key} is not a node's key.")
+    keys, refused, end = (private, private.public_key()), False, time.monotonic() + patience
+    while not until():
+        try:
+            with fleet_http_connection.http_request_response(server, False, authority.encode(), keys) as connection:
+                end = math.inf  # once it was let in, it comes back whenever it can
+                _answer_all(connection, answer, coordinator, on_answer, until)
+        except NotRegistered:
+            refused = True
+        if refused and time.monotonic() > end:
+            raise NotRegistered(
+                f"{server} does not know this node's key. Give card.json to whoever runs the coordinator."
+            )
+        time.sleep(_AGAIN)
+
+
+def _answer_all(
+    connection: Any,
+    answer: Callable[[bytes], bytes],
+    coordinator: bytes,
+    on_answer: Callable[[], None] | None,
+    until: Callable[[], bool],
+) -> None:
+    _, receive, send, _, _, pull, push, confirm = connection
+    while not until():
+        got = receive()
+        if got is None:
+            time.sleep(_POLL)
+            continue
+        message, tree = got
+        run = message.metadata.run_id
+        filled = pull_and_inflate_object_from_tree(tree, partial(pull, run), partial(confirm, run), return_type=Message)
+        reply = _reply(message, from_content(filled.content), answer, coordinator)
+        if reply is None:
+            continue
+        with no_object_id_recompute():
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            wanted, session = send(reply, get_object_tree(reply), 0.0)
+            push_objects(get_all_nested_objects(reply), partial(push, run, session), object_ids_to_push=wanted)
+        if on_answer is not None:
+            on_answer()
+
+
+def _reply(message: Message, data: bytes | None, answer: Callable[[bytes], bytes], coordinator: bytes) -> Any:
+    """Answer what the coordinator signed; to anything else there is no answer, not even that it was wrong."""
+    if message.metadata.message_type != MESSAGE_TYPE or data is None:
+        return None
+    ask = opened(data, coordinator)
+    return None if ask is None else Message(content=to_content(answer(ask)), reply_to=message)

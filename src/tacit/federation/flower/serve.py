@@ -1,0 +1,233 @@
+"""The coordinator: makes keys, starts Flower's SuperLink with TLS and node authentication, and keeps the run going.
+
+What must survive is on disk: the ledger, Flower's own state, who is registered. Killed at any moment and started again,
+it goes on: a release that was published is read from the ledger, one that was only debited is asked for again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from tacit.federation.flower.keys import make_certificates, make_signing_key
+from tacit.federation.flower.settings import Settings, Status, write_whole
+
+_APP = {
+    "pyproject.toml": """[project]
+name = "tacit-app"
+version = "0.1.0"
+license = "Apache-2.0"
+dependencies = []
+[tool.flwr.app]
+publisher = "tacit"
+[tool.flwr.app.components]
+serverapp = "tacit_app.server_app:app"
+clientapp = "tacit_app.client_app:app"
+[tool.flwr.app.config]
+folder = ""
+""",
+    "tacit_app/__init__.py": '"""What Flower starts."""\n',
+    "tacit_app/server_app.py": "from tacit.federation.flower import server_app\n\napp = server_app.app\n",
+    # Flower wants one; nodes run code of their own and never this.
+    "tacit_app/client_app.py": "from flwr.clientapp import ClientApp\n\napp = ClientApp()\n",
+}
+_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_ATTEMPTS = 5
+
+
+def prepare(folder: Path, settings: Settings) -> None:
+    """Make a coordinator's folder: certificates, its key, and the invitation for nodes."""
+    folder.mkdir(mode=0o700, parents=True)
+    make_certificates(folder, settings.server.rsplit(":", 1)[0])
+    public = make_signing_key(folder / "coordinator.key")
+    invitation = {
+        "server": settings.server,
+        "authority": (folder / "ca.crt").read_text("utf-8"),
+        "coordinator": public,
+        "trust": settings.trust,
+        "colluding": settings.colluding,
+        "epsilon": str(settings.epsilon),
+        "delta": settings.delta,
+        "adjacency": settings.adjacency,
+        "mask_keys": {card.name: card.mask_key for card in settings.cards},
+    }
+    write_whole(folder / "invitation.json", json.dumps(invitation, indent=2))
+    for name, text in _APP.items():
+        path = folder / "app" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    (folder / "cards").mkdir()
+    for card in settings.cards:
+        (folder / "cards" / f"{card.name}.pub").write_text(card.key + "\n", "utf-8")
+    settings.save(folder)  # last: a folder with settings is complete
+
+
+def serve(folder: Path, say: Callable[[str], None]) -> bool:
+    """Run the coordinator until its model is there (True) or it had to stop (False)."""
+    settings, status = Settings.load(folder), Status(folder)
+    with _alone(folder), _superlink(folder, settings) as link:
+        _wait_for_port(settings.server, link)
+        _register(folder, settings)
+        say(f"{len(settings.cards)} nodes registered; waiting for them at {settings.server}")
+        for attempt in range(_ATTEMPTS):
+            status.change(state="starting", process=None, attempt=attempt + 1)
+            _start_run(folder, settings)
+            if _ended(status, link):
+                return True
+            say(f"stopped: {status.read().get('last_error') or 'the run was lost'}")
+            time.sleep(1.0)
+    return False
+
+
+def _ended(status: Status, link: subprocess.Popen[bytes]) -> bool:
+    """Wait until the run is over; True if the model is there."""
+    started, seen = time.monotonic(), None
+    while True:
+        told = status.read()
+        if told["state"] == "finished":
+            return True
+        if link.poll() is not None:
+            raise RuntimeError("Flower's SuperLink ended. See superlink.log in the coordinator's folder.")
+        seen = told.get("process") or seen
+        if told["state"] == "stopped" or (seen and not _alive(seen)):
+            return False
+        if seen is None and time.monotonic() - started > 120:
+            raise RuntimeError("Flower did not start the run within 120 s. See superlink.log.")
+        time.sleep(0.2)
+
+
+def _alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder; whoever lost its coordinator notices that the lock is free."""
+    with (folder / "serve.lock").open("a") as lock:
+        for _ in range(50):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            time.sleep(0.2)
+        else:
+            raise RuntimeError(f"another coordinator is using {folder}.")
+        yield
+
+
+@contextmanager
+def _superlink(folder: Path, settings: Settings) -> Iterator[subprocess.Popen[bytes]]:
+    host, port = settings.server.rsplit(":", 1)
+    home = folder / "flower"
+    home.mkdir(exist_ok=True)
+    tls = [f"--ssl-{name}={folder / file}" for name, file in _CERTIFICATES.items()]
+    command = [_program("flower-superlink"), *tls, "--enable-supernode-auth", f"--host={host}", f"--port={port}"]
+    command += [f"--database={home / 'state.db'}", "--disable-runtime-dependency-installation"]
+    with (folder / "superlink.log").open("ab") as log:
+        link = _start(command, folder, log)
+    try:
+        yield link
+    finally:
+        link.terminate()
+        try:
+            link.wait(10)
+        except subprocess.TimeoutExpired:
+            link.kill()
+
+
+_CERTIFICATES = {"ca-certfile": "ca.crt", "certfile": "server.pem", "keyfile": "server.key"}
+
+
+def _start(command: list[str], folder: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    def die_with_parent() -> None:
+        with contextlib.suppress(OSError, AttributeError):  # elsewhere than on Linux it may be left over
+            ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
+
+    return subprocess.Popen(
+        command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment(folder), preexec_fn=die_with_parent
+    )
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return what Flower's programs need to keep to this folder and off the network."""
+    programs = str(Path(sys.executable).parent)
+    return {
+        **os.environ,
+        "PATH": os.pathsep.join([programs, os.environ.get("PATH", "")]),
+        "FLWR_HOME": str((folder / "flower").absolute()),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+
+
+def _program(name: str) -> str:
+    return str(Path(sys.executable).parent / name)
+
+
+def _control(folder: Path, settings: Settings) -> Any:
+    from flwr.supercore.control import ControlHttpClient
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+    version = RuntimeVersionHttpInterceptor(component_name="flwr")
+    authority = (folder / "ca.crt").read_bytes()
+    return contextlib.closing(
+        ControlHttpClient.from_server_address(settings.server, False, authority, interceptors=[version])
+    )
+
+
+def _register(folder: Path, settings: Settings) -> None:
+    """Register keys that are not yet known, and write every node's id down by its name."""
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+    from flwr.proto.control_pb2 import RegisterNodeRequest
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+    path = folder / "nodes.json"
+    known: dict[str, int] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    with _control(folder, settings) as control:
+        for card in settings.cards:
+            if card.name not in known:
+                key = public_key_to_bytes(load_ssh_public_key(card.key.encode()))  # type: ignore[arg-type]
+                known[card.name] = control.RegisterNode(RegisterNodeRequest(public_key=key, name=card.name)).node_id
+                write_whole(path, json.dumps(known))
+
+
+def _start_run(folder: Path, settings: Settings) -> None:
+    from flwr.cli.build import build_fab_from_disk
+    from flwr.common.serde import fab_to_proto, user_config_to_proto
+    from flwr.proto.control_pb2 import StartRunRequest
+    from flwr.supercore.fab import Fab
+
+    content = build_fab_from_disk(folder / "app")
+    fab = fab_to_proto(Fab(hashlib.sha256(content).hexdigest(), content, {}))
+    told = user_config_to_proto({"folder": str(folder.absolute())})
+    with _control(folder, settings) as control:
+        control.StartRun(StartRunRequest(fab=fab, override_config=told))
+
+
+def _wait_for_port(server: str, link: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
+    host, port = server.rsplit(":", 1)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and link.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+            return
+        time.sleep(0.1)
+    raise RuntimeError(f"Flower's SuperLink did not come up at {server}. See superlink.log.")

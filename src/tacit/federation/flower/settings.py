@@ -1,0 +1,130 @@
+"""What a coordinator's folder holds: the settings it was made with, who is registered, and how it is doing."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tacit.federation.flower.node import Card
+from tacit.privacy.guarantee import Adjacency, Budget
+
+METHODS = ("fedrep", "altmin", "svd")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything that decides what is learned and what is promised: public."""
+
+    server: str
+    out: str
+    rank: int
+    epsilon: float
+    delta: float = 1e-6
+    adjacency: str = "zero-out"
+    method: str = "fedrep"
+    rounds: int | None = None
+    trust: str = "central"
+    colluding: int = 0
+    run: str = "model"
+    patience: dict[str, float] = field(default_factory=dict)
+    cards: tuple[Card, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ValueError(f"--method must be one of {', '.join(METHODS)}. Found {self.method!r}.")
+        if self.trust not in ("central", "node", "secure"):
+            raise ValueError(f"--trust must be central, node or secure. Found {self.trust!r}.")
+        if self.trust == "secure" and len(self.cards) < 3:
+            raise ValueError(f"masks hide nothing among fewer than three nodes. Found {len(self.cards)}.")
+        if self.trust != "central" and not math.isfinite(self.epsilon):
+            raise ValueError("nodes that add noise need a finite --epsilon.")
+
+    def save(self, folder: Path) -> None:
+        """Write them."""
+        write_whole(folder / "settings.json", json.dumps({**asdict(self), "epsilon": str(self.epsilon)}, indent=2))
+
+    @classmethod
+    def load(cls, folder: Path) -> Settings:
+        """Read them."""
+        told = json.loads((folder / "settings.json").read_text("utf-8"))
+        cards = tuple(Card(**{**card, "features": tuple(card["features"])}) for card in told.pop("cards"))
+        return cls(**{**told, "epsilon": float(told["epsilon"]), "cards": cards})
+
+    @property
+    def ceiling(self) -> Budget | None:
+        """The ledger's ceiling: what was asked for, none where that is no privacy."""
+        budget = Budget(epsilon=self.epsilon, delta=self.delta, adjacency=Adjacency(self.adjacency))
+        return budget if budget.private else None
+
+    def roster(self, folder: Path) -> dict[int, Card]:
+        """Cards by the id that Flower bound to each key."""
+        ids = json.loads((folder / "nodes.json").read_text("utf-8"))
+        return {int(ids[card.name]): card for card in self.cards}
+
+    def planned(self, model: Any) -> int | None:
+        """How many releases there will be, where that is known beforehand."""
+        plan = getattr(model, "_planned", None)
+        return None if plan is None else len(plan(self.ceiling or Budget(epsilon=math.inf, delta=self.delta)))
+
+    def model(self, ledger: Any, engine: Any) -> Any:
+        """Return the estimator, not fitted."""
+        from tacit.estimators import FedPower, PrivateAltMin, PrivateFedRep
+
+        shared = {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "adjacency": self.adjacency,
+            "ledger": ledger,
+            "run": self.run,
+            "engine": engine,
+        }
+        if self.rounds is not None:
+            shared["rounds"] = self.rounds
+        if self.method == "svd":
+            return FedPower(self.rank, **shared)
+        return (PrivateFedRep if self.method == "fedrep" else PrivateAltMin)(self.rank, **shared)
+
+
+class Status:
+    """How a coordinator is doing, in a file for ``--status`` and the page, and a line an event in a log. All public."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path, self._log = folder / "status.json", folder / "events.jsonl"
+        self._lock = threading.Lock()
+
+    def read(self) -> dict[str, Any]:
+        """Return the latest."""
+        try:
+            told: dict[str, Any] = json.loads(self._path.read_text("utf-8"))
+        except FileNotFoundError:
+            return {"state": "not started"}
+        return told
+
+    def change(self, **facts: Any) -> None:
+        """Write facts down; what was there and is not named stays."""
+        with self._lock:
+            now = round(time.time(), 3)
+            write_whole(self._path, json.dumps({**self.read(), **facts, "updated": now}, indent=2))
+            with self._log.open("a", encoding="utf-8") as log:
+                log.write(json.dumps({"time": now, **facts}) + "\n")
+
+    def round(self, facts: dict[str, Any]) -> None:
+        """Write down how a round went."""
+        before = self.read()
+        verdicts = before.get("verdicts", {})
+        for name, count in facts["verdicts"].items():
+            verdicts[name] = verdicts.get(name, 0) + count
+        self.change(rounds=before.get("rounds", 0) + 1, verdicts=verdicts, last_round=facts)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file so that nobody ever reads half of it."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    draft.write_text(text + "\n", encoding="utf-8")
+    os.replace(draft, path)
