@@ -54,7 +54,7 @@ def fit(name: str, source: Any, engine: Engine | None = None, **options: Any) ->
 def distance(one: PrivateModel, other: PrivateModel) -> float:
     """Largest difference between two billboards, and between heads where there are any."""
     first, second = one.public_arrays() | one.private_arrays(), other.public_arrays() | other.private_arrays()
-    shared = [name for name in first if first[name].shape == second[name].shape]
+    shared = [name for name in first if name in second]
     assert {"basis", "components"} & set(shared)
     return max(float(np.nanmax(np.abs(first[name] - second[name]), initial=0.0)) for name in shared)
 

@@ -31,7 +31,8 @@ def users_of(module: str) -> set[str]:
 
 
 def test_only_noise_draws_noise_and_only_the_door_and_the_planner_know_it() -> None:
-    assert users_of("tacit.privacy.noise") <= {"tacit.federation.base", "tacit.federation.shard"}
+    rooms = {"base", "shard", "flower.node", "flower.coordinator"}
+    assert users_of("tacit.privacy.noise") <= {f"tacit.federation.{room}" for room in rooms}
     assert users_of("opendp") == {"tacit.privacy.noise"}
     for name, path in MODULES.items():
         text = path.read_text(encoding="utf-8")

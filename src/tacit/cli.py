@@ -71,7 +71,7 @@ def _plain_errors() -> Iterator[None]:
 
         if isinstance(error, BudgetExceeded):
             _complain(str(error), 3)
-        if isinstance(error, LedgerMismatch | RunInUse):
+        if isinstance(error, LedgerMismatch | RunInUse) or type(error).__module__.startswith("tacit.federation."):
             _complain(str(error), 2)
         raise
 

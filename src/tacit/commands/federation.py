@@ -13,12 +13,8 @@ from tacit.commands.console import say
 
 
 def serve(
-    folder: Annotated[
-        Path, typer.Argument(help="The coordinator's folder; made on the first call.", show_default=False)
-    ],
-    node: Annotated[
-        list[Path] | None, typer.Option(help="A site's card.json, one for each; on the first call.")
-    ] = None,
+    folder: Annotated[Path, typer.Argument(help="The coordinator's folder; made if new.", show_default=False)],
+    node: Annotated[list[Path] | None, typer.Option(help="A site's card.json, one each; first call.")] = None,
     rank: Annotated[int | None, typer.Option(help="Number of shared directions; on the first call.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Privacy budget; on the first call.")] = None,
     server: Annotated[str, typer.Option(help="Address that sites can reach.")] = "127.0.0.1:8600",

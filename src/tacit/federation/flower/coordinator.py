@@ -278,8 +278,9 @@ class FlowerFederation(Federation):
         heard = sum(place.roster[node].users for node in inbox.answered)
         asked = sum(place.roster[node].users for node in units)
         if secure and len(inbox.answered) < len(units):
+            missing = len(units) - len(inbox.answered)
             raise QuorumMissed(
-                f"{len(units) - len(inbox.answered)} of {len(units)} nodes of the group did not answer, so the masks do not cancel. "
+                f"{missing} of {len(units)} nodes of the group did not answer, so the masks do not cancel. "
                 "Nothing can be read. Bring them back and start the same run again, or begin another run."
             )
         if heard < quorum * asked:

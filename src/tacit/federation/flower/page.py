@@ -14,8 +14,8 @@ _PAGE = """<!doctype html>
 <style>
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 44rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 h1 { font-size: 1.3rem } dl { display: grid; grid-template-columns: 11rem 1fr; gap: .3rem 1rem } dt { color: #666 }
-dd { margin: 0 } .bar { background: #eee; height: .7rem; border-radius: .35rem } .bar div { background: #2a6; height: 100%;
-border-radius: .35rem; width: 0 } .error { color: #b00 }
+dd { margin: 0 } .bar, .bar div { height: .7rem; border-radius: .35rem } .bar { background: #eee }
+.bar div { background: #2a6; width: 0 } .error { color: #b00 }
 </style>
 <h1>tacit coordinator: <span id="state">…</span></h1>
 <div class="bar"><div id="done"></div></div>

@@ -1,0 +1,145 @@
+"""A real federation on loopback, with TLS and keys: a coordinator, three sites, and what goes wrong between them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tacit
+from engines import users
+from tacit.federation.flower.node import read_heads
+from tacit.federation.flower.settings import Settings, Status
+from tacit.privacy.ledger import Ledger
+from tacit.privacy.verification import verify
+
+pytest.importorskip("flwr")
+
+from tacit.federation.flower import join, serve
+
+GARBAGE = """
+import json, os, sys
+from pathlib import Path
+from tacit.federation.flower.fleet import stay
+folder, invitation = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
+stay(lambda ask: os.urandom(300), server=invitation["server"], key=folder / "node.key",
+     authority=invitation["authority"], coordinator=bytes.fromhex(invitation["coordinator"]))
+"""
+
+
+class Site:
+    """Processes of a test, all ended with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        log = (self.folder / f"log{len(self.running)}.txt").open("wb")
+        self.running.append(subprocess.Popen([sys.executable, *words], stdout=log, stderr=subprocess.STDOUT))
+        return self.running[-1]
+
+    def logs(self) -> str:
+        return "\n".join(f"{path.name}: {path.read_text()[-1500:]}" for path in sorted(self.folder.glob("log*.txt")))
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    yield made
+    for process in made.running:
+        process.kill()
+
+
+def wait_for(what: Callable[[], bool], site: Site, seconds: float = 240.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, site.logs()
+        time.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_nothing_is_lost_when_sites_and_coordinator_fail(site: Site, tmp_path: Path) -> None:
+    data, hub = users(90), tmp_path / "hub"
+    cards = [join.prepare(tmp_path / f"n{i}", f"n{i}", data.take(np.arange(30 * i, 30 * i + 30))) for i in range(3)]
+    stranger = join.prepare(tmp_path / "stranger", "n1", data.take(np.arange(30)))
+    settings = Settings(
+        server=f"127.0.0.1:{free_port()}",
+        out=str(tmp_path / "model"),
+        rank=2,
+        epsilon=1.0,
+        rounds=3,
+        cards=tuple(cards),
+        patience={"deadline": 120.0, "again": 5.0, "gather": 120.0},
+    )
+    serve.prepare(hub, settings)
+    invitation, status = str(hub / "invitation.json"), Status(hub)
+    command = ("-m", "tacit.cli", "serve", str(hub))
+
+    coordinator = site.start(*command)
+    first = site.start("-m", "tacit.cli", "join", str(tmp_path / "n0"), "--invitation", invitation)
+    site.start("-m", "tacit.cli", "join", str(tmp_path / "n1"), "--invitation", invitation)
+    site.start("-c", GARBAGE, str(tmp_path / "n2"), invitation)
+    refused = site.start("-m", "tacit.cli", "join", str(tmp_path / "stranger"), "--invitation", invitation)
+
+    def published() -> int:
+        return int(status.read().get("releases", 0))
+
+    wait_for(lambda: published() >= 1, site)
+    first.kill()
+    coordinator.kill()  # SIGKILL, in the middle of a round
+    first.wait()
+    coordinator.wait()
+    before = stored(hub)
+    process = int(status.read()["process"])
+    wait_for(lambda: not serve._alive(process), site)  # the run it had started ends by itself
+    site.start("-m", "tacit.cli", "join", str(tmp_path / "n0"), "--invitation", invitation)
+    again = site.start(*command)
+    wait_for(lambda: again.poll() is not None, site)
+    assert again.returncode == 0, site.logs()
+
+    after = stored(hub)
+    assert len(after) == 5
+    assert all(after[index] == value for index, value in before.items())  # what was drawn is never drawn again
+    assert len(set(after.values())) == 5
+    with Ledger(hub / "ledger") as ledger:
+        assert ledger.spent() == pytest.approx(1.0, abs=1e-6)
+        assert all(row.state == "published" for row in ledger.releases())
+    text = (tmp_path / "model" / "certificate.json").read_text()
+    assert verify(text, billboard=(tmp_path / "model" / "billboard.safetensors").read_bytes()).ok
+    assert not (tmp_path / "model" / "private").exists()
+    told = status.read()
+    assert told["state"] == "finished"
+    assert told["verdicts"]["ok"] >= 10
+    assert told["verdicts"]["malformed"] >= 5
+    for i in (0, 1):
+        assert len(read_heads(tmp_path / f"n{i}" / "heads.npz")["heads"]) == 30
+    assert not (tmp_path / "n2" / "heads.npz").exists()
+
+    wait_for(lambda: refused.poll() is not None, site)
+    assert refused.returncode == 2
+    assert "does not know this node's key" in site.logs()
+    assert stranger.key not in json.dumps(told)
+
+    newcomer = [sys.executable, "-m", "tacit.cli", "join", str(tmp_path / "stranger"), "--personalize-only"]
+    subprocess.run([*newcomer, str(tmp_path / "model")], check=True, stdout=subprocess.DEVNULL)
+    own = read_heads(tmp_path / "stranger" / "heads.npz")
+    np.testing.assert_array_equal(own["basis"], tacit.load(tmp_path / "model").basis_)
+
+
+def stored(hub: Path) -> dict[int, bytes]:
+    with Ledger(hub / "ledger") as ledger:
+        rows = ledger._file.rows("SELECT idx, value FROM releases WHERE state = 'published'")
+    return {int(index): bytes(value) for index, value in rows}
