@@ -92,7 +92,8 @@ def test_nothing_is_lost_when_sites_and_coordinator_fail(site: Site, tmp_path: P
     first = site.start("-m", "tacit.cli", "join", str(tmp_path / "n0"), "--invitation", invitation)
     site.start("-m", "tacit.cli", "join", str(tmp_path / "n1"), "--invitation", invitation)
     site.start("-c", GARBAGE, str(tmp_path / "n2"), invitation)
-    refused = site.start("-m", "tacit.cli", "join", str(tmp_path / "stranger"), "--invitation", invitation)
+    lone = ("-m", "tacit.cli", "join", str(tmp_path / "stranger"))
+    refused = site.start(*lone, "--invitation", invitation, "--patience", "20")
 
     def published() -> int:
         return int(status.read().get("releases", 0))
@@ -133,8 +134,8 @@ def test_nothing_is_lost_when_sites_and_coordinator_fail(site: Site, tmp_path: P
     assert "does not know this node's key" in site.logs()
     assert stranger.key not in json.dumps(told)
 
-    newcomer = [sys.executable, "-m", "tacit.cli", "join", str(tmp_path / "stranger"), "--personalize-only"]
-    subprocess.run([*newcomer, str(tmp_path / "model")], check=True, stdout=subprocess.DEVNULL)
+    newcomer = [sys.executable, *lone, "--personalize-only", str(tmp_path / "model")]
+    subprocess.run(newcomer, check=True, stdout=subprocess.DEVNULL)
     own = read_heads(tmp_path / "stranger" / "heads.npz")
     np.testing.assert_array_equal(own["basis"], tacit.load(tmp_path / "model").basis_)
 

@@ -24,7 +24,7 @@ class FedRep(PrivateFedRep):
     def __init__(self, rank: int, *, fit_intercept: bool = False, rounds: int | None = 30) -> None:
         super().__init__(rank, math.inf, fit_intercept=fit_intercept, rounds=rounds, run="fedrep")
 
-    def fit(self, X: Any, y: Any = None, users: Any = None, **keywords: Any) -> FedRep:
+    def fit(self, X: Any = None, y: Any = None, users: Any = None, **keywords: Any) -> FedRep:
         """Fit; nobody needs to be warned that a method called non-private is not private."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UncertifiedWarning)

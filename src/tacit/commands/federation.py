@@ -78,6 +78,7 @@ def join(
     user: Annotated[str | None, typer.Option(help="Column with the user id.")] = None,
     target: Annotated[str | None, typer.Option(help="Column to predict.")] = None,
     name: Annotated[str | None, typer.Option(help="What the site is called in the federation.")] = None,
+    patience: Annotated[float, typer.Option(help="Seconds to try if the coordinator does not know this site.")] = 60.0,
     personalize_only: Annotated[Path | None, typer.Option(help="A published model: fit heads here, offline.")] = None,
 ) -> None:
     """Join a federation with this site's users: their rows and heads never leave this folder."""
@@ -96,7 +97,7 @@ def join(
 
         say(f"heads: {site.personalize(folder, with_heads(personalize_only))} (private)")
     elif invitation is not None:
-        site.join(folder, json.loads(invitation.read_text("utf-8")), say)
+        site.join(folder, json.loads(invitation.read_text("utf-8")), say, patience=patience)
 
 
 def _show(told: dict[str, object]) -> None:

@@ -91,7 +91,7 @@ class RayEngine:
 
         if not ray.is_initialized():
             ray.init(address=self.address, include_dashboard=False, log_to_driver=False, configure_logging=False)
-        workers = self.workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        workers = self.workers or max(1, int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call])
         actor = _actor_class()
         if source is None:
             if not self.parts:
@@ -257,7 +257,7 @@ def _actor_class() -> Any:
 
 
 def _add(*sums: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return np.sum(sums, axis=0, dtype=np.int64)
+    return np.asarray(np.sum(sums, axis=0, dtype=np.int64))
 
 
 def _slice(cohort: Cohort | SparseCohort, first: int, last: int) -> Any:

@@ -44,7 +44,7 @@ def _not_let_in(*_: object, **__: object) -> NoReturn:
 
 
 # Flower ends the process where a connection cannot be made. A node tries again instead, and says why in its own words.
-fleet_http_connection.flwr_exit = _not_let_in
+fleet_http_connection.flwr_exit = _not_let_in  # type: ignore[attr-defined]
 
 
 def to_content(data: bytes) -> RecordDict:

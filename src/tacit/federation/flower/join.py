@@ -72,7 +72,7 @@ def fingerprint(invitation: dict[str, Any]) -> str:
     return "-".join(digest[i : i + 4] for i in range(0, 24, 4))
 
 
-def join(folder: Path, invitation: dict[str, Any], say: Callable[[str], None]) -> None:
+def join(folder: Path, invitation: dict[str, Any], say: Callable[[str], None], *, patience: float = 60.0) -> None:
     """Answer a coordinator until interrupted."""
     from tacit.federation.flower.fleet import stay
 
@@ -93,6 +93,7 @@ def join(folder: Path, invitation: dict[str, Any], say: Callable[[str], None]) -
         key=folder / "node.key",
         authority=invitation["authority"],
         coordinator=bytes.fromhex(invitation["coordinator"]),
+        patience=patience,
         on_answer=answered,
     )
 

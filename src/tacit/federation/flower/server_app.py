@@ -102,7 +102,7 @@ def coordinate(folder: Path, transport: Any) -> None:
         model = settings.model(ledger, place)
         status.change(planned=settings.planned(model), users=place.n_users)
         try:
-            model.fit(on_release=released)  # type: ignore[attr-defined]
+            model.fit(on_release=released)
             save(model, out)
         except BaseException as error:
             # Of an exception only the kind is told, except where the text is ours and speaks of public numbers.
