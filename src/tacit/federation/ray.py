@@ -91,7 +91,8 @@ class RayEngine:
 
         if not ray.is_initialized():
             ray.init(address=self.address, include_dashboard=False, log_to_driver=False, configure_logging=False)
-        workers = self.workers or max(1, int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call])
+        cores = ray.cluster_resources().get("CPU", 1)  # type: ignore[no-untyped-call]
+        workers = self.workers or max(1, int(cores))
         actor = _actor_class()
         if source is None:
             if not self.parts:
