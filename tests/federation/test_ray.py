@@ -63,17 +63,15 @@ def test_a_tree_of_many_sums_adds_up() -> None:
     np.testing.assert_array_equal(federation._added_up(parts, 3), np.full(3, 4950))
 
 
-def test_an_actor_that_is_killed_reads_its_shard_again_and_nothing_is_drawn_twice(tmp_path: Path) -> None:
+@pytest.mark.parametrize("read", ["by the actors", "from the object store"])
+def test_an_actor_that_is_killed_has_its_shard_again_and_adds_the_same(read: str, tmp_path: Path) -> None:
     data = users(60)
     data.save(tmp_path / "cohort")
     parts = tuple(Part(path=str(tmp_path / "cohort"), first=a, last=b) for a, b in ((0, 30), (30, 60)))
-    place = RayEngine(parts=parts).place(None)
-    ledger = Ledger()
-    run = ledger.run("a", config={}, certified=False)
-    federation = place.federation(run)
+    place = RayEngine(parts=parts).place(None) if read == "by the actors" else RayEngine(workers=2).place(data)
+    federation = place.federation(Ledger().run("a", config={}))
     before = federation._exact_sum(FeatureMoment(6), 1.0, 2.0**-40)
-    pid = ray.get(place._actors[1].about.remote())["process"]
-    os.kill(pid, signal.SIGKILL)
+    os.kill(ray.get(place._actors[1].about.remote())["process"], signal.SIGKILL)
     np.testing.assert_array_equal(federation._exact_sum(FeatureMoment(6), 1.0, 2.0**-40), before)
     assert federation.lost == 0
 

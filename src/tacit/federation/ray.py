@@ -98,8 +98,9 @@ class RayEngine:
             if not self.parts:
                 raise ValueError("fit was called without rows, and the engine has no parts to read them from.")
             return RayPlace([actor.remote(part) for part in self.parts], cut=False)
-        shards = [_slice(source, first, last) for first, last in cuts(source.n_users, workers)]
-        return RayPlace([actor.remote(ray.put(shard)) for shard in shards], cut=True, cohort=source)
+        # Held as long as the place: an actor that is started again finds its shard in the object store.
+        held = [ray.put(_slice(source, first, last)) for first, last in cuts(source.n_users, workers)]
+        return RayPlace([actor.remote(shard) for shard in held], cut=True, cohort=source, held=held)
 
 
 class RayPlace:
@@ -107,10 +108,17 @@ class RayPlace:
 
     trust: str | None = TRUST
 
-    def __init__(self, actors: list[Any], *, cut: bool, cohort: Cohort | SparseCohort | None = None) -> None:
+    def __init__(
+        self,
+        actors: list[Any],
+        *,
+        cut: bool,
+        cohort: Cohort | SparseCohort | None = None,
+        held: Sequence[Any] = (),
+    ) -> None:
         import ray
 
-        self._actors = actors
+        self._actors, self._held = actors, held
         try:
             about = ray.get([actor.about.remote() for actor in actors], timeout=_PATIENCE)
         except ray.exceptions.GetTimeoutError:
