@@ -24,6 +24,7 @@ benchmarks: $(STAMP)
 	$(BIN)/python -m benchmarks.speed.gram
 	$(BIN)/python -m benchmarks.families
 	$(BIN)/python -m benchmarks.speed.round
+	$(BIN)/python -m benchmarks.speed.engines
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

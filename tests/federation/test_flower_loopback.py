@@ -14,6 +14,7 @@ import pytest
 import tacit
 from engines import EVERY, costs, distance, fit, users
 from loopback import Loopback, loopback
+from tacit.algorithms.paper_fedpower import DeviceGram
 from tacit.algorithms.whitening import FeatureMoment
 from tacit.federation import wire
 from tacit.federation.flower.coordinator import FlowerFederation, FlowerPlace, QuorumMissed
@@ -123,6 +124,14 @@ def test_a_node_counts_for_its_users_and_no_more(tmp_path: Path) -> None:
     assert fed.verdicts == {"ok": 2, "clipped": 1}
     rest = local_sum(users(90).take(np.arange(30, 90))) * GRID
     assert np.linalg.norm(total - rest) == pytest.approx(30.0)
+
+
+def test_what_is_not_clipped_is_neither_asked_of_nodes_nor_released_with_noise(tmp_path: Path) -> None:
+    place = loopback(users(30), tmp_path)
+    with pytest.raises(ValueError, match="is not clipped: nodes do not answer it"):
+        federation(place)._exact_sum(DeviceGram(6), 1.0, GRID)
+    with pytest.raises(ValueError, match="no noise makes a sum of it private"):
+        federation(place).release(DeviceGram(6), EVENT, "matrices")
 
 
 def test_what_goes_wrong_at_a_node_leaves_it_as_a_code(tmp_path: Path) -> None:

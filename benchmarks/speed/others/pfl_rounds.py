@@ -17,8 +17,8 @@ from pfl.data.sampling import get_user_sampler
 from pfl.internal.ops import numpy_ops
 from pfl.internal.ops.selector import set_framework_module
 from pfl.metrics import Metrics
-from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
 from pfl.privacy.gaussian_mechanism import GaussianMechanism
+from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
 from pfl.stats import MappedVectorStatistics
 
 ROWS, D, K, ROUNDS = 50, 200, 5, 3
@@ -33,12 +33,15 @@ class Step(FederatedAlgorithm):
         self.basis = basis
 
     def get_next_central_contexts(self, *_, **__):
+        """Rounds are asked for one by one here."""
         raise NotImplementedError
 
     def process_aggregated_statistics(self, *_, **__):
+        """What the server does with a sum is not part of the race."""
         raise NotImplementedError
 
     def simulate_one_user(self, model, user_dataset, central_context):
+        """Return the user's statistic; pfl clips it, adds up and adds the noise."""
         X, y = user_dataset.raw_data
         projected = X @ self.basis
         head = np.linalg.solve(projected.T @ projected, projected.T @ y)
@@ -71,9 +74,7 @@ def main() -> None:
     times = []
     for _ in range(ROUNDS):
         start = time.perf_counter()
-        asyncio.run(
-            backend.async_gather_results(model=None, training_algorithm=Step(basis), central_context=context)
-        )
+        asyncio.run(backend.async_gather_results(model=None, training_algorithm=Step(basis), central_context=context))
         times.append(time.perf_counter() - start)
     print(json.dumps({"rounds per second": 1 / statistics.median(times)}))
 

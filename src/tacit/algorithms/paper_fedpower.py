@@ -39,6 +39,7 @@ class DeviceGram(Query):
     n_features: int
     unit: Unit = Unit.USER
     acute: ClassVar[bool] = True
+    clipped: ClassVar[bool] = False
 
     @property
     def coordinates(self) -> int:

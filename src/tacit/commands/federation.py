@@ -38,6 +38,7 @@ def serve(
     from tacit.federation.flower import serve as coordinator
     from tacit.federation.flower.node import Card
     from tacit.federation.flower.page import page as status_page
+    from tacit.privacy.certificate import Certificate
 
     if not (folder / "settings.json").exists():
         if not node or rank is None or epsilon is None:
@@ -67,7 +68,7 @@ def serve(
     if not done:
         raise ValueError("the run could not be finished. Run the same command again to go on; nothing is spent twice.")
     settings = Settings.load(folder)
-    say((Path(settings.out) / "certificate.json").read_text("utf-8"))
+    say(str(Certificate.from_json((Path(settings.out) / "certificate.json").read_text("utf-8"))))
     say(f"model: {settings.out}/ (no heads in it: they are with the sites)")
 
 

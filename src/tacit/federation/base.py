@@ -60,6 +60,9 @@ class Query(ABC):
     acute: ClassVar[bool] = False
     """Whether any two possible contributions have a non-negative inner product."""
 
+    clipped: ClassVar[bool] = True
+    """Whether the last thing done to a contribution is the clip; without it there is no event that describes a sum."""
+
     unit: Unit = Unit.USER
     """Whose contribution is clipped: a user's rows together, or every row by itself."""
 
@@ -259,6 +262,8 @@ class Federation(ABC):
                 f"the event's sensitivity does not belong to {type(query).__name__}: expected {expected}. "
                 f"Found {event.sensitivity}."
             )
+        if event.private and not query.clipped:
+            raise ValueError(f"{type(query).__name__} is not clipped: no noise makes a sum of it private.")
         self._rehearse(query)
         units = self.n_users if query.unit is Unit.USER else self.n_rows
         grid = noise_source.grid_of(bound, self.sum_sigma(event), units)

@@ -211,6 +211,8 @@ class FlowerFederation(Federation):
         self, query: Query, bound: float, grid: float, chosen: Chosen | None = None
     ) -> npt.NDArray[np.int64]:
         """Ask every node; where trust is not central, what comes back carries the nodes' noise."""
+        if not query.clipped:
+            raise ValueError(f"{type(query).__name__} is not clipped: nodes do not answer it. Use it in one process.")
         release, turn = self._turn
         self._turn = (self._made, turn + 1 if release == self._made else 0)
         roster = self._place.roster

@@ -120,7 +120,8 @@ class Status:
         verdicts = before.get("verdicts", {})
         for name, count in facts["verdicts"].items():
             verdicts[name] = verdicts.get(name, 0) + count
-        self.change(rounds=before.get("rounds", 0) + 1, verdicts=verdicts, last_round=facts)
+        nodes = f"{facts['answered']} of {facts['asked']} answered the last round"
+        self.change(rounds=before.get("rounds", 0) + 1, nodes=nodes, verdicts=verdicts, last_round=facts)
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -1,0 +1,69 @@
+"""Two sites and a coordinator on this machine, as three programs: rows and heads never leave their site's folder.
+
+The commands are those of a real deployment; only the addresses are this machine's (docs/deploy.md).
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import tacit
+from tacit.federation.flower.node import read_heads
+
+TACIT = [sys.executable, "-m", "tacit.cli"]
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        write_tables(place)
+        for site in ("north", "south"):
+            run("join", f"{site}", "--table", f"{site}.csv", "--user", "user", "--target", "y", cwd=place)
+        cards = ["--node", "north/card.json", "--node", "south/card.json"]
+        server = ["--server", f"127.0.0.1:{free_port()}"]
+        hub = start("serve", "hub", *cards, *server, "--rank", "2", "--epsilon", "4", "--rounds", "3", cwd=place)
+        while not (place / "hub" / "settings.json").exists():
+            if hub.poll() is not None:
+                raise SystemExit("the coordinator did not start")
+        sites = [start("join", site, "--invitation", "hub/invitation.json", cwd=place) for site in ("north", "south")]
+        try:
+            hub.wait(timeout=300)
+        finally:
+            for process in [hub, *sites]:
+                process.kill()
+        print(tacit.load(place / "model").certificate_)
+        for site in ("north", "south"):
+            print(f"{site}: {len(read_heads(place / site / 'heads.npz')['heads'])} heads, in its own folder")
+
+
+def write_tables(place: Path) -> None:
+    """Write a table a site, of users with a shared subspace."""
+    data = tacit.datasets.make_shared_subspace(1000, 10, 2, 8, noise=0.1, random_state=0)
+    header = ",".join(["user", *(f"x{j}" for j in range(10)), "y"])
+    for site, half in (("north", data.users < 500), ("south", data.users >= 500)):
+        rows = np.column_stack([data.users, data.X, data.y])[half]
+        np.savetxt(place / f"{site}.csv", rows, delimiter=",", header=header, comments="", fmt="%.6g")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def run(*words: str, cwd: Path) -> None:
+    subprocess.run([*TACIT, *words], cwd=cwd, check=True)
+
+
+def start(*words: str, cwd: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([*TACIT, *words], cwd=cwd)
+
+
+if __name__ == "__main__":
+    main()
