@@ -12,7 +12,7 @@ demo: $(STAMP)
 
 test: lint
 	$(BIN)/mypy
-	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

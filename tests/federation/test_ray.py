@@ -15,6 +15,7 @@ import tacit
 from engines import EVERY, FEW, costs, distance, fit, users
 from tacit.algorithms.whitening import FeatureMoment
 from tacit.cells import DataError
+from tacit.cli import main
 from tacit.federation.local import LocalFederation
 from tacit.privacy.ledger import Ledger
 
@@ -106,3 +107,21 @@ def test_rows_that_actors_read_themselves_give_the_same_model(tmp_path: Path) ->
         local = tacit.PrivateFedRep(rank=2, rounds=2, epsilon=math.inf).fit(data)
     assert distance(model, local) < 1e-10
     assert model.users_.tolist() == list(range(50))
+
+
+def test_the_command_fits_on_a_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    rows = [f"{i // 6},{a:.3f},{b:.3f},{a:.3f}" for i, (a, b) in enumerate(rng.normal(size=(600, 2)))]
+    (tmp_path / "rows.csv").write_text("\n".join(["u,a,b,y", *rows]) + "\n")
+    words = ["fit", str(tmp_path / "rows.csv"), "--user", "u", "--target", "y", "--rank", "1", "--epsilon", "2"]
+    words += ["--no-compare", "--out", str(tmp_path / "model"), "--engine", "ray", "--workers", "2"]
+    monkeypatch.setattr("sys.argv", ["tacit", *words])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert not stop.value.code
+    assert "Ray cluster" in capsys.readouterr().out
+    model = tacit.load(tmp_path / "model")
+    assert model.engine is None
+    assert len(model.heads_) == 100

@@ -33,11 +33,11 @@ class Step(FederatedAlgorithm):
         self.basis = basis
 
     def get_next_central_contexts(self, *_, **__):
-        """Rounds are asked for one by one here."""
+        """Do nothing: rounds are asked for one by one here."""
         raise NotImplementedError
 
     def process_aggregated_statistics(self, *_, **__):
-        """What the server does with a sum is not part of the race."""
+        """Do nothing: what the server does with a sum is not part of the race."""
         raise NotImplementedError
 
     def simulate_one_user(self, model, user_dataset, central_context):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 from pathlib import Path
 from typing import Annotated
 
@@ -55,6 +56,8 @@ def serve(
             rounds=rounds,
             trust=trust,
             colluding=colluding,
+            # A name of its own: where nodes keep ledgers, a name answers one question once.
+            run=f"{out.name}-{secrets.token_hex(4)}",
             patience={"deadline": deadline},
             cards=cards,
         )

@@ -15,6 +15,7 @@ from tacit.federation.flower.masks import new_key
 from tacit.federation.flower.node import Card, Node
 from tacit.heads import RidgeHeads
 from tacit.privacy.guarantee import Adjacency, Budget
+from tacit.privacy.ledger import Ledger
 
 
 def prepare(folder: Path, name: str, cohort: Cohort, *, tell_rows: bool = False) -> Card:
@@ -52,6 +53,7 @@ def open_node(folder: Path, invitation: dict[str, Any], *, threads: int | None =
             delta=invitation["delta"],
             adjacency=Adjacency(invitation["adjacency"]),
         )
+        Ledger(folder / "node.ledger", ceiling=ceiling).close()  # says here, not by silence later, if another stands
     return Node(
         card.name,
         Cohort.open(folder / "cohort"),

@@ -22,7 +22,8 @@ dd { margin: 0 } .bar, .bar div { height: .7rem; border-radius: .35rem } .bar { 
 <dl id="facts"></dl>
 <script>
 const label = {release: "latest release", releases: "releases", rounds: "rounds", nodes: "nodes",
-  users: "users on the roster", spent: "ε spent", verdicts: "answers, by verdict", silent: "silent in the last round", last_error: "last error",
+  users: "users on the roster", spent: "ε spent", verdicts: "answers, by verdict",
+  silent: "silent in the last round", last_error: "last error",
   updated: "updated"};
 async function show() {
   const told = await (await fetch("status.json", {cache: "no-store"})).json();

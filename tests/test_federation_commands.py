@@ -1,0 +1,99 @@
+"""``tacit serve`` and ``tacit join`` as a stranger meets them, before anything is started."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tacit.cli import main
+from tacit.federation.flower.join import fingerprint, open_node
+from tacit.federation.flower.keys import opened, signed
+from tacit.federation.flower.node import Card
+from tacit.federation.flower.serve import prepare
+from tacit.federation.flower.settings import Settings
+from tacit.privacy.ledger import LedgerMismatch
+
+
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: object) -> tuple[int, str]:
+    monkeypatch.setattr(sys, "argv", ["tacit", *map(str, words)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    captured = capsys.readouterr()
+    return int(stop.value.code or 0), captured.out + captured.err
+
+
+@pytest.fixture
+def site(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Path:
+    rng = np.random.default_rng(0)
+    rows = [f"anna{i // 4},{a:.3f},{b:.3f},{a:.3f}" for i, (a, b) in enumerate(rng.normal(size=(40, 2)))]
+    (tmp_path / "rows.csv").write_text("\n".join(["who,a,b,y", *rows]) + "\n")
+    words = ("join", tmp_path / "north", "--table", tmp_path / "rows.csv", "--user", "who", "--target", "y")
+    code, said = run(capsys, monkeypatch, *words)
+    assert code == 0, said
+    assert "10 users" in said
+    return tmp_path / "north"
+
+
+def test_a_site_tells_what_is_public_and_keeps_its_keys(site: Path) -> None:
+    card = json.loads((site / "card.json").read_text())
+    assert (card["name"], card["users"], card["features"], card["target"]) == ("north", 10, ["a", "b"], "y")
+    assert card["rows"] is None
+    assert "anna" not in json.dumps(card)
+    for key in ("node.key", "mask.key"):
+        assert stat.S_IMODE((site / key).stat().st_mode) == 0o600
+    assert stat.S_IMODE(site.stat().st_mode) == 0o700
+
+
+def test_what_is_missing_is_said(
+    tmp_path: Path, site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = ("--rank", 1, "--epsilon", 1, "--node", site / "card.json")
+    for words, expected in (
+        (("serve", tmp_path / "hub"), "give --rank, --epsilon and a --node"),
+        (("join", tmp_path / "south"), "give --table, --user"),
+        (("join", tmp_path / "a b", "--table", tmp_path / "rows.csv", "--user", "who"), "letters, digits"),
+        (
+            ("serve", tmp_path / "hub", "--rank", 1, "--epsilon", 1, "--trust", "secure", "--node", site / "card.json"),
+            "three nodes",
+        ),
+    ):
+        code, said = run(capsys, monkeypatch, *words)
+        assert (code, expected in said) == (2, True), said
+    code, said = run(capsys, monkeypatch, "serve", tmp_path / "hub", "--status")
+    assert (code, "not started" in said) == (0, True)
+
+
+def settings(tmp_path: Path, site: Path, **changed: object) -> Settings:
+    card = Card.from_json((site / "card.json").read_text())
+    options = {"server": "127.0.0.1:9", "out": str(tmp_path / "m"), "rank": 1, "epsilon": 1.0, "cards": (card,)}
+    return Settings(**options | changed)  # type: ignore[arg-type]
+
+
+def test_a_coordinators_folder_says_the_same_again_and_its_invitation_holds_no_secret(
+    tmp_path: Path, site: Path
+) -> None:
+    made = settings(tmp_path, site)
+    prepare(tmp_path / "hub", made)
+    assert Settings.load(tmp_path / "hub") == made
+    text = (tmp_path / "hub" / "invitation.json").read_text()
+    assert "PRIVATE" not in text
+    key = (tmp_path / "hub" / "coordinator.key").read_bytes()
+    assert key.hex() not in text
+    invitation = json.loads(text)
+    public = bytes.fromhex(invitation["coordinator"])
+    assert opened(signed(b"ask", key), public) == b"ask"
+    assert opened(signed(b"ask", key)[:-1] + b"x", public) is None
+    assert len(fingerprint(invitation)) == 29
+
+
+def test_a_ceiling_that_a_site_set_once_stands(tmp_path: Path, site: Path) -> None:
+    prepare(tmp_path / "hub", settings(tmp_path, site, trust="node"))
+    invitation = json.loads((tmp_path / "hub" / "invitation.json").read_text())
+    open_node(site, invitation)
+    with pytest.raises(LedgerMismatch, match="stands as it was first set"):
+        open_node(site, {**invitation, "epsilon": "50"})
