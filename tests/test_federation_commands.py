@@ -57,10 +57,7 @@ def test_what_is_missing_is_said(
         (("serve", tmp_path / "hub"), "give --rank, --epsilon and a --node"),
         (("join", tmp_path / "south"), "give --table, --user"),
         (("join", tmp_path / "a b", "--table", tmp_path / "rows.csv", "--user", "who"), "letters, digits"),
-        (
-            ("serve", tmp_path / "hub", "--rank", 1, "--epsilon", 1, "--trust", "secure", "--node", site / "card.json"),
-            "three nodes",
-        ),
+        (("serve", tmp_path / "hub", *alone, "--trust", "secure"), "three nodes"),
     ):
         code, said = run(capsys, monkeypatch, *words)
         assert (code, expected in said) == (2, True), said
