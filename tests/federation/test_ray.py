@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 import tacit
 from engines import EVERY, FEW, costs, distance, fit, users
@@ -37,6 +38,21 @@ def cluster() -> Iterator[None]:
 def test_every_algorithm_finds_the_same_basis_as_in_one_process(name: str) -> None:
     data = users(12 if name in FEW else 200)
     assert distance(fit(name, data), fit(name, data, RayEngine(workers=2))) < 1e-10
+
+
+def test_sparse_rows_are_spread_too() -> None:
+    data = users(60)
+    rows, ids = scipy.sparse.csr_matrix(np.where(data.X > 1, data.X, 0)), np.repeat(data.users, np.diff(data.offsets))
+    models = [tacit.FedPower(2, math.inf, route="gram", engine=engine) for engine in (None, RayEngine(workers=2))]
+    for model in models:
+        with pytest.warns(tacit.UncertifiedWarning):
+            model.fit(rows, ids)
+    assert distance(*models) < 1e-10
+
+
+def test_who_adds_the_noise_is_what_the_certificate_says() -> None:
+    model = tacit.FedPower(2, 1.0, trust="local", engine=RayEngine(workers=2)).fit(users(40))
+    assert model.certificate_.trust.startswith("local")
 
 
 def test_with_whole_blocks_the_sum_is_the_same_to_the_last_bit() -> None:

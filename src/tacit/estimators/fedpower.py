@@ -192,7 +192,7 @@ class FedPower(PrivateModel):
             run,
             budget,
             units=place.n_rows if budget.unit is Unit.ROW else place.n_users,
-            trust=place.trust or TRUST[self.trust],
+            trust=place.trust if place.trust and self.trust == "central" else TRUST[self.trust],
             notes=(ROW_NOTE,) if budget.unit is Unit.ROW else (),
             nominal=2 * self.epsilon,
         )

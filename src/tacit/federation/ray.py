@@ -90,6 +90,7 @@ class RayEngine:
         import ray
 
         if not ray.is_initialized():
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             ray.init(address=self.address, include_dashboard=False, log_to_driver=False, configure_logging=False)
         cores = ray.cluster_resources().get("CPU", 1)  # type: ignore[no-untyped-call]
         workers = self.workers or max(1, int(cores))
