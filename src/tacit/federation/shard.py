@@ -29,7 +29,14 @@ _ROW_CELLS = 1 << 22  # numbers in a block of rows: 32 MiB of float64
 
 
 class Shard:
-    """A :class:`~tacit.cohort.Cohort` that can be summed over. ``plain`` uses the queries' NumPy form: no compiler."""
+    """A :class:`~tacit.cohort.Cohort` that can be summed over. ``plain`` uses the queries' NumPy form: no compiler.
+
+    >>> from tacit.algorithms.whitening import FeatureMoment
+    >>> data = Cohort.from_offsets([[1.0, 0.0], [0.0, 1.0]], None, [0, 1, 2])
+    >>> shard = Shard(data, threads=1, plain=True)
+    >>> (shard.exact_sum(FeatureMoment(2), 1.0, 2.0**-40) * 2.0**-40).round(3)
+    array([1., 0., 1.])
+    """
 
     def __init__(self, cohort: Cohort, *, threads: int | None = None, plain: bool = False) -> None:
         self.cohort = cohort

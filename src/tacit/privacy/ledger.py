@@ -15,7 +15,8 @@ between 2 and 4 leaves a debited row without a value. The next attempt reuses th
 pay again, which is sound because nothing of the first attempt ever left: its value existed only in the
 memory of the trusted process, and :meth:`Run.release` had not returned. A row gets one value, ever.
 (This needs noise that is added inside the trusted process. Where users add the noise and an untrusted
-server sees their messages, a round that is repeated is a new release and must get a row of its own.)
+server sees their messages, a round that is repeated is a new release and must get a row of its own, unless
+they send the very same messages again, as the nodes of :mod:`tacit.federation.flower` do.)
 
 A ledger holds certified runs or uncertified ones, never both: a total of claims and of what is no claim
 would be neither. Uncertified runs have no finite ε, so they stand under no ceiling either.

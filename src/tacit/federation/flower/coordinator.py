@@ -83,7 +83,10 @@ class Patience:
 
 @dataclass(kw_only=True)
 class FlowerPlace:
-    """Registered nodes, by the id that is bound to each node's key; an estimator's engine and place in one."""
+    """Registered nodes, by the id that is bound to each node's key; an estimator's engine and place in one.
+
+    ``how`` is who adds the noise: "central", "node" or "secure". ``tacit serve`` makes one over Flower's transport.
+    """
 
     transport: Transport
     roster: Mapping[int, Card]

@@ -30,6 +30,13 @@ class Inbox:
     ``units`` says of each node that was asked how many units (users, or rows) it speaks for; ``reach`` is the clip in
     steps of the grid, ``spread`` how far noise added by a node may reach (0 where nodes add none). With ``masked``
     answers only a sum of all of them means anything, so their size cannot be checked.
+
+    >>> box = Inbox("token", {7: 2}, 3, 100.0)
+    >>> answer = Answer("token", "ok", np.array([1, 2, 3])).to_bytes()
+    >>> [box.take(*arrived) for arrived in ((7, b"rubbish"), (8, answer), (7, answer), (7, answer))]
+    ['malformed', 'unknown', 'ok', 'duplicate']
+    >>> box.total
+    array([1, 2, 3])
     """
 
     def __init__(

@@ -38,7 +38,13 @@ def new_key() -> tuple[bytes, bytes]:
 def masked(
     total: npt.NDArray[np.int64], name: str, ask: Ask, private: bytes, peers: Mapping[str, bytes]
 ) -> npt.NDArray[np.int64]:
-    """Hide ``total`` behind the masks that ``name`` shares with everybody else of the ask's group."""
+    """Hide ``total`` behind the masks that ``name`` shares with everybody else of the ask's group.
+
+    >>> (a, public_a), (b, public_b) = new_key(), new_key()
+    >>> ask = Ask(kind="sum", run="model", step="1.0", token="t", thing=b"", group=("a", "b"))
+    >>> masked(np.array([1, 2]), "a", ask, a, {"b": public_b}) + masked(np.array([3, 4]), "b", ask, b, {"a": public_a})
+    array([4, 6])
+    """
     hidden = total.astype(np.uint64)
     key = X25519PrivateKey.from_private_bytes(private)
     about = "\n".join([ask.run, ask.step, *sorted(ask.group)]).encode()

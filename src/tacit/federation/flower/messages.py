@@ -25,6 +25,10 @@ class Ask:
     this round's, so that an answer to another is known. ``sigma`` above 0 asks the node to add noise of that standard
     deviation (``noise`` says how) before anything leaves it. ``group`` names the nodes whose masks cancel, the share of
     noise being for ``honest`` of them.
+
+    >>> ask = Ask(kind="sum", run="model", step="1.0", token="t", thing=b"query", group=("north", "south"))
+    >>> Ask.from_bytes(ask.to_bytes()) == ask
+    True
     """
 
     kind: str
@@ -77,7 +81,11 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """A node's answer: the token it was asked with, a code, and integers on the grid if the code is "ok"."""
+    """A node's answer: the token it was asked with, a code, and integers on the grid if the code is "ok".
+
+    >>> Answer.from_bytes(Answer("token", "ok", np.array([1, -2])).to_bytes())
+    Answer(token='token', code='ok', total=array([ 1, -2]))
+    """
 
     token: str
     code: str = "ok"

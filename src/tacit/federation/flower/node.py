@@ -38,7 +38,12 @@ FEW = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What a node says of itself when it is registered: public."""
+    """What a node says of itself when it is registered: public.
+
+    >>> card = Card(name="north", key="ecdsa-...", mask_key="00", users=30, features=("age", "dose"))
+    >>> Card.from_json(card.to_json()) == card
+    True
+    """
 
     name: str
     key: str
