@@ -24,6 +24,7 @@ from flwr.supercore.inflatable.inflatable_object import (
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
+from flwr.supercore.run import RunNotRunningException
 from flwr.supernode import fleet_http_connection
 
 from tacit.federation.flower.keys import opened
@@ -103,23 +104,28 @@ def _answer_all(
     until: Callable[[], bool],
 ) -> None:
     _, receive, send, _, _, pull, push, confirm = connection
-    while not until():
-        got = receive()
-        if got is None:
-            time.sleep(_POLL)
-            continue
-        message, tree = got
+
+    def answer_one(message: Message, tree: Any) -> bool:
         run = message.metadata.run_id
         filled = pull_and_inflate_object_from_tree(tree, partial(pull, run), partial(confirm, run), return_type=Message)
         reply = _reply(message, from_content(filled.content), answer, coordinator)
         if reply is None:
-            continue
+            return False
         with no_object_id_recompute():
             reply.metadata.__dict__["_message_id"] = reply.object_id
             wanted, session = send(reply, get_object_tree(reply), 0.0)
             push_objects(get_all_nested_objects(reply), partial(push, run, session), object_ids_to_push=wanted)
-        if on_answer is not None:
-            on_answer()
+        return True
+
+    while not until():
+        try:
+            got = receive()
+            if got is None:
+                time.sleep(_POLL)
+            elif answer_one(*got) and on_answer is not None:
+                on_answer()
+        except RunNotRunningException:
+            continue  # a message of a run that ended meanwhile, such as that of a coordinator that was killed
 
 
 def _reply(message: Message, data: bytes | None, answer: Callable[[bytes], bytes], coordinator: bytes) -> Any:
