@@ -8,8 +8,8 @@
   200 features, rank 5, in ours and, where they are installed (``TACIT_PFL`` and ``TACIT_FLOWER`` name a Python), in
   Apple's ``pfl`` and in Flower's simulator.
 
-Times are medians after a warm-up; compare ratios, not times. Ours are of sums alone: no noise, no ledger. (pfl adds noise;
-Flower's clients draw their rows in every round.)
+Times are medians after a warm-up; compare ratios, not times. Ours are of sums alone: no noise, no ledger. (pfl
+adds noise; Flower's clients draw their rows in every round.)
 """
 
 from __future__ import annotations
