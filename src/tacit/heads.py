@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.lazy import njit
+from tacit.linalg import check_shape
 
 Rows = npt.NDArray[np.floating]
 Array = npt.NDArray[np.float64]
@@ -100,6 +101,9 @@ class RidgeHeads(HeadWork):
 
     basis: Array
     intercept: bool = False
+
+    def __post_init__(self) -> None:
+        check_shape("basis", self.basis, None, None)
 
     def __call__(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
         """Fit them all, compiled."""

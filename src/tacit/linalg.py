@@ -23,6 +23,31 @@ def orthonormal(matrix: npt.ArrayLike) -> tuple[Array, Array]:
     return q * signs, r * signs[:, None]
 
 
+def check_shape(name: str, array: npt.NDArray[np.floating], *sizes: int | None) -> None:
+    """Raise unless an array has these sizes (None for any): compiled loops read as far as they are told.
+
+    >>> check_shape("basis", np.zeros((3, 2)), 3, None)
+    >>> check_shape("basis", np.zeros(3), 3, None)
+    Traceback (most recent call last):
+    ValueError: basis must have shape (3, any). Found (3,).
+    """
+    fits = array.ndim == len(sizes)
+    if not (fits and all(size in (None, found) for size, found in zip(sizes, array.shape, strict=True))):
+        wanted = ", ".join("any" if size is None else str(size) for size in sizes) + ("," if len(sizes) == 1 else "")
+        raise ValueError(f"{name} must have shape ({wanted}). Found {array.shape}.")
+
+
+def check_size(name: str, value: int, most: int) -> None:
+    """Raise unless a whole number lies between 1 and ``most``: a number that arrived must not cost all the memory.
+
+    >>> check_size("steps", 0, 10)
+    Traceback (most recent call last):
+    ValueError: steps must lie between 1 and 10. Found 0.
+    """
+    if not 1 <= value <= most:
+        raise ValueError(f"{name} must lie between 1 and {most}. Found {value}.")
+
+
 def subspace_distance(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     """Sine of the largest principal angle between two column spaces (spectral).
 

@@ -224,7 +224,7 @@ def test_nobodys_contribution_depends_on_how_many_rows_others_have(dtype: type, 
     X, y = rng.normal(size=(6, D)), rng.normal(size=6)
     if kind == "rounding noise":
         X, y = np.array([row, 3 * row, row, 3 * row]), np.array([3.0, -1.0, 3.0, -1.0])
-    whitening = Whitening(rng.uniform(0.5, 2, D), orthonormal(rng.normal(size=(D, 3)))[0], rng.normal(size=3))
+    whitening = Whitening(rng.uniform(0.5, 2, D), orthonormal(rng.normal(size=(D, 3)))[0], rng.uniform(-0.9, 2, 3))
     basis = orthonormal(rng.normal(size=(D, K)))[0]
     for query in (FeatureMoment(D), DirectionVote(whitening), BasisStep(basis, np.eye(K), 0.5, whitening)):
         assert len(set(layouts(query, (X, y), dtype))) == 1, type(query).__name__

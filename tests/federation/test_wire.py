@@ -28,6 +28,9 @@ def of_ours(kind: type) -> set[type]:
 
 def test_every_query_and_every_work_at_home_stands_in_the_list() -> None:
     for kind in of_ours(Query) | of_ours(HeadWork):
+        if not getattr(kind, "clipped", True):
+            assert kind.__name__ not in wire.KNOWN, f"{kind.__name__} is not clipped"
+            continue
         assert wire.KNOWN.get(kind.__name__) == kind.__module__, f"{kind.__name__} is missing in wire.KNOWN"
 
 

@@ -25,7 +25,7 @@ from tacit.algorithms.subspace import first_basis
 from tacit.algorithms.whitening import Whitening, user_chunks
 from tacit.federation.base import Array, Federation, Query, Rows
 from tacit.heads import fit_head, fit_heads
-from tacit.linalg import denoise_spectrum, orthonormal, pack_symmetric, unpack_symmetric
+from tacit.linalg import check_shape, denoise_spectrum, orthonormal, pack_symmetric, unpack_symmetric
 from tacit.privacy.calibration import Phase, Plan
 from tacit.privacy.clipping import clip_factor, safe_norm
 from tacit.privacy.guarantee import Budget, GaussianEvent
@@ -52,6 +52,11 @@ class NormalEquations(Query):
     gram_scale: float = 1.0
     right_scale: float = 1.0
     parts: str = "both"
+
+    def __post_init__(self) -> None:
+        check_shape("basis", self.basis, self.whitening.scale.size, None)
+        if self.parts not in ("gram", "right", "both"):
+            raise ValueError(f"parts must be 'gram', 'right' or 'both'. Found {self.parts!r}.")
 
     @property
     def coordinates(self) -> int:

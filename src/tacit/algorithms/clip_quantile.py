@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.federation.base import Array, Federation, Query, Rows
+from tacit.linalg import check_size
 from tacit.privacy.clipping import clip_factor
 from tacit.privacy.guarantee import GaussianEvent
 
@@ -31,6 +32,7 @@ class NormHistogram(Query):
     acute: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        check_size("per_octave", self.per_octave, 64)
         object.__setattr__(self, "unit", self.query.unit)
 
     @property

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from tacit.algorithms.sparse_rows import dense, finite_rows, is_sparse, squared_norms
 from tacit.federation.base import Array, Query, Rows
 from tacit.lazy import njit
-from tacit.linalg import pack_symmetric
+from tacit.linalg import check_shape, pack_symmetric
 from tacit.privacy.clipping import GUARD, LEAST, clip_factor
 from tacit.privacy.guarantee import Unit
 
@@ -41,6 +41,9 @@ class CentreVote(Query):
     origin: Array
     scale: float
     unit: Unit = Unit.ROW
+
+    def __post_init__(self) -> None:
+        check_shape("origin", self.origin, None)
 
     @property
     def coordinates(self) -> int:
@@ -71,6 +74,9 @@ class ShiftedGram(Query):
     constant: float
     unit: Unit = Unit.ROW
     acute: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_shape("centre", self.centre, None)
 
     @property
     def coordinates(self) -> int:

@@ -27,7 +27,7 @@ from tacit.algorithms.fedpower_gram import _row_norms
 from tacit.algorithms.sparse_rows import dense, finite_rows, is_sparse, squared_norms
 from tacit.federation.base import Array, Query, Rows
 from tacit.lazy import njit
-from tacit.linalg import orthonormal, procrustes, sign_fixing
+from tacit.linalg import check_shape, check_size, orthonormal, procrustes, sign_fixing
 from tacit.privacy.clipping import GUARD, LEAST
 from tacit.privacy.guarantee import Unit
 
@@ -38,6 +38,7 @@ ALIGNMENTS: dict[str, Callable[[Array, Array], Array]] = {
 }
 _CACHED = 1 << 18  # numbers of X worked on at a time: both products find them in cache
 _FEWEST = 256
+_MOST_STEPS = 1000
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,10 @@ class PowerStep(Query):
     centre: Array
     constant: float
     unit: Unit = Unit.ROW
+
+    def __post_init__(self) -> None:
+        check_shape("basis", self.basis, None, None)
+        check_shape("centre", self.centre, self.basis.shape[0])
 
     @property
     def coordinates(self) -> int:
@@ -129,6 +134,12 @@ class DeviceStep(Query):
     basis: Array
     steps: int = 1
     alignment: str = "procrustes"
+
+    def __post_init__(self) -> None:
+        check_shape("basis", self.basis, None, None)
+        check_size("steps", self.steps, _MOST_STEPS)
+        if self.alignment not in ALIGNMENTS:
+            raise ValueError(f"alignment must be one of {', '.join(ALIGNMENTS)}. Found {self.alignment!r}.")
 
     @property
     def coordinates(self) -> int:

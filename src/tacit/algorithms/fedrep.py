@@ -30,7 +30,7 @@ import numpy.typing as npt
 from tacit.algorithms.subspace import first_basis
 from tacit.algorithms.whitening import Whitening
 from tacit.federation.base import Array, Federation, Query, Rows
-from tacit.linalg import inverse_root, orthonormal, pack_symmetric, unpack_symmetric
+from tacit.linalg import check_shape, inverse_root, orthonormal, pack_symmetric, unpack_symmetric
 from tacit.privacy.calibration import Phase, Plan
 from tacit.privacy.clipping import clip_factor
 from tacit.privacy.guarantee import Budget, GaussianEvent
@@ -48,6 +48,10 @@ class BasisStep(Query):
     scale: float  # c
     whitening: Whitening
     centered: bool = False
+
+    def __post_init__(self) -> None:
+        check_shape("basis", self.basis, self.whitening.scale.size, None)
+        check_shape("head_metric", self.head_metric, self.basis.shape[1], self.basis.shape[1])
 
     @property
     def coordinates(self) -> int:

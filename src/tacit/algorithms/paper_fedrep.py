@@ -16,9 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tacit.algorithms.whitening import MOST_FEATURES
 from tacit.federation.base import Array, Federation, Query, Rows
 from tacit.heads import HeadWork
-from tacit.linalg import orthonormal, pack_symmetric, unpack_symmetric
+from tacit.linalg import check_shape, check_size, orthonormal, pack_symmetric, unpack_symmetric
 from tacit.privacy.guarantee import Budget, GaussianEvent, Sensitivity
 
 REASONS = (
@@ -33,6 +34,9 @@ class PairStatistic(Query):
     """Algorithm 2, line 4: the mean of y_a y_b x_a x_bᵀ over pairs of different rows of the first half."""
 
     n_features: int
+
+    def __post_init__(self) -> None:
+        check_size("n_features", self.n_features, MOST_FEATURES)
 
     @property
     def coordinates(self) -> int:
@@ -56,6 +60,11 @@ class BasisGradient(Query):
     basis: Array
     number: int
     rounds: int
+
+    def __post_init__(self) -> None:
+        check_shape("basis", self.basis, None, None)
+        check_size("rounds", self.rounds, 1 << 20)
+        check_size("number + 1", self.number + 1, self.rounds)
 
     @property
     def coordinates(self) -> int:
@@ -117,6 +126,9 @@ class PaperHeads(HeadWork):
     """Algorithm 1, line 14: least squares on the second half of every user's rows."""
 
     basis: Array
+
+    def __post_init__(self) -> None:
+        check_shape("basis", self.basis, None, None)
 
     def __call__(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
         """Fit them one after the other."""

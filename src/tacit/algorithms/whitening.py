@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from tacit.federation.base import Array, Query, Rows
 from tacit.lazy import njit
-from tacit.linalg import denoise_spectrum, pack_symmetric, unpack_symmetric
+from tacit.linalg import check_shape, check_size, denoise_spectrum, pack_symmetric, unpack_symmetric
 from tacit.privacy.clipping import LEAST, clip_factor
 from tacit.row_kernels import center_rows
 
@@ -29,6 +29,8 @@ from tacit.row_kernels import center_rows
 # being divided by almost nothing, which would make the features they belong to dominate and the loop overshoot.
 _DAMPING = 1.5
 _SMALLEST_EIGENVALUE = 0.02
+_ORTHONORMAL = 1e-9
+MOST_FEATURES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,9 @@ class FeatureMoment(Query):
     n_features: int
     centered: bool = False
     acute: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_size("n_features", self.n_features, MOST_FEATURES)
 
     @property
     def coordinates(self) -> int:
@@ -65,11 +70,26 @@ class FeatureMoment(Query):
 
 @dataclass(frozen=True)
 class Whitening:
-    """Coordinates x' = (I + Q diag(gains) Qᵀ) diag(scale) x."""
+    """Coordinates x' = (I + Q diag(gains) Qᵀ) diag(scale) x, Q orthonormal, and invertible.
+
+    Fused sums take norms in these coordinates, so what is claimed of them is checked: it may have come over a wire.
+    """
 
     scale: Array
     directions: Array
     gains: Array
+
+    def __post_init__(self) -> None:
+        check_shape("scale", self.scale, None)
+        check_shape("directions", self.directions, self.scale.size, None)
+        check_shape("gains", self.gains, self.directions.shape[1])
+        if not (np.isfinite(self.scale).all() and np.isfinite(self.directions).all() and np.isfinite(self.gains).all()):
+            raise ValueError("a whitening must be finite.")
+        if not ((self.scale > 0).all() and (self.gains > -1).all()):
+            raise ValueError("a whitening must have scales above 0 and gains above -1.")
+        off = self.directions.T @ self.directions - np.eye(self.gains.size)
+        if not np.abs(off).max(initial=0.0) <= _ORTHONORMAL:
+            raise ValueError("a whitening's directions must be orthonormal.")
 
     @classmethod
     def identity(cls, n_features: int) -> Whitening:

@@ -264,7 +264,8 @@ class Federation(ABC):
             )
         if event.private and not query.clipped:
             raise ValueError(f"{type(query).__name__} is not clipped: no noise makes a sum of it private.")
-        self._rehearse(query)
+        rehearse(query, self.n_features)
+        rehearse(query, self.n_features, lambda X, y: query.block_sum(X, y, np.array([0, 8]), 1.0))
         units = self.n_users if query.unit is Unit.USER else self.n_rows
         grid = noise_source.grid_of(bound, self.sum_sigma(event), units)
         if grid * math.sqrt(query.coordinates) > bound * GUARD / 2:
@@ -303,17 +304,6 @@ class Federation(ABC):
         """Put noise on a sum; engines whose users have done so already only bring it to scale."""
         return noise_source.add_noise(total, sigma, grid, mode, generator)
 
-    def _rehearse(self, query: Query) -> None:
-        """Run the query on made-up rows, so that a mistake in it shows before any private row is touched."""
-        rows = np.cos(np.arange(8.0 * self.n_features)).reshape(8, self.n_features)
-        targets = rows.sum(axis=1)
-        for form in (query.contribution, lambda X, y: query.block_sum(X, y, np.array([0, 8]), 1.0)):
-            vector = form(rows, targets)
-            if vector.shape != (query.coordinates,):
-                raise ValueError(
-                    f"{type(query).__name__} promises {query.coordinates} coordinates. Found shape {vector.shape}."
-                )
-
     def _mode(self, event: GaussianEvent, coordinates: int) -> Mode:
         if not event.private:
             return "none"
@@ -322,6 +312,27 @@ class Federation(ABC):
         if self._noise == "auto":
             return noise_source.default_mode(coordinates)
         return "exact" if self._noise == "exact" else "float"
+
+
+def made_up(n_features: int) -> tuple[Array, Array]:
+    """Rows and targets that nobody has."""
+    rows = np.cos(np.arange(8.0 * n_features)).reshape(8, n_features)
+    return rows, rows.sum(axis=1)
+
+
+def rehearse(query: Query, n_features: int, form: Callable[[Rows, Rows], Array] | None = None) -> None:
+    """Run a query (and one inside it) on made-up rows, so that a mistake in it shows before a private row is touched.
+
+    By its definition, which is NumPy and raises on arrays that do not fit; a compiled form would read beyond them.
+    """
+    inner = getattr(query, "query", None)
+    if form is None and isinstance(inner, Query):
+        rehearse(inner, n_features)
+    vector = (form or query.contribution)(*made_up(n_features))
+    if vector.shape != (query.coordinates,):
+        raise ValueError(
+            f"{type(query).__name__} promises {query.coordinates} coordinates. Found shape {vector.shape}."
+        )
 
 
 def _check_everybody_asked(event: GaussianEvent) -> None:

@@ -26,7 +26,6 @@ KNOWN = {
     "BasisGradient": "tacit.algorithms.paper_fedrep",
     "BasisStep": "tacit.algorithms.fedrep",
     "CentreVote": "tacit.algorithms.fedpower_gram",
-    "DeviceGram": "tacit.algorithms.paper_fedpower",
     "DeviceStep": "tacit.algorithms.fedpower_power",
     "DirectionVote": "tacit.algorithms.subspace",
     "FeatureMoment": "tacit.algorithms.whitening",
@@ -39,7 +38,7 @@ KNOWN = {
     "ShiftedGram": "tacit.algorithms.fedpower_gram",
     "Whitening": "tacit.algorithms.whitening",
 }
-"""Classes that may travel, and where each is at home. Modules are loaded when their name first arrives."""
+"""Classes that may travel, and where each is at home: only what is clipped. Modules are loaded when their name first arrives."""
 
 LIMIT = 1 << 30
 """Most bytes of a message."""

@@ -1,9 +1,10 @@
 """The half that holds rows: answers asks, keeps heads at home, and says nothing else.
 
 A node may hold one user or a million. It computes clipped contributions by the queries' own definition (NumPy only, so
-that it starts at once), or by their compiled form where it has many users. Whatever goes wrong leaves as one of four
-codes. Where the coordinator is not trusted with sums, the node's own ledger debits its noise before it is drawn and
-keeps what was sent: asked again for the same release, it sends the same bytes; asked for another under that name, none.
+that it starts at once), or by their compiled form where it has many users and trusts the coordinator. A question is
+tried on made-up rows before it meets real ones. Whatever goes wrong leaves as one of four codes. Where the coordinator
+is not trusted with sums, the node's own ledger debits its noise before it is drawn and keeps what was sent: asked again
+for the same release, it sends the same bytes; asked for another under that name, none.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy.typing as npt
 
 from tacit.cohort import Cohort
 from tacit.federation import wire
-from tacit.federation.base import Query
+from tacit.federation.base import Query, made_up, rehearse
 from tacit.federation.flower.messages import Answer, Ask
 from tacit.federation.shard import Shard
 from tacit.heads import HeadWork
@@ -87,7 +88,8 @@ class Node:
         threads: int | None = None,
     ) -> None:
         self.name, self._folder = name, folder
-        self._plain = cohort.n_users <= FEW
+        # Only the plain form ends in the clip whatever the query's numbers are: what a node charges for, it enforces.
+        self._plain = trust != "central" or cohort.n_users <= FEW
         self._shard = Shard(cohort, threads=threads, plain=self._plain)
         if trust != "central" and ceiling is None:
             raise ValueError("a node that does not trust the coordinator needs a ceiling of its own (epsilon, delta).")
@@ -106,6 +108,8 @@ class Node:
         except Exception:
             return Answer(token, "malformed").to_bytes()
         try:
+            if not self._fits(thing):
+                return Answer(token, "refused").to_bytes()
             if ask.kind == "heads" and isinstance(thing, HeadWork):
                 self.keep_heads(thing)
                 return Answer(token, "ok", np.zeros(1, dtype=np.int64)).to_bytes()
@@ -115,6 +119,21 @@ class Node:
             return Answer(token, "malformed").to_bytes()
         except Exception:
             return Answer(token, "failed").to_bytes()
+
+    def _fits(self, thing: Any) -> bool:
+        """Whether a query is clipped and fits this node's rows: tried in plain NumPy, before anything compiled runs."""
+        features = self._shard.cohort.n_features
+        try:
+            with np.errstate(all="ignore"):
+                if isinstance(thing, HeadWork):
+                    basis = np.asarray(getattr(thing, "basis", 0.0))
+                    return basis.ndim == 2 and thing.own(*made_up(features)).shape == (basis.shape[1] + 1,)
+                if not (isinstance(thing, Query) and thing.clipped and 8 * thing.coordinates <= wire.LIMIT):
+                    return False
+                rehearse(thing, features)
+        except Exception:
+            return False
+        return True
 
     def keep_heads(self, work: HeadWork) -> Path:
         """Fit every user's head and keep it here: one file, replaced whole, that only its owner can read."""

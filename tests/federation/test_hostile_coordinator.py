@@ -1,0 +1,118 @@
+"""A coordinator that deviates from the protocol, against nodes that follow it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engines import users
+from tacit.algorithms.altmin import NormalEquations
+from tacit.algorithms.clip_quantile import NormHistogram
+from tacit.algorithms.fedpower_gram import CentreVote, ShiftedGram
+from tacit.algorithms.fedpower_power import DeviceStep, PowerStep
+from tacit.algorithms.fedrep import BasisStep
+from tacit.algorithms.subspace import DirectionVote
+from tacit.algorithms.whitening import FeatureMoment, Whitening
+from tacit.federation import wire
+from tacit.federation.flower.messages import Answer, Ask
+from tacit.federation.flower.node import Node
+from tacit.heads import RidgeHeads
+from tacit.linalg import orthonormal
+from tacit.privacy.guarantee import Budget, Unit
+
+D, GRID = 6, 2.0**-44
+
+
+def forged(kind: type, *values: Any) -> Any:
+    """Make a thing whose own checks never ran, as somebody who writes bytes would."""
+    made = object.__new__(kind)
+    for field, value in zip(dataclasses.fields(kind), values, strict=True):
+        object.__setattr__(made, field.name, value)
+    return made
+
+
+def basis(d: int = D, k: int = 2) -> np.ndarray:
+    return orthonormal(np.random.default_rng(0).normal(size=(d, k)))[0]
+
+
+def white(d: int = D, gains: int = 2, scales: int | None = None, size: float = 1.0) -> Whitening:
+    return forged(Whitening, np.ones(d if scales is None else scales), size * basis(d), np.full(gains, 0.5))
+
+
+METRIC = np.eye(2)
+ILL_FITTING = {
+    "gram of one column, rows": forged(ShiftedGram, np.ones(1), 1.0, Unit.ROW),
+    "gram of one column, users": forged(ShiftedGram, np.ones(1), 1.0, Unit.USER),
+    "gram of many columns": forged(ShiftedGram, np.ones(500), 1.0, Unit.ROW),
+    "centre of one column": forged(CentreVote, np.ones(1), 1.0, Unit.USER),
+    "centre of no column": forged(CentreVote, np.ones(0), 1.0, Unit.ROW),
+    "centre of many columns": forged(CentreVote, np.ones(10**5), 1.0, Unit.ROW),
+    "power step around one column": forged(PowerStep, basis(), np.ones(1), 1.0, Unit.ROW),
+    "basis of few columns": forged(BasisStep, basis(3), METRIC, 1.0, white(3), False),
+    "basis of many columns": forged(BasisStep, basis(5000), METRIC, 1.0, white(5000), False),
+    "small metric": forged(BasisStep, basis(), np.eye(1), 1.0, white(), False),
+    "few gains": forged(BasisStep, basis(), METRIC, 1.0, white(gains=1), False),
+    "many gains": forged(BasisStep, basis(), METRIC, 1.0, white(gains=10**5), False),
+    "one scale": forged(BasisStep, basis(), METRIC, 1.0, white(scales=1), False),
+    "directions that are not orthonormal": forged(BasisStep, basis(), METRIC, 1.0, white(size=100.0), False),
+    "negative gain": DirectionVote(forged(Whitening, np.ones(D), basis(), np.array([-3.0, 0.1]))),
+    "scale of zero": DirectionVote(forged(Whitening, np.zeros(D), basis(), np.ones(2))),
+    "votes of many columns": forged(DirectionVote, white(400), False),
+    "moment of few columns": FeatureMoment(3),
+    "moment of many columns": FeatureMoment(100),
+    "moment of columns without end": forged(FeatureMoment, 10**12, False),
+    "moment of fewer than no columns": forged(FeatureMoment, -7, False),
+    "equations in two shapes": forged(NormalEquations, basis(3), white(), 1.0, 1.0, "both"),
+    "equations of an unknown part": forged(NormalEquations, basis(), white(), 1.0, 1.0, "all"),
+    "steps without end": forged(DeviceStep, basis(), 10**9, "procrustes"),
+    "histogram without end": forged(NormHistogram, FeatureMoment(D), 10**9),
+    "norms of what does not fit": NormHistogram(forged(ShiftedGram, np.ones(1), 1.0, Unit.ROW)),
+    "heads of few columns": forged(RidgeHeads, basis(3), False),
+    "heads of many columns": forged(RidgeHeads, basis(10**4), False),
+    "heads of one direction only": forged(RidgeHeads, np.ones(D), False),
+}
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> list[Node]:
+    ceiling = Budget(epsilon=5.0, delta=1e-6)
+    made = []
+    for trust in ("central", "node"):
+        folder = tmp_path_factory.mktemp(trust)
+        made.append(Node("n", users(100), folder, trust=trust, threads=1, ceiling=ceiling))
+    return made
+
+
+@pytest.mark.parametrize("name", ILL_FITTING)
+def test_what_does_not_fit_a_nodes_rows_is_refused_before_anything_compiled_runs(name: str, nodes: list[Node]) -> None:
+    thing = ILL_FITTING[name]
+    kind = "heads" if isinstance(thing, RidgeHeads) else "sum"
+    for node, noise in zip(nodes, ({}, {"sigma": 30.0, "noise": "float"}), strict=True):
+        ask = Ask(kind=kind, run="r", step="1.0", token="t", thing=wire.encode(thing), grid=GRID, **noise)
+        answer = Answer.from_bytes(node.answer(ask.to_bytes()))
+        assert answer.code in ("refused", "malformed")
+        assert answer.total is None
+        assert not (node._folder / "heads.npz").exists()
+
+
+def test_a_node_that_adds_noise_enforces_the_clip_it_charges_for(tmp_path: Path) -> None:
+    """Whatever a query's fused form makes of its numbers, no user counts for more than the clip."""
+    node = Node("n", users(100), tmp_path, trust="node", threads=1, ceiling=Budget(epsilon=1.0, delta=1e-6))
+    query = FeatureMoment(D)
+    object.__setattr__(query, "block_sums", lambda X, y, offsets, bound, size: np.full((1, query.coordinates), 1e3))
+    one = np.zeros(100, dtype=bool)
+    one[0] = True
+    ask = Ask(kind="sum", run="r", step="1.0", token="t", thing=b"", grid=GRID, chosen=one)
+    assert np.linalg.norm(node._exact(ask, query) * GRID) <= 1.0
+
+
+def test_a_query_that_is_not_clipped_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node("n", users(30), tmp_path, trust="central", threads=1)
+    ask = Ask(kind="sum", run="r", step="1.0", token="t", thing=wire.encode(FeatureMoment(D)), grid=GRID)
+    assert Answer.from_bytes(node.answer(ask.to_bytes())).code == "ok"
+    monkeypatch.setattr(FeatureMoment, "clipped", False)
+    assert Answer.from_bytes(node.answer(ask.to_bytes())).code == "refused"
