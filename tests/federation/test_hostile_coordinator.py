@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from engines import users
+from loopback import loopback
 from tacit.algorithms.altmin import NormalEquations
 from tacit.algorithms.clip_quantile import NormHistogram
 from tacit.algorithms.fedpower_gram import CentreVote, ShiftedGram
@@ -116,3 +117,40 @@ def test_a_query_that_is_not_clipped_is_refused(tmp_path: Path, monkeypatch: pyt
     assert Answer.from_bytes(node.answer(ask.to_bytes())).code == "ok"
     monkeypatch.setattr(FeatureMoment, "clipped", False)
     assert Answer.from_bytes(node.answer(ask.to_bytes())).code == "refused"
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> dict[int, Node]:
+    return loopback(users(60), tmp_path, trust="secure", ceiling=Budget(epsilon=5.0, delta=1e-6)).transport.nodes
+
+
+def asked(**changed: Any) -> Ask:
+    names = tuple(f"node{i}" for i in range(3))
+    told = {"kind": "sum", "run": "r", "step": "1.0", "token": "t", "thing": wire.encode(FeatureMoment(D))}
+    told |= {"group": names, "honest": 2, "noise": "float", "sigma": 30.0, "bound": 1.0, "grid": GRID}
+    return Ask(**told | changed)
+
+
+def total_of(node: Node, ask: Ask) -> np.ndarray:
+    answer = Answer.from_bytes(node.answer(ask.to_bytes()))
+    assert answer.code == "ok"
+    return answer.total
+
+
+@pytest.mark.parametrize(
+    "changed", [{"bound": 2.0**-20, "sigma": 30.0 * 2.0**-20}, {"clip_factor": 2**0.5}, {"noise": "exact"}]
+)
+def test_masks_do_not_cancel_among_nodes_that_were_asked_different_things(
+    changed: dict[str, Any], group: dict[int, Node]
+) -> None:
+    alike = sum(total_of(node, asked()) for node in group.values())
+    assert np.abs(alike * GRID).max() < 60 + 10 * 30.0
+    victim, *others = group.values()
+    total = total_of(victim, asked(step="2.0")) + sum(total_of(node, asked(step="2.0", **changed)) for node in others)
+    assert np.median(np.abs(total.astype(np.float64))) > 2.0**60  # masks, not a sum
+
+
+def test_names_that_could_be_cut_in_two_ways_are_no_names(group: dict[int, Node]) -> None:
+    for changed in ({"run": "x", "step": "y\nz"}, {"run": "x\ny", "step": "z"}, {"run": "x/y"}, {"step": ""}):
+        answer = Answer.from_bytes(group[10].answer(asked(**changed).to_bytes()))
+        assert answer.code == "malformed", changed

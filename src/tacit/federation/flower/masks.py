@@ -1,7 +1,8 @@
 """A sum, and no summand: every node hides its answer behind masks that cancel when all answers are added.
 
 Two nodes that know each other's public key (from the roster each was given, not from the coordinator) agree on a secret
-(X25519), derive a fresh key for every release and group from it (HKDF-SHA256) and stretch that to integers (ChaCha20).
+(X25519), derive a fresh key from it (HKDF-SHA256) for every question, to the last of its numbers, and stretch that to
+integers (ChaCha20). Two nodes that were asked different things (another clip, say) have masks that do not cancel.
 One adds them, the other subtracts, modulo 2⁶⁴. What the coordinator gets of a node is uniform to whoever does not know
 its secrets; what it gets of the whole group is the sum, with the noise that every node put into its own answer before.
 
@@ -12,6 +13,7 @@ if somebody of the group is lost after that, masks do not cancel, the sum is unr
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 import numpy as np
@@ -47,13 +49,12 @@ def masked(
     """
     hidden = total.astype(np.uint64)
     key = X25519PrivateKey.from_private_bytes(private)
-    about = "\n".join([ask.run, ask.step, *sorted(ask.group)]).encode()
     for other in ask.group:
         if other == name:
             continue
         secret = key.exchange(X25519PublicKey.from_public_bytes(peers[other]))
-        pair = "\n".join(sorted((name, other))).encode()
-        mask = _stretched(secret, b"tacit mask\n" + pair + b"\n" + about, total.size)
+        about = json.dumps(["tacit mask", *sorted((name, other)), ask.question().hex()]).encode()
+        mask = _stretched(secret, about, total.size)
         hidden = hidden + mask if name < other else hidden - mask
     return hidden.view(np.int64)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -15,6 +18,9 @@ CODES = ("ok", "malformed", "refused", "failed")
 """All that a node ever says about what went wrong. An exception's text could quote a row."""
 
 _TEXT = 200
+NAME = re.compile(r"[A-Za-z0-9._ -]{1,100}")
+"""What runs, steps and nodes may be called: nothing that could be read as the end of one name and the start of another.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +51,15 @@ class Ask:
     honest: int = 0
     chosen: Chosen | None = None
 
+    def question(self) -> bytes:
+        """Return a digest of all that everybody of a group is asked alike: all but the token and ``chosen``.
+
+        Which of its users a node is to speak for is its own; noise and clip are the same whoever they are.
+        """
+        told = {key: value for key, value in asdict(self).items() if key not in ("token", "thing", "chosen")}
+        told["thing"] = hashlib.sha256(self.thing).hexdigest()
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).digest()
+
     def to_bytes(self) -> bytes:
         """Write it."""
         plain = {key: value for key, value in asdict(self).items() if key not in ("thing", "chosen")}
@@ -67,11 +82,13 @@ class Ask:
         for name in ("kind", "run", "step", "token", "noise"):
             if not isinstance(told[name], str) or len(told[name]) > _TEXT:
                 raise WireError(f"{name} is not a short text.")
+        if not (NAME.fullmatch(told["run"]) and NAME.fullmatch(told["step"])):
+            raise WireError("run and step are names.")
         for name in ("bound", "grid", "sigma", "clip_factor"):
             if isinstance(told[name], bool) or not isinstance(told[name], int | float) or not 0 <= told[name] < 1e300:
                 raise WireError(f"{name} is not a number.")
         group = told["group"]
-        if not isinstance(group, list) or not all(isinstance(name, str) for name in group):
+        if not isinstance(group, list) or not all(isinstance(name, str) and NAME.fullmatch(name) for name in group):
             raise WireError("group is not a list of names.")
         if isinstance(told["honest"], bool) or not isinstance(told["honest"], int):
             raise WireError("honest is not a whole number.")

@@ -201,9 +201,8 @@ class Node:
         sigma = ask.sigma / math.sqrt(shares)
         slack = shares * slack_of(sigma, ask.grid, query.coordinates)
         event = GaussianEvent(sigma=ask.sigma, sensitivity=sensitivity, slack=slack)
-        said = json.dumps([ask.bound, ask.grid, ask.sigma, ask.noise, list(ask.group), ask.honest]).encode()
         chosen = b"" if ask.chosen is None else ask.chosen.tobytes()
-        digest = hashlib.sha256(b"\n".join([ask.thing, said, chosen])).hexdigest()
+        digest = hashlib.sha256(ask.question() + chosen).hexdigest()
         with Ledger(self._folder / "node.ledger", ceiling=self._ceiling) as ledger:
             try:
                 run = ledger.run(f"{ask.run}/{ask.step}", config={"digest": digest}, planned=[event])
