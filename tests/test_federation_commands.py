@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from tacit.cli import main
-from tacit.federation.flower.join import fingerprint, open_node
+from tacit.federation.flower.join import fingerprint, open_node, terms
 from tacit.federation.flower.keys import opened, signed
 from tacit.federation.flower.node import Card
 from tacit.federation.flower.serve import prepare
 from tacit.federation.flower.settings import Settings
+from tacit.privacy.guarantee import Budget
 from tacit.privacy.ledger import LedgerMismatch
 
 
@@ -91,6 +92,32 @@ def test_a_coordinators_folder_says_the_same_again_and_its_invitation_holds_no_s
 def test_a_ceiling_that_a_site_set_once_stands(tmp_path: Path, site: Path) -> None:
     prepare(tmp_path / "hub", settings(tmp_path, site, trust="node"))
     invitation = json.loads((tmp_path / "hub" / "invitation.json").read_text())
-    open_node(site, invitation)
-    with pytest.raises(LedgerMismatch, match="stands as it was first set"):
+    own = Budget(epsilon=3.0, delta=1e-6)
+    open_node(site, invitation, ceiling=own)
+    assert open_node(site, {**invitation, "epsilon": "2"})._ceiling == own  # another run, under the same ceiling
+    with pytest.raises(ValueError, match="asks for ε = 50; this site's ceiling is ε = 3"):
         open_node(site, {**invitation, "epsilon": "50"})
+    with pytest.raises(LedgerMismatch, match="stands as it was first set"):
+        open_node(site, invitation, ceiling=Budget(epsilon=50.0, delta=1e-6))
+
+
+def test_a_site_joins_only_under_its_own_mask_key_and_is_told_the_terms(tmp_path: Path, site: Path) -> None:
+    prepare(tmp_path / "hub", settings(tmp_path, site, trust="node"))
+    invitation = json.loads((tmp_path / "hub" / "invitation.json").read_text())
+    open_node(site, invitation)
+    for keys in ({"north": "ab" * 32}, {"south": "ab" * 32}, {}):
+        with pytest.raises(ValueError, match="does not hold the mask key of north"):
+            open_node(site, {**invitation, "mask_keys": keys})
+    own = invitation["mask_keys"]["north"]
+    with pytest.raises(ValueError, match="two sites one mask key"):
+        open_node(site, {**invitation, "mask_keys": {"north": own, "south": own}})
+    three = {**invitation, "trust": "secure", "mask_keys": {"north": own, "south": "aa" * 32, "west": "bb" * 32}}
+    said = "\n".join(terms(site, three))
+    for part in ("3 sites: north, south, west", "ε = 1, δ = 1e-06", "ceiling is ε = 1", "2 of them", fingerprint(three)):
+        assert part in said
+    for changed in ({"colluding": 5}, {"mask_keys": {**three["mask_keys"], "west": "cc" * 32}}):
+        assert fingerprint({**three, **changed}) != fingerprint(three)
+
+
+def test_every_coordinators_folder_names_its_run_anew(tmp_path: Path, site: Path) -> None:
+    assert settings(tmp_path, site).run != settings(tmp_path, site).run

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import secrets
 from pathlib import Path
 from typing import Annotated
 
@@ -56,8 +55,6 @@ def serve(
             rounds=rounds,
             trust=trust,
             colluding=colluding,
-            # A name of its own: where nodes keep ledgers, a name answers one question once.
-            run=f"{out.name}-{secrets.token_hex(4)}",
             patience={"deadline": deadline},
             cards=cards,
         )
@@ -82,11 +79,16 @@ def join(
     user: Annotated[str | None, typer.Option(help="Column with the user id.")] = None,
     target: Annotated[str | None, typer.Option(help="Column to predict.")] = None,
     name: Annotated[str | None, typer.Option(help="What the site is called in the federation.")] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="This site's own ceiling, for all runs together; set once.")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="Probability with which that ceiling may fail.")] = 1e-6,
     patience: Annotated[float, typer.Option(help="Seconds to try if the coordinator does not know this site.")] = 60.0,
     personalize_only: Annotated[Path | None, typer.Option(help="A published model: fit heads here, offline.")] = None,
 ) -> None:
     """Join a federation with this site's users: their rows and heads never leave this folder."""
     from tacit.federation.flower import join as site
+    from tacit.privacy.guarantee import Adjacency, Budget
 
     if not (folder / "card.json").exists():
         if table is None or user is None:
@@ -101,7 +103,9 @@ def join(
 
         say(f"heads: {site.personalize(folder, with_heads(personalize_only))} (private)")
     elif invitation is not None:
-        site.join(folder, json.loads(invitation.read_text("utf-8")), say, patience=patience)
+        told = json.loads(invitation.read_text("utf-8"))
+        own = None if epsilon is None else Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(told["adjacency"]))
+        site.join(folder, told, say, ceiling=own, patience=patience)
 
 
 def _show(told: dict[str, object]) -> None:

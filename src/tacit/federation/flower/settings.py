@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 import threading
 import time
 from dataclasses import asdict, dataclass, field
@@ -31,7 +32,8 @@ class Settings:
     rounds: int | None = None
     trust: str = "central"
     colluding: int = 0
-    run: str = "model"
+    # A name of its own: where nodes keep ledgers, a name answers one question once.
+    run: str = field(default_factory=lambda: f"model-{secrets.token_hex(8)}")
     patience: dict[str, float] = field(default_factory=dict)
     cards: tuple[Card, ...] = ()
 
