@@ -25,6 +25,9 @@ class Loopback:
         self.asked: list[tuple[int, bytes]] = []
         self._arrived: list[tuple[Any, Any]] = []
 
+    def begin(self) -> None:
+        self._arrived.clear()
+
     def online(self) -> Iterable[int]:
         return list(self.nodes)
 

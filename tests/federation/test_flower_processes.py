@@ -84,7 +84,7 @@ def test_nothing_is_lost_when_sites_and_coordinator_fail(site: Site, tmp_path: P
         epsilon=1.0,
         rounds=3,
         cards=tuple(cards),
-        patience={"deadline": 120.0, "again": 5.0, "gather": 120.0},
+        patience={"deadline": 120.0, "again": 4.0, "gather": 120.0},
     )
     serve.prepare(hub, settings)
     invitation, status = str(hub / "invitation.json"), Status(hub)
@@ -95,12 +95,17 @@ def test_nothing_is_lost_when_sites_and_coordinator_fail(site: Site, tmp_path: P
     site.start("-m", "tacit.cli", "join", str(tmp_path / "n1"), "--invitation", invitation)
     site.start("-c", GARBAGE, str(tmp_path / "n2"), invitation)
     lone = ("-m", "tacit.cli", "join", str(tmp_path / "stranger"))
-    refused = site.start(*lone, "--invitation", invitation, "--patience", "20")
+    forged = json.loads(Path(invitation).read_text())
+    forged["mask_keys"]["n1"] = stranger.mask_key
+    (tmp_path / "forged.json").write_text(json.dumps(forged))
+    refused = site.start(*lone, "--invitation", str(tmp_path / "forged.json"), "--patience", "20")
 
     def published() -> int:
         return int(status.read().get("releases", 0))
 
-    wait_for(lambda: published() >= 1, site)
+    wait_for(lambda: published() >= 1 or coordinator.poll() is not None, site)
+    assert coordinator.poll() is None, site.logs()
+    assert started_by_a_stranger(json.loads(Path(invitation).read_text()), hub) == 404
     first.kill()
     process = int(status.read()["process"])
     os.kill(process, signal.SIGKILL)  # who holds the ledger, in the middle of a round
@@ -125,6 +130,9 @@ def test_nothing_is_lost_when_sites_and_coordinator_fail(site: Site, tmp_path: P
     assert not (tmp_path / "model" / "private").exists()
     told = status.read()
     assert told["state"] == "finished"
+    kept = [path for path in (hub / "flower").rglob("*") if path.is_file()]
+    assert kept
+    assert not any(b'{"answer":[' in path.read_bytes() for path in kept)  # sums without noise are on no disk
     assert told["verdicts"]["ok"] >= 10
     assert told["verdicts"]["malformed"] >= 5
     for i in (0, 1):
@@ -140,6 +148,18 @@ def test_nothing_is_lost_when_sites_and_coordinator_fail(site: Site, tmp_path: P
     subprocess.run(newcomer, check=True, stdout=subprocess.DEVNULL)
     own = read_heads(tmp_path / "stranger" / "heads.npz")
     np.testing.assert_array_equal(own["basis"], tacit.load(tmp_path / "model").basis_)
+
+
+def started_by_a_stranger(invitation: dict[str, str], hub: Path) -> int:
+    """Ask the public address to start an app, as somebody would who has the invitation and nothing else."""
+    import httpx
+    from flwr.proto.control_pb2 import StartRunRequest
+
+    fab = serve.build_app(hub)
+    with serve.control(invitation["server"], invitation["authority"].encode()) as control:
+        with pytest.raises(httpx.HTTPStatusError) as refused:
+            control.StartRun(StartRunRequest(fab=fab))
+    return int(refused.value.response.status_code)
 
 
 def stored(hub: Path) -> dict[int, bytes]:

@@ -24,7 +24,7 @@ def serve(
     method: Annotated[str, typer.Option(help="fedrep, altmin or svd.")] = "fedrep",
     rounds: Annotated[int | None, typer.Option(help="Noisy steps; default: the method's own.")] = None,
     trust: Annotated[str, typer.Option(help="central, node or secure: who adds the noise.")] = "central",
-    colluding: Annotated[int, typer.Option(help="Nodes that may help a curious coordinator (secure).")] = 0,
+    colluding: Annotated[int, typer.Option(help="Nodes that may help a curious coordinator (secure).")] = 1,
     deadline: Annotated[float, typer.Option(help="Seconds to wait for answers in a round.")] = 60.0,
     status: Annotated[bool, typer.Option("--status", help="Show how it is doing, and nothing else.")] = False,
     page: Annotated[int | None, typer.Option(help="Port of a page on this machine that shows it live.")] = None,

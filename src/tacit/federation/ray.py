@@ -4,13 +4,17 @@ A round is one broadcast of the query (a name and numbers, :mod:`tacit.federatio
 each shard, added up in a tree. Partial sums are integers on the grid, so the total does not depend on how many shards
 there are or in which order they answer; shards are cut where blocks of users end, so that even its rounding is that of
 one process. Noise is drawn once, by the driver, in the ledger's transaction: an actor that is lost is started again,
-reads its shard again and answers again with the same integers. If it cannot, its users add nothing to this release.
+reads its shard again and answers again with the same integers. If it cannot, or finds other users there, its users add
+nothing to this release, with a warning; below a quorum of users there is no release.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import itertools
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +38,11 @@ TRUST = (
 _TREE = 8  # sums that are added in one place
 _RESTARTS = 3
 _PATIENCE = 180.0
+_AGAIN = 60.0  # seconds for shards to be read again when one is lost
+
+
+class ShardsLost(RuntimeError):
+    """Too few users could be reached; nothing was drawn, and the same run can go on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +80,10 @@ class RayEngine:
     parts
         What the actors read themselves, one each, where rows are not to pass through this process (``fit()`` without
         rows). No user may have rows in two parts; that is checked.
+    quorum
+        Share of the users that must be reached in every release; below it nothing is drawn.
+    timeout
+        Seconds after which a shard that does not answer counts as lost.
 
     Examples
     --------
@@ -84,6 +97,8 @@ class RayEngine:
     address: str | None = None
     workers: int | None = None
     parts: tuple[Part, ...] = ()
+    quorum: float = 0.5
+    timeout: float = 3600.0
 
     def place(self, source: Cohort | SparseCohort | None) -> RayPlace:
         """Spread the users of ``source`` (or of ``parts``) over actors."""
@@ -98,10 +113,12 @@ class RayEngine:
         if source is None:
             if not self.parts:
                 raise ValueError("fit was called without rows, and the engine has no parts to read them from.")
-            return RayPlace([actor.remote(part) for part in self.parts], cut=False)
+            actors = [actor.remote(part) for part in self.parts]
+            return RayPlace(actors, cut=False, quorum=self.quorum, timeout=self.timeout)
         # Held as long as the place: an actor that is started again finds its shard in the object store.
         held = [ray.put(_slice(source, first, last)) for first, last in cuts(source.n_users, workers)]
-        return RayPlace([actor.remote(shard) for shard in held], cut=True, cohort=source, held=held)
+        actors = [actor.remote(shard) for shard in held]
+        return RayPlace(actors, cut=True, cohort=source, held=held, quorum=self.quorum, timeout=self.timeout)
 
 
 class RayPlace:
@@ -116,10 +133,13 @@ class RayPlace:
         cut: bool,
         cohort: Cohort | SparseCohort | None = None,
         held: Sequence[Any] = (),
+        quorum: float = 0.5,
+        timeout: float = 3600.0,
     ) -> None:
         import ray
 
         self._actors, self._held = actors, held
+        self.quorum, self.timeout = quorum, timeout
         try:
             about = ray.get([actor.about.remote() for actor in actors], timeout=_PATIENCE)
         except ray.exceptions.GetTimeoutError:
@@ -128,6 +148,7 @@ class RayPlace:
                 "Use fewer workers."
             ) from None
         self.sizes = [int(facts["users"]) for facts in about]
+        self.digests = [str(facts["digest"]) for facts in about]
         self.n_users = sum(self.sizes)
         self.n_rows = sum(int(facts["rows"]) for facts in about)
         first = about[0]
@@ -157,7 +178,7 @@ class RayFederation(Federation):
         super().__init__(run, **options)
         self._place, self._actors = place, actors
         self.lost = 0
-        """How often a shard's users added nothing, because its actor was gone for good."""
+        """Users that added nothing to a release, because their actor was gone for good; summed over releases."""
 
     @property
     def n_users(self) -> int:
@@ -183,12 +204,10 @@ class RayFederation(Federation):
         # Large queries go through the object store once; small ones are quicker inside the call.
         sent = ray.put(message) if len(message) > 100_000 else message
         pieces = [None] * len(self._actors) if chosen is None else np.split(chosen, np.cumsum(self._place.sizes)[:-1])
-        asked = [
-            (actor, None if piece is None else np.ascontiguousarray(piece))
-            for actor, piece in zip(self._actors, pieces, strict=True)
-            if piece is None or piece.any()
+        answers = [
+            actor.exact_sum.remote(sent, bound, grid, None if piece is None else np.ascontiguousarray(piece), digest)
+            for actor, piece, digest in zip(self._actors, pieces, self._place.digests, strict=True)
         ]
-        answers = [actor.exact_sum.remote(sent, bound, grid, piece) for actor, piece in asked]
         return self._added_up(answers, query.coordinates)
 
     def users_map(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Array]) -> Array:
@@ -198,7 +217,8 @@ class RayFederation(Federation):
         if not isinstance(work, HeadWork):
             raise TypeError(f"work for users elsewhere must be a HeadWork, which is data. Found {type(work).__name__}.")
         message = wire.encode(work)
-        return np.concatenate(ray.get([actor.users_map.remote(message) for actor in self._actors]))
+        asked = zip(self._actors, self._place.digests, strict=True)
+        return np.concatenate(ray.get([actor.users_map.remote(message, digest) for actor, digest in asked]))
 
     def _added_up(self, answers: Sequence[Any], coordinates: int) -> npt.NDArray[np.int64]:
         import ray
@@ -209,16 +229,36 @@ class RayFederation(Federation):
                 add = ray.remote(_add)
                 while len(level) > _TREE:
                     level = [add.remote(*level[i : i + _TREE]) for i in range(0, len(level), _TREE)]
-            return _add(*ray.get(level)) if level else np.zeros(coordinates, dtype=np.int64)
+            return _add(*ray.get(level, timeout=self._place.timeout)) if level else np.zeros(coordinates, dtype=np.int64)
         except ray.exceptions.RayError:
-            # Somebody is gone. One by one, then: what cannot be had is left out.
-            total = np.zeros(coordinates, dtype=np.int64)
-            for answer in answers:
-                try:
-                    total += ray.get(answer)
-                except ray.exceptions.RayError:
-                    self.lost += 1
-            return total
+            return self._what_can_be_had(answers, coordinates)
+
+    def _what_can_be_had(self, answers: Sequence[Any], coordinates: int) -> npt.NDArray[np.int64]:
+        """Add up one by one, somebody being gone: what cannot be had is left out, if enough is left."""
+        import ray
+
+        total, heard = np.zeros(coordinates, dtype=np.int64), 0
+        # Everybody has had the whole time once; what is not there now is lost.
+        ready, _ = ray.wait(list(answers), num_returns=len(answers), timeout=_AGAIN)
+        for answer, size in zip(answers, self._place.sizes, strict=True):
+            if answer not in ready:
+                continue
+            with contextlib.suppress(ray.exceptions.RayError):
+                total += ray.get(answer)
+                heard += size
+        n_users = self._place.n_users
+        self.lost += n_users - heard
+        if heard < self._place.quorum * n_users:
+            raise ShardsLost(
+                f"shards with {n_users - heard} of {n_users} users are lost; the quorum is {self._place.quorum:.0%}. "
+                "Nothing was drawn: start the same run again to go on."
+            )
+        warnings.warn(
+            f"shards with {n_users - heard} of {n_users} users are lost: they add nothing to this release.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return total
 
 
 def cuts(n_users: int, workers: int) -> list[tuple[int, int]]:
@@ -238,6 +278,9 @@ class _Actor:
     def __init__(self, source: Any) -> None:
         cohort = source.read() if isinstance(source, Part) else source
         self._shard = Shard(cohort, threads=1)
+        told = hashlib.sha256(np.ascontiguousarray(cohort.offsets).tobytes())
+        told.update("\n".join(map(repr, cohort.users.tolist())).encode())
+        self._digest = told.hexdigest()
 
     def about(self) -> dict[str, Any]:
         cohort = self._shard.cohort
@@ -248,16 +291,26 @@ class _Actor:
             "names": cohort.feature_names,
             "target": getattr(cohort, "target_name", None),
             "process": os.getpid(),
+            "digest": self._digest,
         }
 
     def users(self) -> npt.NDArray[Any]:
         return self._shard.cohort.users
 
-    def exact_sum(self, message: bytes, bound: float, grid: float, chosen: Chosen | None) -> npt.NDArray[np.int64]:
+    def exact_sum(
+        self, message: bytes, bound: float, grid: float, chosen: Chosen | None, digest: str
+    ) -> npt.NDArray[np.int64]:
+        self._check(digest)
         return self._shard.exact_sum(wire.decode(message), bound, grid, chosen)
 
-    def users_map(self, message: bytes) -> Array:
+    def users_map(self, message: bytes, digest: str) -> Array:
+        self._check(digest)
         return self._shard.users_map(wire.decode(message))
+
+    def _check(self, digest: str) -> None:
+        """Raise if what was read again is not what was read first: a user might be in two shards now."""
+        if digest != self._digest:
+            raise DataError("this shard has other users than when the run began.")
 
 
 def _actor_class() -> Any:

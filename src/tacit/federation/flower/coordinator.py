@@ -18,7 +18,7 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -30,7 +30,7 @@ from tacit.federation import wire
 from tacit.federation.base import Array, Chosen, Federation, Query, Rows
 from tacit.federation.flower.inbox import Inbox
 from tacit.federation.flower.messages import Ask
-from tacit.federation.flower.node import Card, majority
+from tacit.federation.flower.node import Card, least_group, majority
 from tacit.heads import HeadWork
 from tacit.privacy.guarantee import GaussianEvent, Unit
 from tacit.privacy.ledger import Run
@@ -47,8 +47,9 @@ TRUST = {
     ),
     "secure": (
         "secure: every node keeps rows and heads, puts a share of the noise on its sum and masks it; the coordinator "
-        "sees the noisy sum of a group and no summand. It holds against a curious coordinator, if in every group "
-        "{honest} nodes follow the protocol and do not tell it their shares."
+        "sees the noisy sum of a group and no summand. It holds against the coordinator and up to {colluding} of a "
+        "group's nodes together (a node knows its own share of the noise), if {honest} others follow the protocol and "
+        "all sites compared the fingerprint of their keys."
     ),
 }
 
@@ -59,6 +60,9 @@ class QuorumMissed(RuntimeError):
 
 class Transport(Protocol):
     """Carries bytes to nodes and back, and does nothing else."""
+
+    def begin(self) -> None:
+        """Begin a round: replies to what was sent before are not wanted any more."""
 
     def online(self) -> Iterable[int]:
         """Ids of nodes that can be reached now."""
@@ -85,14 +89,17 @@ class Patience:
 class FlowerPlace:
     """Registered nodes, by the id that is bound to each node's key; an estimator's engine and place in one.
 
-    ``how`` is who adds the noise: "central", "node" or "secure". ``tacit serve`` makes one over Flower's transport.
+    ``how`` is who adds the noise: "central", "node" or "secure". ``groups`` remembers which nodes were asked for a
+    masked sum: nodes answer for one group a release, so asking again must be asking the same. ``tacit serve`` makes one
+    over Flower's transport.
     """
 
     transport: Transport
     roster: Mapping[int, Card]
     how: str = "central"
     patience: Patience = field(default_factory=Patience)
-    colluding: int = 0
+    colluding: int = 1
+    groups: MutableMapping[str, list[str]] = field(default_factory=dict)
     on_round: Callable[[dict[str, Any]], None] | None = None
     users: None = None
 
@@ -144,7 +151,7 @@ class FlowerPlace:
     @property
     def trust(self) -> str:
         """Who sees what."""
-        return TRUST[self.how].format(honest=majority(len(self.roster)))
+        return TRUST[self.how].format(honest=majority(len(self.roster)), colluding=self.colluding)
 
     def federation(self, run: Run, *, trust: str = "central", threads: int | None = None, **options: Any) -> Any:
         """Put the nodes behind the door."""
@@ -194,6 +201,21 @@ class FlowerFederation(Federation):
         ask = self._ask("heads", "heads", wire.encode(work))
         self._exchange(ask, {node: 1 for node in self._place.roster}, 1, quorum=0.0)
 
+    def release_each(self, *asked: Any) -> Array:
+        """Ask every user alone; only where the coordinator adds the noise."""
+        self._check_central("release_each")
+        return super().release_each(*asked)
+
+    def release_in_turns(self, *asked: Any) -> Array:
+        """Ask the users in turns; only where the coordinator adds the noise."""
+        self._check_central("release_in_turns")
+        return super().release_in_turns(*asked)
+
+    def _check_central(self, what: str) -> None:
+        # A node's ledger would charge it for every turn, and its users answer in one of them only.
+        if self._place.how != "central":
+            raise ValueError(f"{what} asks some users at a time, which needs trust 'central'. Found {self._place.how!r}.")
+
     def _debit_and_draw(self, query: Query, event: GaussianEvent, *rest: Any, **more: Any) -> Array:
         self._event = event
         return super()._debit_and_draw(query, event, *rest, **more)
@@ -229,10 +251,9 @@ class FlowerFederation(Federation):
         if chosen is not None:
             edges = np.cumsum([card.users for card in roster.values()])[:-1]
             pieces = dict(zip(roster, np.split(chosen, edges), strict=True))
-        asked = [node for node in roster if chosen is None or pieces[node].any()]
-        units = {node: self._units(roster[node], query, pieces.get(node)) for node in asked}
-        quorum = 0.0 if chosen is not None else self._place.patience.quorum
-        return self._exchange(ask, units, query.coordinates, quorum=quorum, pieces=pieces)
+        # Everybody is asked, also who has nobody to speak for: who is asked can be seen, and coins must not be.
+        units = {node: self._units(card, query, pieces.get(node)) for node, card in roster.items()}
+        return self._exchange(ask, units, query.coordinates, quorum=self._place.patience.quorum, pieces=pieces)
 
     def _units(self, card: Card, query: Query, piece: Chosen | None) -> int:
         if query.unit is Unit.ROW:
@@ -263,6 +284,7 @@ class FlowerFederation(Federation):
             own[node] = (replace(ask, chosen=piece) if piece is not None else ask).to_bytes()
         spread = 0.0 if ask.kind == "heads" else 40.0 * ask.sigma / ask.grid
         inbox = Inbox(ask.token, units, coordinates, ask.bound / ask.grid, spread=spread, masked=secure)
+        place.transport.begin()
         started = time.monotonic()
         last_sent: dict[int, float] = {}
         while inbox.waiting:
@@ -305,28 +327,29 @@ class FlowerFederation(Federation):
         self._gathered = True
 
     def _group(self, ask: Ask, units: Mapping[int, int]) -> tuple[Ask, dict[int, int]]:
-        """Nodes that are there now, if they are enough; masks cancel among them."""
-        place = self._place
-        present = sorted(set(units) & set(place.transport.online()))
-        needed = majority(len(place.roster)) + place.colluding
+        """Nodes that are there now, if they are enough, or that were when this was asked before; masks cancel there."""
+        place, step = self._place, f"{ask.run}/{ask.step}"
+        before = place.groups.get(step)
+        here = set(units) & set(place.transport.online())
+        present = sorted(node for node in units if (node in here if before is None else place.roster[node].name in before))
+        needed = least_group(len(place.roster), place.colluding)
         if len(present) < needed:
             raise QuorumMissed(
                 f"{len(present)} nodes are there; a masked sum needs {needed}, or its noise would be too little. "
                 "Nothing was asked: start the same run again to go on."
             )
         names = tuple(place.roster[node].name for node in present)
+        place.groups[step] = list(names)  # before anybody is asked
         return replace(ask, group=names, honest=majority(len(place.roster))), {node: units[node] for node in present}
 
     def _tell(self, ask: Ask, inbox: Inbox, units: Mapping[int, int], seconds: float) -> None:
-        if self._place.on_round is not None:
-            silent = sorted(self._place.roster[node].name for node in set(units) - inbox.answered)
-            self._place.on_round(
-                {
-                    "step": ask.step,
-                    "asked": len(units),
-                    "answered": len(inbox.answered),
-                    "silent": silent,
-                    "verdicts": dict(inbox.verdicts),
-                    "seconds": round(seconds, 3),
-                }
-            )
+        if self._place.on_round is None:
+            return
+        told: dict[str, Any] = {"step": ask.step, "asked": len(units)}
+        # Where users are sampled, whatever could go with who was is not told.
+        if self._event is None or self._event.sampling_rate == 1.0:
+            told["answered"] = len(inbox.answered)
+            told["silent"] = sorted(self._place.roster[node].name for node in set(units) - inbox.answered)
+            told["verdicts"] = dict(inbox.verdicts)
+            told["seconds"] = round(seconds, 3)
+        self._place.on_round(told)

@@ -18,10 +18,11 @@ import numpy.typing as npt
 from tacit.federation.flower.messages import Answer
 from tacit.federation.wire import WireError
 
-VERDICTS = ("ok", "clipped", "unknown", "duplicate", "late", "malformed", "shape", "range", "refused", "failed")
+VERDICTS = ("ok", "clipped", "unknown", "duplicate", "late", "malformed", "shape", "range", "refused", "failed", "lost")
 
 
 _USELESS = ("malformed", "shape", "range", "refused", "failed")  # only ever said of a node that was asked
+# "lost" is what the transport says of a message that did not arrive, which is no answer: the node is asked again.
 
 
 class Inbox:
@@ -75,6 +76,8 @@ class Inbox:
     def _judge(self, sender: Any, data: Any) -> str:
         if isinstance(sender, bool) or not isinstance(sender, int) or sender not in self._units:
             return "unknown"
+        if data is None:
+            return "lost"
         if not isinstance(data, bytes) or len(data) > 8 * self._coordinates + 1000:
             return "malformed"
         try:
@@ -107,4 +110,4 @@ class Inbox:
         allowed = most + units * math.sqrt(self._coordinates)
         if norm <= allowed:
             return "ok", total
-        return "clipped", np.rint(total * (most / norm)).astype(np.int64)
+        return "clipped", np.rint(total * (allowed / norm)).astype(np.int64)

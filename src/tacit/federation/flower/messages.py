@@ -52,9 +52,9 @@ class Ask:
     chosen: Chosen | None = None
 
     def question(self) -> bytes:
-        """Return a digest of all that everybody of a group is asked alike: all but the token and ``chosen``.
+        """Return a digest of all that everybody of a group is asked alike: all but the token.
 
-        Which of its users a node is to speak for is its own; noise and clip are the same whoever they are.
+        (And but ``chosen``, which goes with central trust, where there are no masks.)
         """
         told = {key: value for key, value in asdict(self).items() if key not in ("token", "thing", "chosen")}
         told["thing"] = hashlib.sha256(self.thing).hexdigest()

@@ -9,7 +9,6 @@ for the same release, it sends the same bytes; asked for another under that name
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -84,7 +83,7 @@ class Node:
         ceiling: Budget | None = None,
         mask_key: bytes | None = None,
         peers: Mapping[str, bytes] | None = None,
-        colluding: int = 0,
+        colluding: int = 1,
         threads: int | None = None,
     ) -> None:
         self.name, self._folder = name, folder
@@ -148,7 +147,8 @@ class Node:
 
     def _sum(self, ask: Ask, query: Query) -> npt.NDArray[np.int64] | None:
         users = self._shard.cohort.n_users
-        if ask.chosen is not None and ask.chosen.shape != (users,):
+        # To speak for some of its users only is for a coordinator that is trusted with the sum.
+        if ask.chosen is not None and (self._trust != "central" or ask.chosen.shape != (users,)):
             return None
         if not self._grid_is_sound(ask, query):
             return None
@@ -176,7 +176,7 @@ class Node:
         if self.name not in ask.group or len(set(ask.group)) != len(ask.group) or not others <= set(self._peers):
             return False
         honest = majority(len(self._peers) + 1)
-        return ask.honest == honest and len(ask.group) >= honest + self._colluding
+        return ask.honest == honest and len(ask.group) >= least_group(len(self._peers) + 1, self._colluding)
 
     def _grid_is_sound(self, ask: Ask, query: Query) -> bool:
         """Whether rounding to the coordinator's grid stays within the clip's guard, and sums within 64 bits."""
@@ -201,11 +201,9 @@ class Node:
         sigma = ask.sigma / math.sqrt(shares)
         slack = shares * slack_of(sigma, ask.grid, query.coordinates)
         event = GaussianEvent(sigma=ask.sigma, sensitivity=sensitivity, slack=slack)
-        chosen = b"" if ask.chosen is None else ask.chosen.tobytes()
-        digest = hashlib.sha256(ask.question() + chosen).hexdigest()
         with Ledger(self._folder / "node.ledger", ceiling=self._ceiling) as ledger:
             try:
-                run = ledger.run(f"{ask.run}/{ask.step}", config={"digest": digest}, planned=[event])
+                run = ledger.run(f"{ask.run}/{ask.step}", config={"digest": ask.question().hex()}, planned=[event])
                 value = run.release(
                     ask.step,
                     event,
@@ -217,6 +215,17 @@ class Node:
             except RuntimeError:  # another question under this name, or more than the ceiling allows
                 return None
         return np.rint(value / ask.grid).astype(np.int64)
+
+
+def least_group(nodes: int, colluding: int) -> int:
+    """Nodes that a masked sum needs: a majority beside those that may help the coordinator, and never fewer than three.
+
+    Every member knows its own share of the noise, so one of them is taken for colluding unless told otherwise.
+
+    >>> least_group(3, 1), least_group(9, 1), least_group(3, 0)
+    (3, 6, 3)
+    """
+    return max(3, majority(nodes) + colluding)
 
 
 def majority(nodes: int) -> int:

@@ -1,6 +1,6 @@
 """The coordinator: makes keys, starts Flower's SuperLink with TLS and node authentication, and keeps the run going.
 
-What must survive is on disk: the ledger, Flower's own state, who is registered. Killed at any moment and started again,
+What must survive is on disk: the ledger, who is registered, what was asked; never what nodes sent. Killed at any moment and started again,
 it goes on: a release that was published is read from the ledger, one that was only debited is asked for again.
 """
 
@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -22,7 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from tacit.federation.flower.keys import make_certificates, make_signing_key
+from tacit.federation.flower.keys import make_certificates, make_signing_key, write_private
+from tacit.federation.flower.link import SECRET_HEADER
 from tacit.federation.flower.settings import Settings, Status, write_whole
 
 _APP = {
@@ -50,9 +52,12 @@ _ATTEMPTS = 5
 
 def prepare(folder: Path, settings: Settings) -> None:
     """Make a coordinator's folder: certificates, its key, and the invitation for nodes."""
+    if Path(settings.out).exists():
+        raise FileExistsError(f"{settings.out} exists already. Choose another --out, or remove it.")
     folder.mkdir(mode=0o700, parents=True)
     make_certificates(folder, settings.server.rsplit(":", 1)[0])
     public = make_signing_key(folder / "coordinator.key")
+    write_private(folder / "control.key", secrets.token_hex(32).encode())
     invitation = {
         "server": settings.server,
         "authority": (folder / "ca.crt").read_text("utf-8"),
@@ -78,13 +83,15 @@ def prepare(folder: Path, settings: Settings) -> None:
 def serve(folder: Path, say: Callable[[str], None]) -> bool:
     """Run the coordinator until its model is there (True) or it had to stop (False)."""
     settings, status = Settings.load(folder), Status(folder)
-    with _alone(folder), _superlink(folder, settings) as link:
-        _wait_for_port(settings.server, link)
-        _register(folder, settings)
+    inner = f"127.0.0.1:{_free_port()}"
+    with _alone(folder), _superlink(folder, settings, inner) as link:
+        for address in (inner, settings.server):
+            _wait_for_port(address, link)
+        _register(folder, settings, inner)
         say(f"{len(settings.cards)} nodes registered; waiting for them at {settings.server}")
         for attempt in range(_ATTEMPTS):
             status.change(state="starting", process=None, attempt=attempt + 1)
-            _start_run(folder, settings)
+            _start_run(folder, inner)
             if _ended(status, link):
                 return True
             say(f"stopped: {status.read().get('last_error') or 'the run was lost'}")
@@ -132,12 +139,14 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _superlink(folder: Path, settings: Settings) -> Iterator[subprocess.Popen[bytes]]:
-    host, port = settings.server.rsplit(":", 1)
+def _superlink(folder: Path, settings: Settings, inner: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run Flower's SuperLink: nodes reach its fleet routes, nobody but this program starts anything there."""
+    host, port = inner.rsplit(":", 1)
     home = folder / "flower"
     home.mkdir(exist_ok=True)
     tls = [f"--ssl-{name}={folder / file}" for name, file in _CERTIFICATES.items()]
-    command = [_program("flower-superlink"), *tls, "--enable-supernode-auth", f"--host={host}", f"--port={port}"]
+    command = [sys.executable, "-m", "tacit.federation.flower.link", settings.server, str(settings.longest_answer)]
+    command += [str(folder / "control.key"), *tls, "--enable-supernode-auth", f"--host={host}", f"--port={port}"]
     command += [f"--database={home / 'state.db'}", "--disable-runtime-dependency-installation"]
     with (folder / "superlink.log").open("ab") as log:
         link = _start(command, folder, log)
@@ -179,22 +188,37 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
-def _program(name: str) -> str:
-    return str(Path(sys.executable).parent / name)
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
-def _control(folder: Path, settings: Settings) -> Any:
+class _Secret:
+    """Puts the secret that the inner door asks for on every request."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+
+    def intercept(self, context: Any, call_next: Callable[[Any], Any]) -> Any:
+        context.request.headers[SECRET_HEADER] = self._secret
+        return call_next(context)
+
+
+def control(address: str, authority: bytes, *, secret: str = "") -> Any:
+    """Connect to Flower's control interface."""
     from flwr.supercore.control import ControlHttpClient
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
-    version = RuntimeVersionHttpInterceptor(component_name="flwr")
-    authority = (folder / "ca.crt").read_bytes()
-    return contextlib.closing(
-        ControlHttpClient.from_server_address(settings.server, False, authority, interceptors=[version])
-    )
+    told = [RuntimeVersionHttpInterceptor(component_name="flwr"), _Secret(secret)]
+    return contextlib.closing(ControlHttpClient.from_server_address(address, False, authority, interceptors=told))
 
 
-def _register(folder: Path, settings: Settings) -> None:
+def _own_control(folder: Path, inner: str) -> Any:
+    return control(inner, (folder / "ca.crt").read_bytes(), secret=(folder / "control.key").read_text("ascii"))
+
+
+def _register(folder: Path, settings: Settings, inner: str) -> None:
     """Register keys that are not yet known, and write every node's id down by its name."""
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
     from flwr.proto.control_pb2 import RegisterNodeRequest
@@ -202,25 +226,31 @@ def _register(folder: Path, settings: Settings) -> None:
 
     path = folder / "nodes.json"
     known: dict[str, int] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    with _control(folder, settings) as control:
+    with _own_control(folder, inner) as link:
         for card in settings.cards:
             if card.name not in known:
                 key = public_key_to_bytes(load_ssh_public_key(card.key.encode()))  # type: ignore[arg-type]
-                known[card.name] = control.RegisterNode(RegisterNodeRequest(public_key=key, name=card.name)).node_id
+                known[card.name] = link.RegisterNode(RegisterNodeRequest(public_key=key, name=card.name)).node_id
                 write_whole(path, json.dumps(known))
 
 
-def _start_run(folder: Path, settings: Settings) -> None:
+def build_app(folder: Path) -> Any:
+    """Return the app that Flower is to start."""
     from flwr.cli.build import build_fab_from_disk
-    from flwr.common.serde import fab_to_proto, user_config_to_proto
-    from flwr.proto.control_pb2 import StartRunRequest
+    from flwr.common.serde import fab_to_proto
     from flwr.supercore.fab import Fab
 
     content = build_fab_from_disk(folder / "app")
-    fab = fab_to_proto(Fab(hashlib.sha256(content).hexdigest(), content, {}))
+    return fab_to_proto(Fab(hashlib.sha256(content).hexdigest(), content, {}))
+
+
+def _start_run(folder: Path, inner: str) -> None:
+    from flwr.common.serde import user_config_to_proto
+    from flwr.proto.control_pb2 import StartRunRequest
+
     told = user_config_to_proto({"folder": str(folder.absolute())})
-    with _control(folder, settings) as control:
-        control.StartRun(StartRunRequest(fab=fab, override_config=told))
+    with _own_control(folder, inner) as link:
+        link.StartRun(StartRunRequest(fab=build_app(folder), override_config=told))
 
 
 def _wait_for_port(server: str, link: subprocess.Popen[bytes], seconds: float = 60.0) -> None:

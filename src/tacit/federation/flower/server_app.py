@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import threading
 import time
@@ -16,7 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 from tacit.federation.flower.coordinator import FlowerPlace, Patience
 from tacit.federation.flower.fleet import MESSAGE_TYPE, from_content, to_content
 from tacit.federation.flower.keys import signed
-from tacit.federation.flower.settings import Settings, Status
+from tacit.federation.flower.settings import Groups, Settings, Status
 
 app = ServerApp()
 
@@ -31,6 +32,10 @@ class GridTransport:
         self._grid, self._key = grid, key
         self._pending: set[str] = set()
         self._online: tuple[float, list[int]] = (0.0, [])
+
+    def begin(self) -> None:
+        """Begin a round: replies to what was sent before are not pulled any more."""
+        self._pending.clear()
 
     def online(self) -> Iterable[int]:
         """Ids of nodes that can be reached now."""
@@ -81,6 +86,9 @@ def coordinate(folder: Path, transport: Any) -> None:
     status = Status(folder)
     out = Path(settings.out)
     if out.exists():
+        if not made_by(settings.run, out):
+            status.change(state="stopped", last_error=f"{out} is there, and this run did not make it. Remove it.")
+            raise FileExistsError(out)
         status.change(state="finished")
         return
     with Ledger(folder / "ledger", ceiling=settings.ceiling) as ledger:
@@ -97,6 +105,7 @@ def coordinate(folder: Path, transport: Any) -> None:
             how=settings.trust,
             patience=Patience(**settings.patience),
             colluding=settings.colluding,
+            groups=Groups(folder),
             on_round=status.round,
         )
         model = settings.model(ledger, place)
@@ -110,6 +119,18 @@ def coordinate(folder: Path, transport: Any) -> None:
             status.change(state="stopped", last_error=told)
             raise
     status.change(state="finished")
+
+
+def made_by(run: str, out: Path) -> bool:
+    """Whether a model folder is this run's: its certificate names the run's releases and fits the billboard."""
+    from tacit.privacy.certificate import Certificate
+
+    try:
+        certificate = Certificate.from_json((out / "certificate.json").read_text("utf-8"))
+        billboard = hashlib.sha256((out / "billboard.safetensors").read_bytes()).hexdigest()
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return certificate.billboard_sha256 == billboard and {row.run for row in certificate.releases} == {run}
 
 
 def _end_with_the_server(folder: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import secrets
 import threading
 import time
+from collections import UserDict
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tacit.federation.flower.node import Card
 from tacit.privacy.guarantee import Adjacency, Budget
 
 METHODS = ("fedrep", "altmin", "svd")
+_ENVELOPE = 1 << 18  # bytes around an answer's numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,7 @@ class Settings:
     method: str = "fedrep"
     rounds: int | None = None
     trust: str = "central"
-    colluding: int = 0
+    colluding: int = 1
     # A name of its own: where nodes keep ledgers, a name answers one question once.
     run: str = field(default_factory=lambda: f"model-{secrets.token_hex(8)}")
     patience: dict[str, float] = field(default_factory=dict)
@@ -64,6 +66,14 @@ class Settings:
         budget = Budget(epsilon=self.epsilon, delta=self.delta, adjacency=Adjacency(self.adjacency))
         return budget if budget.private else None
 
+    @property
+    def longest_answer(self) -> int:
+        """Bytes that no answer to a question of this run exceeds."""
+        d = len(self.cards[0].features) if self.cards else 0
+        size = d * self.rank
+        coordinates = size * (size + 3) // 2 if self.method == "altmin" else 0
+        return 8 * max(coordinates, (d + 1) * (d + 2)) + _ENVELOPE
+
     def roster(self, folder: Path) -> dict[int, Card]:
         """Cards by the id that Flower bound to each key."""
         ids = json.loads((folder / "nodes.json").read_text("utf-8"))
@@ -93,6 +103,20 @@ class Settings:
         return (PrivateFedRep if self.method == "fedrep" else PrivateAltMin)(self.rank, **shared)
 
 
+class Groups(UserDict[str, list[str]]):
+    """Which nodes were asked for each masked sum, in a file: a coordinator that is started again asks the same ones."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "groups.json"
+        super().__init__(json.loads(self._path.read_text("utf-8")) if self._path.exists() else {})
+
+    def __setitem__(self, step: str, names: list[str]) -> None:
+        """Write it down."""
+        if self.data.get(step) != names:
+            self.data[step] = names
+            write_whole(self._path, json.dumps(self.data))
+
+
 class Status:
     """How a coordinator is doing, in a file for ``--status`` and the page, and a line an event in a log. All public."""
 
@@ -120,9 +144,10 @@ class Status:
         """Write down how a round went."""
         before = self.read()
         verdicts = before.get("verdicts", {})
-        for name, count in facts["verdicts"].items():
+        for name, count in facts.get("verdicts", {}).items():
             verdicts[name] = verdicts.get(name, 0) + count
-        nodes = f"{facts['answered']} of {facts['asked']} answered the last round"
+        answered = f"{facts['answered']} of {facts['asked']} answered" if "answered" in facts else f"{facts['asked']} asked"
+        nodes = f"{answered} the last round"
         self.change(rounds=before.get("rounds", 0) + 1, nodes=nodes, verdicts=verdicts, last_round=facts)
 
 

@@ -1,0 +1,161 @@
+"""Flower's SuperLink behind two doors, as a program: nodes come in by one, the coordinator's own programs by the other.
+
+Flower serves everything on one port and asks nobody who starts an app there, so whoever reached it could run code on
+the coordinator's machine. Here the outer door lets through what a node needs and nothing else; the inner one is on this
+machine's loopback, and starting anything there takes a secret that lies in the coordinator's folder.
+
+What nodes send is held in memory only: where trust is central it is sums without noise, which no disk should remember.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import sys
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from pathlib import Path
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Scope]]
+Send = Callable[[Scope], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+SECRET_HEADER = "x-tacit-control"  # noqa: S105
+NODE_HEADER = "flwr-public-key"
+_FLEET = frozenset(
+    f"/v1/fleet/{name}"
+    for name in (
+        "activate-node",
+        "deactivate-node",
+        "send-node-heartbeat",
+        "pull-messages",
+        "pull-object",
+        "confirm-message-received",
+        "push-messages",
+        "push-object",
+    )
+)
+_REQUEST = 6 << 20  # bytes of a request: Flower cuts what is longer into pieces of 5 MiB
+_NOT_FOUND, _NO_LENGTH, _TOO_LONG, _FORBIDDEN = 404, 411, 413, 403
+
+
+class Outside:
+    """The nodes' door: their routes only, and no more bytes in an answer than the longest one has.
+
+    A node may push ``most`` bytes after each message it announces. Whose bytes they are is what the request claims;
+    what Flower then refuses, because the claim is not signed, is not counted.
+    """
+
+    def __init__(self, app: App, most: int) -> None:
+        self._app, self._most = app, most
+        self._left: dict[bytes, int] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, or refuse it unread."""
+        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in _FLEET:
+            await _refuse(scope, send, _NOT_FOUND)
+            return
+        headers = dict(scope["headers"])
+        length = headers.get(b"content-length", b"")
+        if b"transfer-encoding" in headers or not length.isdigit():
+            await _refuse(scope, send, _NO_LENGTH)
+            return
+        size, node, pushes = int(length), headers.get(NODE_HEADER.encode(), b""), scope["path"].endswith("push-object")
+        if size > (min(_REQUEST, self._left.get(node, 0)) if pushes else _REQUEST):
+            await _refuse(scope, send, _TOO_LONG)
+            return
+        if pushes:
+            self._left[node] -= size
+
+        async def watched(message: Scope) -> None:
+            # Before the node hears of it: what it sends next may be here before this call has returned.
+            if message["type"] == "http.response.start":
+                taken = 200 <= message["status"] < 300
+                if pushes and not taken:
+                    self._left[node] += size
+                if scope["path"].endswith("push-messages") and taken:
+                    self._left[node] = self._most
+            await send(message)
+
+        await self._app(scope, receive, watched)
+
+
+class Inside:
+    """The door for this machine: Flower's own processes, and whoever knows the secret for starting things."""
+
+    def __init__(self, app: App, secret: bytes) -> None:
+        self._app, self._secret = app, secret
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, or refuse it unread."""
+        if scope["type"] == "http":
+            path, told = scope["path"], dict(scope["headers"]).get(SECRET_HEADER.encode(), b"")
+            knows = path.startswith("/v1/control/") and hmac.compare_digest(told, self._secret)
+            if not knows and not path.startswith("/v1/runtime/"):
+                await _refuse(scope, send, _FORBIDDEN)
+                return
+        await self._app(scope, receive, send)
+
+
+async def _refuse(scope: Scope, send: Send, status: int) -> None:
+    if scope["type"] != "http":
+        return
+    headers = [(b"content-length", b"0"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def main() -> None:
+    """Run the SuperLink: outer address, most bytes of an answer, file with the secret; the rest is for Flower."""
+    outside, most, secret, *rest = sys.argv[1:]
+    sys.argv = ["flower-superlink", *rest]
+    from flwr.server.superlink.linkstate import LinkStateFactory
+    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
+    from flwr.supercore.object_store import ObjectStoreFactory
+    from flwr.superlink import main as superlink
+    from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superlink_lifespan_config
+
+    if FLEET_HTTP_PUBLIC_KEY_HEADER.lower() != NODE_HEADER:
+        raise RuntimeError("this version of Flower names nodes otherwise.")
+
+    def in_memory(database: str, manager: Any) -> tuple[ObjectStoreFactory, LinkStateFactory]:
+        objects = ObjectStoreFactory()
+        return objects, LinkStateFactory(database, manager, objects)
+
+    superlink.get_objectstore_linkstate_factories = in_memory
+    config = _parse_superlink_lifespan_config()
+    app: Any = superlink.create_app(config, SuperLinkLifespan)
+    asyncio.run(_serve(app, config, outside, int(most), Path(secret).read_bytes()))
+
+
+async def _serve(app: App, config: Any, outside: str, most: int, secret: bytes) -> None:
+    import uvicorn
+
+    class Quiet(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield  # the inner server hears them for both
+
+    host, port = outside.rsplit(":", 1)
+    shared: dict[str, Any] = {
+        "ssl_keyfile": config.ssl_keyfile,
+        "ssl_certfile": config.ssl_certfile,
+        "access_log": False,
+        "proxy_headers": False,
+        "log_level": "warning",
+        "ws": "none",
+    }
+    inner = uvicorn.Server(uvicorn.Config(Inside(app, secret), host=config.host, port=config.port, **shared))
+    outer = Quiet(uvicorn.Config(Outside(app, most), host=host, port=int(port), lifespan="off", **shared))
+    nodes = asyncio.create_task(outer.serve())
+    try:
+        await inner.serve()
+    finally:
+        outer.should_exit = True
+        await nodes
+
+
+if __name__ == "__main__":
+    main()
