@@ -25,7 +25,7 @@ from tacit.federation.flower.node import read_heads
 from tacit.federation.flower.settings import Groups, Settings, Status
 from tacit.federation.local import LocalFederation
 from tacit.privacy.guarantee import Budget, GaussianEvent, Sensitivity
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger import Ledger, LedgerMismatch
 
 EVENT = GaussianEvent(sigma=30.0, sensitivity=Sensitivity.of_clip(1.0, acute=True))
 CEILING = Budget(epsilon=2.0, delta=1e-6)
@@ -333,3 +333,14 @@ def test_a_model_folder_that_was_there_before_is_no_success(tmp_path: Path) -> N
     other = coordinators_folder(tmp_path / "other", place, out=f"{hub}-model")
     with pytest.raises(FileExistsError):
         coordinate(other, place.transport)
+
+
+def test_a_run_is_not_resumed_with_somebody_else_adding_the_noise(tmp_path: Path) -> None:
+    data, path = users(90), tmp_path / "ledger"
+    place = loopback(data, tmp_path)
+    place.transport.meddle = lambda node, answer: []
+    with Ledger(path, ceiling=Budget(epsilon=4.0, delta=1e-6)) as ledger, pytest.raises(QuorumMissed):
+        fit("fedrep", None, place, epsilon=4.0, ledger=ledger, run="r")
+    other = loopback(data, tmp_path, trust="node", ceiling=CEILING)
+    with Ledger(path) as ledger, pytest.raises(LedgerMismatch):
+        fit("fedrep", None, other, epsilon=4.0, ledger=ledger, run="r")

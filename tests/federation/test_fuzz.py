@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tacit.algorithms.fedpower_gram import CentreVote
 from tacit.algorithms.whitening import FeatureMoment
 from tacit.federation import wire
 from tacit.federation.flower.inbox import VERDICTS, Inbox
@@ -136,3 +137,31 @@ def test_a_class_that_does_not_stand_in_the_list_is_never_made() -> None:
 def test_what_was_encoded_comes_back() -> None:
     query = wire.decode(wire.encode(FeatureMoment(5, True)))
     assert query == FeatureMoment(5, True)
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"1" + b"0" * 400])
+def test_a_number_beyond_all_floats_is_no_number(number: bytes) -> None:
+    good = wire.encode(CentreVote(np.ones(3), 1.0))
+    with pytest.raises(WireError):
+        wire.decode(good.replace(b'"scale":1.0', b'"scale":' + number))
+
+
+@pytest.mark.parametrize("shape", ['["2"]', "[1.9]", "[2.0]", "[true]", "[1e999]", '"2"', "[null]"])
+def test_a_size_is_a_whole_number(shape: str) -> None:
+    for length in (0, 8, 16):
+        with pytest.raises(WireError):
+            wire.unpack(MAGIC + f'{{"arrays":[["<f8",{shape}]]}}\n'.encode() + bytes(length))
+
+
+def test_an_answer_at_the_edge_of_what_is_allowed_moves_no_further_when_it_is_clipped() -> None:
+    units, reach = 10**6, 2.0**22 * 5
+    allowed = units * reach + units * math.sqrt(SIZE)
+    edge = np.zeros(SIZE, dtype=np.int64)
+    edge[:2] = int(allowed / math.sqrt(2)) - 2
+    totals = []
+    for more in (0, 10):
+        box = Inbox(TOKEN, {1: units}, SIZE, reach)
+        verdict = box.take(1, Answer(TOKEN, "ok", edge + np.eye(SIZE, dtype=np.int64)[0] * more).to_bytes())
+        assert verdict == ("clipped" if more else "ok")
+        totals.append(box.total.astype(np.float64))
+    assert np.linalg.norm(totals[1] - totals[0]) < 1e-3 * reach

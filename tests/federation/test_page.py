@@ -43,6 +43,13 @@ def test_only_the_page_and_its_numbers_are_served_and_only_on_loopback(tmp_path:
                 urllib.request.urlopen(address + path)
 
 
+def test_a_page_from_elsewhere_is_not_answered_under_another_name(tmp_path: Path) -> None:
+    with page(tmp_path, 0) as address:
+        asked = urllib.request.Request(address + "status.json", headers={"Host": "evil.example"})
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(asked)
+
+
 @pytest.mark.skipif(BROWSER is None, reason="no browser here")
 def test_a_browser_shows_state_progress_and_errors_as_text(tmp_path: Path) -> None:
     told(tmp_path)

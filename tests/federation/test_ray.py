@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +19,12 @@ from tacit.algorithms.whitening import FeatureMoment
 from tacit.cells import DataError
 from tacit.cli import main
 from tacit.federation.local import LocalFederation
+from tacit.privacy.guarantee import GaussianEvent, Sensitivity
 from tacit.privacy.ledger import Ledger
 
 ray = pytest.importorskip("ray")
 
-from tacit.federation.ray import Part, RayEngine  # noqa: E402
+from tacit.federation.ray import Part, RayEngine, ShardsLost  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("ray")  # one cluster, not one a worker
 
@@ -100,8 +102,42 @@ def test_an_actor_gone_for_good_adds_nothing_and_the_round_goes_on() -> None:
     ray.kill(place._actors[1], no_restart=True)
     half = LocalFederation(data.take(np.arange(30)), Ledger().run("b", config={}))
     query = FeatureMoment(6)
-    np.testing.assert_array_equal(federation._exact_sum(query, 1.0, 2.0**-40), half._exact_sum(query, 1.0, 2.0**-40))
-    assert federation.lost == 1
+    with pytest.warns(RuntimeWarning, match="30 of 60 users are lost"):
+        total = federation._exact_sum(query, 1.0, 2.0**-40)
+    np.testing.assert_array_equal(total, half._exact_sum(query, 1.0, 2.0**-40))
+    assert federation.lost == 30
+
+
+def test_below_the_quorum_nothing_is_released(tmp_path: Path) -> None:
+    place = RayEngine(workers=2, quorum=0.6).place(users(60))
+    ledger = Ledger()
+    federation = place.federation(ledger.run("a", config={}))
+    ray.kill(place._actors[1], no_restart=True)
+    event = GaussianEvent(sigma=3.0, sensitivity=Sensitivity.of_clip(1.0, acute=True))
+    with pytest.raises(ShardsLost, match="30 of 60 users are lost; the quorum is 60%"):
+        federation.release(FeatureMoment(6), event, "moment")
+    assert [row.state for row in ledger.releases()] == ["debited"]
+
+
+def test_a_shard_that_is_read_again_with_other_users_is_lost(tmp_path: Path) -> None:
+    users(60).save(tmp_path / "cohort")
+    parts = tuple(Part(path=str(tmp_path / "cohort"), first=a, last=b) for a, b in ((0, 40), (40, 60)))
+    place = RayEngine(parts=parts).place(None)
+    federation = place.federation(Ledger().run("a", config={}))
+    shutil.rmtree(tmp_path / "cohort")
+    users(60, seed=1).save(tmp_path / "cohort")
+    os.kill(ray.get(place._actors[1].about.remote())["process"], signal.SIGKILL)
+    with pytest.warns(RuntimeWarning, match="20 of 60 users are lost"):
+        federation._exact_sum(FeatureMoment(6), 1.0, 2.0**-40)
+
+
+def test_a_shard_that_hangs_is_lost_when_its_time_is_up() -> None:
+    place = RayEngine(workers=2, timeout=2.0, quorum=1.0).place(users(60))
+    federation = place.federation(Ledger().run("a", config={}))
+    os.kill(ray.get(place._actors[1].about.remote())["process"], signal.SIGSTOP)
+    with pytest.raises(ShardsLost), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tacit.federation.ray._AGAIN", 1.0)
+        federation._exact_sum(FeatureMoment(6), 1.0, 2.0**-40)
 
 
 def test_a_user_with_rows_in_two_parts_is_refused(tmp_path: Path) -> None:

@@ -118,6 +118,8 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
         return {
             "algorithm": type(self).__name__,
             **sizes,
+            # Where the rows are may change between attempts; who adds the noise is part of what was promised.
+            "noise_by": getattr(self.engine, "how", "central"),
             **{key: plain_parameter(value) for key, value in parameters.items()},
         }
 

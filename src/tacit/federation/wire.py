@@ -86,11 +86,13 @@ def unpack(data: bytes) -> tuple[dict[str, Any], list[npt.NDArray[Any]]]:
     try:
         header = json.loads(data[len(_MAGIC) : end], parse_constant=_no_constant)
         shapes = header.pop("arrays")
-        kinds = [(str(kind), [int(size) for size in shape]) for kind, shape in shapes]
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        kinds = [(kind, list(shape)) for kind, shape in shapes]
+    except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError):
         raise WireError("the header cannot be read.") from None
     if len(kinds) > _ARRAYS:
         raise WireError("too many arrays.")
+    if not all(type(size) is int for _, shape in kinds for size in shape):
+        raise WireError("a size is a whole number.")
     arrays, at = [], end + 1
     for kind, shape in kinds:
         if kind not in _TYPES or len(shape) > _DIMENSIONS or any(size < 0 or size > LIMIT for size in shape):
@@ -143,7 +145,7 @@ def _made(plain: Any, arrays: list[npt.NDArray[Any]], depth: int) -> Any:
 def _field(declared: str, value: Any, arrays: list[npt.NDArray[Any]], depth: int) -> Any:
     """Return a field's value if it is of the type its class declares."""
     if declared == "float" and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        return _finite(value)
     if declared == "int" and isinstance(value, int) and not isinstance(value, bool):
         return value
     if declared == "bool" and isinstance(value, bool):
@@ -163,6 +165,17 @@ def _field(declared: str, value: Any, arrays: list[npt.NDArray[Any]], depth: int
         if declared in [base.__name__ for base in type(made).__mro__]:
             return made
     raise WireError(f"a field is not a {declared}.")
+
+
+def _finite(value: float) -> float:
+    """Return a number as a float; JSON's 1e999 reads as infinity, and whole numbers may be beyond any float."""
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise WireError("a number is not finite.")
+    return number
 
 
 def _no_constant(name: str) -> float:

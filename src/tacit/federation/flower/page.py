@@ -60,7 +60,10 @@ def page(folder: Path, port: int) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if self.path == "/":
+            # Another name in Host means that a page from elsewhere is asking, through a name that now points here.
+            if self.headers.get("Host") not in (f"127.0.0.1:{server.server_port}", f"localhost:{server.server_port}"):
+                self.send_error(403)
+            elif self.path == "/":
                 self._send(_PAGE.encode(), "text/html; charset=utf-8")
             elif self.path == "/status.json":
                 status = folder / "status.json"
