@@ -130,8 +130,9 @@ def test_nothing_is_lost_when_sites_and_coordinator_fail(site: Site, tmp_path: P
     assert not (tmp_path / "model" / "private").exists()
     told = status.read()
     assert told["state"] == "finished"
-    kept = [path for path in (hub / "flower").rglob("*") if path.is_file()]
-    assert kept
+    kept = [path for path in hub.rglob("*") if path.is_file()]
+    assert not any(path.name.startswith("state.db") for path in kept)
+    assert not serve._memory(hub).joinpath("state.db").exists()  # gone when the model is there
     assert not any(b'{"answer":[' in path.read_bytes() for path in kept)  # sums without noise are on no disk
     assert told["verdicts"]["ok"] >= 10
     assert told["verdicts"]["malformed"] >= 5

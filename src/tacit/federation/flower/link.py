@@ -3,8 +3,6 @@
 Flower serves everything on one port and asks nobody who starts an app there, so whoever reached it could run code on
 the coordinator's machine. Here the outer door lets through what a node needs and nothing else; the inner one is on this
 machine's loopback, and starting anything there takes a secret that lies in the coordinator's folder.
-
-What nodes send is held in memory only: where trust is central it is sums without noise, which no disk should remember.
 """
 
 from __future__ import annotations
@@ -111,22 +109,14 @@ def main() -> None:
     """Run the SuperLink: outer address, most bytes of an answer, file with the secret; the rest is for Flower."""
     outside, most, secret, *rest = sys.argv[1:]
     sys.argv = ["flower-superlink", *rest]
-    from flwr.server.superlink.linkstate import LinkStateFactory
     from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
-    from flwr.supercore.object_store import ObjectStoreFactory
-    from flwr.superlink import main as superlink
     from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superlink_lifespan_config
+    from flwr.superlink.main import create_app
 
     if FLEET_HTTP_PUBLIC_KEY_HEADER.lower() != NODE_HEADER:
         raise RuntimeError("this version of Flower names nodes otherwise.")
-
-    def in_memory(database: str, manager: Any) -> tuple[ObjectStoreFactory, LinkStateFactory]:
-        objects = ObjectStoreFactory()
-        return objects, LinkStateFactory(database, manager, objects)
-
-    superlink.get_objectstore_linkstate_factories = in_memory
     config = _parse_superlink_lifespan_config()
-    app: Any = superlink.create_app(config, SuperLinkLifespan)
+    app: Any = create_app(config, SuperLinkLifespan)
     asyncio.run(_serve(app, config, outside, int(most), Path(secret).read_bytes()))
 
 

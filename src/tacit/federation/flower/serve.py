@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -93,6 +94,7 @@ def serve(folder: Path, say: Callable[[str], None]) -> bool:
             status.change(state="starting", process=None, attempt=attempt + 1)
             _start_run(folder, inner)
             if _ended(status, link):
+                shutil.rmtree(_memory(folder), ignore_errors=True)
                 return True
             say(f"stopped: {status.read().get('last_error') or 'the run was lost'}")
             time.sleep(1.0)
@@ -147,7 +149,7 @@ def _superlink(folder: Path, settings: Settings, inner: str) -> Iterator[subproc
     tls = [f"--ssl-{name}={folder / file}" for name, file in _CERTIFICATES.items()]
     command = [sys.executable, "-m", "tacit.federation.flower.link", settings.server, str(settings.longest_answer)]
     command += [str(folder / "control.key"), *tls, "--enable-supernode-auth", f"--host={host}", f"--port={port}"]
-    command += [f"--database={home / 'state.db'}", "--disable-runtime-dependency-installation"]
+    command += [f"--database={_memory(folder) / 'state.db'}", "--disable-runtime-dependency-installation"]
     with (folder / "superlink.log").open("ab") as log:
         link = _start(command, folder, log)
     try:
@@ -160,6 +162,7 @@ def _superlink(folder: Path, settings: Settings, inner: str) -> Iterator[subproc
             link.kill()
 
 
+_MEMORY = Path("/dev/shm")  # noqa: S108
 _CERTIFICATES = {"ca-certfile": "ca.crt", "certfile": "server.pem", "keyfile": "server.key"}
 
 
@@ -186,6 +189,23 @@ def environment(folder: Path) -> dict[str, str]:
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
+
+
+def _memory(folder: Path) -> Path:
+    """Return where Flower keeps what nodes sent: in memory, but for all processes, so that it outlives them.
+
+    Where trust is central these are sums without noise, which no disk should remember.
+    """
+    if not _MEMORY.is_dir():
+        raise RuntimeError(f"{_MEMORY} is not there: sums without noise would be written to a disk.")
+    secret = (folder / "control.key").read_bytes()
+    place = _MEMORY / f"tacit-{hashlib.sha256(secret).hexdigest()[:32]}"  # a name that nobody else can guess
+    place.mkdir(mode=0o700, exist_ok=True)
+    return place
+
+
+def _booted() -> float:
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _free_port() -> int:
@@ -225,7 +245,9 @@ def _register(folder: Path, settings: Settings, inner: str) -> None:
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
     path = folder / "nodes.json"
-    known: dict[str, int] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    # Flower's memory is gone after a restart of the machine, and with it the ids that it gave.
+    remembered = path.exists() and path.stat().st_mtime > _booted()
+    known: dict[str, int] = json.loads(path.read_text("utf-8")) if remembered else {}
     with _own_control(folder, inner) as link:
         for card in settings.cards:
             if card.name not in known:
