@@ -113,7 +113,13 @@ def test_a_site_joins_only_under_its_own_mask_key_and_is_told_the_terms(tmp_path
         open_node(site, {**invitation, "mask_keys": {"north": own, "south": own}})
     three = {**invitation, "trust": "secure", "mask_keys": {"north": own, "south": "aa" * 32, "west": "bb" * 32}}
     said = "\n".join(terms(site, three))
-    for part in ("3 sites: north, south, west", "ε = 1, δ = 1e-06", "ceiling is ε = 1", "2 of them", fingerprint(three)):
+    for part in (
+        "3 sites: north, south, west",
+        "ε = 1, δ = 1e-06",
+        "ceiling is ε = 1",
+        "2 of them",
+        fingerprint(three),
+    ):
         assert part in said
     for changed in ({"colluding": 5}, {"mask_keys": {**three["mask_keys"], "west": "cc" * 32}}):
         assert fingerprint({**three, **changed}) != fingerprint(three)

@@ -229,7 +229,9 @@ class RayFederation(Federation):
                 add = ray.remote(_add)
                 while len(level) > _TREE:
                     level = [add.remote(*level[i : i + _TREE]) for i in range(0, len(level), _TREE)]
-            return _add(*ray.get(level, timeout=self._place.timeout)) if level else np.zeros(coordinates, dtype=np.int64)
+            return (
+                _add(*ray.get(level, timeout=self._place.timeout)) if level else np.zeros(coordinates, dtype=np.int64)
+            )
         except ray.exceptions.RayError:
             return self._what_can_be_had(answers, coordinates)
 

@@ -214,7 +214,9 @@ class FlowerFederation(Federation):
     def _check_central(self, what: str) -> None:
         # A node's ledger would charge it for every turn, and its users answer in one of them only.
         if self._place.how != "central":
-            raise ValueError(f"{what} asks some users at a time, which needs trust 'central'. Found {self._place.how!r}.")
+            raise ValueError(
+                f"{what} asks some users at a time, which needs trust 'central'. Found {self._place.how!r}."
+            )
 
     def _debit_and_draw(self, query: Query, event: GaussianEvent, *rest: Any, **more: Any) -> Array:
         self._event = event
@@ -331,7 +333,9 @@ class FlowerFederation(Federation):
         place, step = self._place, f"{ask.run}/{ask.step}"
         before = place.groups.get(step)
         here = set(units) & set(place.transport.online())
-        present = sorted(node for node in units if (node in here if before is None else place.roster[node].name in before))
+        present = sorted(
+            node for node in units if (node in here if before is None else place.roster[node].name in before)
+        )
         needed = least_group(len(place.roster), place.colluding)
         if len(present) < needed:
             raise QuorumMissed(

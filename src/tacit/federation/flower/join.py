@@ -117,7 +117,9 @@ def terms(folder: Path, invitation: dict[str, Any]) -> list[str]:
     if invitation["trust"] != "central":
         with Ledger(folder / "node.ledger") as ledger:
             if ledger.ceiling is not None:
-                said.append(f"this site's ceiling is ε = {ledger.ceiling.epsilon:g}; {ledger.spent():.3g} of it is spent")
+                said.append(
+                    f"this site's ceiling is ε = {ledger.ceiling.epsilon:g}; {ledger.spent():.3g} of it is spent"
+                )
     if invitation["trust"] == "secure":
         said.append(f"{majority(len(names))} of them must be honest, {invitation['colluding']} of a group may not be")
         said.append(f"fingerprint {fingerprint(invitation)}: compare it, and the names, with the other sites")

@@ -146,7 +146,9 @@ class Status:
         verdicts = before.get("verdicts", {})
         for name, count in facts.get("verdicts", {}).items():
             verdicts[name] = verdicts.get(name, 0) + count
-        answered = f"{facts['answered']} of {facts['asked']} answered" if "answered" in facts else f"{facts['asked']} asked"
+        answered = (
+            f"{facts['answered']} of {facts['asked']} answered" if "answered" in facts else f"{facts['asked']} asked"
+        )
         nodes = f"{answered} the last round"
         self.change(rounds=before.get("rounds", 0) + 1, nodes=nodes, verdicts=verdicts, last_round=facts)
 
