@@ -157,9 +157,9 @@ def started_by_a_stranger(invitation: dict[str, str], hub: Path) -> int:
     from flwr.proto.control_pb2 import StartRunRequest
 
     fab = serve.build_app(hub)
-    with serve.control(invitation["server"], invitation["authority"].encode()) as control:
-        with pytest.raises(httpx.HTTPStatusError) as refused:
-            control.StartRun(StartRunRequest(fab=fab))
+    address, authority = invitation["server"], invitation["authority"].encode()
+    with serve.control(address, authority) as control, pytest.raises(httpx.HTTPStatusError) as refused:
+        control.StartRun(StartRunRequest(fab=fab))
     return int(refused.value.response.status_code)
 
 

@@ -131,12 +131,12 @@ def test_a_shard_that_is_read_again_with_other_users_is_lost(tmp_path: Path) -> 
         federation._exact_sum(FeatureMoment(6), 1.0, 2.0**-40)
 
 
-def test_a_shard_that_hangs_is_lost_when_its_time_is_up() -> None:
+def test_a_shard_that_hangs_is_lost_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tacit.federation.ray._AGAIN", 1.0)
     place = RayEngine(workers=2, timeout=2.0, quorum=1.0).place(users(60))
     federation = place.federation(Ledger().run("a", config={}))
     os.kill(ray.get(place._actors[1].about.remote())["process"], signal.SIGSTOP)
-    with pytest.raises(ShardsLost), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tacit.federation.ray._AGAIN", 1.0)
+    with pytest.raises(ShardsLost):
         federation._exact_sum(FeatureMoment(6), 1.0, 2.0**-40)
 
 

@@ -18,7 +18,6 @@ from tacit.heads import RidgeHeads
 from tacit.privacy.guarantee import Adjacency, Budget
 from tacit.privacy.ledger import Ledger
 
-
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 

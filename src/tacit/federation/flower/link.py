@@ -20,7 +20,7 @@ Receive = Callable[[], Awaitable[Scope]]
 Send = Callable[[Scope], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-SECRET_HEADER = "x-tacit-control"  # noqa: S105
+SECRET_HEADER = "x-tacit-control"
 NODE_HEADER = "flwr-public-key"
 _FLEET = frozenset(
     f"/v1/fleet/{name}"

@@ -1,7 +1,8 @@
 """The coordinator: makes keys, starts Flower's SuperLink with TLS and node authentication, and keeps the run going.
 
-What must survive is on disk: the ledger, who is registered, what was asked; never what nodes sent. Killed at any moment and started again,
-it goes on: a release that was published is read from the ledger, one that was only debited is asked for again.
+What must survive is on disk: the ledger, who is registered, who was asked. What nodes sent is in memory only. Killed at
+any moment and started again, it goes on: a release that was published is read from the ledger, one that was only
+debited is asked for again.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ def _superlink(folder: Path, settings: Settings, inner: str) -> Iterator[subproc
             link.kill()
 
 
-_MEMORY = Path("/dev/shm")  # noqa: S108
+_MEMORY = Path("/dev/shm")
 _CERTIFICATES = {"ca-certfile": "ca.crt", "certfile": "server.pem", "keyfile": "server.key"}
 
 
