@@ -38,8 +38,10 @@ KNOWN = {
     "ShiftedGram": "tacit.algorithms.fedpower_gram",
     "Whitening": "tacit.algorithms.whitening",
 }
-"""Classes that may travel, and where each is at home: queries that are clipped, and heads. Modules are loaded when their
-name first arrives."""
+"""Classes that may travel, and where each is at home: queries that are clipped, and heads.
+
+Modules are loaded when their name first arrives.
+"""
 
 LIMIT = 1 << 30
 """Most bytes of a message."""

@@ -231,7 +231,7 @@ def control(address: str, authority: bytes, *, secret: str = "") -> Any:
     from flwr.supercore.control import ControlHttpClient
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
-    told = [RuntimeVersionHttpInterceptor(component_name="flwr"), _Secret(secret)]
+    told: list[Any] = [RuntimeVersionHttpInterceptor(component_name="flwr"), _Secret(secret)]
     return contextlib.closing(ControlHttpClient.from_server_address(address, False, authority, interceptors=told))
 
 
