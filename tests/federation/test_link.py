@@ -73,7 +73,7 @@ def test_an_answer_longer_than_the_longest_is_refused_unread() -> None:
     flower = Flower()
     door = Outside(flower, 1000)
     push, announce = "/v1/fleet/push-object", "/v1/fleet/push-messages"
-    assert ask(door, push) == 413  # not announced
+    assert ask(door, push, content_length="1001") == 413
     assert ask(door, announce) == 200
     assert ask(door, push, content_length="900") == 200
     assert ask(door, push, content_length="101") == 413
@@ -94,5 +94,8 @@ def test_a_stranger_who_claims_a_nodes_key_uses_none_of_its_bytes() -> None:
     assert ask(door, "/v1/fleet/push-object", content_length="900") == 401
     assert ask(door, "/v1/fleet/push-messages", node="b") == 401
     flower.status = 200
+    assert not door._left  # nor is anything remembered of it
     assert ask(door, "/v1/fleet/push-object", content_length="1000") == 200
-    assert ask(door, "/v1/fleet/push-object", node="b") == 413  # an announcement that was refused grants nothing
+    flower.status = 401
+    assert ask(door, "/v1/fleet/push-messages") == 401
+    assert ask(door, "/v1/fleet/push-object", content_length="1") == 413  # a refused announcement grants nothing

@@ -61,20 +61,22 @@ class Outside:
             await _refuse(scope, send, _NO_LENGTH)
             return
         size, node, pushes = int(length), headers.get(NODE_HEADER.encode(), b""), scope["path"].endswith("push-object")
-        if size > (min(_REQUEST, self._left.get(node, 0)) if pushes else _REQUEST):
+        # Who announced a message before this process was started may push it still.
+        left = self._left.get(node, self._most)
+        if size > (min(_REQUEST, left) if pushes else _REQUEST):
             await _refuse(scope, send, _TOO_LONG)
             return
         if pushes:
-            self._left[node] -= size
+            self._left[node] = left - size
 
         async def watched(message: Scope) -> None:
             # Before the node hears of it: what it sends next may be here before this call has returned.
             if message["type"] == "http.response.start":
                 taken = 200 <= message["status"] < 300
                 if pushes and not taken:
-                    self._left[node] += size
-                if scope["path"].endswith("push-messages") and taken:
-                    self._left[node] = self._most
+                    self._left[node] = self._left.get(node, self._most - size) + size
+                if self._left.get(node) == self._most or (scope["path"].endswith("push-messages") and taken):
+                    self._left.pop(node, None)  # all of it again; nothing is remembered of who only claims a key
             await send(message)
 
         await self._app(scope, receive, watched)
