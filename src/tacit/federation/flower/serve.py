@@ -95,11 +95,13 @@ def serve(folder: Path, say: Callable[[str], None]) -> bool:
             status.change(state="starting", process=None, attempt=attempt + 1)
             _start_run(folder, inner)
             if _ended(status, link):
-                shutil.rmtree(_memory(folder), ignore_errors=True)
-                return True
+                break
             say(f"stopped: {status.read().get('last_error') or 'the run was lost'}")
             time.sleep(1.0)
-    return False
+        else:
+            return False
+    shutil.rmtree(_memory(folder), ignore_errors=True)
+    return True
 
 
 def _ended(status: Status, link: subprocess.Popen[bytes]) -> bool:
