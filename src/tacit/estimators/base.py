@@ -18,7 +18,7 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator
 
 from tacit.privacy.certificate import Certificate
-from tacit.privacy.guarantee import Adjacency, Budget, GaussianEvent, UncertifiedWarning, Unit
+from tacit.privacy.guarantee import Adjacency, Budget, Event, UncertifiedWarning, Unit
 from tacit.privacy.ledger import Ledger, Run
 
 NON_PRIVATE = "epsilon = inf: sums were released without noise"
@@ -73,7 +73,7 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
     def _budget(self, unit: Unit = Unit.USER) -> Budget:
         return Budget(epsilon=self.epsilon, delta=self.delta, adjacency=Adjacency(self.adjacency), unit=unit)
 
-    def _open(self, budget: Budget, planned: Sequence[GaussianEvent], sizes: dict[str, int]) -> Run:
+    def _open(self, budget: Budget, planned: Sequence[Event], sizes: dict[str, int]) -> Run:
         """Open (or resume) the run; warn if what follows cannot be certified."""
         _, reasons = self._standing(budget)
         if reasons:

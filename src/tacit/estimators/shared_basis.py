@@ -19,7 +19,7 @@ from tacit.federation.base import Array, Federation, Rows
 from tacit.federation.local import LocalFederation
 from tacit.heads import fit_heads
 from tacit.personal import PersonalModel
-from tacit.privacy.guarantee import Budget, GaussianEvent
+from tacit.privacy.guarantee import Budget, Event
 
 TRUST = (
     "central: whoever runs this process holds the rows, adds the noise and keeps the heads; everybody else sees the "
@@ -102,7 +102,7 @@ class SharedBasisModel(PersonalModel, PrivateModel):
         self.heads_, self.intercepts_ = arrays["heads"], arrays["intercepts"]
 
     @abstractmethod
-    def _planned(self, budget: Budget) -> Sequence[GaussianEvent]:
+    def _planned(self, budget: Budget) -> Sequence[Event]:
         """Every release the algorithm will make."""
 
     @abstractmethod

@@ -1,7 +1,8 @@
-"""The door.
+"""The doors.
 
-:meth:`Federation.release` is the only way from private rows to a public number: a sum over users of clipped
-contributions, plus Gaussian noise, written into the ledger before it is drawn.
+:meth:`Federation.release` is the way from private rows to public numbers: a sum over users of clipped contributions,
+plus Gaussian noise, written into the ledger before it is drawn. :meth:`Federation.select` is the only other one: the
+index of a public candidate, chosen by sums of bounded losses (:mod:`tacit.federation.scores` says why that is private).
 
 Why a release is as private as its event says (Lemma 0 of the specification). Fix what is public so far. A query
 sees one user's rows and public fields only, so changing one user's data changes one summand. The clip is the last
@@ -29,16 +30,19 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from tacit.privacy import noise as noise_source
 from tacit.privacy.clipping import GUARD, clip, safe_norm
-from tacit.privacy.guarantee import GaussianEvent, Sensitivity, Unit
+from tacit.privacy.guarantee import GaussianEvent, SelectionEvent, Sensitivity, Unit
 from tacit.privacy.ledger import Run
 from tacit.privacy.noise import Mode
+
+if TYPE_CHECKING:
+    from tacit.federation.scores import Scores
 
 Array = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.floating]
@@ -119,7 +123,7 @@ class Query(ABC):
 
 
 class Federation(ABC):
-    """Users somewhere, reachable only through :meth:`release`.
+    """Users somewhere, reachable only through :meth:`release` and :meth:`select`.
 
     ``run`` is the ledger's account of this run; ``noise`` one of ``auto``, ``exact`` and ``float``. A
     ``noise_seed`` makes noise reproducible, and the run uncertified. ``on_release`` is told the name of each
@@ -234,6 +238,40 @@ class Federation(ABC):
 
         return self._debit_and_draw(asks([]), event, name, draw, copies=turns)
 
+    def select(self, query: Scores, event: SelectionEvent, name: str) -> int:
+        """Return the index of a candidate with about the least sum of everybody's losses, as private as ``event`` says.
+
+        Debited before it is drawn and read from the ledger on resuming, like :meth:`release`. Only the index leaves.
+        """
+        if query.unit is not Unit.USER or event.sensitivity.unit is not Unit.USER or self.trust != "central":
+            raise ValueError(
+                "a choice protects whole users and needs one place to add up their losses. "
+                f"Found unit {query.unit} and trust {self.trust!r}."
+            )
+        if not 1 <= query.steps * self.n_users < 2**52:
+            raise ValueError(
+                f"losses in {query.steps} steps of {self.n_users} users do not add up exactly: take fewer."
+            )
+        self._rehearse(query)
+        generator = self._generator()
+        mode: Mode = "none" if not event.private else "exact" if generator is None else "seeded"
+        # In whole steps, and rounded up: never less noise than the event says.
+        scale = math.nextafter(event.scale * query.steps, math.inf) if event.private else 0.0
+
+        def draw() -> Array:
+            totals = self._exact_sum(query, math.inf, 1.0)
+            return np.array([noise_source.choose(totals, scale, mode, generator)], dtype=np.float64)
+
+        value = self.ledger_run.release(name, event, draw, noise=mode, grid=1.0 / query.steps, coordinates=1)
+        if self._on_release is not None:
+            self._on_release(name)
+        return int(value[0])
+
+    def _generator(self) -> np.random.Generator | None:
+        """One generator a release, so that a resumed seeded run goes on where it was; none unless noise is seeded."""
+        self._made += 1
+        return np.random.default_rng([self._noise_seed, self._made]) if self._noise_seed is not None else None
+
     def _debit_and_draw(
         self,
         query: Query,
@@ -264,10 +302,7 @@ class Federation(ABC):
         mode = self._mode(event, coordinates)
         event = replace(event, slack=noise_source.slack_of(event.sigma, grid, coordinates))
 
-        self._made += 1
-        # One generator a release, so that a resumed seeded run goes on where it was.
-        generator = np.random.default_rng([self._noise_seed, self._made]) if self._noise_seed is not None else None
-
+        generator = self._generator()
         sigma = event.sigma if one_message else self.sum_sigma(event)
 
         def noisy(total: npt.NDArray[np.int64]) -> Array:

@@ -6,6 +6,15 @@ Su 2022)
 
     δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2).
 
+Choices (:class:`~tacit.privacy.guarantee.SelectionEvent`) are pure ε_j. Of all mechanisms with pure ε_j, randomised
+response, whose privacy loss is ±ε_j with odds e^ε_j to 1, dominates every other (Kairouz, Oh and Viswanath 2015), and
+dominating pairs compose adaptively (Zhu, Dong and Wang 2022). Losses of independent parts add up, so with μ-Gaussian
+releases beside the choices
+
+    δ(ε) = E[ δ_μ(ε − S) ],   S = Σ ±ε_j,
+
+exactly, for this pair; at δ = 0 it is Σ ε_j, and infinite if any Gaussian is there.
+
 Poisson sampling: privacy-loss distributions from ``dp_accounting``, whose PLD accountant handles each
 adjacency. (Its RDP accountant does not double a Gaussian's sensitivity under replace-one and is not used.)
 Where both apply they are compared and a disagreement raises: an accountant that is wrong must not certify.
@@ -18,14 +27,15 @@ one is (ε + 2η, e^η δ): pay η twice in ε and once in δ.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
-from tacit.privacy.guarantee import Adjacency, GaussianEvent, check_target
+from tacit.privacy.guarantee import Adjacency, Event, GaussianEvent, SelectionEvent, check_target
 
 _CROSS_CHECK_TOLERANCE = 0.02
+_MOST_LOSSES = 20_000
 
 
 class AccountingError(RuntimeError):
@@ -33,13 +43,13 @@ class AccountingError(RuntimeError):
 
 
 def delta_of(mu: float, epsilon: float) -> float:
-    """δ at ε of a μ-Gaussian-DP mechanism.
+    """δ at ε (of either sign) of a μ-Gaussian-DP mechanism.
 
     >>> round(delta_of(1.0, 1.0), 4)
     0.1269
     """
     if mu == 0:
-        return 0.0
+        return max(0.0, -math.expm1(epsilon))
     if math.isinf(mu):
         return 1.0
     upper = float(log_ndtr(-epsilon / mu + mu / 2))
@@ -66,22 +76,54 @@ def epsilon_of(mu: float, delta: float) -> float:
     return _smallest(lambda epsilon: delta_of(mu, epsilon) <= delta, 0.0, high)
 
 
-def mu_of(epsilon: float, delta: float) -> float:
-    """Largest μ for which a μ-Gaussian-DP mechanism is (ε, δ)-DP.
+def mu_of(epsilon: float, delta: float, pure: Sequence[float] = ()) -> float:
+    """Largest μ for which a μ-Gaussian-DP mechanism, beside choices of ``pure`` ε each, is (ε, δ)-DP.
 
-    >>> round(mu_of(1.0, 1e-6), 4)
-    0.2367
+    >>> round(mu_of(1.0, 1e-6), 4), round(mu_of(1.0, 1e-6, [0.2]), 4)
+    (0.2367, 0.1984)
     """
     check_target(epsilon, delta)
     if math.isinf(epsilon):
         return math.inf
+    if math.fsum(pure) >= epsilon:
+        raise ValueError(f"choices of {math.fsum(pure):.6g} leave nothing of epsilon = {epsilon:.6g} for noisy sums.")
+    losses = worst_losses(pure)
+
+    def spent(mu: float) -> float:
+        return mixed_delta(mu, losses, epsilon)
+
     high = 1.0
-    while delta_of(high, epsilon) <= delta:
+    while spent(high) <= delta:
         high *= 2
-    root = float(brentq(lambda mu: delta_of(mu, epsilon) - delta, 1e-12, high, xtol=1e-300, rtol=1e-14))
-    while delta_of(root, epsilon) > delta:
+    root = float(brentq(lambda mu: spent(mu) - delta, 1e-12, high, xtol=1e-300, rtol=1e-14))
+    while spent(root) > delta:
         root *= 1 - 1e-13
     return root
+
+
+def worst_losses(pure: Iterable[float]) -> dict[float, float]:
+    """Law of the summed privacy loss of randomised responses with these ε: loss to probability.
+
+    Where there are too many values for a table, losses are rounded up, which can only overstate δ.
+
+    >>> {round(loss, 6): round(chance, 4) for loss, chance in worst_losses([1.0, 1.0]).items()}
+    {2.0: 0.5344, 0.0: 0.3932, -2.0: 0.0723}
+    """
+    law = {0.0: 1.0}
+    for epsilon in pure:
+        likely, wider = 1.0 / (1.0 + math.exp(-epsilon)), dict[float, float]()
+        for loss, chance in law.items():
+            for value, weight in ((loss + epsilon, likely), (loss - epsilon, 1.0 - likely)):
+                # Sums that differ by rounding only are one value: half a billionth up.
+                value = math.ceil(value * 2.0**30) / 2.0**30
+                wider[value] = wider.get(value, 0.0) + weight * chance
+        law = wider if len(wider) <= _MOST_LOSSES else _coarser(wider)
+    return law
+
+
+def mixed_delta(mu: float, losses: Mapping[float, float], epsilon: float) -> float:
+    """δ at ε of a μ-Gaussian-DP mechanism beside a pure one with this law of losses."""
+    return math.fsum(chance * delta_of(mu, epsilon - loss) for loss, chance in losses.items())
 
 
 def total_mu(events: Iterable[GaussianEvent], adjacency: Adjacency) -> float:
@@ -89,7 +131,7 @@ def total_mu(events: Iterable[GaussianEvent], adjacency: Adjacency) -> float:
     return math.hypot(*(event.mu(adjacency) for event in events))
 
 
-def compose(events: Sequence[GaussianEvent], adjacency: Adjacency, delta: float) -> float:
+def compose(events: Sequence[Event], adjacency: Adjacency, delta: float) -> float:
     """Return ε at ``delta`` of all ``events`` together, chosen adaptively, under ``adjacency``.
 
     >>> from tacit.privacy.guarantee import Sensitivity
@@ -97,7 +139,8 @@ def compose(events: Sequence[GaussianEvent], adjacency: Adjacency, delta: float)
     >>> round(compose([event] * 4, Adjacency.ZERO_OUT, 1e-5), 3)
     0.726
     """
-    check_target(1.0, delta)
+    if delta != 0:
+        check_target(1.0, delta)
     adjacency = Adjacency(adjacency)
     if any(not event.private for event in events):
         return math.inf
@@ -106,15 +149,29 @@ def compose(events: Sequence[GaussianEvent], adjacency: Adjacency, delta: float)
     units = {event.sensitivity.unit for event in events}
     if len(units) > 1:
         raise AccountingError(f"releases must protect one unit to be added up. Found {sorted(units)}.")
-    slack = math.fsum(event.slack for event in events)
-    if all(event.sampling_rate == 1.0 for event in events):
-        mu = total_mu(events, adjacency)
-        return epsilon_of(mu, delta * math.exp(-slack)) + 2 * slack
-    return _pld_epsilon(events, adjacency, delta * math.exp(-slack)) + 2 * slack
+    sums = [event for event in events if isinstance(event, GaussianEvent)]
+    pure = [event.epsilon(adjacency) for event in events if isinstance(event, SelectionEvent)]
+    if delta == 0:
+        return math.inf if sums else math.fsum(pure)
+    slack = math.fsum(event.slack for event in sums)
+    inner = delta * math.exp(-slack)
+    if any(event.sampling_rate < 1.0 for event in sums):
+        # Beside sampled sums the ε of choices is simply added: sound, and nobody mixes them in one plan.
+        return _pld_epsilon(sums, adjacency, inner) + 2 * slack + math.fsum(pure)
+    mu = total_mu(sums, adjacency)
+    alone = epsilon_of(mu, inner)
+    if not pure:
+        return alone + 2 * slack
+    losses, most = worst_losses(pure), alone + math.fsum(pure)
+    if mixed_delta(mu, losses, 0.0) <= inner:
+        return 2 * slack
+    if mixed_delta(mu, losses, most) > inner:  # what rounding losses up may do
+        return most + 2 * slack
+    return _smallest(lambda epsilon: mixed_delta(mu, losses, epsilon) <= inner, 0.0, most) + 2 * slack
 
 
 def cross_check(events: Sequence[GaussianEvent], adjacency: Adjacency, delta: float) -> float:
-    """Return ε by the closed form after comparing it with privacy-loss distributions.
+    """Return ε of noisy sums by the closed form after comparing it with privacy-loss distributions.
 
     Costs seconds; used by ``tacit verify`` and by tests, not in the loop.
     """
@@ -130,6 +187,16 @@ def cross_check(events: Sequence[GaussianEvent], adjacency: Adjacency, delta: fl
             f"distributions give {numeric:.4f}. They must agree to {_CROSS_CHECK_TOLERANCE:.0%}."
         )
     return closed
+
+
+def _coarser(law: Mapping[float, float]) -> dict[float, float]:
+    """Round losses up to a grid of half as many values as may be kept."""
+    step = 2.0 * max(map(abs, law)) / (_MOST_LOSSES / 2)
+    out: dict[float, float] = {}
+    for loss, chance in law.items():
+        value = math.ceil(loss / step) * step
+        out[value] = out.get(value, 0.0) + chance
+    return out
 
 
 def _smallest(holds: Callable[[float], bool], low: float, high: float) -> float:

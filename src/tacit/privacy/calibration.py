@@ -4,6 +4,9 @@ A plan divides one budget among named phases by shares of μ²: because Gaussian
 phase with share s and R releases may spend μ·√(s/R) on each, whatever the releases are of. The total is then
 (ε, δ) to the last digit, and never above. The plan is public and complete before any data is touched; it is
 what the ledger is compared with at the end.
+
+Choices (permute-and-flip) are pure ε each. They are set aside first, in ε; μ is then the largest that still fits beside
+them, by the exact composition of both.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tacit.privacy.accounting import compose, mu_of
-from tacit.privacy.guarantee import Budget, GaussianEvent, Sensitivity
+from tacit.privacy.guarantee import Budget, GaussianEvent, SelectionEvent, Sensitivity
 
 # Room for the slack of noise on a grid (tacit.privacy.noise) and for rounding in the profile itself, so that the total
 # is never above what was asked for.
@@ -44,7 +47,14 @@ class Plan:
     (8.34, 18.65)
     """
 
-    def __init__(self, budget: Budget, phases: Sequence[Phase], *, sampling_rate: float = 1.0) -> None:
+    def __init__(
+        self, budget: Budget, phases: Sequence[Phase], *, sampling_rate: float = 1.0, choices: Sequence[float] = ()
+    ) -> None:
+        if choices and sampling_rate < 1.0:
+            raise ValueError("a plan with choices must have sampling_rate 1: everybody is asked.")
+        if phases and budget.delta == 0:
+            raise ValueError("delta must be positive where sums are released: Gaussian noise has no pure epsilon.")
+        self.choices = tuple(choices)
         names = [phase.name for phase in phases]
         if len(set(names)) != len(names):
             raise ValueError(f"phase names must be distinct. Found {names!r}.")
@@ -56,10 +66,11 @@ class Plan:
         self._phases = {phase.name: phase for phase in phases}
         self.sampling_rate = sampling_rate
         self._mu = math.inf
-        if budget.private:
+        if budget.private and phases:
             self._mu = mu_of(
                 budget.epsilon * (1 - _RESERVE),
                 budget.delta * (1 - _RESERVE),
+                self.choices,
             )
             if sampling_rate < 1.0:
                 self._mu *= self._hidden_by_sampling()
@@ -71,6 +82,12 @@ class Plan:
         moved = sensitivity.under(self.budget.adjacency)
         sigma = moved * math.sqrt(part.releases / part.share) / self._mu
         return GaussianEvent(sigma=sigma, sensitivity=sensitivity, sampling_rate=self.sampling_rate)
+
+    def choice(self, number: int) -> SelectionEvent:
+        """Return the choice of this number (from 0), as it was set aside."""
+        if not self.budget.private:
+            return SelectionEvent(scale=0.0)
+        return SelectionEvent.of_epsilon(self.choices[number], self.budget.adjacency)
 
     def _hidden_by_sampling(self) -> float:
         """Return how many times less noise does where users take part by secret coins; found by bisection.

@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.privacy.accounting import compose
-from tacit.privacy.guarantee import Adjacency, Budget, GaussianEvent
+from tacit.privacy.guarantee import Adjacency, Budget, Event, event_from_dict
 from tacit.privacy.ledger_file import LedgerFile, LedgerMismatch, RunInUse
 from tacit.privacy.release import Release, canonical_json, same_costs
 
@@ -71,7 +71,7 @@ class RunSummary:
 class Ledger:
     """An account of releases, in a file or (``path=None``) in memory, under an optional ceiling.
 
-    >>> from tacit.privacy.guarantee import Sensitivity
+    >>> from tacit.privacy.guarantee import GaussianEvent, Sensitivity
     >>> event = GaussianEvent(sigma=10.0, sensitivity=Sensitivity.of_clip(1.0))
     >>> with Ledger(ceiling=Budget(epsilon=1.0, delta=1e-6)) as ledger:
     ...     run = ledger.run("demo", config={"rank": 4}, planned=[event])
@@ -86,9 +86,9 @@ class Ledger:
     def __init__(self, path: str | os.PathLike[str] | None = None, *, ceiling: Budget | None = None) -> None:
         wanted = None if ceiling is None else asdict(ceiling)
         self._file = LedgerFile(path, canonical_json(wanted))
-        self._debits: list[GaussianEvent] = []
+        self._debits: list[Event] = []
         self._read_up_to = 0
-        self._affordable: Counter[GaussianEvent] = Counter()
+        self._affordable: Counter[Event] = Counter()
         stored = json.loads(self._file.rows("SELECT budget FROM ceiling")[0][0])
         if stored is not None:
             stored = Budget(**{**stored, "epsilon": float(stored["epsilon"])})
@@ -102,7 +102,7 @@ class Ledger:
         name: str,
         *,
         config: Mapping[str, Any],
-        planned: Sequence[GaussianEvent] = (),
+        planned: Sequence[Event] = (),
         certified: bool = True,
     ) -> Run:
         """Open a run, or resume the unfinished one of the same name and configuration.
@@ -217,7 +217,7 @@ class Ledger:
                 f"{self.ceiling.epsilon:.6g}. Give it a ledger of its own, without a ceiling."
             )
 
-    def _afford(self, more: Sequence[GaussianEvent], what: str) -> None:
+    def _afford(self, more: Sequence[Event], what: str) -> None:
         """Raise unless everything debited and ``more`` together stay under the ceiling."""
         if self.ceiling is None:
             return
@@ -275,7 +275,7 @@ class Run:
         ledger: Ledger,
         name: str,
         config: Mapping[str, Any],
-        planned: tuple[GaussianEvent, ...],
+        planned: tuple[Event, ...],
         *,
         certified: bool,
         resumed: bool,
@@ -292,7 +292,7 @@ class Run:
     def release(
         self,
         name: str,
-        event: GaussianEvent,
+        event: Event,
         draw: Callable[[], NDArray[Any]],
         *,
         noise: str,
@@ -392,7 +392,7 @@ def _entry(config: Mapping[str, Any], key: str) -> str:
 
 def _release(row: Sequence[Any]) -> Release:
     fields = dict(zip(_FIELDS, row, strict=True))
-    return Release(**{**fields, "event": GaussianEvent.from_dict(json.loads(fields["event"]))})
+    return Release(**{**fields, "event": event_from_dict(json.loads(fields["event"]))})
 
 
 def _packed(value: NDArray[Any]) -> bytes:
