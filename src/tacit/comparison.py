@@ -8,6 +8,7 @@ computed from private data: they are for the operator's eyes and are in no ledge
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,6 @@ import numpy.typing as npt
 from tacit.baselines import FedRep, LocalModels, SingleModel
 from tacit.cohort import Cohort
 from tacit.estimators.shared_basis import SharedBasisModel
-from tacit.heads import fit_heads
 from tacit.personal import PersonalModel
 from tacit.privacy.certificate import shown
 
@@ -25,12 +25,15 @@ _MOST_TRAINED = 50_000  # the non-private methods train on this many users, so t
 
 @dataclass(frozen=True)
 class Line:
-    """One method: what it shares, whether that is private, and its error on held-out rows."""
+    """One method: what it shares, whether that is private, and its error and score on held-out rows.
+
+    Squared error and R² for numbers, share of errors and accuracy for classes, (explained) deviance for counts.
+    """
 
     method: str
     private: str
-    mse: float
-    r2: float
+    error: float
+    score: float
 
 
 def compare(model: SharedBasisModel, cohort: Cohort, *, random_state: int = 0) -> list[Line]:
@@ -47,13 +50,13 @@ def compare(model: SharedBasisModel, cohort: Cohort, *, random_state: int = 0) -
     if cohort.n_users > _MOST_TRAINED:
         cohort = cohort.take(np.sort(rng.permutation(cohort.n_users)[:_MOST_TRAINED]))
     train, test = _split(cohort, rng)
-    intercept = bool(getattr(model, "fit_intercept", False))
+    same: dict[str, Any] = {"fit_intercept": model.fit_intercept, "loss": model.loss, "classes": model.classes}
     some = np.sort(rng.permutation(train.n_users)[:_MOST_USERS])
 
-    ours = _with_heads(model, train, intercept)
-    everyone = FedRep(rank=model.rank, fit_intercept=intercept).fit(train)
-    local = LocalModels(fit_intercept=intercept).fit(train.take(some))
-    single = SingleModel(fit_intercept=intercept).fit(train)
+    ours = _with_heads(model, train)
+    everyone = FedRep(rank=model.rank, **same).fit(train)
+    local = LocalModels(**same).fit(train.take(some))
+    single = SingleModel(**same).fit(train)
     probe = test.take(some)
     epsilon = model.certificate_.epsilon
     return [
@@ -84,16 +87,18 @@ def _rows(cohort: Cohort, owner: npt.NDArray[np.int64], chosen: npt.NDArray[np.b
     return Cohort.from_offsets(cohort.X[chosen], cohort.y[chosen], offsets, users=cohort.users[users])
 
 
-def _with_heads(model: SharedBasisModel, train: Cohort, intercept: bool) -> PersonalModel:
+def _with_heads(model: SharedBasisModel, train: Cohort) -> PersonalModel:
     refitted = PersonalModel()
-    heads = fit_heads(train.X, np.asarray(train.y), train.offsets, model.basis_, intercept=intercept)
-    refitted.basis_, refitted.heads_, refitted.intercepts_ = model.basis_, heads[:, :-1], heads[:, -1]
+    refitted.loss, refitted.classes, refitted.fit_intercept = model.loss, model.classes, model.fit_intercept
+    refitted.basis_ = model.basis_
+    targets = model._loss().encode(np.asarray(train.y)) if model.loss != "squared" else np.asarray(train.y)
+    refitted._take_heads(refitted._heads(np.asarray(train.X), targets, train.offsets))
     refitted.users_, refitted.feature_names_in_ = train.users, np.array(train.feature_names, dtype=str)
     return refitted
 
 
 def _line(method: str, private: str, fitted: PersonalModel, test: Cohort) -> Line:
     ids = np.repeat(test.users, np.diff(test.offsets))
-    target = np.asarray(test.y, dtype=np.float64)
-    mse = float(np.mean((target - fitted.predict(test.X, ids)) ** 2))
-    return Line(method, private, mse, fitted.score(test.X, target, ids))
+    target, loss = np.asarray(test.y, dtype=np.float64), fitted._loss()
+    prediction = fitted.predict(test.X, ids)
+    return Line(method, private, loss.error(target, prediction), loss.score(target, prediction))

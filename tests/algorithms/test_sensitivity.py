@@ -15,11 +15,13 @@ from tacit.algorithms.clip_quantile import NormHistogram
 from tacit.algorithms.fedpower_gram import CentreVote, ShiftedGram
 from tacit.algorithms.fedpower_power import DeviceStep, PowerStep
 from tacit.algorithms.fedrep import BasisStep
+from tacit.algorithms.loss_step import LossStep
 from tacit.algorithms.paper_fedrep import BasisGradient, PairStatistic
-from tacit.algorithms.subspace import DirectionVote
+from tacit.algorithms.subspace import ClassVote, DirectionVote
 from tacit.algorithms.whitening import FeatureMoment, Whitening
 from tacit.federation.base import Query
 from tacit.linalg import orthonormal
+from tacit.losses import Loss
 from tacit.privacy.clipping import GUARD
 from tacit.privacy.guarantee import Unit
 
@@ -30,6 +32,37 @@ WHITENING = Whitening(RNG.uniform(0.5, 2.0, D), orthonormal(RNG.normal(size=(D, 
 CENTRE = RNG.normal(size=D)
 METRIC = np.array([[1.2, 0.3], [0.3, 0.8]])
 TWO = np.eye(D)[:, :K]
+THREE = Loss("logistic", (0, 1, 2))
+
+
+def coded(y: np.ndarray) -> np.ndarray:
+    """Any targets as three classes, so that adversarial users have some of each."""
+    with np.errstate(all="ignore"):
+        return np.where(np.isfinite(y), np.floor(np.abs(y) * 1e3) % 3, y)
+
+
+@dataclass(frozen=True)
+class CodedStep(LossStep):
+    """The step of three classes on users whose targets are any numbers."""
+
+    def contribution(self, X, y):  # type: ignore[no-untyped-def]
+        return super().contribution(X, coded(y))
+
+    def block_sums(self, X, y, offsets, bound, size):  # type: ignore[no-untyped-def]
+        return super().block_sums(X, coded(y), offsets, bound, size)
+
+
+@dataclass(frozen=True)
+class CodedVote(ClassVote):
+    """The vote of three classes on users whose targets are any numbers."""
+
+    def contribution(self, X, y):  # type: ignore[no-untyped-def]
+        return super().contribution(X, coded(y))
+
+    def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        return super().block_sum(X, coded(y), offsets, bound)
+
+
 QUERIES: dict[str, tuple[Query, float]] = {
     "feature moment": (FeatureMoment(D), 1.0),
     "feature moment, centred": (FeatureMoment(D, centered=True), 1.0),
@@ -37,6 +70,13 @@ QUERIES: dict[str, tuple[Query, float]] = {
     "direction votes, centred": (DirectionVote(WHITENING, centered=True), 1.0),
     "basis step": (BasisStep(BASIS, METRIC, 0.5, WHITENING), 1.0),
     "basis step, centred": (BasisStep(BASIS, METRIC, 0.5, WHITENING, centered=True), 1.0),
+    "logistic step": (LossStep(BASIS, METRIC, 0.5, WHITENING, Loss("logistic")), 1.0),
+    "logistic step, level": (LossStep(BASIS, METRIC, 0.5, WHITENING, Loss("logistic"), intercept=True), 1.0),
+    "hinge step": (LossStep(BASIS, METRIC, 0.5, WHITENING, Loss("hinge")), 1.0),
+    "poisson step": (LossStep(BASIS, METRIC, 0.5, WHITENING, Loss("poisson"), intercept=True), 1.0),
+    "step of classes": (CodedStep(BASIS, METRIC, 0.5, WHITENING, THREE), 1.0),
+    "vote of two classes": (ClassVote(WHITENING, loss=Loss("hinge")), 1.0),
+    "vote of classes": (CodedVote(WHITENING, loss=THREE), 1.0),
     "normal equations": (NormalEquations(BASIS, WHITENING, 0.3, 0.7), 1.0),
     "norm histogram": (NormHistogram(PairStatistic(D)), 1.0),
     "pair statistic": (PairStatistic(D), 10.0),
@@ -97,6 +137,20 @@ def test_replacing_a_user_reaches_two_clips_for_the_basis_step() -> None:
     query = BasisStep(BASIS, np.eye(K), 1e-3, Whitening.identity(D))
     apart = np.linalg.norm(clipped(query, turned_user(1.0), 1.0) - clipped(query, turned_user(-1.0), 1.0))
     assert 0.999 * 2.0 < apart <= 2.0
+
+
+@pytest.mark.parametrize("loss", [Loss("logistic"), Loss("hinge"), THREE])
+def test_replacing_a_user_comes_near_two_clips_for_steps_of_losses(loss: Loss) -> None:
+    """Rows that differ off the basis decide every label; turning them around turns the correction around."""
+    query = LossStep(BASIS, np.eye(K), 1e-3, Whitening.identity(D), loss)
+    outside = np.linalg.svd(BASIS, full_matrices=True)[0][:, K]
+    added = []
+    for sign in (1.0, -1.0):
+        labels = np.arange(40) % 2
+        rows = np.outer(np.where(labels, 1.0, -1.0), sign * outside) + 0.3 * BASIS[:, 0]
+        rows[:10] += 0.3 * BASIS[:, 0]
+        added.append(clipped(query, (rows, np.where(np.arange(40) < 13, 1.0, labels)), 1.0))
+    assert 1.99 < np.linalg.norm(added[0] - added[1]) <= 2.0
 
 
 @pytest.mark.parametrize("unit", [Unit.ROW, Unit.USER])
@@ -214,9 +268,18 @@ class CountsTheRowForMore(ShiftedGram):
         return 2.0 * super().block_sum(X, y, offsets, bound)
 
 
+@dataclass(frozen=True)
+class NormOfOneClass(LossStep):
+    """Mutation: takes the norm of a d×k contribution of several classes for the product of two norms it is not."""
+
+    def block_sums(self, X, y, offsets, bound, size):  # type: ignore[no-untyped-def]
+        return math.sqrt(self.loss.columns) * super().block_sums(X, coded(y), offsets, bound, size)
+
+
 @pytest.mark.parametrize(
     ("mutant", "bound"),
     [
+        (NormOfOneClass(BASIS, METRIC, 0.5, WHITENING, THREE), 1.0),
         (ClipsTheRowOnly(BASIS, CENTRE, 0.5), 3.0),
         (CountsTheRowForMore(CENTRE, 0.5), 3.0),
         (Unclipped(D), 1.0),

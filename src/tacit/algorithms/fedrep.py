@@ -28,11 +28,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.algorithms.kernels import TINY_RIDGE, basis_steps
+from tacit.algorithms.loss_step import LossStep
 from tacit.algorithms.subspace import first_basis
 from tacit.algorithms.whitening import Whitening
 from tacit.compiled import aligned_zeros, padded
 from tacit.federation.base import Array, Federation, Query, Rows
 from tacit.linalg import inverse_root, orthonormal, pack_symmetric, unpack_symmetric
+from tacit.losses import Loss
 from tacit.privacy.calibration import Phase, Plan
 from tacit.privacy.clipping import clip_factor
 from tacit.privacy.guarantee import Budget, GaussianEvent
@@ -162,13 +164,25 @@ class Settings:
         return acute + [plan.event("rounds", clip=1.0)] * self.rounds
 
 
-def learn(federation: Federation, plan: Plan, settings: Settings, rank: int, *, centered: bool = False) -> Array:
-    """Learn a shared basis of ``rank`` columns; return it orthonormal, in raw feature coordinates."""
-    whitening, basis, strengths = first_basis(federation, plan, rank, centered=centered)
+def learn(
+    federation: Federation,
+    plan: Plan,
+    settings: Settings,
+    rank: int,
+    *,
+    centered: bool = False,
+    loss: Loss | None = None,
+) -> Array:
+    """Learn a shared basis of ``rank`` columns; return it orthonormal, in raw feature coordinates.
+
+    With a ``loss`` targets are as its ``encode`` gives them; without, they are numbers and the loss is squared.
+    """
+    whitening, basis, strengths = first_basis(federation, plan, rank, centered=centered, loss=loss)
     state = Descent(basis, np.diag(strengths))
     event = plan.event("rounds", clip=1.0)
     for number in range(settings.rounds):
-        query = BasisStep(state.basis, state.head_metric, state.scale, whitening, centered)
+        public = (state.basis, state.head_metric, state.scale, whitening)
+        query = BasisStep(*public, centered) if loss is None else LossStep(*public, loss, centered)
         released = federation.release(query, event, f"basis step {number + 1}")
         late = max(0.0, number - (1.0 - settings.averaging) * settings.rounds)
         state.advance(*query.split(released), event.sigma, federation.n_users, damping=1.0 / (1.0 + late / 2.0))

@@ -23,10 +23,14 @@ from tacit.algorithms.whitening import FeatureMoment, Whitening, gram_lower, use
 from tacit.compiled import center_rows, cholesky_solve
 from tacit.federation.base import Array, Federation, Query, Rows
 from tacit.linalg import pack_symmetric, unpack_symmetric
+from tacit.losses import Loss
 from tacit.privacy.calibration import Plan
-from tacit.privacy.clipping import LEAST, clip_factor
+from tacit.privacy.clipping import GUARD, LEAST, clip_factor
 
 _RIDGE = 0.3  # of a row's mean squared norm; anything from 0.1 to 1 does, the direction hardly changes
+
+
+_TWO_CLASSES = Loss("logistic")
 
 
 @dataclass(frozen=True)
@@ -78,8 +82,36 @@ class DirectionVote(Query):
         return pack_symmetric(directions.T @ directions)
 
 
+@dataclass(frozen=True)
+class ClassVote(DirectionVote):
+    """The same vote where targets are classes or counts, as ``loss.encode`` gives them.
+
+    Two classes count as ±1, counts by their logarithm. Of more classes each has a direction (that class against the
+    rest) and the vote is the mean of their projectors: norm at most one, and positive semi-definite again.
+    """
+
+    loss: Loss = _TWO_CLASSES
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        """Return the mean of aaᵀ over classes, packed."""
+        votes = [super(ClassVote, self).contribution(X, targets) for targets in self._targets(y)]
+        return np.asarray(np.mean(votes, axis=0) * (1.0 - GUARD))  # as the fused form keeps it back, class by class
+
+    def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
+        """Add up the block's votes, class by class."""
+        targets = self._targets(y)
+        votes = [super(ClassVote, self).block_sum(X, each, offsets, bound / len(targets)) for each in targets]
+        return np.asarray(np.sum(votes, axis=0))
+
+    def _targets(self, y: Rows) -> list[Array]:
+        codes = y.astype(np.float64)
+        if self.loss.columns > 1:
+            return [(codes == a) - 1.0 / self.loss.columns for a in range(self.loss.columns)]
+        return [2.0 * codes - 1.0] if self.loss.classifies else [np.log1p(np.maximum(codes, 0.0))]
+
+
 def first_basis(
-    federation: Federation, plan: Plan, rank: int, *, centered: bool = False
+    federation: Federation, plan: Plan, rank: int, *, centered: bool = False, loss: Loss | None = None
 ) -> tuple[Whitening, Array, Array]:
     """Buy coordinates (phase ``whitening``) and a basis in them (phase ``start``); return both, and its strengths."""
     d = federation.n_features
@@ -87,7 +119,11 @@ def first_basis(
     moment = federation.release(FeatureMoment(d, centered), event, "feature moment")
     whitening = Whitening.from_moment(moment, event.sigma, d)
     event = plan.event("start", clip=1.0, acute=True)
-    votes = federation.release(DirectionVote(whitening, centered), event, "direction votes")
+    vote = DirectionVote(whitening, centered)
+    if loss is not None:
+        # A rate's logarithm has a level of its own, whether or not the model lets it.
+        vote = ClassVote(whitening, centered or not loss.classifies, loss=loss)
+    votes = federation.release(vote, event, "direction votes")
     return whitening, *top_directions(votes, event.sigma, d, rank)
 
 

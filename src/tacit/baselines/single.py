@@ -1,17 +1,23 @@
-"""One model for everybody: pooled least squares, not private. What ignoring that users differ costs."""
+"""One model for everybody: a pooled fit, not private. What ignoring that users differ costs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from sklearn.base import BaseEstimator
 
 from tacit.cohort import Cohort
+from tacit.loss_heads import fit_loss_heads
 from tacit.personal import PersonalModel
 from tacit.tables import row_blocks
 
 _RIDGE = 1e-9
+_MOST_ROWS = 50_000  # for losses that need many passes: enough for two digits
+
+Array = npt.NDArray[np.float64]
 
 
 class SingleModel(PersonalModel, BaseEstimator):  # type: ignore[misc]
@@ -25,12 +31,39 @@ class SingleModel(PersonalModel, BaseEstimator):  # type: ignore[misc]
     (50, 1)
     """
 
-    def __init__(self, *, fit_intercept: bool = False) -> None:
+    def __init__(
+        self, *, fit_intercept: bool = False, loss: str = "squared", classes: Sequence[Any] | None = None
+    ) -> None:
         self.fit_intercept = fit_intercept
+        self.loss = loss
+        self.classes = classes
 
     def fit(self, X: Any, y: Any = None, users: Any = None) -> SingleModel:
         """Fit the pooled model, a block of rows at a time."""
         cohort = X if isinstance(X, Cohort) else Cohort.from_arrays(X, y, users)
+        assert cohort.y is not None
+        d = cohort.n_features
+        weights, level = self._least_squares(cohort) if self.loss == "squared" else self._by_newton(cohort)
+        self.basis_ = np.asarray(weights if weights.ndim > 1 else weights[:, None], dtype=np.float64)
+        columns = self.basis_.shape[1]
+        own = np.eye(columns) if self._loss().columns > 1 else np.ones(1)
+        self.heads_ = np.broadcast_to(own, (cohort.n_users, *own.shape)).copy()
+        self.intercepts_ = np.broadcast_to(level, (cohort.n_users, *np.shape(level))).copy()
+        self.users_ = cohort.users
+        self.n_features_in_ = d
+        self.feature_names_in_ = np.array(cohort.feature_names, dtype=str)
+        return self
+
+    def _by_newton(self, cohort: Cohort) -> tuple[Array, Array]:
+        """Everybody's rows as one user's, on all features; a sample of them where there are very many."""
+        step = -(-cohort.n_rows // _MOST_ROWS)
+        loss, everyone = self._loss(), np.array([0, -(-cohort.n_rows // step)])
+        rows, targets = np.asarray(cohort.X[::step], np.float64), loss.encode(np.asarray(cohort.y[::step]))  # type: ignore[index]
+        fitted = fit_loss_heads(rows, targets, everyone, np.eye(cohort.n_features), loss, intercept=self.fit_intercept)
+        head = fitted[0] if loss.columns > 1 else fitted[0, :, 0]
+        return head[:-1], np.asarray(head[-1])
+
+    def _least_squares(self, cohort: Cohort) -> tuple[Array, Array]:
         assert cohort.y is not None
         d, one = cohort.n_features, int(self.fit_intercept)
         gram, right = np.zeros((d + one, d + one)), np.zeros(d + one)
@@ -42,10 +75,4 @@ class SingleModel(PersonalModel, BaseEstimator):  # type: ignore[misc]
             right += rows.T @ np.asarray(cohort.y[block], dtype=np.float64)
         gram += _RIDGE * np.trace(gram) / len(gram) * np.eye(len(gram))
         weights = np.linalg.solve(gram, right)
-        self.basis_ = np.asarray(weights[:d, None], dtype=np.float64)
-        self.heads_ = np.ones((cohort.n_users, 1))
-        self.intercepts_ = np.full(cohort.n_users, weights[d] if one else 0.0)
-        self.users_ = cohort.users
-        self.n_features_in_ = d
-        self.feature_names_in_ = np.array(cohort.feature_names, dtype=str)
-        return self
+        return np.asarray(weights[:d], dtype=np.float64), np.asarray(weights[d] if one else 0.0)

@@ -31,6 +31,10 @@ def fit(
     method: Annotated[str, typer.Option(help="fedrep or altmin.")] = "fedrep",
     features: Annotated[str | None, typer.Option(help="Feature columns, with commas; default: all others.")] = None,
     intercept: Annotated[bool, typer.Option(help="Give every user a level of their own.")] = False,
+    loss: Annotated[str, typer.Option(help="squared, logistic, hinge or poisson.")] = "squared",
+    classes: Annotated[
+        str | None, typer.Option(help="Labels that may occur, numbers with commas; default for classes: 0,1.")
+    ] = None,
     ledger: Annotated[Path | None, typer.Option(help="Account to debit; default: OUT.ledger, new.")] = None,
     on_disk: Annotated[
         Path | None, typer.Option(help="Group the rows in this folder instead of memory; used again if it is there.")
@@ -50,6 +54,11 @@ def fit(
         raise ValueError(f"--method must be fedrep or altmin. Found {method!r}.")
     if intercept and method == "altmin":
         raise ValueError("--intercept is for --method fedrep only.")
+    if method == "altmin" and loss != "squared":
+        raise ValueError("--loss is for --method fedrep only.")
+    labels = None if classes is None else [float(label) for label in classes.split(",")]
+    if labels is not None and all(label.is_integer() for label in labels):
+        labels = [int(label) for label in labels]
     budget = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(adjacency))
     chosen = None if features is None else [name.strip() for name in features.split(",")]
     with status("reading the table"):
@@ -77,8 +86,8 @@ def fit(
             "ledger": account,
             "run": out.name,
         }
-        fedrep = method == "fedrep"
-        model = PrivateFedRep(**shared, fit_intercept=intercept) if fedrep else PrivateAltMin(**shared)
+        own: dict[str, Any] = {"fit_intercept": intercept, "loss": loss, "classes": labels}
+        model = PrivateFedRep(**shared, **own) if method == "fedrep" else PrivateAltMin(**shared)
         fit_with_progress(model, cohort)
         model.user_column_ = user
         save(model, out)

@@ -134,6 +134,6 @@ def plain_parameter(value: Any) -> Any:
     """Return a parameter as the ledger can hold it."""
     if isinstance(value, float) and math.isinf(value):
         return "inf"
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list | range):
         return [plain_parameter(item) for item in value]
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value

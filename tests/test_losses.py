@@ -1,0 +1,241 @@
+"""Losses beyond least squares: what is fitted, what is refused, and that privacy costs little."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.optimize import minimize
+from scipy.special import expit, softmax
+from sklearn.base import clone
+from typer.testing import CliRunner
+
+import tacit
+from tacit.cells import DataError
+from tacit.cli import app
+from tacit.loss_heads import INTERCEPT_PENALTY, fit_loss_heads
+from tacit.losses import Loss
+from tacit.model_folder import publish
+from tacit.newton import fit_newton
+
+RNG = np.random.default_rng(0)
+
+
+def labelled(n: int, d: int, k: int, m: int, seed: int = 0, *, strength: float = 4.0, classes: int = 2):  # type: ignore[no-untyped-def]
+    """Users with personal logistic models on a shared subspace; Gaussian features, Gaussian heads."""
+    rng = np.random.default_rng(seed)
+    basis = tacit.linalg.orthonormal(rng.normal(size=(d, k)))[0]
+    columns = classes if classes > 2 else 1
+    heads = rng.normal(size=(n, k, columns)) * strength / math.sqrt(k)
+    users = np.repeat(np.arange(n), m)
+    X = rng.normal(size=(n * m, d))
+    scores = np.einsum("nk,nkc->nc", X @ basis, heads[users])
+    y = (scores + rng.gumbel(size=scores.shape)).argmax(axis=1) if classes > 2 else (
+        rng.random(n * m) < expit(scores[:, 0])
+    )  # fmt: skip
+    return X, y.astype(float), users, basis
+
+
+def objective(flat, P, y, loss, penalties):  # type: ignore[no-untyped-def]
+    V = flat.reshape(P.shape[1], -1)
+    scores = P @ V
+    if loss.columns > 1:
+        value = -np.log(softmax(scores, axis=1)[np.arange(len(y)), y.astype(int)]).sum()
+    elif loss.name == "logistic":
+        value = np.logaddexp(0.0, scores[:, 0]).sum() - y @ scores[:, 0]
+    elif loss.name == "hinge":
+        value = 0.5 * np.square(np.maximum(0.0, 1.0 - (2 * y - 1) * scores[:, 0])).sum()
+    else:
+        value = np.exp(scores[:, 0]).sum() - y @ scores[:, 0]
+    return value + 0.5 * float((penalties[:, None] * V**2).sum())
+
+
+@pytest.mark.parametrize("loss", [Loss("logistic"), Loss("hinge"), Loss("poisson"), Loss("logistic", (0, 1, 2))])
+def test_newton_finds_the_minimum_that_a_general_optimiser_finds(loss: Loss) -> None:
+    rng = np.random.default_rng(1)
+    P, penalties = rng.normal(size=(25, 3)), np.array([0.5, 0.5, 0.1])
+    y = rng.integers(0, max(2, loss.columns), size=25).astype(float)
+    V, scores = np.zeros((3, loss.columns)), np.zeros((25, loss.columns))
+    fit_newton(P, y, loss.code, penalties, V, scores)
+    best = minimize(objective, np.zeros(V.size), (P, y, loss, penalties), method="BFGS", options={"gtol": 1e-10})
+    np.testing.assert_allclose(V.ravel(), best.x, atol=1e-4)
+    np.testing.assert_allclose(scores, P @ V, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "hinge"])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_a_user_with_one_class_or_no_rows_has_a_finite_head(loss: str, intercept: bool) -> None:
+    X = np.concatenate([RNG.normal(size=(10, 3)), np.ones((4, 3))])
+    offsets = np.array([0, 5, 10, 10, 14])  # one class; the other; nobody; constant features
+    y = np.array([1.0] * 5 + [0.0] * 5 + [1.0, 0.0, 1.0, 1.0])
+    heads = fit_loss_heads(X, y, offsets, np.eye(3), Loss(loss), intercept=intercept)[:, :, 0]
+    assert np.isfinite(heads).all()
+    assert (heads[2] == 0).all()
+    scores = X[:5] @ heads[0, :3] + heads[0, 3]
+    if intercept:
+        assert (scores > 0).all()
+        assert (X[5:10] @ heads[1, :3] + heads[1, 3] < 0).all()
+        np.testing.assert_allclose(heads[3, :3], 0.0, atol=1e-12)  # nothing but a level to be seen
+        assert X[10] @ heads[3, :3] + heads[3, 3] > 0
+
+
+def test_with_one_penalty_leaving_rows_out_is_what_refitting_without_them_gives() -> None:
+    """The first-order leave-one-out score is close to the true one."""
+    from tacit.loss_heads import _left_out
+    from tacit.newton import loss_of
+
+    rng = np.random.default_rng(2)
+    P, penalties = rng.normal(size=(40, 2)), np.array([2.0, 2.0])
+    y = (rng.random(40) < expit(2 * P[:, 0])).astype(float)
+    V, scores = np.zeros((2, 1)), np.zeros((40, 1))
+    fit_newton(P, y, 1, penalties, V, scores)
+    found = _left_out(P, y, scores, 1, penalties, V)
+    truth = 0.0
+    for j in range(40):
+        keep = np.arange(40) != j
+        W, other = np.zeros((2, 1)), np.zeros((39, 1))
+        fit_newton(P[keep], y[keep], 1, penalties, W, other)
+        truth += loss_of(1, y[j], float(P[j] @ W[:, 0]))
+    assert found == pytest.approx(truth, rel=0.01)
+    assert INTERCEPT_PENALTY > 0
+
+
+def test_one_users_head_does_not_depend_on_others() -> None:
+    X, y, _, basis = labelled(9, 6, 2, 11)
+    together = fit_loss_heads(X, y, np.arange(0, 100, 11), basis, Loss("logistic"))
+    alone = fit_loss_heads(X[22:33], y[22:33], np.array([0, 11]), basis, Loss("logistic"))
+    np.testing.assert_array_equal(together[2], alone[0])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Loss("absolute"), "loss must be one of"),
+        (lambda: Loss("logistic", (1,)), "at least two"),
+        (lambda: Loss("logistic", (1, 1)), "at least two different"),
+        (lambda: Loss("hinge", (0, 1, 2)), "has two classes"),
+    ],
+)
+def test_a_loss_that_means_nothing_is_refused(make, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_labels_outside_the_declared_set_are_counted_and_never_shown() -> None:
+    X, y, users, _ = labelled(30, 4, 1, 8)
+    odd = y.copy()
+    odd[:3] = 7
+    model = tacit.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic")
+    for give in (lambda: model.fit(X, odd, users), lambda: model.fit(tacit.Cohort.from_arrays(X, odd, users))):
+        with pytest.raises(DataError, match=r"3 rows with a label outside classes=\[0, 1\]") as caught:
+            give()
+        assert "7" not in str(caught.value)
+    with pytest.raises(DataError, match="below zero"):
+        tacit.PrivateFedRep(rank=1, epsilon=1.0, loss="poisson").fit(X, y - 1, users)
+    with pytest.raises(ValueError, match="paper mode is for loss='squared'"):
+        tacit.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic", mode="paper").fit(X, y, users)
+
+
+def test_labels_may_be_words_and_come_back_as_such() -> None:
+    X, y, users, _ = labelled(400, 5, 1, 12)
+    words = np.where(y > 0, "yes", "no")
+    model = tacit.PrivateFedRep(rank=1, epsilon=4.0, loss="logistic", classes=("no", "yes")).fit(X, words, users)
+    assert set(model.predict(X, users)) == {"no", "yes"}
+    assert model.score(X, words, users) > 0.8
+    assert model.classes_.tolist() == ["no", "yes"]
+    chances = model.predict_proba(X[:9], users[:9])
+    np.testing.assert_allclose(chances.sum(axis=1), 1.0)
+    assert ((chances[:, 1] > 0.5) == (model.predict(X[:9], users[:9]) == "yes")).all()
+    assert clone(model).classes == ("no", "yes")
+
+
+@pytest.mark.parametrize("loss", ["hinge", "poisson", "squared"])
+def test_probabilities_only_where_they_make_sense(loss: str) -> None:
+    X, y, users, _ = labelled(60, 4, 1, 8)
+    model = tacit.PrivateFedRep(rank=1, epsilon=4.0, loss=loss).fit(X, y, users)
+    with pytest.raises(AttributeError, match="needs loss='logistic'"):
+        model.predict_proba(X, users)
+    if loss != "hinge":
+        with pytest.raises(AttributeError, match="has no classes"):
+            _ = model.classes_
+
+
+def test_privacy_costs_little_of_what_sharing_gains() -> None:
+    """A tenth of the size that docs/losses.md reports: what ε = 4 leaves of the gap between alone and the truth."""
+    X, y, users, basis = labelled(2000, 20, 2, 20)
+    late = np.tile(np.arange(20) >= 14, 2000)
+    model = tacit.PrivateFedRep(rank=2, epsilon=4.0, loss="logistic").fit(X[~late], y[~late], users[~late])
+    local = tacit.LocalModels(loss="logistic").fit(X[~late], y[~late], users[~late])
+    oracle = clone(model)
+    oracle.__dict__.update(model.__dict__)
+    oracle.basis_ = basis
+    oracle._take_heads(oracle._heads(X[~late], y[~late], np.arange(0, 2001 * 14, 14)))
+    ours, alone, best = (each.score(X[late], y[late], users[late]) for each in (model, local, oracle))
+    assert best - alone > 0.05
+    assert (best - ours) / (best - alone) < 0.15
+    assert model.certificate_.certified
+    assert model.certificate_.epsilon == pytest.approx(4.0, rel=1e-6)
+
+
+def test_several_classes_share_one_basis() -> None:
+    X, y, users, basis = labelled(1500, 12, 2, 20, classes=4)
+    model = tacit.PrivateFedRep(rank=2, epsilon=4.0, loss="logistic", classes=range(4)).fit(X, y, users)
+    assert model.heads_.shape == (1500, 2, 4)
+    assert tacit.subspace_distance(model.basis_, basis) < 0.3
+    assert model.score(X, y, users) > 0.6
+    head = model.personalize(X[:20], y[:20])
+    np.testing.assert_allclose(head.predict_proba(X[:5]), model.predict_proba(X[:5], users[:5]))
+
+
+def test_counts_are_predicted_as_rates() -> None:
+    rng = np.random.default_rng(3)
+    X, _, users, basis = labelled(800, 8, 1, 20)
+    heads = rng.normal(size=800)
+    y = rng.poisson(np.exp(0.5 * (X @ basis)[:, 0] * heads[users] + 0.3)).astype(float)
+    model = tacit.PrivateFedRep(rank=1, epsilon=4.0, loss="poisson", fit_intercept=True).fit(X, y, users)
+    rates = model.predict(X, users)
+    assert (rates > 0).all()
+    assert model.score(X, y, users) > 0.1
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_classifier_survives_its_folder_and_takes_in_new_users(tmp_path: Path, classes: int) -> None:
+    X, y, users, _ = labelled(200, 5, 1, 10, classes=classes)
+    labels = list(range(classes))
+    model = tacit.PrivateFedRep(rank=1, epsilon=4.0, loss="logistic", classes=labels).fit(X, y, users)
+    again = tacit.load(tacit.save(model, tmp_path / "model"))
+    np.testing.assert_array_equal(again.predict_proba(X, users), model.predict_proba(X, users))
+    publish(tmp_path / "model", tmp_path / "public")
+    public = tacit.load(tmp_path / "public")
+    head = public.personalize(X[:10], y[:10])
+    np.testing.assert_array_equal(head.predict(X[:10]), model.predict(X[:10], users[:10]))
+    with pytest.raises(DataError, match="outside classes"):
+        public.personalize(X[:10], y[:10] + 5)
+
+
+def test_the_command_fits_predicts_and_personalises_classes(tmp_path: Path) -> None:
+    X, y, users, _ = labelled(200, 3, 1, 10)
+    table = pd.DataFrame(X, columns=["a", "b", "c"]).assign(user=users, bought=y.astype(int))
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    run = CliRunner().invoke
+    where = str(tmp_path / "model")
+    base = ["--user", "user", "--target", "bought", "--rank", "1", "--epsilon", "4", "--out", where]
+    done = run(app, ["fit", str(tmp_path / "rows.csv"), *base, "--loss", "logistic"])
+    assert done.exit_code == 0, done.output
+    assert "accuracy" in done.output
+    done = run(app, ["predict", where, str(tmp_path / "rows.csv"), "--out", str(tmp_path / "out.csv")])
+    assert done.exit_code == 0, done.output
+    assert set(pd.read_csv(tmp_path / "out.csv")["prediction"]) == {0, 1}
+    table[table.user == 3].to_csv(tmp_path / "mine.csv", index=False)
+    done = run(app, ["personalize", where, str(tmp_path / "mine.csv"), "--out", str(tmp_path / "head.json")])
+    assert done.exit_code == 0, done.output
+    assert len(json.loads((tmp_path / "head.json").read_text())["weights"]) == 1
+    done = run(app, ["predict", where, str(tmp_path / "mine.csv"), "--head", str(tmp_path / "head.json")])
+    assert done.exit_code == 0, done.output
+    bad = ["--user", "user", "--target", "bought", "--rank", "1", "--epsilon", "4", "--out", str(tmp_path / "m2")]
+    done = run(app, ["fit", str(tmp_path / "rows.csv"), *bad, "--loss", "logistic", "--classes", "1,2"])
+    assert "outside classes=[1, 2]" in str(done.exception)
