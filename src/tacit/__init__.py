@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tacit.estimators import PrivateAltMin as PrivateAltMin
     from tacit.estimators import PrivateFedRep as PrivateFedRep
     from tacit.estimators.fedpower import FedPower as FedPower
+    from tacit.estimators.margin import MarginClassifier as MarginClassifier
     from tacit.linalg import subspace_distance as subspace_distance
     from tacit.model_folder import load as load
     from tacit.model_folder import save as save
@@ -43,6 +44,7 @@ _HOMES = {
     "FedRep": "tacit.baselines",
     "Ledger": "tacit.privacy.ledger",
     "LocalModels": "tacit.baselines",
+    "MarginClassifier": "tacit.estimators",
     "PrivateAltMin": "tacit.estimators",
     "PrivateFedRep": "tacit.estimators",
     "SingleModel": "tacit.baselines",

@@ -22,6 +22,7 @@ with it (shrinking by the known noise level, watching for overshoot) is post-pro
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -172,10 +173,12 @@ def learn(
     *,
     centered: bool = False,
     loss: Loss | None = None,
+    seen: Callable[[Array], None] | None = None,
 ) -> Array:
     """Learn a shared basis of ``rank`` columns; return it orthonormal, in raw feature coordinates.
 
     With a ``loss`` targets are as its ``encode`` gives them; without, they are numbers and the loss is squared.
+    ``seen`` is called with the basis after every round: all of them are public.
     """
     whitening, basis, strengths = first_basis(federation, plan, rank, centered=centered, loss=loss)
     state = Descent(basis, np.diag(strengths))
@@ -186,6 +189,8 @@ def learn(
         released = federation.release(query, event, f"basis step {number + 1}")
         late = max(0.0, number - (1.0 - settings.averaging) * settings.rounds)
         state.advance(*query.split(released), event.sigma, federation.n_users, damping=1.0 / (1.0 + late / 2.0))
+        if seen is not None:
+            seen(orthonormal(whitening.to_raw(state.basis))[0])
     return orthonormal(whitening.to_raw(state.basis))[0]
 
 

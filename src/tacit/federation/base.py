@@ -171,6 +171,10 @@ class Federation(ABC):
     ) -> npt.NDArray[np.int64]:
         """Sum of all (or the chosen) users' clipped contributions, in steps of the grid."""
 
+    def projected(self, directions: Array) -> Federation:
+        """Return the same users behind the same doors, with rows directions·x: a public map, row by row, at home."""
+        raise NotImplementedError(f"{type(self).__name__} cannot project rows yet.")
+
     def sum_sigma(self, event: GaussianEvent) -> float:
         """Noise that the sum of everybody's messages carries: public, and larger than σ where users add it."""
         return event.sigma * (math.sqrt(self.n_users) if self.trust == "local" else 1.0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -19,6 +21,7 @@ from tacit.federation.base import BLOCK, ROW_BLOCK, Array, Chosen, Federation, Q
 from tacit.privacy.guarantee import Unit
 from tacit.privacy.ledger import Run
 from tacit.privacy.noise import to_grid
+from tacit.projections import project_each
 
 T = TypeVar("T")
 
@@ -82,6 +85,19 @@ class LocalFederation(Federation):
         for part in self._blocks(several, self._spans(query, chosen), of_rows=query.unit is Unit.ROW):
             total += part
         return total
+
+    def projected(self, directions: Array) -> LocalFederation:
+        """Return the same users behind the same doors, with rows directions·x; each depends on that row alone."""
+
+        def work(X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Rows:
+            return project_each(X, directions)
+
+        spans = [(a, min(a + BLOCK, self.n_users)) for a in range(0, self.n_users, BLOCK)]
+        rows = np.concatenate(list(self._blocks(work, spans)))
+        other = copy.copy(self)
+        names = tuple(f"direction {j}" for j in range(len(directions)))
+        other._cohort = replace(self._cohort, X=rows, feature_names=names)
+        return other
 
     def users_map(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Array]) -> Array:
         """Run ``work`` on every block and stack what it returns, a row a user. Stays with the users.

@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from tacit.federation.base import Array, Query, Rows
 
-STEPS = 1 << 20
-"""Steps in a loss of one, unless a query says otherwise: a millionth of a user."""
+STEPS = 720_720
+"""Steps in a loss of one, unless a query says otherwise: divisible by every number up to 16, so that shares of up to 16
+rows are exact, and others are to a millionth."""
 
 
 class Scores(Query):
