@@ -109,17 +109,19 @@ def _left_out(P, targets, scores, loss, penalties, V):  # pragma: no cover
     """Sum of losses of rows under fits that leave them out, to first order."""
     m, q = P.shape
     c = V.shape[1]
-    H, spare, part, without = np.empty((q, q)), np.empty((q, q)), np.empty(q), scores.copy()
+    H, part, without = np.empty((q, q)), np.empty(q), scores.copy()
     for a in range(c):
         hessian(P, targets, scores, loss, a, penalties, V, H, part)
+        if not cholesky_solve(H, part, q):  # leaves the factor L, reciprocals on its diagonal
+            return math.inf
         for j in range(m):
-            spare[:] = H
-            part[:] = P[j]
-            if not cholesky_solve(spare, part, q):
-                return math.inf
-            leverage = 0.0
+            leverage = 0.0  # pᵀH⁻¹p = ‖L⁻¹p‖²
             for b in range(q):
-                leverage += P[j, b] * part[b]
+                value = P[j, b]
+                for e in range(b):
+                    value -= H[b, e] * part[e]
+                part[b] = value * H[b, b]
+                leverage += part[b] * part[b]
             first, second = slopes(loss, targets, scores, j, a)
             without[j, a] -= first * leverage / max(1.0 - second * leverage, 1e-3)
     error = 0.0

@@ -8,8 +8,8 @@
 
 Where candidates come from. The paper takes a γ-cover of all k'×k matrices, (√k/γ)^(k'k) of them: ``cover`` does so
 where they can be listed. ``random`` takes public random bases. ``search`` spends the budget on a row of choices: a
-round's candidates lie around the last one's, closer and closer; still pure ε. ``gradient`` lets Private FedRep's noisy steps
-propose (with hinge loss, in the projected space; its iterates are public) and chooses among them: (ε, δ).
+round's candidates lie around the last one's, closer and closer; still pure ε. ``gradient`` lets Private FedRep's noisy
+steps propose (with hinge loss, in the projected space; its iterates are public) and chooses among them: (ε, δ).
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator
 
 from tacit.cohort import Cohort
-from tacit.loss_heads import fit_loss_heads
 from tacit.personal import PersonalModel
 from tacit.tables import row_blocks
 
@@ -43,7 +42,7 @@ class SingleModel(PersonalModel, BaseEstimator):  # type: ignore[misc]
         cohort = X if isinstance(X, Cohort) else Cohort.from_arrays(X, y, users)
         assert cohort.y is not None
         d = cohort.n_features
-        weights, level = self._least_squares(cohort) if self.loss == "squared" else self._by_newton(cohort)
+        weights, level = self._least_squares(cohort) if self.loss == "squared" else self._by_scikit_learn(cohort)
         self.basis_ = np.asarray(weights if weights.ndim > 1 else weights[:, None], dtype=np.float64)
         columns = self.basis_.shape[1]
         own = np.eye(columns) if self._loss().columns > 1 else np.ones(1)
@@ -54,14 +53,23 @@ class SingleModel(PersonalModel, BaseEstimator):  # type: ignore[misc]
         self.feature_names_in_ = np.array(cohort.feature_names, dtype=str)
         return self
 
-    def _by_newton(self, cohort: Cohort) -> tuple[Array, Array]:
-        """Everybody's rows as one user's, on all features; a sample of them where there are very many."""
-        step = -(-cohort.n_rows // _MOST_ROWS)
-        loss, everyone = self._loss(), np.array([0, -(-cohort.n_rows // step)])
-        rows, targets = np.asarray(cohort.X[::step], np.float64), loss.encode(np.asarray(cohort.y[::step]))  # type: ignore[index]
-        fitted = fit_loss_heads(rows, targets, everyone, np.eye(cohort.n_features), loss, intercept=self.fit_intercept)
-        head = fitted[0] if loss.columns > 1 else fitted[0, :, 0]
-        return head[:-1], np.asarray(head[-1])
+    def _by_scikit_learn(self, cohort: Cohort) -> tuple[Array, Array]:
+        """Fit everybody's rows as one table, weak ridge; a sample of them where there are very many."""
+        from sklearn.linear_model import LogisticRegression, PoissonRegressor
+        from sklearn.svm import LinearSVC
+
+        assert cohort.y is not None
+        step, own = -(-cohort.n_rows // _MOST_ROWS), self.fit_intercept
+        codes = self._loss().encode(np.asarray(cohort.y[::step]))
+        fitted = {
+            "logistic": LogisticRegression(fit_intercept=own, max_iter=300),
+            "hinge": LinearSVC(fit_intercept=own),
+            "poisson": PoissonRegressor(alpha=1e-3, fit_intercept=own, max_iter=300),
+        }[self.loss].fit(np.asarray(cohort.X[::step], np.float64), codes)
+        weights, level = np.atleast_2d(fitted.coef_), np.atleast_1d(fitted.intercept_)
+        if len(weights) == 1:
+            return weights[0], np.asarray(level[0] if own else 0.0)
+        return weights.T, level if own else np.zeros(len(weights))
 
     def _least_squares(self, cohort: Cohort) -> tuple[Array, Array]:
         assert cohort.y is not None
