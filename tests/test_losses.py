@@ -239,3 +239,19 @@ def test_the_command_fits_predicts_and_personalises_classes(tmp_path: Path) -> N
     bad = ["--user", "user", "--target", "bought", "--rank", "1", "--epsilon", "4", "--out", str(tmp_path / "m2")]
     done = run(app, ["fit", str(tmp_path / "rows.csv"), *bad, "--loss", "logistic", "--classes", "1,2"])
     assert "outside classes=[1, 2]" in str(done.exception)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "hinge", "poisson"])
+def test_empty_users_single_classes_and_constant_features_are_no_trouble(loss: str) -> None:
+    X, y, _, _ = labelled(60, 5, 1, 8)
+    X[:, 3] = 2.0
+    y[: 8 * 20] = 1.0
+    offsets = np.insert(np.arange(0, 481, 8), 31, 240)  # user 31 has no rows
+    cohort = tacit.Cohort.from_offsets(X, y, offsets)
+    for intercept in (False, True):
+        model = tacit.PrivateFedRep(rank=1, epsilon=4.0, loss=loss, fit_intercept=intercept).fit(cohort)
+        assert np.isfinite(model.basis_).all()
+        assert np.isfinite(model.heads_).all()
+        assert (model.heads_[31] == 0).all()
+        if loss != "poisson":
+            assert model.score(X[:160], y[:160], np.repeat(np.arange(20), 8)) > 0.8

@@ -118,7 +118,7 @@ def losses(quick: bool) -> dict[str, list[float]]:
 
 
 def separable(n: int, m: int, d: int, rho: float, seed: int) -> tuple[Any, Any, Any, Any]:
-    """Make unit rows near 8 dimensions of d, personal boundaries in a shared plane of them, no row within ρ of its own."""
+    """Make rows near 8 dimensions of d, personal boundaries in a shared plane of them, no row within ρ of its own."""
     rng = np.random.default_rng(seed)
     frame = orthonormal(rng.normal(size=(d, 8)))[0]
     basis = orthonormal(rng.normal(size=(8, 2)))[0]

@@ -21,6 +21,8 @@ STEPS = 720_720
 """Steps in a loss of one, unless a query says otherwise: divisible by every number up to 16, so that shares of up to 16
 rows are exact, and others are to a millionth."""
 
+_CELLS = 1 << 18  # losses held at a time: users times candidates
+
 
 class Scores(Query):
     """One user's loss for every candidate; candidates are public fields of the query.
@@ -45,7 +47,11 @@ class Scores(Query):
 
     def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
         """Sum of everybody's whole steps: exact, so there is nothing to clip but the steps themselves."""
-        total: Array = self.whole(self.block_losses(X, y, offsets)).sum(axis=0)
+        total, some = np.zeros(self.coordinates), max(1, _CELLS // self.coordinates)
+        for start in range(0, len(offsets) - 1, some):
+            bounds = offsets[start : start + some + 1]
+            rows = slice(int(bounds[0]), int(bounds[-1]))
+            total += self.whole(self.block_losses(X[rows], y[rows], bounds - bounds[0])).sum(axis=0)
         return total
 
     def whole(self, losses: Array) -> Array:

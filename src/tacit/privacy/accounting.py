@@ -36,6 +36,7 @@ from tacit.privacy.guarantee import Adjacency, Event, GaussianEvent, SelectionEv
 
 _CROSS_CHECK_TOLERANCE = 0.02
 _MOST_LOSSES = 20_000
+_LOSS_GRID = 2.0**30
 
 
 class AccountingError(RuntimeError):
@@ -109,16 +110,16 @@ def worst_losses(pure: Iterable[float]) -> dict[float, float]:
     >>> {round(loss, 6): round(chance, 4) for loss, chance in worst_losses([1.0, 1.0]).items()}
     {2.0: 0.5344, 0.0: 0.3932, -2.0: 0.0723}
     """
-    law = {0.0: 1.0}
+    law = {0: 1.0}
     for epsilon in pure:
-        likely, wider = 1.0 / (1.0 + math.exp(-epsilon)), dict[float, float]()
+        # Rounded up to a grid on which sums are exact, so that equal ones meet: a larger ε overstates.
+        step, wider = math.ceil(epsilon * _LOSS_GRID), dict[int, float]()
+        likely = 1.0 / (1.0 + math.exp(-step / _LOSS_GRID))
         for loss, chance in law.items():
-            for value, weight in ((loss + epsilon, likely), (loss - epsilon, 1.0 - likely)):
-                # Sums that differ by rounding only are one value: half a billionth up.
-                value = math.ceil(value * 2.0**30) / 2.0**30
+            for value, weight in ((loss + step, likely), (loss - step, 1.0 - likely)):
                 wider[value] = wider.get(value, 0.0) + weight * chance
         law = wider if len(wider) <= _MOST_LOSSES else _coarser(wider)
-    return law
+    return {loss / _LOSS_GRID: chance for loss, chance in law.items()}
 
 
 def mixed_delta(mu: float, losses: Mapping[float, float], epsilon: float) -> float:
@@ -189,12 +190,12 @@ def cross_check(events: Sequence[GaussianEvent], adjacency: Adjacency, delta: fl
     return closed
 
 
-def _coarser(law: Mapping[float, float]) -> dict[float, float]:
+def _coarser(law: Mapping[int, float]) -> dict[int, float]:
     """Round losses up to a grid of half as many values as may be kept."""
-    step = 2.0 * max(map(abs, law)) / (_MOST_LOSSES / 2)
-    out: dict[float, float] = {}
+    step = -(-4 * max(map(abs, law)) // _MOST_LOSSES)
+    out: dict[int, float] = {}
     for loss, chance in law.items():
-        value = math.ceil(loss / step) * step
+        value = -(-loss // step) * step
         out[value] = out.get(value, 0.0) + chance
     return out
 

@@ -20,12 +20,10 @@ the 2^s outcomes of randomised responses, grouped into binomials of equal ε; at
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from math import comb
+from functools import lru_cache, partial
 from typing import Any
 
 ReleaseData = Mapping[str, Any]
@@ -127,18 +125,29 @@ def _pure(release: ReleaseData, adjacency: str) -> float:
 
 def _beside(pure: Sequence[float], mu: float, epsilon: float) -> float:
     """δ at ε of randomised responses of these ε and a Gaussian: a mean over how many of each speak the truth."""
-    groups = sorted(Counter(pure).items())
-    ways = [
-        [(comb(count, k) * math.exp(each * k - count * math.log1p(math.exp(each))), each * (2 * k - count))
-         for k in range(count + 1)]
-        for each, count in groups
-    ]  # fmt: skip
-    outcomes = itertools.product(*ways)
-    return math.fsum(
-        math.prod(weight for weight, _ in outcome)
-        * gaussian_delta(mu, epsilon - math.fsum(loss for _, loss in outcome))
-        for outcome in outcomes
-    )
+    return math.fsum(weight * gaussian_delta(mu, epsilon - loss) for loss, weight in _outcomes(tuple(pure)))
+
+
+@lru_cache(maxsize=8)
+def _outcomes(pure: tuple[float, ...]) -> list[tuple[float, float]]:
+    """Losses and their odds; where there are too many, losses rounded up to a ten-thousandth of the largest."""
+    step = math.fsum(pure) / 10_000
+    found = [(0.0, 1.0)]
+    for each, count in sorted(Counter(pure).items()):
+        truths = [(each * (2 * k - count), _binomial(count, k, each)) for k in range(count + 1)]
+        both = [(loss + more, odds * other) for loss, odds in found for more, other in truths]
+        if len(both) > 20_000:
+            merged: Counter[float] = Counter()
+            for loss, odds in both:
+                merged[math.ceil(loss / step) * step] += odds  # type: ignore[assignment]
+            both = list(merged.items())
+        found = both
+    return found
+
+
+def _binomial(count: int, k: int, epsilon: float) -> float:
+    """Chance that k of ``count`` randomised responses of ε speak the truth."""
+    return math.comb(count, k) * math.exp(epsilon * k - count * math.log1p(math.exp(epsilon)))
 
 
 def _mills(x: float) -> float:
