@@ -246,12 +246,12 @@ def test_empty_users_single_classes_and_constant_features_are_no_trouble(loss: s
     X, y, _, _ = labelled(60, 5, 1, 8)
     X[:, 3] = 2.0
     y[: 8 * 20] = 1.0
-    offsets = np.insert(np.arange(0, 481, 8), 31, 240)  # user 31 has no rows
-    cohort = tacit.Cohort.from_offsets(X, y, offsets)
+    with pytest.raises(DataError, match="1 users have no rows"):
+        tacit.Cohort.from_offsets(X, y, np.insert(np.arange(0, 481, 8), 31, 240))
+    cohort = tacit.Cohort.from_offsets(X, y, np.arange(0, 481, 8))
     for intercept in (False, True):
         model = tacit.PrivateFedRep(rank=1, epsilon=4.0, loss=loss, fit_intercept=intercept).fit(cohort)
         assert np.isfinite(model.basis_).all()
         assert np.isfinite(model.heads_).all()
-        assert (model.heads_[31] == 0).all()
         if loss != "poisson":
             assert model.score(X[:160], y[:160], np.repeat(np.arange(20), 8)) > 0.8
