@@ -5,7 +5,8 @@
 * ``margin``: rows near an 8-dimensional space in d dimensions, labelled by personal boundaries in a shared plane of it
   that no row is closer to than ρ; against n, m, d, ρ and ε, one at a time.
 * ``wide``: d = 5,000: risk, peak memory of the whole process, and a choice's time against the projection's.
-* ``mnist-writers``, ``walking-uci``: MNIST by its true writers (even or odd, 14×14 pixels) and walking-uci (does the acceleration rise?).
+* ``mnist-writers``, ``walking-uci``: MNIST by its true writers (even or odd, 14×14 pixels); 22 walkers (does the
+  vertical acceleration rise?).
 
 ``python -m benchmarks.papers.margin`` (about fifteen minutes on two cores; ``--quick`` for a smoke test).
 """
