@@ -45,12 +45,12 @@ class Recorder(LocalFederation):
         self.transcript: list[np.ndarray] = []
         self._given = transcript
 
-    def _debit_and_draw(self, query, event, name, draw, *, copies=1, one_message=False):  # type: ignore[no-untyped-def]
+    def _debit_and_draw(self, queries, event, name, draw, *, copies=1, seen_early=False):  # type: ignore[no-untyped-def]
         self.events.append((name, event))
         grid, rng = 2.0**-40, np.random.default_rng(len(self.events))
-        sigma = event.sigma if one_message else self.sum_sigma(event)
 
-        def noisy(total: np.ndarray) -> np.ndarray:
+        def noisy(total: np.ndarray, messages: int) -> np.ndarray:
+            sigma = self.sum_sigma(event, messages)
             self.sums.append(total * grid)
             self.bounds.append(event.sensitivity)
             answer = total * grid + sigma * rng.normal(size=total.size)

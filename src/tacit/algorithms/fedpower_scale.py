@@ -15,6 +15,7 @@ from tacit.algorithms.clip_quantile import NormHistogram, bin_edges, quantile_of
 from tacit.algorithms.fedpower_gram import CentreVote, ShiftedGram
 from tacit.federation.base import Array, Federation, Query
 from tacit.privacy.calibration import Plan
+from tacit.privacy.clipping import safe_norm
 from tacit.privacy.guarantee import Unit
 
 Bounds = tuple[Array, Array]
@@ -30,7 +31,7 @@ def centre_of(
     d = federation.n_features
     if bounds is not None:
         low, high = bounds
-        origin, scale = (low + high) / 2, float(np.linalg.norm(high - low)) / 2
+        origin, scale = (low + high) / 2, safe_norm(high - low)[0] / 2
     else:
         event = plan.event("scale", clip=1.0, acute=True)
         query = NormHistogram(ShiftedGram(np.zeros(d), 0.0, unit))

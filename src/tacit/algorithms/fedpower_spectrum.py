@@ -7,7 +7,7 @@ squared cosine 1 − s²/ℓ² with the true one: the first is subtracted, the s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,17 +25,31 @@ class Spectrum:
     mean: Array
     floor: float
     n_rows: float
-    predicted_error: float
+    predicted_error: float | None  # None where nothing public tells of it
 
 
-def from_product(product: Array, noise: float, width: int, rank: int | None, mean: Array, n_rows: float) -> Spectrum:
-    """Read components and eigenvalues off the last noisy product of the matrix with an orthonormal basis."""
-    d = len(product)
+def from_product(
+    product: Array, noise: float, rank: int | None, mean: Array, n_rows: float, steps: int | None
+) -> Spectrum:
+    """Read components and eigenvalues off the last noisy product of the matrix with an orthonormal basis.
+
+    ``steps`` is how many products of the whole matrix there were; None if they were of parts of it, whose differences
+    nobody knows, so that no error is predicted. A step leaves what the one before it left out times λ'/λ, λ the k-th and
+    λ' the next eigenvalue, so noise adds up to (noise·√d)/(λ − λ'), and λ'/λ to the power of all steps, λ' the least
+    eigenvalue iterated, is left of the random start.
+    """
+    d, width = product.shape
     left, values, _ = np.linalg.svd(product, full_matrices=False)
     level = noise * math.sqrt(d)
     if rank is None:
         rank = max(1, int(np.count_nonzero(values > 1.1 * noise * (math.sqrt(d) + math.sqrt(width)))))
-    return spectrum(left[:, :rank].T, values, level / 2, noise, mean, n_rows)
+    found = spectrum(left[:, :rank].T, values, level / 2, noise, mean, n_rows)
+    if steps is None:
+        return replace(found, predicted_error=None)
+    if width == d or not values[rank - 1] > values[min(rank, width - 1)]:
+        return replace(found, predicted_error=None if width < d else found.predicted_error)
+    gap, start = values[rank - 1] - values[rank], (values[-1] / values[rank - 1]) ** steps * math.sqrt(d / rank)
+    return replace(found, predicted_error=min(1.0, float(level / gap + start)))
 
 
 def spectrum(components: Array, values: Array, level: float, entry: float, mean: Array, n_rows: float) -> Spectrum:

@@ -46,6 +46,7 @@ class LocalFederation(Federation):
     ) -> None:
         super().__init__(run, noise=noise, noise_seed=noise_seed, on_release=on_release, trust=trust)
         self._cohort = cohort
+        self.sparse = not isinstance(cohort.X, np.ndarray)
         self._answers = answers
         self._threads = threads or len(os.sched_getaffinity(0))
         self._libraries = ThreadpoolController()

@@ -1,0 +1,77 @@
+"""Which sums to release, and how many, from what is public: features, units, budget. Nothing here sees a row.
+
+Predicted errors are for made-up rows that nobody has, the same for every route: of a unit's norm (which is its clip, 1)
+half lies along the k components, evenly; the next direction is half as strong as the k-th; and so is the first that an
+iterated basis of 2k columns leaves out. With n units and noise σ in every entry,
+
+    gram:   σ·√(d/2)/(n·gap),      power:   σ·√d/(n·gap) + 2^(−T)·√(d/k),      gap = 1/(4k),
+
+σ = 1/μ for one Gram matrix, and √T·√½/μ for one of T power steps, whose clip is the part of a unit's norm along the
+basis. The second term of a power step is what is left of its random start. Local trust multiplies σ by √(users).
+"""
+
+from __future__ import annotations
+
+import math
+
+from tacit.privacy.accounting import mu_of
+from tacit.privacy.guarantee import Adjacency, Budget, Unit
+
+GRAM_LIMIT = 4000
+"""Features up to which a Gram matrix (d²/2 numbers) is released whole."""
+
+_MOST_ROUNDS = 16
+
+
+def predicted_error(
+    route: str, budget: Budget, *, d: int, units: int, rank: int, rounds: int = 1, messages: int = 1
+) -> float:
+    """Sine of the angle that a route is expected to end with; above 1 nothing will be found.
+
+    ``math.inf`` for a matrix that is too large to be released.
+
+    >>> budget = Budget(epsilon=1.0, delta=1e-6, unit=Unit.ROW)
+    >>> [round(predicted_error("gram", budget, d=100, units=n, rank=5), 3) for n in (10_000, 100_000)]
+    [0.06, 0.006]
+    """
+    if route == "gram" and d > GRAM_LIMIT:
+        return math.inf
+    mu = mu_of(budget.epsilon, budget.delta) if budget.private else math.inf
+    if budget.adjacency is Adjacency.REPLACE_ONE:
+        mu /= math.sqrt(2.0) if route == "gram" else 2.0
+    noise = math.sqrt(d * messages) * 4 * rank / (units * mu)
+    if route == "gram":
+        return noise * math.sqrt(0.5)
+    return noise * math.sqrt(0.5 * rounds) + 2.0**-rounds * math.sqrt(d / rank)
+
+
+def best_rounds(budget: Budget, *, d: int, units: int, rank: int, messages: int = 1) -> int:
+    """Power steps with the least predicted error: few where noise is large, more where it is not.
+
+    >>> budget = Budget(epsilon=1.0, delta=1e-6, unit=Unit.ROW)
+    >>> [best_rounds(budget, d=100, units=n, rank=5) for n in (1_000, 100_000, 10_000_000)]
+    [6, 9, 15]
+    """
+    return min(
+        range(2, _MOST_ROUNDS + 1),
+        key=lambda t: predicted_error("power", budget, d=d, units=units, rank=rank, rounds=t, messages=messages),
+    )
+
+
+def choose_route(budget: Budget, *, d: int, units: int, rank: int, local_steps: int = 1, messages: int = 1) -> str:
+    """Return the route with the smallest predicted error.
+
+    Local steps, when asked for, need a device (or noise in every step): there is nothing to choose then.
+
+    >>> budget = Budget(epsilon=1.0, delta=1e-6, unit=Unit.ROW)
+    >>> choose_route(budget, d=100, units=10_000, rank=5), choose_route(budget, d=9000, units=10_000, rank=5)
+    ('gram', 'power')
+    """
+    if local_steps > 1:
+        return "device" if budget.unit is Unit.USER else "local-noise"
+    known = {"d": d, "units": units, "rank": rank, "messages": messages}
+    errors = {
+        "gram": predicted_error("gram", budget, **known),
+        "power": predicted_error("power", budget, rounds=best_rounds(budget, **known), **known),
+    }
+    return min(errors, key=lambda route: errors[route])
