@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -93,4 +94,34 @@ def violations(query: Query, bound: float, d: int, *, pairs: list[tuple[Rows, Ro
         squared = np.diag(gram)[:, None] + np.diag(gram) - 2 * gram
         if np.sqrt(squared.max()) > furthest * bound * (1 + 1e-9):
             found.append(f"two users are {np.sqrt(squared.max()) / bound:.4f} clips apart, more than {furthest:.4f}")
+    return found
+
+
+def neighbour_violations(query: Query, bound: float, X: np.ndarray, offsets: np.ndarray) -> list[str]:
+    """Everything that one unit among others moves by more than ``query`` claims: the sum itself, on neighbours.
+
+    A unit that is not finite adds nothing, so it stands for one that is left out. Where a contribution is a function of
+    its own unit alone this follows from :func:`violations`; a query that looks at others as well is caught here only.
+    """
+    found, furthest = [], math.sqrt(2.0) if query.acute else 2.0
+    bounds = query.bounds(X, offsets)
+
+    def total(first: int, last: int, value: object) -> np.ndarray:
+        other = X.copy()
+        other[first:last] = value
+        with np.errstate(all="ignore"):
+            return query.block_sum(other, np.zeros(len(X)), offsets, bound)
+
+    for i, (first, last) in enumerate(itertools.pairwise(bounds)):
+        sums = {
+            "as it is": total(first, last, X[first:last]),
+            "turned": total(first, last, -X[first:last, ::-1]),
+            "longer": total(first, last, 2 * X[first:last]),
+        }
+        without = total(first, last, math.nan)
+        for name, vector in sums.items():
+            if not np.linalg.norm(vector - without) <= bound * (1 + 1e-9):
+                found.append(f"unit {i}, {name}: moves by {np.linalg.norm(vector - without) / bound:.3f} clips")
+            if not np.linalg.norm(vector - sums["as it is"]) <= furthest * bound * (1 + 1e-9):
+                found.append(f"unit {i}, {name}: replaced, moves by more than {furthest:.3f} clips")
     return found

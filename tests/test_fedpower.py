@@ -15,6 +15,7 @@ from sklearn.decomposition import PCA
 import tacit
 from tacit.cells import DataError
 from tacit.privacy.verification import verify
+from tacit.sparse import SparseCohort
 
 N, D, K = 6000, 12, 3
 
@@ -171,6 +172,7 @@ def test_saved_loaded_published_verified(X: np.ndarray, tmp_path: Path) -> None:
     ]
     again = tacit.load(folder)
     assert isinstance(again, tacit.FedPower)
+    assert (again.route_, again.predicted_error_) == ("gram", model.predicted_error_)
     np.testing.assert_array_equal(again.transform(X), model.transform(X))
     assert again.certificate_.epsilon == model.certificate_.epsilon
     verdict = verify(
@@ -209,6 +211,7 @@ def test_a_ledger_that_cannot_pay_says_so_before_anything_is_drawn(X: np.ndarray
         ({"scheme": 3}, "scheme must be"),
         ({"mode": "paper", "n_components": "auto"}, "paper mode"),
         ({"mode": "paper", "center": True}, "does not centre"),
+        ({"feature_range": (0.0, 1e-30)}, "another unit"),
     ],
 )
 def test_bad_parameters_are_named(X: np.ndarray, options: dict, message: str) -> None:  # type: ignore[type-arg]
@@ -224,6 +227,49 @@ def test_holes_are_refused_without_telling_what_is_around_them(bad: float, spars
     with pytest.raises(DataError) as caught:
         fit(scipy.sparse.csr_matrix(X) if sparse else X, n_components=2)
     assert "1234" not in str(caught.value)
+
+
+def test_a_sparse_cohort_protects_its_users_unless_told_otherwise(X: np.ndarray) -> None:
+    cohort = SparseCohort.from_matrix(scipy.sparse.csr_matrix(X), np.arange(N) % 500)
+    assert fit(cohort).certificate_.unit == "user"
+    assert fit(cohort, unit="row").certificate_.unit == "row"
+
+
+def test_coins_and_groups_together_are_refused_before_anything_is_paid(X: np.ndarray) -> None:
+    ledger = tacit.Ledger()
+    with pytest.raises(ValueError, match="do not go together"):
+        fit(X, np.arange(N) % 100, sampling_rate=0.5, participants=20, ledger=ledger)
+    assert ledger.releases() == []
+
+
+def test_a_run_that_is_gone_on_with_starts_where_it_started(X: np.ndarray) -> None:
+    """Stored products belong to the basis they were asked with."""
+    ledger = tacit.Ledger()
+    options: dict[str, object] = {"route": "power", "rounds": 3, "iteration_rank": K, "epsilon": math.inf}
+
+    def stop(name: str) -> None:
+        if name == "step 2":
+            raise KeyboardInterrupt
+
+    with pytest.warns(tacit.UncertifiedWarning), pytest.raises(KeyboardInterrupt):
+        tacit.FedPower(K, **options, ledger=ledger).fit(X, on_release=stop)  # type: ignore[arg-type]
+    resumed = fit(X, **options, ledger=ledger)
+    start = ledger.runs()[0].config["start"]
+    np.testing.assert_array_equal(resumed.components_, fit(X, **options, random_state=start).components_)
+    assert not np.array_equal(resumed.components_, fit(X, **options, random_state=start + 1).components_)
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 8.0])
+def test_the_predicted_error_of_power_steps_is_not_too_low(X: np.ndarray, epsilon: float) -> None:
+    models = [fit(X, route="power", feature_range=(-20.0, 20.0), epsilon=epsilon) for _ in range(6)]
+    errors = [tacit.subspace_distance(model.components_.T, top(X)) for model in models]
+    assert np.mean(errors) < 1.1 * np.mean([model.predicted_error_ for model in models])
+
+
+def test_where_no_error_can_be_predicted_none_is(X: np.ndarray) -> None:
+    users = np.arange(N) % 300
+    for options in ({"local_steps": 2}, {"route": "power", "participants": 100}, {"local_steps": 2, "unit": "row"}):
+        assert fit(X, users, rounds=2, **options).predicted_error_ is None
 
 
 @pytest.mark.parametrize("epsilon", [1.0, math.inf])

@@ -52,13 +52,20 @@ def centre_of(
     return origin + share * scale * moved, scale
 
 
-def chosen_clip(federation: Federation, plan: Plan, query: Query, name: str, fallback: float) -> float:
-    """Release a histogram of the query's norms; return the clip with the least predicted harm."""
+def chosen_clip(
+    federation: Federation, plan: Plan, query: Query, name: str, fallback: float, *, turns: int = 1
+) -> float:
+    """Release a histogram of the query's norms; return the clip with the least predicted harm.
+
+    A turn, or a sample, has noise as large as if all had answered, and as much smaller a sum.
+    """
     event = plan.event("clip", clip=1.0, acute=True)
     histogram = federation.release(NormHistogram(query, _PER_OCTAVE), event, f"norms of {name}")
     unit = plan.event("sum", clip=1.0, acute=query.acute)
-    width = math.sqrt(federation.n_features / 2)
-    return best_clip(histogram, federation.sum_sigma(event), federation.sum_sigma(unit) * width, fallback)
+    share = plan.sampling_rate / turns
+    messages = int(np.count_nonzero(federation.group_of(turns, turns - 1)))
+    noise = federation.sum_sigma(unit, messages) * math.sqrt(federation.n_features / 2) / share
+    return best_clip(histogram / plan.sampling_rate, federation.sum_sigma(event) / plan.sampling_rate, noise, fallback)
 
 
 def best_clip(histogram: Array, sigma: float, noise: float, fallback: float) -> float:

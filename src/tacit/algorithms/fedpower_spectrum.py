@@ -34,8 +34,8 @@ def from_product(
     """Read components and eigenvalues off the last noisy product of the matrix with an orthonormal basis.
 
     ``steps`` is how many products of the whole matrix there were; None if they were of parts of it, whose differences
-    nobody knows, so that no error is predicted. A step leaves what the one before it left out times λ'/λ, λ the k-th and
-    λ' the next eigenvalue, so noise adds up to (noise·√d)/(λ − λ'), and λ'/λ to the power of all steps, λ' the least
+    nobody knows, so that no error is predicted. A step leaves what the one before it left out times λ'/λ, λ the k-th
+    and λ' the next eigenvalue, so noise adds up to (noise·√d)/(λ − λ'), and λ'/λ to the power of all steps, λ' the least
     eigenvalue iterated, is left of the random start.
     """
     d, width = product.shape

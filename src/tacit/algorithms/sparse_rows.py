@@ -1,7 +1,7 @@
 """Rows that are mostly zeros, as scipy's CSR matrices: what queries need to know of them.
 
-A CSR matrix may name a column of a row twice and mean the sum of both; its own flags may say otherwise. Norms are of the
-sums, so entries are added up here, whatever the flags say, before anything is measured.
+A CSR matrix may name a column of a row twice and mean the sum of both; its own flags may say otherwise. Norms are of
+the sums, so entries are added up here, whatever the flags say, before anything is measured.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ class Federation(ABC):
 
     def group_of(self, turns: int, turn: int) -> Chosen:
         """Who answers in this turn, of so many: public."""
-        return np.arange(self.n_users) % turns == turn
+        return np.asarray(np.arange(self.n_users) % turns == turn)
 
     def release(self, query: Query, event: GaussianEvent, name: str) -> Array:
         """Return the noisy sum of everybody's contributions to ``query``, clipped as ``event`` says.
@@ -275,7 +275,9 @@ class Federation(ABC):
             self._check(query, event)
         query, bound = queries[0], event.sensitivity.zero_out
         if any(other.coordinates != query.coordinates for other in queries):
-            raise ValueError(f"queries of one release must ask for as many numbers each as the first: {query.coordinates}.")
+            raise ValueError(
+                f"queries of one release must ask for as many numbers each as the first: {query.coordinates}."
+            )
         units = self.n_users if query.unit is Unit.USER else self.n_rows
         grid = noise_source.grid_of(bound, self.sum_sigma(event), units)
         if grid * math.sqrt(query.coordinates) > bound * GUARD / 2:

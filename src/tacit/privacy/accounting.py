@@ -161,9 +161,7 @@ def _pld_epsilon(events: Sequence[GaussianEvent], adjacency: Adjacency, delta: f
 
 
 @lru_cache(maxsize=256)
-def _pld_epsilon_of(
-    counts: tuple[tuple[tuple[float, float], int], ...], adjacency: Adjacency, delta: float
-) -> float:
+def _pld_epsilon_of(counts: tuple[tuple[tuple[float, float], int], ...], adjacency: Adjacency, delta: float) -> float:
     """Take seconds, so what was asked before is remembered: a run asks about its plan again before every release."""
     import dp_accounting
     from dp_accounting.pld import PLDAccountant

@@ -189,8 +189,8 @@ class Ledger:
                 return bytes(value)
             if not again:
                 raise LedgerMismatch(
-                    f"release {found.name!r} of run {found.run!r} was interrupted while it was made, and others may have "
-                    "seen part of it. It is paid for and cannot be made again: begin a new run."
+                    f"release {found.name!r} of run {found.run!r} was interrupted while it was made, and others may "
+                    "have seen part of it. It is paid for and cannot be made again: begin a new run."
                 )
             self._file.change("UPDATE releases SET attempts = attempts + 1 WHERE run = ? AND idx = ?", *place)
             return None
