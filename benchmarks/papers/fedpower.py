@@ -137,10 +137,9 @@ def against_true_epsilon(X: Array, name: str, draws: int, epsilons: Iterable[flo
         models = [FedPower(K, **common).fit(X) for _ in range(draws)]
         line["tacit"] = mean(subspace_distance(model.components_.T, truth) for model in models)
         line["tacit, predicted"] = mean(model.predicted_error_ for model in models)
-        line["tacit, power steps"] = mean(
-            subspace_distance(FedPower(K, **common, route="power", random_state=i).fit(X).components_.T, truth)
-            for i in range(min(draws, 2))
-        )
+        models = [FedPower(K, **common, route="power", random_state=i).fit(X) for i in range(min(draws, 2))]
+        line["tacit, power steps"] = mean(subspace_distance(model.components_.T, truth) for model in models)
+        line["tacit, power steps, predicted"] = mean(model.predicted_error_ or math.nan for model in models)
         norms = np.linalg.norm(X, axis=1)
         widest = math.sqrt(X.shape[1]) * max(abs(low), abs(high))
         line["analyze-Gauss, public range"] = mean(gauss(X, widest, epsilon, truth, i) for i in range(draws))

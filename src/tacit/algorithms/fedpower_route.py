@@ -1,19 +1,19 @@
 """Which sums to release, and how many, from what is public: features, units, budget. Nothing here sees a row.
 
-Predicted errors are for made-up rows that nobody has, the same for every route: of a unit's norm (which is its clip, 1)
-half lies along the k components, evenly; the next direction is half as strong as the k-th; and so is the first that an
-iterated basis of 2k columns leaves out. With n units and noise σ in every entry,
-
-    gram:   σ·√(d/2)/(n·gap),      power:   σ·√d/(n·gap) + 2^(−T)·√(d/k),      gap = 1/(4k),
-
-σ = 1/μ for one Gram matrix, and √T·√½/μ for one of T power steps, whose clip is the part of a unit's norm along the
-basis. The second term of a power step is what is left of its random start. Local trust multiplies σ by √(users).
+Predicted errors are by the same formulas as afterwards (:mod:`tacit.algorithms.fedpower_spectrum`), with a made-up
+spectrum in the place of the one that nobody knows yet: the j-th eigenvalue falls like 1/j, as in many tables. A unit's
+norm is its clip. So n units have eigenvalues n/(j·H), H = 1 + 1/2 + … + 1/d; noise is 1/μ for one Gram matrix, and
+√T·κ/μ for each of T power steps, whose clip is κ, the part of a unit's norm along the basis. Local trust multiplies
+noise by √(users).
 """
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
+
+from tacit.algorithms.fedpower_spectrum import error_of_matrix, error_of_steps
 from tacit.privacy.accounting import mu_of
 from tacit.privacy.guarantee import Adjacency, Budget, Unit
 
@@ -32,17 +32,23 @@ def predicted_error(
 
     >>> budget = Budget(epsilon=1.0, delta=1e-6, unit=Unit.ROW)
     >>> [round(predicted_error("gram", budget, d=100, units=n, rank=5), 3) for n in (10_000, 100_000)]
-    [0.06, 0.006]
+    [0.106, 0.011]
     """
     if route == "gram" and d > GRAM_LIMIT:
         return math.inf
-    mu = mu_of(budget.epsilon, budget.delta) if budget.private else math.inf
+    if not budget.private:
+        return 0.0
+    mu = mu_of(budget.epsilon, budget.delta)
     if budget.adjacency is Adjacency.REPLACE_ONE:
         mu /= math.sqrt(2.0) if route == "gram" else 2.0
-    noise = math.sqrt(d * messages) * 4 * rank / (units * mu)
+    values = 1.0 / np.arange(1, d + 1)
+    values /= values.sum()
+    noise = math.sqrt(messages) / (units * mu)
     if route == "gram":
-        return noise * math.sqrt(0.5)
-    return noise * math.sqrt(0.5 * rounds) + 2.0**-rounds * math.sqrt(d / rank)
+        return error_of_matrix(values, rank, noise / math.sqrt(2.0))
+    inside = values[: min(d, 2 * rank)]
+    along = math.sqrt(float(inside.sum()))
+    return error_of_steps(inside, rank, d, noise * along * math.sqrt(rounds), rounds)
 
 
 def best_rounds(budget: Budget, *, d: int, units: int, rank: int, messages: int = 1) -> int:
@@ -50,7 +56,7 @@ def best_rounds(budget: Budget, *, d: int, units: int, rank: int, messages: int 
 
     >>> budget = Budget(epsilon=1.0, delta=1e-6, unit=Unit.ROW)
     >>> [best_rounds(budget, d=100, units=n, rank=5) for n in (1_000, 100_000, 10_000_000)]
-    [6, 9, 15]
+    [4, 11, 16]
     """
     return min(
         range(2, _MOST_ROUNDS + 1),

@@ -34,9 +34,7 @@ def from_product(
     """Read components and eigenvalues off the last noisy product of the matrix with an orthonormal basis.
 
     ``steps`` is how many products of the whole matrix there were; None if they were of parts of it, whose differences
-    nobody knows, so that no error is predicted. A step leaves what the one before it left out times λ'/λ, λ the k-th
-    and λ' the next eigenvalue, so noise adds up to (noise·√d)/(λ − λ'), and λ'/λ to the power of all steps, λ' the least
-    eigenvalue iterated, is left of the random start.
+    nobody knows, so that no error is predicted.
     """
     d, width = product.shape
     left, values, _ = np.linalg.svd(product, full_matrices=False)
@@ -44,12 +42,46 @@ def from_product(
     if rank is None:
         rank = max(1, int(np.count_nonzero(values > 1.1 * noise * (math.sqrt(d) + math.sqrt(width)))))
     found = spectrum(left[:, :rank].T, values, level / 2, noise, mean, n_rows)
-    if steps is None:
-        return replace(found, predicted_error=None)
-    if width == d or not values[rank - 1] > values[min(rank, width - 1)]:
-        return replace(found, predicted_error=None if width < d else found.predicted_error)
-    gap, start = values[rank - 1] - values[rank], (values[-1] / values[rank - 1]) ** steps * math.sqrt(d / rank)
-    return replace(found, predicted_error=min(1.0, float(level / gap + start)))
+    error = None if steps is None else min(1.0, error_of_steps(values, rank, d, noise, steps))
+    return replace(found, predicted_error=error)
+
+
+def error_of_matrix(values: Array, rank: int, entry: float) -> float:
+    """Sine of the angle between top spaces of a matrix with these eigenvalues and of its noisy copy, to first order.
+
+    ``entry`` is the noise of an entry off the diagonal; it turns the k-th direction towards the j-th by its share of the
+    distance between both eigenvalues.
+
+    >>> round(error_of_matrix(np.array([10.0, 6.0, 2.0]), 1, 0.4), 3)
+    0.112
+    """
+    with np.errstate(all="ignore"):
+        error = entry * math.sqrt(float(np.sum(1.0 / (values[rank - 1] - values[rank:]) ** 2)))
+    return error if math.isfinite(error) else 1.0
+
+
+def error_of_steps(values: Array, rank: int, d: int, noise: float, steps: int) -> float:
+    """Sine of the angle after so many power steps with a basis of ``len(values)`` columns and noise in every entry.
+
+    Towards the j-th direction: that of a singular vector of the last product for directions in the basis; for all
+    others, noise of every step, the one before the last times λ'/λ and so on (λ the k-th eigenvalue, λ' the least in the
+    basis). Added to it: (λ'/λ)^steps, which is left of the random start.
+
+    >>> round(error_of_steps(np.array([10.0, 5.0]), 1, 50, 0.1, 8), 3)
+    0.109
+    """
+    least, inside = float(values[-1]), values[rank:]
+    last = float(values[rank - 1])
+    if not last > (float(inside[0]) if len(inside) else 0.0):
+        return 1.0
+    turned = float(np.sum((last**2 + inside**2) / (last**2 - inside**2) ** 2))
+    if len(values) == d:
+        return noise * math.sqrt(turned)
+    ratio = least / last if len(inside) else 1.0
+    if ratio >= 1.0:
+        return 1.0
+    outside = (d - len(values)) / (last**2 - least**2)
+    return noise * math.sqrt(turned + outside) + ratio**steps * math.sqrt(d / rank)
 
 
 def spectrum(components: Array, values: Array, level: float, entry: float, mean: Array, n_rows: float) -> Spectrum:
@@ -60,8 +92,6 @@ def spectrum(components: Array, values: Array, level: float, entry: float, mean:
     sizes = spike_size(values[:k], level) if level > 0 else np.maximum(values[:k], 0.0)
     with np.errstate(all="ignore"):
         confidence = np.where(sizes > 0, 1.0 - (level / sizes) ** 2, 0.0) if level > 0 else np.ones(k)
-        gaps = values[k - 1] - values[k:]
-        rest = entry * math.sqrt(float(np.sum(1.0 / gaps**2))) if len(gaps) else 0.0
     return Spectrum(
         components * np.where(signs == 0, 1.0, signs)[:, None],
         sizes,
@@ -69,5 +99,5 @@ def spectrum(components: Array, values: Array, level: float, entry: float, mean:
         mean,
         2 * level,
         n_rows,
-        min(1.0, rest) if np.isfinite(rest) else 1.0,
+        min(1.0, error_of_matrix(values, k, entry)),
     )
