@@ -49,8 +49,8 @@ def from_product(
 def error_of_matrix(values: Array, rank: int, entry: float) -> float:
     """Sine of the angle between top spaces of a matrix with these eigenvalues and of its noisy copy, to first order.
 
-    ``entry`` is the noise of an entry off the diagonal; it turns the k-th direction towards the j-th by its share of the
-    distance between both eigenvalues.
+    ``entry`` is the noise of an entry off the diagonal; it turns the k-th direction towards the j-th by its share of
+    the distance between both eigenvalues.
 
     >>> round(error_of_matrix(np.array([10.0, 6.0, 2.0]), 1, 0.4), 3)
     0.112
@@ -64,8 +64,8 @@ def error_of_steps(values: Array, rank: int, d: int, noise: float, steps: int) -
     """Sine of the angle after so many power steps with a basis of ``len(values)`` columns and noise in every entry.
 
     Towards the j-th direction: that of a singular vector of the last product for directions in the basis; for all
-    others, noise of every step, the one before the last times λ'/λ and so on (λ the k-th eigenvalue, λ' the least in the
-    basis). Added to it: (λ'/λ)^steps, which is left of the random start.
+    others, noise of every step, the one before the last times λ'/λ and so on (λ the k-th eigenvalue, λ' the least in
+    the basis). Added to it: (λ'/λ)^steps, which is left of the random start.
 
     >>> round(error_of_steps(np.array([10.0, 5.0]), 1, 50, 0.1, 8), 3)
     0.109

@@ -54,12 +54,14 @@ class FedPower(PrivateModel):
     mode
         ``"auto"``: sound. ``"paper"``: paper 001 as printed, not certified, to compare with.
     rounds, local_steps, decay, iteration_rank, alignment
-        For routes that step: noisy sums, power steps between them, whether those are halved from round to round,
-        columns iterated (default twice the components), and how local bases are turned (``"procrustes"``, ``"signs"``,
-        ``"none"``). In paper mode T = rounds·local_steps iterations.
+        For routes that step: noisy sums (default: as many as have the least predicted error), power steps between
+        them, whether those are halved from round to round, columns iterated (default twice the components), and how
+        local bases are turned (``"procrustes"``, ``"signs"``, ``"none"``). In paper mode T = rounds·local_steps
+        iterations.
     participants
-        Devices that take part at a time. Sound routes ask all devices in public groups of that size, one after the
-        other, and each pays once a round. In paper mode: K, drawn by ``scheme`` 1 or 2.
+        K devices of m that take part in a communication. Sound routes ask public groups of K, without replacement
+        (scheme 2), one after the other, each about the basis that the last one left: m/K communications are a round,
+        in which every device answers once and pays once. In paper mode: K, drawn by ``scheme`` 1 or 2.
     sampling_rate
         Chance with which a user takes part in a release, by a coin nobody sees (unit user).
     random_state
@@ -70,9 +72,11 @@ class FedPower(PrivateModel):
     Attributes
     ----------
     components_ : (n_components_, n_features)
-    singular_values_, explained_variance_ : with the known noise subtracted; 0 where nothing stands above it
+    singular_values_, explained_variance_ : with the known noise subtracted; 0 where nothing stands above it. Variances
+        are NaN on route ``"device"``, which does not release how many rows there are
     confidence_ : estimated squared cosine between each component and the true one, as far as noise goes
-    noise_floor_ : largest eigenvalue of the noise alone;  predicted_error_ : estimated sine of the angle to the truth
+    noise_floor_ : largest eigenvalue of the noise alone
+    predicted_error_ : estimated sine of the angle to the truth; None where devices' differences add to it unseen
     mean_ : zeros unless ``center``;  route_, n_components_, certificate_
 
     Examples
@@ -368,6 +372,11 @@ class FedPower(PrivateModel):
             )
         if self.scheme not in (1, 2):
             raise ValueError(f"scheme must be 1 or 2. Found {self.scheme!r}.")
+        if self.scheme == 1 and self.mode != "paper" and self.participants is not None:
+            raise ValueError(
+                "scheme 1 draws devices with replacement, and who is drawn twice pays twice: it is for paper mode "
+                "only. Use scheme=2, where every device answers once a round."
+            )
 
     def _named(self, X: Any) -> Any:
         names = [str(name) for name in self.feature_names_in_]

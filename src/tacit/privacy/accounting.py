@@ -29,6 +29,7 @@ from scipy.special import log_ndtr
 from tacit.privacy.guarantee import Adjacency, GaussianEvent, Sensitivity, check_target
 
 _CROSS_CHECK_TOLERANCE = 0.02
+_INTERVAL = 1e-4
 _LEAST_SLACK = 1e-10  # far above what noise on a grid needs, far below what shows
 
 
@@ -93,8 +94,13 @@ def total_mu(events: Iterable[GaussianEvent], adjacency: Adjacency) -> float:
     return math.hypot(*(event.mu(adjacency) for event in events))
 
 
-def compose(events: Sequence[GaussianEvent], adjacency: Adjacency, delta: float) -> float:
+def compose(
+    events: Sequence[GaussianEvent], adjacency: Adjacency, delta: float, *, interval: float = _INTERVAL
+) -> float:
     """Return ε at ``delta`` of all ``events`` together, chosen adaptively, under ``adjacency``.
+
+    ``interval`` is the spacing of privacy losses where there is no closed form: ε is an upper bound at any, closer at
+    smaller ones.
 
     >>> from tacit.privacy.guarantee import Sensitivity
     >>> event = GaussianEvent(sigma=10.0, sensitivity=Sensitivity.of_clip(1.0))
@@ -114,7 +120,7 @@ def compose(events: Sequence[GaussianEvent], adjacency: Adjacency, delta: float)
     if all(event.sampling_rate == 1.0 for event in events):
         mu = total_mu(events, adjacency)
         return epsilon_of(mu, delta * math.exp(-slack)) + 2 * slack
-    return _pld_epsilon(events, adjacency, delta * math.exp(-slack)) + 2 * slack
+    return _pld_epsilon(events, adjacency, delta * math.exp(-slack), interval) + 2 * slack
 
 
 def cross_check(events: Sequence[GaussianEvent], adjacency: Adjacency, delta: float) -> float:
@@ -147,7 +153,9 @@ def _smallest(holds: Callable[[float], bool], low: float, high: float) -> float:
     return high
 
 
-def _pld_epsilon(events: Sequence[GaussianEvent], adjacency: Adjacency, delta: float) -> float:
+def _pld_epsilon(
+    events: Sequence[GaussianEvent], adjacency: Adjacency, delta: float, interval: float = _INTERVAL
+) -> float:
     counts: Counter[tuple[float, float]] = Counter()
     for event in events:
         # dp_accounting doubles the sensitivity itself under REPLACE_ONE, so it is told half of ours
@@ -157,11 +165,13 @@ def _pld_epsilon(events: Sequence[GaussianEvent], adjacency: Adjacency, delta: f
         if adjacency is Adjacency.REPLACE_ONE:
             moved = moved / 2 if event.sampling_rate == 1.0 else event.sensitivity.zero_out
         counts[rounded_down(event.sigma / moved), event.sampling_rate] += 1
-    return _pld_epsilon_of(tuple(sorted(counts.items())), adjacency, rounded_down(delta))
+    return _pld_epsilon_of(tuple(sorted(counts.items())), adjacency, rounded_down(delta), interval)
 
 
 @lru_cache(maxsize=256)
-def _pld_epsilon_of(counts: tuple[tuple[tuple[float, float], int], ...], adjacency: Adjacency, delta: float) -> float:
+def _pld_epsilon_of(
+    counts: tuple[tuple[tuple[float, float], int], ...], adjacency: Adjacency, delta: float, interval: float
+) -> float:
     """Take seconds, so what was asked before is remembered: a run asks about its plan again before every release."""
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
@@ -170,7 +180,7 @@ def _pld_epsilon_of(counts: tuple[tuple[tuple[float, float], int], ...], adjacen
         Adjacency.ZERO_OUT: dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
         Adjacency.REPLACE_ONE: dp_accounting.NeighboringRelation.REPLACE_ONE,
     }[adjacency]
-    accountant = PLDAccountant(relation)
+    accountant = PLDAccountant(relation, value_discretization_interval=interval)
     for (noise_multiplier, rate), count in counts:
         step: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(noise_multiplier)
         if rate < 1.0:
