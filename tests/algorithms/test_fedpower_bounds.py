@@ -24,7 +24,6 @@ from tacit.sparse import SparseCohort
 D, K = 7, 2
 BASIS = orthonormal(np.random.default_rng(1).normal(size=(D, K)))[0]
 ZERO = np.zeros(D)
-Y = np.zeros(1)
 
 
 def named_twice(values: list[float], *, believed: bool = True) -> scipy.sparse.csr_matrix:
@@ -76,6 +75,13 @@ def test_a_sparse_row_with_a_hole_adds_nothing_at_all(query: Query) -> None:
     row = scipy.sparse.csr_matrix(np.array([[1.0, math.nan, 0, 0, 2.0, 0, 0]]))
     assert not finite_rows(row)[1][0]
     assert not added(query, row, 3.0).any()  # not even its constant coordinate
+
+
+@pytest.mark.parametrize("query", [ShiftedGram(np.ones(D), 0.5), PowerStep(BASIS, np.ones(D), 0.5)])
+def test_sparse_rows_are_not_moved_and_not_taken_as_if_they_were(query: Query) -> None:
+    for asked in (query, NormHistogram(query)):
+        with pytest.raises(ValueError, match="centre of zeros"):
+            added(asked, scipy.sparse.csr_matrix(np.eye(1, D)), 1.0)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from tacit.algorithms.sparse_rows import dense, finite_rows, is_sparse, squared_norms
+from tacit.algorithms.sparse_rows import dense, finite_rows, is_sparse, squared_norms, stays_sparse
 from tacit.federation.base import Array, Query, Rows
 from tacit.linalg import pack_symmetric
 from tacit.privacy.clipping import GUARD, LEAST, clip_factor, safe_norm
@@ -86,6 +86,7 @@ class ShiftedGram(Query):
     def norms(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
         """Frobenius norm of every unit's matrix: ‖row‖² for a row."""
         if is_sparse(X) and self.unit is Unit.ROW:
+            stays_sparse(self.centre)
             rows, good = finite_rows(X)
             return np.where(good, squared_norms(rows) + self.constant**2, math.nan)
         if self.unit is Unit.ROW:
@@ -129,7 +130,8 @@ class ShiftedGram(Query):
         return total
 
     def _of_sparse_rows(self, X: Rows, bound: float) -> Array:
-        """Rows as they are (the centre is zero, or they would not be sparse), scaled where they are long."""
+        """Rows as they are, scaled where they are long."""
+        stays_sparse(self.centre)
         rows, good = finite_rows(X)
         factors = np.array([clip_factor(norm, bound) for norm in squared_norms(rows) + self.constant**2]) * good
         root = np.sqrt(factors)

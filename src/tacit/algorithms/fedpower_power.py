@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from tacit.algorithms.sparse_rows import dense, finite_rows, is_sparse, squared_norms
+from tacit.algorithms.sparse_rows import dense, finite_rows, is_sparse, squared_norms, stays_sparse
 from tacit.federation.base import Array, Query, Rows
 from tacit.linalg import orthonormal, procrustes, sign_fixing
 from tacit.privacy.clipping import GUARD, LEAST
@@ -97,9 +97,9 @@ class PowerStep(Query):
         """
         d, r = self.basis.shape
         if is_sparse(X):
+            stays_sparse(self.centre)
             rows, good = finite_rows(X)
             along = np.empty((X.shape[0], r + 1))
-            # The centre of sparse rows is zero, or they would not be sparse. A constant of theirs is not scaled here.
             along[:, :-1], along[:, -1] = rows @ self.basis, self.constant
             squared = np.where(good, squared_norms(rows) + self.constant**2, math.nan)
             norms = np.empty(len(good))

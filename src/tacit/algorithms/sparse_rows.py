@@ -26,6 +26,12 @@ def dense(X: Any) -> Array:
     return np.asarray(X.toarray() if is_sparse(X) else X, dtype=np.float64)
 
 
+def stays_sparse(centre: Array) -> None:
+    """Raise unless rows around this public centre are as sparse as before."""
+    if centre.any():
+        raise ValueError("sparse rows cannot be moved: every entry would be filled. Use a centre of zeros.")
+
+
 def squared_norms(X: Any) -> Array:
     """Squared norm of every sparse row."""
     squares = added_up(X)
