@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from adversary import violations
 from tacit.algorithms import fedpower, paper_fedpower
 from tacit.algorithms.fedpower_power import DeviceStep, PowerStep
 from tacit.algorithms.paper_fedpower import Settings, iterates
+from tacit.audit.sensitivity import check_sensitivity
 from tacit.cohort import Cohort
 from tacit.federation.local import LocalFederation
 from tacit.privacy.accounting import compose, delta_of
@@ -168,8 +168,8 @@ class LargestEntryOnly(PowerStep):
 
 def test_p6_stacked_columns_move_by_all_of_them() -> None:
     hadamard = np.array([[1.0, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]]) / 2
-    assert violations(LargestEntryOnly(hadamard, np.zeros(4), 1e-3), 1.0, 4)
-    assert not violations(PowerStep(hadamard, np.zeros(4), 1e-3), 1.0, 4)
+    assert check_sensitivity(LargestEntryOnly(hadamard, np.zeros(4), 1e-3), 4, 1.0).violations
+    assert not check_sensitivity(PowerStep(hadamard, np.zeros(4), 1e-3), 4, 1.0).violations
 
 
 def test_p6_the_printed_noise_is_worth_less_than_it_claims() -> None:
@@ -198,8 +198,8 @@ def test_p8_a_weight_after_the_clip_is_caught() -> None:
         def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
             return 4.0 * super().block_sum(X, y, offsets, bound)
 
-    assert violations(Reweighted(np.eye(4)[:, :2], 2), 1.0, 4)
-    assert not violations(DeviceStep(np.eye(4)[:, :2], 2), 1.0, 4)
+    assert check_sensitivity(Reweighted(np.eye(4)[:, :2], 2), 4, 1.0).violations
+    assert not check_sensitivity(DeviceStep(np.eye(4)[:, :2], 2), 4, 1.0).violations
 
 
 def test_the_sound_device_route_survives_the_attacks_on_the_printed_one() -> None:

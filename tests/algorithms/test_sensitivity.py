@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from adversary import Rows, clipped, units, violations
 from tacit.algorithms.altmin import NormalEquations
 from tacit.algorithms.clip_quantile import NormHistogram
 from tacit.algorithms.fedpower_gram import CentreVote, ShiftedGram
@@ -18,6 +17,8 @@ from tacit.algorithms.fedrep import BasisStep
 from tacit.algorithms.paper_fedrep import BasisGradient, PairStatistic
 from tacit.algorithms.subspace import DirectionVote
 from tacit.algorithms.whitening import FeatureMoment, Whitening
+from tacit.audit.sensitivity import added_by, check_sensitivity
+from tacit.audit.users import User, adversarial_units
 from tacit.federation.base import Query
 from tacit.linalg import orthonormal
 from tacit.privacy.clipping import GUARD
@@ -55,13 +56,13 @@ QUERIES: dict[str, tuple[Query, float]] = {
 }
 
 
-def row(direction: int, target: float) -> Rows:
+def row(direction: int, target: float) -> User:
     X = np.zeros((1, D))
     X[0, direction] = 1.0
     return X, np.array([target])
 
 
-def turned_user(sign: float) -> Rows:
+def turned_user(sign: float) -> User:
     """A user whose head is tiny next to the correction it asks for; ``sign`` turns the correction around."""
     outside = np.linalg.svd(BASIS, full_matrices=True)[0][:, K]
     rows = np.vstack([np.repeat(BASIS.T, 8, axis=0), np.tile(sign * outside, (16, 1))])
@@ -73,14 +74,15 @@ def turned_user(sign: float) -> Rows:
 @pytest.mark.parametrize("name", QUERIES)
 def test_no_user_moves_a_release_by_more_than_its_sensitivity(name: str) -> None:
     query, bound = QUERIES[name]
-    assert violations(query, bound, D) == []
+    report = check_sensitivity(query, D, bound)
+    assert report.ok, str(report)
 
 
 @pytest.mark.parametrize("name", QUERIES)
 def test_some_user_reaches_the_clip(name: str) -> None:
     query, bound = QUERIES[name]
-    users = dict(units(query, D, np.random.default_rng(0)))
-    reached = max(float(np.linalg.norm(clipped(query, user, bound))) for user in users.values())
+    users = dict(adversarial_units(query, D))
+    reached = max(float(np.linalg.norm(added_by(query, user, bound))) for user in users.values())
     assert 0.999 * bound < reached <= bound * (1 - GUARD / 2)
 
 
@@ -89,13 +91,13 @@ def test_replacing_a_user_reaches_root_two_clips_for_acute_releases(name: str) -
     query = QUERIES[name][0]
     if isinstance(query, DirectionVote):
         query = DirectionVote(Whitening.identity(D))
-    apart = np.linalg.norm(clipped(query, row(0, 1.0), 1.0) - clipped(query, row(1, 1.0), 1.0))
+    apart = np.linalg.norm(added_by(query, row(0, 1.0), 1.0) - added_by(query, row(1, 1.0), 1.0))
     assert 0.999 * math.sqrt(2.0) < apart <= math.sqrt(2.0)
 
 
 def test_replacing_a_user_reaches_two_clips_for_the_basis_step() -> None:
     query = BasisStep(BASIS, np.eye(K), 1e-3, Whitening.identity(D))
-    apart = np.linalg.norm(clipped(query, turned_user(1.0), 1.0) - clipped(query, turned_user(-1.0), 1.0))
+    apart = np.linalg.norm(added_by(query, turned_user(1.0), 1.0) - added_by(query, turned_user(-1.0), 1.0))
     assert 0.999 * 2.0 < apart <= 2.0
 
 
@@ -103,7 +105,7 @@ def test_replacing_a_user_reaches_two_clips_for_the_basis_step() -> None:
 def test_replacing_a_unit_reaches_root_two_clips_for_the_gram_matrix(unit: Unit) -> None:
     query = ShiftedGram(np.zeros(D), 1e-6, unit)
     huge = [(100.0 * row(j, 1.0)[0], np.ones(1)) for j in (0, 1)]
-    apart = np.linalg.norm(clipped(query, huge[0], 3.0) - clipped(query, huge[1], 3.0))
+    apart = np.linalg.norm(added_by(query, huge[0], 3.0) - added_by(query, huge[1], 3.0))
     assert 0.999 * math.sqrt(2.0) * 3.0 < apart <= math.sqrt(2.0) * 3.0
 
 
@@ -112,7 +114,7 @@ def test_replacing_a_unit_comes_near_two_clips_for_steps(make) -> None:  # type:
     """(x + small e₁)(…)ᵀe₁ points along ±x: almost opposite."""
     first, second = (100.0 * (row(3, 1.0)[0] + sign * 0.02 * row(0, 1.0)[0]) for sign in (1.0, -1.0))
     query = make()
-    apart = np.linalg.norm(clipped(query, (first, np.ones(1)), 3.0) - clipped(query, (second, np.ones(1)), 3.0))
+    apart = np.linalg.norm(added_by(query, (first, np.ones(1)), 3.0) - added_by(query, (second, np.ones(1)), 3.0))
     assert 0.999 * 6.0 < apart <= 6.0
 
 
@@ -120,8 +122,8 @@ def test_replacing_a_user_reaches_two_clips_for_the_pair_statistic() -> None:
     x = np.zeros((4, D))
     x[:, 0] = 100.0
     apart = np.linalg.norm(
-        clipped(PairStatistic(D), (x, np.array([1.0, 1, 0, 0])), 10.0)
-        - clipped(PairStatistic(D), (x, np.array([1.0, -1, 0, 0])), 10.0)
+        added_by(PairStatistic(D), (x, np.array([1.0, 1, 0, 0])), 10.0)
+        - added_by(PairStatistic(D), (x, np.array([1.0, -1, 0, 0])), 10.0)
     )
     assert 0.999 * 20.0 < apart <= 20.0
 
@@ -153,7 +155,7 @@ def test_a_bad_user_changes_nothing_but_its_own_summand(name: str) -> None:
     rng = np.random.default_rng(3)
     X, y = rng.normal(size=(36, D)), rng.normal(size=36)
     offsets = np.array([0, 12, 24, 36])
-    alone = clipped(query, (X[:12], y[:12]), bound) + clipped(query, (X[24:], y[24:]), bound)
+    alone = added_by(query, (X[:12], y[:12]), bound) + added_by(query, (X[24:], y[24:]), bound)
     X[12:24] = math.nan
     with np.errstate(all="ignore"):
         together = query.block_sum(X, y, offsets, bound)
@@ -161,7 +163,7 @@ def test_a_bad_user_changes_nothing_but_its_own_summand(name: str) -> None:
 
 
 @dataclass(frozen=True)
-class Unclipped(FeatureMoment):
+class Unadded_by(FeatureMoment):
     """Mutation: forgets to normalise."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
@@ -219,11 +221,12 @@ class CountsTheRowForMore(ShiftedGram):
     [
         (ClipsTheRowOnly(BASIS, CENTRE, 0.5), 3.0),
         (CountsTheRowForMore(CENTRE, 0.5), 3.0),
-        (Unclipped(D), 1.0),
+        (Unadded_by(D), 1.0),
         (Acute(BASIS, np.eye(K), 1e-3, Whitening.identity(D)), 1.0),
         (DividesTwice(D), 0.1),
         (LetsNaNThrough(D), 1.0),
     ],
 )
 def test_a_broken_query_is_caught(mutant: Query, bound: float) -> None:
-    assert violations(mutant, bound, D, pairs=[(turned_user(1.0), turned_user(-1.0))])
+    report = check_sensitivity(mutant, D, bound, pairs=[(turned_user(1.0), turned_user(-1.0))])
+    assert not report.ok

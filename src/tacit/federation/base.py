@@ -273,6 +273,7 @@ class Federation(ABC):
         def noisy(total: npt.NDArray[np.int64]) -> Array:
             return noise_source.add_noise(total, sigma, grid, mode, generator)
 
+        self.ledger_run.asked([query])
         value = self.ledger_run.release(
             name, event, lambda: draw(grid, noisy), noise=mode, grid=grid, coordinates=coordinates
         )
