@@ -86,7 +86,7 @@ def from_counts(frequent: int, rare: int, runs: int, delta: float, confidence: f
     """ε that is proved by an event seen ``frequent`` times in one world and ``rare`` times in the other.
 
     >>> round(from_counts(100, 0, 100, 1e-5), 2)
-    3.26
+    3.28
     """
     each = 1 - (1 - confidence) / 2
     often, seldom = rate_at_least(frequent, runs, each), rate_at_most(rare, runs, each)
@@ -97,7 +97,7 @@ def mu_from_counts(frequent: int, rare: int, runs: int, confidence: float = 0.95
     """Gaussian-DP parameter that is proved by such an event, if the trade-off curve is a Gaussian one.
 
     >>> round(mu_from_counts(600, 500, 1000), 2)
-    0.14
+    0.09
     """
     each = 1 - (1 - confidence) / 2
     often, seldom = rate_at_least(frequent, runs, each), rate_at_most(rare, runs, each)
@@ -150,25 +150,28 @@ def from_runs(
 def _best_event(inside: Array, outside: Array, delta: float, confidence: float, gaussian: bool) -> Event:
     """Return the event that would prove most on these runs: one-sided, thresholds evenly spaced in log tail."""
     runs = len(inside)
-    tails = np.unique(np.geomspace(1, runs, 60).astype(int))
+    tails = np.unique(np.rint(np.geomspace(1, runs, 60)).astype(int))
+    each = 1 - (1 - confidence) / 2
     best, event = -1.0, Event(0, 0.0, True, False)
     for column in range(inside.shape[1]):
-        ordered = np.sort(np.concatenate([inside[:, column], outside[:, column]]))
+        here, there = np.sort(inside[:, column]), np.sort(outside[:, column])
+        ordered = np.sort(np.concatenate([here, there]))
         for above in (True, False):
-            for tail in tails:
-                threshold = float(ordered[-1 - tail] if above else ordered[tail])
-                for swapped in (False, True):
-                    candidate = Event(column, threshold, above, swapped)
-                    counts = candidate.rates(inside, outside)
-                    if counts[0] <= counts[1]:
-                        continue
-                    worth = (
-                        mu_from_counts(*counts, runs, confidence)
-                        if gaussian
-                        else from_counts(*counts, runs, delta, confidence)
-                    )
-                    if worth > best:
-                        best, event = worth, candidate
+            thresholds = ordered[-1 - tails] if above else ordered[tails]
+            if above:
+                counts = [runs - np.searchsorted(x, thresholds, side="right") for x in (here, there)]
+            else:
+                counts = [np.searchsorted(x, thresholds, side="left") for x in (here, there)]
+            for swapped in (False, True):
+                frequent, rare = reversed(counts) if swapped else counts
+                often = np.nan_to_num(beta.ppf(1 - each, frequent, runs - frequent + 1))
+                seldom = np.nan_to_num(beta.ppf(each, rare + 1, runs - rare), nan=1.0)
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    worth = norm.ppf(often) - norm.ppf(seldom) if gaussian else np.log((often - delta) / seldom)
+                worth = np.nan_to_num(worth, nan=-1.0)
+                place = int(np.argmax(worth))
+                if worth[place] > best:
+                    best, event = float(worth[place]), Event(column, float(thresholds[place]), above, swapped)
     return event
 
 
@@ -176,8 +179,9 @@ def from_one_run(correct: int, guesses: int, canaries: int, delta: float, *, con
     """Bound ε from a single run with many canaries (Steinke, Nasr and Jagielski 2023).
 
     Each of ``canaries`` users took part or not by a fair coin; an attacker who saw the output guessed ``guesses`` of
-    the coins and was right ``correct`` times. Under (ε, 0)-privacy the number of right guesses is dominated by a binomial
-    with success probability e^ε / (1 + e^ε); δ adds at most 2·δ·canaries times the steepest average of its tail.
+    the coins and was right ``correct`` times. Under (ε, 0)-privacy the number of right guesses is dominated by a
+    binomial with success probability e^ε / (1 + e^ε); δ adds at most 2·δ·canaries times the steepest average of its
+    tail.
 
     >>> from_one_run(90, 100, 1000, 1e-6).epsilon > 1.5
     True

@@ -45,7 +45,7 @@ def audit_one_run(
     Examples
     --------
     >>> import tacit
-    >>> bound = audit_one_run(tacit.PrivateAltMin(rank=1, epsilon=1.0, rounds=1), canaries=50, n_features=6)
+    >>> bound = audit_one_run(tacit.PrivateAltMin(rank=1, epsilon=1.0, rounds=1), canaries=200, n_features=6)
     >>> bound.epsilon <= 1.0 < bound.ceiling
     True
     """

@@ -1,8 +1,8 @@
 """Attack one query: no user may move its sum by more than it claims.
 
 A query is sound if what one unit adds, after the clip, is finite and no longer than the clip; if two units' additions
-lie no further apart than it claims for replace-one; and if nobody's addition depends on anybody else's rows. All three are
-tried here with units built to break them, and with units found by searching from the worst of those.
+lie no further apart than it claims for replace-one; and if nobody's addition depends on anybody else's rows. All three
+are tried here with units built to break them, and with units found by searching from the worst of those.
 """
 
 from __future__ import annotations
