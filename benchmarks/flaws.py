@@ -405,13 +405,13 @@ def projector_change(d: int, n: int = 1500, tries: int = 60) -> np.ndarray:
 
 def missing_dimension(claim: float = 1.0, delta: float = 1e-5) -> Case:
     """R2: a sensitivity without √d: right by its constant at d = 6, too small at d = 60, on ordinary data."""
-    small, large = np.linalg.norm(projector_change(6)), projector_change(60)
+    small, large = (np.array([np.linalg.norm(projector_change(d))]) for d in (6, 60))
     return Case(
         "R2",
         "DP-RGrad: sensitivity without √d, ordinary data",
         claim,
         delta,
-        moved(large, 0 * large, small / mu_of(claim, delta)),
+        moved(large, 0 * large, float(small[0]) / mu_of(claim, delta)),
         moved(large, 0 * large, math.sqrt(2) / mu_of(claim, delta)),
     )
 

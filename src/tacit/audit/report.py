@@ -106,8 +106,9 @@ def audit(
     """
     certificate = first_certificate(estimator)
     budget = certificate.budget
+    hostile = list(side_channels(estimator, budget.unit))
     attacker, power = loudest(estimator, budget.unit, budget.adjacency)
-    findings = [*exact_findings(attacker, budget.adjacency), *noise_findings(attacker), *side_channels(estimator)]
+    findings = [*hostile, *exact_findings(attacker, budget.adjacency), *noise_findings(attacker)]
     if claimed is None:
         claimed = certificate.epsilon if certificate.certified else certificate.nominal_epsilon or math.inf
     workers = (os.cpu_count() or 1 if runs >= 1000 else 1) if workers is None else workers

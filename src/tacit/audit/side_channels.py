@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from tacit.audit.attack import Attacker, first_certificate
+from tacit.audit.attack import Attacker
 from tacit.audit.population import FEATURES, worlds
 from tacit.audit.users import adversarial_users
 from tacit.estimators.base import PrivateModel
-from tacit.privacy.guarantee import Adjacency, UncertifiedWarning
+from tacit.privacy.guarantee import Adjacency, UncertifiedWarning, Unit
 
 _HOSTILE = (
     "features 1e-322",
@@ -35,9 +35,8 @@ _HOSTILE = (
 )
 
 
-def side_channels(estimator: PrivateModel) -> Iterator[str]:
+def side_channels(estimator: PrivateModel, unit: Unit) -> Iterator[str]:
     """Run once with each of a few hostile users; yield what came out beside the releases."""
-    unit = first_certificate(estimator).unit
     labels = getattr(estimator, "audit_labels", None)
     users = dict(adversarial_users(FEATURES))
     for name in (name for name in _HOSTILE if name in users):
