@@ -133,6 +133,12 @@ def test_a_sum_that_is_too_loud_is_proved_by_runs_alone() -> None:
     assert report.proved > report.claimed
 
 
+def test_runs_can_be_shared_by_processes() -> None:
+    finished = []
+    report = audit(tacit.PrivateAltMin(rank=1, epsilon=1.0, rounds=1), runs=40, workers=2, progress=finished.append)
+    assert report.counts.runs == sum(finished) == 80
+
+
 def test_the_broken_query_is_caught_by_itself() -> None:
     assert check_sensitivity(FeatureMoment(4), 4).ok
     report = check_sensitivity(Loud(4), 4)

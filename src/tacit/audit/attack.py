@@ -206,10 +206,15 @@ def many_runs(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # forking is safe here: nothing runs in other threads
             with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
-                futures = [pool.submit(attacker.sample, *job) for job in jobs]
+                futures = [pool.submit(_sample, attacker.estimator, attacker.worlds, *job) for job in jobs]
                 for job, future in zip(jobs, futures, strict=True):
                     keep(job, future.result())
     return np.concatenate(results[True]), np.concatenate(results[False])
+
+
+def _sample(estimator: PrivateModel, pair: Worlds, inside: bool, runs: int) -> Array:
+    """Work of one process; it opens doors of its own."""
+    return Attacker(estimator, pair).sample(inside, runs)
 
 
 def _sums(cohort: Cohort) -> LocalFederation:
