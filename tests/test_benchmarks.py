@@ -22,7 +22,9 @@ def run(*words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["papers.private_fedrep", "papers.fedpower", "families", "speed.round", "speed.gram"])
+@pytest.mark.parametrize(
+    "name", ["papers.private_fedrep", "papers.fedpower", "audit", "families", "speed.round", "speed.gram"]
+)
 def test_every_benchmark_runs(name: str) -> None:
     assert "|---|" in run("-m", f"benchmarks.{name}", "--quick")
 

@@ -296,6 +296,7 @@ class Federation(ABC):
         def noisy(total: npt.NDArray[np.int64], messages: int) -> Array:
             return noise_source.add_noise(total, self.sum_sigma(event, messages), grid, mode, generator)
 
+        self.ledger_run.asked([query])
         value = self.ledger_run.release(
             name,
             event,
