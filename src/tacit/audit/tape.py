@@ -76,6 +76,7 @@ class TapeRun:
         noise: str,
         grid: float,
         coordinates: int,
+        **_: object,
     ) -> Array:
         """Draw, or replay; keep what came out."""
         index, tape = len(self._tape.entries), self._tape
