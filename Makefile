@@ -24,6 +24,7 @@ benchmarks: $(STAMP)
 	$(BIN)/python -m benchmarks.papers.margin
 	$(BIN)/python -m benchmarks.speed.gram
 	$(BIN)/python -m benchmarks.families
+	$(BIN)/python -m benchmarks.audit
 	$(BIN)/python -m benchmarks.speed.round
 
 $(STAMP): pyproject.toml constraints.txt

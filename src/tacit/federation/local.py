@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 import numpy as np
@@ -49,9 +49,10 @@ class LocalFederation(Federation):
     ) -> None:
         super().__init__(run, noise=noise, noise_seed=noise_seed, on_release=on_release, trust=trust)
         self._cohort = cohort
+        self.sparse = not isinstance(cohort.X, np.ndarray)
         self._answers = answers
         self._threads = threads or len(os.sched_getaffinity(0))
-        self._libraries = ThreadpoolController()
+        self._libraries = _loaded_libraries()
         self._pool: ThreadPoolExecutor | None = None
 
     @property
@@ -79,7 +80,7 @@ class LocalFederation(Federation):
             return np.asarray(to_grid(sums, grid).sum(axis=0), dtype=np.int64)
 
         if self._answers is not None:
-            present = self._answers(self._made)
+            present = self._answers(self._made.releases)
             chosen = present if chosen is None else chosen & present
         total = np.zeros(query.coordinates, dtype=np.int64)
         for part in self._blocks(several, self._spans(query, chosen), of_rows=query.unit is Unit.ROW):
@@ -156,6 +157,12 @@ class LocalFederation(Federation):
         return limited
 
 
+@cache
+def _loaded_libraries() -> ThreadpoolController:
+    """Look the BLAS libraries up once: it takes milliseconds."""
+    return ThreadpoolController()
+
+
 def _runs(chosen: Chosen) -> list[tuple[int, int]]:
     """Stretches of users that are chosen, first and one past the last."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]])))
@@ -182,7 +189,8 @@ def _without_the_cause(query: Query, X: Rows, y: Rows, offsets: npt.NDArray[np.i
     sums = np.zeros((-(-(len(bounds) - 1) // size), query.coordinates))
     for i, (first, last) in enumerate(itertools.pairwise(bounds)):
         alone = _attempt(partial(query.block_sum, X[first:last], y[first:last], np.array([0, last - first]), bound))
-        if alone is not None:
+        # Its shape too may depend on those rows.
+        if alone is not None and alone.shape == (query.coordinates,):
             sums[i // size] += alone
     return sums
 
