@@ -15,12 +15,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tacit.privacy.accounting import compose, mu_of
+from tacit.privacy.accounting import added, compose, mu_of
 from tacit.privacy.guarantee import Budget, GaussianEvent, SelectionEvent, Sensitivity
 
 # Room for the slack of noise on a grid (tacit.privacy.noise) and for rounding in the profile itself, so that the total
 # is never above what was asked for.
 _RESERVE = 2e-8
+_ROUNDING = 1e-12  # of a sum of shares of one ε
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,8 @@ class Plan:
             raise ValueError("a plan with choices must have sampling_rate 1: everybody is asked.")
         if phases and budget.delta == 0:
             raise ValueError("delta must be positive where sums are released: Gaussian noise has no pure epsilon.")
+        if budget.private and added(choices) > budget.epsilon * (1 + _ROUNDING):
+            raise ValueError(f"choices must cost at most epsilon = {budget.epsilon:.6g}. Found {added(choices):.6g}.")
         self.choices = tuple(choices)
         names = [phase.name for phase in phases]
         if len(set(names)) != len(names):

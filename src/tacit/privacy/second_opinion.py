@@ -26,9 +26,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+from scipy.special import erfcx, ndtr
+
+Array = npt.NDArray[np.float64]
 ReleaseData = Mapping[str, Any]
 SENSITIVITY = {"zero-out": "zero_out", "replace-one": "replace_one"}
 _BEND = 40.0**2 / 8
+_RATIO = math.sqrt(math.pi / 2)
+_MOST_OUTCOMES = 60_000
+_MOST_COMPOSED = 1e6  # choices of more together count by their sum
 _INTERVAL = 1e-4  # of privacy loss; what the accountant of dp_accounting rounds to
 
 
@@ -46,19 +54,23 @@ def epsilon_of(releases: Sequence[ReleaseData], adjacency: str, delta: float) ->
         return math.inf
     choices = [release for release in releases if chosen(release)]
     pure = [_pure(release, adjacency) for release in choices]
+    together = sum(sorted(pure))
     releases = [release for release in releases if not chosen(release)]
-    if delta == 0 or not releases:
-        alone = math.fsum(pure) if not releases else math.inf
-        return alone if delta == 0 else min(alone, _first_epsilon(partial(_beside, pure, 0.0), delta))
+    if delta == 0:
+        return math.inf if releases else together
+    if not releases:
+        return together if together > _MOST_COMPOSED else _first_epsilon(partial(_beside, pure, 0.0), delta)
     steps = _steps(releases, adjacency)
     slack = math.fsum(map(slack_of, releases))
     full = math.hypot(*(ratio for ratio, rate in steps if rate == 1))
     sampled = [step for step in steps if step[1] < 1]
     if sampled:
         losses = _loss_distribution(sampled + ([(full, 1.0)] if full else []), adjacency, _INTERVAL)
-        return _first_epsilon(losses.get_delta_for_epsilon, delta * math.exp(-slack)) + 2 * slack + math.fsum(pure)
-    profile = partial(_beside, pure, full) if pure else partial(gaussian_delta, full)
-    return _first_epsilon(profile, delta * math.exp(-slack)) + 2 * slack
+        return _first_epsilon(losses.get_delta_for_epsilon, delta * math.exp(-slack)) + 2 * slack + together
+    alone = _first_epsilon(partial(gaussian_delta, full), delta * math.exp(-slack)) + 2 * slack
+    if not pure or alone + together > _MOST_COMPOSED:
+        return alone + together
+    return _first_epsilon(partial(_beside, pure, full), delta * math.exp(-slack)) + 2 * slack
 
 
 def numeric_epsilon(releases: Sequence[ReleaseData], adjacency: str, delta: float, near: float) -> float:
@@ -125,29 +137,59 @@ def _pure(release: ReleaseData, adjacency: str) -> float:
 
 def _beside(pure: Sequence[float], mu: float, epsilon: float) -> float:
     """δ at ε of randomised responses of these ε and a Gaussian: a mean over how many of each speak the truth."""
-    return math.fsum(weight * gaussian_delta(mu, epsilon - loss) for loss, weight in _outcomes(tuple(pure)))
+    losses, odds = _outcomes(tuple(pure))
+    return float(odds @ _gaussian_deltas(mu, epsilon - losses))
 
 
 @lru_cache(maxsize=8)
-def _outcomes(pure: tuple[float, ...]) -> list[tuple[float, float]]:
-    """Losses and their odds; where there are too many, losses rounded up to a ten-thousandth of the largest."""
-    step = math.fsum(pure) / 10_000
-    found = [(0.0, 1.0)]
-    for each, count in sorted(Counter(pure).items()):
-        truths = [(each * (2 * k - count), _binomial(count, k, each)) for k in range(count + 1)]
-        both = [(loss + more, odds * other) for loss, odds in found for more, other in truths]
-        if len(both) > 20_000:
-            merged: Counter[float] = Counter()
-            for loss, odds in both:
-                merged[math.ceil(loss / step) * step] += odds  # type: ignore[assignment]
-            both = list(merged.items())
-        found = both
-    return found
+def _outcomes(pure: tuple[float, ...]) -> tuple[Array, Array]:
+    """Losses and their odds, made once a profile.
+
+    Where there are too many they are bundled on a grid of losses, which can only raise δ.
+    """
+    losses, odds = np.zeros(1), np.ones(1)
+    for each, count in sorted(Counter(pure).items(), reverse=True):
+        truths = np.arange(count + 1)
+        more = each * (2.0 * truths - count)
+        chances = np.exp([_log_binomial(count, int(k), each) for k in truths])
+        grid = np.linspace(losses.min() + more.min(), losses.max() + more.max(), _MOST_OUTCOMES + 1)
+        if losses.size * more.size <= _MOST_OUTCOMES:
+            losses, odds = (losses[:, None] + more).ravel(), (odds[:, None] * chances).ravel()
+        else:
+            total = np.zeros_like(grid)
+            for far, chance in zip(more, chances, strict=True):
+                total += _bundled(losses + far, odds * chance, grid)
+            losses, odds = grid, total
+    return losses, odds
 
 
-def _binomial(count: int, k: int, epsilon: float) -> float:
-    """Chance that k of ``count`` randomised responses of ε speak the truth."""
-    return math.comb(count, k) * math.exp(epsilon * k - count * math.log1p(math.exp(epsilon)))
+def _bundled(losses: Array, odds: Array, grid: Array) -> Array:
+    """Divide outcomes between the ends of their cells of a grid, keeping the mass that each world gives a cell."""
+    cell = np.clip(np.searchsorted(grid, losses, side="right") - 1, 0, grid.size - 2)
+    first = np.bincount(cell, odds, grid.size - 1)
+    second = np.bincount(cell, odds * np.exp(grid[cell] - losses), grid.size - 1)  # over e^(-lower end)
+    width = np.exp(grid[:-1] - grid[1:])
+    lower = np.clip((second - first * width) / (1 - width), 0.0, first)
+    return np.append(lower, 0.0) + np.insert(first - lower, 0, 0.0)
+
+
+def _log_binomial(count: int, k: int, epsilon: float) -> float:
+    """Logarithm of the chance that k of ``count`` randomised responses of ε speak the truth."""
+    ways = math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
+    return ways - (count - k) * epsilon - count * math.log1p(math.exp(-epsilon))
+
+
+def _gaussian_deltas(mu: float, epsilon: Array) -> Array:
+    """Return :func:`gaussian_delta` of many, by the scaled complementary error function."""
+    size = np.abs(epsilon)
+    if mu == 0:
+        positive = np.zeros_like(size)
+    else:
+        a, b = size / mu - mu / 2, size / mu + mu / 2
+        density = np.exp(-a * a / 2) / math.sqrt(2 * math.pi)
+        tail = np.where(a < 0, ndtr(-a), density * _RATIO * erfcx(np.maximum(a, 0) / math.sqrt(2)))
+        positive = np.maximum(0.0, tail - density * _RATIO * erfcx(b / math.sqrt(2)))
+    return np.where(epsilon < 0, 1 - np.exp(-size) * (1 - positive), positive)
 
 
 def _mills(x: float) -> float:
@@ -190,10 +232,10 @@ def _steps(releases: Iterable[ReleaseData], adjacency: str) -> list[tuple[float,
 def _with_choices(losses: Any, pure: Sequence[float], interval: float) -> Any:
     from dp_accounting.pld import common, privacy_loss_distribution
 
-    for epsilon in pure:
+    for epsilon, count in Counter(pure).items():
         parameters = common.DifferentialPrivacyParameters(epsilon, 0.0)
         step = privacy_loss_distribution.from_privacy_parameters(parameters, value_discretization_interval=interval)
-        losses = losses.compose(step)
+        losses = losses.compose(step.self_compose(count))
     return losses
 
 

@@ -183,7 +183,8 @@ def _claims_follow(data: Mapping[str, Any]) -> Iterable[Check]:
         within = epsilon <= budget["epsilon"] * (1 + _TOLERANCE)
         yield Check("budget", within, f"{epsilon:.6g} of the {budget['epsilon']:.6g} asked for")
     for adjacency, value in derived.items():
-        if releases and _CROSS_RANGE[0] <= value <= _CROSS_RANGE[1]:
+        # At δ = 0 ε is a plain sum, and a grid of losses has nothing to say.
+        if releases and budget["delta"] > 0 and _CROSS_RANGE[0] <= value <= _CROSS_RANGE[1]:
             numeric = numeric_epsilon(releases, adjacency, budget["delta"], near=value)
             yield _close(f"numeric_{SENSITIVITY[adjacency]}", value, numeric, _CROSS_TOLERANCE)
 
