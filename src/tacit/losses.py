@@ -9,6 +9,7 @@ alone has would give that user away.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit, softmax, xlogy
 
-from tacit.cells import DataError, rows_in_words
+from tacit.cells import DataError, numbers, rows_in_words
 
 Array = npt.NDArray[np.float64]
 
@@ -34,7 +35,7 @@ class Loss:
     """
 
     name: str = "squared"
-    classes: tuple[Any, ...] | None = None
+    classes: Sequence[Any] | None = None
 
     def __post_init__(self) -> None:
         if self.name not in LOSSES:
@@ -42,7 +43,7 @@ class Loss:
         if not self.classifies:
             object.__setattr__(self, "classes", None)
             return
-        labels = (0, 1) if self.classes is None else tuple(np.asarray(self.classes).tolist())
+        labels = (0, 1) if self.classes is None else _listed(self.classes)
         if len(labels) < 2 or len(set(labels)) != len(labels):
             raise ValueError(f"classes must be at least two different labels. Found {labels!r}.")
         if len(labels) > 2 and self.name == "hinge":
@@ -74,7 +75,9 @@ class Loss:
         given = np.asarray(y)
         codes = np.full(given.shape, -1.0)
         for position, label in enumerate(self.classes):
-            codes[given == label] = position
+            same = np.asarray(given == label)
+            # A missing cell is neither the same nor another.
+            codes[same if same.dtype == bool else np.array([each is True for each in same.tolist()])] = position
         unknown = int(np.count_nonzero(codes < 0))
         if unknown:
             raise DataError(
@@ -103,7 +106,7 @@ class Loss:
         """Return accuracy for classes; for numbers the share of (squared, Poisson) deviance that is explained."""
         if self.classes is not None:
             return float(np.mean(np.asarray(y) == prediction))
-        target = np.asarray(y, dtype=np.float64)
+        target = _as_numbers(y)
         level = np.full_like(target, target.mean())
         spread = self._deviance(target, level)
         return float(1.0 - self._deviance(target, prediction) / spread) if spread > 0 else 0.0
@@ -112,7 +115,7 @@ class Loss:
         """Return the mean loss of predictions: share of wrong classes, squared error, or Poisson deviance."""
         if self.classes is not None:
             return 1.0 - self.score(y, prediction)
-        return self._deviance(np.asarray(y, dtype=np.float64), prediction) / len(prediction)
+        return self._deviance(_as_numbers(y), prediction) / len(prediction)
 
     def _deviance(self, target: Array, prediction: Array) -> float:
         if self.name == "squared":
@@ -121,7 +124,7 @@ class Loss:
         return float(2.0 * np.sum(xlogy(target, target) - xlogy(target, rates) - target + rates))
 
     def _numbers(self, y: npt.ArrayLike) -> Array:
-        target = np.asarray(y, dtype=np.float64)
+        target = _as_numbers(y)
         if self.name == "poisson":
             negative = int(np.count_nonzero(target < 0))
             if negative:
@@ -130,3 +133,24 @@ class Loss:
                     "rows, or take loss='squared'."
                 )
         return target
+
+
+def _as_numbers(y: npt.ArrayLike) -> Array:
+    """Return targets as floats; what is no number is counted, never shown."""
+    values, strangers = numbers(np.asarray(y))
+    if strangers:
+        raise DataError(f"the target has {rows_in_words(strangers)} that are not numbers. Drop or fix these rows.")
+    return np.asarray(values, dtype=np.float64)
+
+
+def _listed(classes: Any) -> tuple[Any, ...]:
+    """Return declared labels in their order, as plain Python values."""
+    if isinstance(classes, str | bytes | set | frozenset | dict) or not hasattr(classes, "__iter__"):
+        raise ValueError(
+            "classes must be a list of labels: their order is that of predict_proba's columns. "
+            f"Found a {type(classes).__name__}."
+        )
+    labels = tuple(label.item() if isinstance(label, np.generic) else label for label in classes)
+    if not (all(isinstance(label, str) for label in labels) or all(isinstance(label, int | float) for label in labels)):
+        raise ValueError(f"classes must be all text or all numbers. Found {labels!r}.")
+    return labels

@@ -113,7 +113,7 @@ class PersonalModel:
         return Head(fitted[:-1], level, self.basis_, loss)
 
     def _loss(self) -> Loss:
-        return Loss(self.loss, None if self.classes is None else tuple(self.classes))
+        return Loss(self.loss, self.classes)
 
     def _heads(self, X: npt.NDArray[np.floating], y: npt.NDArray[np.floating], offsets: npt.NDArray[np.int64]) -> Array:
         """Fit heads for encoded targets, a row a user: k weights, then the intercept, each with a column a class."""
@@ -131,7 +131,7 @@ class PersonalModel:
         names = [str(name) for name in self.feature_names_in_]
         if columns is not None and set(names) <= {str(column) for column in columns}:
             X = X[names]  # type: ignore[call-overload,index]
-        rows = np.asarray(X, dtype=np.float64)
+        rows = _as_rows(X)
         if rows.ndim != 2 or rows.shape[1] != len(self.basis_):
             raise DataError(f"X must have {len(self.basis_)} columns, as at training. Found shape {rows.shape}.")
         return rows
@@ -152,3 +152,12 @@ class PersonalModel:
     def _check_fitted(self) -> None:
         if not hasattr(self, "basis_"):
             raise RuntimeError(f"this {type(self).__name__} is not fitted yet. Call fit first.")
+
+
+def _as_rows(X: npt.ArrayLike) -> Array:
+    """Return rows as floats; what cannot be is refused without showing it."""
+    try:
+        return np.asarray(X, dtype=np.float64)
+    except (TypeError, ValueError):
+        pass  # its message shows a cell
+    raise DataError("X must be rows of numbers. Found cells that are not.")

@@ -3,8 +3,9 @@
 The attacker knows every row but the canary's, both versions of the canary, every question that is asked (they are
 public) and every answer. Given the questions, the sums in the two worlds are known, so the best test of one answer R
 against another is its likelihood ratio, ⟨R − S_out, S_in − S_out⟩/σ² up to a constant, and of a whole run the sum of
-those: an adaptive attack over all releases. Two more statistics look for noise whose *size* depends on the data: the
-energy of R − S_out, and its largest entry.
+those: an adaptive attack over all releases. A choice among candidates is read the same way, by the ratio of the chosen
+one's probabilities (of the exponential mechanism, which are close to those of permute-and-flip). Two more statistics
+look for noise whose *size* depends on the data: the energy of R − S_out, and its largest entry.
 
 Before that, exact checks along a forced transcript: the same answers are given in both worlds, and then everything else
 must be the same too: the questions, the noise, the schedule, and every public array of the result.
@@ -17,12 +18,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import log_softmax
 from scipy.stats import chi2
 
 from tacit.audit.population import Worlds, canaries, worlds
@@ -30,8 +32,10 @@ from tacit.audit.tape import Entry, Tape, TapeRun
 from tacit.cohort import Cohort
 from tacit.estimators.base import PrivateModel
 from tacit.federation.local import LocalFederation
+from tacit.federation.scores import Scores
+from tacit.privacy.accounting import compose, mu_of
 from tacit.privacy.certificate import Certificate
-from tacit.privacy.guarantee import Adjacency, UncertifiedWarning, Unit
+from tacit.privacy.guarantee import Adjacency, GaussianEvent, SelectionEvent, Sensitivity, UncertifiedWarning, Unit
 
 Array = npt.NDArray[np.float64]
 
@@ -40,13 +44,37 @@ _FALSE_ALARM = 1e-9
 _FAILED = 1e300
 
 
+@dataclass(frozen=True)
+class Power:
+    """How far the canary moves what is released: μ = √Σ‖S_in − S_out‖²/σ² of sums, and the log-odds of each choice."""
+
+    mu: float = 0.0
+    pure: tuple[float, ...] = ()
+
+    @property
+    def size(self) -> float:
+        """One number to compare canaries by."""
+        return math.hypot(self.mu, *self.pure)
+
+    def share(self, claimed: float, delta: float) -> float:
+        """Return what part of the claim the canary makes use of: of μ, or of ε where there are choices."""
+        if math.isinf(claimed):
+            return 0.0
+        if not self.pure:
+            return self.mu / mu_of(claimed, delta)
+        unit = Sensitivity.of_clip(1.0)
+        sums = [GaussianEvent(sigma=1.0 / self.mu, sensitivity=unit)] if self.mu > 0 else []
+        choices = [SelectionEvent(scale=1.0 / epsilon) for epsilon in self.pure if epsilon > 0]
+        return compose([*sums, *choices], Adjacency.ZERO_OUT, delta) / claimed
+
+
 class Attacker:
     """Runs one estimator in two worlds and reads what it releases."""
 
     def __init__(self, estimator: PrivateModel, pair: Worlds) -> None:
-        self.estimator, self.worlds = estimator, pair
+        self.estimator, self.worlds = _numbered(estimator), pair
         # The attacker's own copy of the door adds up what it knows; nothing of it is released.
-        self._sums = [_sums(cohort) for cohort in (pair.inside, pair.outside)]
+        self._sums = [_sums(self.estimator.as_asked(cohort)) for cohort in (pair.inside, pair.outside)]
 
     def run(self, cohort: Cohort, answers: Sequence[Array] | None = None) -> tuple[PrivateModel, list[Entry]]:
         """Fit on a cohort; return the model and what was released."""
@@ -57,24 +85,32 @@ class Attacker:
             model.fit(cohort)
         return model, list(tape.entries)
 
-    def read(self, entries: Sequence[Entry]) -> tuple[Array, float]:
-        """Return the statistics of one run, and Σ‖S_in − S_out‖²/σ²: the squared power of the canary in it."""
+    def read(self, entries: Sequence[Entry]) -> tuple[Array, Power]:
+        """Return the statistics of one run, and the power of the canary in it."""
         ratio = energy = largest = power = 0.0
+        pure = []
         for entry in entries:
             event = entry.event
             if len(entry.queries) != 1 or not event.private:
                 continue
             inside, outside = self.known(entry)
+            if isinstance(event, SelectionEvent):
+                odds = log_odds(entry, inside) - log_odds(entry, outside)
+                ratio += float(odds[int(entry.value[0])])
+                pure.append(float(np.abs(odds).max()))
+                continue
             shift, rest = inside - outside, entry.value.ravel() - event.sampling_rate * outside
             ratio += float(rest @ shift - shift @ shift / 2) / event.sigma**2
             energy += float(rest @ rest) / event.sigma**2
             largest = max(largest, float(np.abs(rest).max()) / event.sigma)
             power += float(shift @ shift) / event.sigma**2
-        return np.array([ratio, energy, largest]), power
+        return np.array([ratio, energy, largest]), Power(math.sqrt(power), tuple(pure))
 
     def known(self, entry: Entry) -> tuple[Array, Array]:
-        """Return the sums in the two worlds, before noise."""
+        """Return the sums in the two worlds, before noise; of losses in whole steps."""
         bound, grid = entry.event.sensitivity.zero_out, entry.release.grid or 2.0**-40
+        if isinstance(entry.queries[0], Scores):
+            bound, grid = math.inf, 1.0
         inside, outside = (door._exact_sum(entry.queries[0], bound, grid) for door in self._sums)
         return inside.astype(np.float64) * grid, outside.astype(np.float64) * grid
 
@@ -92,6 +128,14 @@ class Attacker:
         return np.array(rows)
 
 
+def log_odds(entry: Entry, totals: Array) -> Array:
+    """Log-probabilities of every candidate, given everybody's losses in whole steps."""
+    query, event = entry.queries[0], entry.event
+    if not (isinstance(query, Scores) and isinstance(event, SelectionEvent)):
+        raise TypeError(f"a choice is made by Scores. Found {type(query).__name__} with {type(event).__name__}.")
+    return np.asarray(log_softmax(-totals / (event.scale * query.steps)))
+
+
 def prepared(estimator: PrivateModel, tape: Tape) -> PrivateModel:
     """Return a copy of the estimator that writes on a tape, and is quick."""
     parameters = estimator.get_params(deep=False)
@@ -104,26 +148,26 @@ def prepared(estimator: PrivateModel, tape: Tape) -> PrivateModel:
 
 def first_certificate(estimator: PrivateModel) -> Certificate:
     """Run once among ordinary users, to hear what is claimed: unit, adjacency, ε."""
-    canary = next(canaries(labels=getattr(estimator, "audit_labels", None)))
-    labels = getattr(estimator, "audit_labels", None)
+    labels = estimator.audit_labels
+    canary = next(canaries(labels=labels))
     pair = worlds(Unit.USER, Adjacency.ZERO_OUT, canary, labels=labels)
     return Attacker(estimator, pair).run(pair.inside)[0].certificate_
 
 
-def loudest(estimator: PrivateModel, unit: Unit, adjacency: Adjacency) -> tuple[Attacker, float]:
-    """Try all canaries in one run each; return an attacker with the most powerful, and its μ."""
-    labels = getattr(estimator, "audit_labels", None)
-    best: tuple[float, Attacker] | None = None
+def loudest(estimator: PrivateModel, unit: Unit, adjacency: Adjacency) -> tuple[Attacker, Power]:
+    """Try all canaries in one run each; return an attacker with the most powerful, and its power."""
+    labels = estimator.audit_labels
+    best: tuple[Attacker, Power] | None = None
     for canary in canaries(labels=labels):
         attacker = Attacker(estimator, worlds(unit, adjacency, canary, labels=labels))
         try:
             power = attacker.read(attacker.run(attacker.worlds.inside)[1])[1]
         except Exception:
-            power = 0.0
-        if best is None or power > best[0]:
-            best = (power, attacker)
+            power = Power()
+        if best is None or power.size > best[1].size:
+            best = (attacker, power)
     assert best is not None
-    return best[1], math.sqrt(best[0])
+    return best
 
 
 def exact_findings(attacker: Attacker, adjacency: Adjacency) -> Iterator[str]:
@@ -147,6 +191,10 @@ def exact_findings(attacker: Attacker, adjacency: Adjacency) -> Iterator[str]:
         if len(entry.queries) == 1 and np.isfinite(entry.value).all():
             inside, outside = attacker.known(entry)
             moved, allowed = float(np.linalg.norm(inside - outside)), entry.event.sensitivity.under(adjacency)
+            if isinstance(entry.queries[0], Scores):
+                moved, allowed = float(np.abs(inside - outside).max()), float(entry.queries[0].steps)
+                if adjacency is Adjacency.ZERO_OUT and (inside > outside).any() and (inside < outside).any():
+                    yield f"{name}: the canary raises some totals and lowers others"
             if moved > allowed:
                 yield f"{name}: the canary moves the sum by {moved / allowed:.4g} times its sensitivity"
     for name, array in model.public_arrays().items():
@@ -164,9 +212,12 @@ def noise_findings(attacker: Attacker, runs: int = 20) -> Iterator[str]:
         except Exception:
             return  # the exact checks say so
         for entry in entries:
-            if len(entry.queries) != 1 or entry.event.sampling_rate < 1 or not entry.event.private:
+            event = entry.event
+            if not isinstance(event, GaussianEvent):
+                continue  # a choice: an index, and no noise to look at
+            if len(entry.queries) != 1 or event.sampling_rate < 1 or not event.private:
                 continue
-            noise = (entry.value.ravel() - attacker.known(entry)[1]) / entry.event.sigma
+            noise = (entry.value.ravel() - attacker.known(entry)[1]) / event.sigma
             total, count = energy.get(entry.release.name, (0.0, 0))
             energy[entry.release.name] = (total + float(noise @ noise), count + noise.size)
             seen.setdefault(noise.size, []).append(noise)
@@ -219,6 +270,16 @@ def _sample(estimator: PrivateModel, pair: Worlds, inside: bool, runs: int) -> A
 
 def _sums(cohort: Cohort) -> LocalFederation:
     return LocalFederation(cohort, TapeRun(Tape(), "known", {}), threads=1)  # type: ignore[arg-type]
+
+
+def _numbered(estimator: PrivateModel) -> PrivateModel:
+    """Return the estimator with numbers for classes that are words: a cohort holds numbers."""
+    classes = getattr(estimator, "classes", None)
+    if classes is None or not isinstance(classes[0], str):
+        return estimator
+    parameters = {**estimator.get_params(deep=False), "classes": list(range(len(classes)))}
+    numbered: PrivateModel = type(estimator)(**parameters)
+    return numbered
 
 
 def _same(first: Any, second: Any) -> bool:

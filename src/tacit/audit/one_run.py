@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from tacit.audit.attack import Attacker
+from tacit.audit.attack import Attacker, log_odds
 from tacit.audit.bounds import Bound, from_one_run
 from tacit.audit.population import ROWS, Worlds
 from tacit.audit.sensitivity import added_by
 from tacit.cohort import Cohort
 from tacit.estimators.base import PrivateModel
+from tacit.privacy.guarantee import SelectionEvent
 
 _GUESSES = 0.1
 
@@ -52,17 +53,27 @@ def audit_one_run(
     rng = np.random.default_rng(random_state)
     X = 1e3 * rng.normal(size=(canaries, ROWS, n_features))
     y = 1e3 * np.einsum("cmd,cd->cm", X, rng.normal(size=(canaries, n_features)))
+    labels = estimator.audit_labels
+    if labels is not None:
+        y = np.where(y > 0, labels[1], labels[0])
     there = rng.random(canaries) < 0.5
     rows = np.where(there[:, None, None], X, np.nan).reshape(-1, n_features)
     names = tuple(f"x{j}" for j in range(n_features))
     cohort = Cohort(rows, y.ravel(), np.arange(canaries + 1) * ROWS, np.arange(canaries), names, "y")
-    model, entries = Attacker(estimator, Worlds(cohort, cohort)).run(cohort)
+    attacker = Attacker(estimator, Worlds(cohort, cohort))
+    model, entries = attacker.run(cohort)
     scores = np.zeros(canaries)
+    y = np.asarray(attacker.estimator.as_asked(cohort).y, dtype=np.float64).reshape(y.shape)
     for entry in entries:
         query, event = entry.queries[0], entry.event
         mine = [added_by(query, (X[i], y[i]), event.sensitivity.zero_out) for i in range(canaries)]
         added = np.array([np.zeros(query.coordinates) if one is None else one for one in mine])
         # Nobody's coin is known, so half of everybody is expected.
+        if isinstance(event, SelectionEvent):
+            before = log_odds(entry, added.sum(axis=0) / 2)
+            with_one = np.array([log_odds(entry, added.sum(axis=0) / 2 + one) for one in added])
+            scores += (with_one - before)[:, int(entry.value[0])]
+            continue
         rest = entry.value.ravel() - added.sum(axis=0) / 2
         scores += added @ rest / event.sigma**2
     guesses = max(2, int(_GUESSES * canaries)) // 2

@@ -16,7 +16,7 @@ from tacit.audit.bounds import Bound, from_runs
 from tacit.audit.side_channels import side_channels
 from tacit.estimators.base import PrivateModel
 from tacit.privacy.accounting import mu_of
-from tacit.privacy.guarantee import Adjacency, Unit
+from tacit.privacy.guarantee import Adjacency, GaussianEvent, Unit
 
 QUICK, FULL = 300, 10_000
 
@@ -116,8 +116,10 @@ def audit(
     seen, unseen = inside[:, :-1], outside[:, :-1]
     # Two bounds are read off the same runs, so each may be wrong half as often.
     each = 1 - (1 - confidence) / 2
-    whole = all(release.event.sampling_rate == 1.0 for release in certificate.releases)
-    covered = mu_of(claimed, budget.delta) if math.isfinite(claimed) else math.inf
+    whole = all(
+        isinstance(release.event, GaussianEvent) and release.event.sampling_rate == 1.0
+        for release in certificate.releases
+    )
     return Audit(
         estimator=type(estimator).__name__,
         claimed=claimed,
@@ -129,7 +131,7 @@ def audit(
         if whole
         else None,
         findings=tuple(findings),
-        canary=power / covered,
+        canary=power.share(claimed, budget.delta),
         accuracy=guessing(seen, unseen),
         clock=from_runs(inside[:, -1], outside[:, -1], budget.delta, confidence=confidence),
         accuracy_allowed=guessing_allowed(claimed, budget.delta, gaussian=whole),

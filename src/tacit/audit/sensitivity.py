@@ -15,6 +15,7 @@ import numpy as np
 
 from tacit.audit.users import Array, User, adversarial_units
 from tacit.federation.base import Query, Rows
+from tacit.federation.scores import Scores
 from tacit.privacy.clipping import GUARD
 from tacit.privacy.guarantee import Adjacency, Sensitivity
 
@@ -69,6 +70,8 @@ def check_sensitivity(
     >>> report.ok, round(report.zero_out, 3)
     (True, 1.0)
     """
+    if isinstance(query, Scores):
+        raise ValueError("losses are bounded one by one and not clipped: audit the estimator that chooses by them.")
     claimed = Sensitivity.of_clip(clip, acute=query.acute, unit=query.unit)
     found: list[str] = []
     added: dict[str, Array] = {}

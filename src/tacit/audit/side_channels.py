@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
+import numpy as np
+
 from tacit.audit.attack import Attacker
 from tacit.audit.population import FEATURES, worlds
 from tacit.audit.users import adversarial_users
@@ -37,12 +39,12 @@ _HOSTILE = (
 
 def side_channels(estimator: PrivateModel, unit: Unit) -> Iterator[str]:
     """Run once with each of a few hostile users; yield what came out beside the releases."""
-    labels = getattr(estimator, "audit_labels", None)
+    labels = estimator.audit_labels
     users = dict(adversarial_users(FEATURES))
     for name in (name for name in _HOSTILE if name in users):
         X, y = users[name]
         if labels is not None:
-            y = y * 0 + labels[0]
+            y = np.where(y > 0, labels[1], labels[0])  # a cohort refuses others before anything is learned
         pair = worlds(unit, Adjacency.ZERO_OUT, ((X, y), (X, y)), labels=labels)
         attacker = Attacker(estimator, pair)
         with _terminal() as said, warnings.catch_warnings(record=True) as caught:

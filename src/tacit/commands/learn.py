@@ -45,7 +45,7 @@ def fit(
     from tacit.cohort import Cohort
     from tacit.estimators import PrivateAltMin, PrivateFedRep
     from tacit.model_folder import save
-    from tacit.privacy.guarantee import Adjacency, Budget
+    from tacit.privacy.guarantee import Adjacency, Budget, check_target
     from tacit.privacy.ledger import Ledger
 
     if out.exists():
@@ -56,6 +56,9 @@ def fit(
         raise ValueError("--intercept is for --method fedrep only.")
     if method == "altmin" and loss != "squared":
         raise ValueError("--loss is for --method fedrep only.")
+    if classes is not None and loss not in ("logistic", "hinge"):
+        raise ValueError(f"--classes is for --loss logistic and hinge. Found --loss {loss}.")
+    check_target(epsilon, delta)  # a ledger would keep a wrong one as its ceiling
     labels = None if classes is None else [float(label) for label in classes.split(",")]
     if labels is not None and all(label.is_integer() for label in labels):
         labels = [int(label) for label in labels]

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator
 
+from tacit.cohort import Cohort
 from tacit.privacy.certificate import Certificate
 from tacit.privacy.guarantee import Adjacency, Budget, Event, UncertifiedWarning, Unit
 from tacit.privacy.ledger import Ledger, Run
@@ -69,6 +69,15 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
 
     def take_private_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Set what :meth:`private_arrays` gave; ``users_`` are there already."""
+
+    @property
+    def audit_labels(self) -> tuple[float, float] | None:
+        """Two targets that an auditor's users may have, where not any number will do."""
+        return None
+
+    def as_asked(self, cohort: Cohort) -> Cohort:
+        """Return the cohort as queries see it: labels as numbers."""
+        return cohort
 
     def _budget(self, unit: Unit = Unit.USER) -> Budget:
         return Budget(epsilon=self.epsilon, delta=self.delta, adjacency=Adjacency(self.adjacency), unit=unit)
@@ -136,4 +145,4 @@ def plain_parameter(value: Any) -> Any:
         return "inf"
     if isinstance(value, tuple | list | range):
         return [plain_parameter(item) for item in value]
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    return value.tolist() if hasattr(value, "tolist") else value  # NumPy's, pandas' and Arrow's

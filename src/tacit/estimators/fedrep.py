@@ -154,4 +154,5 @@ class PrivateFedRep(SharedBasisModel):
             raise ValueError("paper mode has no intercept. Set fit_intercept=False.")
         if self.mode == "paper" and self.loss != "squared":
             raise ValueError(f"paper mode is for loss='squared'. Found {self.loss!r}.")
-        self._loss()
+        if self.classes is not None and not self._loss().classifies:
+            raise ValueError(f"classes are for loss='logistic' and loss='hinge'. Found loss={self.loss!r}.")

@@ -153,6 +153,11 @@ class MarginClassifier(SharedBasisModel):
 
     def _check_parameters(self, cohort: Cohort) -> None:
         super()._check_parameters(cohort)
+        if not isinstance(self.random_state, int | np.integer):
+            raise ValueError(
+                "random_state must be a whole number: candidates are public, and a resumed run makes them again. "
+                f"Found {self.random_state!r}."
+            )
         if self.heads not in ("all", "second half"):
             raise ValueError(f"heads must be 'all' or 'second half'. Found {self.heads!r}.")
         if self.loss not in ("hinge", "logistic"):

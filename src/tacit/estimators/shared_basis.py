@@ -68,8 +68,8 @@ class SharedBasisModel(PersonalModel, PrivateModel):
         if cohort.y is None:
             raise ValueError("the cohort has no target. Build it with a target column.")
         self._check_parameters(cohort)
-        if cohort is X and self.loss != "squared":
-            cohort = replace(cohort, y=self._loss().encode(cohort.y).astype(cohort.dtype))
+        if cohort is X:
+            cohort = self.as_asked(cohort)
         budget = self._budget()
         run = self._open(budget, self._planned(budget), {"n_users": cohort.n_users, "n_features": cohort.n_features})
         with abandoned_on_failure(run):
@@ -84,6 +84,20 @@ class SharedBasisModel(PersonalModel, PrivateModel):
         self.target_name_ = cohort.target_name
         self._certify(run, budget, units=cohort.n_users, trust=TRUST, notes=(FREE_HEADS,), nominal=self.epsilon)
         return self
+
+    @property
+    def audit_labels(self) -> tuple[float, float] | None:
+        """Two classes, or two counts, that an auditor's users may have; words by their positions."""
+        classes = self._loss().classes
+        if classes is None or isinstance(classes[0], str):
+            return None if self.loss == "squared" else (0.0, 1.0)
+        return float(classes[0]), float(classes[1])
+
+    def as_asked(self, cohort: Cohort) -> Cohort:
+        """Return the cohort with targets as the loss encodes them; raises where a label is not declared."""
+        if self.loss == "squared" or cohort.y is None:
+            return cohort
+        return replace(cohort, y=self._loss().encode(cohort.y).astype(cohort.dtype))
 
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the basis."""

@@ -289,7 +289,9 @@ class Federation(ABC):
             return np.array([noise_source.choose(totals, scale, mode, generator)], dtype=np.float64)
 
         self.ledger_run.asked([query])
-        value = self.ledger_run.release(name, event, draw, noise=mode, grid=1.0 / query.steps, coordinates=1)
+        value = self.ledger_run.release(
+            name, event, draw, noise=mode, grid=1.0 / query.steps, coordinates=query.coordinates
+        )
         if self._on_release is not None:
             self._on_release(name)
         return int(value[0])

@@ -74,7 +74,7 @@ class LocalFederation(Federation):
         self, query: Query, bound: float, grid: float, chosen: Chosen | None = None
     ) -> npt.NDArray[np.int64]:
         def several(X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-            sums = _attempt(lambda: query.block_sums(X, y, offsets, bound, BLOCK))
+            sums = _attempt(lambda: query.block_sums(X, y, offsets, bound, BLOCK), query.coordinates)
             if sums is None:
                 sums = _without_the_cause(query, X, y, offsets, bound)
             return np.asarray(to_grid(sums, grid).sum(axis=0), dtype=np.int64)
@@ -88,7 +88,11 @@ class LocalFederation(Federation):
         return total
 
     def projected(self, directions: Array) -> LocalFederation:
-        """Return the same users behind the same doors, with rows directions·x; each depends on that row alone."""
+        """Return the same users behind the same doors, with rows directions·x; each depends on that row alone.
+
+        The projected rows are held in memory, also where the rows themselves are mapped from a file. Releases are
+        counted together, so that no seed draws the same noise through both.
+        """
 
         def work(X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Rows:
             return project_each(X, directions)
@@ -188,17 +192,20 @@ def _without_the_cause(query: Query, X: Rows, y: Rows, offsets: npt.NDArray[np.i
     size = BLOCK if query.unit is Unit.USER else len(bounds)
     sums = np.zeros((-(-(len(bounds) - 1) // size), query.coordinates))
     for i, (first, last) in enumerate(itertools.pairwise(bounds)):
-        alone = _attempt(partial(query.block_sum, X[first:last], y[first:last], np.array([0, last - first]), bound))
-        # Its shape too may depend on those rows.
-        if alone is not None and alone.shape == (query.coordinates,):
+        one = partial(query.block_sum, X[first:last], y[first:last], np.array([0, last - first]), bound)
+        alone = _attempt(one, query.coordinates)
+        if alone is not None:
             sums[i // size] += alone
     return sums
 
 
-def _attempt(work: Callable[[], Array]) -> Array | None:
-    """Return finite sums, or None where private numbers make the work fail: nothing may be raised on them."""
+def _attempt(work: Callable[[], Array], coordinates: int) -> Array | None:
+    """Return finite sums, or None where private numbers make the work fail: nothing may be raised on them.
+
+    What comes back, and its shape, may depend on those numbers too.
+    """
     try:
-        sums = work()
+        sums = np.asarray(work(), dtype=np.float64)
+        return sums if sums.shape[-1:] == (coordinates,) and np.isfinite(sums).all() else None
     except Exception:
         return None
-    return sums if np.isfinite(sums).all() else None

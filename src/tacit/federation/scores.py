@@ -42,7 +42,11 @@ class Scores(Query):
         return steps
 
     def block_losses(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
-        """Return several users' losses, a row a user; override where one pass for all is quicker."""
+        """Return several users' losses, a row a user; override where one pass for all is quicker.
+
+        A user's losses must not depend on who else is there, to the last bit: no matrix product across users before
+        losses are rounded to steps (a last bit that moves with a neighbour's row count can move a step).
+        """
         return np.array([self._losses(X[a:b], y[a:b]) for a, b in itertools.pairwise(offsets)])
 
     def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
@@ -56,6 +60,8 @@ class Scores(Query):
 
     def whole(self, losses: Array) -> Array:
         """Bring rows of losses into [0, 1] and to whole steps, whatever they are."""
+        # In single precision 720720 steps of many users would not add up exactly.
+        losses = np.asarray(losses, dtype=np.float64)
         usable = np.isfinite(losses).all(axis=1, keepdims=True)
         within = np.clip(np.where(usable, losses, 0.0), 0.0, 1.0)
         return np.asarray(np.rint(within * self.steps))

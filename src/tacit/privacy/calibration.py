@@ -53,7 +53,7 @@ class Plan:
     ) -> None:
         if choices and sampling_rate < 1.0:
             raise ValueError("a plan with choices must have sampling_rate 1: everybody is asked.")
-        if phases and budget.delta == 0:
+        if phases and budget.private and budget.delta == 0:
             raise ValueError("delta must be positive where sums are released: Gaussian noise has no pure epsilon.")
         if budget.private and added(choices) > budget.epsilon * (1 + _ROUNDING):
             raise ValueError(f"choices must cost at most epsilon = {budget.epsilon:.6g}. Found {added(choices):.6g}.")

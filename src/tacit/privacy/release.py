@@ -27,7 +27,10 @@ STATES = ("debited", "published")
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """One noisy sum or choice, public. ``grid`` is the spacing of its values; 0 where there is no grid."""
+    """One noisy sum or choice, public. ``grid`` is the spacing of its values; 0 where there is no grid.
+
+    ``coordinates`` is the length of what was added up: numbers of a sum, candidates of a choice.
+    """
 
     run: str
     index: int

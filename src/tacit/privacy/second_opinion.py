@@ -170,7 +170,8 @@ def _bundled(losses: Array, odds: Array, grid: Array) -> Array:
     second = np.bincount(cell, odds * np.exp(grid[cell] - losses), grid.size - 1)  # over e^(-lower end)
     width = np.exp(grid[:-1] - grid[1:])
     lower = np.clip((second - first * width) / (1 - width), 0.0, first)
-    return np.append(lower, 0.0) + np.insert(first - lower, 0, 0.0)
+    divided: Array = np.append(lower, 0.0) + np.insert(first - lower, 0, 0.0)
+    return divided
 
 
 def _log_binomial(count: int, k: int, epsilon: float) -> float:
