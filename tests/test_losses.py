@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import time
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,8 @@ from sklearn.base import clone
 from typer.testing import CliRunner
 
 import tacit
+from tacit.algorithms.subspace import ClassVote, DirectionVote, top_directions
+from tacit.algorithms.whitening import Whitening
 from tacit.cells import DataError
 from tacit.cli import app
 from tacit.loss_heads import INTERCEPT_PENALTY, fit_loss_heads
@@ -118,6 +122,9 @@ def test_one_users_head_does_not_depend_on_others() -> None:
         (lambda: Loss("logistic", (1,)), "at least two"),
         (lambda: Loss("logistic", (1, 1)), "at least two different"),
         (lambda: Loss("hinge", (0, 1, 2)), "has two classes"),
+        (lambda: Loss("logistic", {0, 1}), "must be a list of labels.*Found a set"),
+        (lambda: Loss("logistic", "ab"), "must be a list of labels"),
+        (lambda: Loss("logistic", (1, "a")), "all text or all numbers"),
     ],
 )
 def test_a_loss_that_means_nothing_is_refused(make, message: str) -> None:  # type: ignore[no-untyped-def]
@@ -138,6 +145,111 @@ def test_labels_outside_the_declared_set_are_counted_and_never_shown() -> None:
         tacit.PrivateFedRep(rank=1, epsilon=1.0, loss="poisson").fit(X, y - 1, users)
     with pytest.raises(ValueError, match="paper mode is for loss='squared'"):
         tacit.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic", mode="paper").fit(X, y, users)
+
+
+SECRET = "nobody-may-see-this"
+
+
+@pytest.mark.parametrize("loss", ["squared", "poisson"])
+def test_a_cell_that_is_no_number_is_counted_and_never_shown(loss: str) -> None:
+    X, y, users, _ = labelled(30, 4, 1, 8)
+    model = tacit.PrivateFedRep(rank=1, epsilon=1.0, loss=loss)
+    words = np.array(y, dtype=object)
+    words[:2] = SECRET
+    holes = X.astype(object)
+    holes[1, 1] = SECRET
+    fitted = tacit.PrivateFedRep(rank=1, epsilon=1.0, loss=loss).fit(X, y, users)
+    for give in (
+        lambda: model.fit(X, words, users),
+        lambda: fitted.personalize(X[:8], words[:8]),
+        lambda: fitted.score(X, words, users),
+        lambda: fitted.personalize(holes[:8], y[:8]),
+        lambda: fitted.predict(holes, users),
+    ):
+        with pytest.raises(DataError, match="not") as caught:
+            give()
+        told = "".join(traceback.format_exception(caught.value))
+        assert SECRET not in told
+        assert caught.value.__context__ is None or SECRET not in str(caught.value.__context__)
+
+
+def test_labels_that_are_missing_are_counted() -> None:
+    X, y, users, _ = labelled(30, 4, 1, 8)
+    labels = pd.Series(y.astype(int)).astype("Int64")
+    labels[:2] = pd.NA
+    with pytest.raises(DataError, match="2 rows with a label outside"):
+        tacit.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic").fit(X, labels, users)
+
+
+@pytest.mark.parametrize("make", [pd.Index, pd.Series, np.array, list])
+def test_classes_may_come_in_any_list(make, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    X, y, users, _ = labelled(60, 4, 1, 8)
+    model = tacit.PrivateFedRep(rank=1, epsilon=4.0, loss="logistic", classes=make([1, 0])).fit(X, y, users)
+    assert model.classes_.tolist() == [1, 0]
+    again = tacit.load(tacit.save(model, tmp_path / "model"))
+    np.testing.assert_array_equal(again.predict(X, users), model.predict(X, users))
+
+
+def test_classes_without_a_loss_for_them_are_refused(tmp_path: Path) -> None:
+    X, y, users, _ = labelled(30, 4, 1, 8)
+    with pytest.raises(ValueError, match="classes are for loss"):
+        tacit.PrivateFedRep(rank=1, epsilon=1.0, classes=(0, 1)).fit(X, y, users)
+    words = ["fit", "rows.csv", "--user", "u", "--target", "t", "--rank", "1", "--epsilon", "1", "--classes", "0,1"]
+    for method in ("fedrep", "altmin"):
+        done = CliRunner().invoke(app, [*words, "--method", method, "--out", str(tmp_path / "model")])
+        assert "--classes is for --loss logistic and hinge" in str(done.exception)
+
+
+def test_a_command_with_a_wrong_delta_leaves_no_ledger_behind(tmp_path: Path) -> None:
+    X, y, users, _ = labelled(40, 3, 1, 10)
+    table = tmp_path / "rows.csv"
+    pd.DataFrame(X, columns=["a", "b", "c"]).assign(u=users, t=y).to_csv(table, index=False)
+    commands = {
+        "fit": ["--user", "u", "--target", "t", "--rank", "1", "--epsilon", "4", "--no-compare"],
+        "svd": ["--user", "u", "--rank", "1", "--epsilon", "4", "--unit", "user"],
+    }
+    for name, words in commands.items():
+        out = tmp_path / name
+        wrong = CliRunner().invoke(app, [name, str(table), *words, "--out", str(out), "--delta", "0"])
+        assert "delta must lie strictly between 0 and 1" in str(wrong.exception)
+        assert not out.with_name(f"{name}.ledger").exists()
+        right = CliRunner().invoke(app, [name, str(table), *words, "--out", str(out)])
+        assert right.exit_code == 0, right.output
+
+
+def test_leaving_rows_out_costs_less_than_fitting_them() -> None:
+    """The Hessian is factored once, and every row takes a substitution."""
+    from tacit.loss_heads import _left_out
+
+    rng = np.random.default_rng(3)
+    P, penalties, V, scores = rng.normal(size=(300, 150)), np.full(150, 2.0), np.zeros((150, 1)), np.zeros((300, 1))
+    y = (P[:, 0] > 0).astype(float)
+    times = []
+    for _ in range(3):  # the first compiles
+        began = time.process_time()
+        fit_newton(P, y, 1, penalties, V, scores)
+        between = time.process_time()
+        _left_out(P, y, scores, 1, penalties, V)
+        times.append((between - began, time.process_time() - between))
+    fitting, leaving = np.min(times[1:], axis=0)
+    assert leaving < fitting
+
+
+def test_users_vote_only_for_directions_that_their_labels_have() -> None:
+    """Of ten classes a user with seven rows lacks most: their directions would be that of the mean row."""
+    n, m, d, loss = 4000, 7, 40, Loss("logistic", tuple(range(10)))
+    X, y, _, basis = labelled(n, d, 3, m, classes=10)
+    for centered in (False, True):
+        votes = ClassVote(Whitening.identity(d), centered, loss=loss).block_sum(X, y, np.arange(0, n * m + 1, m), 1.0)
+        assert tacit.subspace_distance(top_directions(votes, 1e-9, d, 3)[0], basis) < 0.25
+    # Around their mean, equal targets leave rounding alone; it has no vote either.
+    same, one = np.full(m, 0.1), np.array([0, m])
+    for vote in (
+        DirectionVote(Whitening.identity(d), centered=True),
+        ClassVote(Whitening.identity(d), centered=True, loss=Loss("poisson")),
+    ):
+        assert not vote.block_sum(X[:m], same, one, 1.0).any()
+        assert not vote.contribution(X[:m], same).any()
 
 
 def test_labels_may_be_words_and_come_back_as_such() -> None:

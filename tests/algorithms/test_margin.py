@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
 
 import tacit
-from adversary import adversarial_users
-from tacit.algorithms import margin
+from tacit.algorithms import margin, margin_losses
 from tacit.algorithms.margin_losses import MarginLosses, head_dictionary
+from tacit.audit.users import adversarial_users
 from tacit.cells import DataError
 from tacit.linalg import orthonormal
 from tacit.privacy.guarantee import Budget
@@ -50,7 +51,7 @@ def coded(y: np.ndarray) -> np.ndarray:
 def test_losses_of_any_user_lie_between_zero_and_one_and_both_are_reached(name: str) -> None:
     query = QUERIES[name]
     low, high = 1.0, 0.0
-    for label, (X, y) in adversarial_users(D, np.random.default_rng(0)):
+    for label, (X, y) in adversarial_users(D):
         with np.errstate(all="ignore"):
             found = query.block_sum(X, coded(y), np.array([0, len(X)]), math.inf)
         assert ((found >= 0) & (found <= query.steps) & (found == np.rint(found))).all(), label
@@ -70,6 +71,31 @@ def test_the_fused_losses_equal_the_plain_ones(name: str) -> None:
     plain = np.array([query.losses(X[a:b], y[a:b]) for a, b in itertools.pairwise(offsets)])
     np.testing.assert_array_equal(query.block_losses(X, y, offsets), plain)
     assert (plain[0] == 0).all()  # nobody there
+
+
+def test_many_candidates_are_scored_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(7)
+    X, y, offsets = rng.normal(size=(40, D)), rng.integers(0, 2, size=40).astype(float), np.array([0, 3, 12, 40])
+    whole = QUERIES["all rows"].block_losses(X, y, offsets)
+    monkeypatch.setattr(margin_losses, "_TOGETHER", 2)
+    query = MarginLosses(CANDIDATES, head_dictionary(K), 0.05)
+    assert [part.shape[2] for part in query._beside] == [2, 2, 1]
+    np.testing.assert_array_equal(query.block_losses(X, y, offsets), whole)
+
+
+def test_a_large_cover_takes_little_memory_and_a_larger_one_is_refused() -> None:
+    cover = margin.frobenius_cover(2, 2, 0.35)
+    assert 10_000 < len(cover) < 200_000
+    X, y = np.random.default_rng(8).normal(size=(600, 2)), np.ones(600)
+    query = MarginLosses(cover, head_dictionary(2), 0.05)
+    query.block_sum(X[:2], y[:2], np.array([0, 2]), math.inf)
+    tracemalloc.start()
+    query.block_sum(X, y, np.arange(0, 601, 2), math.inf)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20 * 2**20  # all users' losses together would be eight times as much
+    with pytest.raises(ValueError, match="too many to list"):
+        margin.frobenius_cover(2, 2, 0.15)
 
 
 def test_one_users_losses_do_not_depend_on_others() -> None:
@@ -181,6 +207,7 @@ def test_a_classifier_with_a_pure_certificate_survives_its_folder(tmp_path) -> N
         ({"mode": "gradient"}, ValueError, "need delta > 0"),
         ({"mode": "cover", "radius": 0.01}, ValueError, "too many to list"),
         ({"mode": "magic"}, ValueError, "mode must be one of"),
+        ({"random_state": None}, ValueError, "random_state must be a whole number"),
     ],
 )
 def test_what_cannot_be_is_said(change: dict[str, object], error: type[Exception], message: str) -> None:

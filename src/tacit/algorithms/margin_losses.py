@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from numba import njit
 
 from tacit.federation.base import Array, Rows
 from tacit.federation.scores import STEPS, Scores
+
+_TOGETHER = 4096  # candidates that are scored in one pass over a user's rows
 
 _kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 
@@ -59,11 +62,19 @@ class MarginLosses(Scores):
 
     def block_losses(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
         """Return everybody's losses in one pass: a user's rows stay in cache while the candidates go by."""
-        out = np.zeros((len(offsets) - 1, self.coordinates))
-        beside = np.ascontiguousarray(self.candidates.transpose(2, 1, 0), dtype=np.float32)
-        heads, margin = self.dictionary.astype(np.float32), np.float32(self.margin)
-        _margin_losses(X, y, offsets, beside, heads, margin, self.half, self.centered, out)
-        return out
+        heads, margin, parts = self.dictionary.astype(np.float32), np.float32(self.margin), []
+        for beside in self._beside:
+            out = np.zeros((len(offsets) - 1, beside.shape[2]))
+            _margin_losses(X, y, offsets, beside, heads, margin, self.half, self.centered, out)
+            parts.append(out)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+    @cached_property
+    def _beside(self) -> list[npt.NDArray[np.float32]]:
+        """Candidates side by side, so many at a time that counts for all heads are small; made once a query."""
+        turned = self.candidates.transpose(2, 1, 0)
+        starts = range(0, self.coordinates, _TOGETHER)
+        return [np.ascontiguousarray(turned[:, :, a : a + _TOGETHER], dtype=np.float32) for a in starts]
 
 
 def head_dictionary(rank: int, random_state: int = 0) -> Array:

@@ -35,11 +35,19 @@ _TWO_CLASSES = Loss("logistic")
 
 @dataclass(frozen=True)
 class DirectionVote(Query):
-    """Projector on the direction of the user's own ridge regression, in whitened coordinates."""
+    """Projector on the direction of the user's own ridge regression, in whitened coordinates.
+
+    Around their mean, targets that are all the same have no direction but that of rounding: no vote.
+    """
 
     whitening: Whitening
     centered: bool = False
     acute: ClassVar[bool] = True
+
+    @property
+    def varied(self) -> bool:
+        """Whether targets that are all the same give no vote even around zero."""
+        return False
 
     @property
     def coordinates(self) -> int:
@@ -50,6 +58,8 @@ class DirectionVote(Query):
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return aaᵀ, packed."""
         rows, targets = self.whitening.transform(X), y.astype(np.float64)
+        if (self.centered or self.varied) and targets.max() == targets.min():
+            return np.zeros(self.coordinates)
         if self.centered:
             rows, targets = rows - rows.mean(axis=0), targets - targets.mean()
         penalty = _RIDGE * np.square(rows).sum() / len(rows)
@@ -75,6 +85,7 @@ class DirectionVote(Query):
                 targets,
                 starts,
                 self.centered,
+                self.varied,
                 length,
                 directions[done : done + users],
             )
@@ -87,10 +98,17 @@ class ClassVote(DirectionVote):
     """The same vote where targets are classes or counts, as ``loss.encode`` gives them.
 
     Two classes count as ±1, counts by their logarithm. Of more classes each has a direction (that class against the
-    rest) and the vote is the mean of their projectors: norm at most one, and positive semi-definite again.
+    rest) and the vote is the mean of their projectors: norm at most one, and positive semi-definite again. A class that
+    a user has never (or always) has none there: what would be left is the direction of the user's mean row.
     """
 
     loss: Loss = _TWO_CLASSES
+
+    @property
+    def varied(self) -> bool:
+        """Whether there are more than two classes."""
+        # Rows that all have one of two labels do lean towards the user's weights, or away from them.
+        return self.loss.columns > 1
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return the mean of aaᵀ over classes, packed."""
@@ -143,12 +161,18 @@ def top_directions(votes: Array, sigma: float, size: int, rank: int) -> tuple[Ar
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
-def _directions(X, y, offsets, centered, length, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _directions(X, y, offsets, centered, varied, length, out):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Direction of each user's ridge regression, scaled to ``length``; zero where there is none."""
     d = X.shape[1]
     for i in range(offsets.size - 1):
         first, last = offsets[i], offsets[i + 1]
         m = last - first
+        if centered or varied:
+            lowest, highest = math.inf, -math.inf
+            for j in range(first, last):
+                lowest, highest = min(lowest, y[j]), max(highest, y[j])
+            if lowest == highest:
+                continue
         mean = 0.0
         if centered:
             center_rows(X, first, last, X)

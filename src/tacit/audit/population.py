@@ -46,6 +46,8 @@ def canaries(n_features: int = FEATURES, *, labels: tuple[float, float] | None =
                             continue
                         mine = (size * shape, np.where(y > 0, labels[1], labels[0]))
                         yield mine, (mine[0], np.where(y > 0, labels[0], labels[1]))
+                        # Losses that let everybody turn their head around do not see labels that are turned.
+                        yield mine, (np.roll(mine[0], 1, axis=1), mine[1])
                         continue
                     yield mine, (mine[0], -y)
                     yield mine, (np.roll(mine[0], 1, axis=1), y)
