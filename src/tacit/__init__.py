@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tacit.baselines import SingleModel as SingleModel
     from tacit.cells import DataError as DataError
     from tacit.cohort import Cohort as Cohort
+    from tacit.estimators import LowRankSparse as LowRankSparse
     from tacit.estimators import PrivateAltMin as PrivateAltMin
     from tacit.estimators import PrivateFedRep as PrivateFedRep
     from tacit.estimators.fedpower import FedPower as FedPower
@@ -43,6 +44,7 @@ _HOMES = {
     "FedRep": "tacit.baselines",
     "Ledger": "tacit.privacy.ledger",
     "LocalModels": "tacit.baselines",
+    "LowRankSparse": "tacit.estimators",
     "PrivateAltMin": "tacit.estimators",
     "PrivateFedRep": "tacit.estimators",
     "SingleModel": "tacit.baselines",

@@ -182,7 +182,9 @@ def save_head(head: Head, path: str | os.PathLike[str]) -> None:
     target = Path(path)
     if target.exists():
         raise ModelError(f"{target} exists already. Choose another file, or remove it.")
-    content = {"weights": head.weights.tolist(), "intercept": head.intercept}
+    content: dict[str, Any] = {"weights": head.weights.tolist(), "intercept": head.intercept}
+    if head.values.size:
+        content |= {"indices": head.indices.tolist(), "values": head.values.tolist()}
     write_private(target, (json.dumps(content) + "\n").encode())
 
 
@@ -191,11 +193,16 @@ def load_head(path: str | os.PathLike[str], model: SharedBasisModel) -> Head:
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         weights, intercept = np.array(content["weights"], dtype=np.float64), float(content["intercept"])
-    except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError):
+        indices = np.array(content.get("indices", []), dtype=np.int64)
+        values = np.array(content.get("values", []), dtype=np.float64)
+    except (KeyError, TypeError, AttributeError, OverflowError, UnicodeDecodeError, json.JSONDecodeError):
         raise ModelError(f"{path} is not a head written by 'tacit personalize'.") from None
     if weights.shape != (model.basis_.shape[1],):
         raise ModelError(
             f"{path} has {weights.size} weights; this model's basis has {model.basis_.shape[1]} columns. "
             "Was the head fitted for another model?"
         )
-    return Head(weights, intercept, model.basis_)
+    features = len(model.basis_)
+    if indices.shape != values.shape or indices.ndim != 1 or not ((indices >= 0) & (indices < features)).all():
+        raise ModelError(f"{path} has coordinates that this model's {features} features do not have.")
+    return Head(weights, intercept, model.basis_, indices, values)

@@ -6,7 +6,7 @@ separate attributes, on disk in separate places.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,17 +23,20 @@ Array = npt.NDArray[np.float64]
 class Head:
     """One user's personal model on a public basis. Private to that user.
 
-    ``weights`` are on the basis; ``intercept`` is the user's own level.
+    ``weights`` are on the basis; ``intercept`` is the user's own level; ``indices`` and ``values`` are features that the
+    user weighs otherwise than the basis says, if the model has such.
     """
 
     weights: Array
     intercept: float
     basis: Array
+    indices: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    values: Array = field(default_factory=lambda: np.zeros(0))
 
     def predict(self, X: npt.ArrayLike) -> Array:
         """Return predictions for this user's rows."""
         rows = np.asarray(X, dtype=np.float64)
-        return rows @ (self.basis @ self.weights) + self.intercept
+        return rows @ (self.basis @ self.weights) + rows[:, self.indices] @ self.values + self.intercept
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         return np.array(self.weights, dtype=dtype)
@@ -75,7 +78,11 @@ class PersonalModel:
             raise DataError(f"y must have one value a row of X ({len(rows)}). Found shape {target.shape}.")
         if not (np.isfinite(rows).all() and np.isfinite(target).all()):
             raise DataError("X and y must be finite numbers. Found missing or infinite values.")
-        fitted = fit_head(rows, target, self.basis_, intercept=bool(getattr(self, "fit_intercept", False)))
+        return self._head(rows, target)
+
+    def _head(self, X: Array, y: Array) -> Head:
+        """Fit one user's head on rows that were checked."""
+        fitted = fit_head(X, y, self.basis_, intercept=bool(getattr(self, "fit_intercept", False)))
         return Head(fitted[:-1], float(fitted[-1]), self.basis_)
 
     def _rows(self, X: npt.ArrayLike) -> Array:

@@ -85,9 +85,9 @@ def basis_steps(  # pragma: no cover
                 place = _place(first - offsets[start], u)
                 project_rows(X, first, last, d, basis, projected, place, _AHEAD)
                 if centered:
-                    _mean_row(X, first, last, errors, mean)
+                    mean_row(X, first, last, errors, mean)
                     level[u] = _center(projected, place, y, first, last)
-                energy[u] = _mean_square(X, first, last, mean, squared)
+                energy[u] = mean_square(X, first, last, mean, squared)
                 _normal_equations(projected, place, y, first, last, level[u], systems, u)
         _solve(systems, k, cholesky, heads)
         store(lengths, 0, spread(1.0 / c) / (load(free, 0) * load(energy, 0)))
@@ -223,7 +223,7 @@ def combine_rows(X, first, last, weights, at, out, u):  # pragma: no cover
 
 
 @_kernel
-def _mean_row(X, first, last, weights, out):  # pragma: no cover
+def mean_row(X, first, last, weights, out):  # pragma: no cover
     for j in range(last - first):
         weights[j] = 1.0 / (last - first)
     combine_rows(X, first, last, weights, 0, out, 0)
@@ -246,7 +246,7 @@ def _center(P, place, y, first, last):  # pragma: no cover
 
 
 @_kernel
-def _mean_square(X, first, last, mean, squared):  # pragma: no cover
+def mean_square(X, first, last, mean, squared):  # pragma: no cover
     """Mean squared feature (in whitening's scale) of every fourth row: the step's length needs no more."""
     d, lanes = X.shape[1], lanes_of(X)
     zero = spread(X.dtype.type(0))

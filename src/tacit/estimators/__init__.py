@@ -3,5 +3,6 @@
 from tacit.estimators.altmin import PrivateAltMin
 from tacit.estimators.fedpower import FedPower
 from tacit.estimators.fedrep import PrivateFedRep
+from tacit.estimators.low_rank_sparse import LowRankSparse
 
-__all__ = ["FedPower", "PrivateAltMin", "PrivateFedRep"]
+__all__ = ["FedPower", "LowRankSparse", "PrivateAltMin", "PrivateFedRep"]

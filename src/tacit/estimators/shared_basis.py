@@ -74,7 +74,7 @@ class SharedBasisModel(PersonalModel, PrivateModel):
             )
             self.basis_ = self._learn(federation, budget)
             heads = federation.users_map(self._fit_heads)
-        self.heads_, self.intercepts_ = heads[:, :-1], heads[:, -1]
+        self._take_heads(heads)
         self.users_ = cohort.users
         self.n_features_in_ = cohort.n_features
         self.feature_names_in_ = np.array(cohort.feature_names, dtype=str)
@@ -111,6 +111,10 @@ class SharedBasisModel(PersonalModel, PrivateModel):
 
     def _fit_heads(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
         return fit_heads(X, y, offsets, self.basis_, intercept=bool(getattr(self, "fit_intercept", False)))
+
+    def _take_heads(self, table: Array) -> None:
+        """Set heads from what :meth:`_fit_heads` returned for everybody."""
+        self.heads_, self.intercepts_ = table[:, :-1], table[:, -1]
 
     def _check_parameters(self, cohort: Cohort) -> None:
         if not (isinstance(self.rank, int | np.integer) and 1 <= self.rank <= cohort.n_features):

@@ -1,0 +1,254 @@
+"""Heads of low rank plus sparse: weights on a public basis, a few coordinates of one's own, kept as indices and values.
+
+A head is fitted by its user from the user's rows and public numbers only and is never released, so it costs nobody any
+privacy; thresholds and the choice of sparsity are the user's own affair. Coordinates are chosen by
+:func:`~tacit.algorithms.sparse_kernels.fit_user`; then weights and values are fitted again by ridge regressions averaged
+by leave-one-out error (:mod:`tacit.heads`), which is least squares where rows are many and clean and shrinks where they
+are few. A user with too few rows gets fewer coordinates: one for two rows that the basis leaves.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tacit.algorithms.sparse_kernels import affordable, fit_user, kernel
+from tacit.compiled import aligned_zeros, padded
+from tacit.heads import PENALTIES, average_ridges
+
+Rows = npt.NDArray[np.floating]
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+_SWAPS = 12  # more than any fit was seen to need: most end after two
+_FOLDS = 5
+_NEARLY = 1.02  # an error this close to the smallest is as good, with fewer coordinates
+_ROUNDING = 1e-12  # of everything squared: differences below it are rounding
+SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 11, 15, 20, 27, 36, 48, 64, 85, 113, 150])
+
+
+@dataclass(frozen=True)
+class Sparsity:
+    """How many coordinates of their own users may have: exactly ``most``, or what each chooses up to that."""
+
+    most: int
+    chosen: bool = False
+
+    @classmethod
+    def of(cls, given: Any, n_features: int) -> Sparsity:
+        """Read a count, a fraction of the features, or ``"auto"``: each user's own cross-validation, up to a fifth.
+
+        >>> Sparsity.of(3, 50), Sparsity.of(0.1, 50), Sparsity.of("auto", 50)
+        (Sparsity(most=3, chosen=False), Sparsity(most=5, chosen=False), Sparsity(most=10, chosen=True))
+        """
+        if isinstance(given, str) and given == "auto":
+            return cls(math.ceil(n_features / 5), True)
+        whole = isinstance(given, int | np.integer) and not isinstance(given, bool)
+        if whole and 0 <= given <= n_features:
+            return cls(int(given))
+        if isinstance(given, float) and 0.0 < given < 1.0:
+            return cls(max(1, round(given * n_features)))
+        raise ValueError(
+            f"sparsity must be a count from 0 to the number of features ({n_features}), a fraction between 0 and 1, "
+            f"or 'auto'. Found {given!r}."
+        )
+
+
+@dataclass(frozen=True)
+class SparseHeads:
+    """Heads of several users, a row a user: r weights, an intercept, and k coordinates with their values (or zeros)."""
+
+    weights: Array
+    intercepts: Array
+    indices: Indices
+    values: Array
+
+    def packed(self) -> Array:
+        """Return everything as one table, a row a user."""
+        return np.hstack([self.weights, self.intercepts[:, None], self.indices, self.values])
+
+    @classmethod
+    def unpacked(cls, table: Array, rank: int) -> SparseHeads:
+        """Read what :meth:`packed` gave; columns of coordinates that nobody uses are dropped."""
+        k = (table.shape[1] - rank - 1) // 2
+        indices, values = table[:, rank + 1 : rank + 1 + k].astype(np.int64), table[:, rank + 1 + k :]
+        used = int(np.max(np.flatnonzero(values.any(axis=0)) + 1, initial=0))
+        return cls(table[:, :rank].copy(), table[:, rank].copy(), indices[:, :used].copy(), values[:, :used].copy())
+
+
+def fit_sparse_heads(
+    X: Rows,
+    y: Rows,
+    offsets: npt.NDArray[np.int64],
+    basis: npt.ArrayLike,
+    sparsity: Sparsity,
+    *,
+    intercept: bool = False,
+    shared_weight: bool = False,
+) -> SparseHeads:
+    """Fit a head for each of several users; ``shared_weight`` fixes the weight on the only direction at one.
+
+    >>> X = np.random.default_rng(0).normal(size=(20, 6)); y = X @ [1.0, 1, 1, 1, 1, 4]
+    >>> heads = fit_sparse_heads(X, y, np.array([0, 20]), np.ones((6, 1)), Sparsity(1))
+    >>> heads.weights.round(6), heads.indices, heads.values.round(6)
+    (array([[1.]]), array([[5]]), array([[3.]]))
+    """
+    directions = np.asarray(basis, dtype=np.float64)
+    rank, n, most = directions.shape[1], len(offsets) - 1, sparsity.most
+    table = np.zeros((n, rank + 1 + 2 * most))
+    _fit(
+        np.asarray(X),
+        np.asarray(y),
+        np.asarray(offsets),
+        padded(directions.T, X.dtype),
+        rank,
+        shared_weight,
+        intercept,
+        most,
+        SIZES[SIZES <= most] if sparsity.chosen else np.array([most]),
+        PENALTIES,
+        aligned_zeros(1, X.shape[1] + -X.shape[1] % 16),
+        table,
+    )
+    heads = SparseHeads(
+        table[:, :rank], table[:, rank], table[:, rank + 1 : rank + 1 + most].astype(np.int64), table[:, rank + 1 + most :]
+    )
+    return heads
+
+
+@kernel
+def _fit(  # type: ignore[no-untyped-def]  # pragma: no cover
+    X, y, offsets, basis, rank, shared, intercept, most, sizes, penalties, rows, table
+):
+    d, longest = X.shape[1], np.diff(offsets).max()
+    room = (longest + 15) // 8 * 8
+    r = 0 if shared else rank
+    Z = np.zeros((basis.shape[0] + 2 + most, room))
+    support, coefficients = np.zeros(most, dtype=np.int64), np.zeros(r + intercept + most)
+    left, small = np.zeros(room), np.zeros(room, dtype=X.dtype)
+    scale = np.zeros(d)
+    for i in range(offsets.size - 1):
+        first, last = offsets[i], offsets[i + 1]
+        m = last - first
+        own_scale(X, first, last, intercept, scale)
+        wanted = affordable(m, r + intercept, most)
+        if sizes.size > 1:
+            wanted = choose_size(
+                X, first, last, y, basis, shared, intercept, scale, sizes, wanted, Z, support, coefficients, left, small,
+                rows,
+            )
+        count = fit_user(
+            X, first, last, y, basis, shared, intercept, scale, wanted, wanted, _SWAPS, Z, support, coefficients, left,
+            small, rows,
+        )
+        _refit(Z, basis.shape[0], m, r, intercept, support, count, penalties, table[i], rank, most, scale)
+        if shared:
+            table[i, 0] = 1.0
+
+
+@kernel
+def own_scale(X, first, last, intercept, scale):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write one over the size of each feature on these rows (around their mean, with an intercept); 0 for no size."""
+    m, d = last - first, X.shape[1]
+    mean = np.zeros(d)
+    scale[:] = 0.0
+    for j in range(first, last):
+        for a in range(d):
+            mean[a] += X[j, a]
+            scale[a] += X[j, a] * X[j, a]
+    for a in range(d):
+        size = scale[a] / m - (mean[a] / m * mean[a] / m if intercept else 0.0)
+        scale[a] = 1.0 / math.sqrt(size) if size > 1e-12 * (scale[a] / m) else 0.0
+
+
+@kernel
+def choose_size(  # type: ignore[no-untyped-def]  # pragma: no cover
+    X, first, last, y, basis, shared, intercept, scale, sizes, most, Z, support, coefficients, left, small, rows
+):
+    """Choose the number of coordinates by the user's own cross-validation: the fewest with the smallest error."""
+    m, d = last - first, X.shape[1]
+    folds = min(_FOLDS, m)
+    r = 0 if shared else coefficients.size - support.size - intercept
+    mine, targets = np.empty((m, d), dtype=X.dtype), np.empty(m, dtype=X.dtype)
+    errors = np.zeros(sizes.size)
+    for fold in range(folds):
+        kept, held = 0, m - 1
+        for j in range(m):
+            place = kept
+            if j % folds == fold:
+                place, held = held, held - 1
+            else:
+                kept += 1
+            mine[place] = X[first + j]
+            targets[place] = y[first + j]
+        for number in range(sizes.size):
+            size = sizes[number]
+            if size > most or affordable(kept, r + intercept, size) < size:
+                errors[number] = math.inf
+                continue
+            count = fit_user(
+                mine, 0, kept, targets, basis, shared, intercept, scale, size, min(size, 4), 2, Z, support, coefficients,
+                left, small, rows,
+            )
+            for j in range(kept, m):
+                value = targets[j] - (coefficients[r] if intercept else 0.0)
+                for b in range(basis.shape[0]):
+                    weight = coefficients[b] if b < r else (1.0 if shared and b == 0 else 0.0)
+                    if weight != 0.0:
+                        for a in range(d):
+                            value -= weight * basis[b, a] * mine[j, a]
+                for s in range(count):
+                    value -= coefficients[r + intercept + s] * mine[j, support[s]]
+                errors[number] += value * value
+    energy = 0.0
+    for j in range(m):
+        energy += targets[j] * targets[j]
+    enough = _NEARLY * errors.min() + _ROUNDING * energy
+    for number in range(sizes.size):
+        if errors[number] <= enough:
+            return sizes[number]
+    return 0
+
+
+@kernel
+def _refit(  # type: ignore[no-untyped-def]  # pragma: no cover
+    Z, top, m, r, intercept, support, count, penalties, out, rank, most, scale
+):
+    """Fit weights and values again, with penalties; coordinates are brought to one size for it."""
+    columns = np.empty((m, r + count))
+    sizes = np.ones(count)
+    for b in range(r):
+        columns[:, b] = Z[b, :m]
+    for s in range(count):
+        sizes[s] = scale[support[s]]
+        columns[:, r + s] = Z[top + 2 + s, :m] * sizes[s]
+    targets = Z[top, :m].copy()
+    level = 0.0
+    means = np.zeros(r + count)
+    if intercept:
+        level = targets.mean()
+        targets -= level
+        for b in range(r + count):
+            means[b] = columns[:, b].mean()
+            columns[:, b] -= means[b]
+    if r + count > 0:
+        head, solved = average_ridges(columns, targets, intercept, penalties)
+        for b in range(r):
+            out[b] = head[b]
+        largest = 0.0
+        for s in range(count):
+            largest = max(largest, abs(head[r + s]))
+        kept = 0
+        for s in range(count):
+            if solved and abs(head[r + s]) > math.sqrt(_ROUNDING) * largest:
+                out[rank + 1 + kept] = support[s]
+                out[rank + 1 + most + kept] = head[r + s] * sizes[s]
+                kept += 1
+        for b in range(r + count):
+            level -= means[b] * head[b]
+    if intercept and math.isfinite(level):
+        out[rank] = level
