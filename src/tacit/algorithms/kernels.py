@@ -277,12 +277,12 @@ def _normal_equations(P, place, y, first, last, level, systems, u):  # pragma: n
         for c in range(0, b, 4):
             sums = no_products(P)
             for i in range(0, m, _USERS):
-                rows = _some(P, b, place + i, m - i)
-                sums = add_products(sums, rows, _some(P, c, place + i, m - i), "all")
+                rows = some_rows(P, b, place + i, m - i)
+                sums = add_products(sums, rows, some_rows(P, c, place + i, m - i), "all")
             store_totals(systems, (u * (K + 4) + b) * K + c, K, sums)
         sums, right = no_products(P), no_products(P)
         for i in range(0, m, _USERS):
-            rows = _some(P, b, place + i, m - i)
+            rows = some_rows(P, b, place + i, m - i)
             target = load_doubles(y, first + i, m - i) - spread(level)
             sums = add_products(sums, rows, rows, "lower")
             right = add_products(right, (target, target, target, target), rows, "first")
@@ -291,7 +291,7 @@ def _normal_equations(P, place, y, first, last, level, systems, u):  # pragma: n
 
 
 @_kernel
-def _some(P, b, place, count):  # pragma: no cover
+def some_rows(P, b, place, count):  # pragma: no cover
     room = P.shape[1]
     position = b * room + place
     return (

@@ -24,10 +24,10 @@ import numpy.typing as npt
 
 from tacit.algorithms.fedrep import BasisStep
 from tacit.algorithms.kernels import mean_row, mean_square
-from tacit.algorithms.sparse_heads import SIZES, Sparsity, choose_size
-from tacit.algorithms.sparse_kernels import affordable, fit_user, kernel
+from tacit.algorithms.sparse_heads import Sparsity, choose_size
+from tacit.algorithms.sparse_kernels import Desk, fit_user, kernel, make_desk
 from tacit.algorithms.whitening import Whitening, user_chunks
-from tacit.compiled import aligned_zeros, padded
+from tacit.compiled import padded
 from tacit.federation.base import Array, Query, Rows
 from tacit.linalg import pack_symmetric, unpack_symmetric
 from tacit.privacy.clipping import LEAST, clip_factor
@@ -84,8 +84,7 @@ class SparseStep(BasisStep):
         basis, scale, directions, gains, metric = self._kernel_arguments(X.dtype)
         _steps(
             *(X, y, offsets, size, basis, scale, directions, gains, metric, self.scale, clip_factor(1.0, bound)),
-            *(self.centered, self.shared_weight, self.sparsity.most, _sizes(self.sparsity)),
-            *(aligned_zeros(1, scale.size), sizes, total),
+            *(self.centered, self.shared_weight, self.sparsity.sizes, _desk(self, offsets, X), sizes, total),
         )
         step = self.whitening.transform(total[:, :, :d].reshape(blocks * k, d)).reshape(blocks, k, d)
         moments = [pack_symmetric(block[:, d:]) for block in total]
@@ -171,73 +170,54 @@ class SparseEquations(Query):
             gram, right = np.zeros(n), np.zeros(n)
             _equations(
                 *(mine, self.whitening.transform(mine), targets, starts, basis, self.whitening.scale, self.gram_scale),
-                *(self.right_scale, self.centered, self.shared_weight, self.sparsity.most, _sizes(self.sparsity)),
-                *(aligned_zeros(1, d + -d % 16), heads, moments, gram, sides, right),
+                *(self.right_scale, self.centered, self.shared_weight, self.sparsity.sizes),
+                *(_desk(self, starts, mine), heads, moments, gram, sides, right),
             )
             yield heads, moments, gram, sides, right
-
-
-def _sizes(sparsity: Sparsity) -> npt.NDArray[np.int64]:
-    return SIZES[SIZES <= sparsity.most] if sparsity.chosen else np.array([sparsity.most])
 
 
 def fit_one(
     X: Rows, y: Rows, basis: Array, scale: Array, query: SparseStep | SparseEquations
 ) -> tuple[Array, Array, int] | None:
     """One user's weights, residual and rows to spare, by the compiled fit; None where there are none to spare."""
-    m, r = len(X), basis.shape[1]
-    room = (m + 15) // 8 * 8
-    fixed = (0 if query.shared_weight else r) + int(query.centered)
-    left, coefficients = np.zeros(room), np.zeros(fixed + query.sparsity.most)
     rows = np.ascontiguousarray(X)
-    count = _fit_within(
-        *(rows, 0, m, y.astype(np.float64), padded(basis.T, rows.dtype), query.shared_weight, query.centered, scale),
-        *(query.sparsity.most, _sizes(query.sparsity)),
-        *(np.zeros((r + -r % 4 + 2 + query.sparsity.most, room)), np.zeros(query.sparsity.most, dtype=np.int64)),
-        *(coefficients, left, np.zeros(room, dtype=rows.dtype), aligned_zeros(1, X.shape[1] + -X.shape[1] % 16)),
-    )
-    free = m - fixed - count
-    head = np.ones(1) if query.shared_weight else coefficients[:r]
-    return (head, left[:m], free) if free > 0 else None
+    desk = _desk(query, np.array([0, len(rows)]), rows)
+    public = (padded(basis.T, rows.dtype), query.shared_weight, query.centered, scale, query.sparsity.sizes)
+    fixed = desk.coefficients.size - desk.support.size
+    free = len(rows) - fixed
+    if free > 0:
+        free -= _fit_within(rows, 0, len(rows), y, *public, desk)
+    head = np.ones(1) if query.shared_weight else desk.coefficients[: basis.shape[1]]
+    return (head, desk.left[: len(rows)], free) if free > 0 else None
+
+
+def _desk(query: SparseStep | SparseEquations, offsets: npt.NDArray[np.int64], X: Rows) -> Desk:
+    fixed = (0 if query.shared_weight else query.basis.shape[1]) + int(query.centered)
+    return make_desk(int(np.diff(offsets).max()), X.shape[1], fixed, query.sparsity.most, X.dtype)
 
 
 @kernel
-def _fit_within(  # type: ignore[no-untyped-def]  # pragma: no cover
-    X, first, last, y, basis, shared, centered, scale, most, sizes, Z, support, coefficients, left, small, rows
-):
+def _fit_within(X, first, last, y, basis, shared, centered, scale, sizes, desk):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Fit one user the way a round does; return the number of coordinates chosen."""
-    wanted = affordable(last - first, coefficients.size - most, most)
-    if sizes.size > 1:
-        wanted = choose_size(
-            X, first, last, y, basis, shared, centered, scale, sizes, wanted, Z, support, coefficients, left, small, rows
-        )
-    return fit_user(
-        X, first, last, y, basis, shared, centered, scale, wanted, _STAGES, _SWAPS, Z, support, coefficients, left,
-        small, rows,
-    )
+    wanted = choose_size(X, first, last, y, basis, shared, centered, scale, sizes, desk)
+    return fit_user(X, first, last, y, basis, shared, centered, scale, wanted, _STAGES, _SWAPS, desk)
 
 
 @kernel
 def _steps(  # type: ignore[no-untyped-def]  # pragma: no cover
-    X, y, offsets, size, basis, scale, directions, gains, metric, c, weight, centered, shared, most, sizes, rows,
-    ratios, out,
+    X, y, offsets, size, basis, scale, directions, gains, metric, c, weight, centered, shared, sizes, desk, ratios, out
 ):
     """Add every user's contribution, of norm ``weight``, to its block; note how large its correction is."""
     k, d = metric.shape[0], X.shape[1]
     r = 0 if shared else k
-    room = (np.diff(offsets).max() + 15) // 8 * 8
-    Z = np.zeros((basis.shape[0] + 2 + most, room))
-    support, coefficients = np.zeros(most, dtype=np.int64), np.zeros(r + centered + most)
-    left, small, ones = np.zeros(room), np.zeros(room, dtype=X.dtype), np.zeros(room, dtype=X.dtype)
+    coefficients, ones = desk.coefficients, np.zeros_like(desk.small)
     mean, squared = np.zeros((1, basis.shape[1]), dtype=X.dtype), (scale * scale).astype(X.dtype)
     head, correction = np.ones(k), np.empty(d)
     for i in range(offsets.size - 1):
         first, last = offsets[i], offsets[i + 1]
         if last - first <= r + centered:
             continue
-        count = _fit_within(
-            X, first, last, y, basis, shared, centered, scale, most, sizes, Z, support, coefficients, left, small, rows
-        )
+        count = _fit_within(X, first, last, y, basis, shared, centered, scale, sizes, desk)
         free = last - first - r - centered - count
         if centered:
             mean_row(X, first, last, ones, mean)
@@ -256,7 +236,7 @@ def _steps(  # type: ignore[no-untyped-def]  # pragma: no cover
         norm = math.sqrt(total)
         ratio = 0.0
         for a in range(d):
-            correction[a] = rows[0, a] * length / norm
+            correction[a] = desk.pull[0, a] * length / norm
             ratio += (correction[a] * scale[a]) * (correction[a] * scale[a])
         for q in range(gains.size):
             along = 0.0
@@ -278,25 +258,20 @@ def _steps(  # type: ignore[no-untyped-def]  # pragma: no cover
 
 @kernel
 def _equations(  # type: ignore[no-untyped-def]  # pragma: no cover
-    X, whitened, y, offsets, basis, scale, gram_scale, right_scale, centered, shared, most, sizes, rows, heads, moments,
-    grams, sides, rights,
+    X, whitened, y, offsets, basis, scale, gram_scale, right_scale, centered, shared, sizes, desk, heads, moments, grams,
+    sides, rights,
 ):
     """Write each user's head, second moment and pull as directions of norm one, and the sizes of their products."""
     d, k = X.shape[1], heads.shape[1]
     r = 0 if shared else k
-    room = (np.diff(offsets).max() + 15) // 8 * 8
-    Z = np.zeros((basis.shape[0] + 2 + most, room))
-    support, coefficients = np.zeros(most, dtype=np.int64), np.zeros(r + centered + most)
-    left, small = np.zeros(room), np.zeros(room, dtype=X.dtype)
+    coefficients, left = desk.coefficients, desk.left
     moment, mean = np.empty((d, d)), np.zeros(d)
     for i in range(offsets.size - 1):
         first, last = offsets[i], offsets[i + 1]
         m = last - first
         if m <= r + centered:
             continue
-        count = _fit_within(
-            X, first, last, y, basis, shared, centered, scale, most, sizes, Z, support, coefficients, left, small, rows
-        )
+        count = _fit_within(X, first, last, y, basis, shared, centered, scale, sizes, desk)
         if m - r - centered - count <= 0:
             continue
         for b in range(k):

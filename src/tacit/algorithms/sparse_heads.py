@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tacit.algorithms.sparse_kernels import affordable, fit_user, kernel
-from tacit.compiled import aligned_zeros, padded
+from tacit.algorithms.sparse_kernels import affordable, first_feature, fit_user, kernel, make_desk
+from tacit.compiled import padded
 from tacit.heads import PENALTIES, average_ridges
 
 Rows = npt.NDArray[np.floating]
@@ -28,7 +28,7 @@ _SWAPS = 12  # more than any fit was seen to need: most end after two
 _FOLDS = 5
 _NEARLY = 1.02  # an error this close to the smallest is as good, with fewer coordinates
 _ROUNDING = 1e-12  # of everything squared: differences below it are rounding
-SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 11, 15, 20, 27, 36, 48, 64, 85, 113, 150])
+_SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 11, 15, 20, 27, 36, 48, 64, 85, 113, 150])
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,11 @@ class Sparsity:
             f"sparsity must be a count from 0 to the number of features ({n_features}), a fraction between 0 and 1, "
             f"or 'auto'. Found {given!r}."
         )
+
+    @property
+    def sizes(self) -> Indices:
+        """What a user may choose from."""
+        return _SIZES[_SIZES <= self.most] if self.chosen else np.array([self.most])
 
 
 @dataclass(frozen=True)
@@ -100,54 +105,28 @@ def fit_sparse_heads(
     directions = np.asarray(basis, dtype=np.float64)
     rank, n, most = directions.shape[1], len(offsets) - 1, sparsity.most
     table = np.zeros((n, rank + 1 + 2 * most))
+    fixed = (0 if shared_weight else rank) + int(intercept)
     _fit(
-        np.asarray(X),
-        np.asarray(y),
-        np.asarray(offsets),
-        padded(directions.T, X.dtype),
-        rank,
-        shared_weight,
-        intercept,
-        most,
-        SIZES[SIZES <= most] if sparsity.chosen else np.array([most]),
-        PENALTIES,
-        aligned_zeros(1, X.shape[1] + -X.shape[1] % 16),
-        table,
+        *(np.asarray(X), np.asarray(y), np.asarray(offsets), padded(directions.T, X.dtype), shared_weight, intercept),
+        *(sparsity.sizes, PENALTIES, make_desk(int(np.diff(offsets).max()), X.shape[1], fixed, most, X.dtype), table),
     )
-    heads = SparseHeads(
-        table[:, :rank], table[:, rank], table[:, rank + 1 : rank + 1 + most].astype(np.int64), table[:, rank + 1 + most :]
-    )
-    return heads
+    if shared_weight:
+        table[:, 0] = 1.0
+    indices = table[:, rank + 1 : rank + 1 + most].astype(np.int64)
+    return SparseHeads(table[:, :rank], table[:, rank], indices, table[:, rank + 1 + most :])
 
 
 @kernel
-def _fit(  # type: ignore[no-untyped-def]  # pragma: no cover
-    X, y, offsets, basis, rank, shared, intercept, most, sizes, penalties, rows, table
-):
-    d, longest = X.shape[1], np.diff(offsets).max()
-    room = (longest + 15) // 8 * 8
-    r = 0 if shared else rank
-    Z = np.zeros((basis.shape[0] + 2 + most, room))
-    support, coefficients = np.zeros(most, dtype=np.int64), np.zeros(r + intercept + most)
-    left, small = np.zeros(room), np.zeros(room, dtype=X.dtype)
-    scale = np.zeros(d)
+def _fit(X, y, offsets, basis, shared, intercept, sizes, penalties, desk, table):  # type: ignore[no-untyped-def]  # pragma: no cover
+    most = desk.support.size
+    rank, fixed = table.shape[1] - 1 - 2 * most, desk.coefficients.size - most
+    scale = np.zeros(X.shape[1])
     for i in range(offsets.size - 1):
         first, last = offsets[i], offsets[i + 1]
-        m = last - first
         own_scale(X, first, last, intercept, scale)
-        wanted = affordable(m, r + intercept, most)
-        if sizes.size > 1:
-            wanted = choose_size(
-                X, first, last, y, basis, shared, intercept, scale, sizes, wanted, Z, support, coefficients, left, small,
-                rows,
-            )
-        count = fit_user(
-            X, first, last, y, basis, shared, intercept, scale, wanted, wanted, _SWAPS, Z, support, coefficients, left,
-            small, rows,
-        )
-        _refit(Z, basis.shape[0], m, r, intercept, support, count, penalties, table[i], rank, most, scale)
-        if shared:
-            table[i, 0] = 1.0
+        wanted = choose_size(X, first, last, y, basis, shared, intercept, scale, sizes, desk)
+        count = fit_user(X, first, last, y, basis, shared, intercept, scale, wanted, wanted, _SWAPS, desk)
+        _refit(desk, basis.shape[0], last - first, fixed, intercept, count, penalties, table[i], rank, scale)
 
 
 @kernel
@@ -166,13 +145,17 @@ def own_scale(X, first, last, intercept, scale):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def choose_size(  # type: ignore[no-untyped-def]  # pragma: no cover
-    X, first, last, y, basis, shared, intercept, scale, sizes, most, Z, support, coefficients, left, small, rows
-):
-    """Choose the number of coordinates by the user's own cross-validation: the fewest with the smallest error."""
-    m, d = last - first, X.shape[1]
+def choose_size(X, first, last, y, basis, shared, intercept, scale, sizes, desk):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Choose the number of coordinates: the last of ``sizes`` if it is alone, else by the user's own cross-validation.
+
+    The fewest whose error is about the smallest; never more than the user's rows can tell apart.
+    """
+    m, d, fixed = last - first, X.shape[1], desk.coefficients.size - desk.support.size
+    most = affordable(m, fixed, sizes[-1])
+    if sizes.size == 1 or most == 0:
+        return most
     folds = min(_FOLDS, m)
-    r = 0 if shared else coefficients.size - support.size - intercept
+    weights = fixed - intercept
     mine, targets = np.empty((m, d), dtype=X.dtype), np.empty(m, dtype=X.dtype)
     errors = np.zeros(sizes.size)
     for fold in range(folds):
@@ -187,23 +170,19 @@ def choose_size(  # type: ignore[no-untyped-def]  # pragma: no cover
             targets[place] = y[first + j]
         for number in range(sizes.size):
             size = sizes[number]
-            if size > most or affordable(kept, r + intercept, size) < size:
+            if size > affordable(kept, fixed, most):
                 errors[number] = math.inf
                 continue
-            count = fit_user(
-                mine, 0, kept, targets, basis, shared, intercept, scale, size, min(size, 4), 2, Z, support, coefficients,
-                left, small, rows,
-            )
+            count = fit_user(mine, 0, kept, targets, basis, shared, intercept, scale, size, min(size, 4), 2, desk)
             for j in range(kept, m):
-                value = targets[j] - (coefficients[r] if intercept else 0.0)
-                for b in range(basis.shape[0]):
-                    weight = coefficients[b] if b < r else (1.0 if shared and b == 0 else 0.0)
-                    if weight != 0.0:
-                        for a in range(d):
-                            value -= weight * basis[b, a] * mine[j, a]
+                left = targets[j] - (desk.coefficients[weights] if intercept else 0.0)
+                for b in range(1 if shared else weights):
+                    weight = 1.0 if shared else desk.coefficients[b]
+                    for a in range(d):
+                        left -= weight * basis[b, a] * mine[j, a]
                 for s in range(count):
-                    value -= coefficients[r + intercept + s] * mine[j, support[s]]
-                errors[number] += value * value
+                    left -= desk.coefficients[fixed + s] * mine[j, desk.support[s]]
+                errors[number] += left * left
     energy = 0.0
     for j in range(m):
         energy += targets[j] * targets[j]
@@ -215,40 +194,37 @@ def choose_size(  # type: ignore[no-untyped-def]  # pragma: no cover
 
 
 @kernel
-def _refit(  # type: ignore[no-untyped-def]  # pragma: no cover
-    Z, top, m, r, intercept, support, count, penalties, out, rank, most, scale
-):
+def _refit(desk, projected, m, fixed, intercept, count, penalties, out, rank, scale):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Fit weights and values again, with penalties; coordinates are brought to one size for it."""
-    columns = np.empty((m, r + count))
-    sizes = np.ones(count)
-    for b in range(r):
-        columns[:, b] = Z[b, :m]
-    for s in range(count):
-        sizes[s] = scale[support[s]]
-        columns[:, r + s] = Z[top + 2 + s, :m] * sizes[s]
-    targets = Z[top, :m].copy()
-    level = 0.0
-    means = np.zeros(r + count)
+    Z, support, most = desk.Z, desk.support, desk.support.size
+    base, weights = first_feature(fixed, projected), fixed - intercept
+    columns, sizes = np.empty((m, weights + count)), np.ones(weights + count)
+    for b in range(weights + count):
+        row = b if b < weights else base + b - weights
+        if b >= weights:
+            sizes[b] = scale[support[b - weights]]
+        for j in range(m):
+            columns[j, b] = Z[row, j] * sizes[b]
+    targets, level, means = Z[fixed, :m].copy(), 0.0, np.zeros(weights + count)
     if intercept:
         level = targets.mean()
         targets -= level
-        for b in range(r + count):
+        for b in range(means.size):
             means[b] = columns[:, b].mean()
             columns[:, b] -= means[b]
-    if r + count > 0:
+    if means.size > 0:
         head, solved = average_ridges(columns, targets, intercept, penalties)
-        for b in range(r):
+        largest, kept = 0.0, 0
+        for b in range(weights):
             out[b] = head[b]
-        largest = 0.0
-        for s in range(count):
-            largest = max(largest, abs(head[r + s]))
-        kept = 0
-        for s in range(count):
-            if solved and abs(head[r + s]) > math.sqrt(_ROUNDING) * largest:
-                out[rank + 1 + kept] = support[s]
-                out[rank + 1 + most + kept] = head[r + s] * sizes[s]
+        for b in range(weights, head.size):
+            largest = max(largest, abs(head[b]))
+        for b in range(weights, head.size):
+            if solved and abs(head[b]) > math.sqrt(_ROUNDING) * largest:
+                out[rank + 1 + kept] = support[b - weights]
+                out[rank + 1 + most + kept] = head[b] * sizes[b]
                 kept += 1
-        for b in range(r + count):
+        for b in range(means.size):
             level -= means[b] * head[b]
     if intercept and math.isfinite(level):
         out[rank] = level

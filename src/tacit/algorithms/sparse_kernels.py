@@ -18,18 +18,63 @@ depends on units. One user at a time and in a fixed order: nobody's fit depends 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
-from tacit.algorithms.kernels import combine_rows, project_rows
-from tacit.compiled import cholesky_solve
+from tacit.algorithms.kernels import combine_rows, project_rows, some_rows
+from tacit.compiled import add_products, aligned_zeros, load, load_first, no_products, spread, store, store_totals, total
+
+Array = npt.NDArray[np.float64]
 
 _RIDGE = 1e-12  # of each column's own square: keeps copies of one column solvable, changes nothing else
-AHEAD = 1 << 16  # bytes ahead of the rows in work to ask memory for
+_LANES = 8  # doubles in a register
+_AHEAD = 1 << 16  # bytes ahead of the rows in work to ask memory for
 
 kernel: Any = njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, error_model="numpy")
+
+
+class Desk(NamedTuple):
+    """Room for one user's fit, used again for the next; what a fit found is left on it.
+
+    The columns of the fit lie in Z as rows: first the projections on the basis, then a column of ones (with an
+    intercept) and the target, then, from the next multiple of four on, the chosen features.
+    """
+
+    Z: Array
+    gram: Array  # products of rows of Z, the lower triangle in blocks of four by four
+    system: Array
+    coefficients: Array  # weights, intercept (if any), values of the chosen features
+    support: npt.NDArray[np.int64]  # the chosen features
+    left: Array  # the residual e
+    small: npt.NDArray[np.floating]  # the residual in the precision of the rows
+    pull: Array  # its correlation Xᵀe with every feature, in the first row
+    score: Array
+    best: Array
+    candidates: npt.NDArray[np.int64]
+    kept: npt.NDArray[np.int64]
+
+
+def make_desk(longest: int, n_features: int, fixed: int, most: int, dtype: npt.DTypeLike) -> Desk:
+    """Make room for users with up to ``longest`` rows, ``fixed`` columns and ``most`` coordinates of their own."""
+    room = (longest + 3 + 7) // 8 * 8
+    height = first_feature(fixed, max(4, fixed + -fixed % 4)) + most + -most % 4
+    return Desk(
+        Z=aligned_zeros(height, room),
+        gram=aligned_zeros(height, height),
+        system=np.zeros((fixed + most, fixed + most)),
+        coefficients=np.zeros(fixed + most),
+        support=np.zeros(most, dtype=np.int64),
+        left=aligned_zeros(1, room)[0],
+        small=aligned_zeros(1, room + 8, dtype)[0],
+        pull=aligned_zeros(1, n_features + -n_features % 16),
+        score=np.zeros(n_features),
+        best=np.zeros(most + 1),
+        candidates=np.zeros(most, dtype=np.int64),
+        kept=np.zeros(most, dtype=np.int64),
+    )
 
 
 @kernel
@@ -39,85 +84,71 @@ def affordable(rows, fixed, wanted):  # pragma: no cover
 
 
 @kernel
-def fit_user(  # pragma: no cover
-    X, first, last, y, basis, shared, intercept, scale, k, stages, swaps, Z, support, coefficients, left, small, rows
-):
-    """Fit one user; return how many coordinates were chosen (−1 where there is no fit).
+def first_feature(fixed, projected):  # pragma: no cover
+    """Where the chosen features begin in Z: after the fixed columns and the target, and what projecting overwrites."""
+    return max(projected, fixed + 1 + (-fixed - 1) % 4)
 
-    ``basis`` is padded, directions as rows; ``shared`` fixes the only weight at one. On return ``support`` holds the
-    coordinates, ``coefficients`` the weights, the intercept (if any) and the coordinates' values, ``left`` the
-    residual, rows[0] its correlation Xᵀe with every feature. ``Z`` (columns as rows, of the fit), ``small`` (residual
-    in the rows' precision) are room to work in.
+
+@kernel
+def fit_user(X, first, last, y, basis, shared, intercept, scale, k, stages, swaps, desk):  # pragma: no cover
+    """Fit one user; return how many coordinates were chosen. What was found is on the desk.
+
+    ``basis`` is padded, directions as rows; ``shared`` fixes the only weight at one.
     """
-    m, d, r = last - first, X.shape[1], coefficients.size - support.size - intercept
-    top = basis.shape[0]
-    project_rows(X, first, last, d, basis, Z, 0, AHEAD)
-    target = Z[top]
+    m, d, fixed = last - first, X.shape[1], desk.coefficients.size - desk.support.size
+    Z, support, coefficients, score, pull = desk.Z, desk.support, desk.coefficients, desk.score, desk.pull
+    base = first_feature(fixed, basis.shape[0])
+    project_rows(X, first, last, d, basis, Z, 0, _AHEAD)
     for j in range(m):
-        target[j] = y[first + j] - (Z[0, j] if shared else 0.0)
-    columns = np.empty(r + intercept + k, dtype=np.int64)
-    for b in range(r):
-        columns[b] = b
+        Z[fixed, j] = y[first + j] - (Z[0, j] if shared else 0.0)
     if intercept:
-        columns[r] = top + 1
-        Z[top + 1, :m] = 1.0
-    fixed = r + intercept
-    for s in range(k):
-        columns[fixed + s] = top + 2 + s
-    gram, right, system = np.empty((fixed + k, fixed + k)), np.empty(fixed + k), np.empty((fixed + k, fixed + k))
-    for b in range(fixed):
-        _correlate(Z, columns, b, m, target, gram, right)
+        Z[fixed - 1, :m] = 1.0
+    _products(desk, 0, base, m)
 
-    size, best, best_size = 0, math.inf, 0
-    best_support = np.empty(k, dtype=np.int64)
-    score = np.empty(d)
-    _solve(Z, columns, fixed, m, target, gram, right, system, coefficients, left, small)
-    combine_rows(X, first, last, small, 0, rows, 0)
+    size, least, kept = 0, math.inf, 0
+    _solve(desk, fixed, base, size, m)
+    combine_rows(X, first, last, desk.small, 0, pull, 0)
     stages = min(stages, k)
     for stage in range(stages + swaps):
         if k == 0:
             break
         growing = stage < stages
         for a in range(d):
-            score[a] = rows[0, a] * scale[a]
-        if growing:
-            for s in range(size):
+            score[a] = pull[0, a] * scale[a]
+        for s in range(size):
+            if growing:
                 score[support[s]] = 0.0
-            wanted = (k * (stage + 1) + stages - 1) // stages
-        else:
-            for s in range(size):
+            else:
                 score[support[s]] += coefficients[fixed + s] * m / scale[support[s]]
-            wanted = k
-        before = size
         if growing:
-            size = _largest(score, wanted - size, support, size)
-            changed = size > before
-            for s in range(before, size):
-                _fetch_column(X, first, last, support[s], Z[top + 2 + s])
-                _correlate(Z, columns, fixed + s, m, target, gram, right)
+            wanted = (k * (stage + 1) + stages - 1) // stages - size
+            found = _largest(score, wanted, desk.best, desk.candidates)
+            for s in range(found):
+                support[size + s] = desk.candidates[s]
+                _fetch_column(X, first, last, support[size + s], Z[base + size + s])
+            size, changed = size + found, found > 0
         else:
-            candidates = np.empty(wanted, dtype=np.int64)
-            changed = _largest(score, wanted, candidates, 0) == size == wanted
-            changed = changed and _exchange(
-                X, first, last, candidates, support, Z, top + 2, columns, fixed, m, target, gram, right
-            )
+            changed = _largest(score, size, desk.best, desk.candidates) == size
+            changed = changed and _exchange(X, first, last, size, base, desk)
         if not changed:
             break
-        error = _solve(Z, columns, fixed + size, m, target, gram, right, system, coefficients, left, small)
-        if not growing or stage == stages - 1:
-            if error < best:
-                best, best_size = error, size
-                best_support[:size] = support[:size]
-            elif error > best:
-                size = best_size
+        _products(desk, base, base + size, m)
+        error = _solve(desk, fixed, base, size, m)
+        if stage >= stages - 1:
+            if error < least:
+                least, kept = error, size
+                desk.kept[:size] = support[:size]
+            elif error > least:
+                size = kept
                 for s in range(size):
-                    support[s] = best_support[s]
-                    _fetch_column(X, first, last, support[s], Z[top + 2 + s])
-                    _correlate(Z, columns, fixed + s, m, target, gram, right)
-                _solve(Z, columns, fixed + size, m, target, gram, right, system, coefficients, left, small)
-                combine_rows(X, first, last, small, 0, rows, 0)
-                break
-        combine_rows(X, first, last, small, 0, rows, 0)
+                    support[s] = desk.kept[s]
+                    _fetch_column(X, first, last, support[s], Z[base + s])
+                _products(desk, base, base + size, m)
+                _solve(desk, fixed, base, size, m)
+                swaps = 0
+        combine_rows(X, first, last, desk.small, 0, pull, 0)
+        if stage >= stages + swaps - 1:
+            break
     return size
 
 
@@ -128,83 +159,104 @@ def _fetch_column(X, first, last, feature, out):  # pragma: no cover
 
 
 @kernel
-def _correlate(Z, columns, c, m, target, gram, right):  # pragma: no cover
-    """Write the inner products of column c with all before it, itself and the target (and the mirror ones)."""
-    row = Z[columns[c]]
-    for b in range(c + 1):
-        other = Z[columns[b]]
-        dot = 0.0
-        for j in range(m):
-            dot += row[j] * other[j]
-        gram[c, b] = dot
-    dot = 0.0
-    for j in range(m):
-        dot += row[j] * target[j]
-    right[c] = dot
+def _products(desk, start, stop, m):  # pragma: no cover
+    """Write the products of rows start..stop of Z with all rows before them, sixteen at a time."""
+    Z, gram = desk.Z, desk.gram
+    height = gram.shape[1]
+    for b in range(start, stop, 4):
+        for c in range(0, b + 4, 4):
+            sums = no_products(Z)
+            for i in range(0, m, _LANES):
+                sums = add_products(sums, some_rows(Z, b, i, m - i), some_rows(Z, c, i, m - i), "all")
+            store_totals(gram, b * height + c, height, sums)
 
 
 @kernel
-def _solve(Z, columns, size, m, target, gram, right, system, coefficients, left, small):  # pragma: no cover
-    """Least squares on the first ``size`` columns; write what is left and return its square."""
-    for a in range(size):
-        for b in range(a):
-            system[a, b] = gram[a, b]
-        system[a, a] = gram[a, a] * (1.0 + _RIDGE)
-        coefficients[a] = right[a]
-    if not cholesky_solve(system, coefficients, size):
-        for a in range(size):
-            coefficients[a] = math.nan
-    for j in range(m):
-        left[j] = target[j]
-    for a in range(size):
-        value, row = coefficients[a], Z[columns[a]]
-        for j in range(m):
-            left[j] -= value * row[j]
-    error = 0.0
-    for j in range(m):
-        error += left[j] * left[j]
-        small[j] = left[j]
-    return error
+def _solve(desk, fixed, base, size, m):  # pragma: no cover
+    """Least squares on the fixed columns and ``size`` features; write what is left and return its square."""
+    gram, system, b = desk.gram, desk.system, desk.coefficients
+    for i in range(fixed + size):
+        row = i if i < fixed else base + i - fixed
+        for j in range(min(i, fixed)):
+            system[i, j] = gram[row, j]
+        for j in range(fixed, i):
+            system[i, j] = gram[row, base + j - fixed]
+        system[i, i] = gram[row, row] * (1.0 + _RIDGE)
+        b[i] = gram[fixed, i] if i < fixed else gram[row, fixed]
+    _cholesky(system, b, fixed + size)
+    Z, left, small = desk.Z, desk.left, desk.small
+    room, squares = Z.shape[1], spread(0.0)
+    for i in range(0, m, _LANES):
+        value = load_first(Z, fixed * room + i, m - i)
+        for j in range(fixed):
+            value = value - spread(b[j]) * load_first(Z, j * room + i, m - i)
+        for j in range(size):
+            value = value - spread(b[fixed + j]) * load_first(Z, (base + j) * room + i, m - i)
+        squares = squares + value * value
+        store(left, i, value)
+        store(small, i, value)
+    return total(squares)
 
 
 @kernel
-def _largest(score, count, out, start):  # pragma: no cover
-    """Append the positions of the ``count`` largest sizes to ``out``; the score of what was taken becomes zero."""
-    for _ in range(count):
-        best, where = 0.0, -1
-        for a in range(score.size):
-            value = abs(score[a])
-            if value > best:
-                best, where = value, a
-        if where < 0:
-            break
-        out[start] = where
-        start += 1
-        score[where] = 0.0
-    return start
+def _cholesky(A, b, size):  # pragma: no cover
+    """Solve the positive definite system in the lower triangle of A in place; NaN where it is not one."""
+    for j in range(size):
+        diagonal, value = A[j, j], b[j]
+        for p in range(j):
+            diagonal -= A[j, p] * A[j, p]
+            value -= A[j, p] * b[p]
+        inverse = 1.0 / math.sqrt(diagonal) if diagonal > 0.0 else math.nan
+        A[j, j] = inverse
+        b[j] = value * inverse
+        for i in range(j + 1, size):
+            value = A[i, j]
+            for p in range(j):
+                value -= A[i, p] * A[j, p]
+            A[i, j] = value * inverse
+    for i in range(size - 1, -1, -1):
+        value = b[i]
+        for p in range(i + 1, size):
+            value -= A[p, i] * b[p]
+        b[i] = value * A[i, i]
 
 
 @kernel
-def _exchange(  # pragma: no cover
-    X, first, last, candidates, support, Z, place, columns, fixed, m, target, gram, right
-):
-    """Bring ``candidates`` into the support, as many as it holds; return whether anything changed."""
-    free, wanted = np.ones(candidates.size, dtype=np.bool_), np.ones(candidates.size, dtype=np.bool_)
-    for c in range(candidates.size):
-        for s in range(candidates.size):
-            if support[s] == candidates[c]:
-                free[s], wanted[c] = False, False
-    changed, s, lowest = False, 0, candidates.size
-    for c in range(candidates.size):
-        if not wanted[c]:
+def _largest(score, count, best, out):  # pragma: no cover
+    """Write the positions of the ``count`` largest sizes to ``out``, in order; return how many there are above zero."""
+    best[:count] = 0.0
+    found = 0
+    for a in range(score.size):
+        value = abs(score[a])
+        if value > best[count - 1]:
+            place = min(found, count - 1)
+            while place > 0 and best[place - 1] < value:
+                best[place], out[place] = best[place - 1], out[place - 1]
+                place -= 1
+            best[place], out[place] = value, a
+            found = min(found + 1, count)
+    return found
+
+
+@kernel
+def _exchange(X, first, last, size, base, desk):  # pragma: no cover
+    """Bring the candidates into the support, those that stay in their places; return whether anything changed."""
+    support, candidates = desk.support, desk.candidates
+    c, changed = 0, False
+    for s in range(size):
+        if _holds(candidates, size, support[s]):
             continue
-        while not free[s]:
-            s += 1
+        while _holds(support, size, candidates[c]):
+            c += 1
         support[s] = candidates[c]
-        free[s] = False
-        _fetch_column(X, first, last, support[s], Z[place + s])
-        lowest, changed = min(lowest, s), True
-    # A column's products with those after it are theirs to hold.
-    for s in range(lowest, candidates.size):
-        _correlate(Z, columns, fixed + s, m, target, gram, right)
+        _fetch_column(X, first, last, support[s], desk.Z[base + s])
+        changed = True
     return changed
+
+
+@kernel
+def _holds(values, count, value):  # pragma: no cover
+    for i in range(count):
+        if values[i] == value:
+            return True
+    return False
