@@ -7,17 +7,21 @@ computed from private data: they are for the operator's eyes and are in no ledge
 
 from __future__ import annotations
 
+import math
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.base import clone
 
 from tacit.baselines import FedRep, LocalModels, SingleModel
 from tacit.cohort import Cohort
+from tacit.estimators import LowRankSparse
 from tacit.estimators.shared_basis import SharedBasisModel
-from tacit.heads import fit_heads
 from tacit.personal import PersonalModel
 from tacit.privacy.certificate import shown
+from tacit.privacy.guarantee import UncertifiedWarning
 
 _MOST_USERS = 4000  # enough for two digits; fitting everybody's local models would take longer than the fit
 _MOST_TRAINED = 50_000  # the non-private methods train on this many users, so that a copy of their rows fits
@@ -50,8 +54,8 @@ def compare(model: SharedBasisModel, cohort: Cohort, *, random_state: int = 0) -
     intercept = bool(getattr(model, "fit_intercept", False))
     some = np.sort(rng.permutation(train.n_users)[:_MOST_USERS])
 
-    ours = _with_heads(model, train, intercept)
-    everyone = FedRep(rank=model.rank, fit_intercept=intercept).fit(train)
+    ours = model.with_heads_of(train)
+    everyone = _not_private(model, train, intercept)
     local = LocalModels(fit_intercept=intercept).fit(train.take(some))
     single = SingleModel(fit_intercept=intercept).fit(train)
     probe = test.take(some)
@@ -84,12 +88,13 @@ def _rows(cohort: Cohort, owner: npt.NDArray[np.int64], chosen: npt.NDArray[np.b
     return Cohort.from_offsets(cohort.X[chosen], cohort.y[chosen], offsets, users=cohort.users[users])
 
 
-def _with_heads(model: SharedBasisModel, train: Cohort, intercept: bool) -> PersonalModel:
-    refitted = PersonalModel()
-    heads = fit_heads(train.X, np.asarray(train.y), train.offsets, model.basis_, intercept=intercept)
-    refitted.basis_, refitted.heads_, refitted.intercepts_ = model.basis_, heads[:, :-1], heads[:, -1]
-    refitted.users_, refitted.feature_names_in_ = train.users, np.array(train.feature_names, dtype=str)
-    return refitted
+def _not_private(model: SharedBasisModel, train: Cohort, intercept: bool) -> PersonalModel:
+    if not isinstance(model, LowRankSparse):
+        return FedRep(rank=model.rank, fit_intercept=intercept).fit(train)
+    twin: LowRankSparse = clone(model).set_params(epsilon=math.inf, mode="auto", ledger=None, noise_seed=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UncertifiedWarning)
+        return twin.fit(train)
 
 
 def _line(method: str, private: str, fitted: PersonalModel, test: Cohort) -> Line:

@@ -24,6 +24,11 @@ class FedRep(PrivateFedRep):
     def __init__(self, rank: int, *, fit_intercept: bool = False, rounds: int | None = 30) -> None:
         super().__init__(rank, math.inf, fit_intercept=fit_intercept, rounds=rounds, run="fedrep")
 
+    def n_parameters(self) -> int:
+        """Count its numbers as paper 004 does: r(d + n)."""
+        self._check_fitted()
+        return int(self.basis_.size + self.heads_.size)
+
     def fit(self, X: Any, y: Any = None, users: Any = None, **keywords: Any) -> FedRep:
         """Fit; nobody needs to be warned that a method called non-private is not private."""
         with warnings.catch_warnings():

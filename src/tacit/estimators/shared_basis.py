@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,13 @@ class SharedBasisModel(PersonalModel, PrivateModel):
         self.target_name_ = cohort.target_name
         self._certify(run, budget, units=cohort.n_users, trust=TRUST, notes=(FREE_HEADS,), nominal=self.epsilon)
         return self
+
+    def with_heads_of(self, cohort: Cohort) -> SharedBasisModel:
+        """Return the same public model with heads fitted to these users' rows instead."""
+        refitted = copy(self)
+        refitted._take_heads(self._fit_heads(cohort.X, np.asarray(cohort.y), cohort.offsets))
+        refitted.users_ = cohort.users
+        return refitted
 
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the basis."""
