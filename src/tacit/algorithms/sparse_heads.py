@@ -26,7 +26,6 @@ Indices = npt.NDArray[np.int64]
 
 _SWAPS = 12  # more than any fit was seen to need: most end after two
 _FOLDS = 5
-_NEARLY = 1.02  # an error this close to the smallest is as good, with fewer coordinates
 _ROUNDING = 1e-12  # of everything squared: differences below it are rounding
 _SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 11, 15, 20, 27, 36, 48, 64, 85, 113, 150])
 
@@ -148,7 +147,7 @@ def own_scale(X, first, last, intercept, scale):  # type: ignore[no-untyped-def]
 def choose_size(X, first, last, y, basis, shared, intercept, scale, sizes, desk):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Choose the number of coordinates: the last of ``sizes`` if it is alone, else by the user's own cross-validation.
 
-    The fewest whose error is about the smallest; never more than the user's rows can tell apart.
+    The fewest whose error is within one standard error of the smallest; never more than the rows can tell apart.
     """
     m, d, fixed = last - first, X.shape[1], desk.coefficients.size - desk.support.size
     most = affordable(m, fixed, sizes[-1])
@@ -157,7 +156,7 @@ def choose_size(X, first, last, y, basis, shared, intercept, scale, sizes, desk)
     folds = min(_FOLDS, m)
     weights = fixed - intercept
     mine, targets = np.empty((m, d), dtype=X.dtype), np.empty(m, dtype=X.dtype)
-    errors = np.zeros(sizes.size)
+    errors, squares = np.zeros(sizes.size), np.zeros(sizes.size)
     for fold in range(folds):
         kept, held = 0, m - 1
         for j in range(m):
@@ -183,10 +182,13 @@ def choose_size(X, first, last, y, basis, shared, intercept, scale, sizes, desk)
                 for s in range(count):
                     left -= desk.coefficients[fixed + s] * mine[j, desk.support[s]]
                 errors[number] += left * left
+                squares[number] += (left * left) ** 2
     energy = 0.0
     for j in range(m):
         energy += targets[j] * targets[j]
-    enough = _NEARLY * errors.min() + _ROUNDING * energy
+    best = np.argmin(errors)
+    spread = math.sqrt(max(squares[best] - errors[best] * errors[best] / m, 0.0))
+    enough = errors[best] + spread + _ROUNDING * energy
     for number in range(sizes.size):
         if errors[number] <= enough:
             return sizes[number]
