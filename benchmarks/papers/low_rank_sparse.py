@@ -1,7 +1,7 @@
 """Paper 004's experiments: recovery without privacy (B.1), with it (A.1.4), parameter counts (Table 1), MovieLens.
 
-Errors are root mean squared errors of the model itself on fresh rows, exact (no test data), except for MovieLens, where a
-fifth of every user's ratings is held out. Also the specification's test of the released statistic: subspace error at
+Errors are root mean squared errors of the model itself on fresh rows, exact (no test data), except for MovieLens, where
+a fifth of every user's ratings is held out. Also the specification's test of the released statistic: subspace error at
 d = 15, r = 2, m = 30, t = 8,000, two own coordinates a user.
 
 ``python -m benchmarks.papers.low_rank_sparse`` (about eight minutes on two cores; ``--quick`` for a smoke test).
@@ -82,10 +82,14 @@ def recovery(draws: int) -> dict[str, Any]:
             model = method.fit(cohort)
             errors.setdefault(name, []).append(data.population_rmse(model))
         found = [np.sort(row) for row in model.sparse_indices_]
-        supports.append(float(np.mean([(a == np.sort(b)).all() for a, b in zip(found, data.sparse_indices, strict=True)])))
+        supports.append(
+            float(np.mean([(a == np.sort(b)).all() for a, b in zip(found, data.sparse_indices, strict=True)]))
+        )
     mean = {name: float(np.mean(values)) for name, values in errors.items()}
     rows = [[name, f"{value:.2e}", f"{value / mean['single model']:.1e}"] for name, value in mean.items()]
-    text = "**B.1, no privacy** (75 users, d = 150, 100 rows each)\n\n" + table(["model", "RMSE", "of single model"], rows)
+    text = "**B.1, no privacy** (75 users, d = 150, 100 rows each)\n\n" + table(
+        ["model", "RMSE", "of single model"], rows
+    )
     text += f"\n\nSupports exactly recovered: {100 * np.mean(supports):.1f} % of users. Mean of {draws} draws."
     return {"rmse": errors, "supports": supports, "text": text}
 
@@ -184,15 +188,7 @@ def parameters(quick: bool) -> dict[str, Any]:
         for method, expected in printed.items():
             if quick and name != "Jester":
                 continue
-            kind, *numbers = method.split()
-            made: Any = {
-                "single": lambda: CentralModel(math.inf),
-                "full": lambda: FullFineTuning(math.inf),
-                "rep": lambda: FedRep(int(numbers[0]), rounds=1),
-                "prompt": lambda: PromptLearning(math.inf, embedding=int(numbers[0])),
-                "sparse": lambda: LowRankSparse(int(numbers[0]), int(numbers[1]), math.inf, rounds=1),
-            }[kind]()
-            count = made.fit(cohort).n_parameters()
+            count = framework(method).fit(cohort).n_parameters()
             counts[f"{name}, {method}"] = [count, expected]
             rows.append([name, method, count, expected])
     agree = sum(count == expected for count, expected in counts.values())
@@ -200,6 +196,19 @@ def parameters(quick: bool) -> dict[str, Any]:
     different = [row for row in rows if row[2] != row[3]]
     text += "." if not different else "\n\n" + table(["data", "model", "counted", "printed"], different)
     return {"counts": counts, "text": text}
+
+
+def framework(method: str) -> Any:
+    kind, *numbers = method.split()
+    sizes = [int(number) for number in numbers]
+    makers: dict[str, Any] = {
+        "single": lambda: CentralModel(math.inf),
+        "full": lambda: FullFineTuning(math.inf),
+        "rep": lambda: FedRep(sizes[0], rounds=1),
+        "prompt": lambda: PromptLearning(math.inf, embedding=sizes[0]),
+        "sparse": lambda: LowRankSparse(sizes[0], sizes[1], math.inf, rounds=1),
+    }
+    return makers[kind]()
 
 
 def movielens(quick: bool) -> dict[str, Any]:
@@ -240,7 +249,9 @@ def movielens(quick: bool) -> dict[str, Any]:
             sizes[name] = own
     mean = {name: float(np.mean(values)) for name, values in errors.items()}
     rows = [[name, sizes[name], f"{value:.4f}"] for name, value in mean.items()]
-    text = f"**MovieLens latest-small** ({len(np.unique(users))} users, {X.shape[1]} public features, rows held out)\n\n"
+    text = (
+        f"**MovieLens latest-small** ({len(np.unique(users))} users, {X.shape[1]} public features, rows held out)\n\n"
+    )
     return {"rmse": errors, "text": text + table(["model", "numbers a user", "RMSE, stars"], rows)}
 
 

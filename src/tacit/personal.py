@@ -23,8 +23,8 @@ Array = npt.NDArray[np.float64]
 class Head:
     """One user's personal model on a public basis. Private to that user.
 
-    ``weights`` are on the basis; ``intercept`` is the user's own level; ``indices`` and ``values`` are features that the
-    user weighs otherwise than the basis says, if the model has such.
+    ``weights`` are on the basis; ``intercept`` is the user's own level; ``indices`` and ``values`` are features that
+    the user weighs otherwise than the basis says, if the model has such.
     """
 
     weights: Array

@@ -224,6 +224,7 @@ def combine_rows(X, first, last, weights, at, out, u):  # pragma: no cover
 
 @_kernel
 def mean_row(X, first, last, weights, out):  # pragma: no cover
+    """Write the mean of rows first..last to the first row of ``out``; ``weights`` is room for one a row."""
     for j in range(last - first):
         weights[j] = 1.0 / (last - first)
     combine_rows(X, first, last, weights, 0, out, 0)
@@ -292,6 +293,7 @@ def _normal_equations(P, place, y, first, last, level, systems, u):  # pragma: n
 
 @_kernel
 def some_rows(P, b, place, count):  # pragma: no cover
+    """Read ``count`` elements, then zeros, of four consecutive rows."""
     room = P.shape[1]
     position = b * room + place
     return (

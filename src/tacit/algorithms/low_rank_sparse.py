@@ -30,7 +30,7 @@ from tacit.algorithms.sparse_heads import Sparsity
 from tacit.algorithms.subspace import first_basis
 from tacit.algorithms.whitening import FeatureMoment, Whitening
 from tacit.federation.base import Array, Federation
-from tacit.linalg import orthonormal, unpack_symmetric
+from tacit.linalg import orthonormal
 from tacit.privacy.calibration import Phase, Plan
 from tacit.privacy.guarantee import Budget, GaussianEvent
 
@@ -144,9 +144,7 @@ class Central:
 
     def query(self, whitening: Whitening, sparsity: Sparsity, centered: bool) -> SparseStep:
         """Ask for a correction of the model."""
-        return SparseStep(
-            self.model, np.eye(1), self.scale, whitening, centered, sparsity=sparsity, shared_weight=True
-        )
+        return SparseStep(self.model, np.eye(1), self.scale, whitening, centered, sparsity=sparsity, shared_weight=True)
 
     def advance(self, step: Array, count: Array, sigma: float, n_users: int, *, damping: float) -> None:
         """Move the model by one release: ``step`` is Σ s·g/c and ``count`` is Σ s, both with noise σ."""

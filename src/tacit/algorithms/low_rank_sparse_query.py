@@ -18,13 +18,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from tacit.algorithms.fedrep import BasisStep
 from tacit.algorithms.kernels import mean_row, mean_square
-from tacit.algorithms.sparse_heads import Sparsity, choose_size
+from tacit.algorithms.sparse_heads import NONE, Sparsity, choose_size
 from tacit.algorithms.sparse_kernels import Desk, fit_user, kernel, make_desk
 from tacit.algorithms.whitening import Whitening, user_chunks
 from tacit.compiled import padded
@@ -43,7 +44,7 @@ class SparseStep(BasisStep):
     ``shared_weight`` fixes everybody's weight on the only direction at one; the basis is then the central model itself.
     """
 
-    sparsity: Sparsity = Sparsity(0)
+    sparsity: Sparsity = NONE
     shared_weight: bool = False
 
     def contribution(self, X: Rows, y: Rows) -> Array:
@@ -75,9 +76,7 @@ class SparseStep(BasisStep):
         """Return the sums of several blocks of ``size`` users, a row a block: rows are read once from memory."""
         return self._sums(X, y, offsets, bound, size, np.zeros(len(offsets) - 1))
 
-    def _sums(
-        self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float, size: int, sizes: Array
-    ) -> Array:
+    def _sums(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float, size: int, sizes: Array) -> Array:
         d, k = self.basis.shape
         blocks = max(1, -(-(len(offsets) - 1) // size))
         total = np.zeros((blocks, k, d + k))
@@ -109,7 +108,7 @@ class SparseEquations(Query):
         """Entries of Sym(r) ⊗ Sym(d), the space that A lies in, and of a d×r matrix; or of one of them."""
         d, r = self.basis.shape
         gram = r * (r + 1) // 2 * (d * (d + 1) // 2)
-        return {"gram": gram, "right": d * r, "both": gram + d * r}[self.parts]
+        return int({"gram": gram, "right": d * r, "both": gram + d * r}[self.parts])
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return (A/c_A, V/c_V), packed so that its norm is theirs and noise has their symmetries."""
@@ -161,7 +160,7 @@ class SparseEquations(Query):
     def _users(
         self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]
     ) -> Iterator[tuple[Array, Array, Array, Array, Array]]:
-        """Factors of norm one of a few users at a time, and how large their products are: zero where there is no fit."""
+        """Factors of norm one of a few users at a time, and how large their products are: zero without a fit."""
         d, r = self.basis.shape
         basis = padded(self.whitening.to_raw(self.basis).T, X.dtype)
         for mine, targets, starts in user_chunks(X, y, offsets, 32):
@@ -176,9 +175,20 @@ class SparseEquations(Query):
             yield heads, moments, gram, sides, right
 
 
-def fit_one(
-    X: Rows, y: Rows, basis: Array, scale: Array, query: SparseStep | SparseEquations
-) -> tuple[Array, Array, int] | None:
+class Asks(Protocol):
+    """What a query must say about the model its users fit."""
+
+    @property
+    def basis(self) -> Array: ...  # noqa: D102
+    @property
+    def sparsity(self) -> Sparsity: ...  # noqa: D102
+    @property
+    def shared_weight(self) -> bool: ...  # noqa: D102
+    @property
+    def centered(self) -> bool: ...  # noqa: D102
+
+
+def fit_one(X: Rows, y: Rows, basis: Array, scale: Array, query: Asks) -> tuple[Array, Array, int] | None:
     """One user's weights, residual and rows to spare, by the compiled fit; None where there are none to spare."""
     rows = np.ascontiguousarray(X)
     desk = _desk(query, np.array([0, len(rows)]), rows)
@@ -191,7 +201,7 @@ def fit_one(
     return (head, desk.left[: len(rows)], free) if free > 0 else None
 
 
-def _desk(query: SparseStep | SparseEquations, offsets: npt.NDArray[np.int64], X: Rows) -> Desk:
+def _desk(query: Asks, offsets: npt.NDArray[np.int64], X: Rows) -> Desk:
     fixed = (0 if query.shared_weight else query.basis.shape[1]) + int(query.centered)
     return make_desk(int(np.diff(offsets).max()), X.shape[1], fixed, query.sparsity.most, X.dtype)
 
@@ -258,8 +268,23 @@ def _steps(  # type: ignore[no-untyped-def]  # pragma: no cover
 
 @kernel
 def _equations(  # type: ignore[no-untyped-def]  # pragma: no cover
-    X, whitened, y, offsets, basis, scale, gram_scale, right_scale, centered, shared, sizes, desk, heads, moments, grams,
-    sides, rights,
+    X,
+    whitened,
+    y,
+    offsets,
+    basis,
+    scale,
+    gram_scale,
+    right_scale,
+    centered,
+    shared,
+    sizes,
+    desk,
+    heads,
+    moments,
+    grams,
+    sides,
+    rights,
 ):
     """Write each user's head, second moment and pull as directions of norm one, and the sizes of their products."""
     d, k = X.shape[1], heads.shape[1]

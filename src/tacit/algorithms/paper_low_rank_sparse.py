@@ -1,7 +1,7 @@
 """DP-AMHT-LRS as paper 004 prints it (Algorithm 5, equations 8 and 9), to compare with.
 
-Rows, targets, xᵀb and w are clipped one by one at public A₁, A₂, A₃ and A_w; a user adds m rows (more are left out, fewer
-are as if zero), so
+Rows, targets, xᵀb and w are clipped one by one at public A₁, A₂, A₃ and A_w; a user adds m rows (more are left out,
+fewer are as if zero), so
 
     ‖A_i‖ ≤ Γ₁ = m A₁² A_w²    and    ‖V_i‖ ≤ Γ₂ = m A₁ (A₂ + A₃) A_w,
 
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from tacit.algorithms.low_rank_sparse_query import fit_one
 from tacit.algorithms.sparse_heads import Sparsity
@@ -92,7 +93,7 @@ class ClippedGram(_Clipped):
         if parts is None:
             return np.zeros(self.coordinates)
         rows, _, weights = parts
-        return np.kron(np.outer(weights, weights), rows.T @ rows).ravel()
+        return np.asarray(np.kron(np.outer(weights, weights), rows.T @ rows).ravel(), dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class TargetMoment(FeatureMoment):
         """Return S/‖S‖ for S = Xᵀdiag(y²)X, packed."""
         return super().contribution(X.astype(np.float64) * y[:, None], y)
 
-    def block_sum(self, X: Rows, y: Rows, offsets: np.ndarray, bound: float) -> Array:  # type: ignore[type-arg]
+    def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
         """Weigh the rows, then as for the features' moment."""
         return super().block_sum(X.astype(np.float64) * y[:, None], y, offsets, bound)
 
@@ -167,7 +168,7 @@ def learn(
         asked = (basis, sparsity, settings.clips, shared_weight)
         matrix = federation.release(ClippedGram(*asked), gram, f"gram {number + 1}").reshape(d * rank, d * rank)
         side = federation.release(ClippedRight(*asked), right, f"right-hand side {number + 1}")
-        basis = np.linalg.lstsq(matrix, side)[0].reshape(rank, d).T
+        basis = np.asarray(np.linalg.lstsq(matrix, side)[0].reshape(rank, d).T, dtype=np.float64)
         if not shared_weight:
             basis = orthonormal(basis)[0]
     return basis

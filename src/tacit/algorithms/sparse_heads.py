@@ -2,9 +2,9 @@
 
 A head is fitted by its user from the user's rows and public numbers only and is never released, so it costs nobody any
 privacy; thresholds and the choice of sparsity are the user's own affair. Coordinates are chosen by
-:func:`~tacit.algorithms.sparse_kernels.fit_user`; then weights and values are fitted again by ridge regressions averaged
-by leave-one-out error (:mod:`tacit.heads`), which is least squares where rows are many and clean and shrinks where they
-are few. A user with too few rows gets fewer coordinates: one for two rows that the basis leaves.
+:func:`~tacit.algorithms.sparse_kernels.fit_user`; then weights and values are fitted again by ridge regressions,
+averaged by leave-one-out error (:mod:`tacit.heads`): least squares where rows are many and clean, shrunk where they are few. A
+user with too few rows gets fewer coordinates: one for two rows that the basis leaves.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ class Sparsity:
     @property
     def sizes(self) -> Indices:
         """What a user may choose from."""
-        return _SIZES[_SIZES <= self.most] if self.chosen else np.array([self.most])
+        return _SIZES[self.most >= _SIZES] if self.chosen else np.array([self.most])
+
+
+NONE = Sparsity(0)
 
 
 @dataclass(frozen=True)

@@ -25,15 +25,26 @@ import numpy.typing as npt
 from numba import njit
 
 from tacit.algorithms.kernels import combine_rows, project_rows, some_rows
-from tacit.compiled import add_products, aligned_zeros, load, load_first, no_products, spread, store, store_totals, total
+from tacit.compiled import (
+    add_products,
+    aligned_zeros,
+    load_first,
+    no_products,
+    spread,
+    store,
+    store_totals,
+    total,
+)
 
 Array = npt.NDArray[np.float64]
+Work = npt.NDArray[Any]
 
 _RIDGE = 1e-12  # of each column's own square: keeps copies of one column solvable, changes nothing else
 _LANES = 8  # doubles in a register
 _AHEAD = 1 << 16  # bytes ahead of the rows in work to ask memory for
 
 kernel: Any = njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, error_model="numpy")
+_piece: Any = njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, error_model="numpy", inline="always")
 
 
 class Desk(NamedTuple):
@@ -43,14 +54,14 @@ class Desk(NamedTuple):
     intercept) and the target, then, from the next multiple of four on, the chosen features.
     """
 
-    Z: Array
-    gram: Array  # products of rows of Z, the lower triangle in blocks of four by four
+    Z: Work
+    gram: Work  # products of rows of Z, the lower triangle in blocks of four by four
     system: Array
     coefficients: Array  # weights, intercept (if any), values of the chosen features
     support: npt.NDArray[np.int64]  # the chosen features
     left: Array  # the residual e
     small: npt.NDArray[np.floating]  # the residual in the precision of the rows
-    pull: Array  # its correlation Xᵀe with every feature, in the first row
+    pull: Work  # its correlation Xᵀe with every feature, in the first row
     score: Array
     best: Array
     candidates: npt.NDArray[np.int64]
@@ -61,20 +72,20 @@ def make_desk(longest: int, n_features: int, fixed: int, most: int, dtype: npt.D
     """Make room for users with up to ``longest`` rows, ``fixed`` columns and ``most`` coordinates of their own."""
     room = (longest + 3 + 7) // 8 * 8
     height = first_feature(fixed, max(4, fixed + -fixed % 4)) + most + -most % 4
-    return Desk(
-        Z=aligned_zeros(height, room),
-        gram=aligned_zeros(height, height),
-        system=np.zeros((fixed + most, fixed + most)),
-        coefficients=np.zeros(fixed + most),
-        support=np.zeros(most, dtype=np.int64),
-        left=aligned_zeros(1, room)[0],
-        small=aligned_zeros(1, room + 8, dtype)[0],
-        pull=aligned_zeros(1, n_features + -n_features % 16),
-        score=np.zeros(n_features),
-        best=np.zeros(most + 1),
-        candidates=np.zeros(most, dtype=np.int64),
-        kept=np.zeros(most, dtype=np.int64),
-    )
+    size = fixed + most
+    shapes = [(height, room), (height, height), (size, size), (size,), (room,), (1, n_features + -n_features % 16)]
+    Z, gram, system, coefficients, left, pull, score, best = _apart(np.float64, *shapes, (n_features,), (most + 1,))
+    support, candidates, kept = _apart(np.int64, (most,), (most,), (most,))
+    (small,) = _apart(dtype, (room + 8,))
+    return Desk(Z, gram, system, coefficients, support, left, small, pull, score, best, candidates, kept)
+
+
+def _apart(dtype: npt.DTypeLike, *shapes: tuple[int, ...]) -> list[npt.NDArray[Any]]:
+    """Zeros of these shapes, each on cache lines of its own: NumPy would put small ones next to another thread's."""
+    lines = [-(-max(1, math.prod(shape)) // 8) + 2 for shape in shapes]
+    flat = aligned_zeros(sum(lines) + 2, 8, dtype).ravel()
+    places = np.cumsum([2, *lines]) * 8
+    return [flat[place : place + math.prod(shape)].reshape(shape) for place, shape in zip(places, shapes, strict=False)]
 
 
 @kernel
@@ -152,13 +163,13 @@ def fit_user(X, first, last, y, basis, shared, intercept, scale, k, stages, swap
     return size
 
 
-@kernel
+@_piece
 def _fetch_column(X, first, last, feature, out):  # pragma: no cover
     for j in range(last - first):
         out[j] = X[first + j, feature]
 
 
-@kernel
+@_piece
 def _products(desk, start, stop, m):  # pragma: no cover
     """Write the products of rows start..stop of Z with all rows before them, sixteen at a time."""
     Z, gram = desk.Z, desk.gram
@@ -171,7 +182,7 @@ def _products(desk, start, stop, m):  # pragma: no cover
             store_totals(gram, b * height + c, height, sums)
 
 
-@kernel
+@_piece
 def _solve(desk, fixed, base, size, m):  # pragma: no cover
     """Least squares on the fixed columns and ``size`` features; write what is left and return its square."""
     gram, system, b = desk.gram, desk.system, desk.coefficients
@@ -198,7 +209,7 @@ def _solve(desk, fixed, base, size, m):  # pragma: no cover
     return total(squares)
 
 
-@kernel
+@_piece
 def _cholesky(A, b, size):  # pragma: no cover
     """Solve the positive definite system in the lower triangle of A in place; NaN where it is not one."""
     for j in range(size):
@@ -221,7 +232,7 @@ def _cholesky(A, b, size):  # pragma: no cover
         b[i] = value * A[i, i]
 
 
-@kernel
+@_piece
 def _largest(score, count, best, out):  # pragma: no cover
     """Write the positions of the ``count`` largest sizes to ``out``, in order; return how many there are above zero."""
     best[:count] = 0.0
@@ -238,7 +249,7 @@ def _largest(score, count, best, out):  # pragma: no cover
     return found
 
 
-@kernel
+@_piece
 def _exchange(X, first, last, size, base, desk):  # pragma: no cover
     """Bring the candidates into the support, those that stay in their places; return whether anything changed."""
     support, candidates = desk.support, desk.candidates
@@ -256,7 +267,7 @@ def _exchange(X, first, last, size, base, desk):  # pragma: no cover
 
 @kernel
 def _holds(values, count, value):  # pragma: no cover
+    found = False
     for i in range(count):
-        if values[i] == value:
-            return True
-    return False
+        found = found or values[i] == value
+    return found

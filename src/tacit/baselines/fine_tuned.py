@@ -62,7 +62,8 @@ class CentralModel(PersonalModel, BaseEstimator):  # type: ignore[misc]
         with warnings.catch_warnings():
             if np.isinf(self.epsilon):
                 warnings.simplefilter("ignore", UncertifiedWarning)
-            return model.fit(cohort)  # type: ignore[return-value]
+            model.fit(cohort)
+        return model
 
     def _take(self, model: LowRankSparse) -> None:
         self.basis_, self.heads_, self.intercepts_ = model.basis_, model.heads_, model.intercepts_

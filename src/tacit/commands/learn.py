@@ -18,7 +18,6 @@ from tacit.commands.console import (
     status,
 )
 
-
 if TYPE_CHECKING:
     from tacit.estimators.shared_basis import SharedBasisModel
 

@@ -4,4 +4,12 @@ from tacit.datasets.low_rank_sparse import LowRankSparseUsers, make_low_rank_spa
 from tacit.datasets.ratings import Ratings, load_jester, load_movielens
 from tacit.datasets.synthetic import SharedSubspace, make_shared_subspace
 
-__all__ = ["LowRankSparseUsers", "Ratings", "SharedSubspace", "load_jester", "load_movielens", "make_low_rank_sparse", "make_shared_subspace"]
+__all__ = [
+    "LowRankSparseUsers",
+    "Ratings",
+    "SharedSubspace",
+    "load_jester",
+    "load_movielens",
+    "make_low_rank_sparse",
+    "make_shared_subspace",
+]

@@ -108,7 +108,8 @@ def _supports(
         return np.ascontiguousarray(order[:, :sparsity])
     if n_users * sparsity > n_features * row_sparsity:
         raise ValueError(
-            f"{n_users} users with {sparsity} coordinates each do not fit {n_features} features with {row_sparsity} users."
+            f"{n_users} users with {sparsity} coordinates each do not fit {n_features} features with {row_sparsity} users "
+            "each."
         )
     # Deal every feature out ζ times, the least used first, so that nobody gets one twice.
     left = np.full(n_features, row_sparsity)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,8 @@ _YEAR = re.compile(r"\((\d{4})")
 class Ratings:
     """Who rated what how: a row a rating.
 
-    ``users`` are ids; ``items`` positions in ``item_ids``; ``item_features`` what is publicly known of each item (a column
-    of ones, genres, year), or nothing; ``groups`` a demographic group for each rating's user, where the data have one.
+    ``users`` are ids; ``items`` positions in ``item_ids``; ``item_features`` what is publicly known of each item (a
+    column of ones, genres, year); ``groups`` a demographic group for each rating's user, where the data have one.
     """
 
     users: Codes
@@ -44,7 +44,9 @@ class Ratings:
     feature_names: tuple[str, ...]
     groups: npt.NDArray[np.str_] | None = None
 
-    def tasks(self, *, by: str = "user", features: npt.ArrayLike | None = None) -> tuple[Array, Array, npt.NDArray[Any]]:
+    def tasks(
+        self, *, by: str = "user", features: npt.ArrayLike | None = None
+    ) -> tuple[Array, Array, npt.NDArray[Any]]:
         """Return X, y and the task each row belongs to, for ``fit``.
 
         ``by="group"`` makes a task of each demographic group, with the group's mean rating of an item as target (paper
@@ -79,11 +81,13 @@ class Ratings:
         ids, rows = np.unique(self.users, return_inverse=True)
         return scipy.sparse.csr_matrix((self.values, (rows, self.items)), shape=(len(ids), len(self.item_ids)))
 
-    def private_item_features(self, rank: int, epsilon: float, delta: float = 1e-6, **options: Any) -> tuple[Array, Any]:
+    def private_item_features(
+        self, rank: int, epsilon: float, delta: float = 1e-6, **options: Any
+    ) -> tuple[Array, Any]:
         """Return item features from a private factorisation of the ratings, and the model that made them.
 
-        The model's certificate says what they cost (the unit is a user's row of ratings); give it the ``ledger`` of what
-        follows, and both are one account. ``options`` are those of :class:`tacit.FedPower`.
+        The model's certificate says what they cost (the unit is a user's row of ratings); give it the ``ledger`` of
+        what follows, and both are one account. ``options`` are those of :class:`tacit.FedPower`.
         """
         from tacit.estimators.fedpower import FedPower
 
@@ -128,7 +132,9 @@ def load_jester(path: str | os.PathLike[str]) -> Ratings:
 
 
 def _read_100k(folder: Path) -> Ratings:
-    users, items, values = _numbers([line.split("\t") for line in _lines(folder / "u.data", "utf-8")], folder / "u.data")
+    users, items, values = _numbers(
+        [line.split("\t") for line in _lines(folder / "u.data", "utf-8")], folder / "u.data"
+    )
     genres = [line.split("|")[0] for line in _lines(folder / "u.genre", "utf-8")]
     movies = {}
     for line in _lines(folder / "u.item", "latin-1"):
@@ -188,7 +194,7 @@ def ratings_of(
     users: Codes,
     items: Codes,
     values: Array,
-    movies: dict[int, tuple[str, Sequence[str]]],
+    movies: Mapping[int, tuple[str, Sequence[str]]],
     people: dict[int, str] | None = None,
 ) -> Ratings:
     """Put ratings together with what is known of items (title with year, genres) and of users (their group).

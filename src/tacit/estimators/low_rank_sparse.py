@@ -29,8 +29,8 @@ class LowRankSparse(SharedBasisModel):
     rank
         Number of shared directions, r.
     sparsity
-        Coordinates of their own that users have: a count, a fraction of the features, or ``"auto"``, for which every user
-        chooses by cross-validation on their own rows. It is chosen at home and costs no privacy.
+        Coordinates of their own that users have: a count, a fraction of the features, or ``"auto"``, for which every
+        user chooses by cross-validation on their own rows. It is chosen at home and costs no privacy.
     epsilon, delta, adjacency
         The promise for everything that is released together. ``math.inf`` for none (not certified).
     mode
@@ -38,8 +38,8 @@ class LowRankSparse(SharedBasisModel):
     random_state
         Steers public randomness only: where paper mode starts.
     shared_weight
-        Everybody's weight is one (rank 1): one central model, sparsely fine-tuned by every user. ``basis_`` is then that
-        model, not of norm one.
+        Everybody's weight is one (rank 1): one central model, sparsely fine-tuned by every user. ``basis_`` is then
+        that model, not of norm one.
     fit_intercept
         Whether every user has a level of their own; it is fitted at home.
     route
@@ -47,7 +47,8 @@ class LowRankSparse(SharedBasisModel):
     rounds
         Noisy sums; None for the default (16; equations 3; paper mode 15).
     clips
-        Paper mode: (A₁, A₂, A₃, A_w, m), bounds of rows, targets, xᵀb and weights, and rows a user. Public: not from data.
+        Paper mode: (A₁, A₂, A₃, A_w, m), bounds of rows, targets, xᵀb and weights, and rows a user. Public: they must
+        not come from the data.
     start
         Paper mode: ``"random"``, or ``"moments"`` (Appendix F, paid for).
     noise, noise_seed, ledger, run, threads
@@ -130,8 +131,8 @@ class LowRankSparse(SharedBasisModel):
 
     def private_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return weights, intercepts, and the users' own coordinates as indices and values."""
-        own = {"sparse_indices": self.sparse_indices_.astype(np.int32), "sparse_values": self.sparse_values_}
-        return super().private_arrays() | own
+        indices = self.sparse_indices_.astype(np.int32)
+        return {**super().private_arrays(), "sparse_indices": indices, "sparse_values": self.sparse_values_}
 
     def take_private_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Set what :meth:`private_arrays` gave."""
