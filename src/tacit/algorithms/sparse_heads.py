@@ -3,8 +3,8 @@
 A head is fitted by its user from the user's rows and public numbers only and is never released, so it costs nobody any
 privacy; thresholds and the choice of sparsity are the user's own affair. Coordinates are chosen by
 :func:`~tacit.algorithms.sparse_kernels.fit_user`; then weights and values are fitted again by ridge regressions,
-averaged by leave-one-out error (:mod:`tacit.heads`): least squares where rows are many and clean, shrunk where they are few. A
-user with too few rows gets fewer coordinates: one for two rows that the basis leaves.
+averaged by leave-one-out error (:mod:`tacit.heads`): least squares where rows are many and clean, shrunk where they are
+few. A user with too few rows gets fewer coordinates: one for two rows that the basis leaves.
 """
 
 from __future__ import annotations

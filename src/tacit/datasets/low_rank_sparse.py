@@ -108,8 +108,8 @@ def _supports(
         return np.ascontiguousarray(order[:, :sparsity])
     if n_users * sparsity > n_features * row_sparsity:
         raise ValueError(
-            f"{n_users} users with {sparsity} coordinates each do not fit {n_features} features with {row_sparsity} users "
-            "each."
+            f"row_sparsity must be at least {-(-n_users * sparsity // n_features)} for {n_users} users with {sparsity} "
+            f"coordinates of {n_features}. Found {row_sparsity!r}."
         )
     # Deal every feature out ζ times, the least used first, so that nobody gets one twice.
     left = np.full(n_features, row_sparsity)
