@@ -20,7 +20,18 @@ def run(*words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["papers.private_fedrep", "papers.fedpower", "papers.low_rank_sparse", "families", "speed.round", "speed.gram", "speed.low_rank_sparse"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "papers.private_fedrep",
+        "papers.fedpower",
+        "papers.low_rank_sparse",
+        "families",
+        "speed.round",
+        "speed.gram",
+        "speed.low_rank_sparse",
+    ],
+)
 def test_every_benchmark_runs(name: str) -> None:
     assert "|---|" in run("-m", f"benchmarks.{name}", "--quick")
 

@@ -32,7 +32,11 @@ def test_the_basis_is_found_and_the_certificate_says_what_was_asked_for(data, mo
     certificate = model.certificate_
     assert certificate.certified
     assert 2.0 * (1 - 1e-6) < certificate.epsilon <= 2.0
-    assert [release.name for release in certificate.releases][:3] == ["feature moment", "direction votes", "basis step 1"]
+    assert [release.name for release in certificate.releases][:3] == [
+        "feature moment",
+        "direction votes",
+        "basis step 1",
+    ]
 
 
 @pytest.mark.parametrize("options", [{"route": "equations"}, {"adjacency": "replace-one"}, {"sparsity": "auto"}])

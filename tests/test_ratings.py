@@ -35,7 +35,12 @@ def million(tmp_path: Path) -> Ratings:
 @pytest.fixture
 def latest(tmp_path: Path) -> Ratings:
     write(tmp_path, "ratings.csv", "userId,movieId,rating,timestamp\r\n1,10,4.0,9\r\n1,20,2.0,9\r\n2,10,5.0,9\r\n")
-    write(tmp_path, "movies.csv", 'movieId,title,genres\n10,"Café, Le (1995)",Action|Comedy\n20,Z (1969),Comedy\n', "utf-8")
+    write(
+        tmp_path,
+        "movies.csv",
+        'movieId,title,genres\n10,"Café, Le (1995)",Action|Comedy\n20,Z (1969),Comedy\n',
+        "utf-8",
+    )
     return load_movielens(tmp_path)
 
 

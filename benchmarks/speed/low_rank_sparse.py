@@ -53,8 +53,18 @@ def main() -> None:
                     f"{case['extra']:.0f} MB",
                 ]
             )
-    header = ["one iteration", "data", "reading it once", "the iteration", "ratio", "ratio of best times", "extra memory"]
-    text = f"{users:,} users, d = {FEATURES}, r = {RANK}, {ROWS} rows, {OWN} own coordinates; {os.cpu_count()} cores.\n\n"
+    header = [
+        "one iteration",
+        "data",
+        "reading it once",
+        "the iteration",
+        "ratio",
+        "ratio of best times",
+        "extra memory",
+    ]
+    text = (
+        f"{users:,} users, d = {FEATURES}, r = {RANK}, {ROWS} rows, {OWN} own coordinates; {os.cpu_count()} cores.\n\n"
+    )
     keep("speed_low_rank_sparse", {"cases": found}, text + table(header, rows), quick=quick)
 
 

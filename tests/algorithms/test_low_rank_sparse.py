@@ -96,13 +96,9 @@ def test_the_paper_is_given_the_whole_budget_too() -> None:
 def test_clips_that_cut_nothing_leave_the_papers_equations() -> None:
     data = make_low_rank_sparse(1, 9, 2, 20, 0, noise=0.1, random_state=3)
     clips = Clips(rows=1e3, targets=1e3, quirks=1e3, weights=1e3, count=20)
-    gram, right = (
-        kind(BASIS, Sparsity(0), clips).contribution(data.X, data.y) for kind in (ClippedGram, ClippedRight)
-    )
+    gram, right = (kind(BASIS, Sparsity(0), clips).contribution(data.X, data.y) for kind in (ClippedGram, ClippedRight))
     weights = np.linalg.lstsq(data.X @ BASIS, data.y)[0]
-    np.testing.assert_allclose(
-        gram.reshape(18, 18), np.kron(np.outer(weights, weights), data.X.T @ data.X), rtol=1e-8
-    )
+    np.testing.assert_allclose(gram.reshape(18, 18), np.kron(np.outer(weights, weights), data.X.T @ data.X), rtol=1e-8)
     np.testing.assert_allclose(right, np.outer(weights, data.X.T @ data.y).ravel(), rtol=1e-8)
 
 

@@ -44,7 +44,6 @@ _LANES = 8  # doubles in a register
 _AHEAD = 1 << 16  # bytes ahead of the rows in work to ask memory for
 
 kernel: Any = njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, error_model="numpy")
-_piece: Any = njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, error_model="numpy", inline="always")
 
 
 class Desk(NamedTuple):
@@ -163,13 +162,13 @@ def fit_user(X, first, last, y, basis, shared, intercept, scale, k, stages, swap
     return size
 
 
-@_piece
+@kernel
 def _fetch_column(X, first, last, feature, out):  # pragma: no cover
     for j in range(last - first):
         out[j] = X[first + j, feature]
 
 
-@_piece
+@kernel
 def _products(desk, start, stop, m):  # pragma: no cover
     """Write the products of rows start..stop of Z with all rows before them, sixteen at a time."""
     Z, gram = desk.Z, desk.gram
@@ -182,7 +181,7 @@ def _products(desk, start, stop, m):  # pragma: no cover
             store_totals(gram, b * height + c, height, sums)
 
 
-@_piece
+@kernel
 def _solve(desk, fixed, base, size, m):  # pragma: no cover
     """Least squares on the fixed columns and ``size`` features; write what is left and return its square."""
     gram, system, b = desk.gram, desk.system, desk.coefficients
@@ -209,7 +208,7 @@ def _solve(desk, fixed, base, size, m):  # pragma: no cover
     return total(squares)
 
 
-@_piece
+@kernel
 def _cholesky(A, b, size):  # pragma: no cover
     """Solve the positive definite system in the lower triangle of A in place; NaN where it is not one."""
     for j in range(size):
@@ -232,7 +231,7 @@ def _cholesky(A, b, size):  # pragma: no cover
         b[i] = value * A[i, i]
 
 
-@_piece
+@kernel
 def _largest(score, count, best, out):  # pragma: no cover
     """Write the positions of the ``count`` largest sizes to ``out``, in order; return how many there are above zero."""
     best[:count] = 0.0
@@ -249,7 +248,7 @@ def _largest(score, count, best, out):  # pragma: no cover
     return found
 
 
-@_piece
+@kernel
 def _exchange(X, first, last, size, base, desk):  # pragma: no cover
     """Bring the candidates into the support, those that stay in their places; return whether anything changed."""
     support, candidates = desk.support, desk.candidates
