@@ -112,6 +112,7 @@ def fit_sparse_heads(
         *(np.asarray(X), np.asarray(y), np.asarray(offsets), padded(directions.T, X.dtype), shared_weight, intercept),
         *(sparsity.sizes, PENALTIES, make_desk(int(np.diff(offsets).max()), X.shape[1], fixed, most, X.dtype), table),
     )
+    table[~np.isfinite(table).all(axis=1)] = 0.0  # numbers too large to compute with: no head rather than nonsense
     if shared_weight:
         table[:, 0] = 1.0
     indices = table[:, rank + 1 : rank + 1 + most].astype(np.int64)
