@@ -195,7 +195,7 @@ def load_head(path: str | os.PathLike[str], model: SharedBasisModel) -> Head:
         weights, intercept = np.array(content["weights"], dtype=np.float64), float(content["intercept"])
         indices = np.array(content.get("indices", []), dtype=np.int64)
         values = np.array(content.get("values", []), dtype=np.float64)
-    except (KeyError, TypeError, AttributeError, OverflowError, UnicodeDecodeError, json.JSONDecodeError):
+    except (KeyError, TypeError, AttributeError, OverflowError, ValueError):
         raise ModelError(f"{path} is not a head written by 'tacit personalize'.") from None
     if weights.shape != (model.basis_.shape[1],):
         raise ModelError(
