@@ -24,6 +24,7 @@ benchmarks: $(STAMP)
 	$(BIN)/python -m benchmarks.papers.low_rank_sparse
 	$(BIN)/python -m benchmarks.speed.gram
 	$(BIN)/python -m benchmarks.families
+	$(BIN)/python -m benchmarks.audit
 	$(BIN)/python -m benchmarks.speed.round
 	$(BIN)/python -m benchmarks.speed.low_rank_sparse
 

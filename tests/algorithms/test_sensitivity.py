@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from adversary import Rows, clipped, units, violations
+from adversary import Rows, clipped, neighbour_violations, units, violations
 from tacit.algorithms.altmin import NormalEquations
 from tacit.algorithms.clip_quantile import NormHistogram
 from tacit.algorithms.fedpower_gram import CentreVote, ShiftedGram
@@ -91,6 +91,13 @@ def turned_user(sign: float) -> Rows:
 def test_no_user_moves_a_release_by_more_than_its_sensitivity(name: str) -> None:
     query, bound = QUERIES[name]
     assert violations(query, bound, D) == []
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_no_unit_among_others_moves_the_sum_by_more_than_its_sensitivity(name: str) -> None:
+    query, bound = QUERIES[name]
+    X = 3 * np.random.default_rng(5).normal(size=(40, D))
+    assert neighbour_violations(query, bound, X, np.array([0, 8, 9, 20, 40])) == []
 
 
 @pytest.mark.parametrize("name", QUERIES)
