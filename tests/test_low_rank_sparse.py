@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import warnings
+from copy import copy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.base import clone
 
 import tacit
+from tacit.algorithms import paper_low_rank_sparse
 from tacit.comparison import compare
 from tacit.datasets import make_low_rank_sparse
 from tacit.model_folder import ModelError, load_head, publish, save_head
@@ -57,6 +61,34 @@ def test_a_central_model_is_found_from_zero_whatever_the_units() -> None:
         assert (model.heads_ == 1.0).all()
 
 
+@pytest.mark.parametrize("options", [{}, {"start": "moments"}, {"shared_weight": True}])
+def test_paper_mode_releases_what_it_planned(data, options) -> None:  # type: ignore[no-untyped-def]
+    few = data.users < 30
+    model = tacit.LowRankSparse(1, 1, 2.0, mode="paper", rounds=2, clips=(6.0, 6.0, 4.0, 3.0, 40), **options)
+    model.fit(data.X[few], data.y[few], data.users[few])
+    assert model.certificate_.epsilon == pytest.approx(2.0, rel=1e-6)
+
+
+def test_paper_mode_goes_on_from_its_own_start(data, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    few, starts, original = data.users < 30, [], paper_low_rank_sparse._start
+
+    def watched(*arguments: Any) -> Any:
+        starts.append(original(*arguments))
+        return starts[-1]
+
+    def stop(name: str) -> None:
+        if name == "gram 1":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(paper_low_rank_sparse, "_start", watched)
+    ledger = tacit.Ledger()
+    for watch in (stop, None):
+        model = tacit.LowRankSparse(2, 1, 2.0, mode="paper", rounds=1, clips=(6.0, 6.0, 4.0, 3.0, 40), ledger=ledger)
+        with contextlib.suppress(KeyboardInterrupt):
+            model.fit(data.X[few], data.y[few], data.users[few], on_release=watch)
+    np.testing.assert_array_equal(*starts)
+
+
 def test_paper_mode_is_certified_and_worse(data, model) -> None:  # type: ignore[no-untyped-def]
     few = data.users < 500
     paper = tacit.LowRankSparse(2, 2, 2.0, mode="paper", rounds=2, clips=(6.0, 6.0, 4.0, 3.0, 40), random_state=0)
@@ -73,6 +105,13 @@ def test_personal_levels_are_found(data) -> None:  # type: ignore[no-untyped-def
         warnings.simplefilter("ignore", tacit.UncertifiedWarning)
         model.fit(data.X, data.y + levels[data.users], data.users)
     assert np.median(np.abs(model.intercepts_ - levels)) < 0.1
+
+
+def test_a_large_mean_of_features_does_not_matter(data) -> None:  # type: ignore[no-untyped-def]
+    shifted = data.X + 1e6 * np.random.default_rng(0).normal(size=15)
+    model = tacit.LowRankSparse(2, 2, 8.0, fit_intercept=True).fit(shifted, data.y + 3.0, data.users)
+    assert tacit.subspace_distance(model.basis_, data.basis) < 0.05
+    assert np.sqrt(np.mean((model.predict(shifted, data.users) - data.y - 3.0) ** 2)) < 0.2
 
 
 def test_prediction_writes_nobodys_weights_out(data, model) -> None:  # type: ignore[no-untyped-def]
@@ -107,6 +146,42 @@ def test_a_saved_model_predicts_the_same_and_a_published_one_has_no_heads(data, 
     public = tacit.load(publish(folder, tmp_path / "public"))
     assert len(public.users_) == len(public.sparse_values_) == 0
     assert public.personalize(data.X[:20], data.y[:20]).values.shape == (2,)
+
+
+def test_heads_with_coordinates_that_are_not_there_are_refused(data, model) -> None:  # type: ignore[no-untyped-def]
+    arrays = model.private_arrays()
+    for wrong in (np.full_like(arrays["sparse_indices"], 15), arrays["sparse_indices"] - 100):
+        with pytest.raises(ValueError, match="15 features do not have"):
+            tacit.LowRankSparse.take_private_arrays(copy(model), {**arrays, "sparse_indices": wrong})
+
+
+def test_the_size_of_a_model_does_not_tell_what_anybody_chose(data) -> None:  # type: ignore[no-untyped-def]
+    few = data.users < 40
+    sizes = set()
+    for y in (data.y[few], data.X[few].sum(axis=1), np.zeros(few.sum())):
+        model = tacit.LowRankSparse(1, "auto", 2.0, rounds=1).fit(data.X[few], y, data.users[few])
+        sizes.add((model.n_parameters(), model.sparse_values_.shape))
+    assert sizes == {(15 + 40 + 3 * 40, (40, 3))}
+
+
+def test_a_head_is_the_same_however_rows_lie_in_memory(data, model) -> None:  # type: ignore[no-untyped-def]
+    mine = data.users == 7
+    table = np.column_stack([data.X[mine], data.y[mine]])
+    right = model.personalize(data.X[mine], data.y[mine])
+    for X in (table[:, :-1], np.asfortranarray(data.X[mine])):
+        head = model.personalize(X, table[:, -1])
+        np.testing.assert_array_equal(head.weights, right.weights)
+        np.testing.assert_array_equal(head.values, right.values)
+
+
+def test_it_is_compared_with_what_users_would_have_in_an_account_that_is_kept(data, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    few = data.users < 200
+    cohort = tacit.Cohort.from_arrays(data.X[few], data.y[few], data.users[few])
+    with tacit.Ledger(tmp_path / "account.ledger") as ledger:
+        kept = tacit.LowRankSparse(1, 1, 2.0, rounds=2, ledger=ledger).fit(cohort)
+        before = len(ledger.releases())
+        assert len(compare(kept, cohort)) == 4
+        assert len(ledger.releases()) == before
 
 
 def test_it_is_compared_with_what_users_would_have_without_it(data, model) -> None:  # type: ignore[no-untyped-def]
@@ -150,6 +225,16 @@ def test_awkward_users_break_nothing() -> None:
         ({"route": "newton"}, "route must be"),
         ({"mode": "paper"}, "five public clips"),
         ({"mode": "paper", "clips": (1, 1, 1, 1, 5), "start": "zero"}, "start must be"),
+        ({"mode": "paper", "clips": (-1, 1, 1, -1, 5)}, "rows must be positive"),
+        ({"mode": "paper", "clips": (1, 1, 1, 1, 2.5)}, "whole number"),
+        ({"mode": "paper", "clips": (1e-100, 1, 1, 1e-100, 5)}, "gram_bound must be positive"),
+        ({"mode": "paper", "clips": (1, 1, 1, 1, 5), "route": "equations"}, "one route"),
+        (
+            {"rank": 1, "mode": "paper", "clips": (1, 1, 1, 1, 5), "shared_weight": True, "start": "moments"},
+            "starts at zero",
+        ),
+        ({"clips": (1, 1, 1, 1, 5)}, "mode='paper' only"),
+        ({"start": "moments"}, "mode='paper' only"),
     ],
 )
 def test_mistakes_are_named(data, parameters, message: str) -> None:  # type: ignore[no-untyped-def]
@@ -175,4 +260,5 @@ def test_the_papers_frameworks_order_as_they_should() -> None:
         warnings.simplefilter("ignore", tacit.UncertifiedWarning)
         ours = data.population_rmse(tacit.LowRankSparse(1, 2, math.inf).fit(cohort))
     assert ours < 0.6 * min(rmse.values())
+    assert tacit.PromptLearning(2.0).fit(cohort).certificate_.algorithm == "PromptLearning"
     assert rmse["single"] == pytest.approx(data.population_rmse(tacit.SingleModel().fit(cohort)), rel=0.02)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import clone
 
 from tacit.baselines import FedRep, LocalModels, SingleModel
 from tacit.cohort import Cohort
@@ -91,7 +90,9 @@ def _rows(cohort: Cohort, owner: npt.NDArray[np.int64], chosen: npt.NDArray[np.b
 def _not_private(model: SharedBasisModel, train: Cohort, intercept: bool) -> PersonalModel:
     if not isinstance(model, LowRankSparse):
         return FedRep(rank=model.rank, fit_intercept=intercept).fit(train)
-    twin: LowRankSparse = clone(model).set_params(epsilon=math.inf, mode="auto", ledger=None, noise_seed=None)
+    # Not scikit-learn's clone: it copies parameters, and a ledger that is open cannot be copied.
+    ours = {"epsilon": math.inf, "mode": "auto", "clips": None, "start": "random", "ledger": None, "noise_seed": None}
+    twin = LowRankSparse(**{**model.get_params(deep=False), **ours})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UncertifiedWarning)
         return twin.fit(train)

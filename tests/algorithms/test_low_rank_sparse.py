@@ -11,6 +11,7 @@ from tacit.algorithms.low_rank_sparse_query import SparseEquations, SparseStep
 from tacit.algorithms.paper_low_rank_sparse import ClippedGram, ClippedRight, Clips, TargetMoment
 from tacit.algorithms.sparse_heads import Sparsity
 from tacit.algorithms.whitening import Whitening
+from tacit.audit.users import adversarial_users
 from tacit.datasets import make_low_rank_sparse
 from tacit.linalg import orthonormal
 from tacit.privacy.accounting import compose
@@ -29,6 +30,60 @@ def test_without_own_coordinates_the_step_is_private_fedreps(centered: bool, dty
     X, y = RNG.normal(size=(60, 9)).astype(dtype), RNG.normal(size=60).astype(dtype)
     ours, theirs = (query.block_sums(X, y, offsets, 1.0, 2) for query in (SparseStep(*fields), BasisStep(*fields)))
     np.testing.assert_allclose(ours, theirs, rtol=1e-9 if dtype is np.float64 else 1e-4, atol=1e-9)
+
+
+def awkward(d: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Users who leave something behind on a desk, if anybody does: of all lengths, extreme, not finite."""
+    rng = np.random.default_rng(5)
+    plain = [(rng.normal(size=(m, d)), rng.normal(size=m)) for m in (40, 1, 2, 3, 7, 33, 5, 8, 24)]
+    mixed = [user for pair in zip(plain * 200, (u for _, u in adversarial_users(d)), strict=False) for user in pair]
+    return mixed[::5]
+
+
+QUERIES = {
+    "step": lambda c, s: SparseStep(BASIS, np.eye(2), 0.5, WHITENING, c, sparsity=s),
+    "central": lambda c, s: SparseStep(BASIS[:, :1], np.eye(1), 0.5, WHITENING, c, sparsity=s, shared_weight=True),
+    "equations": lambda c, s: SparseEquations(BASIS, WHITENING, s, 0.7, 0.3, "both", c),
+}
+
+
+@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize("centered", [False, True])
+@pytest.mark.parametrize("sparsity", [Sparsity(2), Sparsity(3, chosen=True)])
+def test_a_user_among_others_adds_what_they_add_alone_to_the_last_bit(
+    name: str, centered: bool, sparsity: Sparsity
+) -> None:
+    query, users = QUERIES[name](centered, sparsity), awkward(9)
+    offsets = np.concatenate([[0], np.cumsum([len(y) for _, y in users])])
+    X, y = np.concatenate([X for X, _ in users]), np.concatenate([y for _, y in users])
+    with np.errstate(all="ignore"):
+        among = query.block_sums(X, y, offsets, 1.0, 1)
+        norms = query.norms(X, y, offsets)
+        for i, (mine, targets) in enumerate(users):
+            alone = query.block_sum(mine.copy(), targets.copy(), np.array([0, len(mine)]), 1.0)
+            assert np.linalg.norm(alone) <= 1.0 + 1e-9
+            np.testing.assert_array_equal(among[i], alone)
+            np.testing.assert_array_equal(norms[i], query.norms(mine, targets, np.array([0, len(mine)]))[0])
+
+
+@pytest.mark.parametrize("name", [*QUERIES, "fedrep"])
+def test_queries_read_rows_however_they_lie_in_memory(name: str) -> None:
+    made = {**QUERIES, "fedrep": lambda c, s: BasisStep(BASIS, np.eye(2), 0.5, WHITENING, c)}
+    query, offsets = made[name](False, Sparsity(2)), np.array([0, 20, 40])
+    X, y = RNG.normal(size=(40, 18))[::-1, ::2], RNG.normal(size=80)[::2]
+    right = query.block_sum(X.copy("C"), y.copy(), offsets, 1.0)
+    np.testing.assert_array_equal(query.block_sum(X, y, offsets, 1.0), right)
+
+
+def test_a_kernel_that_counts_positions_refuses_other_arrays() -> None:
+    from numba.core.errors import NumbaError, TypingError
+
+    from tacit.algorithms.kernels import project_rows
+    from tacit.compiled import padded
+
+    out = np.zeros((4, 48))
+    with pytest.raises((NumbaError, TypingError, TypeError), match="one after the other"):
+        project_rows(RNG.normal(size=(40, 18))[:, ::2], 0, 40, 9, padded(BASIS.T, np.float64), out, 0, 0)
 
 
 def test_the_step_vanishes_at_the_truth() -> None:
@@ -91,6 +146,14 @@ def test_clips_that_cut_nothing_leave_the_papers_equations() -> None:
     weights = np.linalg.lstsq(data.X @ BASIS, data.y)[0]
     np.testing.assert_allclose(gram.reshape(18, 18), np.kron(np.outer(weights, weights), data.X.T @ data.X), rtol=1e-8)
     np.testing.assert_allclose(right, np.outer(weights, data.X.T @ data.y).ravel(), rtol=1e-8)
+
+
+@pytest.mark.parametrize("field", ["rows", "targets", "quirks", "weights", "count"])
+@pytest.mark.parametrize("bad", [0, -1, float("nan"), float("inf")])
+def test_every_clip_is_a_positive_number(field: str, bad: float) -> None:
+    good = {"rows": 1.0, "targets": 1.0, "quirks": 1.0, "weights": 1.0, "count": 5}
+    with pytest.raises(ValueError, match=f"{field} must be"):
+        Clips(**{**good, field: bad})
 
 
 def test_moments_of_targets_point_to_the_basis() -> None:

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from adversary import adversarial_users
 from tacit.algorithms.sparse_heads import SparseHeads, Sparsity, fit_sparse_heads
+from tacit.audit.users import adversarial_users
 from tacit.datasets import make_low_rank_sparse
 from tacit.datasets.low_rank_sparse import LowRankSparseUsers
 
@@ -98,7 +98,7 @@ def test_users_without_quirks_mostly_choose_none() -> None:
 @pytest.mark.parametrize("sparsity", [Sparsity(3), Sparsity(3, chosen=True)])
 def test_no_user_gets_a_head_that_is_not_finite(sparsity: Sparsity, shared_weight: bool) -> None:
     basis = np.linalg.qr(np.random.default_rng(6).normal(size=(7, 1)))[0]
-    for name, (X, y) in adversarial_users(7, np.random.default_rng(7)):
+    for name, (X, y) in adversarial_users(7):
         offsets = np.array([0, len(X)])
         heads = fit_sparse_heads(X, y, offsets, basis, sparsity, intercept=True, shared_weight=shared_weight)
         assert np.isfinite(heads.packed()).all(), name
@@ -113,11 +113,47 @@ def test_nobodys_head_depends_on_anybody_else() -> None:
         np.testing.assert_array_equal(alone.packed()[0], together[i])
 
 
-def test_heads_survive_packing_and_lose_unused_columns() -> None:
+def test_heads_survive_packing_and_do_not_show_how_many_coordinates_anybody_chose() -> None:
     heads = SparseHeads(np.ones((2, 1)), np.zeros(2), np.array([[3, 0], [5, 0]]), np.array([[1.0, 0], [2.0, 0]]))
     again = SparseHeads.unpacked(heads.packed(), 1)
-    assert again.indices.tolist() == [[3], [5]]
-    assert again.values.tolist() == [[1.0], [2.0]]
+    np.testing.assert_array_equal(again.indices, heads.indices)
+    np.testing.assert_array_equal(again.values, heads.values)
+
+
+@pytest.mark.parametrize("view", [lambda X: X[::-1], lambda X: X[:, ::-1], np.asfortranarray, lambda X: X[:, 1:]])
+def test_how_rows_lie_in_memory_does_not_matter(view) -> None:  # type: ignore[no-untyped-def]
+    rng = np.random.default_rng(9)
+    X, y = view(rng.normal(size=(30, 7))), rng.normal(size=60)[::2]
+    basis = rng.normal(size=(X.shape[1], 1))
+    found = fit_sparse_heads(X, y, np.array([0, 12, 30]), basis, Sparsity(2))
+    right = fit_sparse_heads(X.copy("C"), y.copy(), np.array([0, 12, 30]), basis, Sparsity(2))
+    np.testing.assert_array_equal(found.packed(), right.packed())
+
+
+def test_a_large_mean_of_features_does_not_matter_to_levels() -> None:
+    data = make_low_rank_sparse(30, 12, 2, 60, 2, random_state=10)
+    offsets, shift = np.arange(0, 1801, 60), 1e6 * np.random.default_rng(11).normal(size=12)
+    heads = fit_sparse_heads(data.X + shift, data.y, offsets, data.basis, Sparsity(2), intercept=True)
+    assert supports(heads) == [set(row.tolist()) for row in data.sparse_indices]
+    found = data.models(data.basis, heads.weights, heads.indices, heads.values)
+    true = data.models(data.basis, data.heads, data.sparse_indices, data.sparse_values)
+    np.testing.assert_allclose(found, true, atol=1e-5)
+    np.testing.assert_allclose(heads.intercepts, -true @ shift, atol=20.0)  # 1e-5 of a mean of 1e6
+
+
+def test_no_room_is_made_for_coordinates_nobody_may_choose() -> None:
+    for d in (1, 7, 50, 750, 5000):
+        sparsity = Sparsity.of("auto", d)
+        assert sparsity.most == sparsity.sizes[-1] <= 150
+
+
+@pytest.mark.parametrize("target", [1e190, 1e194, 1e250, 1e300])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_targets_too_large_to_compute_with_give_finite_heads(target: float, intercept: bool) -> None:
+    rng = np.random.default_rng(12)
+    X, y = rng.normal(size=(20, 6)), target * rng.normal(size=20)
+    heads = fit_sparse_heads(X, y, np.array([0, 20]), np.eye(6)[:, :1], Sparsity(2), intercept=intercept)
+    assert np.isfinite(heads.packed()).all()
 
 
 @pytest.mark.parametrize("bad", [-1, 11, 0.0, 1.5, True, "all", math.nan])

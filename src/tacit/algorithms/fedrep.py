@@ -93,6 +93,7 @@ class BasisStep(Query):
     def block_sums(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float, size: int) -> Array:
         """Return the sums of several blocks of ``size`` users, a row a block: one call, one stretch without Python."""
         d, k = self.basis.shape
+        X, y = np.ascontiguousarray(X), np.ascontiguousarray(y)
         public = self._kernel_arguments(X.dtype)
         rows, width = public[0].shape
         blocks = max(1, -(-(len(offsets) - 1) // size))

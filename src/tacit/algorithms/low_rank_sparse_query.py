@@ -78,6 +78,7 @@ class SparseStep(BasisStep):
 
     def _sums(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float, size: int, sizes: Array) -> Array:
         d, k = self.basis.shape
+        X, y = np.ascontiguousarray(X), np.ascontiguousarray(y)
         blocks = max(1, -(-(len(offsets) - 1) // size))
         total = np.zeros((blocks, k, d + k))
         basis, scale, directions, gains, metric = self._kernel_arguments(X.dtype)
@@ -163,7 +164,7 @@ class SparseEquations(Query):
         """Factors of norm one of a few users at a time, and how large their products are: zero without a fit."""
         d, r = self.basis.shape
         basis = padded(self.whitening.to_raw(self.basis).T, X.dtype)
-        for mine, targets, starts in user_chunks(X, y, offsets, 32):
+        for mine, targets, starts in user_chunks(np.ascontiguousarray(X), np.ascontiguousarray(y), offsets, 32):
             n = len(starts) - 1
             heads, moments, sides = np.zeros((n, r)), np.zeros((n, d * (d + 1) // 2)), np.zeros((n, d))
             gram, right = np.zeros(n), np.zeros(n)
@@ -193,16 +194,15 @@ def fit_one(X: Rows, y: Rows, basis: Array, scale: Array, query: Asks) -> tuple[
     rows = np.ascontiguousarray(X)
     desk = _desk(query, np.array([0, len(rows)]), rows)
     public = (padded(basis.T, rows.dtype), query.shared_weight, query.centered, scale, query.sparsity.sizes)
-    fixed = desk.coefficients.size - desk.support.size
-    free = len(rows) - fixed
+    free = len(rows) - (desk.coefficients.size - desk.support.size) - query.centered
     if free > 0:
-        free -= _fit_within(rows, 0, len(rows), y, *public, desk)
+        free -= _fit_within(rows, 0, len(rows), np.ascontiguousarray(y), *public, desk)
     head = np.ones(1) if query.shared_weight else desk.coefficients[: basis.shape[1]]
     return (head, desk.left[: len(rows)], free) if free > 0 else None
 
 
 def _desk(query: Asks, offsets: npt.NDArray[np.int64], X: Rows) -> Desk:
-    fixed = (0 if query.shared_weight else query.basis.shape[1]) + int(query.centered)
+    fixed = 0 if query.shared_weight else query.basis.shape[1]
     return make_desk(int(np.diff(offsets).max()), X.shape[1], fixed, query.sparsity.most, X.dtype)
 
 

@@ -30,7 +30,7 @@ from tacit.federation.base import Array, Federation, Query, Rows
 from tacit.linalg import orthonormal, unpack_symmetric
 from tacit.privacy.calibration import Phase, Plan
 from tacit.privacy.clipping import clip
-from tacit.privacy.guarantee import Budget, GaussianEvent
+from tacit.privacy.guarantee import Budget, GaussianEvent, positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +42,12 @@ class Clips:
     quirks: float
     weights: float
     count: int
+
+    def __post_init__(self) -> None:
+        positive(rows=self.rows, targets=self.targets, quirks=self.quirks, weights=self.weights, count=self.count)
+        if self.count != int(self.count):
+            raise ValueError(f"count must be a whole number of rows. Found {self.count!r}.")
+        positive(gram_bound=self.gram, right_bound=self.right)
 
     @property
     def gram(self) -> float:
@@ -158,7 +164,7 @@ def learn(
     sparsity: Sparsity,
     *,
     shared_weight: bool,
-    random_state: int | None,
+    random_state: int,
 ) -> Array:
     """Algorithm 5 (Algorithm 3 with noise, for a shared weight: no QR, from zero)."""
     d = federation.n_features
@@ -174,7 +180,7 @@ def learn(
     return basis
 
 
-def _start(federation: Federation, plan: Plan, settings: Settings, rank: int, random_state: int | None) -> Array:
+def _start(federation: Federation, plan: Plan, settings: Settings, rank: int, random_state: int) -> Array:
     d = federation.n_features
     if settings.start == "random":
         return orthonormal(np.random.default_rng(random_state).standard_normal((d, rank)))[0]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tacit.algorithms.sparse_kernels import affordable, first_feature, fit_user, kernel, make_desk
+from tacit.algorithms.sparse_kernels import affordable, first_feature, fit_user, kernel, level_of, make_desk
 from tacit.compiled import padded
 from tacit.heads import PENALTIES, average_ridges
 
@@ -26,6 +26,7 @@ Indices = npt.NDArray[np.int64]
 
 _SWAPS = 12  # more than any fit was seen to need: most end after two
 _FOLDS = 5
+_CONSTANT = 1e-13  # of a feature's mean: what varies less is rounding
 _ROUNDING = 1e-12  # of everything squared: differences below it are rounding
 _SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 11, 15, 20, 27, 36, 48, 64, 85, 113, 150])
 
@@ -42,10 +43,10 @@ class Sparsity:
         """Read a count, a fraction of the features, or ``"auto"``: each user's own cross-validation, up to a fifth.
 
         >>> Sparsity.of(3, 50), Sparsity.of(0.1, 50), Sparsity.of("auto", 50)
-        (Sparsity(most=3, chosen=False), Sparsity(most=5, chosen=False), Sparsity(most=10, chosen=True))
+        (Sparsity(most=3, chosen=False), Sparsity(most=5, chosen=False), Sparsity(most=8, chosen=True))
         """
         if isinstance(given, str) and given == "auto":
-            return cls(math.ceil(n_features / 5), True)
+            return cls(int(_SIZES[math.ceil(n_features / 5) >= _SIZES][-1]), True)
         whole = isinstance(given, int | np.integer) and not isinstance(given, bool)
         if whole and 0 <= given <= n_features:
             return cls(int(given))
@@ -80,11 +81,10 @@ class SparseHeads:
 
     @classmethod
     def unpacked(cls, table: Array, rank: int) -> SparseHeads:
-        """Read what :meth:`packed` gave; columns of coordinates that nobody uses are dropped."""
+        """Read what :meth:`packed` gave: as wide as what users may have, for how many anybody chose is private."""
         k = (table.shape[1] - rank - 1) // 2
         indices, values = table[:, rank + 1 : rank + 1 + k].astype(np.int64), table[:, rank + 1 + k :]
-        used = int(np.max(np.flatnonzero(values.any(axis=0)) + 1, initial=0))
-        return cls(table[:, :rank].copy(), table[:, rank].copy(), indices[:, :used].copy(), values[:, :used].copy())
+        return cls(table[:, :rank].copy(), table[:, rank].copy(), indices, values.copy())
 
 
 def fit_sparse_heads(
@@ -104,12 +104,12 @@ def fit_sparse_heads(
     >>> heads.weights.round(6), heads.indices, heads.values.round(6)
     (array([[1.]]), array([[5]]), array([[3.]]))
     """
-    directions = np.asarray(basis, dtype=np.float64)
+    X, y, directions = np.ascontiguousarray(X), np.ascontiguousarray(y), np.asarray(basis, dtype=np.float64)
     rank, n, most = directions.shape[1], len(offsets) - 1, sparsity.most
     table = np.zeros((n, rank + 1 + 2 * most))
-    fixed = (0 if shared_weight else rank) + int(intercept)
+    fixed = 0 if shared_weight else rank
     _fit(
-        *(np.asarray(X), np.asarray(y), np.asarray(offsets), padded(directions.T, X.dtype), shared_weight, intercept),
+        *(X, y, np.asarray(offsets), padded(directions.T, X.dtype), shared_weight, intercept),
         *(sparsity.sizes, PENALTIES, make_desk(int(np.diff(offsets).max()), X.shape[1], fixed, most, X.dtype), table),
     )
     table[~np.isfinite(table).all(axis=1)] = 0.0  # numbers too large to compute with: no head rather than nonsense
@@ -137,14 +137,17 @@ def own_scale(X, first, last, intercept, scale):  # type: ignore[no-untyped-def]
     """Write one over the size of each feature on these rows (around their mean, with an intercept); 0 for no size."""
     m, d = last - first, X.shape[1]
     mean = np.zeros(d)
+    if intercept:
+        for j in range(first, last):
+            for a in range(d):
+                mean[a] += X[j, a] / m
     scale[:] = 0.0
     for j in range(first, last):
         for a in range(d):
-            mean[a] += X[j, a]
-            scale[a] += X[j, a] * X[j, a]
+            scale[a] += (X[j, a] - mean[a]) * (X[j, a] - mean[a])
     for a in range(d):
-        size = scale[a] / m - (mean[a] / m * mean[a] / m if intercept else 0.0)
-        scale[a] = 1.0 / math.sqrt(size) if size > 1e-12 * (scale[a] / m) else 0.0
+        size = math.sqrt(scale[a] / m)
+        scale[a] = 1.0 / size if size > _CONSTANT * abs(mean[a]) else 0.0
 
 
 @kernel
@@ -154,11 +157,11 @@ def choose_size(X, first, last, y, basis, shared, intercept, scale, sizes, desk)
     The fewest whose error is within one standard error of the smallest; never more than the rows can tell apart.
     """
     m, d, fixed = last - first, X.shape[1], desk.coefficients.size - desk.support.size
-    most = affordable(m, fixed, sizes[-1])
+    most = affordable(m, fixed + intercept, sizes[-1])
     if sizes.size == 1 or most == 0:
         return most
     folds = min(_FOLDS, m)
-    weights = fixed - intercept
+    base = first_feature(fixed, basis.shape[0])
     mine, targets = np.empty((m, d), dtype=X.dtype), np.empty(m, dtype=X.dtype)
     errors, squares = np.zeros(sizes.size), np.zeros(sizes.size)
     for fold in range(folds):
@@ -173,13 +176,14 @@ def choose_size(X, first, last, y, basis, shared, intercept, scale, sizes, desk)
             targets[place] = y[first + j]
         for number in range(sizes.size):
             size = sizes[number]
-            if size > affordable(kept, fixed, most):
+            if size > affordable(kept, fixed + intercept, most):
                 errors[number] = math.inf
                 continue
             count = fit_user(mine, 0, kept, targets, basis, shared, intercept, scale, size, min(size, 4), 2, desk)
+            level = level_of(desk, fixed, base, count) if intercept else 0.0
             for j in range(kept, m):
-                left = targets[j] - (desk.coefficients[weights] if intercept else 0.0)
-                for b in range(1 if shared else weights):
+                left = targets[j] - level
+                for b in range(1 if shared else fixed):
                     weight = 1.0 if shared else desk.coefficients[b]
                     for a in range(d):
                         left -= weight * basis[b, a] * mine[j, a]
@@ -203,34 +207,30 @@ def choose_size(X, first, last, y, basis, shared, intercept, scale, sizes, desk)
 def _refit(desk, projected, m, fixed, intercept, count, penalties, out, rank, scale):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Fit weights and values again, with penalties; coordinates are brought to one size for it."""
     Z, support, most = desk.Z, desk.support, desk.support.size
-    base, weights = first_feature(fixed, projected), fixed - intercept
-    columns, sizes = np.empty((m, weights + count)), np.ones(weights + count)
-    for b in range(weights + count):
-        row = b if b < weights else base + b - weights
-        if b >= weights:
-            sizes[b] = scale[support[b - weights]]
+    base = first_feature(fixed, projected)
+    columns, sizes = np.empty((m, fixed + count)), np.ones(fixed + count)
+    for b in range(fixed + count):
+        row = b if b < fixed else base + b - fixed
+        if b >= fixed:
+            sizes[b] = scale[support[b - fixed]]
         for j in range(m):
             columns[j, b] = Z[row, j] * sizes[b]
-    targets, level, means = Z[fixed, :m].copy(), 0.0, np.zeros(weights + count)
-    if intercept:
-        level = targets.mean()
-        targets -= level
-        for b in range(means.size):
-            means[b] = columns[:, b].mean()
-            columns[:, b] -= means[b]
-    if means.size > 0:
-        head, solved = average_ridges(columns, targets, intercept, penalties)
+    desk.coefficients[:] = 0.0
+    if fixed + count > 0:
+        head, solved = average_ridges(columns, Z[fixed, :m].copy(), intercept, penalties)
         largest, kept = 0.0, 0
-        for b in range(weights):
+        for b in range(fixed):
             out[b] = head[b]
-        for b in range(weights, head.size):
+        for b in range(fixed, head.size):
             largest = max(largest, abs(head[b]))
-        for b in range(weights, head.size):
+        for b in range(fixed, head.size):
             if solved and abs(head[b]) > math.sqrt(_ROUNDING) * largest:
-                out[rank + 1 + kept] = support[b - weights]
+                out[rank + 1 + kept] = support[b - fixed]
                 out[rank + 1 + most + kept] = head[b] * sizes[b]
                 kept += 1
-        for b in range(means.size):
-            level -= means[b] * head[b]
-    if intercept and math.isfinite(level):
-        out[rank] = level
+        for b in range(head.size):
+            desk.coefficients[b] = head[b] * sizes[b]
+    if intercept:
+        level = level_of(desk, fixed, base, count)
+        if math.isfinite(level):
+            out[rank] = level

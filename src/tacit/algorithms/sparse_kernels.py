@@ -49,14 +49,16 @@ kernel: Any = njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, err
 class Desk(NamedTuple):
     """Room for one user's fit, used again for the next; what a fit found is left on it.
 
-    The columns of the fit lie in Z as rows: first the projections on the basis, then a column of ones (with an
-    intercept) and the target, then, from the next multiple of four on, the chosen features.
+    The columns of the fit lie in Z as rows: first the projections on the basis, then the target, then, from the next
+    multiple of four on, the chosen features. With an intercept all of them are centred first: next to a column of ones
+    features with a large mean would all look the same.
     """
 
     Z: Work
+    means: Array  # of the rows of Z, where they were taken out
     gram: Work  # products of rows of Z, the lower triangle in blocks of four by four
     system: Array
-    coefficients: Array  # weights, intercept (if any), values of the chosen features
+    coefficients: Array  # weights, values of the chosen features
     support: npt.NDArray[np.int64]  # the chosen features
     left: Array  # the residual e
     small: npt.NDArray[np.floating]  # the residual in the precision of the rows
@@ -68,15 +70,16 @@ class Desk(NamedTuple):
 
 
 def make_desk(longest: int, n_features: int, fixed: int, most: int, dtype: npt.DTypeLike) -> Desk:
-    """Make room for users with up to ``longest`` rows, ``fixed`` columns and ``most`` coordinates of their own."""
+    """Make room for users with up to ``longest`` rows, ``fixed`` weights and ``most`` coordinates of their own."""
     room = (longest + 3 + 7) // 8 * 8
     height = first_feature(fixed, max(4, fixed + -fixed % 4)) + most + -most % 4
     size = fixed + most
-    shapes = [(height, room), (height, height), (size, size), (size,), (room,), (1, n_features + -n_features % 16)]
-    Z, gram, system, coefficients, left, pull, score, best = _apart(np.float64, *shapes, (n_features,), (most + 1,))
+    shapes = [(height, room), (height,), (height, height), (size, size), (size,), (room,), (n_features,), (most + 1,)]
+    Z, means, gram, system, coefficients, left, score, best = _apart(np.float64, *shapes)
+    (pull,) = _apart(np.float64, (1, n_features + -n_features % 16))
     support, candidates, kept = _apart(np.int64, (most,), (most,), (most,))
     (small,) = _apart(dtype, (room + 8,))
-    return Desk(Z, gram, system, coefficients, support, left, small, pull, score, best, candidates, kept)
+    return Desk(Z, means, gram, system, coefficients, support, left, small, pull, score, best, candidates, kept)
 
 
 def _apart(dtype: npt.DTypeLike, *shapes: tuple[int, ...]) -> list[npt.NDArray[Any]]:
@@ -112,7 +115,8 @@ def fit_user(X, first, last, y, basis, shared, intercept, scale, k, stages, swap
     for j in range(m):
         Z[fixed, j] = y[first + j] - (Z[0, j] if shared else 0.0)
     if intercept:
-        Z[fixed - 1, :m] = 1.0
+        for b in range(fixed + 1):
+            _center(desk, b, m)
     _products(desk, 0, base, m)
 
     size, least, kept = 0, math.inf, 0
@@ -135,11 +139,11 @@ def fit_user(X, first, last, y, basis, shared, intercept, scale, k, stages, swap
             found = _largest(score, wanted, desk.best, desk.candidates)
             for s in range(found):
                 support[size + s] = desk.candidates[s]
-                _fetch_column(X, first, last, support[size + s], Z[base + size + s])
+                _fetch_column(X, first, last, support[size + s], intercept, desk, base + size + s)
             size, changed = size + found, found > 0
         else:
             changed = _largest(score, size, desk.best, desk.candidates) == size
-            changed = changed and _exchange(X, first, last, size, base, desk)
+            changed = changed and _exchange(X, first, last, size, base, intercept, desk)
         if not changed:
             break
         _products(desk, base, base + size, m)
@@ -152,7 +156,7 @@ def fit_user(X, first, last, y, basis, shared, intercept, scale, k, stages, swap
                 size = kept
                 for s in range(size):
                     support[s] = desk.kept[s]
-                    _fetch_column(X, first, last, support[s], Z[base + s])
+                    _fetch_column(X, first, last, support[s], intercept, desk, base + s)
                 _products(desk, base, base + size, m)
                 _solve(desk, fixed, base, size, m)
                 swaps = 0
@@ -163,9 +167,31 @@ def fit_user(X, first, last, y, basis, shared, intercept, scale, k, stages, swap
 
 
 @kernel
-def _fetch_column(X, first, last, feature, out):  # pragma: no cover
+def _fetch_column(X, first, last, feature, intercept, desk, row):  # pragma: no cover
     for j in range(last - first):
-        out[j] = X[first + j, feature]
+        desk.Z[row, j] = X[first + j, feature]
+    if intercept:
+        _center(desk, row, last - first)
+
+
+@kernel
+def _center(desk, row, m):  # pragma: no cover
+    """Take the mean out of a row of Z, and note it."""
+    mean = 0.0
+    for j in range(m):
+        mean += desk.Z[row, j] / m
+    for j in range(m):
+        desk.Z[row, j] -= mean
+    desk.means[row] = mean
+
+
+@kernel
+def level_of(desk, fixed, base, count):  # pragma: no cover
+    """Return the intercept that goes with centred columns."""
+    level = desk.means[fixed]
+    for b in range(fixed + count):
+        level -= desk.coefficients[b] * desk.means[b if b < fixed else base + b - fixed]
+    return level
 
 
 @kernel
@@ -249,7 +275,7 @@ def _largest(score, count, best, out):  # pragma: no cover
 
 
 @kernel
-def _exchange(X, first, last, size, base, desk):  # pragma: no cover
+def _exchange(X, first, last, size, base, intercept, desk):  # pragma: no cover
     """Bring the candidates into the support, those that stay in their places; return whether anything changed."""
     support, candidates = desk.support, desk.candidates
     c, changed = 0, False
@@ -259,7 +285,7 @@ def _exchange(X, first, last, size, base, desk):  # pragma: no cover
         while _holds(support, size, candidates[c]):
             c += 1
         support[s] = candidates[c]
-        _fetch_column(X, first, last, support[s], desk.Z[base + s])
+        _fetch_column(X, first, last, support[s], intercept, desk, base + s)
         changed = True
     return changed
 

@@ -16,6 +16,7 @@ All three learn what is shared through the door, with ``epsilon = math.inf`` for
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,8 @@ class CentralModel(PersonalModel, BaseEstimator):  # type: ignore[misc]
     def _take(self, model: LowRankSparse) -> None:
         self.basis_, self.heads_, self.intercepts_ = model.basis_, model.heads_, model.intercepts_
         self.users_, self.n_features_in_ = model.users_, model.n_features_in_
-        self.feature_names_in_, self.certificate_ = model.feature_names_in_, model.certificate_
+        self.feature_names_in_ = model.feature_names_in_
+        self.certificate_ = replace(model.certificate_, algorithm=type(self).__name__)
 
 
 class PromptLearning(CentralModel):

@@ -33,8 +33,9 @@ def fit(
     adjacency: Annotated[str, typer.Option(help="zero-out or replace-one.")] = "zero-out",
     method: Annotated[str, typer.Option(help="fedrep, altmin or low-rank-sparse.")] = "fedrep",
     sparsity: Annotated[
-        str, typer.Option(help="low-rank-sparse: own coordinates of a user; a count, a fraction, or auto.")
-    ] = "auto",
+        str | None,
+        typer.Option(help="low-rank-sparse: own coordinates of a user; a count, a fraction, or auto (default)."),
+    ] = None,
     shared_weight: Annotated[
         bool, typer.Option(help="low-rank-sparse, rank 1: one central model, sparsely fine-tuned by every user.")
     ] = False,
@@ -60,8 +61,9 @@ def fit(
         raise ValueError(f"--method must be one of {', '.join(methods)}. Found {method!r}.")
     if intercept and method == "altmin":
         raise ValueError("--intercept is not for --method altmin.")
-    if shared_weight and method != "low-rank-sparse":
-        raise ValueError("--shared-weight is for --method low-rank-sparse only.")
+    if method != "low-rank-sparse" and (shared_weight or sparsity is not None):
+        option = "--shared-weight" if shared_weight else "--sparsity"
+        raise ValueError(f"{option} is for --method low-rank-sparse only.")
     budget = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(adjacency))
     chosen = None if features is None else [name.strip() for name in features.split(",")]
     with status("reading the table"):
@@ -92,7 +94,7 @@ def fit(
         if method != "altmin":
             shared["fit_intercept"] = intercept
         if method == "low-rank-sparse":
-            shared |= {"sparsity": _sparsity(sparsity), "shared_weight": shared_weight}
+            shared |= {"sparsity": _sparsity(sparsity or "auto"), "shared_weight": shared_weight}
         model: SharedBasisModel = methods[method](**shared)
         fit_with_progress(model, cohort)
         model.user_column_ = user

@@ -36,7 +36,8 @@ class LowRankSparse(SharedBasisModel):
     mode
         ``"auto"``: ours. ``"paper"``: Algorithm 5 with the public ``clips``, certified too, to compare with.
     random_state
-        Steers public randomness only: where paper mode starts.
+        Steers public randomness only: where paper mode starts. None is a fixed start too, so that a run that was
+        interrupted goes on from its own.
     shared_weight
         Everybody's weight is one (rank 1): one central model, sparsely fine-tuned by every user. ``basis_`` is then
         that model, not of norm one.
@@ -58,7 +59,7 @@ class LowRankSparse(SharedBasisModel):
     ----------
     basis_ : (n_features, rank) orthonormal (unless ``shared_weight``); public
     heads_ : (n_users, rank), rows in the order of ``users_``; private
-    sparse_indices_, sparse_values_ : (n_users, k), value 0 where a user has fewer; private
+    sparse_indices_, sparse_values_ : (n_users, most a user may have), value 0 where a user has fewer; private
     intercepts_ : (n_users,), zeros unless ``fit_intercept``; private
     users_, certificate_
 
@@ -137,8 +138,11 @@ class LowRankSparse(SharedBasisModel):
     def take_private_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Set what :meth:`private_arrays` gave."""
         super().take_private_arrays(arrays)
-        self.sparse_indices_ = arrays["sparse_indices"].astype(np.int64)
-        self.sparse_values_ = arrays["sparse_values"]
+        indices, values = arrays["sparse_indices"].astype(np.int64), arrays["sparse_values"]
+        features = len(self.basis_)
+        if indices.shape != values.shape or not ((indices >= 0) & (indices < features)).all():
+            raise ValueError(f"the heads have coordinates that this model's {features} features do not have.")
+        self.sparse_indices_, self.sparse_values_ = indices, values
 
     def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Set the basis; nobody has a head on it yet."""
@@ -148,11 +152,13 @@ class LowRankSparse(SharedBasisModel):
     def n_parameters(self) -> int:
         """Count what the model holds, as the paper's Table 1 does: r(d + n) + k·n, indices not counted.
 
-        A shared weight is one number for all, and so is not counted for each.
+        A shared weight is one number for all, and so is not counted for each. Where users choose, k is the most they
+        may: how many they chose is private.
         """
         self._check_fitted()
         own = 0 if self.shared_weight else self.heads_.size
-        return int(self.basis_.size + own + self.sparse_values_.size)
+        most = Sparsity.of(self.sparsity, len(self.basis_)).most
+        return int(self.basis_.size + own + most * len(self.users_))
 
     def _settings(self) -> low_rank_sparse.Settings:
         route = "gradient" if self.route == "auto" else self.route
@@ -165,9 +171,7 @@ class LowRankSparse(SharedBasisModel):
             raise ValueError(f"paper mode needs five public clips, (A1, A2, A3, Aw, m). Found {self.clips!r}.")
         *bounds, count = self.clips
         rows, targets, quirks, weights = (float(bound) for bound in bounds)
-        clips = paper_low_rank_sparse.Clips(
-            rows=rows, targets=targets, quirks=quirks, weights=weights, count=int(count)
-        )
+        clips = paper_low_rank_sparse.Clips(rows=rows, targets=targets, quirks=quirks, weights=weights, count=count)
         rounds = 15 if self.rounds is None else self.rounds
         return paper_low_rank_sparse.Settings(clips=clips, rounds=rounds, start=self.start)
 
@@ -182,7 +186,7 @@ class LowRankSparse(SharedBasisModel):
             return paper_low_rank_sparse.learn(
                 *(federation, paper.plan(budget), paper, self.rank, sparsity),
                 shared_weight=self.shared_weight,
-                random_state=self.random_state,
+                random_state=0 if self.random_state is None else self.random_state,
             )
         settings = self._settings()
         plan = settings.plan(budget)
@@ -216,7 +220,17 @@ class LowRankSparse(SharedBasisModel):
             raise ValueError(f"route must be 'auto', 'gradient' or 'equations'. Found {self.route!r}.")
         if self.shared_weight and self.route == "equations":
             raise ValueError("with a shared weight the equations' matrix is bought once: use route='auto'.")
-        if self.mode == "paper" and self.fit_intercept:
-            raise ValueError("paper mode has no intercept. Set fit_intercept=False.")
         if self.start not in ("random", "moments"):
             raise ValueError(f"start must be 'random' or 'moments'. Found {self.start!r}.")
+        if self.mode != "paper" and (self.clips is not None or self.start != "random"):
+            raise ValueError("clips and start are for mode='paper' only.")
+        if self.mode == "paper":
+            self._check_paper()
+
+    def _check_paper(self) -> None:
+        if self.fit_intercept:
+            raise ValueError("paper mode has no intercept. Set fit_intercept=False.")
+        if self.route != "auto":
+            raise ValueError("paper mode has one route, its own. Set route='auto'.")
+        if self.shared_weight and self.start == "moments":
+            raise ValueError("with a shared weight paper mode starts at zero: there is no start to buy by moments.")
