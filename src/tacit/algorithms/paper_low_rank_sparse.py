@@ -45,8 +45,6 @@ class Clips:
 
     def __post_init__(self) -> None:
         positive(rows=self.rows, targets=self.targets, quirks=self.quirks, weights=self.weights, count=self.count)
-        if self.count != int(self.count):
-            raise ValueError(f"count must be a whole number of rows. Found {self.count!r}.")
         positive(gram_bound=self.gram, right_bound=self.right)
 
     @property

@@ -169,9 +169,12 @@ class LowRankSparse(SharedBasisModel):
     def _paper_settings(self) -> paper_low_rank_sparse.Settings:
         if self.clips is None or len(self.clips) != 5:
             raise ValueError(f"paper mode needs five public clips, (A1, A2, A3, Aw, m). Found {self.clips!r}.")
-        *bounds, count = self.clips
-        rows, targets, quirks, weights = (float(bound) for bound in bounds)
-        clips = paper_low_rank_sparse.Clips(rows=rows, targets=targets, quirks=quirks, weights=weights, count=count)
+        rows, targets, quirks, weights, count = (float(bound) for bound in self.clips)
+        if not count.is_integer():
+            raise ValueError(f"the last clip, m, must be a whole number of rows. Found {count!r}.")
+        clips = paper_low_rank_sparse.Clips(
+            rows=rows, targets=targets, quirks=quirks, weights=weights, count=int(count)
+        )
         rounds = 15 if self.rounds is None else self.rounds
         return paper_low_rank_sparse.Settings(clips=clips, rounds=rounds, start=self.start)
 
