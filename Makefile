@@ -22,10 +22,12 @@ benchmarks: $(STAMP)
 	$(BIN)/python -m benchmarks.papers.private_fedrep
 	$(BIN)/python -m benchmarks.papers.fedpower
 	$(BIN)/python -m benchmarks.papers.margin
+	$(BIN)/python -m benchmarks.papers.low_rank_sparse
 	$(BIN)/python -m benchmarks.speed.gram
 	$(BIN)/python -m benchmarks.families
 	$(BIN)/python -m benchmarks.audit
 	$(BIN)/python -m benchmarks.speed.round
+	$(BIN)/python -m benchmarks.speed.low_rank_sparse
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -29,6 +29,8 @@ ESTIMATORS: dict[str, Callable[[], PrivateModel]] = {
     "FedPower, rows": lambda: tacit.FedPower(1, 1.0, unit="row"),
     "FedPower, users": lambda: tacit.FedPower(1, 1.0, unit="user"),
     "FedPower, power route": lambda: tacit.FedPower(1, 1.0, unit="row", route="power"),
+    "LowRankSparse": lambda: tacit.LowRankSparse(rank=1, sparsity=1, epsilon=1.0),
+    "LowRankSparse, one weight": lambda: tacit.LowRankSparse(rank=1, sparsity=1, epsilon=1.0, shared_weight=True),
 }
 
 

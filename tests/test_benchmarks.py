@@ -24,7 +24,17 @@ def run(*words: str) -> str:
 
 @pytest.mark.parametrize(
     "name",
-    ["papers.private_fedrep", "papers.fedpower", "papers.margin", "audit", "families", "speed.round", "speed.gram"],
+    [
+        "papers.private_fedrep",
+        "papers.fedpower",
+        "papers.low_rank_sparse",
+        "papers.margin",
+        "audit",
+        "families",
+        "speed.round",
+        "speed.gram",
+        "speed.low_rank_sparse",
+    ],
 )
 def test_every_benchmark_runs(name: str) -> None:
     assert "|---|" in run("-m", f"benchmarks.{name}", "--quick")

@@ -15,11 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tacit import datasets as datasets
+    from tacit.baselines import CentralModel as CentralModel
     from tacit.baselines import FedRep as FedRep
+    from tacit.baselines import FullFineTuning as FullFineTuning
     from tacit.baselines import LocalModels as LocalModels
+    from tacit.baselines import PromptLearning as PromptLearning
     from tacit.baselines import SingleModel as SingleModel
     from tacit.cells import DataError as DataError
     from tacit.cohort import Cohort as Cohort
+    from tacit.estimators import LowRankSparse as LowRankSparse
     from tacit.estimators import PrivateAltMin as PrivateAltMin
     from tacit.estimators import PrivateFedRep as PrivateFedRep
     from tacit.estimators.fedpower import FedPower as FedPower
@@ -37,16 +41,20 @@ __version__ = "0.1.0"
 # Heavy modules (Numba, scikit-learn, pyarrow) load when they are first used, so that `tacit --help` is quick.
 _HOMES = {
     "BudgetExceeded": "tacit.privacy.ledger",
+    "CentralModel": "tacit.baselines",
     "Certificate": "tacit.privacy.certificate",
     "Cohort": "tacit.cohort",
     "DataError": "tacit.cells",
     "FedPower": "tacit.estimators.fedpower",
     "FedRep": "tacit.baselines",
+    "FullFineTuning": "tacit.baselines",
     "Ledger": "tacit.privacy.ledger",
     "LocalModels": "tacit.baselines",
+    "LowRankSparse": "tacit.estimators",
     "MarginClassifier": "tacit.estimators",
     "PrivateAltMin": "tacit.estimators",
     "PrivateFedRep": "tacit.estimators",
+    "PromptLearning": "tacit.baselines",
     "SingleModel": "tacit.baselines",
     "UncertifiedWarning": "tacit.privacy.guarantee",
     "load": "tacit.model_folder",

@@ -7,6 +7,8 @@ computed from private data: they are for the operator's eyes and are in no ledge
 
 from __future__ import annotations
 
+import math
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +17,11 @@ import numpy.typing as npt
 
 from tacit.baselines import FedRep, LocalModels, SingleModel
 from tacit.cohort import Cohort
+from tacit.estimators import LowRankSparse
 from tacit.estimators.shared_basis import SharedBasisModel
 from tacit.personal import PersonalModel
 from tacit.privacy.certificate import shown
+from tacit.privacy.guarantee import UncertifiedWarning
 
 _MOST_USERS = 4000  # enough for two digits; fitting everybody's local models would take longer than the fit
 _MOST_TRAINED = 50_000  # the non-private methods train on this many users, so that a copy of their rows fits
@@ -53,8 +57,8 @@ def compare(model: SharedBasisModel, cohort: Cohort, *, random_state: int = 0) -
     same: dict[str, Any] = {"fit_intercept": model.fit_intercept, "loss": model.loss, "classes": model.classes}
     some = np.sort(rng.permutation(train.n_users)[:_MOST_USERS])
 
-    ours = _with_heads(model, train)
-    everyone = FedRep(rank=model.rank, **same).fit(train)
+    ours = model.with_heads_of(train)
+    everyone = _not_private(model, train, same)
     local = LocalModels(**same).fit(train.take(some))
     single = SingleModel(**same).fit(train)
     probe = test.take(some)
@@ -87,14 +91,15 @@ def _rows(cohort: Cohort, owner: npt.NDArray[np.int64], chosen: npt.NDArray[np.b
     return Cohort.from_offsets(cohort.X[chosen], cohort.y[chosen], offsets, users=cohort.users[users])
 
 
-def _with_heads(model: SharedBasisModel, train: Cohort) -> PersonalModel:
-    refitted = PersonalModel()
-    refitted.loss, refitted.classes, refitted.fit_intercept = model.loss, model.classes, model.fit_intercept
-    refitted.basis_ = model.basis_
-    targets = model._loss().encode(np.asarray(train.y)) if model.loss != "squared" else np.asarray(train.y)
-    refitted._take_heads(refitted._heads(np.asarray(train.X), targets, train.offsets))
-    refitted.users_, refitted.feature_names_in_ = train.users, np.array(train.feature_names, dtype=str)
-    return refitted
+def _not_private(model: SharedBasisModel, train: Cohort, same: dict[str, Any]) -> PersonalModel:
+    if not isinstance(model, LowRankSparse):
+        return FedRep(rank=model.rank, **same).fit(train)
+    # Not scikit-learn's clone: it copies parameters, and a ledger that is open cannot be copied.
+    ours = {"epsilon": math.inf, "mode": "auto", "clips": None, "start": "random", "ledger": None, "noise_seed": None}
+    twin = LowRankSparse(**{**model.get_params(deep=False), **ours})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UncertifiedWarning)
+        return twin.fit(train)
 
 
 def _line(method: str, private: str, fitted: PersonalModel, test: Cohort) -> Line:

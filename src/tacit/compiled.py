@@ -67,6 +67,8 @@ class _RegisterModel(models.PrimitiveModel):
 
 
 def _address(context, builder, kind, array, position, *, pointee=None):
+    if kind.layout != "C":  # positions count along rows: in any other array they would point elsewhere, or outside
+        raise TypeError(f"kernels that address by position need arrays in rows, one after the other. Found {kind}.")
     address = builder.gep(context.make_array(kind)(context, builder, array).data, [position])
     return address if pointee is None else builder.bitcast(address, pointee.as_pointer())
 

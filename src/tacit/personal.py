@@ -7,7 +7,7 @@ separate attributes, on disk in separate places.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,18 +30,22 @@ class Head:
     """One user's personal model on a public basis. Private to that user.
 
     ``weights`` are on the basis; ``intercept`` is the user's own level. With more than two classes both have a column
-    (a number) a class.
+    (a number) a class. ``indices`` and ``values`` are features that the user weighs otherwise than the basis says, if
+    the model has such.
     """
 
     weights: Array
     intercept: float | Array
     basis: Array
     loss: Loss = _SQUARED
+    indices: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    values: Array = field(default_factory=lambda: np.zeros(0))
 
     def decision_function(self, X: npt.ArrayLike) -> Array:
         """Return the scores of this user's rows: what the loss is a function of."""
         rows = np.asarray(X, dtype=np.float64)
-        return np.asarray(rows @ (self.basis @ self.weights) + self.intercept)
+        scores = rows @ (self.basis @ self.weights) + self.intercept
+        return np.asarray(scores + rows[:, self.indices] @ self.values if self.values.size else scores)
 
     def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
         """Return predictions for this user's rows: numbers, classes or rates, as the loss says."""
@@ -108,9 +112,13 @@ class PersonalModel:
             raise DataError(f"y must have one value a row of X ({len(rows)}). Found shape {target.shape}.")
         if not (np.isfinite(rows).all() and np.isfinite(target).all()):
             raise DataError("X and y must be finite numbers. Found missing or infinite values.")
-        fitted = self._heads(rows, target, np.array([0, len(rows)]))[0]
+        return self._head(rows, target)
+
+    def _head(self, X: Array, y: Array) -> Head:
+        """Fit one user's head on rows that were checked and targets as the loss encodes them."""
+        fitted = self._heads(X, y, np.array([0, len(X)]))[0]
         level = fitted[-1] if fitted.ndim > 1 else float(fitted[-1])
-        return Head(fitted[:-1], level, self.basis_, loss)
+        return Head(fitted[:-1], level, self.basis_, self._loss())
 
     def _loss(self) -> Loss:
         return Loss(self.loss, self.classes)

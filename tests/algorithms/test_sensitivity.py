@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -16,13 +16,16 @@ from tacit.algorithms.fedpower_gram import CentreVote, ShiftedGram
 from tacit.algorithms.fedpower_power import DeviceStep, PowerStep
 from tacit.algorithms.fedrep import BasisStep
 from tacit.algorithms.loss_step import LossStep
+from tacit.algorithms.low_rank_sparse_query import SparseEquations, SparseStep
 from tacit.algorithms.paper_fedrep import BasisGradient, PairStatistic
+from tacit.algorithms.paper_low_rank_sparse import ClippedGram, ClippedRight, Clips, TargetMoment
+from tacit.algorithms.sparse_heads import Sparsity
 from tacit.algorithms.subspace import ClassVote, DirectionVote
 from tacit.algorithms.whitening import FeatureMoment, Whitening
 from tacit.federation.base import Query
 from tacit.linalg import orthonormal
 from tacit.losses import Loss
-from tacit.privacy.clipping import GUARD
+from tacit.privacy.clipping import GUARD, clip
 from tacit.privacy.guarantee import Unit
 
 D, K = 7, 2
@@ -32,6 +35,9 @@ WHITENING = Whitening(RNG.uniform(0.5, 2.0, D), orthonormal(RNG.normal(size=(D, 
 CENTRE = RNG.normal(size=D)
 METRIC = np.array([[1.2, 0.3], [0.3, 0.8]])
 TWO = np.eye(D)[:, :K]
+ONE, AUTO = Sparsity(1), Sparsity(2, chosen=True)
+CENTRAL = SparseStep(BASIS[:, :1], np.eye(1), 0.5, WHITENING, sparsity=ONE, shared_weight=True)
+CLIPS = Clips(rows=0.5, targets=0.1, quirks=1e-6, weights=0.01, count=12)
 THREE = Loss("logistic", (0, 1, 2))
 
 
@@ -78,6 +84,17 @@ QUERIES: dict[str, tuple[Query, float]] = {
     "vote of two classes": (ClassVote(WHITENING, loss=Loss("hinge")), 1.0),
     "vote of classes": (CodedVote(WHITENING, loss=THREE), 1.0),
     "normal equations": (NormalEquations(BASIS, WHITENING, 0.3, 0.7), 1.0),
+    "sparse step": (SparseStep(BASIS, METRIC, 0.5, WHITENING, sparsity=Sparsity(2)), 1.0),
+    "sparse step, centred": (SparseStep(BASIS, METRIC, 0.5, WHITENING, True, sparsity=ONE), 1.0),
+    "sparse step, chosen sparsity": (SparseStep(BASIS, METRIC, 0.5, WHITENING, sparsity=AUTO), 1.0),
+    "central step": (CENTRAL, 1.0),
+    "norms of central step": (NormHistogram(CENTRAL), 1.0),
+    "sparse equations": (SparseEquations(BASIS, WHITENING, ONE, 0.3, 0.7), 1.0),
+    "sparse equations, centred": (SparseEquations(BASIS, WHITENING, ONE, 0.3, 0.7, centered=True), 1.0),
+    "norms of sparse equations": (NormHistogram(SparseEquations(BASIS, WHITENING, ONE, parts="right")), 1.0),
+    "target moment": (TargetMoment(D), 1.0),
+    "clipped gram": (ClippedGram(BASIS, ONE, CLIPS), CLIPS.gram),
+    "clipped right": (ClippedRight(BASIS, ONE, CLIPS), CLIPS.right),
     "norm histogram": (NormHistogram(PairStatistic(D)), 1.0),
     "pair statistic": (PairStatistic(D), 10.0),
     "basis gradient": (BasisGradient(BASIS, 1, 5), 10.0),
@@ -140,8 +157,9 @@ def test_replacing_a_user_reaches_root_two_clips_for_acute_releases(name: str) -
     assert 0.999 * math.sqrt(2.0) < apart <= math.sqrt(2.0)
 
 
-def test_replacing_a_user_reaches_two_clips_for_the_basis_step() -> None:
-    query = BasisStep(BASIS, np.eye(K), 1e-3, Whitening.identity(D))
+@pytest.mark.parametrize("kind", [BasisStep, SparseStep])
+def test_replacing_a_user_reaches_two_clips_for_the_basis_step(kind: type[BasisStep]) -> None:
+    query = kind(BASIS, np.eye(K), 1e-3, Whitening.identity(D))
     apart = np.linalg.norm(clipped(query, turned_user(1.0), 1.0) - clipped(query, turned_user(-1.0), 1.0))
     assert 0.999 * 2.0 < apart <= 2.0
 
@@ -177,6 +195,19 @@ def test_replacing_a_unit_comes_near_two_clips_for_steps(make) -> None:  # type:
     assert 0.999 * 6.0 < apart <= 6.0
 
 
+def test_replacing_a_user_reaches_two_clips_for_the_central_step() -> None:
+    query = SparseStep(np.zeros((D, 1)), np.eye(1), 1e-9, Whitening.identity(D), sparsity=ONE, shared_weight=True)
+    X, y = np.random.default_rng(5).normal(size=(30, D)), np.ones(30)
+    apart = np.linalg.norm(clipped(query, (X, y), 1.0) - clipped(query, (X, -y), 1.0))
+    assert 0.999 * 2.0 < apart <= 2.0
+
+
+def test_replacing_a_user_reaches_two_clips_for_the_sparse_equations() -> None:
+    query = SparseEquations(BASIS, Whitening.identity(D), Sparsity(0), 1e3, 1e-6)
+    apart = np.linalg.norm(clipped(query, turned_user(1.0), 1.0) - clipped(query, turned_user(-1.0), 1.0))
+    assert 0.999 * 2.0 < apart <= 2.0
+
+
 def test_replacing_a_user_reaches_two_clips_for_the_pair_statistic() -> None:
     x = np.zeros((4, D))
     x[:, 0] = 100.0
@@ -199,8 +230,10 @@ def test_the_fused_form_equals_the_plain_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("parts", ["gram", "right", "both"])
-def test_the_cheap_norm_is_the_norm(parts: str) -> None:
-    query = NormalEquations(BASIS, WHITENING, 0.3, 0.7, parts)
+@pytest.mark.parametrize("kind", [NormalEquations, SparseEquations])
+def test_the_cheap_norm_is_the_norm(parts: str, kind: type) -> None:
+    scales = {"gram_scale": 0.3, "right_scale": 0.7, "parts": parts}
+    query = kind(BASIS, WHITENING, **scales, **({"sparsity": ONE} if kind is SparseEquations else {}))
     rng = np.random.default_rng(4)
     for rows in (1, 3, 9, 40):
         X, y = rng.normal(size=(rows, D)), rng.normal(size=rows)
@@ -283,10 +316,40 @@ class NormOfOneClass(LossStep):
         return math.sqrt(self.loss.columns) * super().block_sums(X, coded(y), offsets, bound, size)
 
 
+@dataclass(frozen=True)
+class ForgetsTheWeights(SparseStep):
+    """Mutation: normalises the correction and lets the weights' moment ride along."""
+
+    def block_sums(self, X, y, offsets, bound, size):  # type: ignore[no-untyped-def]
+        sums = super().block_sums(X, y, offsets, bound, size)
+        return sums / max(np.linalg.norm(sums[:, : self.basis.size]), 1e-300)
+
+
+@dataclass(frozen=True)
+class ClipsApart(SparseEquations):
+    """Mutation: both sides of the equations at the clip each, charged for one."""
+
+    def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        vector = self.contribution(X, y)
+        size = self.coordinates - self.basis.size
+        return np.concatenate([clip(vector[:size], bound), clip(vector[size:], bound)])
+
+
+@dataclass(frozen=True)
+class CountsAllRows(ClippedGram):
+    """Mutation M3: noise for m rows a user, and no limit on a user's rows."""
+
+    def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        return replace(self, clips=replace(self.clips, count=len(X))).contribution(X, y)
+
+
 @pytest.mark.parametrize(
     ("mutant", "bound"),
     [
         (NormOfOneClass(BASIS, METRIC, 0.5, WHITENING, THREE), 1.0),
+        (ForgetsTheWeights(BASIS, METRIC, 0.5, WHITENING, sparsity=ONE), 1.0),
+        (ClipsApart(BASIS, WHITENING, ONE, 0.3, 0.7), 1.0),
+        (CountsAllRows(BASIS, ONE, CLIPS), CLIPS.gram),
         (ClipsTheRowOnly(BASIS, CENTRE, 0.5), 3.0),
         (CountsTheRowForMore(CENTRE, 0.5), 3.0),
         (Unclipped(D), 1.0),

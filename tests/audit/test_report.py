@@ -25,6 +25,8 @@ ESTIMATORS = {
     "fedpower, rows": lambda: tacit.FedPower(1, 1.0, unit="row"),
     "fedpower, users": lambda: tacit.FedPower(1, 1.0, unit="user"),
     "fedpower, power": lambda: tacit.FedPower(1, 1.0, unit="row", route="power"),
+    "low rank plus sparse": lambda: tacit.LowRankSparse(rank=1, sparsity=1, epsilon=1.0),
+    "low rank plus sparse, one weight": lambda: tacit.LowRankSparse(1, 1, 1.0, shared_weight=True),
 }
 
 

@@ -85,9 +85,9 @@ def basis_steps(  # pragma: no cover
                 place = _place(first - offsets[start], u)
                 project_rows(X, first, last, d, basis, projected, place, _AHEAD)
                 if centered:
-                    _mean_row(X, first, last, errors, mean)
+                    mean_row(X, first, last, errors, mean)
                     level[u] = _center(projected, place, y, first, last)
-                energy[u] = _mean_square(X, first, last, mean, squared)
+                energy[u] = mean_square(X, first, last, mean, squared)
                 _normal_equations(projected, place, y, first, last, level[u], systems, u)
         _solve(systems, k, cholesky, heads)
         store(lengths, 0, spread(1.0 / c) / (load(free, 0) * load(energy, 0)))
@@ -146,7 +146,8 @@ def _place(rows, u):  # pragma: no cover
 
 
 @_kernel
-def _mean_row(X, first, last, weights, out):  # pragma: no cover
+def mean_row(X, first, last, weights, out):  # pragma: no cover
+    """Write the mean of rows first..last to the first row of ``out``; ``weights`` is room for one a row."""
     for j in range(last - first):
         weights[j] = 1.0 / (last - first)
     combine_rows(X, first, last, weights, 0, out, 0)
@@ -169,7 +170,7 @@ def _center(P, place, y, first, last):  # pragma: no cover
 
 
 @_kernel
-def _mean_square(X, first, last, mean, squared):  # pragma: no cover
+def mean_square(X, first, last, mean, squared):  # pragma: no cover
     """Mean squared feature (in whitening's scale) of every fourth row: the step's length needs no more."""
     d, lanes = X.shape[1], lanes_of(X)
     zero = spread(X.dtype.type(0))
@@ -200,12 +201,12 @@ def _normal_equations(P, place, y, first, last, level, systems, u):  # pragma: n
         for c in range(0, b, 4):
             sums = no_products(P)
             for i in range(0, m, _USERS):
-                rows = _some(P, b, place + i, m - i)
-                sums = add_products(sums, rows, _some(P, c, place + i, m - i), "all")
+                rows = some_rows(P, b, place + i, m - i)
+                sums = add_products(sums, rows, some_rows(P, c, place + i, m - i), "all")
             store_totals(systems, (u * (K + 4) + b) * K + c, K, sums)
         sums, right = no_products(P), no_products(P)
         for i in range(0, m, _USERS):
-            rows = _some(P, b, place + i, m - i)
+            rows = some_rows(P, b, place + i, m - i)
             target = load_doubles(y, first + i, m - i) - spread(level)
             sums = add_products(sums, rows, rows, "lower")
             right = add_products(right, (target, target, target, target), rows, "first")
@@ -214,7 +215,8 @@ def _normal_equations(P, place, y, first, last, level, systems, u):  # pragma: n
 
 
 @_kernel
-def _some(P, b, place, count):  # pragma: no cover
+def some_rows(P, b, place, count):  # pragma: no cover
+    """Read ``count`` elements, then zeros, of four consecutive rows."""
     room = P.shape[1]
     position = b * room + place
     return (

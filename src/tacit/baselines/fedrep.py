@@ -35,6 +35,11 @@ class FedRep(PrivateFedRep):
             rank, math.inf, fit_intercept=fit_intercept, loss=loss, classes=classes, rounds=rounds, run="fedrep"
         )
 
+    def n_parameters(self) -> int:
+        """Count its numbers as paper 004 does: r(d + n)."""
+        self._check_fitted()
+        return int(self.basis_.size + self.heads_.size)
+
     def fit(self, X: Any, y: Any = None, users: Any = None, **keywords: Any) -> FedRep:
         """Fit; nobody needs to be warned that a method called non-private is not private."""
         with warnings.catch_warnings():

@@ -3,6 +3,7 @@
 from tacit.estimators.altmin import PrivateAltMin
 from tacit.estimators.fedpower import FedPower
 from tacit.estimators.fedrep import PrivateFedRep
+from tacit.estimators.low_rank_sparse import LowRankSparse
 from tacit.estimators.margin import MarginClassifier
 
-__all__ = ["FedPower", "MarginClassifier", "PrivateAltMin", "PrivateFedRep"]
+__all__ = ["FedPower", "LowRankSparse", "MarginClassifier", "PrivateAltMin", "PrivateFedRep"]

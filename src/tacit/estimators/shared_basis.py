@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -99,6 +100,13 @@ class SharedBasisModel(PersonalModel, PrivateModel):
             return cohort
         return replace(cohort, y=self._loss().encode(cohort.y).astype(cohort.dtype))
 
+    def with_heads_of(self, cohort: Cohort) -> SharedBasisModel:
+        """Return the same public model with heads fitted to these users' rows instead."""
+        refitted, asked = copy(self), self.as_asked(cohort)
+        refitted._take_heads(self._fit_heads(asked.X, np.asarray(asked.y), asked.offsets))
+        refitted.users_ = cohort.users
+        return refitted
+
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the basis."""
         self._check_fitted()
@@ -130,6 +138,10 @@ class SharedBasisModel(PersonalModel, PrivateModel):
 
     def _fit_heads(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
         return self._heads(X, y, offsets)
+
+    def _take_heads(self, table: Array) -> None:
+        """Set heads from what :meth:`_fit_heads` returned for everybody."""
+        self.heads_, self.intercepts_ = table[:, :-1], table[:, -1]
 
     def _check_parameters(self, cohort: Cohort) -> None:
         if not (isinstance(self.rank, int | np.integer) and 1 <= self.rank <= cohort.n_features):
