@@ -180,8 +180,8 @@ def learn(
     """Learn a shared basis of ``rank`` columns; return it orthonormal, in raw feature coordinates.
 
     With a ``loss`` targets are as its ``encode`` gives them; without, they are numbers and the loss is squared.
-    ``step`` makes a round's query then: a relative of :class:`BasisStep` may leave more of a user's model at home. ``seen`` is
-    called with the basis after every round: all of them are public.
+    ``step`` makes a round's query then: a relative of :class:`BasisStep` may leave more of a user's model at home.
+    ``seen`` is called with the basis after every round: all of them are public.
     """
     whitening, basis, strengths = first_basis(federation, plan, rank, centered=centered, loss=loss)
     state = Descent(basis, np.diag(strengths))
