@@ -29,6 +29,8 @@ ESTIMATORS: dict[str, Callable[[], PrivateModel]] = {
     "FedPower, rows": lambda: tacit.FedPower(1, 1.0, unit="row"),
     "FedPower, users": lambda: tacit.FedPower(1, 1.0, unit="user"),
     "FedPower, power route": lambda: tacit.FedPower(1, 1.0, unit="row", route="power"),
+    "PrivateFedRep, logistic": lambda: tacit.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic"),
+    "MarginClassifier": lambda: tacit.MarginClassifier(rank=1, epsilon=1.0),
 }
 
 
