@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,11 @@ import tacit
 from tacit.algorithms.margin_losses import MarginLosses
 from tacit.algorithms.whitening import FeatureMoment
 from tacit.audit import audit, audit_one_run, check_sensitivity
+from tacit.audit.attack import Attacker
+from tacit.audit.population import canaries, worlds
 from tacit.cli import app
 from tacit.estimators.base import PrivateModel
-from tacit.privacy.guarantee import SelectionEvent
+from tacit.privacy.guarantee import Adjacency, SelectionEvent, Unit
 
 ESTIMATORS = {
     "fedrep": lambda: tacit.PrivateFedRep(rank=1, epsilon=1.0),
@@ -242,9 +245,25 @@ def test_a_choice_by_losses_that_are_not_bounded_is_caught(kind: type[Chooses], 
     assert any(word in finding for finding in report.findings), str(report)
 
 
-def test_a_choice_that_is_too_loud_is_proved_by_runs_alone() -> None:
-    report = audit(ChoosesLoudly(rank=1, epsilon=0.2), runs=1000, workers=1)
-    assert report.proved > 1.2 * report.claimed, str(report)
+def test_a_choice_is_read_by_the_odds_of_what_was_chosen() -> None:
+    estimator = Chooses(rank=1, epsilon=1.0)
+    attacker = Attacker(
+        estimator, worlds(Unit.USER, Adjacency.ZERO_OUT, next(canaries(labels=(0.0, 1.0))), labels=(0.0, 1.0))
+    )
+    entry = attacker.run(attacker.worlds.inside)[1][0]
+    totals = [
+        sum(
+            entry.queries[0].block_sum(cohort.X[a:b], cohort.y[a:b], np.array([0, b - a]), math.inf)
+            for a, b in itertools.pairwise(cohort.offsets)
+        )
+        for cohort in (attacker.worlds.inside, attacker.worlds.outside)
+    ]
+    odds = [np.exp(-total / 720_720) / np.exp(-total / 720_720).sum() for total in totals]
+    for chosen in range(5):
+        statistics, power = attacker.read([replace(entry, value=np.array([float(chosen)]))])
+        assert statistics[0] == pytest.approx(math.log(odds[0][chosen] / odds[1][chosen]), abs=1e-9)
+        assert statistics[1:].tolist() == [0.0, 0.0]
+        assert power.pure == pytest.approx((np.abs(np.log(odds[0] / odds[1])).max(),))
 
 
 def test_losses_are_not_for_the_check_of_sums() -> None:
