@@ -31,6 +31,8 @@ ESTIMATORS: dict[str, Callable[[], PrivateModel]] = {
     "FedPower, power route": lambda: tacit.FedPower(1, 1.0, unit="row", route="power"),
     "LowRankSparse": lambda: tacit.LowRankSparse(rank=1, sparsity=1, epsilon=1.0),
     "LowRankSparse, one weight": lambda: tacit.LowRankSparse(rank=1, sparsity=1, epsilon=1.0, shared_weight=True),
+    "PrivateFedRep, logistic": lambda: tacit.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic"),
+    "MarginClassifier": lambda: tacit.MarginClassifier(rank=1, epsilon=1.0),
 }
 
 

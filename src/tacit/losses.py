@@ -75,9 +75,7 @@ class Loss:
         given = np.asarray(y)
         codes = np.full(given.shape, -1.0)
         for position, label in enumerate(self.classes):
-            same = np.asarray(given == label)
-            # A missing cell is neither the same nor another.
-            codes[same if same.dtype == bool else np.array([each is True for each in same.tolist()])] = position
+            codes[given == label] = position
         unknown = int(np.count_nonzero(codes < 0))
         if unknown:
             raise DataError(

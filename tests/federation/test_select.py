@@ -275,19 +275,20 @@ def test_losses_in_single_precision_add_up_exactly(monkeypatch: pytest.MonkeyPat
 
 
 @dataclass(frozen=True)
-class Misshapen(Told):
+class Misshapen(Stepped):
     """A user whose numbers change the shape, or the type, of what comes out."""
 
-    def whole(self, losses):  # type: ignore[no-untyped-def]
-        if losses.max() > 3:
-            return np.array([["private"]]) if losses.max() > 5 else losses[:, :1]
-        return super().whole(losses)
+    def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        if X.max() > 3:
+            return np.array(["private"] * 2) if X.max() > 5 else np.zeros(3)
+        return super().block_sum(X, y, offsets, bound)
 
 
 @pytest.mark.parametrize("bad", [4.0, 9.0])
-def test_a_user_whose_losses_have_another_shape_adds_nothing_and_nothing_is_said(bad: float) -> None:
-    data = np.array([[0.0, 1.0], [bad, 0.0]])
-    assert federation(data).select(Misshapen(2), SelectionEvent(scale=0.01), "choice") == 0
+def test_a_user_whose_sum_has_another_shape_adds_nothing_and_nothing_is_said(bad: float) -> None:
+    event = GaussianEvent(sigma=1e-6, sensitivity=Sensitivity.of_clip(1.0))
+    found = federation(np.array([[0.0, 0.5], [bad, 0.0]])).release(Misshapen(), event, "sum")
+    np.testing.assert_allclose(found, [0.0, 0.5], atol=1e-4)
 
 
 def test_rows_seen_through_two_objects_never_share_noise() -> None:
