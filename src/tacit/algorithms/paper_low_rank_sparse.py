@@ -74,7 +74,9 @@ class _Clipped(Query):
         weights, residual, _ = fit
         rows, targets = X[: self.clips.count].astype(np.float64), y[: self.clips.count].astype(np.float64)
         quirks = targets - residual[: len(targets)] - rows @ (self.basis @ weights)
-        kept = np.array([clip(row, self.clips.rows) for row in rows])
+        sizes = np.linalg.norm(rows, axis=1, keepdims=True)
+        # A size that overflowed makes what follows not finite, and the last clip, on the whole contribution, zero.
+        kept = rows * np.minimum(1.0, self.clips.rows / np.maximum(sizes, np.finfo(float).tiny))
         left = np.clip(targets, -self.clips.targets, self.clips.targets)
         left = left - np.clip(quirks, -self.clips.quirks, self.clips.quirks)
         return kept, left, clip(weights, self.clips.weights)
