@@ -1,0 +1,359 @@
+"""The compiled half of :mod:`tacit.algorithms.trace_queries`: one pass over the observations, a unit at a time.
+
+A unit (an observation, or all of a user's) is worked on alone: its own left product Σ w·XV and right product Σ w·XᵀU
+are written to a scratch of its own, measured, and added with one factor. The norm is that of the very numbers that are
+added, in double precision, whatever the rows are in. Sums go over units in order; a unit that is not finite, or whose
+squares were lost to underflow, is skipped and changes no bit of them.
+
+Right products are added as they are and projected off V once, in the sum. The norm of the projected one is therefore
+‖A‖² + ‖B‖² − ‖VᵀB‖², which is at least ‖B‖²/2 (UᵀA and (VᵀB)ᵀ are one matrix, so ‖VᵀB‖ ≤ ‖A‖): taking no less than that
+half keeps rounding in the difference from ever letting a large B through, whatever the numbers are.
+"""
+
+# What Numba compiles has no types that mypy knows.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from tacit.algorithms.kernels import combine_rows, project_rows
+from tacit.privacy.clipping import LEAST
+
+PER_OCTAVE = 4
+"""Bins of the tracked histogram to a factor of two in norm."""
+BINS = 48
+"""Bins of the tracked histogram."""
+ZERO = 32
+"""The first bin at or above the clip: eight octaves below it and four above."""
+
+_AHEAD = 1 << 16  # bytes ahead of the rows in work to ask memory for
+
+_kernel: Any = njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, error_model="numpy")
+
+
+@_kernel
+def bin_of(norm, limit):  # pragma: no cover
+    """Return the bin of a positive norm."""
+    octaves = min(max(math.log2(norm) - math.log2(limit), -100.0), 100.0)
+    return min(max(ZERO + int(math.floor(PER_OCTAVE * octaves)), 0), BINS - 1)
+
+
+@_kernel
+def _coefficient(norm, weight, limit, counts):  # pragma: no cover
+    """Return what a unit of this norm, weighted so, is multiplied with; 0 to leave it out. Counts its bin."""
+    size = abs(weight) * norm
+    if not (norm * norm > LEAST and size > 0.0 and math.isfinite(size)):
+        return 0.0
+    coefficient = weight if size <= limit else math.copysign(limit / norm, weight)
+    # Smaller ones lose digits to underflow, and the product could exceed the clip.
+    if not abs(coefficient) > LEAST:
+        return 0.0
+    counts[bin_of(size, limit)] += 1.0
+    return coefficient
+
+
+@_kernel
+def _norm(left, right, inside):  # pragma: no cover
+    """Norm of a unit from ‖A‖², ‖B‖² and ‖VᵀB‖²."""
+    return math.sqrt(max(left + right - inside, 0.5 * right))
+
+
+@_kernel
+def _scale(rows, r, scales):  # pragma: no cover
+    """Multiply r rows by scales, entry by entry; return their squared norm."""
+    total = 0.0
+    for k in range(r):
+        for j in range(scales.size):
+            rows[k, j] *= scales[j]
+            total += rows[k, j] * rows[k, j]
+    return total
+
+
+@_kernel
+def _inner(first, k, second, j, size):  # pragma: no cover
+    total = 0.0
+    for b in range(size):
+        total += first[k, b] * second[j, b]
+    return total
+
+
+@_kernel
+def _add(target, source, r, size, factor):  # pragma: no cover
+    for k in range(r):
+        for j in range(size):
+            target[k, j] += factor * source[k, j]
+
+
+@_kernel
+def _inside(right, rows, r, core):  # pragma: no cover
+    """Write VᵀB to ``core``; return its squared norm."""
+    total, size = 0.0, right.shape[1]
+    for k in range(r):
+        for j in range(r):
+            core[k, j] = _inner(right, k, rows, j, size)
+            total += core[k, j] * core[k, j]
+    return total
+
+
+@_kernel
+def dense_products(  # pragma: no cover
+    X, y, offsets, by_row, sides, to_left, to_right, right, values, scale1, scale2, limit, out1, out2, counts, norms
+):
+    """Add every unit's clipped products to ``out1`` (r×d₁) and ``out2`` (r×d₂); write norms, before the clip.
+
+    ``sides``: 1 left, 2 right, 3 both. ``to_left`` holds V scaled, as rows and padded, ``to_right`` U scaled, flat, both
+    in the precision of X; ``right`` is V as rows. ``values`` are the singular values of M (zeros weigh with y alone).
+    """
+    d1, d2, r = scale1.size, scale2.size, values.size
+    rows = X.reshape(X.shape[0] * d1, d2)
+    A, B = np.zeros((to_left.shape[0], d1 + 16)), np.zeros((r, d2 + -d2 % 16))
+    sumA, sumB, core = np.zeros((r, d1)), np.zeros((r, d2)), np.zeros((r, r))
+    units = X.shape[0] if by_row else offsets.size - 1
+    for u in range(units):
+        first, last = (u, u + 1) if by_row else (offsets[u], offsets[u + 1])
+        if not by_row:
+            sumA[:] = 0.0
+            sumB[:] = 0.0
+        left = right_size = inside = weight = 0.0
+        for i in range(first, last):
+            left = right_size = inside = 0.0
+            if sides != 2:
+                project_rows(rows, i * d1, (i + 1) * d1, d2, to_left, A, 0, _AHEAD)
+                left = _scale(A, r, scale1)
+            weight = np.float64(y[i])
+            if sides != 1:
+                for k in range(r):
+                    combine_rows(rows, i * d1, (i + 1) * d1, to_right, k * d1, B, k)
+                right_size = _scale(B, r, scale2)
+                if sides == 3:
+                    inside = _inside(right, B, r, core)
+                    for k in range(r):
+                        weight -= values[k] * core[k, k]
+            if not by_row:
+                _add(sumA, A, r, d1, weight)
+                _add(sumB, B, r, d2, weight)
+        if by_row:
+            norm = _norm(left, right_size, inside)
+            coefficient = _coefficient(norm, weight, limit, counts)
+            norms[u] = norm * abs(weight)
+            if coefficient != 0.0:
+                _add(out1, A, r, out1.shape[1], coefficient)
+                _add(out2, B, r, out2.shape[1], coefficient)
+            continue
+        left = right_size = inside = 0.0
+        if sides != 2:
+            for k in range(r):
+                left += _inner(sumA, k, sumA, k, d1)
+        if sides != 1:
+            for k in range(r):
+                right_size += _inner(sumB, k, sumB, k, d2)
+            if sides == 3:
+                inside = _inside(right, sumB, r, core)
+        norms[u] = _norm(left, right_size, inside)
+        coefficient = _coefficient(norms[u], 1.0, limit, counts)
+        if coefficient != 0.0:
+            _add(out1, sumA, r, out1.shape[1], coefficient)
+            _add(out2, sumB, r, out2.shape[1], coefficient)
+
+
+@_kernel
+def _position(value, size):  # pragma: no cover
+    """Return the position that a number means, or −1."""
+    if value >= 0.0 and value < size and value == math.floor(value):
+        return int(value)
+    return -1
+
+
+@_kernel
+def _touch(place, marks, touched, count):  # pragma: no cover
+    if marks[place] == 0:
+        marks[place] = 1
+        touched[count] = place
+        return count + 1
+    return count
+
+
+@_kernel
+def factored_products(  # pragma: no cover
+    X, y, offsets, by_row, sides, hot1, hot2, scaled1, scaled2, right, values, scale1, scale2, limit, out1, out2, counts,
+    norms
+):  # fmt: skip
+    """As :func:`dense_products`, for X = a bᵀ; ``out1`` is d₁×r and ``out2`` d₂×r, ``right`` is V.
+
+    ``scaled1`` and ``scaled2`` are U and V with their rows scaled. Only coordinates that a unit touches are visited.
+    """
+    d1, d2, r = scale1.size, scale2.size, values.size
+    split = 1 if hot1 else d1
+    A, B, core = np.zeros((d1, r)), np.zeros((d2, r)), np.zeros((r, r))
+    marks1, marks2 = np.zeros(d1, dtype=np.int8), np.zeros(d2, dtype=np.int8)
+    touched1, touched2 = np.zeros(d1, dtype=np.int64), np.zeros(d2, dtype=np.int64)
+    p, q = np.zeros(r), np.zeros(r)
+    units = X.shape[0] if by_row else offsets.size - 1
+    for u in range(units):
+        first, last = (u, u + 1) if by_row else (offsets[u], offsets[u + 1])
+        n1 = n2 = 0
+        for i in range(first, last):
+            at1 = _position(X[i, 0], d1) if hot1 else 0
+            at2 = _position(X[i, split], d2) if hot2 else 0
+            if at1 < 0 or at2 < 0:
+                continue
+            weight = np.float64(y[i])
+            p[:] = 0.0
+            q[:] = 0.0
+            for b in range(at2, at2 + 1 if hot2 else d2):
+                value = 1.0 if hot2 else np.float64(X[i, split + b])
+                for k in range(r):
+                    p[k] += scaled2[b, k] * value
+            for a in range(at1, at1 + 1 if hot1 else d1):
+                value = 1.0 if hot1 else np.float64(X[i, a])
+                for k in range(r):
+                    q[k] += scaled1[a, k] * value
+            for k in range(r):
+                weight -= values[k] * p[k] * q[k]
+            if sides != 2:
+                for a in range(at1, at1 + 1 if hot1 else d1):
+                    n1 = _touch(a, marks1, touched1, n1)
+                    value = weight * scale1[a] * (1.0 if hot1 else np.float64(X[i, a]))
+                    for k in range(r):
+                        A[a, k] += value * p[k]
+            if sides != 1:
+                for b in range(at2, at2 + 1 if hot2 else d2):
+                    n2 = _touch(b, marks2, touched2, n2)
+                    value = weight * scale2[b] * (1.0 if hot2 else np.float64(X[i, split + b]))
+                    for k in range(r):
+                        B[b, k] += value * q[k]
+        left = right_size = inside = 0.0
+        core[:] = 0.0
+        for t in range(n1):
+            for k in range(r):
+                left += A[touched1[t], k] * A[touched1[t], k]
+        for t in range(n2):
+            b = touched2[t]
+            for k in range(r):
+                right_size += B[b, k] * B[b, k]
+                if sides == 3:
+                    for j in range(r):
+                        core[j, k] += right[b, j] * B[b, k]
+        for k in range(r):
+            for j in range(r):
+                inside += core[j, k] * core[j, k]
+        norms[u] = _norm(left, right_size, inside)
+        coefficient = _coefficient(norms[u], 1.0, limit, counts)
+        for t in range(n1):
+            a = touched1[t]
+            marks1[a] = 0
+            for k in range(r):
+                if coefficient != 0.0:
+                    out1[a, k] += coefficient * A[a, k]
+                A[a, k] = 0.0
+        for t in range(n2):
+            b = touched2[t]
+            marks2[b] = 0
+            for k in range(r):
+                if coefficient != 0.0:
+                    out2[b, k] += coefficient * B[b, k]
+                B[b, k] = 0.0
+
+
+@_kernel
+def dense_energies(X, offsets, by_row, d1, d2, limit, out, norms):  # pragma: no cover
+    """Add every unit's clipped sums of squares, by row and by column of its matrices."""
+    own = np.zeros(d1 + d2)
+    for u in range(X.shape[0] if by_row else offsets.size - 1):
+        first, last = (u, u + 1) if by_row else (offsets[u], offsets[u + 1])
+        own[:] = 0.0
+        for i in range(first, last):
+            for a in range(d1):
+                total = 0.0
+                for b in range(d2):
+                    square = np.float64(X[i, a * d2 + b]) * np.float64(X[i, a * d2 + b])
+                    total += square
+                    own[d1 + b] += square
+                own[a] += total
+        _add_energies(own, limit, out, norms, u)
+
+
+@_kernel
+def _add_energies(own, limit, out, norms, u):  # pragma: no cover
+    total = 0.0
+    for j in range(own.size):
+        total += own[j] * own[j]
+    norms[u] = math.sqrt(total)
+    if total > LEAST and math.isfinite(total):
+        factor = min(1.0, limit / norms[u])
+        for j in range(own.size):
+            out[j] += factor * own[j]
+
+
+@_kernel
+def factored_energies(X, offsets, by_row, hot1, hot2, d1, d2, limit, out, norms):  # pragma: no cover
+    """As :func:`dense_energies`, for X = a bᵀ: a²·‖b‖² and b²·‖a‖²."""
+    split = 1 if hot1 else d1
+    own = np.zeros(d1 + d2)
+    marks, touched = np.zeros(d1 + d2, dtype=np.int8), np.zeros(d1 + d2, dtype=np.int64)
+    for u in range(X.shape[0] if by_row else offsets.size - 1):
+        first, last = (u, u + 1) if by_row else (offsets[u], offsets[u + 1])
+        count = 0
+        for i in range(first, last):
+            at1 = _position(X[i, 0], d1) if hot1 else 0
+            at2 = _position(X[i, split], d2) if hot2 else 0
+            if at1 < 0 or at2 < 0:
+                continue
+            norm1 = norm2 = 1.0
+            if not hot1:
+                norm1 = 0.0
+                for a in range(d1):
+                    norm1 += np.float64(X[i, a]) * np.float64(X[i, a])
+            if not hot2:
+                norm2 = 0.0
+                for b in range(d2):
+                    norm2 += np.float64(X[i, split + b]) * np.float64(X[i, split + b])
+            for a in range(at1, at1 + 1 if hot1 else d1):
+                count = _touch(a, marks, touched, count)
+                own[a] += norm2 * (1.0 if hot1 else np.float64(X[i, a]) * np.float64(X[i, a]))
+            for b in range(at2, at2 + 1 if hot2 else d2):
+                count = _touch(d1 + b, marks, touched, count)
+                own[d1 + b] += norm1 * (1.0 if hot2 else np.float64(X[i, split + b]) * np.float64(X[i, split + b]))
+        total = 0.0
+        for t in range(count):
+            total += own[touched[t]] * own[touched[t]]
+        norms[u] = math.sqrt(total)
+        usable = total > LEAST and math.isfinite(total)
+        for t in range(count):
+            j = touched[t]
+            marks[j] = 0
+            if usable:
+                out[j] += min(1.0, limit / norms[u]) * own[j]
+            own[j] = 0.0
+
+
+@_kernel
+def dense_labelled(X, y, offsets, by_row, squared, limit, out, norms):  # pragma: no cover
+    """Add every unit's clipped Σ y·X to ``out``; ``squared`` are the squared scales that the norm is measured in."""
+    own = np.zeros(X.shape[1] if not by_row else 0)
+    for u in range(X.shape[0] if by_row else offsets.size - 1):
+        total, weight = 0.0, 1.0
+        if by_row:
+            weight = np.float64(y[u])
+            for j in range(squared.size):
+                total += squared[j] * (np.float64(X[u, j]) * np.float64(X[u, j]))
+        else:
+            own[:] = 0.0
+            for i in range(offsets[u], offsets[u + 1]):
+                for j in range(squared.size):
+                    own[j] += np.float64(y[i]) * np.float64(X[i, j])
+            for j in range(squared.size):
+                total += squared[j] * (own[j] * own[j])
+        norm = math.sqrt(total)
+        norms[u] = norm * abs(weight)
+        if not (total > LEAST and norms[u] > 0.0 and math.isfinite(norms[u])):
+            continue
+        coefficient = weight if norms[u] <= limit else math.copysign(limit / norm, weight)
+        if abs(coefficient) > LEAST:
+            for j in range(squared.size):
+                out[j] += coefficient * (np.float64(X[u, j]) if by_row else own[j])

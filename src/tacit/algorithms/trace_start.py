@@ -1,0 +1,201 @@
+"""Where trace regression starts: the scale of the design, and a first rank-r matrix.
+
+The paper's start, L̂ = n⁻¹ Σ mat(Λ⁻¹ vec X) y, is unbiased where Λ is the design's covariance. Here the design is first
+brought to the scale of the identity by public diagonals (:func:`scales_of`): from a known Λ, from a design that is public,
+or bought for a few hundredths of the budget. Then either
+
+* ``one-shot``: the noisy label-weighted sum, whole, and its r leading singular directions; or
+* ``power``: a two-sided power method, U ← orth(Σ y X̃V + noise), V, S ← Σ y X̃ᵀU + noise, with r' > r columns.
+
+Sums are clipped, and labels with them. For Gaussian designs E[ψ(y) X] = E[ψ'(y)]·E[⟨X, M⟩X] (Stein), so the share of units
+below the clip is what the sum has shrunk by; it is read off the histogram that the clip was chosen from.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacit.algorithms.clip_quantile import NormHistogram, quantile_of
+from tacit.algorithms.designs import Design
+from tacit.algorithms.fedpower_scale import readable_bins
+from tacit.algorithms.trace_queries import DesignEnergy, LabelledSum, Scales, TangentSum
+from tacit.federation.base import Array, Federation, Query
+from tacit.linalg import orthonormal
+from tacit.privacy.calibration import Plan
+from tacit.privacy.guarantee import Unit
+
+_FLOOR = 0.25  # of the mean energy: a row that is hardly ever seen would get a huge scale, and only carry noise
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """U diag(values) Vᵀ."""
+
+    left: Array
+    values: Array
+    right: Array
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A clip, and what it is expected to leave of a sum."""
+
+    bound: float
+    gain: float
+
+
+def scales_of(
+    federation: Federation, plan: Plan, design: Design, unit: Unit, public: tuple[Array, Array] | None
+) -> Scales:
+    """Return diagonals with D₁² (by row) and D₂² (by column) of E Σ X² about one; bought unless energies are public."""
+    if public is None:
+        query = DesignEnergy(design, unit)
+        event = plan.event("design scale", clip=1.0, acute=True)
+        histogram = federation.release(NormHistogram(query), event, "norms of the design")
+        clip = quantile_of(histogram, federation.sum_sigma(event), 0.9)
+        event = plan.event("design", clip=clip, acute=True)
+        released = federation.release(query, event, "energy of the design")
+        noise = federation.sum_sigma(event)
+        public = released[: design.d1], released[design.d1 :]
+    else:
+        noise = 0.0
+    rows, columns = (np.maximum(energy, 0.0) for energy in public)
+    # Both add up to the energy of all, so their mean is the better guess of it.
+    total = max((float(rows.sum()) + float(columns.sum())) / 2, noise, np.finfo(float).tiny)
+    rows, columns = (np.maximum(energy, _FLOOR * total / energy.size) for energy in (rows, columns))
+    quarter = total**0.25
+    return Scales(quarter / np.sqrt(rows), quarter / np.sqrt(columns))
+
+
+def start_of(
+    federation: Federation, plan: Plan, design: Design, unit: Unit, scales: Scales, rank: int, settings: StartSettings
+) -> LowRank:
+    """Return a first rank-r matrix, in the scaled design."""
+    if settings.route == "one-shot":
+        query = LabelledSum(design, scales, unit)
+        clip = chosen_clip(federation, plan, query, "start", "norms of the start", query.coordinates)
+        event = plan.event("start", clip=clip.bound)
+        matrix = federation.release(query, event, "start").reshape(design.d1, design.d2) / clip.gain
+        return leading(_unbiased(matrix, scales, settings.covariance), rank, federation.sum_sigma(event) / clip.gain)
+    return _power(federation, plan, design, unit, scales, rank, settings)
+
+
+@dataclass(frozen=True)
+class StartSettings:
+    """How to start; public."""
+
+    route: str = "one-shot"
+    sweeps: int = 2
+    oversampling: int = 2
+    seed: int | None = None
+    covariance: Array | None = None
+
+    @property
+    def releases(self) -> int:
+        """Noisy sums."""
+        return 1 if self.route == "one-shot" else 2 * self.sweeps
+
+
+def _power(
+    federation: Federation, plan: Plan, design: Design, unit: Unit, scales: Scales, rank: int, settings: StartSettings
+) -> LowRank:
+    width = min(rank + settings.oversampling, design.d1, design.d2)
+    zero = np.zeros(width)
+    left = np.zeros((design.d1, width))
+    right = orthonormal(np.random.default_rng(settings.seed).normal(size=(design.d2, width)))[0]
+    product, noise = np.zeros((design.d2, width)), 0.0
+    for number in range(2 * settings.sweeps):
+        side = "left" if number % 2 == 0 else "right"
+        query = TangentSum(design, scales, left, right, zero, side, unit=unit)
+        clip = chosen_clip(federation, plan, query, "start", f"norms of sweep {number + 1}", query.coordinates)
+        event = plan.event("start", clip=clip.bound)
+        noise = federation.sum_sigma(event) / clip.gain
+        parts = query.split(federation.release(query, event, f"sweep {number + 1}") / clip.gain)
+        if side == "left":
+            left = orthonormal(parts[0])[0]
+        else:
+            product = parts[1]
+            right = orthonormal(product)[0]
+    found = leading(product.T, rank, noise)
+    return LowRank(left @ found.left, found.values, found.right)
+
+
+def leading(matrix: Array, rank: int, noise: float) -> LowRank:
+    """Return the leading rank-r part of a matrix with noise of this size in every entry.
+
+    A singular value x over independent noise comes from s with x² = (s² + d₁σ²)(s² + d₂σ²)/s²; that s is taken.
+    """
+    left, values, right = np.linalg.svd(matrix, full_matrices=False)
+    a, b = matrix.shape[0] * noise**2, matrix.shape[1] * noise**2
+    squared = values[:rank] ** 2 - a - b
+    true = np.sqrt(np.maximum((squared + np.sqrt(np.maximum(squared**2 - 4 * a * b, 0.0))) / 2, 0.0))
+    return LowRank(left[:, :rank], true, right[:rank].T)
+
+
+def _unbiased(matrix: Array, scales: Scales, covariance: Array | None) -> Array:
+    """Apply Λ⁻¹ to the released sum, in the unscaled design, up to the number of observations that scales hold."""
+    if covariance is None:
+        return matrix
+    factors = scales.matrix
+    raw = matrix / factors
+    if covariance.shape == matrix.shape:
+        solved = raw / covariance
+        mean = covariance
+    else:
+        solved = np.linalg.solve(covariance, raw.ravel()).reshape(matrix.shape)
+        mean = np.diag(covariance).reshape(matrix.shape)
+    # Scales were made so that n·Λ·D₁²·D₂² is about one: their mean says n.
+    return np.asarray(solved / factors * float(np.mean(factors**2 * mean)))
+
+
+def chosen_clip(
+    federation: Federation, plan: Plan, query: Query, phase: str, name: str, dimensions: int, *, fallback: float = 1.0
+) -> Clip:
+    """Release a histogram of the query's norms; return the clip with the least expected error."""
+    event = plan.event("clip", clip=1.0, acute=True)
+    histogram = federation.release(NormHistogram(query, 8), event, name)
+    multiplier = federation.sum_sigma(plan.event(phase, clip=1.0))
+    kept, edges, per_octave = readable_bins(histogram, federation.sum_sigma(event))
+    width = max(1, round(8 * per_octave))
+    first = int(np.argmax(np.convolve(kept, np.ones(width), mode="valid")))
+    window, norms = kept[first : first + width], edges[first : first + width + 1]
+    if not window.sum() > 0:
+        return Clip(fallback, 1.0)
+    return least_error(window, norms, multiplier, dimensions, query.unit)
+
+
+def least_error(counts: Array, edges: Array, multiplier: float, dimensions: int, unit: Unit) -> Clip:
+    """Return the clip C with the least expected error of a sum divided by what the clip leaves of it.
+
+    Its variance in a coordinate is Σ min(N, C)²/p of the units' own and (zC)² of the noise. At least half of the units
+    stay whole, so that the gain is read where there are many.
+
+    >>> counts, edges = np.ones(64), np.linspace(0.0, 4.0, 65)
+    >>> least_error(counts, edges, 0.0, 10, Unit.ROW).bound > least_error(counts, edges, 9.0, 10, Unit.ROW).bound
+    True
+    """
+    middle, total = np.sqrt(np.maximum(edges[:-1] * edges[1:], 0.0)), float(counts.sum())
+    share = np.cumsum(counts) / total
+    best, least = Clip(float(edges[-1]), 1.0), math.inf
+    for place in range(int(np.searchsorted(share, 0.5)), len(counts)):
+        bound = float(edges[place + 1])
+        gain = gain_of(counts, middle, bound, unit)
+        spread = float(counts @ np.minimum(middle, bound) ** 2) / dimensions
+        error = (spread + (multiplier * bound) ** 2) / gain**2
+        if error < least:
+            best, least = Clip(bound, gain), error
+    return best
+
+
+def gain_of(counts: Array, norms: Array, bound: float, unit: Unit) -> float:
+    """What a clip leaves of a sum: the share of units below it (Stein); for users, the mean factor they are scaled by.
+
+    One observation above its clip does not answer to a change of M at all. Many observations' sum still does, in all
+    directions but its own.
+    """
+    if unit is Unit.USER:
+        return float(counts @ np.minimum(1.0, bound / np.maximum(norms, np.finfo(float).tiny))) / float(counts.sum())
+    return max(float(counts[norms < bound].sum()) / float(counts.sum()), 0.05)
