@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tacit import datasets as datasets
+    from tacit import theory as theory
     from tacit.baselines import FedRep as FedRep
     from tacit.baselines import LocalModels as LocalModels
     from tacit.baselines import SingleModel as SingleModel
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tacit.estimators import PrivateAltMin as PrivateAltMin
     from tacit.estimators import PrivateFedRep as PrivateFedRep
     from tacit.estimators.fedpower import FedPower as FedPower
+    from tacit.estimators.trace_regression import TraceRegression as TraceRegression
     from tacit.linalg import subspace_distance as subspace_distance
     from tacit.model_folder import load as load
     from tacit.model_folder import save as save
@@ -46,12 +48,13 @@ _HOMES = {
     "PrivateAltMin": "tacit.estimators",
     "PrivateFedRep": "tacit.estimators",
     "SingleModel": "tacit.baselines",
+    "TraceRegression": "tacit.estimators.trace_regression",
     "UncertifiedWarning": "tacit.privacy.guarantee",
     "load": "tacit.model_folder",
     "save": "tacit.model_folder",
     "subspace_distance": "tacit.linalg",
 }
-_MODULES = ("datasets",)
+_MODULES = ("datasets", "theory")
 
 __all__ = [*_HOMES, *_MODULES]
 

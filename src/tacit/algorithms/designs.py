@@ -1,7 +1,7 @@
 """What an observation of trace regression looks like, and how it is written as one row of numbers.
 
-An observation is a matrix X (d₁×d₂) with a label y = ⟨X, M⟩ + noise. Four designs cover what people have. Only the dense
-one is written out; the others are X = a bᵀ, and nothing of size d₁·d₂ is ever made for one of their observations:
+An observation is a matrix X (d₁×d₂) with a label y = ⟨X, M⟩ + noise. Four designs cover what people have. Only the
+dense one is written out; the others are X = a bᵀ, and nothing of size d₁·d₂ is ever made for one of their observations:
 
 * ``dense``: the matrix, row by row (d₁·d₂ numbers);
 * ``rank-one``: a and b, one after the other (d₁ + d₂ numbers);
@@ -67,7 +67,7 @@ class Design:
         return np.asarray(np.einsum("ij,ij->i", _times(a, left, self.hot[0]), _times(b, right, self.hot[1])))
 
     def energies(self, X: Rows) -> tuple[Array, Array]:
-        """Sums of squares in every row, and in every column, of all X: for designs that are public."""
+        """Return sums of squares in every row, and in every column, of all X: for designs that are public."""
         if self.kind == "dense":
             total = np.einsum("ij,ij->j", X, X, dtype=np.float64).reshape(self.d1, self.d2)
             return total.sum(axis=1), total.sum(axis=0)
@@ -90,7 +90,8 @@ def _weighted(squares: Squares, other: Squares) -> Array:
     """Σ of a² (by coordinate), each row times ‖b‖²."""
     values, size, hot = squares
     weights = np.ones(len(values)) if other[2] else np.asarray(other[0]).sum(axis=1)
-    return np.bincount(values, weights, minlength=size) if hot else np.asarray(weights @ values)
+    found = np.bincount(values, weights, minlength=size) if hot else weights @ values
+    return np.asarray(found, dtype=np.float64)
 
 
 def _times(part: Rows, factor: Array, hot: bool) -> Array:

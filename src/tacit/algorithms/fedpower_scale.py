@@ -82,7 +82,7 @@ def best_clip(histogram: Array, sigma: float, noise: float, fallback: float) -> 
 
 
 def readable_bins(histogram: Array, sigma: float) -> tuple[Array, Array, float]:
-    """Counts, edges and bins to an octave of a histogram of norms with its noise read away.
+    """Return counts, edges and bins to an octave of a histogram of norms with its noise read away.
 
     Bins that noise alone could fill are dropped, after joining neighbours as far as few units make necessary.
     """

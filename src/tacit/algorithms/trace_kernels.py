@@ -40,7 +40,7 @@ _kernel: Any = njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, er
 def bin_of(norm, limit):  # pragma: no cover
     """Return the bin of a positive norm."""
     octaves = min(max(math.log2(norm) - math.log2(limit), -100.0), 100.0)
-    return min(max(ZERO + int(math.floor(PER_OCTAVE * octaves)), 0), BINS - 1)
+    return min(max(ZERO + math.floor(PER_OCTAVE * octaves), 0), BINS - 1)
 
 
 @_kernel
@@ -106,8 +106,9 @@ def dense_products(  # pragma: no cover
 ):
     """Add every unit's clipped products to ``out1`` (r×d₁) and ``out2`` (r×d₂); write norms, before the clip.
 
-    ``sides``: 1 left, 2 right, 3 both. ``to_left`` holds V scaled, as rows and padded, ``to_right`` U scaled, flat, both
-    in the precision of X; ``right`` is V as rows. ``values`` are the singular values of M (zeros weigh with y alone).
+    ``sides``: 1 left, 2 right, 3 both. ``to_left`` holds V scaled, as rows and padded, ``to_right`` U scaled, flat,
+    both in the precision of X; ``right`` is V as rows. ``values`` are the singular values of M (zeros weigh with y
+    alone).
     """
     d1, d2, r = scale1.size, scale2.size, values.size
     rows = X.reshape(X.shape[0] * d1, d2)
@@ -180,8 +181,8 @@ def _touch(place, marks, touched, count):  # pragma: no cover
 
 @_kernel
 def factored_products(  # pragma: no cover
-    X, y, offsets, by_row, sides, hot1, hot2, scaled1, scaled2, right, values, scale1, scale2, limit, out1, out2, counts,
-    norms
+    X, y, offsets, by_row, sides, hot1, hot2, scaled1, scaled2, right, values, scale1, scale2, limit, out1, out2,
+    counts, norms
 ):  # fmt: skip
     """As :func:`dense_products`, for X = a bᵀ; ``out1`` is d₁×r and ``out2`` d₂×r, ``right`` is V.
 

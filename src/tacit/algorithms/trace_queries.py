@@ -1,21 +1,21 @@
 """What trace regression asks of a unit: an observation (X, y), or all observations of a user.
 
-Designs are scaled first, X̃ = D₁ X D₂ with public diagonals (:class:`Scales`), so that Σ⟨X̃, M⟩² is about ‖M‖² and a step of
-length one is right whatever the design. Neighbouring data sets differ in one unit; with ``unit`` the label, in one label
-and never in an X, which is then public.
+Designs are scaled first, X̃ = D₁ X D₂ with public diagonals (:class:`Scales`), so that Σ⟨X̃, M⟩² is about ‖M‖² and a
+step of length one is right whatever the design. Neighbouring data sets differ in one unit; with ``unit`` the label, in
+one label and never in an X, which is then public.
 
 Release :class:`TangentSum`: Σ w·(X̃V, (I − VVᵀ)X̃ᵀU) over the unit's observations, w = y − ⟨X̃, M⟩ and M = U diag(s) Vᵀ
-public: the coordinates of the residual-weighted X̃ in the tangent space of rank-r matrices at M. Norm
-‖A‖² + ‖B‖² − ‖VᵀB‖², clipped whole. Noise is drawn on the coordinates of A and B; what falls outside the r(d₁ + d₂ − r)
-dimensions of the tangent space is projected away by the receiver. One-sided (start of the power method): A or B alone.
-With ``tracked`` = t > 0 the bin of the unit's norm rides along, with that share of the squared clip: the gradient part is
-clipped to C√(1 − t) and the bin weighs C√t, C = ``clip``, so together the norm is at most C. Sensitivity C (zero-out), 2C
-(replace-one: gradients may point against each other). One Gaussian event.
+public: the coordinates of the residual-weighted X̃ in the tangent space of rank-r matrices at M. Norm ‖A‖² + ‖B‖² −
+‖VᵀB‖², clipped whole. Noise is drawn on the coordinates of A and B; what falls outside the r(d₁ + d₂ − r) dimensions of
+the tangent space is projected away by the receiver. One-sided (start of the power method): A or B alone. With
+``tracked`` = t > 0 the bin of the unit's norm rides along, with that share of the squared clip: the gradient part is
+clipped to C√(1 − t) and the bin weighs C√t, C = ``clip``, so together the norm is at most C. Sensitivity C (zero-out),
+2C (replace-one: gradients may point against each other). One Gaussian event.
 
 Release :class:`LabelledSum`: Σ y·X of a unit, clipped by its norm in the scaled design. Sensitivity C, 2C. One event.
 
-Release :class:`DesignEnergy`: Σ X² by rows and by columns of a unit's matrices, clipped. No entry is negative, so any two
-have ⟨p, q⟩ ≥ 0: sensitivity C (zero-out), √2·C (replace-one). One event.
+Release :class:`DesignEnergy`: Σ X² by rows and by columns of a unit's matrices, clipped. No entry is negative, so any
+two have ⟨p, q⟩ ≥ 0: sensitivity C (zero-out), √2·C (replace-one). One event.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Scales:
 
 @dataclass(frozen=True)
 class TangentSum(Query):
-    """Residual-weighted design in the tangent space at U diag(values) Vᵀ; or one side of it, weighted with the labels alone."""
+    """Residual-weighted design in the tangent space at U diag(values) Vᵀ; or one side of it, label-weighted."""
 
     design: Design
     scales: Scales
@@ -150,8 +150,8 @@ class TangentSum(Query):
         scaled1, scaled2 = self.scales.left[:, None] * self.left, self.scales.right[:, None] * self.right
         if design.kind != "dense":
             factored_products(
-                X, y, offsets, by_row, sides, *design.hot, scaled1, scaled2, self.right, self._weights, self.scales.left,
-                self.scales.right, limit, out1, out2, counts, norms,
+                X, y, offsets, by_row, sides, *design.hot, scaled1, scaled2, self.right, self._weights,
+                self.scales.left, self.scales.right, limit, out1, out2, counts, norms,
             )  # fmt: skip
             return out1, out2, counts, norms
         # As rows: sums then run along memory.

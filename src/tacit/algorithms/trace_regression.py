@@ -1,14 +1,15 @@
 """Low-rank trace regression under differential privacy: DP-RGrad (paper 002, Zha), sound.
 
-M ← SVD_r(M + P_T(Σ residual·X̃) + P_T(noise)), from a private start (:mod:`tacit.algorithms.trace_start`). The paper takes
-sensitivities that hold with high probability for Gaussian data; here every sum is clipped, so they hold for any
+M ← SVD_r(M + P_T(Σ residual·X̃) + P_T(noise)), from a private start (:mod:`tacit.algorithms.trace_start`). The paper
+takes sensitivities that hold with high probability for Gaussian data; here every sum is clipped, so they hold for any
 (:mod:`tacit.algorithms.trace_queries`). What makes it accurate:
 
-* clips follow the residuals: with every gradient a small histogram of norms is released, in the same pass and event, and
-  the next clip is the one with the least expected error;
+* clips follow the residuals: with every gradient a small histogram of norms is released, in the same pass and event,
+  and the next clip is the one with the least expected error;
 * what a clip takes away is known (Stein's identity) and given back by the length of the step;
-* a step is shrunk by what noise alone would be (James and Stein): 1 − pσ²/‖ξ‖², p = r(d₁ + d₂ − r). Far from the solution
-  that is one; near it, where a step is mostly noise, repeated steps average their noise, as a Kalman filter would.
+* a step is shrunk by what noise alone would be (James and Stein): 1 − pσ²/‖ξ‖², p = r(d₁ + d₂ − r). Far from the
+  solution that is one; near it, where a step is mostly noise, repeated steps average their noise, as a Kalman filter
+  would.
 * a step after which residuals are clearly larger is taken back and the next is half as long.
 
 All of this is computed from releases. Retraction needs the SVD of a 2r×2r core only.
@@ -96,9 +97,9 @@ class Found:
 def choose_start(design: Design, rank: int, unit: Unit) -> str:
     """Return the start with the smaller predicted error; all that enters is public.
 
-    In units of τ/μ, the noise that the leading directions meet is √(d₁d₂)(√d₁ + √d₂) for the whole sum. A power step with r'
-    columns meets √(d₁r')·√d₁, from a random start only √(r'/d₂) of the signal, and shares its budget with three others:
-    √(4 d₂)·d₁. The whole sum wins unless the matrix is far from square, or too large to be released.
+    In units of τ/μ, the noise that the leading directions meet is √(d₁d₂)(√d₁ + √d₂) for the whole sum. A power step
+    with r' columns meets √(d₁r')·√d₁, from a random start only √(r'/d₂) of the signal, and shares its budget with three
+    others: √(4 d₂)·d₁. The whole sum wins unless the matrix is far from square, or too large to be released.
     """
     d1, d2 = design.d1, design.d2
     if (design.kind != "dense" and unit is Unit.USER) or d1 * d2 > 1 << 21:

@@ -1,14 +1,14 @@
 """Where trace regression starts: the scale of the design, and a first rank-r matrix.
 
 The paper's start, L̂ = n⁻¹ Σ mat(Λ⁻¹ vec X) y, is unbiased where Λ is the design's covariance. Here the design is first
-brought to the scale of the identity by public diagonals (:func:`scales_of`): from a known Λ, from a design that is public,
-or bought for a few hundredths of the budget. Then either
+brought to the scale of the identity by public diagonals (:func:`scales_of`): from a known Λ, from a design that is
+public, or bought for a few hundredths of the budget. Then either
 
 * ``one-shot``: the noisy label-weighted sum, whole, and its r leading singular directions; or
 * ``power``: a two-sided power method, U ← orth(Σ y X̃V + noise), V, S ← Σ y X̃ᵀU + noise, with r' > r columns.
 
-Sums are clipped, and labels with them. For Gaussian designs E[ψ(y) X] = E[ψ'(y)]·E[⟨X, M⟩X] (Stein), so the share of units
-below the clip is what the sum has shrunk by; it is read off the histogram that the clip was chosen from.
+Sums are clipped, and labels with them. For Gaussian designs E[ψ(y) X] = E[ψ'(y)]·E[⟨X, M⟩X] (Stein), so the share of
+units below the clip is what the sum has shrunk by; it is read off the histogram that the clip was chosen from.
 """
 
 from __future__ import annotations
@@ -135,20 +135,36 @@ def leading(matrix: Array, rank: int, noise: float) -> LowRank:
     return LowRank(left[:, :rank], true, right[:rank].T)
 
 
+def unbiased(matrix: Array, covariance: Array | None) -> Array:
+    """Return mat(Λ⁻¹ vec(matrix)); Λ the identity (None), diagonal (d₁×d₂ variances) or full (d₁d₂×d₁d₂).
+
+    >>> unbiased(np.ones((1, 2)), np.array([[2.0, 4.0]]))
+    array([[0.5 , 0.25]])
+    """
+    if covariance is None:
+        return matrix
+    if covariance.shape == matrix.shape:
+        return np.asarray(matrix / covariance)
+    solved: Array = np.asarray(np.linalg.solve(covariance, matrix.ravel()), dtype=np.float64)
+    return solved.reshape(matrix.shape)
+
+
+def variances(covariance: Array, shape: tuple[int, int]) -> Array:
+    """Return the variance of every entry of X.
+
+    >>> variances(np.diag([1.0, 2.0]), (1, 2))
+    array([[1., 2.]])
+    """
+    return np.asarray(covariance if covariance.shape == shape else np.diag(covariance).reshape(shape))
+
+
 def _unbiased(matrix: Array, scales: Scales, covariance: Array | None) -> Array:
-    """Apply Λ⁻¹ to the released sum, in the unscaled design, up to the number of observations that scales hold."""
+    """Apply Λ⁻¹ to the released sum; scales hold the number of observations, n·Λ·D₁²·D₂² being about one."""
     if covariance is None:
         return matrix
     factors = scales.matrix
-    raw = matrix / factors
-    if covariance.shape == matrix.shape:
-        solved = raw / covariance
-        mean = covariance
-    else:
-        solved = np.linalg.solve(covariance, raw.ravel()).reshape(matrix.shape)
-        mean = np.diag(covariance).reshape(matrix.shape)
-    # Scales were made so that n·Λ·D₁²·D₂² is about one: their mean says n.
-    return np.asarray(solved / factors * float(np.mean(factors**2 * mean)))
+    n = 1.0 / float(np.mean(factors**2 * variances(covariance, matrix.shape)))
+    return np.asarray(unbiased(matrix / factors, covariance) / (factors * n))
 
 
 def chosen_clip(
@@ -173,9 +189,10 @@ def least_error(counts: Array, edges: Array, multiplier: float, dimensions: int,
     Its variance in a coordinate is Σ min(N, C)²/p of the units' own and (zC)² of the noise. At least half of the units
     stay whole, so that the gain is read where there are many.
 
-    >>> counts, edges = np.ones(64), np.linspace(0.0, 4.0, 65)
-    >>> least_error(counts, edges, 0.0, 10, Unit.ROW).bound > least_error(counts, edges, 9.0, 10, Unit.ROW).bound
-    True
+    >>> edges = np.linspace(0.0, 4.0, 65)
+    >>> counts = 1000 * np.exp(-(edges[1:] ** 2) / 2)  # residuals of unit variance
+    >>> [round(least_error(counts, edges, z, 10, Unit.ROW).bound, 2) for z in (0.0, 10.0, 100.0)]
+    [4.0, 1.38, 0.69]
     """
     middle, total = np.sqrt(np.maximum(edges[:-1] * edges[1:], 0.0)), float(counts.sum())
     share = np.cumsum(counts) / total
@@ -191,7 +208,7 @@ def least_error(counts: Array, edges: Array, multiplier: float, dimensions: int,
 
 
 def gain_of(counts: Array, norms: Array, bound: float, unit: Unit) -> float:
-    """What a clip leaves of a sum: the share of units below it (Stein); for users, the mean factor they are scaled by.
+    """Return what a clip leaves of a sum: the share of units below it (Stein); for users, their mean factor.
 
     One observation above its clip does not answer to a change of M at all. Many observations' sum still does, in all
     directions but its own.

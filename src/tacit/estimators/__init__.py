@@ -3,5 +3,6 @@
 from tacit.estimators.altmin import PrivateAltMin
 from tacit.estimators.fedpower import FedPower
 from tacit.estimators.fedrep import PrivateFedRep
+from tacit.estimators.trace_regression import TraceRegression
 
-__all__ = ["FedPower", "PrivateAltMin", "PrivateFedRep"]
+__all__ = ["FedPower", "PrivateAltMin", "PrivateFedRep", "TraceRegression"]
