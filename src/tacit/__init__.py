@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tacit import theory as theory
     from tacit.baselines import FedRep as FedRep
     from tacit.baselines import LocalModels as LocalModels
+    from tacit.baselines import NuclearNorm as NuclearNorm
+    from tacit.baselines import RGrad as RGrad
     from tacit.baselines import SingleModel as SingleModel
     from tacit.cells import DataError as DataError
     from tacit.cohort import Cohort as Cohort
@@ -45,8 +47,10 @@ _HOMES = {
     "FedRep": "tacit.baselines",
     "Ledger": "tacit.privacy.ledger",
     "LocalModels": "tacit.baselines",
+    "NuclearNorm": "tacit.baselines",
     "PrivateAltMin": "tacit.estimators",
     "PrivateFedRep": "tacit.estimators",
+    "RGrad": "tacit.baselines",
     "SingleModel": "tacit.baselines",
     "TraceRegression": "tacit.estimators.trace_regression",
     "UncertifiedWarning": "tacit.privacy.guarantee",

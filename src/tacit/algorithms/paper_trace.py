@@ -14,9 +14,9 @@ import numpy as np
 
 from tacit.algorithms.designs import Design
 from tacit.algorithms.trace_queries import LabelledSum, Scales, TangentSum
-from tacit.algorithms.trace_regression import retract
-from tacit.algorithms.trace_start import LowRank, unbiased
+from tacit.algorithms.trace_start import unbiased
 from tacit.federation.base import Array, Federation
+from tacit.low_rank import LowRank, retract
 from tacit.privacy.guarantee import GaussianEvent, Sensitivity, Unit
 
 REASONS = (

@@ -22,6 +22,7 @@ import numpy as np
 from numba import njit
 
 from tacit.algorithms.kernels import combine_rows, project_rows
+from tacit.compiled import lanes_of, load, load_first, spread, store
 from tacit.privacy.clipping import LEAST
 
 PER_OCTAVE = 4
@@ -31,9 +32,47 @@ BINS = 48
 ZERO = 32
 """The first bin at or above the clip: eight octaves below it and four above."""
 
-_AHEAD = 1 << 16  # bytes ahead of the rows in work to ask memory for
+_AHEAD = 1 << 15  # bytes ahead of the rows in work to ask memory for
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, error_model="numpy")
+
+
+_exact: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+
+
+@_exact
+def combine_two(X, first, last, weights, at, out, u):  # pragma: no cover
+    """As :func:`~tacit.algorithms.kernels.combine_rows`, for out[u] and out[u + 1] at once.
+
+    The weights of the second follow those of the first.
+    """
+    d, lanes, place, width, m = X.shape[1], lanes_of(X), u * out.shape[1], out.shape[1], last - first
+    zero = spread(X.dtype.type(0))
+    broad = d - d % (4 * lanes)
+    for a in range(0, broad, 4 * lanes):
+        s0 = s1 = s2 = s3 = t0 = t1 = t2 = t3 = zero
+        for j in range(m):
+            s, t = spread(weights[at + j]), spread(weights[at + m + j])
+            position = (first + j) * d + a
+            x0, x1 = load(X, position), load(X, position + lanes)
+            x2, x3 = load(X, position + 2 * lanes), load(X, position + 3 * lanes)
+            s0, s1, s2, s3 = s0 + s * x0, s1 + s * x1, s2 + s * x2, s3 + s * x3
+            t0, t1, t2, t3 = t0 + t * x0, t1 + t * x1, t2 + t * x2, t3 + t * x3
+        store(out, place + a, s0)
+        store(out, place + a + lanes, s1)
+        store(out, place + a + 2 * lanes, s2)
+        store(out, place + a + 3 * lanes, s3)
+        store(out, place + width + a, t0)
+        store(out, place + width + a + lanes, t1)
+        store(out, place + width + a + 2 * lanes, t2)
+        store(out, place + width + a + 3 * lanes, t3)
+    for a in range(broad, d, lanes):
+        s0 = t0 = zero
+        for j in range(m):
+            x0 = load_first(X, (first + j) * d + a, d - a)
+            s0, t0 = s0 + spread(weights[at + j]) * x0, t0 + spread(weights[at + m + j]) * x0
+        store(out, place + a, s0)
+        store(out, place + width + a, t0)
 
 
 @_kernel
@@ -128,8 +167,10 @@ def dense_products(  # pragma: no cover
                 left = _scale(A, r, scale1)
             weight = np.float64(y[i])
             if sides != 1:
-                for k in range(r):
-                    combine_rows(rows, i * d1, (i + 1) * d1, to_right, k * d1, B, k)
+                for k in range(0, r - 1, 2):
+                    combine_two(rows, i * d1, (i + 1) * d1, to_right, k * d1, B, k)
+                if r % 2 == 1:
+                    combine_rows(rows, i * d1, (i + 1) * d1, to_right, (r - 1) * d1, B, r - 1)
                 right_size = _scale(B, r, scale2)
                 if sides == 3:
                     inside = _inside(right, B, r, core)

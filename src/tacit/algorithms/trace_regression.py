@@ -27,7 +27,6 @@ from tacit.algorithms.trace_kernels import BINS, PER_OCTAVE, ZERO
 from tacit.algorithms.trace_queries import Scales, TangentSum
 from tacit.algorithms.trace_start import (
     Clip,
-    LowRank,
     StartSettings,
     chosen_clip,
     gain_of,
@@ -36,7 +35,7 @@ from tacit.algorithms.trace_start import (
     start_of,
 )
 from tacit.federation.base import Array, Federation
-from tacit.linalg import orthonormal
+from tacit.low_rank import LowRank, retract
 from tacit.privacy.calibration import Phase, Plan
 from tacit.privacy.guarantee import Budget, GaussianEvent, Unit
 
@@ -146,39 +145,9 @@ def learn(
         if seen is not None:
             multiplier = federation.sum_sigma(plan.event("loop", clip=1.0))
             clip = least_error(seen.counts, seen.edges, multiplier, size, settings.unit)
+    # ⟨X̃, M⟩ = ⟨X, D₁MD₂⟩: back in the design as it came, M and its error are scaled.
     scale = math.sqrt(float(np.mean(scales.matrix**2)))
-    return Found(_unscaled(matrix, scales), scale * math.sqrt(size * variance), tuple(clips))
-
-
-def retract(matrix: LowRank, left: Array, right: Array) -> LowRank:
-    """Return the rank-r matrix nearest to M + left·Vᵀ + U·rightᵀ, ``right`` orthogonal to V: an SVD of 2r×2r numbers.
-
-    >>> one = LowRank(np.array([[1.0], [0.0]]), np.array([2.0]), np.array([[1.0], [0.0]]))
-    >>> retract(one, np.array([[1.0], [0.0]]), np.array([[0.0], [0.0]])).values
-    array([3.])
-    """
-    U, V, r = matrix.left, matrix.right, matrix.values.size
-    inside = U.T @ left
-    q1, r1 = orthonormal(left - U @ inside)
-    q2, r2 = orthonormal(right)
-    core = np.block([[np.diag(matrix.values) + inside, r2.T], [r1, np.zeros((len(r1), len(r2)))]])
-    a, values, b = np.linalg.svd(core)
-    # Where noise left nothing outside U, QR invents directions; orthonormalising once more keeps U a basis.
-    new_left, new_right = np.hstack([U, q1]) @ a[:, :r], np.hstack([V, q2]) @ b[:r].T
-    return LowRank(*_clean(new_left, values[:r], new_right))
-
-
-def _clean(left: Array, values: Array, right: Array) -> tuple[Array, Array, Array]:
-    q1, r1 = orthonormal(left)
-    q2, r2 = orthonormal(right)
-    a, values, b = np.linalg.svd(r1 @ np.diag(values) @ r2.T)
-    return q1 @ a, values, q2 @ b.T
-
-
-def _unscaled(matrix: LowRank, scales: Scales) -> LowRank:
-    """⟨X̃, M'⟩ = ⟨X, D₁M'D₂⟩."""
-    left, right = scales.left[:, None] * matrix.left, scales.right[:, None] * matrix.right
-    return LowRank(*_clean(left, matrix.values, right))
+    return Found(matrix.scaled(scales.left, scales.right), scale * math.sqrt(size * variance), tuple(clips))
 
 
 def _query(design: Design, scales: Scales, matrix: LowRank, settings: Settings, clip: float) -> TangentSum:

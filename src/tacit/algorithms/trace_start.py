@@ -24,19 +24,11 @@ from tacit.algorithms.fedpower_scale import readable_bins
 from tacit.algorithms.trace_queries import DesignEnergy, LabelledSum, Scales, TangentSum
 from tacit.federation.base import Array, Federation, Query
 from tacit.linalg import orthonormal
+from tacit.low_rank import LowRank, leading
 from tacit.privacy.calibration import Plan
 from tacit.privacy.guarantee import Unit
 
 _FLOOR = 0.25  # of the mean energy: a row that is hardly ever seen would get a huge scale, and only carry noise
-
-
-@dataclass(frozen=True)
-class LowRank:
-    """U diag(values) Vᵀ."""
-
-    left: Array
-    values: Array
-    right: Array
 
 
 @dataclass(frozen=True)
@@ -121,18 +113,6 @@ def _power(
             right = orthonormal(product)[0]
     found = leading(product.T, rank, noise)
     return LowRank(left @ found.left, found.values, found.right)
-
-
-def leading(matrix: Array, rank: int, noise: float) -> LowRank:
-    """Return the leading rank-r part of a matrix with noise of this size in every entry.
-
-    A singular value x over independent noise comes from s with x² = (s² + d₁σ²)(s² + d₂σ²)/s²; that s is taken.
-    """
-    left, values, right = np.linalg.svd(matrix, full_matrices=False)
-    a, b = matrix.shape[0] * noise**2, matrix.shape[1] * noise**2
-    squared = values[:rank] ** 2 - a - b
-    true = np.sqrt(np.maximum((squared + np.sqrt(np.maximum(squared**2 - 4 * a * b, 0.0))) / 2, 0.0))
-    return LowRank(left[:, :rank], true, right[:rank].T)
 
 
 def unbiased(matrix: Array, covariance: Array | None) -> Array:

@@ -2,6 +2,7 @@
 
 from tacit.baselines.fedrep import FedRep
 from tacit.baselines.local import LocalModels
+from tacit.baselines.rgrad import NuclearNorm, RGrad
 from tacit.baselines.single import SingleModel
 
-__all__ = ["FedRep", "LocalModels", "SingleModel"]
+__all__ = ["FedRep", "LocalModels", "NuclearNorm", "RGrad", "SingleModel"]

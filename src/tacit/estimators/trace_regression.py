@@ -10,12 +10,13 @@ import numpy.typing as npt
 
 from tacit.algorithms import paper_trace, trace_regression
 from tacit.algorithms.designs import KINDS, Design
-from tacit.algorithms.trace_start import LowRank, StartSettings, variances
+from tacit.algorithms.trace_start import StartSettings, variances
 from tacit.cells import DataError
 from tacit.cohort import Cohort
 from tacit.estimators.base import PrivateModel, abandoned_on_failure
 from tacit.federation.base import Array
 from tacit.federation.local import LocalFederation
+from tacit.low_rank import LowRank
 from tacit.privacy.guarantee import Budget, GaussianEvent, Unit
 from tacit.privacy.ledger import Ledger
 
