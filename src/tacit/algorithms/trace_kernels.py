@@ -25,12 +25,12 @@ from tacit.algorithms.kernels import combine_rows, project_rows
 from tacit.compiled import lanes_of, load, load_first, spread, store
 from tacit.privacy.clipping import LEAST
 
-PER_OCTAVE = 4
+PER_OCTAVE = 2
 """Bins of the tracked histogram to a factor of two in norm."""
-BINS = 48
+BINS = 16
 """Bins of the tracked histogram."""
-ZERO = 32
-"""The first bin at or above the clip: eight octaves below it and four above."""
+ZERO = 12
+"""The first bin at or above the clip: six octaves below it and two above."""
 
 _AHEAD = 1 << 15  # bytes ahead of the rows in work to ask memory for
 

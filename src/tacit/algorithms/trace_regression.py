@@ -39,7 +39,9 @@ from tacit.low_rank import LowRank, retract
 from tacit.privacy.calibration import Phase, Plan
 from tacit.privacy.guarantee import Budget, GaussianEvent, Unit
 
-_WORSE = 1.15  # a median residual this much larger than the best takes a step back; noise in it is a few per cent
+_WORSE = 1.15  # a median residual this much larger than the best takes a step back
+_PER_UNSURE = 8.0  # and more where noise moves the median: by less than twice the share of units that it may hide
+_UNSURE = 0.05  # share of units that noise may hide in the histogram before it is not looked at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +122,7 @@ def learn(
     matrix = start_of(federation, plan, design, settings.unit, scales, rank, settings.start)
     query = TangentSum(design, scales, matrix.left, matrix.right, matrix.values, unit=settings.unit)
     size = rank * (design.d1 + design.d2 - rank)
+    units = federation.n_users if settings.unit is Unit.USER else federation.n_rows
     clip = chosen_clip(federation, plan, query, "loop", "norms of step 1", size)
     best, least, length, variance, clips = (matrix, clip), math.inf, 1.0, 0.0, []
     for number in range(settings.steps):
@@ -128,8 +131,8 @@ def learn(
         sigma = federation.sum_sigma(event)
         clips.append(clip.bound)
         left, right, bins = query.split(federation.release(query, event, f"step {number + 1}"))
-        seen = _Residuals.read(query.counts(bins), float(query.counts(np.array(sigma))), clip.bound)
-        if seen is not None and seen.median > _WORSE * least:
+        seen = _Residuals.read(query.counts(bins), float(query.counts(np.array(sigma))), clip.bound, units)
+        if seen is not None and seen.median > (_WORSE + _PER_UNSURE * seen.unsure) * least:
             (matrix, clip), length = best, length / 2
             continue
         if seen is not None:
@@ -162,16 +165,24 @@ class _Residuals:
 
     counts: Array
     edges: Array
+    unsure: float
 
     @classmethod
-    def read(cls, counts: Array, sigma: float, bound: float) -> _Residuals | None:
-        """Drop bins that noise alone could fill; None where nothing is left."""
-        kept = np.where(counts > 2.5 * sigma, counts, 0.0)
-        if not kept.sum() > 10 * sigma:
+    def read(cls, counts: Array, sigma: float, bound: float, units: int) -> _Residuals | None:
+        """Return counts that noise no longer makes negative; None where it hides more than a few per cent of the units.
+
+        Shares below an edge are noisy sums, without bias. They are made to grow from edge to edge by the mean of the
+        largest so far and the smallest to come, which leans neither way.
+        """
+        unsure = sigma * math.sqrt(BINS) / units
+        if unsure > _UNSURE:
             return None
-        used = np.flatnonzero(kept)
+        below = np.cumsum(counts) / units
+        below[-1] = 1.0
+        below = np.clip(below, 0.0, 1.0)
+        rising = (np.maximum.accumulate(below) + np.minimum.accumulate(below[::-1])[::-1]) / 2
         edges = bound * 2.0 ** ((np.arange(BINS + 1) - ZERO) / PER_OCTAVE)
-        return cls(kept[used[0] : used[-1] + 1], edges[used[0] : used[-1] + 2])
+        return cls(units * np.diff(rising, prepend=0.0), edges, unsure)
 
     @property
     def median(self) -> float:

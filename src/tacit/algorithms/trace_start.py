@@ -160,6 +160,11 @@ def chosen_clip(
     window, norms = kept[first : first + width], edges[first : first + width + 1]
     if not window.sum() > 0:
         return Clip(fallback, 1.0)
+    # Norms of residuals near zero spread thinly over many bins, and are dropped with the noise there.
+    units = federation.n_users if query.unit is Unit.USER else federation.n_rows
+    window = window.copy()
+    low = int(np.searchsorted(np.cumsum(window), 0.1 * float(window.sum())))
+    window[low] += max(0.0, units - float(window.sum()))
     return least_error(window, norms, multiplier, dimensions, query.unit)
 
 
