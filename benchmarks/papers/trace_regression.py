@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a small problem, nothing is kept")
     quick = parser.parse_args().quick
     base = {**BASE, "n": 4_000, "d": 8} if quick else BASE
-    draws, sweeps = (1, QUICK) if quick else (4, SWEEPS)
+    draws, sweeps = (1, QUICK) if quick else (3, SWEEPS)
 
     data: dict[str, Any] = {"base": base, "noise": NOISE, "delta": DELTA, "draws": draws}
     data["sweeps"] = {

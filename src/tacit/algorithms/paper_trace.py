@@ -35,7 +35,7 @@ class Settings:
     sensitivities: tuple[float, float, float]
     epsilon: float
     delta: float
-    steps: int = 6
+    steps: int = 8
     length: float = 0.75
     seed: int | None = None
     covariance: Array | None = None

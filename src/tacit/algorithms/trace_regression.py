@@ -52,7 +52,7 @@ class Settings:
     """
 
     unit: Unit = Unit.ROW
-    steps: int = 6
+    steps: int = 8
     start: StartSettings = field(default_factory=StartSettings)
     buys_design: bool = True
     tracked: float = 0.05

@@ -147,9 +147,7 @@ def _unbiased(matrix: Array, scales: Scales, covariance: Array | None) -> Array:
     return np.asarray(unbiased(matrix / factors, covariance) / (factors * n))
 
 
-def chosen_clip(
-    federation: Federation, plan: Plan, query: Query, phase: str, name: str, dimensions: int, *, fallback: float = 1.0
-) -> Clip:
+def chosen_clip(federation: Federation, plan: Plan, query: Query, phase: str, name: str, dimensions: int) -> Clip:
     """Release a histogram of the query's norms; return the clip with the least expected error."""
     event = plan.event("clip", clip=1.0, acute=True)
     histogram = federation.release(NormHistogram(query, 8), event, name)
@@ -159,7 +157,7 @@ def chosen_clip(
     first = int(np.argmax(np.convolve(kept, np.ones(width), mode="valid")))
     window, norms = kept[first : first + width], edges[first : first + width + 1]
     if not window.sum() > 0:
-        return Clip(fallback, 1.0)
+        return Clip(1.0, 1.0)
     # Norms of residuals near zero spread thinly over many bins, and are dropped with the noise there.
     units = federation.n_users if query.unit is Unit.USER else federation.n_rows
     window = window.copy()
@@ -171,21 +169,22 @@ def chosen_clip(
 def least_error(counts: Array, edges: Array, multiplier: float, dimensions: int, unit: Unit) -> Clip:
     """Return the clip C with the least expected error of a sum divided by what the clip leaves of it.
 
-    Its variance in a coordinate is Σ min(N, C)²/p of the units' own and (zC)² of the noise. At least half of the units
-    stay whole, so that the gain is read where there are many.
+    Its variance in a coordinate is ΣN²/p of the units' own and (zC)² of the noise. (Clipping makes the first smaller,
+    but it cuts off those who pull hardest, so no credit is given for it.) At least half of the units stay whole, so
+    that the gain is read where there are many. Norms beyond four medians count as four: outliers do not move the clip.
 
     >>> edges = np.linspace(0.0, 4.0, 65)
     >>> counts = 1000 * np.exp(-(edges[1:] ** 2) / 2)  # residuals of unit variance
     >>> [round(least_error(counts, edges, z, 10, Unit.ROW).bound, 2) for z in (0.0, 10.0, 100.0)]
-    [4.0, 1.38, 0.69]
+    [4.0, 1.69, 0.69]
     """
     middle, total = np.sqrt(np.maximum(edges[:-1] * edges[1:], 0.0)), float(counts.sum())
     share = np.cumsum(counts) / total
-    best, least = Clip(float(edges[-1]), 1.0), math.inf
-    for place in range(int(np.searchsorted(share, 0.5)), len(counts)):
+    best, least, half = Clip(float(edges[-1]), 1.0), math.inf, int(np.searchsorted(share, 0.5))
+    spread = float(counts @ np.minimum(middle, 4.0 * edges[half + 1]) ** 2) / dimensions
+    for place in range(half, len(counts)):
         bound = float(edges[place + 1])
         gain = gain_of(counts, middle, bound, unit)
-        spread = float(counts @ np.minimum(middle, bound) ** 2) / dimensions
         error = (spread + (multiplier * bound) ** 2) / gain**2
         if error < least:
             best, least = Clip(bound, gain), error

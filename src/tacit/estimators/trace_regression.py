@@ -110,7 +110,7 @@ class TraceRegression(PrivateModel):
         shape: tuple[int, int] | None = None,
         covariance: Any = None,
         max_observations: int | None = None,
-        steps: int = 6,
+        steps: int = 8,
         start: str = "auto",
         sensitivities: tuple[float, float, float] | None = None,
         noise: str = "auto",
