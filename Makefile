@@ -22,6 +22,8 @@ benchmarks: $(STAMP)
 	$(BIN)/python -m benchmarks.papers.private_fedrep
 	$(BIN)/python -m benchmarks.papers.fedpower
 	$(BIN)/python -m benchmarks.speed.gram
+	$(BIN)/python -m benchmarks.papers.trace_regression
+	$(BIN)/python -m benchmarks.speed.trace
 	$(BIN)/python -m benchmarks.families
 	$(BIN)/python -m benchmarks.speed.round
 

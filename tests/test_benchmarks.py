@@ -20,7 +20,18 @@ def run(*words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["papers.private_fedrep", "papers.fedpower", "families", "speed.round", "speed.gram"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "papers.private_fedrep",
+        "papers.fedpower",
+        "families",
+        "speed.round",
+        "speed.gram",
+        "papers.trace_regression",
+        "speed.trace",
+    ],
+)
 def test_every_benchmark_runs(name: str) -> None:
     assert "|---|" in run("-m", f"benchmarks.{name}", "--quick")
 
