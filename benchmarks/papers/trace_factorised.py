@@ -1,7 +1,7 @@
 """What one would try first: noisy gradient descent on the factors of M = A Bᵀ, with one clip for all steps.
 
-Sound, through the same door and at the same ε; same scaled design, same start as the real thing. Its step is the best
-of four in hindsight, which is not paid for, so its numbers flatter it.
+Sound, through the same door and at the same ε; same scaled design, same start as the real thing. Its step is the better
+of two in hindsight, which is not paid for, so its numbers flatter it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class FactorGradient(Query):
 
 
 def factorised(X: np.ndarray, y: np.ndarray, rank: int, epsilon: float, delta: float) -> Array:
-    """Return the best M of four step lengths."""
+    """Return the better M of two step lengths."""
     n, d1, d2 = X.shape
     design, unit = Design("dense", d1, d2), Unit.ROW
     cohort = Cohort.from_offsets(X.reshape(n, -1), y, [0, n])
@@ -84,7 +84,7 @@ def factorised(X: np.ndarray, y: np.ndarray, rank: int, epsilon: float, delta: f
     ]
     plan = Plan(budget, [Phase(name=name, share=share, releases=count) for name, share, count in phases])
     found: list[tuple[float, Array]] = []
-    for length in (0.125, 0.25, 0.5, 1.0):
+    for length in (0.25, 1.0):
         federation = LocalFederation(cohort, Ledger(ceiling=budget).run("factors", config={}), noise="float")
         scales = scales_of(federation, plan, design, unit, None)
         start = start_of(federation, plan, design, unit, scales, rank, StartSettings())

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tacit.algorithms.kernels import combine_rows, project_rows
+from tacit.algorithms.kernels import combine_rows, project_rows, project_three, project_two
 from tacit.compiled import lanes_of, load, load_first, spread, store
 from tacit.privacy.clipping import LEAST
 
@@ -163,7 +163,12 @@ def dense_products(  # pragma: no cover
         for i in range(first, last):
             left = right_size = inside = 0.0
             if sides != 2:
-                project_rows(rows, i * d1, (i + 1) * d1, d2, to_left, A, 0, _AHEAD)
+                if r <= 2:
+                    project_two(rows, i * d1, (i + 1) * d1, d2, to_left, A, 0, _AHEAD)
+                elif r == 3:
+                    project_three(rows, i * d1, (i + 1) * d1, d2, to_left, A, 0, _AHEAD)
+                else:
+                    project_rows(rows, i * d1, (i + 1) * d1, d2, to_left, A, 0, _AHEAD)
                 left = _scale(A, r, scale1)
             weight = np.float64(y[i])
             if sides != 1:

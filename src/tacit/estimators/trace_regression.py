@@ -289,8 +289,6 @@ class TraceRegression(PrivateModel):
             raise ValueError("fit needs y next to X: the label of every observation.")
         design = self._design(X)
         rows = self._rows(X, design)
-        if not len(rows):
-            raise DataError("X has no rows. Expected at least one observation.")
         if self.unit == "user":
             return self._bounded(Cohort.from_arrays(rows, y, users)), design
         return Cohort.from_offsets(rows, y, np.array([0, len(rows)])), design
@@ -324,6 +322,8 @@ class TraceRegression(PrivateModel):
         rows = np.asarray(X)
         if rows.dtype != np.float32 or design.kind != "dense":
             rows = rows.astype(np.float64, copy=False)
+        if not len(rows):
+            raise DataError("X has no rows. Expected at least one observation.")
         if design.kind == "dense" and rows.ndim == 3:
             if rows.shape[1:] != (design.d1, design.d2):
                 raise DataError(f"X must have matrices of {(design.d1, design.d2)}. Found {rows.shape[1:]}.")
