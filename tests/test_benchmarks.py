@@ -29,6 +29,7 @@ def run(*words: str) -> str:
         "speed.round",
         "speed.gram",
         "papers.trace_regression",
+        "papers.trace_attack",
         "speed.trace",
     ],
 )
