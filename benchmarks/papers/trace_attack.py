@@ -3,8 +3,8 @@
 An adversary who knows all other observations, and every release, computes the likelihood ratio of the whole transcript:
 no test is better. Neighbours are zero-out: the outlier, against an observation that adds nothing.
 
-``python -m benchmarks.papers.trace_attack`` (two minutes; ``--quick`` for a smoke test). At ε = 1 and δ = 1e-6 no test of a
-few hundred runs can tell the two apart; ε = 8 is there to show that the auditor sees what there is to see.
+``python -m benchmarks.papers.trace_attack`` (two minutes; ``--quick`` for a smoke test). At ε = 1 and δ = 1e-6 no test
+of a few hundred runs can tell the two apart; ε = 8 is there to show that the auditor sees what there is to see.
 """
 
 from __future__ import annotations

@@ -198,10 +198,12 @@ def plot(data: dict[str, Any], sweeps: dict[str, Sequence[float]]) -> None:
         ]
         place.loglog(values, bounds, color="grey", label="lower bound, c = 1")
         place.set_xlabel({"epsilon": "ε"}.get(name, name))
+        place.set_xticks(list(values), [f"{value:g}" for value in values], minor=False)
+        place.minorticks_off()
     axes[0].set_ylabel("‖M̂ − M‖ (Frobenius)")
     axes[0].legend(fontsize=7)
     axes[-1].semilogy(data["convergence"]["relative_error"])
-    axes[-1].set_xlabel("steps of non-private RGrad, no label noise")
+    axes[-1].set_xlabel("steps of RGrad, no noise at all")
     axes[-1].set_ylabel("relative error")
     figure.tight_layout()
     IMAGES.mkdir(parents=True, exist_ok=True)
