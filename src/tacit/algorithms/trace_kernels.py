@@ -209,7 +209,7 @@ def dense_products(  # pragma: no cover
 
 
 @_kernel
-def _position(value, size):  # pragma: no cover
+def position(value, size):  # pragma: no cover
     """Return the position that a number means, or −1."""
     if value >= 0.0 and value < size and value == math.floor(value):
         return int(value)
@@ -217,7 +217,8 @@ def _position(value, size):  # pragma: no cover
 
 
 @_kernel
-def _touch(place, marks, touched, count):  # pragma: no cover
+def touch(place, marks, touched, count):  # pragma: no cover
+    """Note a place that was not noted before; return how many are."""
     if marks[place] == 0:
         marks[place] = 1
         touched[count] = place
@@ -245,8 +246,8 @@ def factored_products(  # pragma: no cover
         first, last = (u, u + 1) if by_row else (offsets[u], offsets[u + 1])
         n1 = n2 = 0
         for i in range(first, last):
-            at1 = _position(X[i, 0], d1) if hot1 else 0
-            at2 = _position(X[i, split], d2) if hot2 else 0
+            at1 = position(X[i, 0], d1) if hot1 else 0
+            at2 = position(X[i, split], d2) if hot2 else 0
             if at1 < 0 or at2 < 0:
                 continue
             weight = np.float64(y[i])
@@ -264,13 +265,13 @@ def factored_products(  # pragma: no cover
                 weight -= values[k] * p[k] * q[k]
             if sides != 2:
                 for a in range(at1, at1 + 1 if hot1 else d1):
-                    n1 = _touch(a, marks1, touched1, n1)
+                    n1 = touch(a, marks1, touched1, n1)
                     value = weight * scale1[a] * (1.0 if hot1 else np.float64(X[i, a]))
                     for k in range(r):
                         A[a, k] += value * p[k]
             if sides != 1:
                 for b in range(at2, at2 + 1 if hot2 else d2):
-                    n2 = _touch(b, marks2, touched2, n2)
+                    n2 = touch(b, marks2, touched2, n2)
                     value = weight * scale2[b] * (1.0 if hot2 else np.float64(X[i, split + b]))
                     for k in range(r):
                         B[b, k] += value * q[k]
@@ -305,102 +306,3 @@ def factored_products(  # pragma: no cover
                 if coefficient != 0.0:
                     out2[b, k] += coefficient * B[b, k]
                 B[b, k] = 0.0
-
-
-@_kernel
-def dense_energies(X, offsets, by_row, d1, d2, limit, out, norms):  # pragma: no cover
-    """Add every unit's clipped sums of squares, by row and by column of its matrices."""
-    own = np.zeros(d1 + d2)
-    for u in range(X.shape[0] if by_row else offsets.size - 1):
-        first, last = (u, u + 1) if by_row else (offsets[u], offsets[u + 1])
-        own[:] = 0.0
-        for i in range(first, last):
-            for a in range(d1):
-                total = 0.0
-                for b in range(d2):
-                    square = np.float64(X[i, a * d2 + b]) * np.float64(X[i, a * d2 + b])
-                    total += square
-                    own[d1 + b] += square
-                own[a] += total
-        _add_energies(own, limit, out, norms, u)
-
-
-@_kernel
-def _add_energies(own, limit, out, norms, u):  # pragma: no cover
-    total = 0.0
-    for j in range(own.size):
-        total += own[j] * own[j]
-    norms[u] = math.sqrt(total)
-    if total > LEAST and math.isfinite(total):
-        factor = min(1.0, limit / norms[u])
-        for j in range(own.size):
-            out[j] += factor * own[j]
-
-
-@_kernel
-def factored_energies(X, offsets, by_row, hot1, hot2, d1, d2, limit, out, norms):  # pragma: no cover
-    """As :func:`dense_energies`, for X = a bᵀ: a²·‖b‖² and b²·‖a‖²."""
-    split = 1 if hot1 else d1
-    own = np.zeros(d1 + d2)
-    marks, touched = np.zeros(d1 + d2, dtype=np.int8), np.zeros(d1 + d2, dtype=np.int64)
-    for u in range(X.shape[0] if by_row else offsets.size - 1):
-        first, last = (u, u + 1) if by_row else (offsets[u], offsets[u + 1])
-        count = 0
-        for i in range(first, last):
-            at1 = _position(X[i, 0], d1) if hot1 else 0
-            at2 = _position(X[i, split], d2) if hot2 else 0
-            if at1 < 0 or at2 < 0:
-                continue
-            norm1 = norm2 = 1.0
-            if not hot1:
-                norm1 = 0.0
-                for a in range(d1):
-                    norm1 += np.float64(X[i, a]) * np.float64(X[i, a])
-            if not hot2:
-                norm2 = 0.0
-                for b in range(d2):
-                    norm2 += np.float64(X[i, split + b]) * np.float64(X[i, split + b])
-            for a in range(at1, at1 + 1 if hot1 else d1):
-                count = _touch(a, marks, touched, count)
-                own[a] += norm2 * (1.0 if hot1 else np.float64(X[i, a]) * np.float64(X[i, a]))
-            for b in range(at2, at2 + 1 if hot2 else d2):
-                count = _touch(d1 + b, marks, touched, count)
-                own[d1 + b] += norm1 * (1.0 if hot2 else np.float64(X[i, split + b]) * np.float64(X[i, split + b]))
-        total = 0.0
-        for t in range(count):
-            total += own[touched[t]] * own[touched[t]]
-        norms[u] = math.sqrt(total)
-        usable = total > LEAST and math.isfinite(total)
-        for t in range(count):
-            j = touched[t]
-            marks[j] = 0
-            if usable:
-                out[j] += min(1.0, limit / norms[u]) * own[j]
-            own[j] = 0.0
-
-
-@_kernel
-def dense_labelled(X, y, offsets, by_row, squared, limit, out, norms):  # pragma: no cover
-    """Add every unit's clipped Σ y·X to ``out``; ``squared`` are the squared scales that the norm is measured in."""
-    own = np.zeros(X.shape[1] if not by_row else 0)
-    for u in range(X.shape[0] if by_row else offsets.size - 1):
-        total, weight = 0.0, 1.0
-        if by_row:
-            weight = np.float64(y[u])
-            for j in range(squared.size):
-                total += squared[j] * (np.float64(X[u, j]) * np.float64(X[u, j]))
-        else:
-            own[:] = 0.0
-            for i in range(offsets[u], offsets[u + 1]):
-                for j in range(squared.size):
-                    own[j] += np.float64(y[i]) * np.float64(X[i, j])
-            for j in range(squared.size):
-                total += squared[j] * (own[j] * own[j])
-        norm = math.sqrt(total)
-        norms[u] = norm * abs(weight)
-        if not (total > LEAST and norms[u] > 0.0 and math.isfinite(norms[u])):
-            continue
-        coefficient = weight if norms[u] <= limit else math.copysign(limit / norm, weight)
-        if abs(coefficient) > LEAST:
-            for j in range(squared.size):
-                out[j] += coefficient * (np.float64(X[u, j]) if by_row else own[j])

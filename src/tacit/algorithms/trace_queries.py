@@ -28,15 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.algorithms.designs import Design
-from tacit.algorithms.trace_kernels import (
-    BINS,
-    bin_of,
-    dense_energies,
-    dense_labelled,
-    dense_products,
-    factored_energies,
-    factored_products,
-)
+from tacit.algorithms.trace_kernels import BINS, bin_of, dense_products, factored_products
+from tacit.algorithms.trace_start_kernels import dense_energies, dense_labelled, factored_energies
 from tacit.compiled import padded
 from tacit.federation.base import Array, Query, Rows
 from tacit.privacy.clipping import GUARD, LEAST, clip, safe_norm
