@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from adversary import Rows, clipped, placed, units, violations
+from adversary import Rows, clipped, neighbour_violations, placed, units, violations
 from tacit.algorithms.altmin import NormalEquations
 from tacit.algorithms.clip_quantile import NormHistogram
 from tacit.algorithms.designs import Design
@@ -116,6 +116,13 @@ def turned_user(sign: float) -> Rows:
 def test_no_user_moves_a_release_by_more_than_its_sensitivity(name: str) -> None:
     query, bound = QUERIES[name]
     assert violations(query, bound, features(query)) == []
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_no_unit_among_others_moves_the_sum_by_more_than_its_sensitivity(name: str) -> None:
+    query, bound = QUERIES[name]
+    X = placed(query, 3 * np.random.default_rng(5).normal(size=(40, features(query))))
+    assert neighbour_violations(query, bound, X, np.array([0, 8, 9, 20, 40])) == []
 
 
 @pytest.mark.parametrize("name", QUERIES)

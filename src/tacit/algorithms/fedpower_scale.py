@@ -15,6 +15,7 @@ from tacit.algorithms.clip_quantile import NormHistogram, bin_edges, quantile_of
 from tacit.algorithms.fedpower_gram import CentreVote, ShiftedGram
 from tacit.federation.base import Array, Federation, Query
 from tacit.privacy.calibration import Plan
+from tacit.privacy.clipping import safe_norm
 from tacit.privacy.guarantee import Unit
 
 Bounds = tuple[Array, Array]
@@ -30,7 +31,7 @@ def centre_of(
     d = federation.n_features
     if bounds is not None:
         low, high = bounds
-        origin, scale = (low + high) / 2, float(np.linalg.norm(high - low)) / 2
+        origin, scale = (low + high) / 2, safe_norm(high - low)[0] / 2
     else:
         event = plan.event("scale", clip=1.0, acute=True)
         query = NormHistogram(ShiftedGram(np.zeros(d), 0.0, unit))
@@ -51,13 +52,20 @@ def centre_of(
     return origin + share * scale * moved, scale
 
 
-def chosen_clip(federation: Federation, plan: Plan, query: Query, name: str, fallback: float) -> float:
-    """Release a histogram of the query's norms; return the clip with the least predicted harm."""
+def chosen_clip(
+    federation: Federation, plan: Plan, query: Query, name: str, fallback: float, *, turns: int = 1
+) -> float:
+    """Release a histogram of the query's norms; return the clip with the least predicted harm.
+
+    A turn, or a sample, has noise as large as if all had answered, and as much smaller a sum.
+    """
     event = plan.event("clip", clip=1.0, acute=True)
     histogram = federation.release(NormHistogram(query, _PER_OCTAVE), event, f"norms of {name}")
     unit = plan.event("sum", clip=1.0, acute=query.acute)
-    width = math.sqrt(federation.n_features / 2)
-    return best_clip(histogram, federation.sum_sigma(event), federation.sum_sigma(unit) * width, fallback)
+    share = plan.sampling_rate / turns
+    messages = int(np.count_nonzero(federation.group_of(turns, turns - 1)))
+    noise = federation.sum_sigma(unit, messages) * math.sqrt(federation.n_features / 2) / share
+    return best_clip(histogram / plan.sampling_rate, federation.sum_sigma(event) / plan.sampling_rate, noise, fallback)
 
 
 def best_clip(histogram: Array, sigma: float, noise: float, fallback: float) -> float:

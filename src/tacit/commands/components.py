@@ -81,5 +81,6 @@ def svd(
     for number, (value, sure) in enumerate(zip(model.singular_values_, model.confidence_, strict=True), start=1):
         grid.add_row(str(number), f"{value:.4g}", f"{sure:.3f}")
     Console().print(grid)
-    say(f"expected sine of the angle to the true space, from noise: {model.predicted_error_:.3g}")
+    error = "not known for this route" if model.predicted_error_ is None else f"{model.predicted_error_:.3g}"
+    say(f"expected sine of the angle to the true space: {error}")
     say(f"components: {out}/ (all of it public)\nledger: {path}")

@@ -73,7 +73,7 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
     def _budget(self, unit: Unit = Unit.USER) -> Budget:
         return Budget(epsilon=self.epsilon, delta=self.delta, adjacency=Adjacency(self.adjacency), unit=unit)
 
-    def _open(self, budget: Budget, planned: Sequence[GaussianEvent], sizes: dict[str, int]) -> Run:
+    def _open(self, budget: Budget, planned: Sequence[GaussianEvent], sizes: Mapping[str, Any]) -> Run:
         """Open (or resume) the run; warn if what follows cannot be certified."""
         _, reasons = self._standing(budget)
         if reasons:
@@ -109,7 +109,7 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
             return "seeded", (SEEDED,)
         return "certified", ()
 
-    def _public_config(self, sizes: dict[str, int]) -> dict[str, Any]:
+    def _public_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a resumed run must have in common with the one it goes on with."""
         left_out = {"ledger", "run", "threads", "noise_seed"}
         parameters = {key: value for key, value in self.get_params(deep=False).items() if key not in left_out}

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 import numpy as np
@@ -46,9 +46,10 @@ class LocalFederation(Federation):
     ) -> None:
         super().__init__(run, noise=noise, noise_seed=noise_seed, on_release=on_release, trust=trust)
         self._cohort = cohort
+        self.sparse = not isinstance(cohort.X, np.ndarray)
         self._answers = answers
         self._threads = threads or len(os.sched_getaffinity(0))
-        self._libraries = ThreadpoolController()
+        self._libraries = _loaded_libraries()
         self._pool: ThreadPoolExecutor | None = None
 
     @property
@@ -138,6 +139,12 @@ class LocalFederation(Federation):
         """Keep BLAS from starting threads of its own inside ours: nested pools collapse by 4-60×."""
         limited: AbstractContextManager[object] = self._libraries.limit(limits=1, user_api="blas")
         return limited
+
+
+@cache
+def _loaded_libraries() -> ThreadpoolController:
+    """Look the BLAS libraries up once: it takes milliseconds."""
+    return ThreadpoolController()
 
 
 def _runs(chosen: Chosen) -> list[tuple[int, int]]:

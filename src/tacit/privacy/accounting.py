@@ -18,14 +18,19 @@ one is (ε + 2η, e^η δ): pay η twice in ε and once in δ.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
 
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
-from tacit.privacy.guarantee import Adjacency, GaussianEvent, check_target
+from tacit.privacy.guarantee import Adjacency, GaussianEvent, Sensitivity, check_target
 
 _CROSS_CHECK_TOLERANCE = 0.02
+_INTERVAL = 1e-4
+_LEAST_SLACK = 1e-10  # far above what noise on a grid needs, far below what shows
 
 
 class AccountingError(RuntimeError):
@@ -89,8 +94,13 @@ def total_mu(events: Iterable[GaussianEvent], adjacency: Adjacency) -> float:
     return math.hypot(*(event.mu(adjacency) for event in events))
 
 
-def compose(events: Sequence[GaussianEvent], adjacency: Adjacency, delta: float) -> float:
+def compose(
+    events: Sequence[GaussianEvent], adjacency: Adjacency, delta: float, *, interval: float = _INTERVAL
+) -> float:
     """Return ε at ``delta`` of all ``events`` together, chosen adaptively, under ``adjacency``.
+
+    ``interval`` is the spacing of privacy losses where there is no closed form: ε is an upper bound at any, closer at
+    smaller ones.
 
     >>> from tacit.privacy.guarantee import Sensitivity
     >>> event = GaussianEvent(sigma=10.0, sensitivity=Sensitivity.of_clip(1.0))
@@ -110,7 +120,7 @@ def compose(events: Sequence[GaussianEvent], adjacency: Adjacency, delta: float)
     if all(event.sampling_rate == 1.0 for event in events):
         mu = total_mu(events, adjacency)
         return epsilon_of(mu, delta * math.exp(-slack)) + 2 * slack
-    return _pld_epsilon(events, adjacency, delta * math.exp(-slack)) + 2 * slack
+    return _pld_epsilon(events, adjacency, delta * math.exp(-slack), interval) + 2 * slack
 
 
 def cross_check(events: Sequence[GaussianEvent], adjacency: Adjacency, delta: float) -> float:
@@ -143,15 +153,10 @@ def _smallest(holds: Callable[[float], bool], low: float, high: float) -> float:
     return high
 
 
-def _pld_epsilon(events: Sequence[GaussianEvent], adjacency: Adjacency, delta: float) -> float:
-    import dp_accounting
-    from dp_accounting.pld import PLDAccountant
-
-    relation = {
-        Adjacency.ZERO_OUT: dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
-        Adjacency.REPLACE_ONE: dp_accounting.NeighboringRelation.REPLACE_ONE,
-    }[adjacency]
-    counts: dict[tuple[float, float], int] = {}
+def _pld_epsilon(
+    events: Sequence[GaussianEvent], adjacency: Adjacency, delta: float, interval: float = _INTERVAL
+) -> float:
+    counts: Counter[tuple[float, float]] = Counter()
     for event in events:
         # dp_accounting doubles the sensitivity itself under REPLACE_ONE, so it is told half of ours
         # there, which keeps the √2 of acute contributions. Not so under sampling: the mixtures it
@@ -159,12 +164,61 @@ def _pld_epsilon(events: Sequence[GaussianEvent], adjacency: Adjacency, delta: f
         moved = event.sensitivity.under(adjacency)
         if adjacency is Adjacency.REPLACE_ONE:
             moved = moved / 2 if event.sampling_rate == 1.0 else event.sensitivity.zero_out
-        key = (event.sigma / moved, event.sampling_rate)
-        counts[key] = counts.get(key, 0) + 1
-    accountant = PLDAccountant(relation)
-    for (noise_multiplier, rate), count in counts.items():
+        counts[rounded_down(event.sigma / moved), event.sampling_rate] += 1
+    return _pld_epsilon_of(tuple(sorted(counts.items())), adjacency, rounded_down(delta), interval)
+
+
+@lru_cache(maxsize=256)
+def _pld_epsilon_of(
+    counts: tuple[tuple[tuple[float, float], int], ...], adjacency: Adjacency, delta: float, interval: float
+) -> float:
+    """Take seconds, so what was asked before is remembered: a run asks about its plan again before every release."""
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
+    relation = {
+        Adjacency.ZERO_OUT: dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
+        Adjacency.REPLACE_ONE: dp_accounting.NeighboringRelation.REPLACE_ONE,
+    }[adjacency]
+    accountant = PLDAccountant(relation, value_discretization_interval=interval)
+    for (noise_multiplier, rate), count in counts:
         step: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(noise_multiplier)
         if rate < 1.0:
             step = dp_accounting.PoissonSampledDpEvent(rate, step)
         accountant.compose(dp_accounting.SelfComposedDpEvent(step, count))
     return float(accountant.get_epsilon(delta))
+
+
+def same_for_equal_costs(event: GaussianEvent) -> GaussianEvent:
+    """Return an event of clip 1 that costs as much, or a little more; the same one for all that cost the same.
+
+    Clips are found along the way and slack is known late, so a release and its plan are equal in this form only.
+
+    >>> from tacit.privacy.guarantee import Sensitivity
+    >>> first, second = (GaussianEvent(sigma=3.3 * c, sensitivity=Sensitivity.of_clip(c)) for c in (1.0, 0.7))
+    >>> same_for_equal_costs(first) == same_for_equal_costs(second)
+    True
+    """
+    clip = event.sensitivity.zero_out
+    acute = event.sensitivity.replace_one <= math.sqrt(2.0) * clip
+    return replace(
+        event,
+        sigma=rounded_down(event.sigma / clip),
+        sensitivity=Sensitivity.of_clip(1.0, acute=acute, unit=event.sensitivity.unit),
+        slack=max(event.slack, _LEAST_SLACK),
+    )
+
+
+def rounded_down(value: float) -> float:
+    """Drop all but eleven digits, so that equal costs are found equal whatever their clips.
+
+    Less noise, or a smaller δ, than there is: what is charged is never too little.
+
+    >>> rounded_down(0.1 + 0.2) == rounded_down(0.3) <= 0.3
+    True
+    """
+    if not (math.isfinite(value) and value > 0):
+        return value
+    unit = 10.0 ** (math.floor(math.log10(value)) - 10)
+    # A relative 1e-12 apart counts as equal; it is taken off again, so that rounding never goes up.
+    return math.floor(value / unit * (1 + 1e-12)) * unit * (1 - 1e-12)
