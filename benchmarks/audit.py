@@ -29,6 +29,8 @@ ESTIMATORS: dict[str, Callable[[], PrivateModel]] = {
     "FedPower, rows": lambda: tacit.FedPower(1, 1.0, unit="row"),
     "FedPower, users": lambda: tacit.FedPower(1, 1.0, unit="user"),
     "FedPower, power route": lambda: tacit.FedPower(1, 1.0, unit="row", route="power"),
+    "TraceRegression, observations": lambda: tacit.TraceRegression(1, 1.0, shape=(2, 2)),
+    "TraceRegression, users": lambda: tacit.TraceRegression(1, 1.0, unit="user", shape=(2, 2)),
 }
 
 

@@ -138,10 +138,11 @@ def test_one_outlier_changes_paper_mode_and_not_ours() -> None:
         ({}, (X, np.where(Y[3] == Y, np.inf, Y)), "finite|infinite"),
         ({}, (X,), "needs y"),
         ({"design": "entries"}, (np.zeros((9, 2)), np.zeros(9)), "needs shape"),
-        ({"design": "entries", "shape": (3, 3)}, (np.full((9, 2), 3.0), np.zeros(9)), "9 positions"),
         ({"design": "tasks", "shape": (3, 3)}, (np.zeros((9, 2)), np.zeros(9)), "4 columns"),
         ({"design": "round"}, (X, Y), "design must be"),
         ({"unit": "user"}, (X, Y), "needs users"),
+        ({}, (X, Y, np.arange(6000)), "users are for unit='user'"),
+        ({"start": "power", "covariance": np.ones((D1, D2))}, (X, Y), "one-shot start"),
         ({"unit": "user", "privacy": "labels"}, (X, Y, np.arange(6000)), "unit='observation'"),
         ({"privacy": "some"}, (X, Y), "privacy must be"),
         ({"mode": "paper"}, (X, Y), "takes sensitivities"),
@@ -152,6 +153,61 @@ def test_one_outlier_changes_paper_mode_and_not_ours() -> None:
 def test_bad_input_gets_a_clear_answer(options: dict[str, Any], arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         quick(**options).fit(*arguments)
+
+
+@pytest.mark.parametrize("privacy", ["full", "labels"])
+def test_positions_out_of_range_add_nothing_and_nothing_is_said(privacy: str) -> None:
+    rng = np.random.default_rng(3)
+    pairs = rng.integers((D1, D2), size=(20_000, 2)).astype(float)
+    y = M[tuple(pairs.T.astype(int))]
+    pairs[:2, 0], pairs[2, 1], pairs[3, 0] = 17.0, -1.0, 0.5
+    options = {"design": "entries", "shape": (D1, D2), "privacy": privacy}
+    for arguments in ((pairs, y), (tacit.Cohort.from_offsets(pairs, y, np.array([0, 20_000])),)):
+        assert relative(quick(**options).fit(*arguments)) < 0.15
+
+
+def correlated(kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng, n = np.random.default_rng(1), 20_000
+    truth = rng.normal(size=(10, 2)) @ rng.normal(size=(2, 8))
+    common = rng.normal(size=(n, 1, 1))
+    noise = rng.normal(size=(n, 10, 8))
+    rows = math.sqrt(0.9) * noise + math.sqrt(0.1) * common if kind == "factor" else rng.uniform(size=noise.shape)
+    return rows, np.einsum("nij,ij->n", rows, truth) + 0.1 * rng.normal(size=n), truth
+
+
+@pytest.mark.parametrize("options", [{}, {"privacy": "labels"}, {"epsilon": math.inf}])
+@pytest.mark.filterwarnings("ignore::tacit.UncertifiedWarning")
+def test_a_common_factor_in_the_design_does_no_harm(options: dict[str, Any]) -> None:
+    """Entries with correlation 0.1: steps of length one reach an error of 0.5 and more."""
+    rows, y, truth = correlated("factor")
+    assert relative(quick(rank=2, **options).fit(rows, y), truth) < 0.1
+
+
+@pytest.mark.parametrize("options", [{}, {"privacy": "labels"}, {"epsilon": math.inf}])
+@pytest.mark.filterwarnings("ignore::tacit.UncertifiedWarning")
+def test_a_design_that_is_not_centred_does_not_make_steps_grow(options: dict[str, Any]) -> None:
+    """Entries in [0, 1]: steps of length one end at five times M. Better than nothing is all that is promised."""
+    rows, y, truth = correlated("uniform")
+    model = quick(rank=2, **options).fit(rows, y)
+    assert relative(model, truth) < 1.0
+    assert model.score(rows, y) > 0.0
+
+
+def test_a_known_covariance_far_from_diagonal_is_used_for_steps_too() -> None:
+    rows, y, truth = correlated("factor")
+    model = quick(rank=2, covariance=0.9 * np.eye(80) + 0.1 * np.ones((80, 80))).fit(rows, y)
+    assert relative(model, truth) < 0.05
+
+
+@pytest.mark.parametrize("size", [1e160, 1e-170])
+def test_public_covariates_of_any_size_are_brought_into_range(size: float) -> None:
+    model = quick(privacy="labels").fit(X * size, Y)
+    assert float(np.linalg.norm(size * model.coef_ - M)) < 0.15 * float(np.linalg.norm(M))
+
+
+def test_a_matrix_of_one_number() -> None:
+    model = quick().fit(X[:, :1, :1], 2.0 * X[:, 0, 0])
+    assert model.coef_.item() == pytest.approx(2.0, abs=0.1)
 
 
 def test_it_says_when_it_is_not_fitted() -> None:

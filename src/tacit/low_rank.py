@@ -8,6 +8,9 @@ import numpy as np
 
 from tacit.linalg import Array, orthonormal
 
+Factors = tuple[Array, Array]
+"""A matrix as left · rightᵀ."""
+
 
 @dataclass(frozen=True)
 class LowRank:
@@ -27,6 +30,10 @@ class LowRank:
         """The matrix, written out."""
         return np.asarray((self.left * self.values) @ self.right.T)
 
+    def times(self, factor: float) -> LowRank:
+        """Return M times a positive number."""
+        return LowRank(self.left, factor * self.values, self.right)
+
     def scaled(self, rows: Array, columns: Array) -> LowRank:
         """Return diag(rows) · M · diag(columns)."""
         return _orthonormal(rows[:, None] * self.left, self.values, columns[:, None] * self.right)
@@ -45,6 +52,15 @@ def leading(matrix: Array, rank: int, noise: float = 0.0) -> LowRank:
     squared = values[:rank] ** 2 - a - b
     true = np.sqrt(np.maximum((squared + np.sqrt(np.maximum(squared**2 - 4 * a * b, 0.0))) / 2, 0.0))
     return LowRank(left[:, :rank], true, right[:rank].T)
+
+
+def inner(first: Factors, second: Factors) -> float:
+    """Return ⟨A Bᵀ, C Dᵀ⟩ without writing either matrix out.
+
+    >>> inner((np.ones((2, 1)), np.ones((3, 1))), (np.ones((2, 1)), np.ones((3, 1))))
+    6.0
+    """
+    return float(np.sum((first[0].T @ second[0]) * (first[1].T @ second[1])))
 
 
 def retract(matrix: LowRank, left: Array, right: Array) -> LowRank:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from tacit.privacy.guarantee import positive
+from tacit.privacy.guarantee import check_target, positive
 
 
 def start_rate(
@@ -33,7 +33,8 @@ def start_rate(
     >>> start_rate(4e4, 40, 40, 2, 1.0, 1e-6) < start_rate(1e4, 40, 40, 2, 1.0, 1e-6)
     True
     """
-    positive(n=n, epsilon=epsilon, delta=delta)
+    positive(n=n)
+    check_target(epsilon, delta)
     d, condition = max(d1, d2), largest / smallest
     level = (math.sqrt(upper * rank) * largest + noise) / math.sqrt(lower)
     statistical = condition * math.sqrt(d * math.log(d1 + d2) / n)
@@ -60,7 +61,8 @@ def loop_rate(
     >>> [round(term, 4) for term in loop_rate(4e4, 40, 40, 2, math.inf, 1e-6, noise=0.5)]
     [0.0662, 0.0]
     """
-    positive(n=n, delta=delta)
+    positive(n=n)
+    check_target(epsilon, delta)
     size = rank * (d1 + d2)
     level = noise if weak else noise + smallest * math.sqrt(upper)
     statistical = noise * math.sqrt(upper * size / n * math.log(d1 + d2))
@@ -91,6 +93,8 @@ def minimax_lower_bound(
     0.0158
     """
     positive(n=n)
+    if not epsilon > 0:
+        raise ValueError(f"epsilon must be positive (or math.inf for no privacy). Found {epsilon!r}.")
     power, d = 0.0 if math.isinf(schatten) else 1.0 / schatten, max(d1, d2)
     error = rank**power * math.sqrt(d / n) + rank ** (0.5 + power) * d / (n * epsilon)
     return min(float(constant * noise / math.sqrt(upper) * error), float(rank**power * signal))

@@ -18,6 +18,7 @@ from tacit.algorithms.fedpower_power import DeviceStep, PowerStep
 from tacit.algorithms.fedrep import BasisStep
 from tacit.algorithms.paper_fedrep import BasisGradient, PairStatistic
 from tacit.algorithms.subspace import DirectionVote
+from tacit.algorithms.trace_curvature import StepEnergy
 from tacit.algorithms.trace_queries import DesignEnergy, LabelledSum, Scales, TangentSum
 from tacit.algorithms.whitening import FeatureMoment, Whitening
 from tacit.federation.base import Query
@@ -57,6 +58,9 @@ def of_traces() -> dict[str, tuple[Query, float]]:
         queries[f"design energy, entries, {unit}"] = DesignEnergy(DESIGNS[2], unit), 1.0
         queries[f"left product, {unit}"] = tangent(DESIGNS[0], unit, "left"), 3.0
         queries[f"right product, {unit}"] = tangent(DESIGNS[1], unit, "right"), 3.0
+        for design in (DESIGNS[0], DESIGNS[1], DESIGNS[2]):
+            query = tangent(design, unit)
+            queries[f"step energy, {design.kind}, {unit}"] = StepEnergy(design, query.left, query.right, 0.1, unit), 1.0
     queries["design energy, rank-one"] = DesignEnergy(DESIGNS[1]), 3.0
     for design in DESIGNS:
         queries[f"labelled sum, {design.kind}"] = LabelledSum(design, scaled(design)), 3.0
@@ -317,6 +321,47 @@ class BinOnTop(TangentSum):
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         return super().block_sum(X, y, offsets, bound) / math.sqrt(1.0 - self.tracked)
+
+
+@dataclass(frozen=True)
+class EveryLevelWhole(StepEnergy):
+    """Mutation: every level weighs as if it were alone."""
+
+    def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        return 2.0 * super().block_sum(X, y, offsets, bound)
+
+
+@dataclass(frozen=True)
+class LevelsNotCut(StepEnergy):
+    """Mutation: energies above a level are not cut."""
+
+    def _shares(self, energies):  # type: ignore[no-untyped-def]
+        usable = energies[np.isfinite(energies)]
+        return np.array([np.sum(usable / level) for level in self.levels]) / len(self.levels)
+
+
+@pytest.mark.parametrize("mutant", [EveryLevelWhole, LevelsNotCut])
+def test_a_broken_step_energy_is_caught(mutant: type[StepEnergy]) -> None:
+    query = tangent(DESIGNS[0], Unit.ROW)
+    assert violations(mutant(DESIGNS[0], query.left, query.right, 0.1), 1.0, 12)
+
+
+@pytest.mark.parametrize("unit", [Unit.ROW, Unit.LABEL, Unit.USER])
+@pytest.mark.parametrize("exponent", [-30, 24, 28, 30])
+def test_large_scales_do_not_bring_lost_squares_back(unit: Unit, exponent: int) -> None:
+    """Squares of 1.57e-162 are lost; a squared scale of 1e60 must not make a norm of what is left of them."""
+    root = 10.0 ** (exponent / 2)
+    design, scales = Design("dense", 20, 20), Scales(np.full(20, root), np.full(20, root))
+    x = np.full((1, 400), 1.57e-162)
+    x[0, 0] = 2e-162
+    for label in (1e140, 1e165, 1e180):
+        for query in (LabelledSum(design, scales, unit), tangent_at(design, scales, unit)):
+            assert np.linalg.norm(clipped(query, (x, np.array([label])), 1.0)) <= 1.0
+
+
+def tangent_at(design: Design, scales: Scales, unit: Unit) -> TangentSum:
+    one = np.ones((design.d1, 1)) / math.sqrt(design.d1), np.ones((design.d2, 1)) / math.sqrt(design.d2)
+    return TangentSum(design, scales, *one, np.ones(1), clip=1.0, unit=unit)
 
 
 def mutated(mutant: type[TangentSum], tracked: float = 0.0) -> TangentSum:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
 from benchmarks.papers.trace_attack import audited, spent_by_outlier
 
 from tacit.algorithms.designs import KINDS, Design
+from tacit.algorithms.trace_curvature import LEVELS, Secant, StepEnergy
 from tacit.algorithms.trace_kernels import BINS
 from tacit.algorithms.trace_queries import DesignEnergy, LabelledSum, Scales, TangentSum, as_matrix
 from tacit.algorithms.trace_regression import Settings, choose_start
@@ -151,6 +153,54 @@ def test_a_position_out_of_range_adds_nothing() -> None:
     assert (
         not LabelledSum(design, Scales(np.ones(3), np.ones(3))).block_sum(bad, np.ones(6), np.array([0, 6]), 1.0).any()
     )
+
+
+def test_a_position_out_of_range_adds_nothing_to_public_energies() -> None:
+    rows = np.array([[0.0, 1.0], [17.0, 0.0], [-1.0, 0.0], [0.5, 0.0], [math.nan, 1.0]])
+    left, right = Design("entries", 3, 3).energies(rows)
+    assert left.tolist() == [1.0, 0.0, 0.0]
+    assert right.tolist() == [0.0, 1.0, 0.0]
+
+
+def test_matrix_completion_never_writes_a_matrix_out() -> None:
+    """30,000 × 30,000 numbers are 7 GB; the factors are 1 MB."""
+    size = 30_000
+    design, ones = Design("entries", size, size), Scales(np.ones(size), np.ones(size))
+    basis = np.zeros((size, 2))
+    basis[[0, 1], [0, 1]] = 1.0
+    rows = np.array([[0.0, 1.0], [5.0, 29_999.0]])
+    tracemalloc.start()
+    for query in (
+        TangentSum(design, ones, basis, basis, np.ones(2)),
+        DesignEnergy(design),
+        StepEnergy(design, basis, basis, 1.0),
+    ):
+        plain = query.contribution(rows, np.ones(2))
+        assert plain.shape == (query.coordinates,)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50e6
+
+
+@pytest.mark.parametrize("steep", [0.3, 1.0, 9.0, 60.0, 1000.0])
+def test_curvature_is_read_off_levels_through_noise(steep: float) -> None:
+    rng, n = np.random.default_rng(6), 40_000
+    X = math.sqrt(steep / n) * rng.normal(size=(n, 1))
+    query = StepEnergy(Design("dense", 1, 1), np.ones((1, 1)), np.ones((1, 1)), 1.0 / n)
+    exact = query.block_sum(X, X[:, 0], np.array([0, n]), 1.0)
+    for sigma in (0.0, 40.0):
+        found = query.read(exact + sigma * rng.normal(size=LEVELS), sigma, n)
+        assert found == pytest.approx(steep, rel=0.25)
+    assert query.read(exact + 1e4 * rng.normal(size=LEVELS), 1e4, n) == 1.0
+
+
+def test_two_gradients_tell_the_curvature_between_them() -> None:
+    before, after = a_low_rank(6, 5, 2, seed=1), a_low_rank(6, 5, 2, seed=2)
+    gradients = tuple((3.0 * -at.left * at.values, at.right) for at in (before, after))  # of 3‖M‖²/2
+    found = Secant.between(before, after, gradients, (0.0, 0.0))
+    assert found is not None
+    assert found.value == pytest.approx(3.0)
+    assert Secant.between(before, before, gradients, (0.0, 0.0)) is None
 
 
 def test_the_outlier_spends_no_more_than_is_claimed_and_the_clip_is_reached() -> None:

@@ -25,6 +25,9 @@ ESTIMATORS = {
     "fedpower, rows": lambda: tacit.FedPower(1, 1.0, unit="row"),
     "fedpower, users": lambda: tacit.FedPower(1, 1.0, unit="user"),
     "fedpower, power": lambda: tacit.FedPower(1, 1.0, unit="row", route="power"),
+    "trace regression": lambda: tacit.TraceRegression(1, 1.0, shape=(2, 2)),
+    "trace regression, replace-one": lambda: tacit.TraceRegression(1, 1.0, adjacency="replace-one", shape=(2, 2)),
+    "trace regression, users": lambda: tacit.TraceRegression(1, 1.0, unit="user", shape=(2, 2)),
 }
 
 

@@ -66,12 +66,29 @@ class Design:
         a, b = X[:, :split], X[:, split:]
         return np.asarray(np.einsum("ij,ij->i", _times(a, left, self.hot[0]), _times(b, right, self.hot[1])))
 
+    def known(self, X: Rows) -> npt.NDArray[np.bool_]:
+        """Return which rows have positions that are whole numbers in range.
+
+        >>> Design("entries", 2, 2).known(np.array([[0.0, 1.0], [0.0, 2.0], [0.5, 0.0]]))
+        array([ True, False, False])
+        """
+        found = np.ones(len(X), dtype=np.bool_)
+        with np.errstate(all="ignore"):
+            for column, (hot, size) in enumerate(zip(self.hot, (self.d1, self.d2), strict=True)):
+                if hot:
+                    found &= (X[:, column] >= 0) & (X[:, column] < size) & (X[:, column] == np.floor(X[:, column]))
+        return found
+
     def energies(self, X: Rows) -> tuple[Array, Array]:
-        """Return sums of squares in every row, and in every column, of all X: for designs that are public."""
+        """Return sums of squares in every row, and in every column, of all X: for designs that are public.
+
+        Rows with a position out of range add nothing, here as everywhere.
+        """
         if self.kind == "dense":
             total = np.einsum("ij,ij->j", X, X, dtype=np.float64).reshape(self.d1, self.d2)
             return total.sum(axis=1), total.sum(axis=0)
         split = 1 if self.hot[0] else self.d1
+        X = X[self.known(X)] if self.hot[0] else X
         left, right = (_squares(part, size, hot) for part, size, hot in self._parts(X, split))
         return _weighted(left, right), _weighted(right, left)
 

@@ -1,8 +1,9 @@
 """What trace regression asks of a unit: an observation (X, y), or all observations of a user.
 
-Designs are scaled first, X̃ = D₁ X D₂ with public diagonals (:class:`Scales`), so that Σ⟨X̃, M⟩² is about ‖M‖² and a
-step of length one is right whatever the design. Neighbouring data sets differ in one unit; with ``unit`` the label, in
-one label and never in an X, which is then public.
+Designs are scaled first, X̃ = D₁ X D₂ with public diagonals (:class:`Scales`), so that Σ⟨X̃, M⟩² is about ‖M‖² where
+entries of X are not correlated (how long a step may be where they are: :mod:`tacit.algorithms.trace_curvature`).
+Neighbouring data sets differ in one unit; with ``unit`` the label, in one label and never in an X, which is then
+public.
 
 Release :class:`TangentSum`: Σ w·(X̃V, (I − VVᵀ)X̃ᵀU) over the unit's observations, w = y − ⟨X̃, M⟩ and M = U diag(s) Vᵀ
 public: the coordinates of the residual-weighted X̃ in the tangent space of rank-r matrices at M. Norm ‖A‖² + ‖B‖² −
@@ -78,11 +79,11 @@ class TangentSum(Query):
         U, V = self.left, self.right
         left, right = np.zeros((len(U), self.values.size)), np.zeros((len(V), self.values.size))
         for x, target in zip(X, y, strict=True):
-            matrix = self.scales.matrix * as_matrix(self.design, x)
-            fitted = np.sum((matrix.T @ U) * V, axis=0) @ self.values if self.sides == "both" else 0.0
+            a, b = self._times(x)
+            fitted = np.sum(b * V, axis=0) @ self.values if self.sides == "both" else 0.0
             weight = float(target) - float(fitted)
-            left += weight * (matrix @ V)
-            right += weight * (matrix.T @ U)
+            left += weight * a
+            right += weight * b
         if self.sides == "both":
             right -= V @ (V.T @ right)
         parts = {"left": [left], "right": [right], "both": [left, right]}[self.sides]
@@ -93,6 +94,15 @@ class TangentSum(Query):
         if norm > 0 and math.isfinite(norm):
             bins[bin_of(norm, self._limit)] = self._bin_weight
         return np.concatenate([clip(products, self.clip * math.sqrt(1.0 - self.tracked)), bins])
+
+    def _times(self, x: Rows) -> tuple[Array, Array]:
+        """Return X̃V and X̃ᵀU of one observation; written out only where it came so."""
+        if self.design.kind == "dense":
+            matrix = self.scales.matrix * as_matrix(self.design, x)
+            return matrix @ self.right, matrix.T @ self.left
+        a, b = sides_of(self.design, x)
+        a, b = self.scales.left * a, self.scales.right * b
+        return np.outer(a, b @ self.right), np.outer(b, a @ self.left)
 
     def norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Norms of the products, in one pass."""
@@ -187,16 +197,15 @@ class LabelledSum(Query):
         return self._pass(X, y, offsets, 1.0)[1]
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """Sum rows as they are; scales are applied to the sum."""
-        total, _ = self._pass(X, y, offsets, bound * (1.0 - GUARD))
-        return self.scales.matrix.ravel() * total
+        """One pass over the observations."""
+        return self._pass(X, y, offsets, bound * (1.0 - GUARD))[0]
 
     def _pass(self, X: Rows, y: Rows, offsets: Offsets, limit: float) -> tuple[Array, Array]:
         by_row = self.unit is not Unit.USER
         norms = np.zeros(len(X) if by_row else len(offsets) - 1)
         if self.design.kind == "dense":
             total = np.zeros(self.coordinates)
-            dense_labelled(X, y, offsets, by_row, self.scales.matrix.ravel() ** 2, limit, total, norms)
+            dense_labelled(X, y, offsets, by_row, self.scales.matrix.ravel(), limit, total, norms)
             return total, norms
         return self._factored(X, y, limit)
 
@@ -219,7 +228,7 @@ class LabelledSum(Query):
             np.add.at(total, a.astype(np.int64), weights[:, None] * b)
         else:
             total = (a * weights[:, None]).T @ b
-        return total.ravel(), norms
+        return (self.scales.matrix * total).ravel(), norms
 
 
 @dataclass(frozen=True)
@@ -237,11 +246,17 @@ class DesignEnergy(Query):
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return Σ X² by row, then by column."""
-        squares = sum(
-            (as_matrix(self.design, x) ** 2 for x in X),
-            np.zeros((self.design.d1, self.design.d2)),
-        )
-        return np.concatenate([squares.sum(axis=1), squares.sum(axis=0)])
+        rows, columns = np.zeros(self.design.d1), np.zeros(self.design.d2)
+        for x in X:
+            if self.design.kind == "dense":
+                squares = as_matrix(self.design, x) ** 2
+                rows += squares.sum(axis=1)
+                columns += squares.sum(axis=0)
+            else:
+                a, b = (side**2 for side in sides_of(self.design, x))
+                rows += a * b.sum()
+                columns += b * a.sum()
+        return np.concatenate([rows, columns])
 
     def norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Norms, in one pass."""
@@ -270,10 +285,18 @@ def as_matrix(design: Design, x: Rows) -> Array:
     """
     if design.kind == "dense":
         return np.asarray(x, dtype=np.float64).reshape(design.d1, design.d2)
+    return np.outer(*sides_of(design, x))
+
+
+def sides_of(design: Design, x: Rows) -> tuple[Array, Array]:
+    """Return a and b of one observation X = a bᵀ.
+
+    >>> sides_of(Design("entries", 2, 3), np.array([1.0, 2.0]))
+    (array([0., 1.]), array([0., 0., 1.]))
+    """
     hot1, hot2 = design.hot
     split = 1 if hot1 else design.d1
-    left, right = _written(x[:split], design.d1, hot1), _written(x[split:], design.d2, hot2)
-    return np.outer(left, right)
+    return _written(x[:split], design.d1, hot1), _written(x[split:], design.d2, hot2)
 
 
 def _written(part: Rows, size: int, hot: bool) -> Array:

@@ -94,27 +94,73 @@ def factored_energies(X, offsets, by_row, hot1, hot2, d1, d2, limit, out, norms)
 
 
 @_kernel
-def dense_labelled(X, y, offsets, by_row, squared, limit, out, norms):  # pragma: no cover
-    """Add every unit's clipped Σ y·X to ``out``; ``squared`` are the squared scales that the norm is measured in."""
+def dense_labelled(X, y, offsets, by_row, scales, limit, out, norms):  # pragma: no cover
+    """Add every unit's clipped Σ y·X̃ to ``out``.
+
+    Entries are scaled before they are squared, and added as they were squared: squares of rows as they come could be
+    lost to underflow where scales are large.
+    """
     own = np.zeros(X.shape[1] if not by_row else 0)
     for u in range(X.shape[0] if by_row else offsets.size - 1):
         total, weight = 0.0, 1.0
         if by_row:
             weight = np.float64(y[u])
-            for j in range(squared.size):
-                total += squared[j] * (np.float64(X[u, j]) * np.float64(X[u, j]))
+            for j in range(scales.size):
+                value = scales[j] * np.float64(X[u, j])
+                total += value * value
         else:
             own[:] = 0.0
             for i in range(offsets[u], offsets[u + 1]):
-                for j in range(squared.size):
-                    own[j] += np.float64(y[i]) * np.float64(X[i, j])
-            for j in range(squared.size):
-                total += squared[j] * (own[j] * own[j])
+                for j in range(scales.size):
+                    own[j] += np.float64(y[i]) * (scales[j] * np.float64(X[i, j]))
+            for j in range(scales.size):
+                total += own[j] * own[j]
         norm = math.sqrt(total)
         norms[u] = norm * abs(weight)
         if not (total > LEAST and norms[u] > 0.0 and math.isfinite(norms[u])):
             continue
         coefficient = weight if norms[u] <= limit else math.copysign(limit / norm, weight)
         if abs(coefficient) > LEAST:
-            for j in range(squared.size):
-                out[j] += coefficient * (np.float64(X[u, j]) if by_row else own[j])
+            for j in range(scales.size):
+                out[j] += coefficient * (scales[j] * np.float64(X[u, j]) if by_row else own[j])
+
+
+@_kernel
+def dense_along(X, offsets, by_row, direction, out):  # pragma: no cover
+    """Write every unit's Σ⟨X, direction⟩²."""
+    for u in range(X.shape[0] if by_row else offsets.size - 1):
+        first, last = (u, u + 1) if by_row else (offsets[u], offsets[u + 1])
+        for i in range(first, last):
+            total = 0.0
+            for j in range(direction.size):
+                total += np.float64(X[i, j]) * direction[j]
+            out[u] += total * total
+
+
+@_kernel
+def factored_along(X, offsets, by_row, hot1, hot2, left, right, out):  # pragma: no cover
+    """As :func:`dense_along`, for X = a bᵀ and the direction left·rightᵀ."""
+    d1, d2, r = left.shape[0], right.shape[0], left.shape[1]
+    split = 1 if hot1 else d1
+    p, q = np.zeros(r), np.zeros(r)
+    for u in range(X.shape[0] if by_row else offsets.size - 1):
+        first, last = (u, u + 1) if by_row else (offsets[u], offsets[u + 1])
+        for i in range(first, last):
+            at1 = position(X[i, 0], d1) if hot1 else 0
+            at2 = position(X[i, split], d2) if hot2 else 0
+            if at1 < 0 or at2 < 0:
+                continue
+            p[:] = 0.0
+            q[:] = 0.0
+            for a in range(at1, at1 + 1 if hot1 else d1):
+                value = 1.0 if hot1 else np.float64(X[i, a])
+                for k in range(r):
+                    p[k] += left[a, k] * value
+            for b in range(at2, at2 + 1 if hot2 else d2):
+                value = 1.0 if hot2 else np.float64(X[i, split + b])
+                for k in range(r):
+                    q[k] += right[b, k] * value
+            total = 0.0
+            for k in range(r):
+                total += p[k] * q[k]
+            out[u] += total * total

@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from tacit.algorithms import paper_trace, trace_regression
 from tacit.algorithms.designs import KINDS, Design
+from tacit.algorithms.trace_curvature import Public
+from tacit.algorithms.trace_public import energy_along, in_range, quadratic
 from tacit.algorithms.trace_start import StartSettings, variances
 from tacit.cells import DataError
 from tacit.cohort import Cohort
@@ -51,7 +53,8 @@ class TraceRegression(PrivateModel):
         ``"full"``: X and y. ``"labels"``: y alone; X is then public, and the design costs nothing.
     design
         ``"dense"``: X is (n, d1, d2). ``"entries"``: rows (i, j), matrix completion. ``"tasks"``: rows (task,
-        features). ``"rank-one"``: rows (a, b), X = a bᵀ. Positions count from 0.
+        features). ``"rank-one"``: rows (a, b), X = a bᵀ. Positions count from 0. A row with a position out of range
+        adds nothing, and nothing is said about it: which rows those are is private.
     shape
         (d1, d2): public, so it has to be said, except where dense matrices show it.
     covariance
@@ -157,10 +160,11 @@ class TraceRegression(PrivateModel):
         on_release
             Called with the name of each release when it is out (for progress bars).
         """
-        self._check_choices(users is not None or isinstance(X, Cohort))
+        self._check_choices(users is not None or isinstance(X, Cohort), users is not None)
         cohort, design = self._cohort(X, y, users)
         self._check_sizes(design)
         unit = self._unit_of_privacy()
+        cohort, unit_of_x = in_range(cohort, design) if unit is Unit.LABEL else (cohort, 1.0)
         budget = self._budget(unit)
         settings, paper = self._settings(design, unit), self._paper_settings(design)
         plan = settings.plan(budget)
@@ -172,10 +176,9 @@ class TraceRegression(PrivateModel):
                 cohort, run, noise=self.noise, noise_seed=self.noise_seed, on_release=on_release, threads=self.threads
             )
             if paper is None:
-                found = trace_regression.learn(
-                    federation, plan, settings, design, int(self.rank), self._energies(cohort, design)
-                )
-                self._keep(found.matrix, found.noise)
+                known = self._energies(cohort, design), self._along(cohort, design)
+                found = trace_regression.learn(federation, plan, settings, design, int(self.rank), *known)
+                self._keep(found.matrix.times(unit_of_x), unit_of_x * found.noise)
             else:
                 self._keep(paper_trace.learn(federation, paper, design, int(self.rank)), np.nan)
         self.n_features_in_ = cohort.n_features
@@ -258,6 +261,13 @@ class TraceRegression(PrivateModel):
         energy = cohort.n_rows * variances(covariance, (design.d1, design.d2))
         return energy.sum(axis=1), energy.sum(axis=0)
 
+    def _along(self, cohort: Cohort, design: Design) -> Public | None:
+        """Σ⟨X, left·rightᵀ⟩² where it is public."""
+        if self._unit_of_privacy() is Unit.LABEL:
+            return lambda left, right: energy_along(cohort.X, design, left, right)
+        covariance = self._checked_covariance(design)
+        return None if covariance is None else lambda left, right: cohort.n_rows * quadratic(covariance, left @ right.T)
+
     def _checked_covariance(self, design: Design) -> Array | None:
         if self.covariance is None:
             return None
@@ -332,17 +342,13 @@ class TraceRegression(PrivateModel):
             raise DataError(
                 f"X of design {design.kind!r} must have {design.n_features} columns. Found shape {rows.shape}."
             )
-        for column, (hot, size) in enumerate(zip(design.hot, (design.d1, design.d2), strict=True)):
-            place = rows[:, column]
-            if hot and (bad := int(np.count_nonzero(~((place >= 0) & (place < size) & (place == np.floor(place)))))):
-                raise DataError(f"column {column}: {bad} positions are not whole numbers from 0 to {size - 1}.")
         return np.ascontiguousarray(rows)
 
     def _standing(self, budget: Budget) -> tuple[str, tuple[str, ...]]:
         mode, reasons = super()._standing(budget)
         return (mode, reasons) if self.mode == "auto" else ("paper", (*reasons, *paper_trace.REASONS))
 
-    def _check_choices(self, has_users: bool) -> None:
+    def _check_choices(self, has_users: bool, has_ids: bool) -> None:
         choices = {
             "mode": (self.mode, self._modes),
             "unit": (self.unit, ("observation", "user")),
@@ -353,6 +359,10 @@ class TraceRegression(PrivateModel):
         for name, (value, allowed) in choices.items():
             if value not in allowed:
                 raise ValueError(f"{name} must be one of {allowed}. Found {value!r}.")
+        if self.unit == "observation" and has_ids:
+            raise ValueError("users are for unit='user'. Found users and unit 'observation', which protects one row.")
+        if self.start == "power" and self.covariance is not None:
+            raise ValueError("a known covariance is for the one-shot start. Found start 'power'.")
         if self.unit == "user" and not has_users:
             raise ValueError("unit='user' needs users: the id of the user each observation belongs to.")
         if self.unit == "user" and (self.privacy == "labels" or self.mode == "paper" or self.covariance is not None):
