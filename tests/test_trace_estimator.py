@@ -166,35 +166,36 @@ def test_positions_out_of_range_add_nothing_and_nothing_is_said(privacy: str) ->
         assert relative(quick(**options).fit(*arguments)) < 0.15
 
 
-def correlated(kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def correlated(share: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng, n = np.random.default_rng(1), 20_000
     truth = rng.normal(size=(10, 2)) @ rng.normal(size=(2, 8))
-    common = rng.normal(size=(n, 1, 1))
-    noise = rng.normal(size=(n, 10, 8))
-    rows = math.sqrt(0.9) * noise + math.sqrt(0.1) * common if kind == "factor" else rng.uniform(size=noise.shape)
+    rows = math.sqrt(1 - share) * rng.normal(size=(n, 10, 8)) + math.sqrt(share) * rng.normal(size=(n, 1, 1))
     return rows, np.einsum("nij,ij->n", rows, truth) + 0.1 * rng.normal(size=n), truth
 
 
 @pytest.mark.parametrize("options", [{}, {"privacy": "labels"}, {"epsilon": math.inf}])
 @pytest.mark.filterwarnings("ignore::tacit.UncertifiedWarning")
-def test_a_common_factor_in_the_design_does_no_harm(options: dict[str, Any]) -> None:
-    """Entries with correlation 0.1: steps of length one reach an error of 0.5 and more."""
-    rows, y, truth = correlated("factor")
-    assert relative(quick(rank=2, **options).fit(rows, y), truth) < 0.1
+def test_a_common_factor_in_the_design_does_little_harm(options: dict[str, Any]) -> None:
+    """Entries with correlation 0.1 and 0.2: steps of length one reach errors of 0.8 and 1.8."""
+    for share, error in ((0.1, 0.05), (0.2, 0.6)):
+        rows, y, truth = correlated(share)
+        assert relative(quick(rank=2, **options).fit(rows, y), truth) < error
 
 
 @pytest.mark.parametrize("options", [{}, {"privacy": "labels"}, {"epsilon": math.inf}])
 @pytest.mark.filterwarnings("ignore::tacit.UncertifiedWarning")
 def test_a_design_that_is_not_centred_does_not_make_steps_grow(options: dict[str, Any]) -> None:
     """Entries in [0, 1]: steps of length one end at five times M. Better than nothing is all that is promised."""
-    rows, y, truth = correlated("uniform")
+    rng = np.random.default_rng(1)
+    truth, rows = rng.normal(size=(10, 2)) @ rng.normal(size=(2, 8)), rng.uniform(size=(20_000, 10, 8))
+    y = np.einsum("nij,ij->n", rows, truth) + 0.1 * rng.normal(size=20_000)
     model = quick(rank=2, **options).fit(rows, y)
     assert relative(model, truth) < 1.0
     assert model.score(rows, y) > 0.0
 
 
 def test_a_known_covariance_far_from_diagonal_is_used_for_steps_too() -> None:
-    rows, y, truth = correlated("factor")
+    rows, y, truth = correlated(0.1)
     model = quick(rank=2, covariance=0.9 * np.eye(80) + 0.1 * np.ones((80, 80))).fit(rows, y)
     assert relative(model, truth) < 0.05
 

@@ -58,7 +58,7 @@ class StepEnergy(Query):
     @property
     def levels(self) -> Array:
         """Where energies are cut."""
-        return self.mean * 2.0 ** np.arange(1, LEVELS + 1)
+        return np.asarray(self.mean * 2.0 ** np.arange(1.0, LEVELS + 1), dtype=np.float64)
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return the shares of one unit."""
@@ -111,6 +111,12 @@ class LineSearch:
     public: Public | None
     looks: int
     seen: list[float] = field(default_factory=list)
+    careful: bool = False
+
+    def shorten(self) -> bool:
+        """Take the next step by the largest curvature that was bought; say whether that is any shorter."""
+        before, self.careful = self.careful, self.public is None and self.looks == 0
+        return self.careful and not before
 
     def along(self, step: Factors, secant: Secant | None = None) -> float:
         """Return c along left·rightᵀ, in the scaled design."""
@@ -129,9 +135,10 @@ class LineSearch:
             found = query.read(released, self.federation.sum_sigma(event), units)
             self.seen.append(found)
         else:
-            # Gradients are noisy: nothing outside what was bought is believed.
+            # Gradients are noisy: nothing outside what was bought, and one, is believed.
             found = self.seen[-1] if secant is None else secant.shrunk(self.seen[-1])
-            found = min(max(found, min(self.seen)), max(self.seen))
+            found = min(max(found, min(1.0, *self.seen)), max(self.seen))
+            found, self.careful = (max(self.seen), False) if self.careful else (found, False)
         return max(found, _LEAST) if found > 0 and math.isfinite(found) else 1.0
 
 

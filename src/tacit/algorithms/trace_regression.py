@@ -12,7 +12,7 @@ takes sensitivities that hold with high probability for Gaussian data; here ever
   would.
 * a step is as long as the curvature along it lets it be (:mod:`tacit.algorithms.trace_curvature`): one where entries
   of X are not correlated, and less where a mean or a common factor makes some directions steep;
-* a step after which residuals are clearly larger is taken back, noise and all, and the next is half as long.
+* a step after which residuals are clearly larger is taken back, noise and all, and the next is shorter.
 
 All of this is computed from releases. Retraction needs the SVD of a 2r×2r core only.
 """
@@ -161,7 +161,8 @@ def learn(
             secant = Secant.between(earlier[0], matrix, (earlier[1], step), (earlier[2], noise))
         steep = search.along(step, secant)
         if seen is not None and seen.median > (_WORSE + _PER_UNSURE * seen.unsure) * least:
-            (matrix, clip, variance), length, earlier = best, length / 2, None
+            (matrix, clip, variance), earlier = best, None
+            length = length if search.shorten() else length / 2
             continue
         if seen is not None:
             least = min(least, seen.median)

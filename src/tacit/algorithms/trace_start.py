@@ -186,7 +186,7 @@ def least_error(counts: Array, edges: Array, multiplier: float, dimensions: int,
         bound = float(edges[place + 1])
         gain = gain_of(counts, middle, bound, unit)
         error = (spread + (multiplier * bound) ** 2) / gain**2
-        if error < least:
+        if error < least * (1.0 - 1e-9):  # rounding is no reason for a larger clip
             best, least = Clip(bound, gain), error
     return best
 

@@ -11,11 +11,11 @@ import numpy.typing as npt
 from tacit.algorithms import paper_trace, trace_regression
 from tacit.algorithms.designs import KINDS, Design
 from tacit.algorithms.trace_curvature import Public
-from tacit.algorithms.trace_public import energy_along, in_range, quadratic
 from tacit.algorithms.trace_start import StartSettings, variances
 from tacit.cells import DataError
 from tacit.cohort import Cohort
 from tacit.estimators.base import PrivateModel, abandoned_on_failure
+from tacit.estimators.trace_public import energy_along, in_range, quadratic
 from tacit.federation.base import Array
 from tacit.federation.local import LocalFederation
 from tacit.low_rank import LowRank
