@@ -60,7 +60,9 @@ def of_traces() -> dict[str, tuple[Query, float]]:
         queries[f"right product, {unit}"] = tangent(DESIGNS[1], unit, "right"), 3.0
         for design in (DESIGNS[0], DESIGNS[1], DESIGNS[2]):
             query = tangent(design, unit)
-            queries[f"step energy, {design.kind}, {unit}"] = StepEnergy(design, query.left, query.right, 0.1, unit), 1.0
+            mean = 1e-9 if design.kind == "entries" else 0.1  # an entry answers with what M has there, and no more
+            energy = StepEnergy(design, query.left, query.right, mean, unit)
+            queries[f"step energy, {design.kind}, {unit}"] = energy, 1.0
     queries["design energy, rank-one"] = DesignEnergy(DESIGNS[1]), 3.0
     for design in DESIGNS:
         queries[f"labelled sum, {design.kind}"] = LabelledSum(design, scaled(design)), 3.0
