@@ -33,6 +33,8 @@ ESTIMATORS: dict[str, Callable[[], PrivateModel]] = {
     "LowRankSparse, one weight": lambda: tacit.LowRankSparse(rank=1, sparsity=1, epsilon=1.0, shared_weight=True),
     "PrivateFedRep, logistic": lambda: tacit.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic"),
     "MarginClassifier": lambda: tacit.MarginClassifier(rank=1, epsilon=1.0),
+    "TraceRegression, observations": lambda: tacit.TraceRegression(1, 1.0, shape=(2, 2)),
+    "TraceRegression, users": lambda: tacit.TraceRegression(1, 1.0, unit="user", shape=(2, 2)),
 }
 
 

@@ -21,14 +21,30 @@ def clipped(query: Query, user: Rows, bound: float, dtype: type = np.float64) ->
     return vector
 
 
+def placed(query: Query, X: np.ndarray) -> np.ndarray:
+    """Rows with valid positions, where the query's design has columns that are positions."""
+    design = getattr(getattr(query, "query", query), "design", None)
+    X = X.copy()
+    if design is not None:
+        for column, (hot, size) in enumerate(zip(design.hot, (design.d1, design.d2), strict=True)):
+            if hot:
+                X[:, column] = np.arange(len(X)) % size
+    return X
+
+
 def units(query: Query, d: int, rng: np.random.Generator) -> Iterator[tuple[str, Rows]]:
     """Adversarial users, or single rows of them where the row is the query's unit."""
-    return adversarial_units(query, d)
+    for name, (X, y) in adversarial_units(query, d):
+        yield name, (X, y)
+        if not np.array_equal(X, at := placed(query, X), equal_nan=True):
+            yield f"{name}, placed", (at, y)
 
 
 def violations(query: Query, bound: float, d: int, *, pairs: Sequence[tuple[Rows, Rows]] = ()) -> list[str]:
     """Everything that contradicts the sensitivity that ``query`` claims at this clip."""
-    return list(check_sensitivity(query, d, bound, pairs=pairs).violations)
+    # The auditor's units know nothing of columns that are positions; those with valid ones are handed to it as pairs.
+    at = [user for name, user in units(query, d, np.random.default_rng(0)) if name.endswith(", placed")]
+    return list(check_sensitivity(query, d, bound, pairs=[*pairs, *zip(at[::2], at[1::2], strict=False)]).violations)
 
 
 def neighbour_violations(query: Query, bound: float, X: np.ndarray, offsets: np.ndarray) -> list[str]:

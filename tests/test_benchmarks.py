@@ -34,6 +34,9 @@ def run(*words: str) -> str:
         "speed.round",
         "speed.gram",
         "speed.low_rank_sparse",
+        "papers.trace_regression",
+        "papers.trace_attack",
+        "speed.trace",
     ],
 )
 def test_every_benchmark_runs(name: str) -> None:

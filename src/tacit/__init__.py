@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tacit import datasets as datasets
+    from tacit import theory as theory
     from tacit.baselines import CentralModel as CentralModel
     from tacit.baselines import FedRep as FedRep
     from tacit.baselines import FullFineTuning as FullFineTuning
     from tacit.baselines import LocalModels as LocalModels
+    from tacit.baselines import NuclearNorm as NuclearNorm
     from tacit.baselines import PromptLearning as PromptLearning
+    from tacit.baselines import RGrad as RGrad
     from tacit.baselines import SingleModel as SingleModel
     from tacit.cells import DataError as DataError
     from tacit.cohort import Cohort as Cohort
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from tacit.estimators import PrivateFedRep as PrivateFedRep
     from tacit.estimators.fedpower import FedPower as FedPower
     from tacit.estimators.margin import MarginClassifier as MarginClassifier
+    from tacit.estimators.trace_regression import TraceRegression as TraceRegression
     from tacit.linalg import subspace_distance as subspace_distance
     from tacit.model_folder import load as load
     from tacit.model_folder import save as save
@@ -52,16 +56,19 @@ _HOMES = {
     "LocalModels": "tacit.baselines",
     "LowRankSparse": "tacit.estimators",
     "MarginClassifier": "tacit.estimators",
+    "NuclearNorm": "tacit.baselines",
     "PrivateAltMin": "tacit.estimators",
     "PrivateFedRep": "tacit.estimators",
     "PromptLearning": "tacit.baselines",
+    "RGrad": "tacit.baselines",
     "SingleModel": "tacit.baselines",
+    "TraceRegression": "tacit.estimators.trace_regression",
     "UncertifiedWarning": "tacit.privacy.guarantee",
     "load": "tacit.model_folder",
     "save": "tacit.model_folder",
     "subspace_distance": "tacit.linalg",
 }
-_MODULES = ("datasets",)
+_MODULES = ("datasets", "theory")
 
 __all__ = [*_HOMES, *_MODULES]
 

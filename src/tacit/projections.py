@@ -72,36 +72,46 @@ def store_four(X, position, stride, registers):  # pragma: no cover
     store(X, position + 3 * stride, registers[3])
 
 
-@_kernel
-def project_rows(X, first, last, d, basis, out, place, ahead):  # pragma: no cover
-    """Write basis[b]·X[first + j] to out[b, place + j], over the first d columns, four by four at a time.
+def _projection(part):
+    """Compile the projection on a basis of which only some of every four rows are not zero."""
 
-    Up to three columns after the last are overwritten, with copies of it. Asks memory for the rows ``ahead`` bytes
-    further on: a user's rows are read in a burst and worked on for longer, and memory would idle meanwhile.
-    """
-    length, width, lanes, room = X.shape[1], basis.shape[1], lanes_of(X), out.shape[1]
-    whole, end, ahead = d - d % lanes, (last - 1) * length, ahead // X.itemsize
-    for j in range(first, last, 4):
-        p0 = j * length
-        p1, p2, p3 = min(p0 + length, end), min(p0 + 2 * length, end), min(p0 + 3 * length, end)
-        if ahead > 0:
-            for position in range(0, 4 * length, lanes):
-                fetch(X, p0 + ahead + position)
-        for b in range(0, basis.shape[0], 4):
-            sums = no_products(X)
-            for a in range(0, whole, lanes):
-                rows = load(X, p0 + a), load(X, p1 + a), load(X, p2 + a), load(X, p3 + a)
-                sums = add_products(sums, four(basis, b * width + a, width), rows, "all")
-            if whole < d:
-                a, rest = whole, d - whole
-                rows = (
-                    load_first(X, p0 + a, rest),
-                    load_first(X, p1 + a, rest),
-                    load_first(X, p2 + a, rest),
-                    load_first(X, p3 + a, rest),
-                )
-                sums = add_products(sums, four(basis, b * width + a, width), rows, "all")
-            store_totals(out, b * room + place + j - first, room, sums)
+    @_kernel
+    def project(X, first, last, d, basis, out, place, ahead):  # pragma: no cover
+        """Write basis[b]·X[first + j] to out[b, place + j], over the first d columns, four by four at a time.
+
+        Up to three columns after the last are overwritten, with copies of it. Asks memory for the rows ``ahead`` bytes
+        further on: a user's rows are read in a burst and worked on for longer, and memory would idle meanwhile.
+        """
+        length, width, lanes, room = X.shape[1], basis.shape[1], lanes_of(X), out.shape[1]
+        whole, end, ahead = d - d % lanes, (last - 1) * length, ahead // X.itemsize
+        for j in range(first, last, 4):
+            p0 = j * length
+            p1, p2, p3 = min(p0 + length, end), min(p0 + 2 * length, end), min(p0 + 3 * length, end)
+            if ahead > 0:
+                for position in range(0, 4 * length, lanes):
+                    fetch(X, p0 + ahead + position)
+            for b in range(0, basis.shape[0], 4):
+                sums = no_products(X)
+                for a in range(0, whole, lanes):
+                    rows = load(X, p0 + a), load(X, p1 + a), load(X, p2 + a), load(X, p3 + a)
+                    sums = add_products(sums, four(basis, b * width + a, width), rows, part)
+                if whole < d:
+                    a, rest = whole, d - whole
+                    rows = (
+                        load_first(X, p0 + a, rest),
+                        load_first(X, p1 + a, rest),
+                        load_first(X, p2 + a, rest),
+                        load_first(X, p3 + a, rest),
+                    )
+                    sums = add_products(sums, four(basis, b * width + a, width), rows, part)
+                store_totals(out, b * room + place + j - first, room, sums)
+
+    return project
+
+
+project_rows = _projection("all")
+project_two = _projection("two")
+project_three = _projection("three")
 
 
 @_kernel

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from adversary import Rows, clipped, neighbour_violations, units, violations
+from adversary import Rows, clipped, neighbour_violations, placed, units, violations
 from tacit.algorithms.altmin import NormalEquations
 from tacit.algorithms.clip_quantile import NormHistogram
+from tacit.algorithms.designs import Design
 from tacit.algorithms.fedpower_gram import CentreVote, ShiftedGram
 from tacit.algorithms.fedpower_power import DeviceStep, PowerStep
 from tacit.algorithms.fedrep import BasisStep
@@ -21,6 +22,8 @@ from tacit.algorithms.paper_fedrep import BasisGradient, PairStatistic
 from tacit.algorithms.paper_low_rank_sparse import ClippedGram, ClippedRight, Clips, TargetMoment
 from tacit.algorithms.sparse_heads import Sparsity
 from tacit.algorithms.subspace import ClassVote, DirectionVote
+from tacit.algorithms.trace_curvature import StepEnergy
+from tacit.algorithms.trace_queries import DesignEnergy, LabelledSum, Scales, TangentSum
 from tacit.algorithms.whitening import FeatureMoment, Whitening
 from tacit.federation.base import Query
 from tacit.linalg import orthonormal
@@ -69,7 +72,52 @@ class CodedVote(ClassVote):
         return super().block_sum(X, coded(y), offsets, bound)
 
 
-QUERIES: dict[str, tuple[Query, float]] = {
+DESIGNS = (Design("dense", 3, 4), Design("rank-one", 4, 3), Design("entries", 4, 3), Design("tasks", 3, 6))
+
+
+def tangent(design: Design, unit: Unit, sides: str = "both", tracked: float = 0.0) -> TangentSum:
+    rng = np.random.default_rng(6)
+    left, right = (orthonormal(rng.normal(size=(size, 2)))[0] for size in (design.d1, design.d2))
+    return TangentSum(design, scaled(design), left, right, np.array([2.0, 0.5]), sides, tracked, 3.0, unit)
+
+
+def scaled(design: Design) -> Scales:
+    rng = np.random.default_rng(7)
+    return Scales(rng.uniform(0.5, 2.0, design.d1), rng.uniform(0.5, 2.0, design.d2))
+
+
+def of_traces() -> dict[str, tuple[Query, float]]:
+    queries: dict[str, tuple[Query, float]] = {}
+    for design, unit in itertools.product(DESIGNS, (Unit.ROW, Unit.USER)):
+        name = f"{design.kind}, {unit}"
+        queries[f"tangent sum, tracked, {name}"] = tangent(design, unit, tracked=0.05), 3.0
+    for unit in (Unit.ROW, Unit.USER):
+        queries[f"tangent sum, {unit}"] = tangent(DESIGNS[0], unit), 3.0
+        queries[f"design energy, dense, {unit}"] = DesignEnergy(DESIGNS[0], unit), 3.0
+        queries[f"design energy, entries, {unit}"] = DesignEnergy(DESIGNS[2], unit), 1.0
+        queries[f"left product, {unit}"] = tangent(DESIGNS[0], unit, "left"), 3.0
+        queries[f"right product, {unit}"] = tangent(DESIGNS[1], unit, "right"), 3.0
+        for design in (DESIGNS[0], DESIGNS[1], DESIGNS[2]):
+            query = tangent(design, unit)
+            mean = 1e-9 if design.kind == "entries" else 0.1  # an entry answers with what M has there, and no more
+            energy = StepEnergy(design, query.left, query.right, mean, unit)
+            queries[f"step energy, {design.kind}, {unit}"] = energy, 1.0
+    queries["design energy, rank-one"] = DesignEnergy(DESIGNS[1]), 3.0
+    for design in DESIGNS:
+        queries[f"labelled sum, {design.kind}"] = LabelledSum(design, scaled(design)), 3.0
+    queries["labelled sum, user"] = LabelledSum(DESIGNS[0], scaled(DESIGNS[0]), Unit.USER), 3.0
+    queries["tangent sum, label"] = tangent(DESIGNS[0], Unit.LABEL, tracked=0.05), 3.0
+    queries["norms of tangent sum, row"] = NormHistogram(tangent(DESIGNS[0], Unit.ROW), 8), 1.0
+    queries["norms of labelled sum, entries"] = NormHistogram(LabelledSum(DESIGNS[2], scaled(DESIGNS[2])), 8), 1.0
+    return queries
+
+
+def features(query: Query) -> int:
+    design = getattr(getattr(query, "query", query), "design", None)
+    return D if design is None else int(design.n_features)
+
+
+QUERIES: dict[str, tuple[Query, float]] = of_traces() | {
     "feature moment": (FeatureMoment(D), 1.0),
     "feature moment, centred": (FeatureMoment(D, centered=True), 1.0),
     "direction votes": (DirectionVote(WHITENING), 1.0),
@@ -130,20 +178,20 @@ def turned_user(sign: float) -> Rows:
 @pytest.mark.parametrize("name", QUERIES)
 def test_no_user_moves_a_release_by_more_than_its_sensitivity(name: str) -> None:
     query, bound = QUERIES[name]
-    assert violations(query, bound, D) == []
+    assert violations(query, bound, features(query)) == []
 
 
 @pytest.mark.parametrize("name", QUERIES)
 def test_no_unit_among_others_moves_the_sum_by_more_than_its_sensitivity(name: str) -> None:
     query, bound = QUERIES[name]
-    X = 3 * np.random.default_rng(5).normal(size=(40, D))
+    X = placed(query, 3 * np.random.default_rng(5).normal(size=(40, features(query))))
     assert neighbour_violations(query, bound, X, np.array([0, 8, 9, 20, 40])) == []
 
 
 @pytest.mark.parametrize("name", QUERIES)
 def test_some_user_reaches_the_clip(name: str) -> None:
     query, bound = QUERIES[name]
-    users = dict(units(query, D, np.random.default_rng(0)))
+    users = dict(units(query, features(query), np.random.default_rng(0)))
     reached = max(float(np.linalg.norm(clipped(query, user, bound))) for user in users.values())
     assert 0.999 * bound < reached <= bound * (1 - GUARD / 2)
 
@@ -224,7 +272,7 @@ def test_the_fused_form_equals_the_plain_one(name: str) -> None:
     rng = np.random.default_rng(2)
     counts = np.array([1, 2, 3, 4, 9, 30, 5])
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    X, y = rng.normal(size=(offsets[-1], D)), rng.normal(size=offsets[-1])
+    X, y = placed(query, rng.normal(size=(offsets[-1], features(query)))), rng.normal(size=offsets[-1])
     plain = Query.block_sum(query, X, y, offsets, bound)
     np.testing.assert_allclose(query.block_sum(X, y, offsets, bound), plain, rtol=1e-8, atol=1e-10 * bound)
 
@@ -245,13 +293,42 @@ def test_the_cheap_norm_is_the_norm(parts: str, kind: type) -> None:
 def test_a_bad_user_changes_nothing_but_its_own_summand(name: str) -> None:
     query, bound = QUERIES[name]
     rng = np.random.default_rng(3)
-    X, y = rng.normal(size=(36, D)), rng.normal(size=36)
+    X, y = placed(query, rng.normal(size=(36, features(query)))), rng.normal(size=36)
     offsets = np.array([0, 12, 24, 36])
     alone = clipped(query, (X[:12], y[:12]), bound) + clipped(query, (X[24:], y[24:]), bound)
     X[12:24] = math.nan
     with np.errstate(all="ignore"):
         together = query.block_sum(X, y, offsets, bound)
     np.testing.assert_allclose(together, alone, rtol=1e-9, atol=1e-12)
+
+
+def test_replacing_an_observation_reaches_two_clips_for_the_tangent_sum() -> None:
+    """Opposite labels, one bin: 2C√(1 − t) apart, which is 2C where nothing rides along."""
+    x = 100.0 * np.random.default_rng(5).normal(size=(1, 12))
+    for tracked in (0.0, 0.05):
+        query = tangent(DESIGNS[0], Unit.LABEL, tracked=tracked)
+        apart = np.linalg.norm(clipped(query, (x, np.array([1e9])), 3.0) - clipped(query, (x, np.array([-1e9])), 3.0))
+        reached = 6.0 * math.sqrt(1.0 - tracked)
+        assert 0.999 * reached < apart <= reached
+
+
+def test_replacing_an_observation_reaches_root_two_clips_for_the_energy() -> None:
+    query = DesignEnergy(DESIGNS[2])
+    first, second = (clipped(query, (np.array([[i, i]], dtype=float), np.ones(1)), 0.5) for i in (0, 1))
+    assert 0.999 * math.sqrt(0.5) < np.linalg.norm(first - second) <= math.sqrt(0.5)
+
+
+def test_a_right_product_inside_the_basis_cannot_slip_past_the_clip() -> None:
+    """‖B‖² − ‖VᵀB‖² is all rounding here; a norm that trusts it would let a huge B through."""
+    query, U, V = tangent(DESIGNS[0], Unit.ROW), *(getattr(tangent(DESIGNS[0], Unit.ROW), s) for s in ("left", "right"))
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        inner = U @ rng.normal(size=(2, 2)) @ V.T / query.scales.matrix * 10.0 ** rng.integers(0, 12)
+        outside = rng.normal(size=(3, 4)) * 10.0 ** rng.integers(-12, 12)
+        for matrix in (inner, inner + outside):
+            for dtype in (np.float32, np.float64):
+                user = matrix.reshape(1, -1), np.array([1e9])
+                assert np.linalg.norm(clipped(query, user, 3.0, dtype)) <= 3.0
 
 
 @dataclass(frozen=True)
@@ -341,6 +418,86 @@ class CountsAllRows(ClippedGram):
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         return replace(self, clips=replace(self.clips, count=len(X))).contribution(X, y)
+
+
+@dataclass(frozen=True)
+class CountsTheCoreTwice(TangentSum):
+    """Mutation: the norm of the coordinates is taken for less than it is."""
+
+    def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        vector = self.contribution(X, y)
+        left, right, _ = self.split(vector)
+        norm = math.sqrt(max(np.sum(left**2) + np.sum(right**2) - 2 * np.sum((self.left.T @ left) ** 2), 0.0))
+        return vector * min(1.0, bound / norm) if norm > 0 and np.isfinite(norm) else np.zeros_like(vector)
+
+
+@dataclass(frozen=True)
+class ClipsTheResidualOnly(TangentSum):
+    """Mutation R3: bounds the residual and trusts the design to be ordinary."""
+
+    def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        return self.contribution(X, np.clip(y, -bound, bound))
+
+
+@dataclass(frozen=True)
+class BinOnTop(TangentSum):
+    """Mutation: the gradient takes the whole clip and the bin rides along for free."""
+
+    def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        return super().block_sum(X, y, offsets, bound) / math.sqrt(1.0 - self.tracked)
+
+
+@dataclass(frozen=True)
+class EveryLevelWhole(StepEnergy):
+    """Mutation: every level weighs as if it were alone."""
+
+    def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        return 2.0 * super().block_sum(X, y, offsets, bound)
+
+
+@dataclass(frozen=True)
+class LevelsNotCut(StepEnergy):
+    """Mutation: energies above a level are not cut."""
+
+    def _shares(self, energies):  # type: ignore[no-untyped-def]
+        usable = energies[np.isfinite(energies)]
+        return np.array([np.sum(usable / level) for level in self.levels]) / len(self.levels)
+
+
+@pytest.mark.parametrize("mutant", [EveryLevelWhole, LevelsNotCut])
+def test_a_broken_step_energy_is_caught(mutant: type[StepEnergy]) -> None:
+    query = tangent(DESIGNS[0], Unit.ROW)
+    assert violations(mutant(DESIGNS[0], query.left, query.right, 0.1), 1.0, 12)
+
+
+@pytest.mark.parametrize("unit", [Unit.ROW, Unit.LABEL, Unit.USER])
+@pytest.mark.parametrize("exponent", [-30, 24, 28, 30])
+def test_large_scales_do_not_bring_lost_squares_back(unit: Unit, exponent: int) -> None:
+    """Squares of 1.57e-162 are lost; a squared scale of 1e60 must not make a norm of what is left of them."""
+    root = 10.0 ** (exponent / 2)
+    design, scales = Design("dense", 20, 20), Scales(np.full(20, root), np.full(20, root))
+    x = np.full((1, 400), 1.57e-162)
+    x[0, 0] = 2e-162
+    for label in (1e140, 1e165, 1e180):
+        for query in (LabelledSum(design, scales, unit), tangent_at(design, scales, unit)):
+            assert np.linalg.norm(clipped(query, (x, np.array([label])), 1.0)) <= 1.0
+
+
+def tangent_at(design: Design, scales: Scales, unit: Unit) -> TangentSum:
+    one = np.ones((design.d1, 1)) / math.sqrt(design.d1), np.ones((design.d2, 1)) / math.sqrt(design.d2)
+    return TangentSum(design, scales, *one, np.ones(1), clip=1.0, unit=unit)
+
+
+def mutated(mutant: type[TangentSum], tracked: float = 0.0) -> TangentSum:
+    query = tangent(DESIGNS[0], Unit.ROW)
+    return mutant(query.design, query.scales, query.left, query.right, query.values, "both", tracked, 3.0)
+
+
+@pytest.mark.parametrize(
+    "mutant", [mutated(CountsTheCoreTwice), mutated(ClipsTheResidualOnly), mutated(BinOnTop, 0.05)], ids=type
+)
+def test_a_broken_tangent_sum_is_caught(mutant: Query) -> None:
+    assert violations(mutant, 3.0, 12)
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,9 @@ ESTIMATORS = {
     "margin, replace-one": lambda: tacit.MarginClassifier(
         rank=1, epsilon=1.0, mode="random", candidates=16, adjacency="replace-one"
     ),
+    "trace regression": lambda: tacit.TraceRegression(1, 1.0, shape=(2, 2)),
+    "trace regression, replace-one": lambda: tacit.TraceRegression(1, 1.0, adjacency="replace-one", shape=(2, 2)),
+    "trace regression, users": lambda: tacit.TraceRegression(1, 1.0, unit="user", shape=(2, 2)),
 }
 RELATIVES = {  # audited with fewer runs: their exact checks are what counts
     "fedrep, words": lambda: tacit.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic", classes=("no", "may", "yes")),

@@ -75,7 +75,7 @@ def best_clip(histogram: Array, sigma: float, noise: float, fallback: float) -> 
     >>> round(best_clip(counts, 0.0, 0.0, 1.0), 2), round(best_clip(counts, 0.0, 100.0, 1.0), 2)
     (1.41, 1.09)
     """
-    kept, edges, per_octave = _readable(histogram, sigma)
+    kept, edges, per_octave = readable_bins(histogram, sigma)
     if not kept.any():
         return fallback
     if sigma > 0:
@@ -89,8 +89,11 @@ def best_clip(histogram: Array, sigma: float, noise: float, fallback: float) -> 
     return float(candidates[int(np.argmin(noise * candidates + _HARM * np.array(lost)))])
 
 
-def _readable(histogram: Array, sigma: float) -> tuple[Array, Array, float]:
-    """Drop bins that noise alone could fill, after joining neighbours as far as few units make necessary."""
+def readable_bins(histogram: Array, sigma: float) -> tuple[Array, Array, float]:
+    """Return counts, edges and bins to an octave of a histogram of norms with its noise read away.
+
+    Bins that noise alone could fill are dropped, after joining neighbours as far as few units make necessary.
+    """
     best: tuple[Array, Array, float] | None = None
     for joined in (16, 8, 4, 2, 1):
         counts = histogram.reshape(-1, joined).sum(axis=1)

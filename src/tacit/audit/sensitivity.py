@@ -20,6 +20,7 @@ from tacit.privacy.clipping import GUARD
 from tacit.privacy.guarantee import Adjacency, Sensitivity
 
 _SEARCH_STEPS = 60
+_PIECE = 512  # vectors that are compared with all others at once
 _EVERY = 5  # of the units, which go by scales in small steps, so many try whether they meddle with others
 
 
@@ -116,11 +117,14 @@ def _extent(vectors: Sequence[Array], clip: float) -> tuple[float, float]:
     """Longest vector, and longest difference of two, in clips."""
     if not vectors:
         return 0.0, 0.0
-    stacked = np.array(vectors) / clip
-    gram = stacked @ stacked.T
-    lengths = np.diag(gram)
-    apart = lengths[:, None] + lengths - 2 * gram
-    return math.sqrt(lengths.max()), math.sqrt(max(apart.max(), 0.0))
+    # Many units add the same (nothing, or all of the clip); and all pairs at once would take gigabytes.
+    stacked = np.unique(np.array(vectors), axis=0) / clip
+    lengths = np.einsum("ij,ij->i", stacked, stacked)
+    furthest = 0.0
+    for start in range(0, len(stacked), _PIECE):
+        part = slice(start, start + _PIECE)
+        furthest = max(furthest, float((lengths[part, None] + lengths - 2 * stacked[part] @ stacked.T).max()))
+    return math.sqrt(lengths.max()), math.sqrt(furthest)
 
 
 def _search(query: Query, units: dict[str, User], clip: float, seed: int) -> float:

@@ -3,6 +3,16 @@
 from tacit.baselines.fedrep import FedRep
 from tacit.baselines.fine_tuned import CentralModel, FullFineTuning, PromptLearning
 from tacit.baselines.local import LocalModels
+from tacit.baselines.rgrad import NuclearNorm, RGrad
 from tacit.baselines.single import SingleModel
 
-__all__ = ["CentralModel", "FedRep", "FullFineTuning", "LocalModels", "PromptLearning", "SingleModel"]
+__all__ = [
+    "CentralModel",
+    "FedRep",
+    "FullFineTuning",
+    "LocalModels",
+    "NuclearNorm",
+    "PromptLearning",
+    "RGrad",
+    "SingleModel",
+]

@@ -83,7 +83,7 @@ class LocalFederation(Federation):
             present = self._answers(self._made.releases)
             chosen = present if chosen is None else chosen & present
         total = np.zeros(query.coordinates, dtype=np.int64)
-        for part in self._blocks(several, self._spans(query, chosen), of_rows=query.unit is Unit.ROW):
+        for part in self._blocks(several, self._spans(query, chosen), of_rows=query.unit is not Unit.USER):
             total += part
         return total
 
@@ -116,7 +116,7 @@ class LocalFederation(Federation):
         """Where blocks begin and end: in rows if the unit is the row (their number is public then), else in users."""
         offsets = self._cohort.offsets
         users = [(0, self.n_users)] if chosen is None else _runs(chosen)
-        if query.unit is not Unit.ROW:
+        if query.unit is Unit.USER:
             # Between calls threads hand the interpreter's lock to each other, which costs as much as a hundred users;
             # so many blocks go into one call, where their sums together are small.
             most = 32 if query.coordinates <= 10_000 else 1
