@@ -176,7 +176,7 @@ def least_error(counts: Array, edges: Array, multiplier: float, dimensions: int,
     >>> edges = np.linspace(0.0, 4.0, 65)
     >>> counts = 1000 * np.exp(-(edges[1:] ** 2) / 2)  # residuals of unit variance
     >>> [round(least_error(counts, edges, z, 10, Unit.ROW).bound, 2) for z in (0.0, 10.0, 100.0)]
-    [4.0, 1.69, 0.69]
+    [4.0, 2.06, 0.81]
     """
     middle, total = np.sqrt(np.maximum(edges[:-1] * edges[1:], 0.0)), float(counts.sum())
     share = np.cumsum(counts) / total
