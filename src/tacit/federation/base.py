@@ -30,7 +30,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,9 +41,6 @@ from tacit.privacy.clipping import GUARD, clip, safe_norm
 from tacit.privacy.guarantee import GaussianEvent, SelectionEvent, Sensitivity, Unit
 from tacit.privacy.ledger import Run
 from tacit.privacy.noise import Mode
-
-if TYPE_CHECKING:
-    from tacit.federation.scores import Scores
 
 Array = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.floating]
@@ -267,7 +264,9 @@ class Federation(ABC):
         ``query`` must be a :class:`~tacit.federation.scores.Scores`: what bounds a loss is in there, not here. Debited
         before it is drawn and read from the ledger on resuming, like :meth:`release`. Only the index leaves.
         """
-        if not isinstance(query, _scores()):
+        from tacit.federation.scores import Scores  # a Query, so it imports this module
+
+        if not isinstance(query, Scores):
             raise ValueError(f"a choice is made by losses, a Scores query. Found {type(query).__name__}.")
         if query.unit is not Unit.USER or event.sensitivity.unit is not Unit.USER or self.trust != "central":
             raise ValueError(
@@ -303,7 +302,9 @@ class Federation(ABC):
 
     def _check(self, query: Query, event: GaussianEvent) -> None:
         """Raise unless the event is what this query costs and the query runs; no private row is touched."""
-        if isinstance(query, _scores()):
+        from tacit.federation.scores import Scores
+
+        if isinstance(query, Scores):
             raise ValueError(
                 f"losses are not clipped, so their sums go through select only. Found {type(query).__name__}."
             )
@@ -388,13 +389,6 @@ class Federation(ABC):
         if self._noise == "auto":
             return noise_source.default_mode(coordinates)
         return "exact" if self._noise == "exact" else "float"
-
-
-def _scores() -> type[Scores]:
-    """Return the class of queries by whose sums candidates are chosen; it is a Query, so it imports this module."""
-    from tacit.federation.scores import Scores
-
-    return Scores
 
 
 def _check_everybody_asked(event: GaussianEvent) -> None:
