@@ -365,5 +365,5 @@ def test_empty_users_single_classes_and_constant_features_are_no_trouble(loss: s
         model = tacit.PrivateFedRep(rank=1, epsilon=4.0, loss=loss, fit_intercept=intercept).fit(cohort)
         assert np.isfinite(model.basis_).all()
         assert np.isfinite(model.heads_).all()
-        if loss != "poisson":
-            assert model.score(X[:160], y[:160], np.repeat(np.arange(20), 8)) > 0.8
+        if loss != "poisson" and intercept:  # without a level of its own a user of one class has only what noise left
+            assert model.score(X[:160], y[:160], np.repeat(np.arange(20), 8)) > 0.95

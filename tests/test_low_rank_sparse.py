@@ -187,8 +187,8 @@ def test_it_is_compared_with_what_users_would_have_in_an_account_that_is_kept(da
 def test_it_is_compared_with_what_users_would_have_without_it(data, model) -> None:  # type: ignore[no-untyped-def]
     lines = compare(model, tacit.Cohort.from_arrays(data.X, data.y, data.users))
     ours, twin, _, single = lines
-    assert ours.mse < 1.5 * twin.mse
-    assert ours.mse < 0.5 * single.mse
+    assert ours.error < 1.5 * twin.error
+    assert ours.error < 0.5 * single.error
 
 
 def test_awkward_users_break_nothing() -> None:
