@@ -37,7 +37,7 @@ from tacit.privacy.guarantee import Budget, GaussianEvent
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Which route, and how the budget is divided. Shares come from synthetic data other than what is reported."""
+    """Which route, and how the budget is divided: shares as for Private FedRep, and as for AltMin for the scales."""
 
     route: str = "gradient"
     rounds: int = 16
