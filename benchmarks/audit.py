@@ -41,10 +41,12 @@ ESTIMATORS: dict[str, Callable[[], PrivateModel]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few runs, nothing is kept")
-    quick = parser.parse_args().quick
+    parser.add_argument("--runs", type=int, default=10_000, help="runs of every estimator in each world")
+    arguments = parser.parse_args()
+    quick, runs = arguments.quick, 20 if arguments.quick else arguments.runs
     flaws = flaw_rows(2_000 if quick else 20_000)
-    ours = estimator_rows(20 if quick else 10_000, dict(list(ESTIMATORS.items())[3:4]) if quick else ESTIMATORS)
-    papers = paper_rows(20 if quick else 10_000, (4.0,) if quick else (1.0, 4.0, 8.0))
+    ours = estimator_rows(runs, dict(list(ESTIMATORS.items())[3:4]) if quick else ESTIMATORS)
+    papers = paper_rows(runs, (4.0,) if quick else (1.0, 4.0, 8.0))
     text = "\n\n".join(
         [
             table(["", "flaw", "claimed", "exact", "audited", "mended, audited"], [row["cells"] for row in flaws]),
