@@ -1,7 +1,7 @@
 """Attack everything: the papers' flaws, our estimators, and the papers' mechanisms as printed.
 
-``python -m benchmarks.audit`` (half an hour on two cores; ``--quick`` for a smoke test). Every bound is a lower bound
-on ε at 95 %; "counts" is good against any mechanism, "Gaussian" against claims of Gaussian differential privacy.
+``python -m benchmarks.audit`` (long: shorten it with ``--runs``; ``--quick`` for a smoke test). Every bound is a lower
+bound on ε at 95 %; "counts" is good against any mechanism, "Gaussian" against claims of Gaussian differential privacy.
 """
 
 from __future__ import annotations
