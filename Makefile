@@ -21,9 +21,16 @@ lint: $(STAMP)
 benchmarks: $(STAMP)
 	$(BIN)/python -m benchmarks.papers.private_fedrep
 	$(BIN)/python -m benchmarks.papers.fedpower
+	$(BIN)/python -m benchmarks.papers.margin
+	$(BIN)/python -m benchmarks.papers.low_rank_sparse
 	$(BIN)/python -m benchmarks.speed.gram
+	$(BIN)/python -m benchmarks.papers.trace_regression
+	$(BIN)/python -m benchmarks.papers.trace_attack
+	$(BIN)/python -m benchmarks.speed.trace
 	$(BIN)/python -m benchmarks.families
+	$(BIN)/python -m benchmarks.audit
 	$(BIN)/python -m benchmarks.speed.round
+	$(BIN)/python -m benchmarks.speed.low_rank_sparse
 	$(BIN)/python -m benchmarks.speed.engines
 
 $(STAMP): pyproject.toml constraints.txt

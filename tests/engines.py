@@ -11,13 +11,43 @@ import numpy as np
 
 import tacit
 from tacit.estimators.base import PrivateModel
-from tacit.federation.base import Engine
+from tacit.federation.place import Engine
 
 EVERY: dict[str, Callable[..., PrivateModel]] = {
     "fedrep": lambda **o: tacit.PrivateFedRep(rank=2, rounds=4, **o),
     "fedrep, intercepts": lambda **o: tacit.PrivateFedRep(rank=2, rounds=3, fit_intercept=True, **o),
     "fedrep, as printed": lambda **o: tacit.PrivateFedRep(rank=2, mode="paper", **o),
     "altmin": lambda **o: tacit.PrivateAltMin(rank=2, **o),
+    "logistic": lambda **o: tacit.PrivateFedRep(rank=2, rounds=3, loss="logistic", fit_intercept=True, **o),
+    "three classes": lambda **o: tacit.PrivateFedRep(rank=2, rounds=2, loss="logistic", classes=(0, 1, 2), **o),
+    "hinge": lambda **o: tacit.PrivateFedRep(rank=2, rounds=2, loss="hinge", **o),
+    "poisson": lambda **o: tacit.PrivateFedRep(rank=2, rounds=2, loss="poisson", **o),
+    "sparse": lambda **o: tacit.LowRankSparse(2, 1, rounds=3, fit_intercept=True, **o),
+    "sparse, chosen": lambda **o: tacit.LowRankSparse(2, "auto", rounds=2, **o),
+    "sparse, equations": lambda **o: tacit.LowRankSparse(2, 1, route="equations", rounds=2, **o),
+    "sparse, central": lambda **o: tacit.LowRankSparse(1, 1, shared_weight=True, rounds=3, **o),
+    "sparse, as printed": lambda **o: tacit.LowRankSparse(
+        2, 1, mode="paper", clips=(5, 5, 5, 2, 8), start="moments", rounds=2, **o
+    ),
+    "margin, cover": lambda **o: tacit.MarginClassifier(1, mode="cover", dimension=2, **o),
+    "margin, search": lambda **o: tacit.MarginClassifier(
+        2, mode="search", dimension=4, choices=3, candidates=40, heads="second half", **o
+    ),
+    "margin, gradient": lambda **o: tacit.MarginClassifier(
+        2, mode="gradient", dimension=4, fit_intercept=True, **{"delta": 1e-6} | o
+    ),
+    "trace of rows": lambda **o: tacit.TraceRegression(1, shape=(2, 3), steps=3, random_state=0, **o),
+    "trace of rows, powers": lambda **o: tacit.TraceRegression(1, shape=(2, 3), start="power", random_state=0, **o),
+    "trace of users": lambda **o: tacit.TraceRegression(1, shape=(2, 3), unit="user", steps=3, random_state=0, **o),
+    "trace of users, rank one": lambda **o: tacit.TraceRegression(
+        1, shape=(3, 3), design="rank-one", unit="user", steps=2, random_state=0, **o
+    ),
+    "trace of rows, tasks": lambda **o: tacit.TraceRegression(
+        1, shape=(3, 5), design="tasks", steps=2, random_state=0, **o
+    ),
+    "trace of rows, as printed": lambda **o: tacit.TraceRegression(
+        1, shape=(2, 3), mode="paper", sensitivities=(1.0, 1.0, 1.0), steps=1, random_state=0, **o
+    ),
     "gram": lambda **o: tacit.FedPower(2, route="gram", center=True, **o),
     "gram of rows": lambda **o: tacit.FedPower(2, unit="row", route="gram", **o),
     "power": lambda **o: tacit.FedPower(2, route="power", rounds=3, random_state=0, **o),
@@ -27,18 +57,30 @@ EVERY: dict[str, Callable[..., PrivateModel]] = {
         2, unit="row", route="local-noise", trust="local", local_steps=2, rounds=1, random_state=0, **o
     ),
 }
+CODED = {"logistic": 2, "hinge": 2, "three classes": 3, "poisson": 3} | {
+    name: 2 for name in EVERY if name.startswith("margin")
+}
+"""Algorithms for classes or counts, and how many of them."""
+
+ROUGH = {"trace of rows, as printed": 1e-5}
+"""How far billboards may be apart, where not 1e-10: unprotected sums have a clip of 2^30, and are rounded on its grid."""
+
 FEW = ("local noise",)
 """Algorithms that ask every user alone: a message a user and step."""
 
 
-def users(n: int, seed: int = 0) -> tacit.Cohort:
-    """Ragged users with a shared subspace of two directions."""
+def users(n: int, seed: int = 0, name: str = "") -> tacit.Cohort:
+    """Ragged users with a shared subspace of two directions; targets as ``name`` wants them."""
     rng = np.random.default_rng(seed)
     counts = rng.integers(6, 16, size=n)
     offsets = np.concatenate([[0], np.cumsum(counts)])
     X = rng.normal(size=(offsets[-1], 6)) * [3, 2, 1, 1, 1, 1]
     weights = rng.normal(size=(n, 2)) @ np.linalg.qr(rng.normal(size=(6, 2)))[0].T
     y = np.einsum("ij,ij->i", X, np.repeat(weights, counts, axis=0)) + 0.1 * rng.normal(size=offsets[-1])
+    if name in CODED:
+        y = np.minimum(np.digitize(y, [0.0, 1.5]), CODED[name] - 1)
+    if "tasks" in name:
+        X[:, 0] = rng.integers(0, 3, size=len(X))
     return tacit.Cohort.from_offsets(X, y, offsets)
 
 
@@ -55,10 +97,18 @@ def distance(one: PrivateModel, other: PrivateModel) -> float:
     """Largest difference between two billboards, and between heads where there are any."""
     first, second = one.public_arrays() | one.private_arrays(), other.public_arrays() | other.private_arrays()
     shared = [name for name in first if name in second]
-    assert {"basis", "components"} & set(shared)
+    assert {"basis", "components", "left"} & set(shared)
     return max(float(np.nanmax(np.abs(first[name] - second[name]), initial=0.0)) for name in shared)
 
 
-def costs(model: PrivateModel) -> list[Any]:
-    """What the ledger says of a model's releases."""
-    return [(row.name, row.event, row.noise, row.grid, row.coordinates) for row in model.certificate_.releases]
+def promised(model: PrivateModel) -> list[Any]:
+    """What the ledger says of a model's releases, but for clips that the noise itself chose."""
+    rows = model.certificate_.releases
+    return [(row.name, *_cost(row.event), row.noise, row.coordinates) for row in rows]
+
+
+def _cost(event: Any) -> tuple[Any, ...]:
+    if not hasattr(event, "sigma"):
+        return (event,)
+    # One ratio is what a release costs; the clip may follow what was released before.
+    return round(event.sigma / event.sensitivity.zero_out, 9), event.sensitivity.unit, event.sampling_rate

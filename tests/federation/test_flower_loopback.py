@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import tacit
-from engines import EVERY, costs, distance, fit, users
+from engines import EVERY, FEW, ROUGH, distance, fit, promised, users
 from loopback import QUICK, Loopback, loopback
 from tacit.algorithms.paper_fedpower import DeviceGram
 from tacit.algorithms.whitening import FeatureMoment
@@ -39,19 +39,21 @@ def coordinate(hub: Path, transport: object) -> None:
     server_app.coordinate(hub, transport)
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if name != "local noise"])
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in FEW])
 @pytest.mark.parametrize("n", [100, 300])  # nodes in plain NumPy, and compiled
 def test_every_algorithm_finds_the_same_basis_as_in_one_process(name: str, n: int, tmp_path: Path) -> None:
-    data = users(n)
+    data = users(n, name=name)
     place = loopback(data, tmp_path, rows="rows" in name)
-    assert distance(fit(name, data), fit(name, None, place)) < 1e-10
+    assert distance(fit(name, data), fit(name, None, place)) < ROUGH.get(name, 1e-10)
 
 
-def test_with_noise_the_ledger_is_the_same(tmp_path: Path) -> None:
-    data = users(100)
-    here, there = fit("fedrep", data, epsilon=1.0), fit("fedrep", None, loopback(data, tmp_path), epsilon=1.0)
-    assert costs(here) == costs(there)
-    assert there.certificate_.certified
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in FEW])
+def test_with_noise_the_ledger_is_the_same(name: str, tmp_path: Path) -> None:
+    data = users(100, name=name)
+    place = loopback(data, tmp_path, rows="rows" in name)
+    here, there = fit(name, data, epsilon=1.0), fit(name, None, place, epsilon=1.0)
+    assert promised(here) == promised(there)
+    assert here.certificate_.certified == there.certificate_.certified
 
 
 def test_heads_stay_at_their_nodes_in_files_that_only_the_owner_reads(tmp_path: Path) -> None:
@@ -237,10 +239,15 @@ def test_with_masks_and_noise_a_whole_model_is_learned_and_certified(tmp_path: P
         assert own.spent() == pytest.approx(model.certificate_.epsilon, rel=1e-6)
 
 
+_COMPILED = ("sparse_heads", "low_rank_sparse_query", "paper_low_rank_sparse", "trace_queries", "trace_curvature")
+COMPILED = tuple(f"tacit.algorithms.{name}" for name in _COMPILED)
+"""Questions that load a compiler when they first arrive."""
+
+
 def test_a_node_starts_without_a_compiler_or_scipy() -> None:
     program = (
         "import sys, importlib\nfrom tacit.federation import wire\nimport tacit.federation.flower.node\n"
-        "[importlib.import_module(name) for name in wire.KNOWN.values()]\n"
+        f"[importlib.import_module(name) for name in set(wire.KNOWN.values()) - set({COMPILED})]\n"
         "print([name for name in ('numba', 'scipy', 'sklearn', 'pyarrow', 'flwr', 'ray') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

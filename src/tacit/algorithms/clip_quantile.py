@@ -42,7 +42,7 @@ class NormHistogram(Query):
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return the indicator of the bin."""
-        return self._count(Query.norms(self.query, X, y, np.array([0, X.shape[0]])), 1.0)
+        return self._count(self.query.plain_norms(X, y, np.array([0, X.shape[0]])), 1.0)
 
     def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
         """Count a whole block."""

@@ -135,6 +135,13 @@ class PaperHeads(HeadWork):
         return np.array([self.own(X[first:last], y[first:last]) for first, last in itertools.pairwise(offsets)])
 
     def own(self, X: Rows, y: Rows) -> Array:
-        """Fit one."""
-        rows, targets = X[len(X) // 2 :], y[len(X) // 2 :].astype(np.float64)
-        return np.append(np.linalg.lstsq(rows @ self.basis, targets)[0], 0.0)
+        """Fit one; all zero where there is a hole, which is its user's and nobody else's affair."""
+        features, target = X[len(X) // 2 :] @ self.basis, y[len(X) // 2 :].astype(np.float64)
+        if not (np.isfinite(features).all() and np.isfinite(target).all()):
+            return np.zeros(self.basis.shape[1] + 1)
+        return np.append(np.linalg.lstsq(features, target)[0], 0.0)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """A weight a direction, and no intercept."""
+        return (self.basis.shape[1] + 1,)

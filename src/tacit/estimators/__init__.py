@@ -3,5 +3,8 @@
 from tacit.estimators.altmin import PrivateAltMin
 from tacit.estimators.fedpower import FedPower
 from tacit.estimators.fedrep import PrivateFedRep
+from tacit.estimators.low_rank_sparse import LowRankSparse
+from tacit.estimators.margin import MarginClassifier
+from tacit.estimators.trace_regression import TraceRegression
 
-__all__ = ["FedPower", "PrivateAltMin", "PrivateFedRep"]
+__all__ = ["FedPower", "LowRankSparse", "MarginClassifier", "PrivateAltMin", "PrivateFedRep", "TraceRegression"]

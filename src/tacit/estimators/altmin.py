@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from tacit.algorithms import altmin
 from tacit.estimators.shared_basis import SharedBasisModel
-from tacit.federation.base import Array, Engine, Federation
+from tacit.federation.base import Array, Federation
+from tacit.federation.place import Engine
 from tacit.privacy.guarantee import Budget, GaussianEvent
 from tacit.privacy.ledger import Ledger
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,12 @@ import numpy.typing as npt
 
 from tacit.cohort import Cohort
 from tacit.estimators.base import PrivateModel, abandoned_on_failure
-from tacit.federation.base import Array, Federation, Place
+from tacit.federation.base import Array, Federation, Rows
 from tacit.federation.local import LocalPlace
-from tacit.heads import HeadWork, RidgeHeads
+from tacit.federation.place import Place
+from tacit.heads import HeadWork
 from tacit.personal import PersonalModel
-from tacit.privacy.guarantee import Budget, GaussianEvent
+from tacit.privacy.guarantee import Budget, Event
 
 TRUST = (
     "central: whoever runs this process holds the rows, adds the noise and keeps the heads; everybody else sees the "
@@ -74,7 +77,7 @@ class SharedBasisModel(PersonalModel, PrivateModel):
             self.take_public_arrays({"basis": self._learn(federation, budget)})
             heads = federation.users_map(self._head_work())
         if heads is not None:
-            self.heads_, self.intercepts_ = heads[:, :-1], heads[:, -1]
+            self._take_heads(heads)
             self.users_ = np.asarray(place.users)
         self.n_features_in_ = place.n_features
         self.feature_names_in_ = np.array(place.feature_names, dtype=str)
@@ -84,6 +87,27 @@ class SharedBasisModel(PersonalModel, PrivateModel):
         )
         return self
 
+    @property
+    def audit_labels(self) -> tuple[float, float] | None:
+        """Two classes, or two counts, that an auditor's users may have; words by their positions."""
+        classes = self._loss().classes
+        if classes is None or isinstance(classes[0], str):
+            return None if self.loss == "squared" else (0.0, 1.0)
+        return float(classes[0]), float(classes[1])
+
+    def as_asked(self, cohort: Cohort) -> Cohort:
+        """Return the cohort with targets as the loss encodes them; raises where a label is not declared."""
+        if self.loss == "squared" or cohort.y is None:
+            return cohort
+        return replace(cohort, y=self._loss().encode(cohort.y).astype(cohort.dtype))
+
+    def with_heads_of(self, cohort: Cohort) -> SharedBasisModel:
+        """Return the same public model with heads fitted to these users' rows instead."""
+        refitted, asked = copy(self), self.as_asked(cohort)
+        refitted._take_heads(self._fit_heads(asked.X, np.asarray(asked.y), asked.offsets))
+        refitted.users_ = cohort.users
+        return refitted
+
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the basis."""
         self._check_fitted()
@@ -92,7 +116,9 @@ class SharedBasisModel(PersonalModel, PrivateModel):
     def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Set the basis; nobody has a head on it yet."""
         self.basis_ = arrays["basis"]
-        self.heads_, self.intercepts_ = np.zeros((0, self.basis_.shape[1])), np.zeros(0)
+        columns = self._loss().columns
+        classes = (columns,) if columns > 1 else ()
+        self.heads_, self.intercepts_ = np.zeros((0, self.basis_.shape[1], *classes)), np.zeros((0, *classes))
         self.users_ = np.zeros(0, dtype=np.int64)
 
     def private_arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -104,7 +130,7 @@ class SharedBasisModel(PersonalModel, PrivateModel):
         self.heads_, self.intercepts_ = arrays["heads"], arrays["intercepts"]
 
     @abstractmethod
-    def _planned(self, budget: Budget) -> Sequence[GaussianEvent]:
+    def _planned(self, budget: Budget) -> Sequence[Event]:
         """Every release the algorithm will make."""
 
     @abstractmethod
@@ -112,21 +138,40 @@ class SharedBasisModel(PersonalModel, PrivateModel):
         """Run the algorithm; return the orthonormal basis."""
 
     def _head_work(self) -> HeadWork:
-        """Return what every user does at home once the basis is there: data, so that it can travel to them."""
-        return RidgeHeads(self.basis_, bool(getattr(self, "fit_intercept", False)))
+        """Return what every user does at home once the basis is there."""
+        return self._work()
+
+    def _fit_heads(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
+        return self._head_work()(X, y, offsets)
 
     def _place(self, X: Any, y: Any, users: Any) -> Place:
         if X is None and self.engine is not None:
+            self._check_codes()
             return self.engine.place(None)
         if isinstance(X, Cohort):
             cohort = X
         else:
             if X is None or y is None or users is None:
                 raise ValueError("fit needs y and users next to X: the target and the user id of every row.")
-            cohort = Cohort.from_arrays(X, y, users)
+            name = getattr(y, "name", None)
+            targets = y if self.loss == "squared" else self._loss().encode(y)
+            cohort = Cohort.from_arrays(X, targets, users, target_name=None if name is None else str(name))
         if cohort.y is None:
             raise ValueError("the cohort has no target. Build it with a target column.")
+        # What is wrong with the parameters is said before what is wrong with the labels.
+        self._check_parameters(LocalPlace(cohort))
+        if cohort is X:
+            cohort = self.as_asked(cohort)
         return LocalPlace(cohort) if self.engine is None else self.engine.place(cohort)
+
+    def _check_codes(self) -> None:
+        """Raise unless labels that are read elsewhere need no translation there."""
+        classes = self._loss().classes
+        if classes is not None and list(classes) != list(range(len(classes))):
+            raise ValueError(
+                f"where rows stay with others, labels must be the numbers 0 to {len(classes) - 1} there. "
+                f"Found classes={list(classes)!r}."
+            )
 
     def _check_parameters(self, place: Place) -> None:
         if not (isinstance(self.rank, int | np.integer) and 1 <= self.rank <= place.n_features):

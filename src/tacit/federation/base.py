@@ -1,7 +1,8 @@
-"""The door.
+"""The doors.
 
-:meth:`Federation.release` is the only way from private rows to a public number: a sum over users of clipped
-contributions, plus Gaussian noise, written into the ledger before it is drawn.
+:meth:`Federation.release` is the way from private rows to public numbers: a sum over users of clipped contributions,
+plus Gaussian noise, written into the ledger before it is drawn. :meth:`Federation.select` is the only other one: the
+index of a public candidate, chosen by sums of bounded losses (:mod:`tacit.federation.scores` says why that is private).
 
 Why a release is as private as its event says (Lemma 0 of the specification). Fix what is public so far. A query
 sees one user's rows and public fields only, so changing one user's data changes one summand. The clip is the last
@@ -24,25 +25,26 @@ which is all that a curious server has of a user; a row lies in one message only
 
 from __future__ import annotations
 
-import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from tacit.federation.query import Array, Query, Rows, made_up, rehearse
 from tacit.privacy import noise as noise_source
-from tacit.privacy.clipping import GUARD, clip, safe_norm
-from tacit.privacy.guarantee import GaussianEvent, Sensitivity, Unit
+from tacit.privacy.clipping import GUARD
+from tacit.privacy.guarantee import GaussianEvent, SelectionEvent, Sensitivity, Unit
 from tacit.privacy.ledger import Run
 from tacit.privacy.noise import Mode
 
-Array = npt.NDArray[np.float64]
-Rows = npt.NDArray[np.floating]
+__all__ = ["BLOCK", "ROW_BLOCK", "Array", "Chosen", "Federation", "Made", "Query", "Rows"]
+
 Chosen = npt.NDArray[np.bool_]
+Noisy = Callable[[npt.NDArray[np.int64], int], Array]
 
 BLOCK = 1024
 """Users in a block: public and fixed, so that where a block ends never depends on anybody's rows."""
@@ -51,83 +53,23 @@ ROW_BLOCK = 16384
 """Most rows in a block where the unit is the row (and so the number of rows public)."""
 
 
-class Query(ABC):
-    """The user's half of a round: from one user's rows and public fields to a contribution.
+@dataclass
+class Made:
+    """How many releases were made; one count for all that look at the same users, so that no seed is used twice."""
 
-    Subclasses are frozen data classes. Their fields are public; rows are arguments, never fields.
-    """
-
-    acute: ClassVar[bool] = False
-    """Whether any two possible contributions have a non-negative inner product."""
-
-    clipped: ClassVar[bool] = True
-    """Whether the last thing done to a contribution is the clip; without it there is no event that describes a sum."""
-
-    unit: Unit = Unit.USER
-    """Whose contribution is clipped: a user's rows together, or every row by itself."""
-
-    @property
-    @abstractmethod
-    def coordinates(self) -> int:
-        """Length of the contribution."""
-
-    @abstractmethod
-    def contribution(self, X: Rows, y: Rows) -> Array:
-        """Return one user's contribution, before the clip.
-
-        This is the definition: what a remote node runs, and what the fused form is tested against.
-        """
-
-    def norms(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
-        """Norms of several units' contributions before the clip; override where they are cheaper than those."""
-        pairs = itertools.pairwise(self.bounds(X, offsets))
-        return np.array([safe_norm(self._safely(X[first:last], y[first:last]))[0] for first, last in pairs])
-
-    def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
-        """Sum of clipped contributions of consecutive users; user i has rows offsets[i] to offsets[i+1].
-
-        A query whose unit is the row is asked for, and clipped, row by row.
-        """
-        total = np.zeros(self.coordinates)
-        for first, last in itertools.pairwise(self.bounds(X, offsets)):
-            total += clip(self._safely(X[first:last], y[first:last]), bound)
-        return total
-
-    def block_sums(
-        self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float, size: int
-    ) -> npt.NDArray[np.float64]:
-        """Sum consecutive blocks of ``size`` users, a row a block; override where one call for all is quicker."""
-        sums = []
-        for start in range(0, len(offsets) - 1, size):
-            bounds = offsets[start : start + size + 1]
-            rows = slice(int(bounds[0]), int(bounds[-1]))
-            sums.append(self.block_sum(X[rows], y[rows], bounds - bounds[0], bound))
-        return np.array(sums)
-
-    def bounds(self, X: Rows, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Where units begin and end in a block of these users: after every row, if that is the unit."""
-        return offsets if self.unit is Unit.USER else np.arange(X.shape[0] + 1)
-
-    def _safely(self, X: Rows, y: Rows) -> Array:
-        """One contribution, or zero where the user's numbers make the computation fail.
-
-        Which users make it fail is private, so nothing may be raised. A mistake in the query itself does not hide
-        here: :meth:`Federation.release` tries every query on made-up rows first.
-        """
-        try:
-            with np.errstate(all="ignore"):
-                return self.contribution(X, y)
-        except Exception:
-            return np.zeros(self.coordinates)
+    releases: int = 0
 
 
 class Federation(ABC):
-    """Users somewhere, reachable only through :meth:`release`.
+    """Users somewhere, reachable only through :meth:`release` and :meth:`select`.
 
     ``run`` is the ledger's account of this run; ``noise`` one of ``auto``, ``exact`` and ``float``. A
     ``noise_seed`` makes noise reproducible, and the run uncertified. ``on_release`` is told the name of each
     release when it is out (for progress bars).
     """
+
+    same_again: ClassVar[bool] = False
+    """Whether users who add noise send the very same message when they are asked the same thing again."""
 
     def __init__(
         self,
@@ -144,9 +86,10 @@ class Federation(ABC):
             raise ValueError(f"trust must be 'central' or 'local'. Found {trust!r}.")
         self.ledger_run = run
         self.trust = trust
+        self.sparse = False
         self._noise = noise
         self._noise_seed = noise_seed
-        self._made = 0
+        self._made = Made()
         self._on_release = on_release
 
     @property
@@ -177,9 +120,17 @@ class Federation(ABC):
         Engines whose users are elsewhere take work that is data (:class:`~tacit.heads.HeadWork`), never code.
         """
 
-    def sum_sigma(self, event: GaussianEvent) -> float:
-        """Noise that the sum of everybody's messages carries: public, and larger than σ where users add it."""
-        return event.sigma * (math.sqrt(self.n_users) if self.trust == "local" else 1.0)
+    @abstractmethod
+    def projected(self, directions: Array) -> Federation:
+        """Return the same users behind the same doors, with rows directions·x: a public map, row by row, at home."""
+
+    def sum_sigma(self, event: GaussianEvent, messages: int | None = None) -> float:
+        """Noise that the sum of everybody's (or of so many) messages carries: larger than σ where users add it."""
+        return event.sigma * (math.sqrt(messages or self.n_users) if self.trust == "local" else 1.0)
+
+    def group_of(self, turns: int, turn: int) -> Chosen:
+        """Who answers in this turn, of so many: public."""
+        return np.asarray(np.arange(self.n_users) % turns == turn)
 
     def release(self, query: Query, event: GaussianEvent, name: str) -> Array:
         """Return the noisy sum of everybody's contributions to ``query``, clipped as ``event`` says.
@@ -195,13 +146,15 @@ class Federation(ABC):
                 f"Found unit {query.unit} and trust {self.trust!r}: use sampling_rate=1."
             )
 
-        def draw(grid: float, noisy: Callable[[npt.NDArray[np.int64]], Array]) -> Array:
+        def draw(grid: float, noisy: Noisy) -> Array:
             bound = event.sensitivity.zero_out
             if rate == 1.0:
-                return noisy(self._exact_sum(query, bound, grid))
-            return noisy(self._exact_sum(query, bound, grid, noise_source.coins(self.n_users, rate)))
+                return noisy(self._exact_sum(query, bound, grid), self.n_users)
+            return noisy(self._exact_sum(query, bound, grid, noise_source.coins(self.n_users, rate)), self.n_users)
 
-        return self._debit_and_draw(query, event, name, draw)
+        return self._debit_and_draw(
+            [query], event, name, draw, seen_early=self.trust == "local" and not self.same_again
+        )
 
     def release_each(self, queries: Sequence[Query], event: GaussianEvent, name: str) -> Array:
         """Return every user's own noisy answer, a row a user, to a query of its own: no sum, local trust.
@@ -212,15 +165,15 @@ class Federation(ABC):
         if len(queries) != self.n_users:
             raise ValueError(f"there must be a query a user, {self.n_users}. Found {len(queries)}.")
 
-        def draw(grid: float, noisy: Callable[[npt.NDArray[np.int64]], Array]) -> Array:
+        def draw(grid: float, noisy: Noisy) -> Array:
             bound, answers = event.sensitivity.zero_out, []
             for user, query in enumerate(queries):
                 chosen = np.zeros(self.n_users, dtype=bool)
                 chosen[user] = True
-                answers.append(noisy(self._exact_sum(query, bound, grid, chosen)))
+                answers.append(noisy(self._exact_sum(query, bound, grid, chosen), 1))
             return np.array(answers)
 
-        return self._debit_and_draw(queries[0], event, name, draw, copies=self.n_users, one_message=True)
+        return self._debit_and_draw(queries, event, name, draw, copies=self.n_users, seen_early=True)
 
     def release_in_turns(
         self, asks: Callable[[list[Array]], Query], turns: int, event: GaussianEvent, name: str
@@ -233,30 +186,73 @@ class Federation(ABC):
         _check_everybody_asked(event)
         if not 1 <= turns <= self.n_users:
             raise ValueError(f"turns must lie between 1 and the number of users ({self.n_users}). Found {turns}.")
-        group = np.arange(self.n_users) % turns
+        first = asks([])
 
-        def draw(grid: float, noisy: Callable[[npt.NDArray[np.int64]], Array]) -> Array:
+        def draw(grid: float, noisy: Noisy) -> Array:
             out: list[Array] = []
             for turn in range(turns):
-                query = asks(out)
-                out.append(noisy(self._exact_sum(query, event.sensitivity.zero_out, grid, group == turn)))
+                query = asks(out) if turn else first
+                self._check(query, event)
+                if query.coordinates != first.coordinates:
+                    raise ValueError(f"turns must ask for {first.coordinates} numbers each. Found {query.coordinates}.")
+                group = self.group_of(turns, turn)
+                total = self._exact_sum(query, event.sensitivity.zero_out, grid, group)
+                out.append(noisy(total, int(np.count_nonzero(group))))
             return np.array(out)
 
-        return self._debit_and_draw(asks([]), event, name, draw, copies=turns)
+        return self._debit_and_draw([first], event, name, draw, copies=turns, seen_early=True)
 
-    def _debit_and_draw(
-        self,
-        query: Query,
-        event: GaussianEvent,
-        name: str,
-        draw: Callable[[float, Callable[[npt.NDArray[np.int64]], Array]], Array],
-        *,
-        copies: int = 1,
-        one_message: bool = False,
-    ) -> Array:
-        """Check, debit, then let ``draw`` add up on the grid and put noise on what it added up."""
-        bound = event.sensitivity.zero_out
-        expected = Sensitivity.of_clip(bound, acute=query.acute, unit=query.unit)
+    def select(self, query: Query, event: SelectionEvent, name: str) -> int:
+        """Return the index of a candidate with about the least sum of everybody's losses, as private as ``event`` says.
+
+        ``query`` must be a :class:`~tacit.federation.scores.Scores`: what bounds a loss is in there, not here. Debited
+        before it is drawn and read from the ledger on resuming, like :meth:`release`. Only the index leaves.
+        """
+        from tacit.federation.scores import Scores  # a Query, so it imports this module
+
+        if not isinstance(query, Scores):
+            raise ValueError(f"a choice is made by losses, a Scores query. Found {type(query).__name__}.")
+        if query.unit is not Unit.USER or event.sensitivity.unit is not Unit.USER or self.trust != "central":
+            raise ValueError(
+                "a choice protects whole users and needs one place to add up their losses. "
+                f"Found unit {query.unit} and trust {self.trust!r}."
+            )
+        if not 1 <= query.steps * self.n_users < 2**52:
+            raise ValueError(
+                f"losses in {query.steps} steps of {self.n_users} users do not add up exactly: take fewer."
+            )
+        self._rehearse(query)
+        generator = self._generator()
+        mode: Mode = "none" if not event.private else "exact" if generator is None else "seeded"
+        # In whole steps, and rounded up: never less noise than the event says.
+        scale = math.nextafter(event.scale * query.steps, math.inf) if event.private else 0.0
+
+        def draw() -> Array:
+            totals = self._exact_sum(query, math.inf, 1.0)
+            return np.array([noise_source.choose(totals, scale, mode, generator)], dtype=np.float64)
+
+        self.ledger_run.asked([query])
+        value = self.ledger_run.release(
+            name, event, draw, noise=mode, grid=1.0 / query.steps, coordinates=query.coordinates
+        )
+        if self._on_release is not None:
+            self._on_release(name)
+        return int(value[0])
+
+    def _generator(self) -> np.random.Generator | None:
+        """One generator a release, so that a resumed seeded run goes on where it was; none unless noise is seeded."""
+        self._made.releases += 1
+        return np.random.default_rng([self._noise_seed, self._made.releases]) if self._noise_seed is not None else None
+
+    def _check(self, query: Query, event: GaussianEvent) -> None:
+        """Raise unless the event is what this query costs and the query runs; no private row is touched."""
+        from tacit.federation.scores import Scores
+
+        if isinstance(query, Scores):
+            raise ValueError(
+                f"losses are not clipped, so their sums go through select only. Found {type(query).__name__}."
+            )
+        expected = Sensitivity.of_clip(event.sensitivity.zero_out, acute=query.acute, unit=query.unit)
         if event.sensitivity != expected:
             raise ValueError(
                 f"the event's sensitivity does not belong to {type(query).__name__}: expected {expected}. "
@@ -264,8 +260,30 @@ class Federation(ABC):
             )
         if event.private and not query.clipped:
             raise ValueError(f"{type(query).__name__} is not clipped: no noise makes a sum of it private.")
-        rehearse(query, self.n_features)
-        rehearse(query, self.n_features, lambda X, y: query.block_sum(X, y, np.array([0, 8]), 1.0))
+        self._rehearse(query)
+
+    def _debit_and_draw(
+        self,
+        queries: Sequence[Query],
+        event: GaussianEvent,
+        name: str,
+        draw: Callable[[float, Noisy], Array],
+        *,
+        copies: int = 1,
+        seen_early: bool = False,
+    ) -> Array:
+        """Check, debit, then let ``draw`` add up on the grid and put noise on what it added up.
+
+        ``seen_early``: somebody else sees answers before all of the release is out (a server its users' messages, a
+        group what the one before it said), so that it cannot be drawn again for nothing.
+        """
+        for query in {id(query): query for query in queries}.values():
+            self._check(query, event)
+        query, bound = queries[0], event.sensitivity.zero_out
+        if any(other.coordinates != query.coordinates for other in queries):
+            raise ValueError(
+                f"queries of one release must ask for as many numbers each as the first: {query.coordinates}."
+            )
         units = self.n_users if query.unit is Unit.USER else self.n_rows
         grid = noise_source.grid_of(bound, self.sum_sigma(event), units)
         if grid * math.sqrt(query.coordinates) > bound * GUARD / 2:
@@ -277,17 +295,20 @@ class Federation(ABC):
         mode = self._mode(event, coordinates)
         event = replace(event, slack=noise_source.slack_of(event.sigma, grid, coordinates))
 
-        self._made += 1
-        # One generator a release, so that a resumed seeded run goes on where it was.
-        generator = np.random.default_rng([self._noise_seed, self._made]) if self._noise_seed is not None else None
+        generator = self._generator()
 
-        sigma = event.sigma if one_message else self.sum_sigma(event)
+        def noisy(total: npt.NDArray[np.int64], messages: int) -> Array:
+            return self._put_noise(total, self.sum_sigma(event, messages), grid, mode, generator)
 
-        def noisy(total: npt.NDArray[np.int64]) -> Array:
-            return self._put_noise(total, sigma, grid, mode, generator)
-
+        self.ledger_run.asked([query])
         value = self.ledger_run.release(
-            name, event, lambda: draw(grid, noisy), noise=mode, grid=grid, coordinates=coordinates
+            name,
+            event,
+            lambda: draw(grid, noisy),
+            noise=mode,
+            grid=grid,
+            coordinates=coordinates,
+            again=not seen_early or not event.private,
         )
         if self._on_release is not None:
             self._on_release(name)
@@ -304,6 +325,18 @@ class Federation(ABC):
         """Put noise on a sum; engines whose users have done so already only bring it to scale."""
         return noise_source.add_noise(total, sigma, grid, mode, generator)
 
+    def _rehearse(self, query: Query) -> None:
+        """Run the query on made-up rows, so that a mistake in it shows before any private row is touched."""
+        rows, targets = made_up(self.n_features)
+        kinds: list[Any] = [rows]
+        if self.sparse:
+            import scipy.sparse
+
+            kinds.append(scipy.sparse.csr_matrix(np.where(rows > 0, rows, 0.0)))
+        for kind in kinds:
+            rehearse(query, kind, targets)
+            rehearse(query, kind, targets, lambda X, y: query.block_sum(X, y, np.array([0, 8]), 1.0))
+
     def _mode(self, event: GaussianEvent, coordinates: int) -> Mode:
         if not event.private:
             return "none"
@@ -314,85 +347,9 @@ class Federation(ABC):
         return "exact" if self._noise == "exact" else "float"
 
 
-def made_up(n_features: int) -> tuple[Array, Array]:
-    """Rows and targets that nobody has."""
-    rows = np.cos(np.arange(8.0 * n_features)).reshape(8, n_features)
-    return rows, rows.sum(axis=1)
-
-
-def rehearse(query: Query, n_features: int, form: Callable[[Rows, Rows], Array] | None = None) -> None:
-    """Run a query (and one inside it) on made-up rows, so that a mistake in it shows before a private row is touched.
-
-    By its definition, which is NumPy and raises on arrays that do not fit; a compiled form would read beyond them.
-    """
-    inner = getattr(query, "query", None)
-    if form is None and isinstance(inner, Query):
-        rehearse(inner, n_features)
-    vector = (form or query.contribution)(*made_up(n_features))
-    if vector.shape != (query.coordinates,):
-        raise ValueError(
-            f"{type(query).__name__} promises {query.coordinates} coordinates. Found shape {vector.shape}."
-        )
-
-
 def _check_everybody_asked(event: GaussianEvent) -> None:
     if event.sampling_rate != 1.0:
         raise ValueError(
             "everybody is asked here; an event with a sampling rate would be charged less than it costs. "
             f"Found sampling_rate {event.sampling_rate!r}."
         )
-
-
-class Place(Protocol):
-    """Where users are, before the door is opened: what is public about them, and how to open it.
-
-    ``users`` are ids (None where they stay with the nodes); ``trust`` says who sees what, for the certificate (None
-    for what the estimator says of itself).
-    """
-
-    @property
-    def n_users(self) -> int:
-        """Length of the roster."""
-
-    @property
-    def n_features(self) -> int:
-        """Columns of everybody's rows."""
-
-    @property
-    def n_rows(self) -> int:
-        """Rows of all users; asked for only where the unit is the row."""
-
-    @property
-    def users(self) -> npt.NDArray[Any] | None:
-        """Everybody's id."""
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """Names of the columns."""
-
-    @property
-    def target_name(self) -> str | None:
-        """Name of the target."""
-
-    @property
-    def trust(self) -> str | None:
-        """Who sees what."""
-
-    def federation(
-        self,
-        run: Run,
-        *,
-        noise: str,
-        noise_seed: int | None,
-        on_release: Callable[[str], None] | None,
-        threads: int | None,
-        trust: str,
-    ) -> Federation:
-        """Put the users behind the door."""
-
-
-class Engine(Protocol):
-    """How to reach users elsewhere; what an estimator takes as ``engine``."""
-
-    def place(self, source: Any) -> Place:
-        """Return where the users of ``source`` are: a cohort to spread out, or None for those the engine knows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -35,32 +36,42 @@ class LocalFederation(Federation):
         answers: Callable[[int], Chosen] | None = None,
     ) -> None:
         super().__init__(run, noise=noise, noise_seed=noise_seed, on_release=on_release, trust=trust)
-        self._cohort = cohort
+        self.sparse = not isinstance(cohort.X, np.ndarray)
         self._answers = answers
         self._shard = Shard(cohort, threads=threads)
 
     @property
     def n_users(self) -> int:
         """Length of the roster: public."""
-        return self._cohort.n_users
+        return self._shard.cohort.n_users
 
     @property
     def n_features(self) -> int:
         """Columns of everybody's rows: public."""
-        return self._cohort.n_features
+        return self._shard.cohort.n_features
 
     @property
     def n_rows(self) -> int:
         """How many rows there are. Public only where the unit is the row; used for nothing else."""
-        return self._cohort.n_rows
+        return self._shard.cohort.n_rows
 
     def _exact_sum(
         self, query: Query, bound: float, grid: float, chosen: Chosen | None = None
     ) -> npt.NDArray[np.int64]:
         if self._answers is not None:
-            present = self._answers(self._made)
+            present = self._answers(self._made.releases)
             chosen = present if chosen is None else chosen & present
         return self._shard.exact_sum(query, bound, grid, chosen)
+
+    def projected(self, directions: Array) -> LocalFederation:
+        """Return the same users behind the same doors, with rows directions·x; each depends on that row alone.
+
+        The projected rows are held in memory, also where the rows themselves are mapped from a file. Releases are
+        counted together, so that no seed draws the same noise through both.
+        """
+        other = copy.copy(self)
+        other._shard = self._shard.projected(directions)
+        return other
 
     def users_map(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Array]) -> Array:
         """Run ``work`` on every block and stack what it returns, a row a user. Stays with the users."""
@@ -69,7 +80,7 @@ class LocalFederation(Federation):
 
 @dataclass(frozen=True)
 class LocalPlace:
-    """A cohort in this process, as a :class:`~tacit.federation.base.Place`."""
+    """A cohort in this process, as a :class:`~tacit.federation.place.Place`."""
 
     cohort: Cohort
     trust: str | None = None

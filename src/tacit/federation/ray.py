@@ -11,6 +11,7 @@ nothing to this release, with a warning; below a quorum of users there is no rel
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import itertools
 import os
@@ -26,6 +27,7 @@ from tacit.cells import DataError
 from tacit.cohort import Cohort
 from tacit.federation import wire
 from tacit.federation.base import BLOCK, Array, Chosen, Federation, Query, Rows
+from tacit.federation.projected import Projected
 from tacit.federation.shard import Shard
 from tacit.heads import HeadWork
 from tacit.privacy.ledger import Run
@@ -139,6 +141,7 @@ class RayPlace:
         import ray
 
         self._actors, self._held = actors, held
+        self.sparse = isinstance(cohort, SparseCohort)
         self.quorum, self.timeout = quorum, timeout
         try:
             about = ray.get([actor.about.remote() for actor in actors], timeout=_PATIENCE)
@@ -177,6 +180,8 @@ class RayFederation(Federation):
     def __init__(self, place: RayPlace, actors: list[Any], run: Run, **options: Any) -> None:
         super().__init__(run, **options)
         self._place, self._actors = place, actors
+        self.sparse = place.sparse
+        self._directions: Array | None = None
         self.lost = 0
         """Users that added nothing to a release, because their actor was gone for good; summed over releases."""
 
@@ -188,7 +193,7 @@ class RayFederation(Federation):
     @property
     def n_features(self) -> int:
         """Columns of everybody's rows: public."""
-        return self._place.n_features
+        return self._place.n_features if self._directions is None else len(self._directions)
 
     @property
     def n_rows(self) -> int:
@@ -200,7 +205,7 @@ class RayFederation(Federation):
     ) -> npt.NDArray[np.int64]:
         import ray
 
-        message = wire.encode(query)
+        message = wire.encode(query if self._directions is None else Projected(query, self._directions))
         # Large queries go through the object store once; small ones are quicker inside the call.
         sent = ray.put(message) if len(message) > 100_000 else message
         pieces = [None] * len(self._actors) if chosen is None else np.split(chosen, np.cumsum(self._place.sizes)[:-1])
@@ -209,6 +214,12 @@ class RayFederation(Federation):
             for actor, piece, digest in zip(self._actors, pieces, self._place.digests, strict=True)
         ]
         return self._added_up(answers, query.coordinates)
+
+    def projected(self, directions: Array) -> RayFederation:
+        """Return the same users behind the same doors, with rows directions·x, which the actors keep."""
+        other = copy.copy(self)
+        other._directions = directions
+        return other
 
     def users_map(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Array]) -> Array:
         """Let the actors do ``work``, which must be data that can travel; a row a user."""

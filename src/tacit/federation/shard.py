@@ -6,12 +6,14 @@ shard adds up on the grid and never draws noise.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from typing import TypeVar
 
 import numpy as np
@@ -20,6 +22,7 @@ from threadpoolctl import ThreadpoolController
 
 from tacit.cohort import Cohort
 from tacit.federation.base import BLOCK, ROW_BLOCK, Array, Chosen, Query, Rows
+from tacit.federation.projected import Projected
 from tacit.privacy.guarantee import Unit
 from tacit.privacy.noise import to_grid
 
@@ -42,21 +45,24 @@ class Shard:
         self.cohort = cohort
         self._plain = plain
         self._threads = threads or len(os.sched_getaffinity(0))
-        self._libraries = ThreadpoolController()
+        self._libraries = _loaded_libraries()
         self._pool: ThreadPoolExecutor | None = None
+        self._along: tuple[bytes, Shard] | None = None
 
     def exact_sum(self, query: Query, bound: float, grid: float, chosen: Chosen | None = None) -> npt.NDArray[np.int64]:
         """Sum of all (or the chosen) users' clipped contributions, in steps of the grid."""
+        if isinstance(query, Projected):
+            return self._seen_along(query.directions).exact_sum(query.query, bound, grid, chosen)
         asked = _Plain(query) if self._plain else query
 
         def several(X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-            sums = _attempt(lambda: asked.block_sums(X, y, offsets, bound, BLOCK))
+            sums = _attempt(lambda: asked.block_sums(X, y, offsets, bound, BLOCK), query.coordinates)
             if sums is None:
                 sums = _without_the_cause(asked, X, y, offsets, bound)
             return np.asarray(to_grid(sums, grid).sum(axis=0), dtype=np.int64)
 
         total = np.zeros(query.coordinates, dtype=np.int64)
-        for part in self._blocks(several, self._spans(query, chosen), of_rows=query.unit is Unit.ROW):
+        for part in self._blocks(several, self._spans(query, chosen), of_rows=query.unit is not Unit.USER):
             total += part
         return total
 
@@ -69,11 +75,33 @@ class Shard:
         spans = [(a, min(a + BLOCK, users)) for a in range(0, users, BLOCK)]
         return np.concatenate(list(self._blocks(work, spans)))
 
+    def projected(self, directions: Array) -> Shard:
+        """Return the same users with rows directions·x; each depends on that row alone, to the last bit.
+
+        Projected rows are held in memory, also where the rows themselves are mapped from a file.
+        """
+        from tacit.projections import project_each  # compiled, so not before it is needed
+
+        users = self.cohort.n_users
+        spans = [(a, min(a + BLOCK, users)) for a in range(0, users, BLOCK)]
+        rows = np.concatenate(list(self._blocks(lambda X, y, offsets: project_each(X, directions), spans)))
+        other = copy.copy(self)
+        names = tuple(f"direction {j}" for j in range(len(directions)))
+        other.cohort = replace(self.cohort, X=rows, feature_names=names)
+        return other
+
+    def _seen_along(self, directions: Array) -> Shard:
+        """Return :meth:`projected`, kept from the last time where the directions are the same."""
+        told = directions.shape[0].to_bytes(8) + directions.tobytes()
+        if self._along is None or self._along[0] != told:
+            self._along = told, self.projected(directions)
+        return self._along[1]
+
     def _spans(self, query: Query, chosen: Chosen | None) -> Sequence[tuple[int, int]]:
         """Where blocks begin and end: in rows if the unit is the row (their number is public then), else in users."""
         offsets = self.cohort.offsets
         users = [(0, self.cohort.n_users)] if chosen is None else _runs(chosen)
-        if query.unit is not Unit.ROW:
+        if query.unit is Unit.USER:
             # Between calls threads hand the interpreter's lock to each other, which costs as much as a hundred users;
             # so many blocks go into one call, where their sums together are small.
             most = 32 if query.coordinates <= 10_000 else 1
@@ -132,6 +160,12 @@ class _Plain(Query):
         return self._query.contribution(X, y)
 
 
+@cache
+def _loaded_libraries() -> ThreadpoolController:
+    """Look the BLAS libraries up once: it takes milliseconds."""
+    return ThreadpoolController()
+
+
 def _runs(chosen: Chosen) -> list[tuple[int, int]]:
     """Stretches of users that are chosen, first and one past the last."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]])))
@@ -157,16 +191,20 @@ def _without_the_cause(query: Query, X: Rows, y: Rows, offsets: npt.NDArray[np.i
     size = BLOCK if query.unit is Unit.USER else len(bounds)
     sums = np.zeros((-(-(len(bounds) - 1) // size), query.coordinates))
     for i, (first, last) in enumerate(itertools.pairwise(bounds)):
-        alone = _attempt(partial(query.block_sum, X[first:last], y[first:last], np.array([0, last - first]), bound))
+        one = partial(query.block_sum, X[first:last], y[first:last], np.array([0, last - first]), bound)
+        alone = _attempt(one, query.coordinates)
         if alone is not None:
             sums[i // size] += alone
     return sums
 
 
-def _attempt(work: Callable[[], Array]) -> Array | None:
-    """Return finite sums, or None where private numbers make the work fail: nothing may be raised on them."""
+def _attempt(work: Callable[[], Array], coordinates: int) -> Array | None:
+    """Return finite sums, or None where private numbers make the work fail: nothing may be raised on them.
+
+    What comes back, and its shape, may depend on those numbers too.
+    """
     try:
-        sums = work()
+        sums = np.asarray(work(), dtype=np.float64)
+        return sums if sums.shape[-1:] == (coordinates,) and np.isfinite(sums).all() else None
     except Exception:
         return None
-    return sums if np.isfinite(sums).all() else None

@@ -26,19 +26,39 @@ KNOWN = {
     "BasisGradient": "tacit.algorithms.paper_fedrep",
     "BasisStep": "tacit.algorithms.fedrep",
     "CentreVote": "tacit.algorithms.fedpower_gram",
+    "ClassVote": "tacit.algorithms.subspace",
+    "ClippedGram": "tacit.algorithms.paper_low_rank_sparse",
+    "ClippedRight": "tacit.algorithms.paper_low_rank_sparse",
+    "Clips": "tacit.algorithms.paper_low_rank_sparse",
+    "Design": "tacit.algorithms.designs",
+    "DesignEnergy": "tacit.algorithms.trace_queries",
     "DeviceStep": "tacit.algorithms.fedpower_power",
     "DirectionVote": "tacit.algorithms.subspace",
     "FeatureMoment": "tacit.algorithms.whitening",
+    "LabelledSum": "tacit.algorithms.trace_queries",
+    "Loss": "tacit.losses",
+    "LossHeads": "tacit.loss_heads",
+    "LossStep": "tacit.algorithms.loss_step",
+    "MarginLosses": "tacit.algorithms.margin_losses",
     "NormHistogram": "tacit.algorithms.clip_quantile",
     "NormalEquations": "tacit.algorithms.altmin",
     "PairStatistic": "tacit.algorithms.paper_fedrep",
     "PaperHeads": "tacit.algorithms.paper_fedrep",
     "PowerStep": "tacit.algorithms.fedpower_power",
+    "Projected": "tacit.federation.projected",
     "RidgeHeads": "tacit.heads",
+    "Scales": "tacit.algorithms.trace_queries",
     "ShiftedGram": "tacit.algorithms.fedpower_gram",
+    "SparseEquations": "tacit.algorithms.low_rank_sparse_query",
+    "SparseHeadWork": "tacit.algorithms.sparse_heads",
+    "SparseStep": "tacit.algorithms.low_rank_sparse_query",
+    "Sparsity": "tacit.algorithms.sparse_heads",
+    "StepEnergy": "tacit.algorithms.trace_curvature",
+    "TangentSum": "tacit.algorithms.trace_queries",
+    "TargetMoment": "tacit.algorithms.paper_low_rank_sparse",
     "Whitening": "tacit.algorithms.whitening",
 }
-"""Classes that may travel, and where each is at home: queries that are clipped, and heads.
+"""Classes that may travel, and where each is at home: queries, heads, and what they speak of.
 
 Modules are loaded when their name first arrives.
 """
@@ -48,6 +68,7 @@ LIMIT = 1 << 30
 
 _MAGIC = b"tacit1\n"
 _HEADER_LIMIT, _ARRAYS, _DIMENSIONS, _DEPTH, _TEXT = 1 << 16, 64, 3, 4, 64
+_LABELS, _CLASSES = "Sequence[Any] | None", 10_000
 _TYPES = ("<f8", "<i8", "|u1")
 
 
@@ -121,6 +142,8 @@ def _plain(thing: Any, arrays: list[npt.NDArray[Any]], depth: int) -> Any:
         return thing
     if isinstance(thing, np.generic):
         return thing.item()
+    if isinstance(thing, tuple):  # labels stay at home: targets are their positions, so how many there are is enough
+        return len(thing)
     name = type(thing).__name__
     if KNOWN.get(name) != type(thing).__module__ or depth > _DEPTH:
         raise WireError(f"{name} cannot travel: it does not stand in tacit.federation.wire.KNOWN.")
@@ -163,7 +186,9 @@ def _field(declared: str, value: Any, arrays: list[npt.NDArray[Any]], depth: int
             if not np.isfinite(arrays[place]).all():
                 raise WireError("an array is not finite.")
             return arrays[place]
-    if declared in ("Query", "Whitening") and isinstance(value, dict):
+    if declared == _LABELS and (value is None or (type(value) is int and 2 <= value <= _CLASSES)):
+        return None if value is None else tuple(range(value))
+    if (declared == "Query" or declared in KNOWN) and isinstance(value, dict):
         made = _made(value, arrays, depth + 1)
         if declared in [base.__name__ for base in type(made).__mro__]:
             return made

@@ -14,6 +14,7 @@ Who must be trusted with what (``trust``):
 
 from __future__ import annotations
 
+import copy
 import math
 import secrets
 import time
@@ -31,8 +32,9 @@ from tacit.federation.base import Array, Chosen, Federation, Query, Rows
 from tacit.federation.flower.inbox import Inbox
 from tacit.federation.flower.messages import Ask
 from tacit.federation.flower.node import Card, least_group, majority
+from tacit.federation.projected import Projected, losses_in
 from tacit.heads import HeadWork
-from tacit.privacy.guarantee import GaussianEvent, Unit
+from tacit.privacy.guarantee import GaussianEvent, SelectionEvent, Unit
 from tacit.privacy.ledger import Run
 from tacit.privacy.noise import Mode
 
@@ -163,12 +165,15 @@ class FlowerPlace:
 class FlowerFederation(Federation):
     """Nodes behind the door. Made by :meth:`FlowerPlace.federation`."""
 
+    same_again = True  # a node's own ledger keeps what it sent
+
     def __init__(self, place: FlowerPlace, run: Run, **options: Any) -> None:
         super().__init__(run, trust="central" if place.how == "central" else "local", **options)
         if place.how != "central" and self._noise_seed is not None:
             raise ValueError("nodes draw their noise from the operating system: noise_seed is for central trust.")
         self._place = place
         self._event: GaussianEvent | None = None
+        self._directions: Array | None = None
         self._turn = (0, 0)
         self._gathered = False
         self.verdicts: Counter[str] = Counter()
@@ -181,14 +186,20 @@ class FlowerFederation(Federation):
     @property
     def n_features(self) -> int:
         """Columns of everybody's rows: public."""
-        return self._place.n_features
+        return self._place.n_features if self._directions is None else len(self._directions)
 
     @property
     def n_rows(self) -> int:
         """How many rows there are. Public only where the unit is the row; used for nothing else."""
         return self._place.n_rows
 
-    def sum_sigma(self, event: GaussianEvent) -> float:
+    def projected(self, directions: Array) -> FlowerFederation:
+        """Return the same nodes behind the same doors, with rows directions·x, which the nodes keep."""
+        other = copy.copy(self)
+        other._directions = directions
+        return other
+
+    def sum_sigma(self, event: GaussianEvent, messages: int | None = None) -> float:
         """Noise that the sum carries when every node answers."""
         nodes = len(self._place.roster)
         shares = {"central": 1.0, "node": float(nodes), "secure": nodes / majority(nodes)}
@@ -218,9 +229,14 @@ class FlowerFederation(Federation):
                 f"{what} asks some users at a time, which needs trust 'central'. Found {self._place.how!r}."
             )
 
-    def _debit_and_draw(self, query: Query, event: GaussianEvent, *rest: Any, **more: Any) -> Array:
+    def select(self, query: Query, event: SelectionEvent, name: str) -> int:
+        """Choose; only where the coordinator adds up what nodes send."""
+        self._event = None
+        return super().select(query, event, name)
+
+    def _debit_and_draw(self, queries: Sequence[Query], event: GaussianEvent, *rest: Any, **more: Any) -> Array:
         self._event = event
-        return super()._debit_and_draw(query, event, *rest, **more)
+        return super()._debit_and_draw(queries, event, *rest, **more)
 
     def _put_noise(
         self,
@@ -241,7 +257,13 @@ class FlowerFederation(Federation):
         if not query.clipped:
             raise ValueError(f"{type(query).__name__} is not clipped: nodes do not answer it. Use it in one process.")
         release, turn = self._turn
-        self._turn = (self._made, turn + 1 if release == self._made else 0)
+        made = self._made.releases
+        self._turn = (made, turn + 1 if release == made else 0)
+        losses = losses_in(query)
+        if losses is not None:  # whole steps, which nothing clips: what a user can add is a loss of one
+            bound, grid = float(losses.steps), 1.0
+        if self._directions is not None:
+            query = Projected(query, self._directions)
         roster = self._place.roster
         ask = self._ask("sum", f"{self._turn[0]}.{self._turn[1]}", wire.encode(query))
         ask = replace(ask, bound=bound, grid=grid)
@@ -255,10 +277,11 @@ class FlowerFederation(Federation):
             pieces = dict(zip(roster, np.split(chosen, edges), strict=True))
         # Everybody is asked, also who has nobody to speak for: who is asked can be seen, and coins must not be.
         units = {node: self._units(card, query, pieces.get(node)) for node, card in roster.items()}
-        return self._exchange(ask, units, query.coordinates, quorum=self._place.patience.quorum, pieces=pieces)
+        quorum, counted = self._place.patience.quorum, losses is not None
+        return self._exchange(ask, units, query.coordinates, quorum=quorum, pieces=pieces, counted=counted)
 
     def _units(self, card: Card, query: Query, piece: Chosen | None) -> int:
-        if query.unit is Unit.ROW:
+        if query.unit is not Unit.USER:
             return int(card.rows or 0)
         return card.users if piece is None else int(piece.sum())
 
@@ -273,6 +296,7 @@ class FlowerFederation(Federation):
         *,
         quorum: float,
         pieces: Mapping[int, Chosen] | None = None,
+        counted: bool = False,
     ) -> npt.NDArray[np.int64]:
         """One round: ask, ask again whoever is silent, until all have answered or the deadline is over."""
         place, patience = self._place, self._place.patience
@@ -285,7 +309,8 @@ class FlowerFederation(Federation):
             piece = None if not pieces else pieces[node]
             own[node] = (replace(ask, chosen=piece) if piece is not None else ask).to_bytes()
         spread = 0.0 if ask.kind == "heads" else 40.0 * ask.sigma / ask.grid
-        inbox = Inbox(ask.token, units, coordinates, ask.bound / ask.grid, spread=spread, masked=secure)
+        reach = ask.bound / ask.grid
+        inbox = Inbox(ask.token, units, coordinates, reach, spread=spread, masked=secure, counted=counted)
         place.transport.begin()
         started = time.monotonic()
         last_sent: dict[int, float] = {}

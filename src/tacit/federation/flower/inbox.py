@@ -30,7 +30,8 @@ class Inbox:
 
     ``units`` says of each node that was asked how many units (users, or rows) it speaks for; ``reach`` is the clip in
     steps of the grid, ``spread`` how far noise added by a node may reach (0 where nodes add none). With ``masked``
-    answers only a sum of all of them means anything, so their size cannot be checked.
+    answers only a sum of all of them means anything, so their size cannot be checked. With ``counted`` ones every
+    number is a sum of a unit's numbers between nothing and the reach (losses).
 
     >>> box = Inbox("token", {7: 2}, 3, 100.0)
     >>> answer = Answer("token", "ok", np.array([1, 2, 3])).to_bytes()
@@ -49,9 +50,10 @@ class Inbox:
         *,
         spread: float = 0.0,
         masked: bool = False,
+        counted: bool = False,
     ) -> None:
         self.token, self._units, self._coordinates = token, dict(units), coordinates
-        self._reach, self._spread, self._masked = reach, spread, masked
+        self._reach, self._spread, self._masked, self._counted = reach, spread, masked, counted
         self.total = np.zeros(coordinates, dtype=np.int64)
         self.verdicts: Counter[str] = Counter()
         self.answered: set[int] = set()
@@ -101,6 +103,9 @@ class Inbox:
     def _within(self, total: npt.NDArray[np.int64], units: int) -> tuple[str, npt.NDArray[np.int64] | None]:
         """Return the answer if these units could have sent it, scaled down if only their clips forbid it."""
         most = units * self._reach
+        if self._counted:
+            fits = bool(((total >= 0) & (total <= most)).all())
+            return ("ok", total) if fits else ("range", None)
         limit = most + self._spread + units  # a rounding a block, at most one a unit
         if not ((total <= limit) & (total >= -limit)).all():
             return "range", None

@@ -23,8 +23,11 @@ import numpy.typing as npt
 
 from tacit.cohort import Cohort
 from tacit.federation import wire
-from tacit.federation.base import Query, made_up, rehearse
+from tacit.federation.base import Query
 from tacit.federation.flower.messages import Answer, Ask
+from tacit.federation.projected import losses_in
+from tacit.federation.query import made_up, rehearse
+from tacit.federation.scores import Scores
 from tacit.federation.shard import Shard
 from tacit.heads import HeadWork
 from tacit.privacy.clipping import GUARD
@@ -125,11 +128,11 @@ class Node:
         try:
             with np.errstate(all="ignore"):
                 if isinstance(thing, HeadWork):
-                    basis = np.asarray(getattr(thing, "basis", 0.0))
-                    return basis.ndim == 2 and thing.own(*made_up(features)).shape == (basis.shape[1] + 1,)
+                    fits = 8 * math.prod(thing.shape) <= wire.LIMIT
+                    return fits and thing.own(*made_up(features)).shape == thing.shape
                 if not (isinstance(thing, Query) and thing.clipped and 8 * thing.coordinates <= wire.LIMIT):
                     return False
-                rehearse(thing, features)
+                rehearse(thing, *made_up(features))
         except Exception:
             return False
         return True
@@ -150,6 +153,9 @@ class Node:
         # To speak for some of its users only is for a coordinator that is trusted with the sum.
         if ask.chosen is not None and (self._trust != "central" or ask.chosen.shape != (users,)):
             return None
+        losses = losses_in(query)
+        if losses is not None:
+            return self._losses(ask, query, losses)
         if not self._grid_is_sound(ask, query):
             return None
         # How far the coordinator is trusted was settled when the node joined; it is not to be talked out of it.
@@ -166,6 +172,14 @@ class Node:
         from tacit.federation.flower.masks import masked
 
         return masked(noisy, self.name, ask, self._mask_key, self._peers)
+
+    def _losses(self, ask: Ask, query: Query, losses: Scores) -> npt.NDArray[np.int64] | None:
+        """Sum of losses in whole steps, for a choice that the coordinator makes: it must be trusted with them."""
+        users = self._shard.cohort.n_users
+        plain = ask.sigma == 0.0 and not ask.group and ask.grid == 1.0 and ask.bound == losses.steps
+        if self._trust != "central" or not plain or losses.steps * users >= 2**52:
+            return None
+        return self._shard.exact_sum(query, math.inf, 1.0, ask.chosen)
 
     def _group_is_sound(self, ask: Ask) -> bool:
         """Whether this node's share of the noise is what so many honest others make up for.
