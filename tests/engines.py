@@ -63,7 +63,8 @@ CODED = {"logistic": 2, "hinge": 2, "three classes": 3, "poisson": 3} | {
 """Algorithms for classes or counts, and how many of them."""
 
 ROUGH = {"trace of rows, as printed": 1e-5}
-"""How far billboards may be apart, where not 1e-10: unprotected sums have a clip of 2^30, and are rounded on its grid."""
+"""How far billboards may be apart, where not 1e-10: unprotected sums have a clip of 2^30, and are rounded on its grid.
+"""
 
 FEW = ("local noise",)
 """Algorithms that ask every user alone: a message a user and step."""

@@ -125,9 +125,9 @@ class PersonalModel:
 
     def _heads(self, X: npt.NDArray[np.floating], y: npt.NDArray[np.floating], offsets: npt.NDArray[np.int64]) -> Array:
         """Fit heads for encoded targets, a row a user: k weights, then the intercept, each with a column a class."""
-        return self._work()(X, y, offsets)
+        return self.head_work()(X, y, offsets)
 
-    def _work(self) -> HeadWork:
+    def head_work(self) -> HeadWork:
         """Return what fits a head: data, so that it can travel to users."""
         loss = self._loss()
         if loss.name == "squared":

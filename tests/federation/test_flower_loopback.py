@@ -16,6 +16,7 @@ import pytest
 import tacit
 from engines import EVERY, FEW, ROUGH, distance, fit, promised, users
 from loopback import QUICK, Loopback, loopback
+from tacit.algorithms.margin_losses import MarginLosses
 from tacit.algorithms.paper_fedpower import DeviceGram
 from tacit.algorithms.whitening import FeatureMoment
 from tacit.federation import wire
@@ -351,3 +352,81 @@ def test_a_run_is_not_resumed_with_somebody_else_adding_the_noise(tmp_path: Path
     other = loopback(data, tmp_path, trust="node", ceiling=CEILING)
     with Ledger(path) as ledger, pytest.raises(LedgerMismatch):
         fit("fedrep", None, other, epsilon=4.0, ledger=ledger, run="r")
+
+
+LOSSES = MarginLosses(np.array([[[1.0], *[[0.0]] * 5], [[0.0], [1.0], *[[0.0]] * 4]]), np.ones((1, 1)), 0.1)
+
+
+def test_losses_are_counted_exactly_and_choose_as_in_one_process(tmp_path: Path) -> None:
+    data = users(90, name="hinge")
+    there = federation(loopback(data, tmp_path))._exact_sum(LOSSES, math.inf, 1.0)
+    here = LocalFederation(data, Ledger().run("l", config={}))._exact_sum(LOSSES, math.inf, 1.0)
+    np.testing.assert_array_equal(there, here)
+
+
+@pytest.mark.parametrize("rubbish", [[-1, 0], [30 * LOSSES.steps + 1, 0], [0], [0, 0, 0]])
+def test_losses_that_no_users_could_have_are_not_counted(rubbish: list[int], tmp_path: Path) -> None:
+    data = users(90, name="hinge")
+    place = loopback(data, tmp_path)
+    place.transport.meddle = lambda node, answer: [
+        (node, Answer(Answer.from_bytes(answer).token, "ok", np.array(rubbish)).to_bytes() if node == 10 else answer)
+    ]
+    doors = federation(place)
+    rest = LocalFederation(data.take(np.arange(30, 90)), Ledger().run("l", config={}))
+    np.testing.assert_array_equal(doors._exact_sum(LOSSES, math.inf, 1.0), rest._exact_sum(LOSSES, math.inf, 1.0))
+    assert doors.verdicts["ok"] == 2
+
+
+@pytest.mark.parametrize("trust", ["node", "secure"])
+def test_where_nobody_is_trusted_with_losses_nothing_is_asked(trust: str, tmp_path: Path) -> None:
+    place = loopback(users(90, name="hinge"), tmp_path, trust=trust, ceiling=CEILING)
+    with pytest.raises(ValueError, match="a choice needs one place that adds up losses"):
+        tacit.MarginClassifier(1, 1.0, mode="cover", dimension=2, engine=place).fit()
+    assert not place.transport.asked
+
+
+def test_labels_that_nodes_would_have_to_translate_are_refused(tmp_path: Path) -> None:
+    place = loopback(users(90, name="hinge"), tmp_path)
+    with pytest.raises(ValueError, match="labels must be the numbers 0 to 1 there"):
+        tacit.PrivateFedRep(2, 1.0, loss="hinge", classes=("no", "yes"), engine=place).fit()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"privacy": "labels"}, "reads X, which is public then"),
+        ({"unit": "user", "max_observations": 3}, "Leave them out where the rows are"),
+        ({"shape": (3, 3)}, "has 9 columns. Found 6"),
+        ({"covariance": np.ones((2, 3))}, "did not say how many rows"),
+    ],
+)
+def test_trace_regression_refuses_what_needs_rows_here(options: dict[str, object], reason: str, tmp_path: Path) -> None:
+    place = loopback(users(90), tmp_path)
+    with pytest.raises(ValueError, match=reason):
+        tacit.TraceRegression(1, 1.0, **{"shape": (2, 3), "engine": place} | options).fit()
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("low-rank-sparse", {"sparsity": 1}),
+        ("margin", {"dimension": 2, "mode": "cover"}),
+        ("trace", {"shape": [2, 3]}),
+        ("svd", {"unit": "row", "route": "gram"}),
+    ],
+)
+def test_a_coordinator_learns_by_every_method(method: str, options: dict[str, object], tmp_path: Path) -> None:
+    data = users(90, name="margin, cover" if method == "margin" else "")
+    place = loopback(data, tmp_path, rows=True)
+    hub = tmp_path / "hub"
+    hub.mkdir()
+    settings = Settings(
+        server="-", out=str(tmp_path / "model"), rank=1, epsilon=4.0, method=method, options=options,
+        cards=tuple(place.roster.values()),
+    )  # fmt: skip
+    settings.save(hub)
+    (hub / "nodes.json").write_text(json.dumps({card.name: node for node, card in place.roster.items()}))
+    coordinate(hub, place.transport)
+    model = tacit.load(tmp_path / "model")
+    assert model.certificate_.certified
+    assert max(row.coordinates for row in model.certificate_.releases) * 8 < settings.longest_answer

@@ -13,16 +13,27 @@ from engines import users
 from loopback import loopback
 from tacit.algorithms.altmin import NormalEquations
 from tacit.algorithms.clip_quantile import NormHistogram
+from tacit.algorithms.designs import Design
 from tacit.algorithms.fedpower_gram import CentreVote, ShiftedGram
 from tacit.algorithms.fedpower_power import DeviceStep, PowerStep
 from tacit.algorithms.fedrep import BasisStep
+from tacit.algorithms.loss_step import LossStep
+from tacit.algorithms.low_rank_sparse_query import SparseEquations, SparseStep
+from tacit.algorithms.margin_losses import MarginLosses
+from tacit.algorithms.paper_low_rank_sparse import ClippedRight, Clips
+from tacit.algorithms.sparse_heads import SparseHeadWork, Sparsity
 from tacit.algorithms.subspace import DirectionVote
+from tacit.algorithms.trace_curvature import StepEnergy
+from tacit.algorithms.trace_queries import DesignEnergy, LabelledSum, Scales, TangentSum
 from tacit.algorithms.whitening import FeatureMoment, Whitening
 from tacit.federation import wire
 from tacit.federation.flower.messages import Answer, Ask
 from tacit.federation.flower.node import Node
-from tacit.heads import RidgeHeads
+from tacit.federation.projected import Projected
+from tacit.heads import HeadWork, RidgeHeads
 from tacit.linalg import orthonormal
+from tacit.loss_heads import LossHeads
+from tacit.losses import Loss
 from tacit.privacy.guarantee import Budget, Unit
 
 D, GRID = 6, 2.0**-44
@@ -45,6 +56,9 @@ def white(d: int = D, gains: int = 2, scales: int | None = None, size: float = 1
 
 
 METRIC = np.eye(2)
+DENSE, SCALES = Design("dense", 2, 3), Scales(np.ones(2), np.ones(3))
+NEGATIVE = forged(Sparsity, -5, False)
+CLIPS = Clips(rows=1.0, targets=1.0, quirks=1.0, weights=1.0, count=5)
 ILL_FITTING = {
     "gram of one column, rows": forged(ShiftedGram, np.ones(1), 1.0, Unit.ROW),
     "gram of one column, users": forged(ShiftedGram, np.ones(1), 1.0, Unit.USER),
@@ -72,6 +86,34 @@ ILL_FITTING = {
     "steps without end": forged(DeviceStep, basis(), 10**9, "procrustes"),
     "histogram without end": forged(NormHistogram, FeatureMoment(D), 10**9),
     "norms of what does not fit": NormHistogram(forged(ShiftedGram, np.ones(1), 1.0, Unit.ROW)),
+    "sparse step of few columns": forged(SparseStep, basis(3), METRIC, 1.0, white(3), False, Sparsity(1), False),
+    "sparse step of many": forged(SparseStep, basis(5000), METRIC, 1.0, white(5000), False, Sparsity(1), False),
+    "more coordinates than columns": forged(SparseStep, basis(), METRIC, 1.0, white(), False, Sparsity(50), False),
+    "fewer than no coordinates": forged(SparseStep, basis(), METRIC, 1.0, white(), False, NEGATIVE, False),
+    "shared weights of two": forged(SparseStep, basis(), METRIC, 1.0, white(), False, Sparsity(1), True),
+    "norms of a sparse step": NormHistogram(
+        forged(SparseStep, basis(3), METRIC, 1.0, white(3), False, Sparsity(1), False)
+    ),
+    "sparse equations": forged(SparseEquations, basis(3), white(3), Sparsity(1), 1.0, 1.0, "both", False, False),
+    "printed equations": forged(ClippedRight, basis(3), Sparsity(1), CLIPS, False),
+    "loss step of few columns": forged(LossStep, basis(3), METRIC, 1.0, white(3), Loss("hinge"), False),
+    "loss step with a small metric": forged(LossStep, basis(), np.eye(1), 1.0, white(), Loss("hinge"), False),
+    "loss step of many gains": forged(LossStep, basis(), METRIC, 1.0, white(gains=10**5), Loss("hinge"), False),
+    "trace of another shape": forged(DesignEnergy, Design("dense", 5, 5), Unit.ROW),
+    "tasks of another shape": forged(DesignEnergy, Design("tasks", 3, 900), Unit.ROW),
+    "entries of many columns": forged(DesignEnergy, Design("entries", 3, 900), Unit.USER),
+    "few values": forged(TangentSum, DENSE, SCALES, basis(2), basis(3), np.ones(1), "both", 0.0, 1.0, Unit.ROW),
+    "long factors": forged(TangentSum, DENSE, SCALES, basis(9), basis(9), np.ones(2), "both", 0.0, 1.0, Unit.ROW),
+    "few scales": forged(LabelledSum, DENSE, forged(Scales, np.ones(1), np.ones(1)), Unit.ROW),
+    "energy of long factors": forged(StepEnergy, DENSE, basis(9), basis(9), 1.0, Unit.ROW),
+    "projection of few columns": forged(Projected, FeatureMoment(2), np.ones((2, 3))),
+    "projection to other columns": forged(Projected, FeatureMoment(4), np.ones((2, D))),
+    "projection without end": forged(Projected, FeatureMoment(D), np.ones((10**4, D))),
+    "losses": MarginLosses(np.ones((2, D, 1)), np.ones((1, 1)), 0.1),
+    "sparse heads of few columns": forged(SparseHeadWork, basis(3), Sparsity(1), False, False),
+    "sparse heads with many coordinates": forged(SparseHeadWork, basis(), Sparsity(10**5), False, False),
+    "loss heads of few columns": forged(LossHeads, basis(3), Loss("hinge"), False, False),
+    "loss heads of many columns": forged(LossHeads, basis(10**4), Loss("hinge"), False, False),
     "heads of few columns": forged(RidgeHeads, basis(3), False),
     "heads of many columns": forged(RidgeHeads, basis(10**4), False),
     "heads of one direction only": forged(RidgeHeads, np.ones(D), False),
@@ -91,7 +133,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> list[Node]:
 @pytest.mark.parametrize("name", ILL_FITTING)
 def test_what_does_not_fit_a_nodes_rows_is_refused_before_anything_compiled_runs(name: str, nodes: list[Node]) -> None:
     thing = ILL_FITTING[name]
-    kind = "heads" if isinstance(thing, RidgeHeads) else "sum"
+    kind = "heads" if isinstance(thing, HeadWork) else "sum"
     for node, noise in zip(nodes, ({}, {"sigma": 30.0, "noise": "float"}), strict=True):
         ask = Ask(kind=kind, run="r", step="1.0", token="t", thing=wire.encode(thing), grid=GRID, **noise)
         answer = Answer.from_bytes(node.answer(ask.to_bytes()))

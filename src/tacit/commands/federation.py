@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,8 +21,11 @@ def serve(
     out: Annotated[Path, typer.Option(help="Where to write the model folder.")] = Path("model"),
     delta: Annotated[float, typer.Option(help="Probability with which epsilon may fail.")] = 1e-6,
     adjacency: Annotated[str, typer.Option(help="zero-out or replace-one.")] = "zero-out",
-    method: Annotated[str, typer.Option(help="fedrep, altmin or svd.")] = "fedrep",
+    method: Annotated[str, typer.Option(help="fedrep, altmin, low-rank-sparse, margin, trace or svd.")] = "fedrep",
     rounds: Annotated[int | None, typer.Option(help="Noisy steps; default: the method's own.")] = None,
+    options: Annotated[
+        list[str] | None, typer.Option("--set", help="A parameter of the method, as name=value; several times.")
+    ] = None,
     trust: Annotated[str, typer.Option(help="central, node or secure: who adds the noise.")] = "central",
     colluding: Annotated[int, typer.Option(help="Nodes that may help a curious coordinator (secure).")] = 1,
     deadline: Annotated[float, typer.Option(help="Seconds to wait for answers in a round.")] = 60.0,
@@ -53,6 +56,7 @@ def serve(
             adjacency=adjacency,
             method=method,
             rounds=rounds,
+            options=dict(_parameter(text) for text in options or ()),
             trust=trust,
             colluding=colluding,
             patience={"deadline": deadline},
@@ -79,6 +83,7 @@ def join(
     user: Annotated[str | None, typer.Option(help="Column with the user id.")] = None,
     target: Annotated[str | None, typer.Option(help="Column to predict.")] = None,
     name: Annotated[str | None, typer.Option(help="What the site is called in the federation.")] = None,
+    tell_rows: Annotated[bool, typer.Option("--tell-rows", help="Say how many rows there are: unit row.")] = False,
     epsilon: Annotated[
         float | None, typer.Option(help="This site's own ceiling, for all runs together; set once.")
     ] = None,
@@ -96,7 +101,7 @@ def join(
         from tacit.cohort import Cohort
 
         cohort = Cohort.from_table(table, user=user, target=target)
-        card = site.prepare(folder, name or folder.name, cohort)
+        card = site.prepare(folder, name or folder.name, cohort, tell_rows=tell_rows)
         say(f"{card.users} users; give {folder / 'card.json'} to the coordinator (it is public)")
     if personalize_only is not None:
         from tacit.commands.console import with_heads
@@ -106,6 +111,17 @@ def join(
         told = json.loads(invitation.read_text("utf-8"))
         own = None if epsilon is None else Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(told["adjacency"]))
         site.join(folder, told, say, ceiling=own, patience=patience)
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    """Read name=value, the value as JSON if it is any, else as text."""
+    name, given, value = text.partition("=")
+    if not given or not name.isidentifier():
+        raise ValueError(f"--set must be name=value. Found {text!r}.")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 def _show(told: dict[str, object]) -> None:

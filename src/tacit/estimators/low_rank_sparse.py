@@ -197,7 +197,8 @@ class LowRankSparse(SharedBasisModel):
         plan = settings.plan(budget)
         return low_rank_sparse.learn(federation, plan, settings, self.rank, sparsity, centered=self.fit_intercept)
 
-    def _work(self) -> SparseHeadWork:
+    def head_work(self) -> SparseHeadWork:
+        """Return what fits a head: data, so that it can travel to users."""
         sparsity = Sparsity.of(self.sparsity, len(self.basis_))
         return SparseHeadWork(self.basis_, sparsity, bool(self.fit_intercept), bool(self.shared_weight))
 
@@ -207,7 +208,7 @@ class LowRankSparse(SharedBasisModel):
         self.sparse_indices_, self.sparse_values_ = heads.indices, heads.values
 
     def _head(self, X: Array, y: Array) -> Head:
-        one = self._work().fit(X, y, np.array([0, len(X)]))
+        one = self.head_work().fit(X, y, np.array([0, len(X)]))
         level = float(one.intercepts[0])
         return Head(one.weights[0], level, self.basis_, indices=one.indices[0], values=one.values[0])
 

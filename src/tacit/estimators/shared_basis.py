@@ -139,7 +139,7 @@ class SharedBasisModel(PersonalModel, PrivateModel):
 
     def _head_work(self) -> HeadWork:
         """Return what every user does at home once the basis is there."""
-        return self._work()
+        return self.head_work()
 
     def _fit_heads(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
         return self._head_work()(X, y, offsets)

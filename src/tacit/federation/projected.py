@@ -13,7 +13,7 @@ import numpy as np
 
 from tacit.federation.base import Array, Query, Rows
 from tacit.federation.scores import Scores
-from tacit.linalg import check_shape
+from tacit.linalg import check_shape, check_size
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Projected(Query):
 
     def __post_init__(self) -> None:
         check_shape("directions", self.directions, None, None)
+        check_size("directions", len(self.directions), self.directions.shape[1])  # no more than rows had before
         if isinstance(self.query, Projected):
             raise ValueError("rows are projected once.")
         object.__setattr__(self, "unit", self.query.unit)

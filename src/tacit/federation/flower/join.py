@@ -14,7 +14,6 @@ from tacit.cohort import Cohort
 from tacit.federation.flower.keys import make_node_key, write_private
 from tacit.federation.flower.masks import new_key
 from tacit.federation.flower.node import Card, Node, majority
-from tacit.heads import RidgeHeads
 from tacit.privacy.guarantee import Adjacency, Budget
 from tacit.privacy.ledger import Ledger
 
@@ -163,5 +162,6 @@ def personalize(folder: Path, model: Any) -> Path:
     names = tuple(str(name) for name in model.feature_names_in_)
     if cohort.feature_names != names:
         raise ValueError("this site's columns are not those of the model. Expected the same names in the same order.")
-    work = RidgeHeads(model.basis_, bool(getattr(model, "fit_intercept", False)))
-    return Node("here", cohort, folder).keep_heads(work)
+    if not hasattr(model, "head_work"):
+        raise ValueError(f"a {type(model).__name__} has no heads to fit.")
+    return Node("here", model.as_asked(cohort), folder).keep_heads(model.head_work())

@@ -56,6 +56,7 @@ def prepare(folder: Path, settings: Settings) -> None:
     """Make a coordinator's folder: certificates, its key, and the invitation for nodes."""
     if Path(settings.out).exists():
         raise FileExistsError(f"{settings.out} exists already. Choose another --out, or remove it.")
+    settings.model(None, None)  # says what is wrong with them before anything is there
     folder.mkdir(mode=0o700, parents=True)
     make_certificates(folder, settings.server.rsplit(":", 1)[0])
     public = make_signing_key(folder / "coordinator.key")

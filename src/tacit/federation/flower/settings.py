@@ -14,9 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from tacit.federation.flower.node import Card
-from tacit.privacy.guarantee import Adjacency, Budget
+from tacit.privacy.guarantee import Adjacency, Budget, Unit
 
-METHODS = ("fedrep", "altmin", "svd")
+METHODS = {
+    "fedrep": "PrivateFedRep",
+    "altmin": "PrivateAltMin",
+    "low-rank-sparse": "LowRankSparse",
+    "margin": "MarginClassifier",
+    "trace": "TraceRegression",
+    "svd": "FedPower",
+}
+"""What can be learned from nodes, and the estimator that does."""
+
+_LISTED = 200_000  # candidates that a choice may have at most
 _ENVELOPE = 1 << 18  # bytes around an answer's numbers
 
 
@@ -36,6 +46,7 @@ class Settings:
     colluding: int = 1
     # A name of its own: where nodes keep ledgers, a name answers one question once.
     run: str = field(default_factory=lambda: f"model-{secrets.token_hex(8)}")
+    options: dict[str, Any] = field(default_factory=dict)
     patience: dict[str, float] = field(default_factory=dict)
     cards: tuple[Card, ...] = ()
 
@@ -63,15 +74,26 @@ class Settings:
     @property
     def ceiling(self) -> Budget | None:
         """The ledger's ceiling: what was asked for, none where that is no privacy."""
-        budget = Budget(epsilon=self.epsilon, delta=self.delta, adjacency=Adjacency(self.adjacency))
+        budget = self._budget
         return budget if budget.private else None
+
+    @property
+    def _budget(self) -> Budget:
+        rows = {"trace": "observation", "svd": "user"}.get(self.method)
+        unit = Unit.ROW if self.options.get("unit", rows) in ("observation", "row") else Unit.USER
+        return Budget(epsilon=self.epsilon, delta=self.delta, adjacency=Adjacency(self.adjacency), unit=unit)
 
     @property
     def longest_answer(self) -> int:
         """Bytes that no answer to a question of this run exceeds."""
         d = len(self.cards[0].features) if self.cards else 0
         size = d * self.rank
-        coordinates = size * (size + 3) // 2 if self.method == "altmin" else 0
+        coordinates = {"altmin": size * (size + 3) // 2, "low-rank-sparse": size * (size + 1)}.get(self.method, 0)
+        if self.method == "margin":
+            coordinates = max(_LISTED, int(self.options.get("candidates", 0)))
+        if self.method == "trace":
+            first, second = (int(side) for side in self.options.get("shape", (1, d)))
+            coordinates = max(first * second, (first + second) * (self.rank + 2))
         return 8 * max(coordinates, (d + 1) * (d + 2)) + _ENVELOPE
 
     def roster(self, folder: Path) -> dict[int, Card]:
@@ -81,14 +103,17 @@ class Settings:
 
     def planned(self, model: Any) -> int | None:
         """How many releases there will be, where that is known beforehand."""
-        plan = getattr(model, "_planned", None)
-        return None if plan is None else len(plan(self.ceiling or Budget(epsilon=math.inf, delta=self.delta)))
+        return len(model._planned(self._budget)) if self.method in ("fedrep", "altmin", "low-rank-sparse") else None
 
     def model(self, ledger: Any, engine: Any) -> Any:
         """Return the estimator, not fitted."""
-        from tacit.estimators import FedPower, PrivateAltMin, PrivateFedRep
+        from tacit import estimators
 
         shared = {
+            # Public randomness begins again where it did when a coordinator is started again.
+            **({"random_state": 0} if self.method in ("trace", "margin") else {}),
+            **({"sparsity": "auto"} if self.method == "low-rank-sparse" else {}),
+            **self.options,
             "epsilon": self.epsilon,
             "delta": self.delta,
             "adjacency": self.adjacency,
@@ -97,10 +122,11 @@ class Settings:
             "engine": engine,
         }
         if self.rounds is not None:
-            shared["rounds"] = self.rounds
-        if self.method == "svd":
-            return FedPower(self.rank, **shared)
-        return (PrivateFedRep if self.method == "fedrep" else PrivateAltMin)(self.rank, **shared)
+            shared["steps" if self.method == "trace" else "rounds"] = self.rounds
+        try:
+            return getattr(estimators, METHODS[self.method])(self.rank, **shared)
+        except TypeError as error:
+            raise ValueError(f"--set or --rounds does not fit --method {self.method}: {error}.") from None
 
 
 class Groups(UserDict[str, list[str]]):
