@@ -430,3 +430,24 @@ def test_a_coordinator_learns_by_every_method(method: str, options: dict[str, ob
     model = tacit.load(tmp_path / "model")
     assert model.certificate_.certified
     assert max(row.coordinates for row in model.certificate_.releases) * 8 < settings.longest_answer
+
+
+REFUSED = {
+    "gram of rows": "guard whole users",
+    "trace of rows": "guard whole users",
+    "trace of rows, as printed": "guard whole users",
+    "power, in turns": "ask some users at a time",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in FEW])
+def test_where_nodes_add_the_noise_an_algorithm_runs_or_refuses_at_once(name: str, tmp_path: Path) -> None:
+    place = loopback(users(60, name=name), tmp_path, rows="rows" in name, trust="node", ceiling=CEILING)
+    reason = REFUSED.get(name, "guard whole users" if "rows" in name else "adds up losses" if "margin" in name else "")
+    if reason:
+        with pytest.raises(ValueError, match=reason):
+            fit(name, None, place, epsilon=2.0)
+        assert not place.transport.asked
+        return
+    model = fit(name, None, place, epsilon=2.0)
+    assert model.certificate_.certified == ("printed" not in name or "sparse" in name)

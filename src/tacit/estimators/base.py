@@ -86,11 +86,29 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
 
     def _open(self, budget: Budget, planned: Sequence[Event], sizes: Mapping[str, Any]) -> Run:
         """Open (or resume) the run; warn if what follows cannot be certified."""
+        self._check_noise(budget, planned)
         _, reasons = self._standing(budget)
         if reasons:
             warnings.warn(f"not certified: {'; '.join(reasons)}", UncertifiedWarning, stacklevel=3)
         ledger = self.ledger if self.ledger is not None else Ledger(ceiling=None if reasons else budget)
         return ledger.run(self.run, config=self._public_config(sizes), planned=planned, certified=not reasons)
+
+    def _check_noise(self, budget: Budget, planned: Sequence[Event]) -> None:
+        """Raise where those who are to add the noise would not: a node's own ledger counts noisy sums of users."""
+        if self.noise_by == "central":
+            return
+        if budget.unit is not Unit.USER:
+            raise ValueError(
+                f"nodes that add the noise guard whole users: unit user. Found unit {budget.unit} and trust "
+                f"{self.noise_by!r}: use trust 'central'."
+            )
+        if not all(event.private for event in planned):
+            raise ValueError(f"nodes that add the noise send no sum without it. Found trust {self.noise_by!r}.")
+
+    @property
+    def noise_by(self) -> str:
+        """Who adds the noise: this process or a coordinator ("central"), or the nodes of an engine."""
+        return str(getattr(self.engine, "how", "central"))
 
     def _certify(
         self, run: Run, budget: Budget, *, units: int, trust: str, notes: tuple[str, ...], nominal: float | None = None
@@ -128,7 +146,7 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
             "algorithm": type(self).__name__,
             **sizes,
             # Where the rows are may change between attempts; who adds the noise is part of what was promised.
-            "noise_by": getattr(self.engine, "how", "central"),
+            "noise_by": self.noise_by,
             **{key: plain_parameter(value) for key, value in parameters.items()},
         }
 

@@ -151,9 +151,10 @@ class MarginClassifier(SharedBasisModel):
 
     def _check_parameters(self, place: Place) -> None:
         super()._check_parameters(place)
-        how = getattr(self.engine, "how", "central")
-        if how != "central":
-            raise ValueError(f"a choice needs one place that adds up losses: trust 'central'. Found trust {how!r}.")
+        if self.noise_by != "central":
+            raise ValueError(
+                f"a choice needs one place that adds up losses: trust 'central'. Found trust {self.noise_by!r}."
+            )
         if not isinstance(self.random_state, int | np.integer):
             raise ValueError(
                 "random_state must be a whole number: candidates are public, and a resumed run makes them again. "
