@@ -10,10 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tacit
+from engines import users
 from tacit.cli import main
-from tacit.federation.flower.join import fingerprint, open_node, terms
+from tacit.federation.flower.join import fingerprint, open_node, personalize, terms
+from tacit.federation.flower.join import prepare as site_prepare
 from tacit.federation.flower.keys import opened, signed
-from tacit.federation.flower.node import Card
+from tacit.federation.flower.node import Card, read_heads
 from tacit.federation.flower.serve import prepare
 from tacit.federation.flower.settings import Settings
 from tacit.privacy.guarantee import Budget
@@ -59,6 +62,12 @@ def test_what_is_missing_is_said(
         (("join", tmp_path / "south"), "give --table, --user"),
         (("join", tmp_path / "a b", "--table", tmp_path / "rows.csv", "--user", "who"), "letters, digits"),
         (("serve", tmp_path / "hub", *alone, "--trust", "secure"), "three nodes"),
+        (("serve", tmp_path / "hub", *alone, "--set", "loss"), "--set must be name=value"),
+        (("serve", tmp_path / "hub", *alone, "--set", "colour=3"), "does not fit --method fedrep"),
+        (("serve", tmp_path / "hub", *alone, "--method", "margin", "--rounds", 3), "does not fit --method margin"),
+        (("serve", tmp_path / "hub", *alone, "--method", "magic"), "--method must be one of"),
+        (("serve", tmp_path / "hub", *alone, "--method", "trace", "--trust", "node"), "guard whole users"),
+        (("serve", tmp_path / "hub", *alone, "--method", "margin", "--trust", "node"), "guard whole users"),
     ):
         code, said = run(capsys, monkeypatch, *words)
         assert (code, expected in said) == (2, True), said
@@ -123,6 +132,16 @@ def test_a_site_joins_only_under_its_own_mask_key_and_is_told_the_terms(tmp_path
         assert part in said
     for changed in ({"colluding": 5}, {"mask_keys": {**three["mask_keys"], "west": "cc" * 32}}):
         assert fingerprint({**three, **changed}) != fingerprint(three)
+
+
+def test_a_newcomers_heads_are_those_of_the_models_own_loss(tmp_path: Path) -> None:
+    data = users(30, name="logistic")
+    model = tacit.PrivateFedRep(1, 2.0, loss="logistic", fit_intercept=True).fit(users(500, name="logistic"))
+    site_prepare(tmp_path / "new", "new", data, tell_rows=True)
+    assert Card.from_json((tmp_path / "new" / "card.json").read_text()).rows == data.n_rows
+    kept = read_heads(personalize(tmp_path / "new", model))
+    expected = model.with_heads_of(data)
+    np.testing.assert_allclose(kept["heads"], np.column_stack([expected.heads_, expected.intercepts_]), atol=1e-10)
 
 
 def test_every_coordinators_folder_names_its_run_anew(tmp_path: Path, site: Path) -> None:

@@ -436,7 +436,7 @@ REFUSED = {
     "gram of rows": "guard whole users",
     "trace of rows": "guard whole users",
     "trace of rows, as printed": "guard whole users",
-    "power, in turns": "ask some users at a time",
+    "power, in turns": "to ask some users at a time",
 }
 
 

@@ -380,10 +380,7 @@ class FedPower(PrivateModel):
                 f"Found {self.participants!r}."
             )
         if self.noise_by != "central" and (self.participants is not None or self.sampling_rate < 1):
-            raise ValueError(
-                "participants and sampling_rate ask some users at a time, which needs trust 'central'. "
-                f"Found {self.noise_by!r}."
-            )
+            raise ValueError(f"to ask some users at a time needs trust 'central'. Found {self.noise_by!r}.")
         if self.scheme not in (1, 2):
             raise ValueError(f"scheme must be 1 or 2. Found {self.scheme!r}.")
         if self.scheme == 1 and self.mode != "paper" and self.participants is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -54,3 +55,25 @@ def in_range(cohort: Cohort, design: Design) -> tuple[Cohort, float]:
     assert cohort.y is not None
     again = Cohort.from_offsets(X, cohort.y, cohort.offsets, users=cohort.users)
     return again, 1.0 / largest ** (2 if design.kind == "rank-one" else 1)
+
+
+def checked_covariance(given: Any, design: Design) -> Array | None:
+    """Return a declared covariance of the design as numbers; raises unless it is one.
+
+    >>> checked_covariance([[1, 2]], Design("dense", 1, 2))
+    array([[1., 2.]])
+    """
+    if given is None:
+        return None
+    shape, size = (design.d1, design.d2), design.d1 * design.d2
+    matrix = np.asarray(given, dtype=np.float64)
+    if matrix.shape not in (shape, (size, size)):
+        raise ValueError(f"covariance must have shape {shape} or {(size, size)}. Found {matrix.shape}.")
+    if matrix.shape == shape and shape != (size, size):
+        definite = bool(np.isfinite(matrix).all() and (matrix > 0).all())
+    else:
+        definite = bool(np.isfinite(matrix).all() and np.allclose(matrix, matrix.T))
+        definite = definite and float(np.linalg.eigvalsh(matrix)[0]) > 0
+    if not definite:
+        raise ValueError("covariance must be positive definite: finite, symmetric, no eigenvalue at or below 0.")
+    return matrix

@@ -15,7 +15,7 @@ from tacit.algorithms.trace_start import StartSettings, variances
 from tacit.cells import DataError
 from tacit.cohort import Cohort
 from tacit.estimators.base import PrivateModel, abandoned_on_failure
-from tacit.estimators.trace_public import energy_along, in_range, quadratic
+from tacit.estimators.trace_public import checked_covariance, energy_along, in_range, quadratic
 from tacit.federation.base import Array
 from tacit.federation.local import LocalPlace
 from tacit.federation.place import Engine, Place
@@ -246,7 +246,7 @@ class TraceRegression(PrivateModel):
 
     def _settings(self, design: Design, unit: Unit) -> trace_regression.Settings:
         route = trace_regression.choose_start(design, int(self.rank), unit) if self.start == "auto" else self.start
-        covariance = self._checked_covariance(design)
+        covariance = checked_covariance(self.covariance, design)
         start = StartSettings(
             "one-shot" if covariance is not None else route, seed=self.random_state, covariance=covariance
         )
@@ -265,7 +265,7 @@ class TraceRegression(PrivateModel):
             delta=self.delta,
             steps=self.steps,
             seed=self.random_state,
-            covariance=self._checked_covariance(design),
+            covariance=checked_covariance(self.covariance, design),
         )
 
     def _elsewhere(self) -> Place:
@@ -275,19 +275,15 @@ class TraceRegression(PrivateModel):
             raise ValueError("privacy='labels' reads X, which is public then: give the rows to fit.")
         if self.max_observations is not None:
             raise ValueError("max_observations is for rows that are here. Leave them out where the rows are.")
-        design, place = self._design(None), self.engine.place(None)
-        if place.n_features != design.n_features:
-            raise DataError(
-                f"design {self.design!r} with shape {(design.d1, design.d2)} has {design.n_features} columns. "
-                f"Found {place.n_features}."
-            )
+        place = self.engine.place(None)
+        self._check_columns(self._design(None), place.n_features)
         return place
 
     def _energies(self, place: Place, rows: npt.NDArray[Any], design: Design) -> tuple[Array, Array] | None:
         """Energies of the design by row and column where they are public: X itself is, or its covariance and n."""
         if self._unit_of_privacy() is Unit.LABEL:
             return design.energies(rows)
-        covariance = self._checked_covariance(design)
+        covariance = checked_covariance(self.covariance, design)
         if covariance is None:
             return None
         energy = place.n_rows * variances(covariance, (design.d1, design.d2))
@@ -297,35 +293,15 @@ class TraceRegression(PrivateModel):
         """Σ⟨X, left·rightᵀ⟩² where it is public."""
         if self._unit_of_privacy() is Unit.LABEL:
             return lambda left, right: energy_along(rows, design, left, right)
-        covariance = self._checked_covariance(design)
+        covariance = checked_covariance(self.covariance, design)
         return None if covariance is None else lambda left, right: place.n_rows * quadratic(covariance, left @ right.T)
-
-    def _checked_covariance(self, design: Design) -> Array | None:
-        if self.covariance is None:
-            return None
-        shape, size = (design.d1, design.d2), design.d1 * design.d2
-        matrix = np.asarray(self.covariance, dtype=np.float64)
-        if matrix.shape not in (shape, (size, size)):
-            raise ValueError(f"covariance must have shape {shape} or {(size, size)}. Found {matrix.shape}.")
-        if matrix.shape == shape and shape != (size, size):
-            definite = bool(np.isfinite(matrix).all() and (matrix > 0).all())
-        else:
-            definite = bool(np.isfinite(matrix).all() and np.allclose(matrix, matrix.T))
-            definite = definite and float(np.linalg.eigvalsh(matrix)[0]) > 0
-        if not definite:
-            raise ValueError("covariance must be positive definite: finite, symmetric, no eigenvalue at or below 0.")
-        return matrix
 
     def _cohort(self, X: Any, y: Any, users: Any) -> tuple[Cohort, Design]:
         if isinstance(X, Cohort):
             if X.y is None:
                 raise ValueError("the cohort has no target. Build it with a target column.")
             design = self._design(None)
-            if X.n_features != design.n_features:
-                raise DataError(
-                    f"design {self.design!r} with shape {(design.d1, design.d2)} has {design.n_features} columns. "
-                    f"Found {X.n_features}."
-                )
+            self._check_columns(design, X.n_features)
             return self._bounded(X), design
         if y is None:
             raise ValueError("fit needs y next to X: the label of every observation.")
@@ -407,6 +383,13 @@ class TraceRegression(PrivateModel):
             raise ValueError(f"covariance is for design 'dense'. Found design {self.design!r}.")
         if self.max_observations is not None and self.max_observations < 1:
             raise ValueError(f"max_observations must be at least 1. Found {self.max_observations!r}.")
+
+    def _check_columns(self, design: Design, found: int) -> None:
+        if found != design.n_features:
+            raise DataError(
+                f"design {self.design!r} with shape {(design.d1, design.d2)} has {design.n_features} columns. "
+                f"Found {found}."
+            )
 
     def _check_sizes(self, design: Design) -> None:
         most = min(design.d1, design.d2)

@@ -162,6 +162,4 @@ def personalize(folder: Path, model: Any) -> Path:
     names = tuple(str(name) for name in model.feature_names_in_)
     if cohort.feature_names != names:
         raise ValueError("this site's columns are not those of the model. Expected the same names in the same order.")
-    if not hasattr(model, "head_work"):
-        raise ValueError(f"a {type(model).__name__} has no heads to fit.")
     return Node("here", model.as_asked(cohort), folder).keep_heads(model.head_work())

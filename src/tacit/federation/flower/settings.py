@@ -59,6 +59,11 @@ class Settings:
             raise ValueError(f"masks hide nothing among fewer than three nodes. Found {len(self.cards)}.")
         if self.trust != "central" and not math.isfinite(self.epsilon):
             raise ValueError("nodes that add noise need a finite --epsilon.")
+        if self.trust != "central" and (self.method == "margin" or self._budget.unit is not Unit.USER):
+            raise ValueError(
+                "nodes that add noise guard whole users, by noisy sums: choices (margin) and units other than the "
+                f"user need --trust central. Found {self.trust!r}."
+            )
 
     def save(self, folder: Path) -> None:
         """Write them."""
