@@ -32,7 +32,7 @@ from pathlib import Path
 from tacit.federation.flower.fleet import stay
 folder, invitation = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
 stay(lambda ask: os.urandom(300), server=invitation["server"], key=folder / "node.key",
-     authority=invitation["authority"], coordinator=bytes.fromhex(invitation["coordinator"]))
+     authority=invitation["authority"], coordinator=bytes.fromhex(invitation["coordinator"]), patience=600.0)
 """
 
 
@@ -91,16 +91,17 @@ def test_nothing_is_lost_when_sites_and_coordinator_fail(site: Site, tmp_path: P
     fit("fedrep", data)  # compiles what the coordinator will try out, so that no deadline below waits for a compiler
     invitation, status = str(hub / "invitation.json"), Status(hub)
     command = ("-m", "tacit.cli", "serve", str(hub))
+    asked = ("--invitation", invitation, "--patience", "600")  # keys are known only when the coordinator is up
 
     coordinator = site.start(*command)
-    first = site.start("-m", "tacit.cli", "join", str(tmp_path / "n0"), "--invitation", invitation)
-    site.start("-m", "tacit.cli", "join", str(tmp_path / "n1"), "--invitation", invitation)
+    first = site.start("-m", "tacit.cli", "join", str(tmp_path / "n0"), *asked)
+    site.start("-m", "tacit.cli", "join", str(tmp_path / "n1"), *asked)
     site.start("-c", GARBAGE, str(tmp_path / "n2"), invitation)
     lone = ("-m", "tacit.cli", "join", str(tmp_path / "stranger"))
     forged = json.loads(Path(invitation).read_text())
     forged["mask_keys"]["n1"] = stranger.mask_key
     (tmp_path / "forged.json").write_text(json.dumps(forged))
-    refused = site.start(*lone, "--invitation", str(tmp_path / "forged.json"), "--patience", "60")
+    refused = site.start(*lone, "--invitation", str(tmp_path / "forged.json"), "--patience", "20")
 
     def published() -> int:
         return int(status.read().get("releases", 0))
@@ -115,7 +116,7 @@ def test_nothing_is_lost_when_sites_and_coordinator_fail(site: Site, tmp_path: P
     first.wait()
     coordinator.wait()
     before = stored(hub)
-    site.start("-m", "tacit.cli", "join", str(tmp_path / "n0"), "--invitation", invitation)
+    site.start("-m", "tacit.cli", "join", str(tmp_path / "n0"), *asked)
     again = site.start(*command)
     wait_for(lambda: again.poll() is not None, site)
     assert again.returncode == 0, site.logs()

@@ -50,6 +50,7 @@ folder = ""
 }
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _ATTEMPTS = 5
+_START = 600.0  # seconds for Flower to start a run: three processes one after the other, on a machine that may be busy
 
 
 def prepare(folder: Path, settings: Settings) -> None:
@@ -117,8 +118,8 @@ def _ended(status: Status, link: subprocess.Popen[bytes]) -> bool:
         seen = told.get("process") or seen
         if told["state"] == "stopped" or (seen and not _alive(seen)):
             return False
-        if seen is None and time.monotonic() - started > 120:
-            raise RuntimeError("Flower did not start the run within 120 s. See superlink.log.")
+        if seen is None and time.monotonic() - started > _START:
+            raise RuntimeError(f"Flower did not start the run within {_START:g} s. See superlink.log.")
         time.sleep(0.2)
 
 
@@ -279,7 +280,7 @@ def _start_run(folder: Path, inner: str) -> None:
         link.StartRun(StartRunRequest(fab=build_app(folder), override_config=told))
 
 
-def _wait_for_port(server: str, link: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
+def _wait_for_port(server: str, link: subprocess.Popen[bytes], seconds: float = _START) -> None:
     host, port = server.rsplit(":", 1)
     end = time.monotonic() + seconds
     while time.monotonic() < end and link.poll() is None:
