@@ -27,13 +27,15 @@ def main() -> None:
             run("join", f"{site}", "--table", f"{site}.csv", "--user", "user", "--target", "y", cwd=place)
         cards = ["--node", "north/card.json", "--node", "south/card.json"]
         server = ["--server", f"127.0.0.1:{free_port()}"]
+        server += ["--deadline", "300"]  # the first round waits for a compiler
         hub = start("serve", "hub", *cards, *server, "--rank", "2", "--epsilon", "4", "--rounds", "3", cwd=place)
         while not (place / "hub" / "settings.json").exists():
             if hub.poll() is not None:
                 raise SystemExit("the coordinator did not start")
-        sites = [start("join", site, "--invitation", "hub/invitation.json", cwd=place) for site in ("north", "south")]
+        known = ["--invitation", "hub/invitation.json", "--patience", "600"]
+        sites = [start("join", site, *known, cwd=place) for site in ("north", "south")]
         try:
-            hub.wait(timeout=300)
+            hub.wait(timeout=900)
         finally:
             for process in [hub, *sites]:
                 process.kill()

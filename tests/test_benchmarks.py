@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PROCESSES = pytest.mark.xdist_group("processes")  # what starts many, one after the other
 
 
 def run(*words: str) -> str:
@@ -37,14 +38,19 @@ def run(*words: str) -> str:
         "papers.trace_regression",
         "papers.trace_attack",
         "speed.trace",
-        "speed.engines",
+        pytest.param("speed.engines", marks=PROCESSES),
     ],
 )
 def test_every_benchmark_runs(name: str) -> None:
     assert "|---|" in run("-m", f"benchmarks.{name}", "--quick")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, id=path.stem, marks=PROCESSES if path.stem == "two_sites" else ()) for path in EXAMPLES]
+)
 def test_every_example_runs(path: Path) -> None:
     assert run(str(path))
 
