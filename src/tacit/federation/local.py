@@ -41,19 +41,23 @@ class LocalFederation(Federation):
         self._shard = Shard(cohort, threads=threads)
 
     @property
+    def _cohort(self) -> Cohort:
+        return self._shard.cohort
+
+    @property
     def n_users(self) -> int:
         """Length of the roster: public."""
-        return self._shard.cohort.n_users
+        return self._cohort.n_users
 
     @property
     def n_features(self) -> int:
         """Columns of everybody's rows: public."""
-        return self._shard.cohort.n_features
+        return self._cohort.n_features
 
     @property
     def n_rows(self) -> int:
         """How many rows there are. Public only where the unit is the row; used for nothing else."""
-        return self._shard.cohort.n_rows
+        return self._cohort.n_rows
 
     def _exact_sum(
         self, query: Query, bound: float, grid: float, chosen: Chosen | None = None
