@@ -28,7 +28,7 @@ from tacit.algorithms.trace_queries import DesignEnergy, LabelledSum, Scales, Ta
 from tacit.algorithms.whitening import FeatureMoment, Whitening
 from tacit.federation import wire
 from tacit.federation.flower.messages import Answer, Ask
-from tacit.federation.flower.node import Node
+from tacit.federation.flower.node import Node, read_heads
 from tacit.federation.projected import Projected
 from tacit.heads import HeadWork, RidgeHeads
 from tacit.linalg import orthonormal
@@ -196,3 +196,26 @@ def test_names_that_could_be_cut_in_two_ways_are_no_names(group: dict[int, Node]
     for changed in ({"run": "x", "step": "y\nz"}, {"run": "x\ny", "step": "z"}, {"run": "x/y"}, {"step": ""}):
         answer = Answer.from_bytes(group[10].answer(asked(**changed).to_bytes()))
         assert answer.code == "malformed", changed
+
+
+@pytest.mark.parametrize("n", [20, 100])  # fitted one by one, and together
+def test_whose_numbers_make_a_head_fail_does_not_show(n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(fit: Any) -> Any:
+        def own(work: RidgeHeads, X: np.ndarray, *rest: Any) -> np.ndarray:
+            if np.abs(X).max() > 1e6:
+                raise np.linalg.LinAlgError(f"did not converge: {X}")
+            return fit(work, X, *rest)
+
+        return own
+
+    monkeypatch.setattr(RidgeHeads, "own", failing(RidgeHeads.own))
+    monkeypatch.setattr(RidgeHeads, "__call__", failing(RidgeHeads.__call__))
+    data = users(n)
+    X = data.X.copy()
+    X[: data.offsets[1]] = 1e7
+    node = Node("n", dataclasses.replace(data, X=X), tmp_path, threads=1)
+    ask = Ask(kind="heads", run="r", step="h", token="t", thing=wire.encode(RidgeHeads(basis())))
+    assert Answer.from_bytes(node.answer(ask.to_bytes())).code == "ok"
+    heads = read_heads(tmp_path / "heads.npz")["heads"]
+    assert not heads[0].any()
+    assert heads[1:].any(axis=1).all()

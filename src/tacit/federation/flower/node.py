@@ -9,6 +9,7 @@ for the same release, it sends the same bytes; asked for another under that name
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -26,7 +27,7 @@ from tacit.federation import wire
 from tacit.federation.base import Query
 from tacit.federation.flower.messages import Answer, Ask
 from tacit.federation.projected import losses_in
-from tacit.federation.query import made_up, rehearse
+from tacit.federation.query import Rows, made_up, rehearse
 from tacit.federation.scores import Scores
 from tacit.federation.shard import Shard
 from tacit.heads import HeadWork
@@ -139,13 +140,14 @@ class Node:
 
     def keep_heads(self, work: HeadWork) -> Path:
         """Fit every user's head and keep it here: one file, replaced whole, that only its owner can read."""
-        cohort = self._shard.cohort
-        if self._plain:
+        cohort, heads = self._shard.cohort, None
+        if not self._plain:
+            with contextlib.suppress(Exception):
+                heads = self._shard.users_map(work)
+        if heads is None:
             pairs = zip(cohort.offsets[:-1], cohort.offsets[1:], strict=True)
             y = cohort.y if cohort.y is not None else np.zeros(cohort.n_rows)
-            heads = np.array([work.own(cohort.X[a:b], y[a:b]) for a, b in pairs])
-        else:
-            heads = self._shard.users_map(work)
+            heads = np.array([_own_head(work, cohort.X[a:b], y[a:b]) for a, b in pairs])
         return write_heads(self._folder / "heads.npz", cohort.users, heads, np.asarray(getattr(work, "basis", 0.0)))
 
     def _sum(self, ask: Ask, query: Query) -> npt.NDArray[np.int64] | None:
@@ -229,6 +231,16 @@ class Node:
             except RuntimeError:  # another question under this name, or more than the ceiling allows
                 return None
         return np.rint(value / ask.grid).astype(np.int64)
+
+
+def _own_head(work: HeadWork, X: Rows, y: Rows) -> npt.NDArray[np.float64]:
+    """One user's head, or zeros where the user's numbers make the fit fail: that it did must not show in the answer."""
+    try:
+        with np.errstate(all="ignore"):
+            head = np.asarray(work.own(X, y), dtype=np.float64)
+            return head if head.shape == work.shape and np.isfinite(head).all() else np.zeros(work.shape)
+    except Exception:
+        return np.zeros(work.shape)
 
 
 def least_group(nodes: int, colluding: int) -> int:
