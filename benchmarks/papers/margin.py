@@ -33,7 +33,7 @@ from benchmarks.tables import RESULTS, keep, table
 from tacit import Cohort, FedRep, LocalModels, MarginClassifier, PrivateFedRep, SingleModel, UncertifiedWarning
 from tacit.algorithms.margin import sign_matrix
 from tacit.algorithms.margin_losses import MarginLosses, head_dictionary
-from tacit.federation.local import LocalFederation
+from tacit.federation.local import LocalFederation, one_blas_thread
 from tacit.linalg import orthonormal
 from tacit.personal import PersonalModel
 from tacit.privacy.guarantee import SelectionEvent
@@ -218,7 +218,7 @@ def wide(n: int) -> dict[str, Any]:
     query = MarginLosses(candidates, head_dictionary(2), 0.05)
     public = np.ascontiguousarray(signs.T, dtype=np.float32)
     times: dict[str, list[float]] = {"gemm": [], "projection": [], "choice": []}
-    with federation._one_blas_thread():
+    with one_blas_thread():
         for number in range(3):
             for name, work in (
                 ("gemm", lambda: cohort.X @ public),
