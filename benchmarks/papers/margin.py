@@ -162,7 +162,7 @@ def margins(quick: bool) -> list[dict[str, Any]]:
     ]
     if quick:
         base, changes = {**base, "n": 300}, [{}]
-    return [_margin_row({**base, **change}, draws=1) for change in changes]
+    return [_margin_row({**base, **change}, draws=1 if quick else 3) for change in changes]
 
 
 def _margin_row(at: dict[str, Any], draws: int) -> dict[str, Any]:
