@@ -216,6 +216,21 @@ class Pace:
         elif turn > 0.3:
             self.length = min(1.2 * self.length, 1.6)
 
+    def turn(self, rotation: Array) -> None:
+        """Write the last step in the new basis's coordinates: basis + step = new basis @ ``rotation``."""
+        if self._previous is not None:
+            self._previous = self._previous @ np.linalg.inv(rotation)
+
+
+def within_reach(change: Array) -> Array:
+    """Shorten a change of an orthonormal basis so that no direction turns by more than 45°.
+
+    What a user asks for is right to first order only. Where features are far from white it can be many times too long,
+    and a basis that leaps that far never settles, nor does it look as if it turned back.
+    """
+    left, sizes, right = np.linalg.svd(change, full_matrices=False)
+    return np.asarray((left * np.minimum(sizes, 1.0)) @ right)
+
 
 @dataclass
 class Descent:
@@ -243,7 +258,8 @@ class Descent:
         change = self.scale * step @ ((vectors / values) @ vectors.T) @ self.head_metric
         self.pace.watch(change, signal)
 
-        basis, rotation = orthonormal(self.basis + damping * self.pace.length * change)
+        basis, rotation = orthonormal(self.basis + within_reach(damping * self.pace.length * change))
+        self.pace.turn(rotation)
         seen = (vectors * values) @ vectors.T
         root = np.linalg.inv(self.head_metric)
         moment = rotation @ root @ seen @ root @ rotation.T
