@@ -230,7 +230,7 @@ def test_a_cover_beyond_all_numbers_is_no_trouble() -> None:
     X, y, users, *_ = tacit.datasets.make_shared_subspace(30, 60, 4, 6, random_state=0)
     model = tacit.MarginClassifier(rank=4, epsilon=1.0, choices=1, candidates=4).fit(
         X, y > 0, users
-    )  # (48·4 dimensions)
+    )
     assert model.mode_ == "search"
 
 
