@@ -158,9 +158,11 @@ class TangentSum(Query):
             )  # fmt: skip
             return out1, out2, counts, norms
         # As rows: sums then run along memory.
+        to_right = np.zeros((max(r, 2), d1), dtype=X.dtype)
+        to_right[:r] = scaled1.T
         sum1, sum2 = np.zeros((r, d1 * (sides != 2))), np.zeros((r, d2 * (sides != 1)))
         dense_products(
-            X, y, offsets, by_row, sides, padded(scaled2.T, X.dtype), scaled1.T.astype(X.dtype).ravel(),
+            X, y, offsets, by_row, sides, padded(scaled2.T, X.dtype), to_right.ravel(),
             np.ascontiguousarray(self.right.T), self._weights, self.scales.left, self.scales.right, limit, sum1, sum2,
             counts, norms,
         )  # fmt: skip
