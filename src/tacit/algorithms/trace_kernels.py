@@ -108,18 +108,18 @@ def _coefficient(norm, weight, limit, counts):  # pragma: no cover
 
 
 @_kernel
-def _norm(left, right, inside):  # pragma: no cover
-    """Norm of a unit from ‖A‖², ‖B‖² and ‖VᵀB‖²."""
-    return math.sqrt(max(left + right - inside, 0.5 * right))
+def _norm(left, right, inside, level):  # pragma: no cover
+    """Norm of a unit from ‖A‖², ‖B‖², ‖VᵀB‖² and what it adds to the level."""
+    return math.sqrt(max(left + right - inside, 0.5 * right) + level * level)
 
 
 @_kernel
-def _scale(rows, r, scales):  # pragma: no cover
-    """Multiply r rows by scales, entry by entry; return their squared norm."""
+def _scale(rows, r, shift, scales):  # pragma: no cover
+    """Subtract a public shift from r rows and multiply them by scales, entry by entry; return their squared norm."""
     total = 0.0
     for k in range(r):
         for j in range(scales.size):
-            rows[k, j] *= scales[j]
+            rows[k, j] = (rows[k, j] - shift[k, j]) * scales[j]
             total += rows[k, j] * rows[k, j]
     return total
 
@@ -152,13 +152,15 @@ def _inside(right, rows, r, core):  # pragma: no cover
 
 @_kernel
 def dense_products(  # pragma: no cover
-    X, y, offsets, by_row, sides, to_left, to_right, right, values, scale1, scale2, limit, out1, out2, counts, norms
-):
+    X, y, offsets, by_row, sides, to_left, to_right, shift1, shift2, right, values, scale1, scale2, level, limit, out1,
+    out2, counts, norms
+):  # fmt: skip
     """Add every unit's clipped products to ``out1`` (r×d₁) and ``out2`` (r×d₂); write norms, before the clip.
 
     ``sides``: 1 left, 2 right, 3 both. ``to_left`` holds V scaled, as rows and padded, ``to_right`` U scaled, flat and
     of at least two columns, both in the precision of X; ``right`` is V as rows. ``values`` are the singular values of M
-    (zeros weigh with y alone).
+    (zeros weigh with y alone). ``shift1`` and ``shift2`` are what the centre of the design has in both products;
+    ``level`` is what an observation weighs in the level, which is added to the last of ``counts``.
     """
     d1, d2, r = scale1.size, scale2.size, values.size
     rows = X.reshape(X.shape[0] * d1, d2)
@@ -170,7 +172,7 @@ def dense_products(  # pragma: no cover
         if not by_row:
             sumA[:] = 0.0
             sumB[:] = 0.0
-        left = right_size = inside = weight = 0.0
+        left = right_size = inside = weight = levels = 0.0
         for i in range(first, last):
             left = right_size = inside = 0.0
             if sides != 2:
@@ -180,7 +182,7 @@ def dense_products(  # pragma: no cover
                     project_three_half(rows, i * d1, (i + 1) * d1, d2, to_left, A, 0, _AHEAD)
                 else:
                     project_rows_half(rows, i * d1, (i + 1) * d1, d2, to_left, A, 0, _AHEAD)
-                left = _scale(A, r, scale1)
+                left = _scale(A, r, shift1, scale1)
             weight = np.float64(y[i])
             if sides != 1:
                 _combine_two_ahead(rows, i * d1, (i + 1) * d1, to_right, 0, B, 0)
@@ -188,7 +190,7 @@ def dense_products(  # pragma: no cover
                     _combine_two(rows, i * d1, (i + 1) * d1, to_right, k * d1, B, k)
                 if r % 2 == 1 and r > 1:
                     combine_rows(rows, i * d1, (i + 1) * d1, to_right, (r - 1) * d1, B, r - 1)
-                right_size = _scale(B, r, scale2)
+                right_size = _scale(B, r, shift2, scale2)
                 if sides == 3:
                     inside = _inside(right, B, r, core)
                     for k in range(r):
@@ -196,10 +198,12 @@ def dense_products(  # pragma: no cover
             if not by_row:
                 _add(sumA, A, r, d1, weight)
                 _add(sumB, B, r, d2, weight)
+                levels += weight * level
         if by_row:
-            norm = _norm(left, right_size, inside)
+            norm = _norm(left, right_size, inside, level)
             coefficient = _coefficient(norm, weight, limit, counts)
             norms[u] = norm * abs(weight)
+            counts[BINS] += coefficient * level
             if coefficient != 0.0:
                 _add(out1, A, r, out1.shape[1], coefficient)
                 _add(out2, B, r, out2.shape[1], coefficient)
@@ -213,8 +217,10 @@ def dense_products(  # pragma: no cover
                 right_size += _inner(sumB, k, sumB, k, d2)
             if sides == 3:
                 inside = _inside(right, sumB, r, core)
-        norms[u] = _norm(left, right_size, inside)
+        norms[u] = _norm(left, right_size, inside, levels)
         coefficient = _coefficient(norms[u], 1.0, limit, counts)
+        if coefficient != 0.0:
+            counts[BINS] += coefficient * levels
         if coefficient != 0.0:
             _add(out1, sumA, r, out1.shape[1], coefficient)
             _add(out2, sumB, r, out2.shape[1], coefficient)
@@ -302,7 +308,7 @@ def factored_products(  # pragma: no cover
         for k in range(r):
             for j in range(r):
                 inside += core[j, k] * core[j, k]
-        norms[u] = _norm(left, right_size, inside)
+        norms[u] = _norm(left, right_size, inside, 0.0)
         coefficient = _coefficient(norms[u], 1.0, limit, counts)
         for t in range(n1):
             a = touched1[t]

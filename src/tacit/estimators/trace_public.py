@@ -3,28 +3,67 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from tacit.algorithms.designs import Design
+from tacit.algorithms.trace_centre import matters
 from tacit.cohort import Cohort
 from tacit.federation.base import Array, Rows
 
 _PIECE = 4096
 
 
-def energy_along(X: Rows, design: Design, left: Array, right: Array) -> float:
-    """Return Σ⟨X, left·rightᵀ⟩² of all rows, a piece at a time; rows with a position out of range add nothing.
+def energy_along(X: Rows, design: Design, left: Array, right: Array, middle: Array | None = None) -> float:
+    """Return Σ⟨X − middle, left·rightᵀ⟩² of all rows, piece by piece; rows with a position out of range add nothing.
 
     >>> energy_along(np.array([[0.0, 1.0], [5.0, 0.0]]), Design("entries", 2, 2), np.ones((2, 1)), np.full((2, 1), 3.0))
     9.0
     """
-    total = 0.0
+    total, shift = 0.0, 0.0 if middle is None else float(np.sum(left.T @ middle * right.T))
     for first in range(0, len(X), _PIECE):
         part = X[first : first + _PIECE]
-        fitted = design.fitted(part[design.known(part)].astype(np.float64), left, right)
+        fitted = design.fitted(part[design.known(part)].astype(np.float64), left, right) - shift
         total += float(fitted @ fitted)
     return total
+
+
+def middle_of(X: Rows, design: Design) -> Array | None:
+    """Return the mean of a dense design that is public; None where it is too small to matter.
+
+    >>> middle_of(np.array([[1.0, 2.0], [3.0, 2.0]]), Design("dense", 1, 2))
+    array([[2., 2.]])
+    >>> middle_of(np.array([[1.0, 2.0], [-1.0, -2.0]]), Design("dense", 1, 2)) is None
+    True
+    """
+    if design.kind != "dense":
+        return None
+    mean, square = np.zeros(design.n_features), 0.0
+    for first in range(0, len(X), _PIECE):
+        part = X[first : first + _PIECE].astype(np.float64)
+        mean += part.sum(axis=0) / len(X)
+        square += float(np.sum(part**2)) / len(X)
+    return (
+        mean.reshape(design.d1, design.d2) if matters(mean, math.sqrt(max(square - float(mean @ mean), 0.0))) else None
+    )
+
+
+def energies(X: Rows, design: Design, middle: Array | None) -> tuple[Array, Array]:
+    """Return the energy of a public design by row and by column, counted from its mean.
+
+    >>> energies(np.array([[1.0, 2.0], [3.0, 2.0]]), Design("dense", 1, 2), np.array([[2.0, 2.0]]))
+    (array([2.]), array([2., 0.]))
+    """
+    if middle is None:
+        return design.energies(X)
+    rows, columns = np.zeros(design.d1), np.zeros(design.d2)
+    for first in range(0, len(X), _PIECE):
+        for total, more in zip(
+            (rows, columns), design.energies(X[first : first + _PIECE] - middle.ravel()), strict=True
+        ):
+            total += more
+    return rows, columns
 
 
 def quadratic(covariance: Array, matrix: Array) -> float:
@@ -36,6 +75,40 @@ def quadratic(covariance: Array, matrix: Array) -> float:
     if covariance.shape == matrix.shape:
         return float(np.sum(covariance * matrix**2))
     return float(matrix.ravel() @ covariance @ matrix.ravel())
+
+
+def checked_covariance(covariance: Any, design: Design) -> Array | None:
+    """Return a known covariance as an array; raise unless it is one of this design.
+
+    >>> checked_covariance([[1.0, 2.0]], Design("dense", 1, 2))
+    array([[1., 2.]])
+    """
+    if covariance is None:
+        return None
+    shape, size = (design.d1, design.d2), design.d1 * design.d2
+    matrix = np.asarray(covariance, dtype=np.float64)
+    if matrix.shape not in (shape, (size, size)):
+        raise ValueError(f"covariance must have shape {shape} or {(size, size)}. Found {matrix.shape}.")
+    if matrix.shape == shape and shape != (size, size):
+        definite = bool(np.isfinite(matrix).all() and (matrix > 0).all())
+    else:
+        definite = bool(np.isfinite(matrix).all() and np.allclose(matrix, matrix.T))
+        definite = definite and float(np.linalg.eigvalsh(matrix)[0]) > 0
+    if not definite:
+        raise ValueError("covariance must be positive definite: finite, symmetric, no eigenvalue at or below 0.")
+    return matrix
+
+
+def checked_centre(center: Any, design: Design) -> Array:
+    """Return a known mean as an array; raise unless it is one of this design.
+
+    >>> checked_centre([[1.0, 2.0]], Design("dense", 1, 2))
+    array([[1., 2.]])
+    """
+    matrix = np.asarray(center, dtype=np.float64)
+    if matrix.shape != (design.d1, design.d2) or not np.isfinite(matrix).all():
+        raise ValueError(f"center must be finite numbers of shape {(design.d1, design.d2)}. Found {matrix.shape}.")
+    return matrix
 
 
 def in_range(cohort: Cohort, design: Design) -> tuple[Cohort, float]:
