@@ -94,16 +94,22 @@ class LabelSum(Query):
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return the label."""
-        return np.array([float(np.sum(y, dtype=np.float64))])
+        return np.array([float(self._labels(X, y).sum())])
 
     def norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Absolute values."""
-        return np.abs(y.astype(np.float64))
+        return np.abs(self._labels(X, y))
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
         """Cut and add."""
-        limit, values = bound * (1.0 - GUARD), y.astype(np.float64)
-        return np.array([float(np.clip(values[np.isfinite(values)], -limit, limit).sum())])
+        limit = bound * (1.0 - GUARD)
+        return np.array([float(np.clip(self._labels(X, y), -limit, limit).sum())])
+
+    def _labels(self, X: Rows, y: Rows) -> Array:
+        """Return labels; 0 of an observation that is not finite."""
+        with np.errstate(all="ignore"):
+            usable = np.isfinite(X.sum(axis=1, dtype=np.float64)) & np.isfinite(y)
+        return np.where(usable, y, 0.0).astype(np.float64)
 
 
 def centre_of(
