@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from tacit.algorithms.trace_centre import matters
 from tacit.cohort import Cohort
 from tacit.federation.base import Array, Rows
 
-_PIECE = 4096
+_CELLS = 1 << 20  # numbers in a piece: 8 MiB in double precision
 
 
 def energy_along(X: Rows, design: Design, left: Array, right: Array, middle: Array | None = None) -> float:
@@ -22,8 +24,7 @@ def energy_along(X: Rows, design: Design, left: Array, right: Array, middle: Arr
     9.0
     """
     total, shift = 0.0, 0.0 if middle is None else float(np.sum(left.T @ middle * right.T))
-    for first in range(0, len(X), _PIECE):
-        part = X[first : first + _PIECE]
+    for part in _pieces(X):
         fitted = design.fitted(part[design.known(part)].astype(np.float64), left, right) - shift
         total += float(fitted @ fitted)
     return total
@@ -40,10 +41,10 @@ def middle_of(X: Rows, design: Design) -> Array | None:
     if design.kind != "dense":
         return None
     mean, square = np.zeros(design.n_features), 0.0
-    for first in range(0, len(X), _PIECE):
-        part = X[first : first + _PIECE].astype(np.float64)
-        mean += part.sum(axis=0) / len(X)
-        square += float(np.sum(part**2)) / len(X)
+    for part in _pieces(X):
+        wide = part.astype(np.float64)
+        mean += wide.sum(axis=0) / len(X)
+        square += float(np.sum(wide**2)) / len(X)
     return (
         mean.reshape(design.d1, design.d2) if matters(mean, math.sqrt(max(square - float(mean @ mean), 0.0))) else None
     )
@@ -58,11 +59,10 @@ def energies(X: Rows, design: Design, middle: Array | None) -> tuple[Array, Arra
     if middle is None:
         return design.energies(X)
     rows, columns = np.zeros(design.d1), np.zeros(design.d2)
-    for first in range(0, len(X), _PIECE):
-        for total, more in zip(
-            (rows, columns), design.energies(X[first : first + _PIECE] - middle.ravel()), strict=True
-        ):
-            total += more
+    for part in _pieces(X):
+        more = design.energies(part - middle.ravel())
+        rows += more[0]
+        columns += more[1]
     return rows, columns
 
 
@@ -111,6 +111,11 @@ def checked_centre(center: Any, design: Design) -> Array:
     return matrix
 
 
+def _pieces(X: Rows) -> Iterator[Rows]:
+    step = max(1, _CELLS // X.shape[1])
+    return (X[first : first + step] for first in range(0, len(X), step))
+
+
 def in_range(cohort: Cohort, design: Design) -> tuple[Cohort, float]:
     """Return the cohort with its X, public and far from one, brought near it, and what M is then to be multiplied by.
 
@@ -124,6 +129,4 @@ def in_range(cohort: Cohort, design: Design) -> tuple[Cohort, float]:
         return cohort, 1.0
     X = cohort.X.astype(np.float64)
     X[:, first:] /= largest
-    assert cohort.y is not None
-    again = Cohort.from_offsets(X, cohort.y, cohort.offsets, users=cohort.users)
-    return again, 1.0 / largest ** (2 if design.kind == "rank-one" else 1)
+    return replace(cohort, X=X), 1.0 / largest ** (2 if design.kind == "rank-one" else 1)

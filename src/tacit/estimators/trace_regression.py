@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -335,7 +336,7 @@ class TraceRegression(PrivateModel):
         )
         offsets = np.append(0, np.cumsum(np.minimum(counts, most)))
         assert cohort.y is not None
-        return Cohort.from_offsets(cohort.X[kept], cohort.y[kept], offsets, users=cohort.users)
+        return replace(cohort, X=cohort.X[kept], y=cohort.y[kept], offsets=offsets)
 
     def _design(self, X: Any) -> Design:
         if self.shape is not None:
