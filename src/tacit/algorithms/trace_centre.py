@@ -35,7 +35,7 @@ ROUNDS = 2
 """Times that the mean of X is asked for."""
 
 _ROOM = 1.25  # clips lie this much above the 90 % quantile of norms: where norms are even nothing is cut
-_SURE = 4.0  # standard deviations of noise that a part of a mean has to stand out by
+_SURE = 8.0  # a part of a mean has to be longer than noise alone is in all but e⁻⁸ of the cases
 _STEEP = 0.5  # a mean that adds less than this share to the steepness is left where it is: the level costs noise too
 
 
@@ -167,7 +167,9 @@ def shrunk(mean: Array, sigma: float) -> Array:
     found = np.zeros(mean.shape)
     for dimensions, part in parts:
         size = float(np.sum(part**2))
-        if dimensions and size > dimensions * sigma**2 * (1.0 + _SURE * math.sqrt(2.0 / dimensions)):
+        # Noise alone is longer with probability e^−_SURE at most (Laurent and Massart 2000).
+        alone = dimensions + 2.0 * math.sqrt(dimensions * _SURE) + 2.0 * _SURE
+        if dimensions and size > alone * sigma**2:
             found += (1.0 - dimensions * sigma**2 / size) * part
     return found
 
