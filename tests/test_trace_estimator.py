@@ -204,6 +204,21 @@ def test_a_design_that_is_not_centred_is_counted_from_its_mean(options: dict[str
     np.testing.assert_array_equal(again.predict(rows[:5]), model.predict(rows[:5]))
 
 
+@pytest.mark.parametrize("options", [{}, {"privacy": "labels"}])
+@pytest.mark.parametrize("design", ["tasks", "rank-one"])
+def test_features_with_a_mean_are_made_flat(design: str, options: dict[str, Any]) -> None:
+    """Features in [0, 1]: as they come, errors are 0.2 to 0.8."""
+    rng = np.random.default_rng(4)
+    truth, b = rng.normal(size=(10, 2)) @ rng.normal(size=(2, 8)), rng.uniform(size=(20_000, 8))
+    a = rng.uniform(size=(20_000, 10)) if design == "rank-one" else np.eye(10)[rng.integers(10, size=20_000)]
+    y = np.einsum("ni,ij,nj->n", a, truth, b)
+    rows = np.hstack([a if design == "rank-one" else a.argmax(axis=1)[:, None], b])
+    model = quick(rank=2, design=design, shape=(10, 8), **options).fit(rows, y)
+    assert relative(model, truth) < 0.06
+    assert model.intercept_ == 0.0
+    np.testing.assert_allclose(model.predict(rows[:9]), np.einsum("ni,ij,nj->n", a[:9], model.coef_, b[:9]))
+
+
 def test_an_offset_of_the_labels_goes_to_the_intercept_of_a_centred_design() -> None:
     rows, y, truth = unit_cube()
     model = quick(rank=2).fit(rows, y + 20.0)

@@ -4,7 +4,8 @@ A mean m of X that is not zero makes the squared residuals as steep as 1 + ‖m�
 along everything else, and a few noisy steps get nowhere (entries in [0, 1]: 1 + 3·d₁·d₂). Counted from m,
 y = level + ⟨X − m, M⟩ with the same M, and that is gone. The level is a number of its own, fitted with M.
 
-Designs other than dense are not counted from anywhere: X = e_i e_jᵀ has one entry, and is as steep along all.
+Other designs are not counted from anywhere: X = e_i e_jᵀ has one entry, and is as steep along all; what is done for
+tasks and rank-one designs is in :mod:`tacit.algorithms.trace_sides`.
 
 Release :class:`ObservationSum`: Σ (X − c) of a unit, c public, clipped to norm C. One unit is one summand, and two may
 point against each other: sensitivity C (zero-out), 2C (replace-one). One Gaussian event.
@@ -121,7 +122,7 @@ def centre_of(
     """
     n = federation.n_rows
     if buys:
-        public = _bought(federation, plan, design, unit)
+        public = bought(federation, plan, design, unit)[0]
     elif public is None:
         return None
     bound, _ = _bound(federation, plan, LabelSum(unit), "label scale", "sizes of labels")
@@ -129,16 +130,21 @@ def centre_of(
     return None if public is None else Centre(public, level, 1.0 / math.sqrt(n))
 
 
-def _bought(federation: Federation, plan: Plan, design: Design, unit: Unit) -> Array | None:
-    """Buy the mean in rounds: counted from what the last one found, norms are smaller, and noise with them."""
+def bought(
+    federation: Federation, plan: Plan, design: Design, unit: Unit, where: str = ""
+) -> tuple[Array | None, float]:
+    """Return the mean (None where it does not matter) and how far from it observations are (90 % of them).
+
+    In rounds: counted from what the last one found, norms are smaller, and noise with them.
+    """
     n, found, norm = federation.n_rows, np.zeros((design.d1, design.d2)), 0.0
     for number in range(1, ROUNDS + 1):
         query = ObservationSum(design, unit, Centre(found))
-        bound, norm = _bound(federation, plan, query, "centre scale", f"norms of observations {number}")
+        bound, norm = _bound(federation, plan, query, "centre scale", f"norms of observations {number}{where}")
         event = plan.event("centre", clip=bound)
-        more = federation.release(query, event, f"mean of the design {number}").reshape(found.shape) / n
+        more = federation.release(query, event, f"mean of the design {number}{where}").reshape(found.shape) / n
         found = found + shrunk(more, federation.sum_sigma(event) / n)
-    return found if matters(found, norm) else None
+    return (found if matters(found, norm) else None), norm
 
 
 def matters(mean: Array, norm: float) -> bool:

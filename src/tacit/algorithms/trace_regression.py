@@ -30,6 +30,7 @@ from tacit.algorithms.trace_centre import ROUNDS, centre_of
 from tacit.algorithms.trace_curvature import LineSearch, Public, Secant
 from tacit.algorithms.trace_kernels import BINS, PER_OCTAVE, ZERO
 from tacit.algorithms.trace_queries import Scales, TangentSum
+from tacit.algorithms.trace_sides import flat_sides
 from tacit.algorithms.trace_start import (
     Clip,
     StartSettings,
@@ -64,7 +65,7 @@ class Settings:
     steps: int = 8
     start: StartSettings = field(default_factory=StartSettings)
     buys_design: bool = True
-    buys_centre: bool = False
+    centres: int = 0
     buys_level: bool = False
     tracked: float = 0.05
     centre_share: float = 0.035
@@ -81,9 +82,9 @@ class Settings:
     def plan(self, budget: Budget) -> Plan:
         """Divide a budget."""
         phases, left = [], 1.0 - self.clip_share - self.start_share
-        if self.buys_centre:
-            phases.append(Phase(name="centre scale", share=self.centre_share / 7, releases=ROUNDS))
-            phases.append(Phase(name="centre", share=6 * self.centre_share / 7, releases=ROUNDS))
+        if self.centres:
+            phases.append(Phase(name="centre scale", share=self.centre_share / 7, releases=self.centres * ROUNDS))
+            phases.append(Phase(name="centre", share=6 * self.centre_share / 7, releases=self.centres * ROUNDS))
             left -= self.centre_share
         if self.buys_level:
             phases.append(Phase(name="label scale", share=self.level_share / 2))
@@ -149,10 +150,12 @@ def learn(
 
     Where they are public: ``energies`` of the design by row and column, and along a step, and its mean ``middle``.
     """
-    unit = settings.unit
+    unit, maps = settings.unit, None
+    if settings.centres and design.kind != "dense":
+        federation, maps = flat_sides(federation, plan, design, unit)
     centre: Centre | None = None
     if settings.buys_level:
-        centre = centre_of(federation, plan, design, unit, middle, buys=settings.buys_centre)
+        centre = centre_of(federation, plan, design, unit, middle, buys=settings.centres > 0)
     scales = scales_of(federation, plan, design, unit, energies, centre)
     matrix = start_of(federation, plan, design, unit, scales, rank, settings.start, centre)
     search = LineSearch(federation, plan, design, scales, unit, public, int(settings.buys_design), centre)
@@ -204,6 +207,7 @@ def learn(
     # ⟨X̃, M⟩ = ⟨X, D₁MD₂⟩: back in the design as it came, M and its error are scaled.
     scale = math.sqrt(float(np.mean(scales.left**2)) * float(np.mean(scales.right**2)))
     found = matrix.scaled(scales.left, scales.right)
+    found = found if maps is None else found.mapped(*maps)
     intercept = 0.0 if centre is None else centre.level - float(np.sum(centre.matrix * found.matrix))
     return Found(found, scale * math.sqrt(size * variance), tuple(clips), intercept)
 

@@ -1,4 +1,4 @@
-"""What trace regression may compute directly where X, or its covariance, is public."""
+"""What trace regression may compute directly where X, or its covariance, is public; and checks of what is given."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from tacit.algorithms.designs import Design
 from tacit.algorithms.trace_centre import matters
+from tacit.algorithms.trace_sides import Maps, maps_of, on_rows
 from tacit.cohort import Cohort
 from tacit.federation.base import Array, Rows
 
@@ -50,6 +51,22 @@ def middle_of(X: Rows, design: Design) -> Array | None:
     )
 
 
+def flat_public(cohort: Cohort, design: Design) -> tuple[Cohort, Maps | None]:
+    """Return the cohort with the sides of its X, public and not dense, made flat, and the maps that did it."""
+    if design.kind == "dense" or all(design.hot):
+        return cohort, None
+    known = cohort.X[design.known(cohort.X)]
+
+    def mean_of(columns: slice) -> tuple[Array | None, float]:
+        part = known[:, columns].astype(np.float64)
+        mean = part.mean(axis=0) if len(part) else np.zeros(part.shape[1])
+        distance = math.sqrt(float(np.sum((part - mean) ** 2)) / max(1, len(part)))
+        return (mean if matters(mean, distance) else None), distance
+
+    maps = maps_of(design, mean_of)
+    return (cohort, None) if maps is None else (replace(cohort, X=cohort.X @ on_rows(design, maps).T), maps)
+
+
 def energies(X: Rows, design: Design, middle: Array | None) -> tuple[Array, Array]:
     """Return the energy of a public design by row and by column, counted from its mean.
 
@@ -75,6 +92,22 @@ def quadratic(covariance: Array, matrix: Array) -> float:
     if covariance.shape == matrix.shape:
         return float(np.sum(covariance * matrix**2))
     return float(matrix.ravel() @ covariance @ matrix.ravel())
+
+
+def bounded(cohort: Cohort, most: int | None) -> Cohort:
+    """Keep a public number of each user's observations; which, depends on the user's own number of them alone."""
+    if most is None:
+        return cohort
+    counts = np.diff(cohort.offsets)
+    kept = np.concatenate(
+        [
+            first + (np.arange(count) if count <= most else np.arange(most) * count // most)
+            for first, count in zip(cohort.offsets[:-1], counts, strict=True)
+        ]
+    )
+    offsets = np.append(0, np.cumsum(np.minimum(counts, most)))
+    assert cohort.y is not None
+    return replace(cohort, X=cohort.X[kept], y=cohort.y[kept], offsets=offsets)
 
 
 def checked_covariance(covariance: Any, design: Design) -> Array | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,12 @@ from tacit.cells import DataError
 from tacit.cohort import Cohort
 from tacit.estimators.base import PrivateModel, abandoned_on_failure
 from tacit.estimators.trace_public import (
+    bounded,
     checked_centre,
     checked_covariance,
     energies,
     energy_along,
+    flat_public,
     in_range,
     middle_of,
     quadratic,
@@ -70,8 +71,9 @@ class TraceRegression(PrivateModel):
         Known covariance Λ of the design: (d1, d2) variances of the entries, or the whole (d1·d2)² matrix. None buys the
         energy of rows and columns instead. For dense designs and unit observation.
     center
-        What dense X is counted from. ``"auto"``: its mean, where that matters; bought, unless X is public. (d1, d2)
-        numbers: a mean that is known. None: zero. Not with a covariance, for unit observation only.
+        What X is counted from. ``"auto"``: its mean, where that matters; bought, unless X is public. For tasks and
+        rank-one designs, features with a mean are made flat instead. (d1, d2) numbers: a mean of dense X that is known.
+        None: zero. Not with a covariance, for unit observation only.
     max_observations
         For unit user: at most so many observations of each, evenly spaced; None for all (the clip bounds them anyway).
     steps
@@ -180,6 +182,8 @@ class TraceRegression(PrivateModel):
         self._check_sizes(design)
         unit = self._unit_of_privacy()
         cohort, unit_of_x = in_range(cohort, design) if unit is Unit.LABEL else (cohort, 1.0)
+        flat = unit is Unit.LABEL and self.center is not None
+        cohort, maps = flat_public(cohort, design) if flat else (cohort, None)
         budget = self._budget(unit)
         middle = self._middle(cohort, design, unit_of_x)
         settings, paper = self._settings(design, unit, middle is not None), self._paper_settings(design)
@@ -194,7 +198,8 @@ class TraceRegression(PrivateModel):
             if paper is None:
                 known = self._energies(cohort, design, middle), self._along(cohort, design, middle), middle
                 found = trace_regression.learn(federation, plan, settings, design, int(self.rank), *known)
-                self._keep(found.matrix.times(unit_of_x), unit_of_x * found.noise, found.intercept)
+                matrix = found.matrix if maps is None else found.matrix.mapped(*maps)
+                self._keep(matrix.times(unit_of_x), unit_of_x * found.noise, found.intercept)
             else:
                 self._keep(paper_trace.learn(federation, paper, design, int(self.rank)), np.nan, 0.0)
         self.n_features_in_ = cohort.n_features
@@ -253,14 +258,15 @@ class TraceRegression(PrivateModel):
             "one-shot" if covariance is not None else route, seed=self.random_state, covariance=covariance
         )
         buys = covariance is None and unit is not Unit.LABEL
-        centres = buys and unit is Unit.ROW and design.kind == "dense" and isinstance(self.center, str)
+        centred = buys and unit is Unit.ROW and isinstance(self.center, str)
+        centres = (1 if design.kind == "dense" else 2 - sum(design.hot)) if centred else 0
         return trace_regression.Settings(
             unit=unit,
             steps=self.steps,
             start=start,
             buys_design=buys,
-            buys_centre=centres,
-            buys_level=centres or has_middle,
+            centres=centres,
+            buys_level=(centres > 0 and design.kind == "dense") or has_middle,
         )
 
     def _paper_settings(self, design: Design) -> paper_trace.Settings | None:
@@ -313,30 +319,14 @@ class TraceRegression(PrivateModel):
                     f"design {self.design!r} with shape {(design.d1, design.d2)} has {design.n_features} columns. "
                     f"Found {X.n_features}."
                 )
-            return self._bounded(X), design
+            return bounded(X, self.max_observations if self.unit == "user" else None), design
         if y is None:
             raise ValueError("fit needs y next to X: the label of every observation.")
         design = self._design(X)
         rows = self._rows(X, design)
         if self.unit == "user":
-            return self._bounded(Cohort.from_arrays(rows, y, users)), design
+            return bounded(Cohort.from_arrays(rows, y, users), self.max_observations), design
         return Cohort.from_offsets(rows, y, np.array([0, len(rows)])), design
-
-    def _bounded(self, cohort: Cohort) -> Cohort:
-        """Keep a public number of each user's observations; which, depends on the user's own number of them alone."""
-        most = self.max_observations
-        if most is None or self.unit != "user":
-            return cohort
-        counts = np.diff(cohort.offsets)
-        kept = np.concatenate(
-            [
-                first + (np.arange(count) if count <= most else np.arange(most) * count // most)
-                for first, count in zip(cohort.offsets[:-1], counts, strict=True)
-            ]
-        )
-        offsets = np.append(0, np.cumsum(np.minimum(counts, most)))
-        assert cohort.y is not None
-        return replace(cohort, X=cohort.X[kept], y=cohort.y[kept], offsets=offsets)
 
     def _design(self, X: Any) -> Design:
         if self.shape is not None:
