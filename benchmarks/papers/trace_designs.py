@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def common(rng: np.random.Generator, shape: tuple[int, ...], share: float) -> np.ndarray:
-    """Normal entries that share one factor."""
+    """Return normal entries that share one factor."""
     factor = rng.normal(size=(shape[0],) + (1,) * (len(shape) - 1))
     return math.sqrt(1 - share) * rng.normal(size=shape) + math.sqrt(share) * factor
 
