@@ -34,6 +34,7 @@ from tacit.privacy.guarantee import Unit
 LEVELS = 15
 _FEW = 0.15  # a level at which units reach this share of it on average cuts off little: 3 % of a squared Gaussian
 _UNSURE = 0.05  # noise in that share above which nothing is believed
+_FAR = 2.0  # times that two gradients may say a curvature is outside of what was bought (chosen on tasks of 6×5)
 _LEAST = 0.1  # no step is longer than ten: directions that hardly any X sees carry noise only
 
 Public = Callable[[Array, Array], float]
@@ -144,9 +145,9 @@ class LineSearch:
             found = query.read(released, self.federation.sum_sigma(event), units)
             self.seen.append(found)
         else:
-            # Gradients are noisy: nothing outside what was bought, and one, is believed.
+            # Gradients are noisy: nothing far outside what was bought, and one, is believed.
             found = self.seen[-1] if secant is None else secant.shrunk(self.seen[-1])
-            found = min(max(found, min(1.0, *self.seen)), max(self.seen))
+            found = min(max(found, min(1.0, *self.seen) / _FAR), _FAR * max(1.0, *self.seen))
             found, self.careful = (max(self.seen), False) if self.careful else (found, False)
         return max(found, _LEAST) if found > 0 and math.isfinite(found) else 1.0
 
