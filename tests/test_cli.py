@@ -100,7 +100,7 @@ def test_help_is_quick_and_names_every_command() -> None:
         start = time.perf_counter()
         text = subprocess.run([sys.executable, "-m", "tacit.cli", "--help"], capture_output=True, text=True).stdout
         best = min(best, time.perf_counter() - start)
-    for command in ("demo", "fit", "predict", "personalize", "verify", "budget", "publish"):
+    for command in ("demo", "fit", "predict", "personalize", "trace", "verify", "budget", "publish"):
         assert command in text
     heavy = subprocess.run(
         [

@@ -72,8 +72,11 @@ def store_four(X, position, stride, registers):  # pragma: no cover
     store(X, position + 3 * stride, registers[3])
 
 
-def _projection(part):
-    """Compile the projection on a basis of which only some of every four rows are not zero."""
+def _projection(part, lines=1):
+    """Compile the projection on a basis of which only some of every four rows are not zero.
+
+    One of every so many ``lines`` is asked for ahead of time; the others are left to who reads the rows next.
+    """
 
     @_kernel
     def project(X, first, last, d, basis, out, place, ahead):  # pragma: no cover
@@ -88,7 +91,7 @@ def _projection(part):
             p0 = j * length
             p1, p2, p3 = min(p0 + length, end), min(p0 + 2 * length, end), min(p0 + 3 * length, end)
             if ahead > 0:
-                for position in range(0, 4 * length, lanes):
+                for position in range(0, 4 * length, lines * lanes):
                     fetch(X, p0 + ahead + position)
             for b in range(0, basis.shape[0], 4):
                 sums = no_products(X)
@@ -112,6 +115,9 @@ def _projection(part):
 project_rows = _projection("all")
 project_two = _projection("two")
 project_three = _projection("three")
+project_rows_half = _projection("all", 2)
+project_two_half = _projection("two", 2)
+project_three_half = _projection("three", 2)
 
 
 @_kernel

@@ -96,6 +96,36 @@ class Design:
         return (X[:, :split], self.d1, self.hot[0]), (X[:, split:], self.d2, self.hot[1])
 
 
+@dataclass(frozen=True)
+class Centre:
+    """Where dense designs and their labels are counted from, public: y = level + ⟨X − matrix, M⟩.
+
+    ``weight`` is what an observation weighs when the level is fitted, next to its entries in the scaled design.
+    """
+
+    matrix: Array
+    level: float = 0.0
+    weight: float = 0.0
+
+
+def origin(design: Design, centre: Centre | None) -> Array:
+    """Return the matrix to subtract from every dense X; zeros for none.
+
+    >>> origin(Design("dense", 1, 2), None)
+    array([[0., 0.]])
+    """
+    return np.zeros((design.d1, design.d2)) if centre is None else centre.matrix
+
+
+def labels(y: Rows, centre: Centre | None) -> Rows:
+    """Return labels counted from the level.
+
+    >>> labels(np.array([3.0]), Centre(np.zeros((1, 1)), 1.0))
+    array([2.])
+    """
+    return y if centre is None else y.astype(np.float64) - centre.level
+
+
 Squares = tuple[npt.NDArray[np.int64] | Rows, int, bool]
 
 
