@@ -77,7 +77,7 @@ def _shuffle(builder, a, b, lanes):
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes)))
 
 
-def _splat(builder, value, lanes):
+def splat(builder, value, lanes):
     vector = ir.VectorType(value.type, lanes)
     single = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.IntType(32)(0))
     return _shuffle(builder, single, single, [0] * lanes)
@@ -94,7 +94,7 @@ def _masked_load(context, builder, kind, arguments, lanes):
     array, position, count = arguments
     vector, flag = ir.VectorType(context.get_value_type(kind.dtype), lanes), ir.IntType(32)
     numbers = ir.Constant(ir.VectorType(count.type, lanes), list(range(lanes)))
-    mask = builder.icmp_signed("<", numbers, _splat(builder, count, lanes))
+    mask = builder.icmp_signed("<", numbers, splat(builder, count, lanes))
     function = cgutils.get_or_insert_function(
         builder.module,
         ir.FunctionType(vector, [vector.as_pointer(), flag, mask.type, vector]),
@@ -204,7 +204,7 @@ def spread(typing_context, value):
     register = Register(value)
 
     def generate(context, builder, signature, arguments):
-        return _splat(builder, arguments[0], register.lanes)
+        return splat(builder, arguments[0], register.lanes)
 
     return register(value), generate
 
@@ -249,7 +249,7 @@ def where_usable(typing_context, size, register):
 
     def generate(context, builder, signature, arguments):
         test, value = arguments
-        zero, infinity = ir.Constant(test.type, None), _splat(builder, test.type.element(math.inf), register.lanes)
+        zero, infinity = ir.Constant(test.type, None), splat(builder, test.type.element(math.inf), register.lanes)
         usable = builder.and_(builder.fcmp_ordered(">", test, zero), builder.fcmp_ordered("<", test, infinity))
         return builder.select(usable, value, zero)
 
