@@ -66,7 +66,7 @@ class _RegisterModel(models.PrimitiveModel):
         super().__init__(manager, register, ir.VectorType(lane, register.lanes))
 
 
-def _address(context, builder, kind, array, position, *, pointee=None):
+def address_of(context, builder, kind, array, position, *, pointee=None):
     if kind.layout != "C":  # positions count along rows: in any other array they would point elsewhere, or outside
         raise TypeError(f"kernels that address by position need arrays in rows, one after the other. Found {kind}.")
     address = builder.gep(context.make_array(kind)(context, builder, array).data, [position])
@@ -100,7 +100,7 @@ def _masked_load(context, builder, kind, arguments, lanes):
         ir.FunctionType(vector, [vector.as_pointer(), flag, mask.type, vector]),
         f"llvm.masked.load.v{lanes}f{kind.dtype.bitwidth}.p0",
     )
-    address = _address(context, builder, kind, array, position, pointee=vector)
+    address = address_of(context, builder, kind, array, position, pointee=vector)
     return builder.call(function, [address, flag(kind.dtype.bitwidth // 8), mask, ir.Constant(vector, None)])
 
 
@@ -120,7 +120,7 @@ def load(typing_context, array, position):
     register = Register(array.dtype)
 
     def generate(context, builder, signature, arguments):
-        address = _address(context, builder, signature.args[0], *arguments, pointee=context.get_value_type(register))
+        address = address_of(context, builder, signature.args[0], *arguments, pointee=context.get_value_type(register))
         return builder.load(address, align=array.dtype.bitwidth // 8)
 
     return register(array, types.intp), generate
@@ -158,7 +158,7 @@ def load_every(typing_context, array, position, stride):
         values, position, stride = arguments
         value = ir.Constant(context.get_value_type(register), ir.Undefined)
         for lane in range(register.lanes):
-            element = builder.load(_address(context, builder, signature.args[0], values, position))
+            element = builder.load(address_of(context, builder, signature.args[0], values, position))
             value = builder.insert_element(value, element, ir.IntType(32)(lane))
             position = builder.add(position, stride)
         return value
@@ -172,7 +172,7 @@ def store(typing_context, array, position, register):
 
     def generate(context, builder, signature, arguments):
         value = _cast(builder, arguments[2], context.get_value_type(array.dtype))
-        address = _address(context, builder, signature.args[0], *arguments[:2], pointee=value.type)
+        address = address_of(context, builder, signature.args[0], *arguments[:2], pointee=value.type)
         builder.store(value, address, align=array.dtype.bitwidth // 8)
         return context.get_dummy_value()
 
@@ -191,7 +191,7 @@ def fetch(typing_context, array, position):
         pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
         function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
-        address = _address(context, builder, signature.args[0], *arguments, pointee=ir.IntType(8))
+        address = address_of(context, builder, signature.args[0], *arguments, pointee=ir.IntType(8))
         builder.call(function, [address, flag(0), flag(2), flag(1)])  # to read, second cache, data
         return context.get_dummy_value()
 
@@ -324,7 +324,7 @@ def store_totals(typing_context, array, position, stride, sums):
             for start in range(0, value.type.count, 4):
                 four = _shuffle(builder, value, value, range(start, start + 4))
                 four = _cast(builder, four, context.get_value_type(array.dtype))
-                address = _address(context, builder, signature.args[0], values, position, pointee=four.type)
+                address = address_of(context, builder, signature.args[0], values, position, pointee=four.type)
                 builder.store(four, address, align=array.dtype.bitwidth // 8)
                 position = builder.add(position, stride)
         return context.get_dummy_value()

@@ -136,29 +136,20 @@ def combine_rows(X, first, last, weights, at, stride, out, u):  # pragma: no cov
             x0, x1, x2, x3 = four(X, even * d + a, lanes)
             s0, s1, s2, s3 = s0 + s * x0, s1 + s * x1, s2 + s * x2, s3 + s * x3
         store_four(out, place + a, lanes, (s0 + t0, s1 + t1, s2 + t2, s3 + t3))
-    if broad < d:
-        _combine_rest(X, first, last, weights, at, stride, out, place, broad)
-
-
-@_kernel
-def _combine_rest(X, first, last, weights, at, stride, out, place, a):  # pragma: no cover
-    """Do what :func:`combine_rows` does for the columns from a on, fewer than four registers."""
-    d, lanes = X.shape[1], lanes_of(X)
-    zero = spread(X.dtype.type(0))
-    rest = d - a
-    s0 = s1 = s2 = s3 = zero
-    w = at
-    for j in range(first, last):
-        s, p = spread(weights[w]), j * d + a
-        s0 = s0 + s * load_first(X, p, rest)
-        s1 = s1 + s * load_first(X, p + lanes, rest - lanes)
-        s2 = s2 + s * load_first(X, p + 2 * lanes, rest - 2 * lanes)
-        s3 = s3 + s * load_first(X, p + 3 * lanes, rest - 3 * lanes)
-        w += stride
-    store(out, place + a, s0)
-    if rest > lanes:
-        store(out, place + a + lanes, s1)
-    if rest > 2 * lanes:
-        store(out, place + a + 2 * lanes, s2)
-    if rest > 3 * lanes:
-        store(out, place + a + 3 * lanes, s3)
+    for a in range(broad, d, 4 * lanes):  # once, if at all
+        rest, w = d - a, at
+        s0 = s1 = s2 = s3 = zero
+        for j in range(first, last):
+            s, p = spread(weights[w]), j * d + a
+            s0 = s0 + s * load_first(X, p, rest)
+            s1 = s1 + s * load_first(X, p + lanes, rest - lanes)
+            s2 = s2 + s * load_first(X, p + 2 * lanes, rest - 2 * lanes)
+            s3 = s3 + s * load_first(X, p + 3 * lanes, rest - 3 * lanes)
+            w += stride
+        store(out, place + a, s0)
+        if rest > lanes:
+            store(out, place + a + lanes, s1)
+        if rest > 2 * lanes:
+            store(out, place + a + 2 * lanes, s2)
+        if rest > 3 * lanes:
+            store(out, place + a + 3 * lanes, s3)

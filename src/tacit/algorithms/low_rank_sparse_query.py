@@ -33,7 +33,7 @@ from tacit.compiled import load, padded, store
 from tacit.federation.base import Array, Query, Rows
 from tacit.linalg import pack_symmetric, unpack_symmetric
 from tacit.privacy.clipping import LEAST, clip_factor
-from tacit.selection import LANES
+from tacit.lanes import LANES
 
 # A round's fit need not be the best one: supports that are nearly right do, and the next round sees them again.
 _STAGES, _SWAPS = 2, 2

@@ -29,7 +29,7 @@ from tacit.algorithms.sparse_kernels import (
 from tacit.algorithms.sparse_lanes import kernel
 from tacit.compiled import padded
 from tacit.heads import PENALTIES, average_ridges
-from tacit.selection import LANES
+from tacit.lanes import LANES
 
 Rows = npt.NDArray[np.floating]
 Array = npt.NDArray[np.float64]

@@ -26,18 +26,18 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.algorithms.sparse_lanes import (
-    ALL,
     Desk,
-    accept,
     extend_factor,
+    inlined,
+    keep_chosen,
     kernel,
     make_desk,
     solve,
     take_mean,
 )
-from tacit.compiled import load, load_every, store
+from tacit.compiled import load, load_every, spread, store
+from tacit.lanes import LANES, NOTHING, get, keep_largest, keyed, put
 from tacit.projections import combine_rows, project_rows
-from tacit.selection import LANES, NOTHING, keep_largest, keyed
 
 LONG = 128  # rows from which on a user is fitted alone: eight users with fewer fit the second cache
 _AHEAD = 1 << 16  # bytes ahead of the rows in work to ask memory for
@@ -70,59 +70,50 @@ def place_of(rows, u):  # pragma: no cover
 
 
 @kernel
-def _lanes_of(register, rows, u):  # pragma: no cover
-    """Return the part of eight numbers that is a user's."""
-    return register[:] if rows >= LONG else register[u : u + 1]
-
-
-@kernel
 def fit_users(X, y, first, last, n, basis, shared, intercept, scale, wanted, stages, swaps, desk):  # pragma: no cover
     """Fit n users with ``wanted`` coordinates each (or fewer, where no more help). What was found is on the desk.
 
     User u has rows first[u] to last[u]. ``basis`` is padded, directions as rows; ``shared`` fixes the only weight at
     one; ``scale`` has a column a user.
     """
-    base = 1 + desk.fixed.size
+    base, alone, columns, errors = 1 + desk.fixed.size, last[0] - first[0] >= LONG, desk.columns, desk.errors
     height = _lay_out(X, y, first, last, n, basis, shared, intercept, desk)
-    alone = last[0] - first[0] >= LONG
-    desk.size[:] = 0
-    desk.spare[base:] = 1.0
-    extend_factor(desk, 1, base, height, alone)
-    solve(desk, base, height, alone)
-    accept(desk, base, height, ALL)
-    most = 0
+    growths = 0
     for u in range(n):
-        most = max(most, min(stages, wanted[u]))
-        combine_rows(X, first[u], last[u], desk.small, *place_of(last[u] - first[u], u), desk.pull, u)
-    for stage in range(most):
-        low, top = _grow(X, first, last, n, intercept, scale, wanted, stages, stage, desk)
-        if low == top:
-            break
-        extend_factor(desk, low, top, height, alone)
-        solve(desk, top, height, alone)
-        accept(desk, top, height, ALL)
+        desk.size[u], desk.active[u], desk.settled[u] = 0, 1, 1
+        growths = max(growths, min(stages, wanted[u]))
+    for b in range(base, columns.shape[0] - 3):
+        store(desk.spare, b * LANES, spread(1.0))
+    low, top = 1, base
+    for turn in range(1 + growths + swaps):
+        growing = turn <= growths
+        if turn > 0:
+            if growing:
+                low, top = _grow(X, first, last, n, intercept, scale, wanted, stages, turn - 1, desk)
+            else:
+                low, top = _swap(X, first, last, n, intercept, scale, desk)
+            if low == top:
+                continue
+        extend_factor(columns, desk.spare, desk.factor, low, top, height, alone)
+        store(errors, 0, solve(columns, desk.factor, desk.trial, desk.tried, top, height, alone))
+        for v in range(LANES):
+            u = 0 if alone else v
+            # Every growth is kept, also one that cannot be computed: nothing of somebody else's may stay on the desk.
+            better = growing or (u < n and desk.active[u] == 1 and errors[u] < desk.least[u])
+            desk.chosen[v] = 1.0 if better else 0.0
+        keep_chosen(
+            *(desk.chosen, desk.trial, desk.coefficients, desk.tried, desk.left, desk.small, top, height),
+        )
         for u in range(n):
-            if desk.size[u] > 0:
-                combine_rows(X, first[u], last[u], desk.small, *place_of(last[u] - first[u], u), desk.pull, u)
-    for u in range(n):
-        desk.active[u] = desk.size[u] > 0
-        desk.settled[u] = True
-    for _ in range(swaps):
-        low, top = _swap(X, first, last, n, intercept, scale, desk)
-        if low == top:
-            break
-        extend_factor(desk, low, top, height, alone)
-        solve(desk, top, height, alone)
-        for u in range(n):
-            if not (desk.active[u] and desk.errors[u] < desk.least[u]):
-                desk.active[u] = False
-                _lanes_of(desk.errors, last[u] - first[u], u)[:] = math.inf
-        accept(desk, top, height, not ALL)
-        for u in range(n):
-            if desk.active[u]:
-                desk.support[u, : desk.size[u]] = desk.attempt[u, : desk.size[u]]
-                desk.settled[u] = True
-                combine_rows(X, first[u], last[u], desk.small, *place_of(last[u] - first[u], u), desk.pull, u)
+            desk.active[u] = desk.chosen[u] > 0.0
+            if desk.active[u] == 1:
+                desk.least[u] = errors[u]
+                if not growing:
+                    desk.settled[u] = 1
+                    for s in range(desk.size[u]):
+                        desk.support[u, s] = desk.attempt[u, s]
+                at, step = place_of(last[u] - first[u], u)
+                combine_rows(X, first[u], last[u], desk.small, at, step, desk.pull, u)
 
 
 @kernel
@@ -130,8 +121,9 @@ def settle(X, first, last, intercept, u, desk):  # pragma: no cover
     """Bring the columns of a user's support back to the desk, if those of a worse one were left there."""
     if not desk.settled[u]:
         for s in range(desk.size[u]):
-            _fetch_column(X, first, last, desk.support[u, s], intercept, desk, 1 + desk.fixed.size + s, u)
-        desk.settled[u] = True
+            row = 1 + desk.fixed.size + s
+            _fetch_column(X, first, last, desk.support[u, s], intercept, desk.columns, desk.means, row, u)
+        desk.settled[u] = 1
 
 
 @kernel
@@ -143,37 +135,39 @@ def level_of(desk, u):  # pragma: no cover
     return level
 
 
-@kernel
+@inlined
 def _lay_out(X, y, first, last, n, basis, shared, intercept, desk):  # pragma: no cover
     """Put targets and projections on the desk; return how many registers a column takes."""
     columns, projected, fixed = desk.columns, desk.projected, desk.fixed.size
+    room, length = columns.shape[1], projected.shape[1]
     rows = 0
     for u in range(n):
         rows = max(rows, last[u] - first[u])
     height = rows if rows < LONG else -(-rows // LANES)
-    for b in range(1 + fixed + desk.support.shape[1]):
-        columns[b, : height * LANES] = 0.0
+    for b in range(columns.shape[0] - 3):
+        for j in range(0, height * LANES, LANES):
+            store(columns, b * room + j, spread(0.0))
     for u in range(n):
         m = last[u] - first[u]
         at, step = place_of(m, u)
         project_rows(X, first[u], last[u], X.shape[1], basis, projected, 0, _AHEAD)
         for j in range(m):
-            columns[0, at + j * step] = y[first[u] + j] - (projected[0, j] if shared else 0.0)
+            put(columns, at + j * step, y[first[u] + j] - (get(projected, j) if shared else 0.0))
         for b in range(fixed):
             for j in range(m):
-                columns[1 + b, at + j * step] = projected[b, j]
+                put(columns, (1 + b) * room + at + j * step, get(projected, b * length + j))
         if intercept:
             for b in range(1 + fixed):
-                take_mean(desk, b, u, at, step, m)
+                take_mean(columns, desk.means, b, u, at, step, m)
     return height
 
 
-@kernel
+@inlined
 def _grow(X, first, last, n, intercept, scale, wanted, stages, stage, desk):  # pragma: no cover
     """Add coordinates to the supports; return which rows of the systems are new."""
     size, support, base = desk.size, desk.support, 1 + desk.fixed.size
     count = 0
-    _score(X.shape[1], scale, desk)
+    _score(desk.pull, scale, desk.mask[0], desk.score)
     for u in range(n):
         for s in range(size[u]):
             desk.score[support[u, s], u] = 0.0
@@ -181,16 +175,18 @@ def _grow(X, first, last, n, intercept, scale, wanted, stages, stage, desk):  # 
         goal = (wanted[u] * (stage + 1) + parts - 1) // parts if stage < parts else 0
         desk.goal[u] = max(0, goal - size[u])
         count = max(count, desk.goal[u])
-    _rank(X.shape[1], count, desk)
+    keep_largest(desk.score, X.shape[1], count, desk.best)
     low = top = base + support.shape[1]
     for u in range(n):
         before = size[u]
         for c in range(desk.goal[u]):
             if desk.best[c, u] < NOTHING:
                 break
+            row = base + size[u]
             support[u, size[u]] = desk.bits[c, u] & desk.mask[0]
-            _lanes_of(desk.spare[base + size[u]], last[u] - first[u], u)[:] = 0.0
-            _fetch_column(X, first[u], last[u], support[u, size[u]], intercept, desk, base + size[u], u)
+            _fetch_column(X, first[u], last[u], support[u, size[u]], intercept, desk.columns, desk.means, row, u)
+            for v in range(u, u + 1 if last[u] - first[u] < LONG else LANES):
+                desk.spare[row, v] = 0.0
             size[u] += 1
         if size[u] > before:
             low = min(low, base + before)
@@ -201,75 +197,74 @@ def _grow(X, first, last, n, intercept, scale, wanted, stages, stage, desk):  # 
     return low, top
 
 
-@kernel
+@inlined
 def _swap(X, first, last, n, intercept, scale, desk):  # pragma: no cover
     """Put the largest of b + gradient on the desk as supports to try; return which rows of the systems are new."""
-    size, support, attempt, base = desk.size, desk.support, desk.attempt, 1 + desk.fixed.size
-    _score(X.shape[1], scale, desk)
+    size, support, attempt, base, mask = desk.size, desk.support, desk.attempt, 1 + desk.fixed.size, desk.mask[0]
+    _score(desk.pull, scale, mask, desk.score)
     count = 0
     for u in range(n):
         if desk.active[u]:
             count = max(count, size[u])
             for s in range(size[u]):
-                feature = support[u, s]
-                desk.score[feature, u] += desk.coefficients[base + s, u] * (last[u] - first[u]) / scale[feature, u]
-    _rank(X.shape[1], count, desk)
+                a = support[u, s]
+                step = desk.coefficients[base + s, u] * (last[u] - first[u]) / scale[a, u]
+                value = abs(desk.pull[u, a] * scale[a, u] + step)
+                desk.score[a, u] = value if value < math.inf else 0.0
+                desk.keys[a, u] = desk.keys[a, u] & ~mask | a
+    keep_largest(desk.score, X.shape[1], count, desk.best)
     low, top = base + count, base + count
     for u in range(n):
         if desk.active[u]:
-            desk.active[u] = desk.best[size[u] - 1, u] >= NOTHING and _exchange(size[u], u, desk)
+            found = size[u] > 0 and desk.best[size[u] - 1, u] >= NOTHING
+            desk.active[u] = found and _exchange(size[u], u, support, attempt, desk.entering, desk.marks, desk.bits, mask)
         if desk.active[u]:
-            desk.settled[u] = False
+            desk.settled[u] = 0
             for s in range(size[u]):
                 if attempt[u, s] != support[u, s]:
                     low = min(low, base + s)
-                    _fetch_column(X, first[u], last[u], attempt[u, s], intercept, desk, base + s, u)
+                    _fetch_column(
+                        *(X, first[u], last[u], attempt[u, s], intercept, desk.columns, desk.means, base + s, u)
+                    )
     return low, top
 
 
-@kernel
-def _exchange(size, u, desk):  # pragma: no cover
+@inlined
+def _exchange(size, u, support, attempt, entering, marks, bits, mask):  # pragma: no cover
     """Write the best candidates as the support to try, those that stay in their places; return whether any is new."""
-    support, attempt, marks, bits, mask = desk.support, desk.attempt, desk.marks, desk.bits, desk.mask[0]
     for s in range(size):
         marks[support[u, s]] = 1
     new = 0
     for c in range(size):
         candidate = bits[c, u] & mask
         if marks[candidate] == 0:
-            desk.entering[new] = candidate
+            entering[new] = candidate
             new += 1
         marks[candidate] = 2
     place = 0
     for s in range(size):
         attempt[u, s] = support[u, s]
         if marks[support[u, s]] == 1:
-            attempt[u, s] = desk.entering[place]
+            attempt[u, s] = entering[place]
             place += 1
     for s in range(size):
         marks[support[u, s]] = marks[bits[s, u] & mask] = 0
     return new > 0
 
 
-@kernel
-def _score(d, scale, desk):  # pragma: no cover
-    """Write every user's correlations with what is left, in units of scale."""
-    for a in range(d):
-        store(desk.score, a * LANES, load_every(desk.pull, a, desk.pull.shape[1]) * load(scale, a * LANES))
+@inlined
+def _score(pull, scale, mask, score):  # pragma: no cover
+    """Write every user's correlations with what is left, in units of scale, as keys."""
+    for a in range(scale.shape[0]):
+        value = load_every(pull, a, pull.shape[1]) * load(scale, a * LANES)
+        store(score, a * LANES, keyed(value, a, mask))
 
 
-@kernel
-def _rank(d, count, desk):  # pragma: no cover
-    """Write the keys of the ``count`` best scores."""
-    for a in range(d):
-        store(desk.score, a * LANES, keyed(load(desk.score, a * LANES), a, desk.mask[0]))
-    keep_largest(desk.score, d, count, desk.best)
-
-
-@kernel
-def _fetch_column(X, first, last, feature, intercept, desk, row, u):  # pragma: no cover
+@inlined
+def _fetch_column(X, first, last, feature, intercept, columns, means, row, u):  # pragma: no cover
     at, step = place_of(last - first, u)
+    start, d = row * columns.shape[1] + at, X.shape[1]
     for j in range(last - first):
-        desk.columns[row, at + j * step] = X[first + j, feature]
+        put(columns, start + j * step, get(X, (first + j) * d + feature))
     if intercept:
-        take_mean(desk, row, u, at, step, last - first)
+        take_mean(columns, means, row, u, at, step, last - first)

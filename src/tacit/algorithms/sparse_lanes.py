@@ -18,16 +18,17 @@ from numba import njit
 
 from tacit.compiled import aligned_zeros, load, root, spread, store, total
 from tacit.projections import four, store_four
-from tacit.selection import LANES, position_mask, where_less
+from tacit.lanes import LANES, position_mask, where_less
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 Work = npt.NDArray[Any]
 
-ALL = True
 _RIDGE = 1e-12  # of each column's own square: keeps copies of one column solvable, changes nothing else
 
-kernel: Any = njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, error_model="numpy")
+_OPTIONS: Any = {"nogil": True, "fastmath": {"reassoc", "contract"}, "error_model": "numpy"}
+kernel: Any = njit(cache=True, **_OPTIONS)
+inlined: Any = njit(forceinline=True, **_OPTIONS)  # what takes many arrays and is called from one place
 
 
 class Desk(NamedTuple):
@@ -35,7 +36,7 @@ class Desk(NamedTuple):
 
     ``columns`` has the target, the projections on the basis and the chosen features as rows; number j of user u stands
     at 8j + u, or at j for a user alone. With an intercept all of them are centred first: next to a column of ones
-    features with a large mean would all look the same. A lane's last column is the user.
+    features with a large mean would all look the same.
     """
 
     columns: Work
@@ -49,10 +50,12 @@ class Desk(NamedTuple):
     small: Work  # the same in the precision of the rows
     errors: Work
     least: Work
+    chosen: Work  # 1 in lanes whose trial is kept
     pull: Work  # correlations Xᵀe with every feature, a row a user; with room for the weights behind them
     score: Work
     best: Work
     bits: Indices  # of the same numbers
+    keys: Indices  # bits of the scores
     projected: Work
     support: Indices  # the chosen features, a row a user
     attempt: Indices
@@ -77,16 +80,16 @@ def make_desk(longest: int, n_features: int, fixed: int, most: int, rows: npt.DT
     shapes = [(height + 3, room), *lanes, (height * (height + 3), LANES), (1, room), (1, room)]
     columns, means, spare, trial, coefficients, factor, tried, left = _apart(np.float64, *shapes)
     width = n_features + -n_features % 16 + max(16, fixed + -fixed % 16)
-    shapes = [(1, LANES), (1, LANES), (LANES, width), (n_features, LANES)]
-    errors, least, pull, score = _apart(np.float64, *shapes)
+    shapes = [(1, LANES), (1, LANES), (1, LANES), (LANES, width), (n_features, LANES)]
+    errors, least, chosen, pull, score = _apart(np.float64, *shapes)
     best, projected = _apart(np.float64, (most + -most % 4, LANES), (max(4, fixed + -fixed % 4), longest + 11))
     (small,) = _apart(rows, (1, room + LANES))
     support, attempt = _apart(np.int64, (LANES, most), (LANES, most))
     integers = _apart(np.int64, *[(1, size) for size in (LANES, LANES, LANES, LANES, most, n_features, 1, fixed)])
     integers[6][:] = position_mask(n_features)
     return Desk(
-        *(columns, means, spare, factor, trial, coefficients, tried[0], left[0], small[0], errors[0], least[0], pull),
-        *(score, best, best.view(np.int64), projected, support, attempt, *(numbers[0] for numbers in integers)),
+        *(columns, means, spare, factor, trial, coefficients, tried[0], left[0], small[0], errors[0], least[0]),
+        *(chosen[0], pull, score, best, best.view(np.int64), score.view(np.int64), projected, support, attempt, *(numbers[0] for numbers in integers)),
     )
 
 
@@ -98,24 +101,23 @@ def _apart(dtype: npt.DTypeLike, *shapes: tuple[int, int]) -> list[npt.NDArray[A
     return [flat[place : place + math.prod(shape)].reshape(shape) for place, shape in zip(places, shapes, strict=False)]
 
 
-@kernel
-def take_mean(desk, row, u, at, step, m):  # pragma: no cover
+@inlined
+def take_mean(columns, means, row, u, at, step, m):  # pragma: no cover
     """Take the mean out of a user's column, and note it."""
-    columns, mean = desk.columns, 0.0
+    mean = 0.0
     for j in range(m):
         mean += columns[row, at + j * step] / m
     for j in range(m):
         columns[row, at + j * step] -= mean
-    desk.means[row, u] = mean
+    means[row, u] = mean
 
 
-@kernel
-def extend_factor(desk, low, top, height, alone):  # pragma: no cover
+@inlined
+def extend_factor(columns, spare, factor, low, top, height, alone):  # pragma: no cover
     """Make rows low..top of the factors, from the products of their columns with all before; NaN where there is none.
 
     What is right of the diagonal is not used.
     """
-    columns, factor, spare = desk.columns, desk.factor, desk.spare
     room, width = columns.shape[1], columns.shape[0] * LANES
     for i in range(low, top):
         row = i * width
@@ -143,48 +145,36 @@ def extend_factor(desk, low, top, height, alone):  # pragma: no cover
         store(factor, row, right * inverse)
 
 
-@kernel
-def solve(desk, top, height, alone):  # pragma: no cover
-    """Write the solutions of systems with rows 1..top as trials, with what they leave and its squares."""
-    factor, trial, columns = desk.factor, desk.trial, desk.columns
+@inlined
+def solve(columns, factor, trial, tried, top, height, alone):  # pragma: no cover
+    """Write the solutions of systems with rows 1..top, and what they leave; return its squares."""
     room, width = columns.shape[1], columns.shape[0] * LANES
     for i in range(top - 1, 0, -1):
         value = load(factor, i * width)
         for p in range(i + 1, top):
             value = value - load(factor, p * width + i * LANES) * load(trial, p * LANES)
         store(trial, i * LANES, value * load(factor, i * (width + LANES)))
-    squares = spread(0.0)
     for j in range(0, height * LANES, 4 * LANES):
         x0, x1, x2, x3 = four(columns, j, LANES)
         for i in range(1, top):
             b = load(trial, i * LANES)
             z0, z1, z2, z3 = four(columns, i * room + j, LANES)
             x0, x1, x2, x3 = x0 - b * z0, x1 - b * z1, x2 - b * z2, x3 - b * z3
-        store_four(desk.tried, j, LANES, (x0, x1, x2, x3))
+        store_four(tried, j, LANES, (x0, x1, x2, x3))
+    squares = spread(0.0)
     for j in range(0, height * LANES, LANES):
-        value = load(desk.tried, j)
+        value = load(tried, j)
         squares = squares + value * value
-    store(desk.errors, 0, spread(total(squares)) if alone else squares)
+    return spread(total(squares)) if alone else squares
 
 
-@kernel
-def accept(desk, top, height, everybody):  # pragma: no cover
-    """Keep the trials, of everybody or of those it fits better."""
-    if everybody:
-        for i in range(1, top):
-            store(desk.coefficients, i * LANES, load(desk.trial, i * LANES))
-        for j in range(0, height * LANES, LANES):
-            value = load(desk.tried, j)
-            store(desk.left, j, value)
-            store(desk.small, j, value)
-        store(desk.least, 0, load(desk.errors, 0))
-        return
-    error, least = load(desk.errors, 0), load(desk.least, 0)
-    for i in range(1, top):
-        kept = where_less(error, least, load(desk.trial, i * LANES), load(desk.coefficients, i * LANES))
-        store(desk.coefficients, i * LANES, kept)
+@inlined
+def keep_chosen(chosen, trial, kept, tried, left, small, top, height):  # pragma: no cover
+    """Keep solutions, and what they leave, in lanes where ``chosen`` is positive."""
+    zero, mask = spread(0.0), load(chosen, 0)
+    for i in range(LANES, top * LANES, LANES):
+        store(kept, i, where_less(zero, mask, load(trial, i), load(kept, i)))
     for j in range(0, height * LANES, LANES):
-        kept = where_less(error, least, load(desk.tried, j), load(desk.left, j))
-        store(desk.left, j, kept)
-        store(desk.small, j, kept)
-    store(desk.least, 0, where_less(error, least, error, least))
+        value = where_less(zero, mask, load(tried, j), load(left, j))
+        store(left, j, value)
+        store(small, j, value)

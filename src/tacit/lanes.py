@@ -1,4 +1,4 @@
-"""The largest of many numbers, eight lists at once, one a lane of a register; see :mod:`tacit.compiled`.
+"""Choices for eight users at once, one a lane of a register (see :mod:`tacit.compiled`): the largest of many numbers.
 
 A branch that depends on numbers nobody can guess costs more than all arithmetic around it. So nothing branches here:
 the position of a number is written over the lowest bits of its size, where only ties notice, and then larger and
@@ -17,7 +17,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from tacit.compiled import load, splat, spread, store
+from tacit.compiled import address_of, load, splat, spread, store
 
 LANES = 8  # doubles in a register
 NOTHING = float(np.finfo(np.float64).tiny)  # a key below it stands for zero: nothing but its position is left
@@ -34,6 +34,27 @@ def position_mask(count: int) -> int:
     [0, 1, 63, 63]
     """
     return (1 << (count - 1).bit_length()) - 1
+
+
+@_operation
+def get(typing_context, array, position):
+    """Read the element at a position, counted along rows: Numba would ask every time whether it counts from the end."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.load(address_of(context, builder, signature.args[0], *arguments))
+
+    return array.dtype(array, types.intp), generate
+
+
+@_operation
+def put(typing_context, array, position, value):
+    """Write the element at a position, counted along rows."""
+
+    def generate(context, builder, signature, arguments):
+        builder.store(arguments[2], address_of(context, builder, signature.args[0], *arguments[:2]))
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, array.dtype), generate
 
 
 @_operation
