@@ -27,7 +27,7 @@ from tacit.algorithms.fedrep import BasisStep
 from tacit.algorithms.kernels import add_gains, add_steps, lane_zeros, mean_row, mean_square, scale_row, weigh
 from tacit.algorithms.sparse_heads import NONE, Sparsity, choose_size
 from tacit.algorithms.sparse_kernels import desk_for, fit_users, group_end, place_of
-from tacit.algorithms.sparse_lanes import Desk, kernel
+from tacit.algorithms.sparse_lanes import Desk, inlined, kernel
 from tacit.algorithms.whitening import Whitening, user_chunks
 from tacit.compiled import load, padded, store
 from tacit.federation.base import Array, Query, Rows
@@ -190,11 +190,12 @@ def fit_one(X: Rows, y: Rows, basis: Array, scale: Array, query: Asks) -> tuple[
     rows, offsets = np.ascontiguousarray(X), np.array([0, len(X)])
     desk = _desk(query, offsets, rows)
     public = (padded(basis.T, rows.dtype), query.shared_weight, query.centered, _in_lanes(scale))
-    free = np.zeros(LANES, dtype=np.int64)
-    _fit_group(rows, np.ascontiguousarray(y), offsets, 0, 1, *public, query.sparsity.sizes, desk, free)
+    group = np.zeros((4, LANES), dtype=np.int64)
+    _fit_one(rows, np.ascontiguousarray(y), offsets, *public, query.sparsity.sizes, desk, group)
     at, step = place_of(len(rows), 0)
     head = np.ones(1) if query.shared_weight else desk.coefficients[1 : 1 + basis.shape[1], 0]
-    return (head, desk.left[at::step][: len(rows)], int(free[0])) if free[0] > 0 else None
+    free = int(group[3, 0])
+    return (head, desk.left[at::step][: len(rows)], free) if free > 0 else None
 
 
 def _desk(query: Asks, offsets: npt.NDArray[np.int64], X: Rows) -> Desk:
@@ -208,20 +209,25 @@ def _in_lanes(scale):  # type: ignore[no-untyped-def]  # pragma: no cover
     return np.repeat(scale, LANES).reshape(scale.size, LANES)
 
 
-@kernel
-def _fit_group(X, y, offsets, start, stop, basis, shared, centered, scale, sizes, desk, free):  # type: ignore[no-untyped-def]  # pragma: no cover
+@inlined
+def _fit_group(X, y, offsets, start, stop, basis, shared, centered, scale, sizes, desk, group):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Fit users the way a round does; write how many rows each has to spare, zero for those with none to fit."""
     fixed, n = desk.fixed.size + centered, stop - start
-    first, last, wanted = offsets[start:stop].copy(), offsets[start + 1 : stop + 1].copy(), np.zeros_like(free)
+    first, last, wanted, free, size = group[0], group[1], group[2], group[3], desk.size
+    for u in range(LANES):
+        first[u] = last[u] = wanted[u] = free[u] = 0
     for u in range(n):
-        if last[u] - first[u] <= fixed:
-            last[u] = first[u]
-        else:
+        if offsets[start + u + 1] - offsets[start + u] > fixed:
+            first[u], last[u] = offsets[start + u], offsets[start + u + 1]
             wanted[u] = choose_size(X, first[u], last[u], y, basis, shared, centered, scale, u, sizes, desk)
     fit_users(X, y, first, last, n, basis, shared, centered, scale, wanted, _STAGES, _SWAPS, desk)
-    free[:] = 0
     for u in range(n):
-        free[u] = max(0, last[u] - first[u] - fixed - desk.size[u])
+        free[u] = max(0, last[u] - first[u] - fixed - size[u])
+
+
+@kernel
+def _fit_one(X, y, offsets, basis, shared, centered, scale, sizes, desk, group):  # type: ignore[no-untyped-def]  # pragma: no cover
+    _fit_group(X, y, offsets, 0, 1, basis, shared, centered, scale, sizes, desk, group)
 
 
 @kernel
@@ -234,13 +240,14 @@ def _steps(  # type: ignore[no-untyped-def]  # pragma: no cover
     """
     k, n, lanes, rows = metric.shape[0], offsets.size - 1, _in_lanes(scale[: X.shape[1]]), desk.pull
     errors, mean = np.zeros_like(desk.small), np.zeros((1, basis.shape[1]), dtype=X.dtype)
-    squared, free = (scale * scale).astype(X.dtype), np.zeros(LANES, dtype=np.int64)
+    squared, group = (scale * scale).astype(X.dtype), np.zeros((4, LANES), dtype=np.int64)
+    free, coefficients = group[3], desk.coefficients
     heads, measured, weights = np.ones((k, LANES)), lane_zeros(basis.shape[0], LANES), lane_zeros(basis.shape[0], LANES)
     lengths, norms, along = np.zeros(LANES), np.zeros(LANES), lane_zeros(directions.shape[0], LANES)
     start = 0
     while start < n:
         stop = group_end(offsets, start, min(n, start - start % size + size))
-        _fit_group(X, y, offsets, start, stop, basis, shared, centered, lanes, sizes, desk, free)
+        _fit_group(X, y, offsets, start, stop, basis, shared, centered, lanes, sizes, desk, group)
         for u in range(LANES):
             lengths[u] = norms[u] = 0.0
             if free[u] > 0:
@@ -250,7 +257,7 @@ def _steps(  # type: ignore[no-untyped-def]  # pragma: no cover
                 lengths[u] = 1.0 / (c * free[u] * mean_square(X, first, last, mean, squared))
                 norms[u] = scale_row(rows, u, lengths[u], scale)
         for b in range(0 if shared else k):
-            store(heads, b * LANES, load(desk.coefficients, (1 + b) * LANES))
+            store(heads, b * LANES, load(coefficients, (1 + b) * LANES))
         add_gains(rows, directions, gains, along, norms)
         weigh(heads, metric, lengths, norms, weight, measured, weights)
         for u in range(min(stop - start, ratios.size - start)):
@@ -269,11 +276,12 @@ def _equations(  # type: ignore[no-untyped-def]  # pragma: no cover
 ):
     """Write each user's head, second moment and pull as directions of norm one, and the sizes of their products."""
     d, k, n, lanes = X.shape[1], heads.shape[1], offsets.size - 1, _in_lanes(scale)
-    moment, mean, free = np.empty((d, d)), np.zeros(d), np.zeros(LANES, dtype=np.int64)
+    moment, mean, group = np.empty((d, d)), np.zeros(d), np.zeros((4, LANES), dtype=np.int64)
+    free, coefficients, residual = group[3], desk.coefficients, desk.left
     start = 0
     while start < n:
         stop = group_end(offsets, start, n)
-        _fit_group(X, y, offsets, start, stop, basis, shared, centered, lanes, sizes, desk, free)
+        _fit_group(X, y, offsets, start, stop, basis, shared, centered, lanes, sizes, desk, group)
         for i in range(start, stop):
             first, last, u = offsets[i], offsets[i + 1], i - start
             m = last - first
@@ -281,7 +289,7 @@ def _equations(  # type: ignore[no-untyped-def]  # pragma: no cover
                 continue
             at, step = place_of(m, u)
             for b in range(k):
-                heads[i, b] = 1.0 if shared else desk.coefficients[1 + b, u]
+                heads[i, b] = 1.0 if shared else coefficients[1 + b, u]
             if centered:
                 mean[:] = 0.0
                 for j in range(first, last):
@@ -289,7 +297,7 @@ def _equations(  # type: ignore[no-untyped-def]  # pragma: no cover
                         mean[a] += whitened[j, a] / m
             moment[:] = 0.0
             for j in range(first, last):
-                left = desk.left[at + (j - first) * step]
+                left = residual[at + (j - first) * step]
                 for a in range(d):
                     whitened[j, a] -= mean[a]
                 for a in range(d):

@@ -69,21 +69,26 @@ def place_of(rows, u):  # pragma: no cover
     return (0, 1) if rows >= LONG else (u, LANES)
 
 
-@kernel
+@inlined
 def fit_users(X, y, first, last, n, basis, shared, intercept, scale, wanted, stages, swaps, desk):  # pragma: no cover
     """Fit n users with ``wanted`` coordinates each (or fewer, where no more help). What was found is on the desk.
 
     User u has rows first[u] to last[u]. ``basis`` is padded, directions as rows; ``shared`` fixes the only weight at
     one; ``scale`` has a column a user.
     """
-    base, alone, columns, errors = 1 + desk.fixed.size, last[0] - first[0] >= LONG, desk.columns, desk.errors
+    base, alone = 1 + desk.fixed.size, last[0] - first[0] >= LONG
+    # Names for all of them here: Numba counts who uses an array, and must not do so in the loops.
+    columns, factor, spare, trial, tried = desk.columns, desk.factor, desk.spare, desk.trial, desk.tried
+    kept, left, small, errors = desk.coefficients, desk.left, desk.small, desk.errors
+    size, active, settled, support, attempt = desk.size, desk.active, desk.settled, desk.support, desk.attempt
+    pull, least, chosen = desk.pull, desk.least, desk.chosen
     height = _lay_out(X, y, first, last, n, basis, shared, intercept, desk)
     growths = 0
     for u in range(n):
-        desk.size[u], desk.active[u], desk.settled[u] = 0, 1, 1
+        size[u], active[u], settled[u] = 0, 1, 1
         growths = max(growths, min(stages, wanted[u]))
     for b in range(base, columns.shape[0] - 3):
-        store(desk.spare, b * LANES, spread(1.0))
+        store(spare, b * LANES, spread(1.0))
     low, top = 1, base
     for turn in range(1 + growths + swaps):
         growing = turn <= growths
@@ -94,26 +99,24 @@ def fit_users(X, y, first, last, n, basis, shared, intercept, scale, wanted, sta
                 low, top = _swap(X, first, last, n, intercept, scale, desk)
             if low == top:
                 continue
-        extend_factor(columns, desk.spare, desk.factor, low, top, height, alone)
-        store(errors, 0, solve(columns, desk.factor, desk.trial, desk.tried, top, height, alone))
+        extend_factor(columns, spare, factor, low, top, height, alone)
+        store(errors, 0, solve(columns, factor, trial, tried, top, height, alone))
         for v in range(LANES):
             u = 0 if alone else v
             # Every growth is kept, also one that cannot be computed: nothing of somebody else's may stay on the desk.
-            better = growing or (u < n and desk.active[u] == 1 and errors[u] < desk.least[u])
-            desk.chosen[v] = 1.0 if better else 0.0
-        keep_chosen(
-            *(desk.chosen, desk.trial, desk.coefficients, desk.tried, desk.left, desk.small, top, height),
-        )
+            better = growing or (u < n and active[u] == 1 and errors[u] < least[u])
+            chosen[v] = 1.0 if better else 0.0
+        keep_chosen(chosen, trial, kept, tried, left, small, top, height)
         for u in range(n):
-            desk.active[u] = desk.chosen[u] > 0.0
-            if desk.active[u] == 1:
-                desk.least[u] = errors[u]
+            active[u] = 1 if chosen[u] > 0.0 else 0
+            if active[u] == 1:
+                least[u] = errors[u]
                 if not growing:
-                    desk.settled[u] = 1
-                    for s in range(desk.size[u]):
-                        desk.support[u, s] = desk.attempt[u, s]
+                    settled[u] = 1
+                    for s in range(size[u]):
+                        support[u, s] = attempt[u, s]
                 at, step = place_of(last[u] - first[u], u)
-                combine_rows(X, first[u], last[u], desk.small, at, step, desk.pull, u)
+                combine_rows(X, first[u], last[u], small, at, step, pull, u)
 
 
 @kernel
@@ -165,28 +168,29 @@ def _lay_out(X, y, first, last, n, basis, shared, intercept, desk):  # pragma: n
 @inlined
 def _grow(X, first, last, n, intercept, scale, wanted, stages, stage, desk):  # pragma: no cover
     """Add coordinates to the supports; return which rows of the systems are new."""
-    size, support, base = desk.size, desk.support, 1 + desk.fixed.size
+    size, support, base, mask, goals = desk.size, desk.support, 1 + desk.fixed.size, desk.mask[0], desk.goal
+    score, best, bits, spare, columns, means = desk.score, desk.best, desk.bits, desk.spare, desk.columns, desk.means
     count = 0
-    _score(desk.pull, scale, desk.mask[0], desk.score)
+    _score(desk.pull, scale, mask, score)
     for u in range(n):
         for s in range(size[u]):
-            desk.score[support[u, s], u] = 0.0
+            score[support[u, s], u] = 0.0
         parts = min(stages, wanted[u])
         goal = (wanted[u] * (stage + 1) + parts - 1) // parts if stage < parts else 0
-        desk.goal[u] = max(0, goal - size[u])
-        count = max(count, desk.goal[u])
-    keep_largest(desk.score, X.shape[1], count, desk.best)
+        goals[u] = max(0, goal - size[u])
+        count = max(count, goals[u])
+    keep_largest(score, X.shape[1], count, best)
     low = top = base + support.shape[1]
     for u in range(n):
         before = size[u]
-        for c in range(desk.goal[u]):
-            if desk.best[c, u] < NOTHING:
+        for c in range(goals[u]):
+            if best[c, u] < NOTHING:
                 break
             row = base + size[u]
-            support[u, size[u]] = desk.bits[c, u] & desk.mask[0]
-            _fetch_column(X, first[u], last[u], support[u, size[u]], intercept, desk.columns, desk.means, row, u)
+            support[u, size[u]] = bits[c, u] & mask
+            _fetch_column(X, first[u], last[u], support[u, size[u]], intercept, columns, means, row, u)
             for v in range(u, u + 1 if last[u] - first[u] < LONG else LANES):
-                desk.spare[row, v] = 0.0
+                spare[row, v] = 0.0
             size[u] += 1
         if size[u] > before:
             low = min(low, base + before)
@@ -201,30 +205,34 @@ def _grow(X, first, last, n, intercept, scale, wanted, stages, stage, desk):  # 
 def _swap(X, first, last, n, intercept, scale, desk):  # pragma: no cover
     """Put the largest of b + gradient on the desk as supports to try; return which rows of the systems are new."""
     size, support, attempt, base, mask = desk.size, desk.support, desk.attempt, 1 + desk.fixed.size, desk.mask[0]
-    _score(desk.pull, scale, mask, desk.score)
+    pull, score, keys, best, bits, active = desk.pull, desk.score, desk.keys, desk.best, desk.bits, desk.active
+    kept, columns, means, entering, marks = desk.coefficients, desk.columns, desk.means, desk.entering, desk.marks
+    settled = desk.settled
+    _score(pull, scale, mask, score)
     count = 0
     for u in range(n):
-        if desk.active[u]:
+        if active[u] == 1:
             count = max(count, size[u])
             for s in range(size[u]):
                 a = support[u, s]
-                step = desk.coefficients[base + s, u] * (last[u] - first[u]) / scale[a, u]
-                value = abs(desk.pull[u, a] * scale[a, u] + step)
-                desk.score[a, u] = value if value < math.inf else 0.0
-                desk.keys[a, u] = desk.keys[a, u] & ~mask | a
-    keep_largest(desk.score, X.shape[1], count, desk.best)
+                step = kept[base + s, u] * (last[u] - first[u]) / scale[a, u]
+                value = abs(pull[u, a] * scale[a, u] + step)
+                score[a, u] = value if value < math.inf else 0.0
+                keys[a, u] = keys[a, u] & ~mask | a
+    keep_largest(score, X.shape[1], count, best)
     low, top = base + count, base + count
     for u in range(n):
-        if desk.active[u]:
-            found = size[u] > 0 and desk.best[size[u] - 1, u] >= NOTHING
-            desk.active[u] = found and _exchange(size[u], u, support, attempt, desk.entering, desk.marks, desk.bits, mask)
-        if desk.active[u]:
-            desk.settled[u] = 0
+        if active[u] == 1:
+            found = size[u] > 0 and best[size[u] - 1, u] >= NOTHING
+            found = found and _exchange(size[u], u, support, attempt, entering, marks, bits, mask)
+            active[u] = 1 if found else 0
+        if active[u] == 1:
+            settled[u] = 0
             for s in range(size[u]):
                 if attempt[u, s] != support[u, s]:
                     low = min(low, base + s)
                     _fetch_column(
-                        *(X, first[u], last[u], attempt[u, s], intercept, desk.columns, desk.means, base + s, u)
+                        *(X, first[u], last[u], attempt[u, s], intercept, columns, means, base + s, u)
                     )
     return low, top
 
