@@ -36,7 +36,7 @@ from tacit.privacy.clipping import LEAST, clip_factor
 from tacit.lanes import LANES
 
 # A round's fit need not be the best one: supports that are nearly right do, and the next round sees them again.
-_STAGES, _SWAPS = 2, 2
+EFFORT = 2, 2  # stages, swaps
 _NOWHERE = np.zeros((0, 0, 0))
 
 
@@ -83,8 +83,8 @@ class SparseStep(BasisStep):
     def _add(
         self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], size: int, weight: float, ratios: Array, total: Array
     ) -> None:
-        public, own = self._kernel_arguments(X.dtype), (self.centered, self.shared_weight, self.sparsity.sizes)
-        _steps(X, y, offsets, size, *public, self.scale, weight, *own, _desk(self, offsets, X), ratios, total)
+        public, own = self._kernel_arguments(X.dtype), (self.centered, self.shared_weight, self.sparsity.choices)
+        _steps(X, y, offsets, size, *public, self.scale, weight, *own, EFFORT, _desk(self, offsets, X), ratios, total)
 
 
 @dataclass(frozen=True)
@@ -166,8 +166,8 @@ class SparseEquations(Query):
             gram, right = np.zeros(n), np.zeros(n)
             _equations(
                 *(mine, self.whitening.transform(mine), targets, starts, basis, self.whitening.scale),
-                *((self.gram_scale, self.right_scale), self.centered, self.shared_weight, self.sparsity.sizes),
-                *(_desk(self, starts, mine), heads, moments, gram, sides, right),
+                *((self.gram_scale, self.right_scale), self.centered, self.shared_weight, self.sparsity.choices),
+                *(EFFORT, _desk(self, starts, mine), heads, moments, gram, sides, right),
             )
             yield heads, moments, gram, sides, right
 
@@ -191,7 +191,7 @@ def fit_one(X: Rows, y: Rows, basis: Array, scale: Array, query: Asks) -> tuple[
     desk = _desk(query, offsets, rows)
     public = (padded(basis.T, rows.dtype), query.shared_weight, query.centered, _in_lanes(scale))
     group = np.zeros((4, LANES), dtype=np.int64)
-    _fit_one(rows, np.ascontiguousarray(y), offsets, *public, query.sparsity.sizes, desk, group)
+    _fit_one(rows, np.ascontiguousarray(y), offsets, *public, query.sparsity.choices, EFFORT, desk, group)
     at, step = place_of(len(rows), 0)
     head = np.ones(1) if query.shared_weight else desk.coefficients[1 : 1 + basis.shape[1], 0]
     free = int(group[3, 0])
@@ -210,7 +210,7 @@ def _in_lanes(scale):  # type: ignore[no-untyped-def]  # pragma: no cover
 
 
 @inlined
-def _fit_group(X, y, offsets, start, stop, basis, shared, centered, scale, sizes, desk, group):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _fit_group(X, y, offsets, start, stop, basis, shared, centered, scale, sizes, effort, desk, group):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Fit users the way a round does; write how many rows each has to spare, zero for those with none to fit."""
     fixed, n = desk.fixed.size + centered, stop - start
     first, last, wanted, free, size = group[0], group[1], group[2], group[3], desk.size
@@ -220,19 +220,20 @@ def _fit_group(X, y, offsets, start, stop, basis, shared, centered, scale, sizes
         if offsets[start + u + 1] - offsets[start + u] > fixed:
             first[u], last[u] = offsets[start + u], offsets[start + u + 1]
             wanted[u] = choose_size(X, first[u], last[u], y, basis, shared, centered, scale, u, sizes, desk)
-    fit_users(X, y, first, last, n, basis, shared, centered, scale, wanted, _STAGES, _SWAPS, desk)
+    fit_users(X, y, first, last, n, basis, shared, centered, scale, wanted, effort[0], effort[1], desk)
     for u in range(n):
         free[u] = max(0, last[u] - first[u] - fixed - size[u])
 
 
 @kernel
-def _fit_one(X, y, offsets, basis, shared, centered, scale, sizes, desk, group):  # type: ignore[no-untyped-def]  # pragma: no cover
-    _fit_group(X, y, offsets, 0, 1, basis, shared, centered, scale, sizes, desk, group)
+def _fit_one(X, y, offsets, basis, shared, centered, scale, sizes, effort, desk, group):  # type: ignore[no-untyped-def]  # pragma: no cover
+    _fit_group(X, y, offsets, 0, 1, basis, shared, centered, scale, sizes, effort, desk, group)
 
 
 @kernel
 def _steps(  # type: ignore[no-untyped-def]  # pragma: no cover
-    X, y, offsets, size, basis, scale, directions, gains, metric, c, weight, centered, shared, sizes, desk, ratios, out
+    X, y, offsets, size, basis, scale, directions, gains, metric, c, weight, centered, shared, sizes, effort, desk,
+    ratios, out
 ):
     """Add every user's contribution, of norm ``weight``, to its block; note how large its correction is.
 
@@ -247,7 +248,7 @@ def _steps(  # type: ignore[no-untyped-def]  # pragma: no cover
     start = 0
     while start < n:
         stop = group_end(offsets, start, min(n, start - start % size + size))
-        _fit_group(X, y, offsets, start, stop, basis, shared, centered, lanes, sizes, desk, group)
+        _fit_group(X, y, offsets, start, stop, basis, shared, centered, lanes, sizes, effort, desk, group)
         for u in range(LANES):
             lengths[u] = norms[u] = 0.0
             if free[u] > 0:
@@ -272,7 +273,7 @@ def _steps(  # type: ignore[no-untyped-def]  # pragma: no cover
 
 @kernel
 def _equations(  # type: ignore[no-untyped-def]  # pragma: no cover
-    X, whitened, y, offsets, basis, scale, scales, centered, shared, sizes, desk, heads, moments, grams, sides, rights
+    X, whitened, y, offsets, basis, scale, scales, centered, shared, sizes, effort, desk, heads, moments, grams, sides, rights
 ):
     """Write each user's head, second moment and pull as directions of norm one, and the sizes of their products."""
     d, k, n, lanes = X.shape[1], heads.shape[1], offsets.size - 1, _in_lanes(scale)
@@ -281,7 +282,7 @@ def _equations(  # type: ignore[no-untyped-def]  # pragma: no cover
     start = 0
     while start < n:
         stop = group_end(offsets, start, n)
-        _fit_group(X, y, offsets, start, stop, basis, shared, centered, lanes, sizes, desk, group)
+        _fit_group(X, y, offsets, start, stop, basis, shared, centered, lanes, sizes, effort, desk, group)
         for i in range(start, stop):
             first, last, u = offsets[i], offsets[i + 1], i - start
             m = last - first

@@ -73,6 +73,11 @@ class Sparsity:
         """What a user may choose from."""
         return _SIZES[self.most >= _SIZES] if self.chosen else np.array([self.most])
 
+    @property
+    def choices(self) -> Indices | None:
+        """The same, None where there is nothing to choose: choosing is then not even compiled."""
+        return self.sizes if self.chosen else None
+
 
 NONE = Sparsity(0)
 
@@ -121,7 +126,7 @@ def fit_sparse_heads(
     fixed = 0 if shared_weight else rank
     _fit(
         *(X, y, np.asarray(offsets), padded(directions.T, X.dtype), shared_weight, intercept),
-        *(sparsity.sizes, PENALTIES, desk_for(np.asarray(offsets), X, fixed, most), table),
+        *(sparsity.choices, PENALTIES, desk_for(np.asarray(offsets), X, fixed, most), table),
     )
     table[~np.isfinite(table).all(axis=1)] = 0.0  # numbers too large to compute with: no head rather than nonsense
     if shared_weight:
@@ -167,14 +172,16 @@ def own_scale(X, first, last, intercept, scale, u):  # type: ignore[no-untyped-d
 
 @kernel
 def choose_size(X, first, last, y, basis, shared, intercept, scale, u, sizes, desk):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Choose the number of coordinates: the last of ``sizes`` if it is alone, else by the user's own cross-validation.
+    """Choose the number of coordinates: all there may be, or one of ``sizes`` by the user's own cross-validation.
 
     The fewest whose error is within one standard error of the smallest; never more than the rows can tell apart.
     """
     m, fixed = last - first, desk.fixed.size
-    most = affordable(m, fixed + intercept, sizes[-1])
-    if sizes.size == 1 or most == 0:
+    most = affordable(m, fixed + intercept, desk.support.shape[1])
+    if sizes is None:
         return most
+    if most == 0:
+        return 0
     # Rows fold by fold, twice: what a fold leaves to fit is then in one piece, from where it ends to where it begins.
     folds = min(_FOLDS, m)
     rows, targets = np.empty((2 * m, X.shape[1]), dtype=X.dtype), np.empty(2 * m, dtype=y.dtype)
