@@ -67,6 +67,7 @@ class _RegisterModel(models.PrimitiveModel):
 
 
 def address_of(context, builder, kind, array, position, *, pointee=None):
+    """Point to an element of an array, counted along its rows."""
     if kind.layout != "C":  # positions count along rows: in any other array they would point elsewhere, or outside
         raise TypeError(f"kernels that address by position need arrays in rows, one after the other. Found {kind}.")
     address = builder.gep(context.make_array(kind)(context, builder, array).data, [position])
@@ -78,6 +79,7 @@ def _shuffle(builder, a, b, lanes):
 
 
 def splat(builder, value, lanes):
+    """Put one value in every lane."""
     vector = ir.VectorType(value.type, lanes)
     single = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.IntType(32)(0))
     return _shuffle(builder, single, single, [0] * lanes)

@@ -116,7 +116,7 @@ project_three = _projection("three")
 
 @_kernel
 def combine_rows(X, first, last, weights, at, stride, out, u):  # pragma: no cover
-    """Write Σ_j weights[at + stride·j]·X[first + j] to out[u], a few columns at a time: their sums stay in registers."""
+    """Write Σ_j weights[at + stride·j]·X[first + j] to out[u], a few columns at a time: sums stay in registers."""
     d, lanes, place = X.shape[1], lanes_of(X), u * out.shape[1]
     zero = spread(X.dtype.type(0))
     broad, even = d - d % (4 * lanes), last - (last - first) % 2

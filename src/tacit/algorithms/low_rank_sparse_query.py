@@ -31,13 +31,12 @@ from tacit.algorithms.sparse_lanes import Desk, inlined, kernel
 from tacit.algorithms.whitening import Whitening, user_chunks
 from tacit.compiled import load, padded, store
 from tacit.federation.base import Array, Query, Rows
+from tacit.lanes import LANES
 from tacit.linalg import pack_symmetric, unpack_symmetric
 from tacit.privacy.clipping import LEAST, clip_factor
-from tacit.lanes import LANES
 
 # A round's fit need not be the best one: supports that are nearly right do, and the next round sees them again.
-EFFORT = 2, 2  # stages, swaps
-_NOWHERE = np.zeros((0, 0, 0))
+_STAGES = 2
 
 
 @dataclass(frozen=True)
@@ -45,10 +44,12 @@ class SparseStep(BasisStep):
     """What one user asks the basis to change, for how much of the user it speaks, with the user's quirks taken out.
 
     ``shared_weight`` fixes everybody's weight on the only direction at one; the basis is then the central model itself.
+    ``swaps`` says how often a support may be revised (:mod:`tacit.algorithms.sparse_kernels`).
     """
 
     sparsity: Sparsity = NONE
     shared_weight: bool = False
+    swaps: int = 2
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return the unit vector (gwᵀ/c, wwᵀ)/ν, or zero from a user with no more rows than unknowns."""
@@ -71,20 +72,24 @@ class SparseStep(BasisStep):
 
     def norms(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
         """How large corrections are next to the heads: what the scale c has to follow."""
-        sizes = np.zeros(len(offsets) - 1)
-        self._add(np.ascontiguousarray(X), np.ascontiguousarray(y), offsets, max(1, len(sizes)), 1.0, sizes, _NOWHERE)
+        sizes, rows = np.zeros(len(offsets) - 1), np.ascontiguousarray(X)
+        total = self._room_for(1, rows.dtype)
+        self._add(rows, np.ascontiguousarray(y), offsets, max(1, len(sizes)), 1.0, total, sizes)
         return sizes
 
     def _add_blocks(
-        self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], size: int, weight: float, total: Array
+        self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], size: int, weight: float, total: Rows
     ) -> None:
-        self._add(X, y, offsets, size, weight, np.zeros(0), total)
+        self._add(X, y, offsets, size, weight, total, np.zeros(len(offsets) - 1))
 
     def _add(
-        self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], size: int, weight: float, ratios: Array, total: Array
+        self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], size: int, weight: float, total: Rows, ratios: Array
     ) -> None:
-        public, own = self._kernel_arguments(X.dtype), (self.centered, self.shared_weight, self.sparsity.choices)
-        _steps(X, y, offsets, size, *public, self.scale, weight, *own, EFFORT, _desk(self, offsets, X), ratios, total)
+        model = (self.centered, self.shared_weight, self.sparsity.choices, (_STAGES, self.swaps))
+        _steps(
+            *(X, y, offsets, size, *self._kernel_arguments(X.dtype), self.scale, weight, *model),
+            *(_desk(self, offsets, X), ratios, total),
+        )
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,7 @@ class SparseEquations(Query):
     parts: str = "both"
     centered: bool = False
     shared_weight: bool = False
+    swaps: int = 2
 
     @property
     def coordinates(self) -> int:
@@ -167,7 +173,7 @@ class SparseEquations(Query):
             _equations(
                 *(mine, self.whitening.transform(mine), targets, starts, basis, self.whitening.scale),
                 *((self.gram_scale, self.right_scale), self.centered, self.shared_weight, self.sparsity.choices),
-                *(EFFORT, _desk(self, starts, mine), heads, moments, gram, sides, right),
+                *((_STAGES, self.swaps), _desk(self, starts, mine), heads, moments, gram, sides, right),
             )
             yield heads, moments, gram, sides, right
 
@@ -183,6 +189,8 @@ class Asks(Protocol):
     def shared_weight(self) -> bool: ...  # noqa: D102
     @property
     def centered(self) -> bool: ...  # noqa: D102
+    @property
+    def swaps(self) -> int: ...  # noqa: D102
 
 
 def fit_one(X: Rows, y: Rows, basis: Array, scale: Array, query: Asks) -> tuple[Array, Array, int] | None:
@@ -191,7 +199,8 @@ def fit_one(X: Rows, y: Rows, basis: Array, scale: Array, query: Asks) -> tuple[
     desk = _desk(query, offsets, rows)
     public = (padded(basis.T, rows.dtype), query.shared_weight, query.centered, _in_lanes(scale))
     group = np.zeros((4, LANES), dtype=np.int64)
-    _fit_one(rows, np.ascontiguousarray(y), offsets, *public, query.sparsity.choices, EFFORT, desk, group)
+    effort = (_STAGES, query.swaps)
+    _fit_one(rows, np.ascontiguousarray(y), offsets, *public, query.sparsity.choices, effort, desk, group)
     at, step = place_of(len(rows), 0)
     head = np.ones(1) if query.shared_weight else desk.coefficients[1 : 1 + basis.shape[1], 0]
     free = int(group[3, 0])
@@ -232,13 +241,26 @@ def _fit_one(X, y, offsets, basis, shared, centered, scale, sizes, effort, desk,
 
 @kernel
 def _steps(  # type: ignore[no-untyped-def]  # pragma: no cover
-    X, y, offsets, size, basis, scale, directions, gains, metric, c, weight, centered, shared, sizes, effort, desk,
-    ratios, out
+    X,
+    y,
+    offsets,
+    size,
+    basis,
+    scale,
+    directions,
+    gains,
+    metric,
+    c,
+    weight,
+    centered,
+    shared,
+    sizes,
+    effort,
+    desk,
+    ratios,
+    out,
 ):
-    """Add every user's contribution, of norm ``weight``, to its block; note how large its correction is.
-
-    ``out`` and ``ratios`` may be empty: then nothing is added, or noted.
-    """
+    """Add every user's contribution, of norm ``weight``, to its block; note how large its correction is."""
     k, n, lanes, rows = metric.shape[0], offsets.size - 1, _in_lanes(scale[: X.shape[1]]), desk.pull
     errors, mean = np.zeros_like(desk.small), np.zeros((1, basis.shape[1]), dtype=X.dtype)
     squared, group = (scale * scale).astype(X.dtype), np.zeros((4, LANES), dtype=np.int64)
@@ -261,19 +283,34 @@ def _steps(  # type: ignore[no-untyped-def]  # pragma: no cover
             store(heads, b * LANES, load(coefficients, (1 + b) * LANES))
         add_gains(rows, directions, gains, along, norms)
         weigh(heads, metric, lengths, norms, weight, measured, weights)
-        for u in range(min(stop - start, ratios.size - start)):
+        for u in range(stop - start):
             square = 0.0
             for b in range(k):
                 square += measured[b, u] * measured[b, u]
             ratios[start + u] = math.sqrt(max(norms[u], 0.0) / square) if square > 0.0 else 0.0
-        if out.size > 0:
-            add_steps(measured, weights, k, rows, scale.size, out, start // size)
+        add_steps(measured, weights, k, rows, scale.size, out, start // size)
         start = stop
 
 
 @kernel
 def _equations(  # type: ignore[no-untyped-def]  # pragma: no cover
-    X, whitened, y, offsets, basis, scale, scales, centered, shared, sizes, effort, desk, heads, moments, grams, sides, rights
+    X,
+    whitened,
+    y,
+    offsets,
+    basis,
+    scale,
+    scales,
+    centered,
+    shared,
+    sizes,
+    effort,
+    desk,
+    heads,
+    moments,
+    grams,
+    sides,
+    rights,
 ):
     """Write each user's head, second moment and pull as directions of norm one, and the sizes of their products."""
     d, k, n, lanes = X.shape[1], heads.shape[1], offsets.size - 1, _in_lanes(scale)

@@ -154,11 +154,15 @@ def _lay_out(X, y, first, last, n, basis, shared, intercept, desk):  # pragma: n
         m = last[u] - first[u]
         at, step = place_of(m, u)
         project_rows(X, first[u], last[u], X.shape[1], basis, projected, 0, _AHEAD)
+        place = at
         for j in range(m):
-            put(columns, at + j * step, y[first[u] + j] - (get(projected, j) if shared else 0.0))
+            put(columns, place, get(y, first[u] + j) - (get(projected, j) if shared else 0.0))
+            place += step
         for b in range(fixed):
+            place = (1 + b) * room + at
             for j in range(m):
-                put(columns, (1 + b) * room + at + j * step, get(projected, b * length + j))
+                put(columns, place, get(projected, b * length + j))
+                place += step
         if intercept:
             for b in range(1 + fixed):
                 take_mean(columns, desk.means, b, u, at, step, m)
@@ -231,9 +235,7 @@ def _swap(X, first, last, n, intercept, scale, desk):  # pragma: no cover
             for s in range(size[u]):
                 if attempt[u, s] != support[u, s]:
                     low = min(low, base + s)
-                    _fetch_column(
-                        *(X, first[u], last[u], attempt[u, s], intercept, columns, means, base + s, u)
-                    )
+                    _fetch_column(*(X, first[u], last[u], attempt[u, s], intercept, columns, means, base + s, u))
     return low, top
 
 
@@ -271,8 +273,9 @@ def _score(pull, scale, mask, score):  # pragma: no cover
 @inlined
 def _fetch_column(X, first, last, feature, intercept, columns, means, row, u):  # pragma: no cover
     at, step = place_of(last - first, u)
-    start, d = row * columns.shape[1] + at, X.shape[1]
-    for j in range(last - first):
-        put(columns, start + j * step, get(X, (first + j) * d + feature))
+    place, source, d = row * columns.shape[1] + at, first * X.shape[1] + feature, X.shape[1]
+    for _ in range(last - first):
+        put(columns, place, get(X, source))
+        place, source = place + step, source + d
     if intercept:
         take_mean(columns, means, row, u, at, step, last - first)

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from numba import njit
 
 from tacit.compiled import aligned_zeros, load, root, spread, store, total
-from tacit.projections import four, store_four
 from tacit.lanes import LANES, position_mask, where_less
+from tacit.projections import four, store_four
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
@@ -87,9 +87,10 @@ def make_desk(longest: int, n_features: int, fixed: int, most: int, rows: npt.DT
     support, attempt = _apart(np.int64, (LANES, most), (LANES, most))
     integers = _apart(np.int64, *[(1, size) for size in (LANES, LANES, LANES, LANES, most, n_features, 1, fixed)])
     integers[6][:] = position_mask(n_features)
+    views = (best, best.view(np.int64), score.view(np.int64))
     return Desk(
         *(columns, means, spare, factor, trial, coefficients, tried[0], left[0], small[0], errors[0], least[0]),
-        *(chosen[0], pull, score, best, best.view(np.int64), score.view(np.int64), projected, support, attempt, *(numbers[0] for numbers in integers)),
+        *(chosen[0], pull, score, *views, projected, support, attempt, *(numbers[0] for numbers in integers)),
     )
 
 
