@@ -37,7 +37,7 @@ from tacit.algorithms.sparse_lanes import (
 )
 from tacit.compiled import load, load_every, spread, store
 from tacit.lanes import LANES, NOTHING, get, keep_largest, keyed, put
-from tacit.projections import combine_rows, project_rows
+from tacit.projections import combine_rows, project_rows, project_three
 
 LONG = 128  # rows from which on a user is fitted alone: eight users with fewer fit the second cache
 _AHEAD = 1 << 16  # bytes ahead of the rows in work to ask memory for
@@ -153,7 +153,10 @@ def _lay_out(X, y, first, last, n, basis, shared, intercept, desk):  # pragma: n
     for u in range(n):
         m = last[u] - first[u]
         at, step = place_of(m, u)
-        project_rows(X, first[u], last[u], X.shape[1], basis, projected, 0, _AHEAD)
+        if fixed == 3:
+            project_three(X, first[u], last[u], X.shape[1], basis, projected, 0, _AHEAD)
+        else:
+            project_rows(X, first[u], last[u], X.shape[1], basis, projected, 0, _AHEAD)
         place = at
         for j in range(m):
             put(columns, place, get(y, first[u] + j) - (get(projected, j) if shared else 0.0))
