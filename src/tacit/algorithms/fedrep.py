@@ -96,14 +96,25 @@ class BasisStep(Query):
         """Return the sums of several blocks of ``size`` users, a row a block: one call, one stretch without Python."""
         d, k = self.basis.shape
         X, y = np.ascontiguousarray(X), np.ascontiguousarray(y)
-        public = self._kernel_arguments(X.dtype)
-        rows, width = public[0].shape
         blocks = max(1, -(-(len(offsets) - 1) // size))
-        total = aligned_zeros(blocks * rows, width + k + -k % 16).reshape(blocks, rows, -1)
-        basis_steps(X, y, offsets, size, *public, self.scale, clip_factor(1.0, bound), self.centered, total)
+        total = self._room_for(blocks, X.dtype)
+        self._add_blocks(X, y, offsets, size, clip_factor(1.0, bound), total)
         step = self.whitening.transform(total[:, :k, :d].reshape(blocks * k, d)).reshape(blocks, k, d)
+        width = d + -d % 16
         moments = [pack_symmetric(block[:k, width : width + k]) for block in total]
         return np.hstack([step.transpose(0, 2, 1).reshape(blocks, -1), moments])
+
+    def _room_for(self, blocks: int, dtype: np.dtype[np.floating]) -> Rows:
+        rows, width = self._kernel_arguments(dtype)[0].shape
+        k = self.basis.shape[1]
+        return aligned_zeros(blocks * rows, width + k + -k % 16).reshape(blocks, rows, -1)
+
+    def _add_blocks(
+        self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], size: int, weight: float, total: Rows
+    ) -> None:
+        """Add contributions of norm ``weight``, before whitening, to their blocks."""
+        public = self._kernel_arguments(X.dtype)
+        basis_steps(X, y, offsets, size, *public, self.scale, weight, self.centered, total)
 
     def _kernel_arguments(self, dtype: np.dtype[np.floating]) -> tuple[Rows, Rows, Rows, Array, Array]:
         """Return the public fields as the kernel wants them: the same for every block, so made once."""

@@ -65,6 +65,7 @@ class _Clipped(Query):
     clips: Clips
     shared_weight: bool = False
     centered: ClassVar[bool] = False
+    swaps: ClassVar[int] = 2
 
     def _parts(self, X: Rows, y: Rows) -> tuple[Array, Array, Array] | None:
         """One user's clipped rows, what the targets leave for the basis, and weights."""

@@ -189,7 +189,7 @@ def dense_products(  # pragma: no cover
                 for k in range(2, r - 1, 2):
                     _combine_two(rows, i * d1, (i + 1) * d1, to_right, k * d1, B, k)
                 if r % 2 == 1 and r > 1:
-                    combine_rows(rows, i * d1, (i + 1) * d1, to_right, (r - 1) * d1, B, r - 1)
+                    combine_rows(rows, i * d1, (i + 1) * d1, to_right, (r - 1) * d1, 1, B, r - 1)
                 right_size = _scale(B, r, shift2, scale2)
                 if sides == 3:
                     inside = _inside(right, B, r, core)
