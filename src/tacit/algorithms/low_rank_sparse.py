@@ -35,7 +35,7 @@ from tacit.privacy.calibration import Phase, Plan
 from tacit.privacy.guarantee import Budget, GaussianEvent
 
 # Rounds of so many users take supports as they grew, without revising them: what wrong coordinates do to the basis is
-# another thing for every user and averages out, and a round takes half the time. (On synthetic data with 12,000 to
+# another thing for every user and averages out, and a round takes a third less time. (On synthetic data with 12,000 to
 # 20,000 users the basis came out as close either way; with 75 it did not.)
 _MANY = 10_000
 
