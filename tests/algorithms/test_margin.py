@@ -228,9 +228,7 @@ def test_single_class_users_and_constant_features_are_no_trouble() -> None:
 
 def test_a_cover_beyond_all_numbers_is_no_trouble() -> None:
     X, y, users, *_ = tacit.datasets.make_shared_subspace(30, 60, 4, 6, random_state=0)
-    model = tacit.MarginClassifier(rank=4, epsilon=1.0, choices=1, candidates=4).fit(
-        X, y > 0, users
-    )
+    model = tacit.MarginClassifier(rank=4, epsilon=1.0, choices=1, candidates=4).fit(X, y > 0, users)
     assert model.mode_ == "search"
 
 
