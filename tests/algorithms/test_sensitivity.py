@@ -510,7 +510,10 @@ class CentredAfterTheClip(ObservationSum):
     """Mutation: clips X as it came and subtracts the centre from what is left, one of each for whoever is there."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
-        return replace(self, centre=None).block_sum(X, y, offsets, bound) - len(X) * self.centre.matrix.ravel()
+        there = np.isfinite(X).all(axis=1).sum()
+        return (
+            ObservationSum(self.design, self.unit).block_sum(X, y, offsets, bound) - there * self.centre.matrix.ravel()
+        )
 
 
 @dataclass(frozen=True)
