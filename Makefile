@@ -26,6 +26,7 @@ benchmarks: $(STAMP)
 	$(BIN)/python -m benchmarks.speed.gram
 	$(BIN)/python -m benchmarks.papers.trace_regression
 	$(BIN)/python -m benchmarks.papers.trace_attack
+	$(BIN)/python -m benchmarks.papers.trace_designs
 	$(BIN)/python -m benchmarks.speed.trace
 	$(BIN)/python -m benchmarks.families
 	$(BIN)/python -m benchmarks.audit

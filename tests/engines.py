@@ -45,6 +45,10 @@ EVERY: dict[str, Callable[..., PrivateModel]] = {
     "trace of rows, tasks": lambda **o: tacit.TraceRegression(
         1, shape=(3, 5), design="tasks", steps=2, random_state=0, **o
     ),
+    "trace of rows, off centre": lambda **o: tacit.TraceRegression(1, shape=(2, 3), steps=3, random_state=0, **o),
+    "trace of rows, tasks, off centre": lambda **o: tacit.TraceRegression(
+        1, shape=(3, 5), design="tasks", steps=2, random_state=0, **o
+    ),
     "trace of rows, as printed": lambda **o: tacit.TraceRegression(
         1, shape=(2, 3), mode="paper", sensitivities=(1.0, 1.0, 1.0), steps=1, random_state=0, **o
     ),
@@ -80,6 +84,8 @@ def users(n: int, seed: int = 0, name: str = "") -> tacit.Cohort:
     y = np.einsum("ij,ij->i", X, np.repeat(weights, counts, axis=0)) + 0.1 * rng.normal(size=offsets[-1])
     if name in CODED:
         y = np.minimum(np.digitize(y, [0.0, 1.5]), CODED[name] - 1)
+    if "off centre" in name:
+        X, y = X + 5.0, y + 5.0
     if "tasks" in name:
         X[:, 0] = rng.integers(0, 3, size=len(X))
     return tacit.Cohort.from_offsets(X, y, offsets)

@@ -37,6 +37,7 @@ def run(*words: str) -> str:
         "speed.low_rank_sparse",
         "papers.trace_regression",
         "papers.trace_attack",
+        "papers.trace_designs",
         "speed.trace",
         pytest.param("speed.engines", marks=PROCESSES),
     ],

@@ -72,13 +72,35 @@ def test_low_rank_plus_sparse_is_fitted_and_predicts(
         assert "low-rank-sparse only" in err
 
 
+def test_a_margin_classifier_is_fitted_under_pure_epsilon(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header, *lines = table.read_text().splitlines()
+    place = header.split(",").index("score")
+    cells = [line.split(",") for line in lines]
+    for row in cells:
+        row[place] = str(int(float(row[place]) > 0))
+    labelled = tmp_path / "labelled.csv"
+    labelled.write_text("\n".join([header, *map(",".join, cells)]))
+    words = ["fit", labelled, "--user", "person", "--target", "score", "--rank", "1", "--epsilon", "2"]
+    code, out, _ = run(capsys, monkeypatch, *words, "--method", "margin", "--out", tmp_path / "model")
+    assert code == 0
+    assert "ε = 2.00 (zero-out), 4.00 (replace-one) at δ = 0" in out
+    code, out, _ = run(capsys, monkeypatch, "predict", tmp_path / "model", labelled)
+    assert code == 0
+    assert {line.split(",")[1] for line in out.splitlines()[1:]} == {"0", "1"}
+    code, _, err = run(capsys, monkeypatch, *words, "--method", "margin", "--loss", "poisson")
+    assert code == 2
+    assert "'hinge' or 'logistic'" in err
+
+
 def test_help_is_quick_and_names_every_command() -> None:
     best = 9.0
     for _ in range(3):
         start = time.perf_counter()
         text = subprocess.run([sys.executable, "-m", "tacit.cli", "--help"], capture_output=True, text=True).stdout
         best = min(best, time.perf_counter() - start)
-    for command in ("demo", "fit", "predict", "personalize", "verify", "budget", "publish"):
+    for command in ("demo", "fit", "predict", "personalize", "trace", "verify", "budget", "publish"):
         assert command in text
     heavy = subprocess.run(
         [

@@ -73,3 +73,33 @@ def test_components_of_a_memory_map_need_a_fraction_of_the_data(tmp_path: Path) 
 
 WARM = "tacit.FedPower(2, epsilon=1.0).fit(warm.X)"
 FIT = "tacit.FedPower(2, epsilon=1.0, unit='row').fit(cohort)"
+
+
+TRACE_WARM = "tacit.TraceRegression(1, 4.0, privacy=sys.argv[2]).fit(warm.X.reshape(-1, 4, 4), warm.y)"
+TRACE_OPEN = "X, y = np.lib.format.open_memmap(sys.argv[1], 'r'), np.load(sys.argv[1] + '.y.npy')"
+TRACE_FIT = "tacit.TraceRegression(1, 4.0, privacy=sys.argv[2], steps=2).fit(X, y)"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("privacy", ["full", "labels"])
+def test_trace_regression_of_a_memory_map_needs_a_fraction_of_the_data(tmp_path: Path, privacy: str) -> None:
+    """Entries in [0, 1], so that they are counted from a mean too: nothing is ever copied whole."""
+    path = tmp_path / "X.npy"
+    X = np.random.default_rng(0).random((40_000, 40, 40), dtype=np.float32)
+    np.save(path, X)
+    np.save(tmp_path / "X.npy.y.npy", X[:, 0, 0] + X[:, 1, 0])
+    program = PROGRAM
+    for old, new in (
+        ("tacit.PrivateFedRep(rank=2, epsilon=1.0).fit(warm.X, warm.y, warm.users)", TRACE_WARM),
+        ("cohort = tacit.Cohort.open(sys.argv[1])", TRACE_OPEN),
+        ("tacit.PrivateFedRep(rank=2, epsilon=1.0).fit(cohort)", TRACE_FIT),
+        ("cohort.X.nbytes", "X.nbytes"),
+    ):
+        assert old in program
+        program = program.replace(old, new)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path), privacy], capture_output=True, text=True, check=True
+    )
+    size, growth, certified = done.stdout.split()
+    assert certified == "True"
+    assert int(growth) < 0.25 * int(size)

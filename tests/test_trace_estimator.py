@@ -182,16 +182,75 @@ def test_a_common_factor_in_the_design_does_little_harm(options: dict[str, Any])
         assert relative(quick(rank=2, **options).fit(rows, y), truth) < error
 
 
-@pytest.mark.parametrize("options", [{}, {"privacy": "labels"}, {"epsilon": math.inf}])
-@pytest.mark.filterwarnings("ignore::tacit.UncertifiedWarning")
-def test_a_design_that_is_not_centred_does_not_make_steps_grow(options: dict[str, Any]) -> None:
-    """Entries in [0, 1]: steps of length one end at five times M. Better than nothing is all that is promised."""
-    rng = np.random.default_rng(1)
+def unit_cube(seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
     truth, rows = rng.normal(size=(10, 2)) @ rng.normal(size=(2, 8)), rng.uniform(size=(20_000, 10, 8))
-    y = np.einsum("nij,ij->n", rows, truth) + 0.1 * rng.normal(size=20_000)
-    model = quick(rank=2, noise_seed=0, **options).fit(rows, y)
-    assert relative(model, truth) < 1.0
-    assert model.score(rows, y) > 0.0
+    return rows, np.einsum("nij,ij->n", rows, truth) + 0.1 * rng.normal(size=20_000), truth
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"epsilon": 1.0}, {"privacy": "labels"}, {"epsilon": math.inf}, {"center": np.full((10, 8), 0.5)}]
+)
+@pytest.mark.filterwarnings("ignore::tacit.UncertifiedWarning")
+def test_a_design_that_is_not_centred_is_counted_from_its_mean(options: dict[str, Any], tmp_path: Path) -> None:
+    """Entries in [0, 1]: counted from zero, errors are 0.5 to 0.95."""
+    rows, y, truth = unit_cube()
+    model = quick(rank=2, **options).fit(rows, y)
+    assert relative(model, truth) < 0.02
+    assert model.score(rows, y) > 0.99
+    # The truth has none, and y is within ±4 or so of its mean.
+    assert abs(model.intercept_) < 0.5
+    again = tacit.load(tacit.save(model, tmp_path / "model"))
+    np.testing.assert_array_equal(again.predict(rows[:5]), model.predict(rows[:5]))
+
+
+@pytest.mark.parametrize("options", [{}, {"privacy": "labels"}])
+@pytest.mark.parametrize("design", ["tasks", "rank-one"])
+def test_features_with_a_mean_are_made_flat(design: str, options: dict[str, Any]) -> None:
+    """Features in [0, 1]: as they come, errors are 0.2 to 0.8."""
+    rng = np.random.default_rng(4)
+    truth, b = rng.normal(size=(10, 2)) @ rng.normal(size=(2, 8)), rng.uniform(size=(20_000, 8))
+    a = rng.uniform(size=(20_000, 10)) if design == "rank-one" else np.eye(10)[rng.integers(10, size=20_000)]
+    y = np.einsum("ni,ij,nj->n", a, truth, b)
+    rows = np.hstack([a if design == "rank-one" else a.argmax(axis=1)[:, None], b])
+    model = quick(rank=2, design=design, shape=(10, 8), **options).fit(rows, y)
+    assert relative(model, truth) < 0.06
+    assert model.intercept_ == 0.0
+    np.testing.assert_allclose(model.predict(rows[:9]), np.einsum("ni,ij,nj->n", a[:9], model.coef_, b[:9]))
+
+
+def test_an_offset_of_the_labels_goes_to_the_intercept_of_a_centred_design() -> None:
+    rows, y, truth = unit_cube()
+    model = quick(rank=2).fit(rows, y + 20.0)
+    assert relative(model, truth) < 0.02
+    assert model.intercept_ == pytest.approx(20.0, abs=0.5)
+
+
+def test_a_design_with_no_mean_has_no_intercept_and_pays_for_knowing_it() -> None:
+    model = quick().fit(X, Y)
+    assert model.intercept_ == 0.0
+    names = [release.name for release in model.certificate_.releases]
+    assert "mean of the design 2" in names
+    assert "mean of the labels" in names
+    assert not any("mean" in release.name for release in quick(center=None).fit(X, Y).certificate_.releases)
+    assert not any("mean" in release.name for release in quick(privacy="labels").fit(X, Y).certificate_.releases)
+    known = quick(center=np.zeros((D1, D2))).fit(X, Y).certificate_
+    assert [release.name for release in known.releases if "mean" in release.name] == ["mean of the labels"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"center": "mean"}, "center must be"),
+        ({"center": np.zeros(3)}, "center must be finite numbers of shape"),
+        ({"center": np.full((D1, D2), np.nan)}, "center must be finite"),
+        ({"center": np.zeros((D1, D2)), "covariance": np.ones((D1, D2))}, "center is for"),
+        ({"center": np.zeros((D1, D2)), "unit": "user"}, "center is for"),
+    ],
+)
+def test_a_center_that_is_none_gets_a_clear_answer(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        quick(**options).fit(X, Y, np.arange(6000) if "unit" in options else None)
 
 
 def test_a_known_covariance_far_from_diagonal_is_used_for_steps_too() -> None:

@@ -1,7 +1,8 @@
 """One iteration of low rank plus sparse against just reading the data once, in the same run, on all cores.
 
-Both routes: the O(mdr) step (the default) and the exact normal equations, with the users' own fits in both; and, to see
-what those cost, the step of users with no coordinates of their own. Memory: the peak above what was resident before.
+Both routes: the O(mdr) step (the default) and the exact normal equations, with the users' own fits in both, as so many
+users are asked; the step with supports revised twice, as fewer users are asked; and, to see what fits cost, the step of
+users with no coordinates of their own. Memory: the peak above what was resident before.
 
 ``python -m benchmarks.speed.low_rank_sparse`` (a minute; ``--quick`` for a smoke test).
 """
@@ -19,6 +20,7 @@ import numpy as np
 
 from benchmarks.speed.round import extra_megabytes, read
 from benchmarks.tables import keep, table
+from tacit.algorithms.low_rank_sparse import swaps_for
 from tacit.algorithms.low_rank_sparse_query import SparseEquations, SparseStep
 from tacit.algorithms.sparse_heads import Sparsity
 from tacit.algorithms.whitening import Whitening
@@ -74,11 +76,12 @@ def race(users: int, dtype: Any, repeats: int) -> list[dict[str, Any]]:
     federation = LocalFederation(cohort, Ledger().run("race", config={}))
     rng = np.random.default_rng(1)
     basis = orthonormal(data.basis + 0.02 * rng.normal(size=data.basis.shape))[0]
-    plain = Whitening.identity(FEATURES)
+    plain, swaps = Whitening.identity(FEATURES), swaps_for(users)
     queries: dict[str, Query] = {
-        "step": SparseStep(basis, np.eye(RANK), 0.1, plain, sparsity=Sparsity(OWN)),
+        "step": SparseStep(basis, np.eye(RANK), 0.1, plain, sparsity=Sparsity(OWN), swaps=swaps),
+        "step, supports revised": SparseStep(basis, np.eye(RANK), 0.1, plain, sparsity=Sparsity(OWN), swaps=2),
         "step, no own coordinates": SparseStep(basis, np.eye(RANK), 0.1, plain),
-        "equations": SparseEquations(basis, plain, Sparsity(OWN), 10.0, 1.0),
+        "equations": SparseEquations(basis, plain, Sparsity(OWN), 10.0, 1.0, swaps=swaps),
     }
     cores = len(os.sched_getaffinity(0))
     parts = np.array_split(cohort.X.ravel(), cores)

@@ -2,12 +2,14 @@
 
 ``python -m benchmarks.speed.trace`` (a minute; ``--quick`` for a smoke test): 200,000 of 64×64, float32, 3.3 GB.
 Both go over the rows in the same blocks on the same number of threads. Reading adds up all numbers, which asks memory
-for each once and does the least that can be done with them.
+for each once and does the least that can be done with them. The second table is of one whole fit: the time from each
+release to the next, so the first step and everything around a step is in it.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from collections.abc import Callable
 
@@ -16,6 +18,7 @@ import numpy.typing as npt
 from numba import njit
 
 from benchmarks.tables import keep, table
+from tacit import TraceRegression
 from tacit.algorithms.designs import Design
 from tacit.algorithms.trace_queries import Scales, TangentSum
 from tacit.cohort import Cohort
@@ -65,8 +68,25 @@ def main() -> None:
             ]
         ],
     )
+    steps = whole_fit(X.reshape(n, d, d), y, r, arguments.threads)
+    again = float(np.median([clock(asked(Read(d * d)))[0] for _ in range(5)]))
+    read = (float(bare) + again) / 2
+    text += "\n\n" + table(
+        ["step of a fit", *(str(number) for number in range(1, len(steps) + 1))],
+        [["/ reading X once", *(f"{step / read:.2f}" for step in steps)]],
+    )
     data = {"rank": r, "ratio": ratio, "ratio_of_processor_time": of_cpu, "wall_and_processor": times}
+    data |= {"steps_of_a_fit": steps, "reading_before_and_after": [float(bare), again]}
     keep("speed_trace", data, text, quick=arguments.quick)
+
+
+def whole_fit(X: np.ndarray, y: np.ndarray, rank: int, threads: int | None) -> list[float]:
+    """Seconds of every step of a fit, from the release before it; everything was compiled by a small one."""
+    TraceRegression(rank, 1.0, threads=threads).fit(X[:1000], y[:1000])
+    released: list[tuple[str, float]] = []
+    model = TraceRegression(rank, 1.0, threads=threads)
+    model.fit(X, y, on_release=lambda name: released.append((name, time.perf_counter())))
+    return [end - start for (_, start), (name, end) in itertools.pairwise(released) if name.startswith("step ")]
 
 
 class Read(Query):

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import typer
 
-from tacit.commands import account, audit, components, federation, learn, personal
+from tacit.commands import account, audit, components, federation, learn, personal, trace
 
 app = typer.Typer(
     help="Learn together without telling: a shared representation under user-level differential privacy, "
@@ -31,6 +31,7 @@ for command in (
     personal.predict,
     personal.personalize,
     components.svd,
+    trace.trace,
     account.verify,
     audit.audit,
     account.budget,

@@ -66,7 +66,8 @@ class _RegisterModel(models.PrimitiveModel):
         super().__init__(manager, register, ir.VectorType(lane, register.lanes))
 
 
-def _address(context, builder, kind, array, position, *, pointee=None):
+def address_of(context, builder, kind, array, position, *, pointee=None):
+    """Point to an element of an array, counted along its rows."""
     if kind.layout != "C":  # positions count along rows: in any other array they would point elsewhere, or outside
         raise TypeError(f"kernels that address by position need arrays in rows, one after the other. Found {kind}.")
     address = builder.gep(context.make_array(kind)(context, builder, array).data, [position])
@@ -77,7 +78,8 @@ def _shuffle(builder, a, b, lanes):
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes)))
 
 
-def _splat(builder, value, lanes):
+def splat(builder, value, lanes):
+    """Put one value in every lane."""
     vector = ir.VectorType(value.type, lanes)
     single = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.IntType(32)(0))
     return _shuffle(builder, single, single, [0] * lanes)
@@ -94,13 +96,13 @@ def _masked_load(context, builder, kind, arguments, lanes):
     array, position, count = arguments
     vector, flag = ir.VectorType(context.get_value_type(kind.dtype), lanes), ir.IntType(32)
     numbers = ir.Constant(ir.VectorType(count.type, lanes), list(range(lanes)))
-    mask = builder.icmp_signed("<", numbers, _splat(builder, count, lanes))
+    mask = builder.icmp_signed("<", numbers, splat(builder, count, lanes))
     function = cgutils.get_or_insert_function(
         builder.module,
         ir.FunctionType(vector, [vector.as_pointer(), flag, mask.type, vector]),
         f"llvm.masked.load.v{lanes}f{kind.dtype.bitwidth}.p0",
     )
-    address = _address(context, builder, kind, array, position, pointee=vector)
+    address = address_of(context, builder, kind, array, position, pointee=vector)
     return builder.call(function, [address, flag(kind.dtype.bitwidth // 8), mask, ir.Constant(vector, None)])
 
 
@@ -120,7 +122,7 @@ def load(typing_context, array, position):
     register = Register(array.dtype)
 
     def generate(context, builder, signature, arguments):
-        address = _address(context, builder, signature.args[0], *arguments, pointee=context.get_value_type(register))
+        address = address_of(context, builder, signature.args[0], *arguments, pointee=context.get_value_type(register))
         return builder.load(address, align=array.dtype.bitwidth // 8)
 
     return register(array, types.intp), generate
@@ -158,7 +160,7 @@ def load_every(typing_context, array, position, stride):
         values, position, stride = arguments
         value = ir.Constant(context.get_value_type(register), ir.Undefined)
         for lane in range(register.lanes):
-            element = builder.load(_address(context, builder, signature.args[0], values, position))
+            element = builder.load(address_of(context, builder, signature.args[0], values, position))
             value = builder.insert_element(value, element, ir.IntType(32)(lane))
             position = builder.add(position, stride)
         return value
@@ -172,7 +174,7 @@ def store(typing_context, array, position, register):
 
     def generate(context, builder, signature, arguments):
         value = _cast(builder, arguments[2], context.get_value_type(array.dtype))
-        address = _address(context, builder, signature.args[0], *arguments[:2], pointee=value.type)
+        address = address_of(context, builder, signature.args[0], *arguments[:2], pointee=value.type)
         builder.store(value, address, align=array.dtype.bitwidth // 8)
         return context.get_dummy_value()
 
@@ -191,7 +193,7 @@ def fetch(typing_context, array, position):
         pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
         function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
-        address = _address(context, builder, signature.args[0], *arguments, pointee=ir.IntType(8))
+        address = address_of(context, builder, signature.args[0], *arguments, pointee=ir.IntType(8))
         builder.call(function, [address, flag(0), flag(2), flag(1)])  # to read, second cache, data
         return context.get_dummy_value()
 
@@ -204,7 +206,7 @@ def spread(typing_context, value):
     register = Register(value)
 
     def generate(context, builder, signature, arguments):
-        return _splat(builder, arguments[0], register.lanes)
+        return splat(builder, arguments[0], register.lanes)
 
     return register(value), generate
 
@@ -249,7 +251,7 @@ def where_usable(typing_context, size, register):
 
     def generate(context, builder, signature, arguments):
         test, value = arguments
-        zero, infinity = ir.Constant(test.type, None), _splat(builder, test.type.element(math.inf), register.lanes)
+        zero, infinity = ir.Constant(test.type, None), splat(builder, test.type.element(math.inf), register.lanes)
         usable = builder.and_(builder.fcmp_ordered(">", test, zero), builder.fcmp_ordered("<", test, infinity))
         return builder.select(usable, value, zero)
 
@@ -324,7 +326,7 @@ def store_totals(typing_context, array, position, stride, sums):
             for start in range(0, value.type.count, 4):
                 four = _shuffle(builder, value, value, range(start, start + 4))
                 four = _cast(builder, four, context.get_value_type(array.dtype))
-                address = _address(context, builder, signature.args[0], values, position, pointee=four.type)
+                address = address_of(context, builder, signature.args[0], values, position, pointee=four.type)
                 builder.store(four, address, align=array.dtype.bitwidth // 8)
                 position = builder.add(position, stride)
         return context.get_dummy_value()

@@ -38,6 +38,10 @@ class LowRank:
         """Return diag(rows) · M · diag(columns)."""
         return _orthonormal(rows[:, None] * self.left, self.values, columns[:, None] * self.right)
 
+    def mapped(self, rows: Array, columns: Array) -> LowRank:
+        """Return rowsᵀ · M · columns."""
+        return _orthonormal(rows.T @ self.left, self.values, columns.T @ self.right)
+
 
 def leading(matrix: Array, rank: int, noise: float = 0.0) -> LowRank:
     """Return the leading rank-r part of a matrix with noise of this size in every entry.

@@ -72,8 +72,11 @@ def store_four(X, position, stride, registers):  # pragma: no cover
     store(X, position + 3 * stride, registers[3])
 
 
-def _projection(part):
-    """Compile the projection on a basis of which only some of every four rows are not zero."""
+def _projection(part, lines=1):
+    """Compile the projection on a basis of which only some of every four rows are not zero.
+
+    One of every so many ``lines`` is asked for ahead of time; the others are left to who reads the rows next.
+    """
 
     @_kernel
     def project(X, first, last, d, basis, out, place, ahead):  # pragma: no cover
@@ -88,7 +91,7 @@ def _projection(part):
             p0 = j * length
             p1, p2, p3 = min(p0 + length, end), min(p0 + 2 * length, end), min(p0 + 3 * length, end)
             if ahead > 0:
-                for position in range(0, 4 * length, lanes):
+                for position in range(0, 4 * length, lines * lanes):
                     fetch(X, p0 + ahead + position)
             for b in range(0, basis.shape[0], 4):
                 sums = no_products(X)
@@ -112,30 +115,47 @@ def _projection(part):
 project_rows = _projection("all")
 project_two = _projection("two")
 project_three = _projection("three")
+project_rows_half = _projection("all", 2)
+project_two_half = _projection("two", 2)
+project_three_half = _projection("three", 2)
 
 
 @_kernel
-def combine_rows(X, first, last, weights, at, out, u):  # pragma: no cover
-    """Write Σ_j weights[at + j]·X[first + j] to out[u], a few columns at a time: their sums stay in registers."""
+def combine_rows(X, first, last, weights, at, stride, out, u):  # pragma: no cover
+    """Write Σ_j weights[at + stride·j]·X[first + j] to out[u], a few columns at a time: sums stay in registers."""
     d, lanes, place = X.shape[1], lanes_of(X), u * out.shape[1]
     zero = spread(X.dtype.type(0))
     broad, even = d - d % (4 * lanes), last - (last - first) % 2
     for a in range(0, broad, 4 * lanes):
         # Two rows at a time, each with sums of its own: an addition waits for the one before.
         s0 = s1 = s2 = s3 = t0 = t1 = t2 = t3 = zero
+        w = at
         for j in range(first, even, 2):
-            s, t = spread(weights[at + j - first]), spread(weights[at + j + 1 - first])
+            s, t = spread(weights[w]), spread(weights[w + stride])
             x0, x1, x2, x3 = four(X, j * d + a, lanes)
             s0, s1, s2, s3 = s0 + s * x0, s1 + s * x1, s2 + s * x2, s3 + s * x3
             x0, x1, x2, x3 = four(X, (j + 1) * d + a, lanes)
             t0, t1, t2, t3 = t0 + t * x0, t1 + t * x1, t2 + t * x2, t3 + t * x3
+            w += 2 * stride
         if even < last:
-            s = spread(weights[at + even - first])
+            s = spread(weights[w])
             x0, x1, x2, x3 = four(X, even * d + a, lanes)
             s0, s1, s2, s3 = s0 + s * x0, s1 + s * x1, s2 + s * x2, s3 + s * x3
         store_four(out, place + a, lanes, (s0 + t0, s1 + t1, s2 + t2, s3 + t3))
-    for a in range(broad, d, lanes):
-        s0 = zero
+    for a in range(broad, d, 4 * lanes):  # once, if at all
+        rest, w = d - a, at
+        s0 = s1 = s2 = s3 = zero
         for j in range(first, last):
-            s0 = s0 + spread(weights[at + j - first]) * load_first(X, j * d + a, d - a)
+            s, p = spread(weights[w]), j * d + a
+            s0 = s0 + s * load_first(X, p, rest)
+            s1 = s1 + s * load_first(X, p + lanes, rest - lanes)
+            s2 = s2 + s * load_first(X, p + 2 * lanes, rest - 2 * lanes)
+            s3 = s3 + s * load_first(X, p + 3 * lanes, rest - 3 * lanes)
+            w += stride
         store(out, place + a, s0)
+        if rest > lanes:
+            store(out, place + a + lanes, s1)
+        if rest > 2 * lanes:
+            store(out, place + a + 2 * lanes, s2)
+        if rest > 3 * lanes:
+            store(out, place + a + 3 * lanes, s3)

@@ -15,6 +15,7 @@ from tacit.audit.users import adversarial_users
 from tacit.datasets import make_low_rank_sparse
 from tacit.linalg import orthonormal
 from tacit.privacy.accounting import compose
+from tacit.privacy.clipping import GUARD
 from tacit.privacy.guarantee import Adjacency, Budget
 
 RNG = np.random.default_rng(0)
@@ -64,6 +65,32 @@ def test_a_user_among_others_adds_what_they_add_alone_to_the_last_bit(
             assert np.linalg.norm(alone) <= 1.0 + 1e-9
             np.testing.assert_array_equal(among[i], alone)
             np.testing.assert_array_equal(norms[i], query.norms(mine, targets, np.array([0, len(mine)]))[0])
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_long_users_and_short_ones_and_empty_ones_share_a_desk_and_nothing_else(centered: bool) -> None:
+    """Users from 128 rows on have all lanes for themselves; features that fill no register leave room behind them."""
+    rng, d = np.random.default_rng(7), 50
+    counts = [20, 300, 12, 128, 127, 9, 20, 20, 20, 20, 20, 131, 20]
+    users = [(rng.normal(size=(m, d)), rng.normal(size=m)) for m in counts]
+    users[6][0][:] = 0.0
+    users[8][0][3, 4] = np.nan
+    users[10][1][:] = np.inf
+    basis = orthonormal(rng.normal(size=(d, 3)))[0]
+    query = SparseStep(basis, np.eye(3), 0.5, Whitening.identity(d), centered, sparsity=Sparsity(5))
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    X, y = np.concatenate([X for X, _ in users]), np.concatenate([y for _, y in users])
+    with np.errstate(all="ignore"):
+        blocks, norms = query.block_sums(X, y, offsets, 1.0, len(counts)), query.norms(X, y, offsets)
+        added = np.zeros_like(blocks[0])
+        for i, (mine, targets) in enumerate(users):
+            alone = query.block_sum(mine, targets, np.array([0, len(mine)]), 1.0)
+            assert np.linalg.norm(alone) == pytest.approx(0.0 if i in (6, 8, 10) else 1.0, abs=1e-6)
+            kept = (1.0 - GUARD) * query.contribution(mine, targets)
+            np.testing.assert_allclose(alone, kept, atol=1e-9)
+            np.testing.assert_array_equal(norms[i], query.norms(mine, targets, np.array([0, len(mine)]))[0])
+            added += alone
+    np.testing.assert_allclose(blocks[0], added, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", [*QUERIES, "fedrep"])

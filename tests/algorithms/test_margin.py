@@ -226,6 +226,12 @@ def test_single_class_users_and_constant_features_are_no_trouble() -> None:
         assert model.score(X[users < 50], y[users < 50], users[users < 50]) > 0.9
 
 
+def test_a_cover_beyond_all_numbers_is_no_trouble() -> None:
+    X, y, users, *_ = tacit.datasets.make_shared_subspace(30, 60, 4, 6, random_state=0)
+    model = tacit.MarginClassifier(rank=4, epsilon=1.0, choices=1, candidates=4).fit(X, y > 0, users)
+    assert model.mode_ == "search"
+
+
 def test_without_privacy_the_best_candidate_is_taken() -> None:
     X, y, users = separable(100, 10, 5)
     with pytest.warns(tacit.UncertifiedWarning):

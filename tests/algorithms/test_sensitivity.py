@@ -12,7 +12,7 @@ import pytest
 from adversary import Rows, clipped, neighbour_violations, placed, units, violations
 from tacit.algorithms.altmin import NormalEquations
 from tacit.algorithms.clip_quantile import NormHistogram
-from tacit.algorithms.designs import Design
+from tacit.algorithms.designs import Centre, Design
 from tacit.algorithms.fedpower_gram import CentreVote, ShiftedGram
 from tacit.algorithms.fedpower_power import DeviceStep, PowerStep
 from tacit.algorithms.fedrep import BasisStep
@@ -22,6 +22,7 @@ from tacit.algorithms.paper_fedrep import BasisGradient, PairStatistic
 from tacit.algorithms.paper_low_rank_sparse import ClippedGram, ClippedRight, Clips, TargetMoment
 from tacit.algorithms.sparse_heads import Sparsity
 from tacit.algorithms.subspace import ClassVote, DirectionVote
+from tacit.algorithms.trace_centre import LabelSum, ObservationSum
 from tacit.algorithms.trace_curvature import StepEnergy
 from tacit.algorithms.trace_queries import DesignEnergy, LabelledSum, Scales, TangentSum
 from tacit.algorithms.whitening import FeatureMoment, Whitening
@@ -86,6 +87,32 @@ def scaled(design: Design) -> Scales:
     return Scales(rng.uniform(0.5, 2.0, design.d1), rng.uniform(0.5, 2.0, design.d2))
 
 
+TANGENT = ("design", "scales", "left", "right", "values")
+MIDDLE = Centre(np.random.default_rng(8).normal(size=(3, 4)), level=0.3, weight=0.7)
+
+
+def of_centred() -> dict[str, tuple[Query, float]]:
+    """Every query of a dense design, counted from a centre."""
+    dense, queries = DESIGNS[0], {}
+    for unit in (Unit.ROW, Unit.USER):
+        query = tangent(dense, unit)
+        queries |= {
+            f"tangent sum, tracked, centred, {unit}": (replace(tangent(dense, unit, tracked=0.05), centre=MIDDLE), 3.0),
+            f"tangent sum, centred, {unit}": (replace(query, centre=MIDDLE), 3.0),
+            f"right product, centred, {unit}": (replace(tangent(dense, unit, "right"), centre=MIDDLE), 3.0),
+            f"labelled sum, centred, {unit}": (LabelledSum(dense, scaled(dense), unit, MIDDLE), 3.0),
+            f"design energy, centred, {unit}": (DesignEnergy(dense, unit, MIDDLE), 3.0),
+            f"step energy, centred, {unit}": (StepEnergy(dense, query.left, query.right, 0.1, unit, MIDDLE), 1.0),
+            f"sum of observations, {unit}": (ObservationSum(dense, unit), 3.0),
+            f"sum of observations, centred, {unit}": (ObservationSum(dense, unit, MIDDLE), 3.0),
+        }
+    return queries | {
+        "sum of labels": (LabelSum(), 3.0),
+        "norms of observations": (NormHistogram(ObservationSum(dense)), 1.0),
+        "sizes of labels": (NormHistogram(LabelSum()), 1.0),
+    }
+
+
 def of_traces() -> dict[str, tuple[Query, float]]:
     queries: dict[str, tuple[Query, float]] = {}
     for design, unit in itertools.product(DESIGNS, (Unit.ROW, Unit.USER)):
@@ -117,47 +144,51 @@ def features(query: Query) -> int:
     return D if design is None else int(design.n_features)
 
 
-QUERIES: dict[str, tuple[Query, float]] = of_traces() | {
-    "feature moment": (FeatureMoment(D), 1.0),
-    "feature moment, centred": (FeatureMoment(D, centered=True), 1.0),
-    "direction votes": (DirectionVote(WHITENING), 1.0),
-    "direction votes, centred": (DirectionVote(WHITENING, centered=True), 1.0),
-    "basis step": (BasisStep(BASIS, METRIC, 0.5, WHITENING), 1.0),
-    "basis step, centred": (BasisStep(BASIS, METRIC, 0.5, WHITENING, centered=True), 1.0),
-    "logistic step": (LossStep(BASIS, METRIC, 0.5, WHITENING, Loss("logistic")), 1.0),
-    "logistic step, level": (LossStep(BASIS, METRIC, 0.5, WHITENING, Loss("logistic"), intercept=True), 1.0),
-    "hinge step": (LossStep(BASIS, METRIC, 0.5, WHITENING, Loss("hinge")), 1.0),
-    "poisson step": (LossStep(BASIS, METRIC, 0.5, WHITENING, Loss("poisson"), intercept=True), 1.0),
-    "step of classes": (CodedStep(BASIS, METRIC, 0.5, WHITENING, THREE), 1.0),
-    "vote of two classes": (ClassVote(WHITENING, loss=Loss("hinge")), 1.0),
-    "vote of classes": (CodedVote(WHITENING, loss=THREE), 1.0),
-    "normal equations": (NormalEquations(BASIS, WHITENING, 0.3, 0.7), 1.0),
-    "sparse step": (SparseStep(BASIS, METRIC, 0.5, WHITENING, sparsity=Sparsity(2)), 1.0),
-    "sparse step, centred": (SparseStep(BASIS, METRIC, 0.5, WHITENING, True, sparsity=ONE), 1.0),
-    "sparse step, chosen sparsity": (SparseStep(BASIS, METRIC, 0.5, WHITENING, sparsity=AUTO), 1.0),
-    "central step": (CENTRAL, 1.0),
-    "norms of central step": (NormHistogram(CENTRAL), 1.0),
-    "sparse equations": (SparseEquations(BASIS, WHITENING, ONE, 0.3, 0.7), 1.0),
-    "sparse equations, centred": (SparseEquations(BASIS, WHITENING, ONE, 0.3, 0.7, centered=True), 1.0),
-    "norms of sparse equations": (NormHistogram(SparseEquations(BASIS, WHITENING, ONE, parts="right")), 1.0),
-    "target moment": (TargetMoment(D), 1.0),
-    "clipped gram": (ClippedGram(BASIS, ONE, CLIPS), CLIPS.gram),
-    "clipped right": (ClippedRight(BASIS, ONE, CLIPS), CLIPS.right),
-    "norm histogram": (NormHistogram(PairStatistic(D)), 1.0),
-    "pair statistic": (PairStatistic(D), 10.0),
-    "basis gradient": (BasisGradient(BASIS, 1, 5), 10.0),
-    "centre vote, row": (CentreVote(CENTRE, 2.0), 1.0),
-    "centre vote, user": (CentreVote(CENTRE, 2.0, Unit.USER), 1.0),
-    "gram, row": (ShiftedGram(CENTRE, 0.5), 3.0),
-    "gram, user": (ShiftedGram(CENTRE, 0.5, Unit.USER), 3.0),
-    "power step, row": (PowerStep(BASIS, CENTRE, 0.5), 3.0),
-    "power step, user": (PowerStep(BASIS, CENTRE, 0.5, Unit.USER), 3.0),
-    "device step": (DeviceStep(BASIS, 3), 3.0),
-    "device step, signs": (DeviceStep(BASIS, 2, "signs"), 3.0),
-    "norms of gram, row": (NormHistogram(ShiftedGram(CENTRE, 0.5), 8), 1.0),
-    "norms of power step, row": (NormHistogram(PowerStep(BASIS, CENTRE, 0.5), 8), 1.0),
-    "norms of gram, user": (NormHistogram(ShiftedGram(CENTRE, 0.5, Unit.USER), 8), 1.0),
-}
+QUERIES: dict[str, tuple[Query, float]] = (
+    of_traces()
+    | of_centred()
+    | {
+        "feature moment": (FeatureMoment(D), 1.0),
+        "feature moment, centred": (FeatureMoment(D, centered=True), 1.0),
+        "direction votes": (DirectionVote(WHITENING), 1.0),
+        "direction votes, centred": (DirectionVote(WHITENING, centered=True), 1.0),
+        "basis step": (BasisStep(BASIS, METRIC, 0.5, WHITENING), 1.0),
+        "basis step, centred": (BasisStep(BASIS, METRIC, 0.5, WHITENING, centered=True), 1.0),
+        "logistic step": (LossStep(BASIS, METRIC, 0.5, WHITENING, Loss("logistic")), 1.0),
+        "logistic step, level": (LossStep(BASIS, METRIC, 0.5, WHITENING, Loss("logistic"), intercept=True), 1.0),
+        "hinge step": (LossStep(BASIS, METRIC, 0.5, WHITENING, Loss("hinge")), 1.0),
+        "poisson step": (LossStep(BASIS, METRIC, 0.5, WHITENING, Loss("poisson"), intercept=True), 1.0),
+        "step of classes": (CodedStep(BASIS, METRIC, 0.5, WHITENING, THREE), 1.0),
+        "vote of two classes": (ClassVote(WHITENING, loss=Loss("hinge")), 1.0),
+        "vote of classes": (CodedVote(WHITENING, loss=THREE), 1.0),
+        "normal equations": (NormalEquations(BASIS, WHITENING, 0.3, 0.7), 1.0),
+        "sparse step": (SparseStep(BASIS, METRIC, 0.5, WHITENING, sparsity=Sparsity(2)), 1.0),
+        "sparse step, centred": (SparseStep(BASIS, METRIC, 0.5, WHITENING, True, sparsity=ONE), 1.0),
+        "sparse step, chosen sparsity": (SparseStep(BASIS, METRIC, 0.5, WHITENING, sparsity=AUTO), 1.0),
+        "central step": (CENTRAL, 1.0),
+        "norms of central step": (NormHistogram(CENTRAL), 1.0),
+        "sparse equations": (SparseEquations(BASIS, WHITENING, ONE, 0.3, 0.7), 1.0),
+        "sparse equations, centred": (SparseEquations(BASIS, WHITENING, ONE, 0.3, 0.7, centered=True), 1.0),
+        "norms of sparse equations": (NormHistogram(SparseEquations(BASIS, WHITENING, ONE, parts="right")), 1.0),
+        "target moment": (TargetMoment(D), 1.0),
+        "clipped gram": (ClippedGram(BASIS, ONE, CLIPS), CLIPS.gram),
+        "clipped right": (ClippedRight(BASIS, ONE, CLIPS), CLIPS.right),
+        "norm histogram": (NormHistogram(PairStatistic(D)), 1.0),
+        "pair statistic": (PairStatistic(D), 10.0),
+        "basis gradient": (BasisGradient(BASIS, 1, 5), 10.0),
+        "centre vote, row": (CentreVote(CENTRE, 2.0), 1.0),
+        "centre vote, user": (CentreVote(CENTRE, 2.0, Unit.USER), 1.0),
+        "gram, row": (ShiftedGram(CENTRE, 0.5), 3.0),
+        "gram, user": (ShiftedGram(CENTRE, 0.5, Unit.USER), 3.0),
+        "power step, row": (PowerStep(BASIS, CENTRE, 0.5), 3.0),
+        "power step, user": (PowerStep(BASIS, CENTRE, 0.5, Unit.USER), 3.0),
+        "device step": (DeviceStep(BASIS, 3), 3.0),
+        "device step, signs": (DeviceStep(BASIS, 2, "signs"), 3.0),
+        "norms of gram, row": (NormHistogram(ShiftedGram(CENTRE, 0.5), 8), 1.0),
+        "norms of power step, row": (NormHistogram(PowerStep(BASIS, CENTRE, 0.5), 8), 1.0),
+        "norms of gram, user": (NormHistogram(ShiftedGram(CENTRE, 0.5, Unit.USER), 8), 1.0),
+    }
+)
 
 
 def row(direction: int, target: float) -> Rows:
@@ -462,6 +493,65 @@ class LevelsNotCut(StepEnergy):
     def _shares(self, energies):  # type: ignore[no-untyped-def]
         usable = energies[np.isfinite(energies)]
         return np.array([np.sum(usable / level) for level in self.levels]) / len(self.levels)
+
+
+@dataclass(frozen=True)
+class LevelOnTop(TangentSum):
+    """Mutation: the level rides along without being measured."""
+
+    def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        vector = self.contribution(X, y)
+        products = clip(vector[:-1], bound)
+        return np.append(products, np.clip(vector[-1], -bound, bound))
+
+
+@dataclass(frozen=True)
+class CentredAfterTheClip(ObservationSum):
+    """Mutation: clips X as it came and subtracts the centre from what is left, one of each for whoever is there."""
+
+    def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        there = np.isfinite(X).all(axis=1).sum()
+        return (
+            ObservationSum(self.design, self.unit).block_sum(X, y, offsets, bound) - there * self.centre.matrix.ravel()
+        )
+
+
+@dataclass(frozen=True)
+class AcuteLabels(LabelSum):
+    """Mutation: claims that labels never point against each other."""
+
+    acute = True
+
+
+@dataclass(frozen=True)
+class LabelsNotCut(LabelSum):
+    """Mutation: the labels as they come."""
+
+    def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        return np.array([np.sum(y[np.isfinite(y)], dtype=np.float64)])
+
+
+@pytest.mark.parametrize("unit", [Unit.ROW, Unit.LABEL])
+def test_replacing_an_observation_reaches_two_clips_for_the_sums_of_a_centre(unit: Unit) -> None:
+    x = np.random.default_rng(5).normal(size=(1, 12))
+    for query in (ObservationSum(DESIGNS[0], unit), LabelSum(unit)):
+        first, second = (clipped(query, (sign * 100.0 * x, np.array([sign * 100.0])), 3.0) for sign in (1.0, -1.0))
+        assert 0.999 * 6.0 < np.linalg.norm(first - second) <= 6.0
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        LevelOnTop(*(getattr(tangent(DESIGNS[0], Unit.ROW), name) for name in TANGENT), centre=MIDDLE),
+        CentredAfterTheClip(DESIGNS[0], centre=Centre(4.0 * MIDDLE.matrix)),
+        AcuteLabels(),
+        LabelsNotCut(),
+    ],
+    ids=type,
+)
+def test_a_broken_sum_of_a_centre_is_caught(mutant: Query) -> None:
+    opposite = [(np.full((1, 12), sign), np.array([sign])) for sign in (1e3, -1e3)]
+    assert violations(mutant, 3.0, features(mutant), pairs=[(opposite[0], opposite[1])])
 
 
 @pytest.mark.parametrize("mutant", [EveryLevelWhole, LevelsNotCut])

@@ -7,9 +7,10 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from benchmarks.papers.trace_attack import audited, spent_by_outlier
+from benchmarks.papers.trace_attack import proved, spent_by_outlier
 
-from tacit.algorithms.designs import KINDS, Design
+from tacit.algorithms.designs import KINDS, Centre, Design
+from tacit.algorithms.trace_centre import ObservationSum, shrunk
 from tacit.algorithms.trace_curvature import LEVELS, Secant, StepEnergy
 from tacit.algorithms.trace_kernels import BINS
 from tacit.algorithms.trace_queries import DesignEnergy, LabelledSum, Scales, TangentSum, as_matrix
@@ -85,10 +86,11 @@ def test_the_unbiased_start_is_unbiased(shape: str) -> None:
 
 @pytest.mark.parametrize("unit", [Unit.ROW, Unit.USER, Unit.LABEL])
 @pytest.mark.parametrize("buys", [True, False])
-def test_the_plan_spends_what_was_asked_for(unit: Unit, buys: bool) -> None:
+@pytest.mark.parametrize("centres", [True, False])
+def test_the_plan_spends_what_was_asked_for(unit: Unit, buys: bool, centres: bool) -> None:
     for adjacency in Adjacency:
         budget = Budget(epsilon=1.0, delta=1e-6, unit=unit, adjacency=adjacency)
-        settings = Settings(unit=unit, buys_design=buys)
+        settings = Settings(unit=unit, buys_design=buys, centres=int(centres), buys_level=centres)
         assert compose(settings.events(settings.plan(budget)), adjacency, 1e-6) == pytest.approx(1.0, rel=1e-6)
 
 
@@ -182,6 +184,41 @@ def test_matrix_completion_never_writes_a_matrix_out() -> None:
     assert peak < 50e6
 
 
+def test_a_noisy_mean_keeps_what_stands_out_and_drops_what_noise_alone_would_be() -> None:
+    rng = np.random.default_rng(7)
+    truth = 0.5 + 0.2 * rng.normal(size=(30, 1)) * np.ones((1, 20))
+    noise = 0.1 * rng.normal(size=(30, 20))
+    found = shrunk(truth + noise, 0.1)
+    # 600 coordinates carry noise; about 30 of them have any signal, and are kept.
+    assert np.linalg.norm(found - truth) < 0.4 * np.linalg.norm(noise)
+    assert not shrunk(noise, 0.1).any()
+    whole = truth + rng.normal(size=truth.shape)
+    assert np.linalg.norm(shrunk(whole + noise, 0.1) - whole) < 1.05 * np.linalg.norm(noise)
+
+
+def test_a_centre_moves_every_query_as_centred_rows_would() -> None:
+    design, M, rng = Design("dense", 6, 5), a_low_rank(6, 5, 2), np.random.default_rng(8)
+    scales, centre = Scales(np.full(6, 0.7), np.full(5, 1.3)), Centre(rng.normal(size=(6, 5)), level=0.4, weight=0.3)
+    X, y, offsets = rows_of(design, 50), rng.normal(size=50), np.array([0, 50])
+    moved = X - centre.matrix.ravel(), y - centre.level
+    for unit in (Unit.ROW, Unit.USER):
+        for make in (
+            lambda c, unit=unit: TangentSum(design, scales, M.left, M.right, M.values, "left", unit=unit, centre=c),
+            lambda c, unit=unit: LabelledSum(design, scales, unit, c),
+            lambda c, unit=unit: DesignEnergy(design, unit, c),
+            lambda c, unit=unit: StepEnergy(design, M.left, M.right, 1.0, unit, c),
+            lambda c, unit=unit: ObservationSum(design, unit, c),
+        ):
+            expected = make(None).block_sum(*moved, offsets, 1.0)
+            np.testing.assert_allclose(make(centre).block_sum(X, y, offsets, 1.0), expected, rtol=1e-9, atol=1e-12)
+    both = TangentSum(design, scales, M.left, M.right, M.values, centre=centre)
+    released = both.block_sum(X, y, offsets, 1e9)
+    bare = TangentSum(design, scales, M.left, M.right, M.values).block_sum(*moved, offsets, 1e9)
+    np.testing.assert_allclose(released[:-1], bare)
+    fitted = moved[0] @ (scales.matrix * M.matrix).ravel()
+    assert both.level_of(released) == pytest.approx(0.3 * float(np.sum(moved[1] - fitted)))
+
+
 @pytest.mark.parametrize("steep", [0.3, 1.0, 9.0, 60.0, 1000.0])
 def test_curvature_is_read_off_levels_through_noise(steep: float) -> None:
     rng, n = np.random.default_rng(6), 40_000
@@ -211,6 +248,10 @@ def test_the_outlier_spends_no_more_than_is_claimed_and_the_clip_is_reached() ->
 
 
 def test_the_audit_has_power() -> None:
-    """The same audit finds a mechanism out that spends four times what it claims."""
+    """Odds of Gaussians 0.22 apart, as at ε = 1: more than half is proved. Four times as far apart is found out."""
     rng = np.random.default_rng(5)
-    assert audited(rng.normal(2.0, 1.0, 4000), rng.normal(-2.0, 1.0, 4000), 1e-6) > 3.0
+    for apart, least, most in ((0.22, 0.5, 1.0), (0.88, 2.5, 5.0)):
+        odds = [apart * rng.normal(sign * apart / 2, 1.0, 5000) for sign in (1.0, -1.0)]
+        assert least < proved(*odds, 1e-6, gaussian=True) < most
+    odds = [rng.normal(sign * 2.0, 1.0, 4000) for sign in (1.0, -1.0)]
+    assert proved(*odds, 1e-6, gaussian=False) > 3.0

@@ -7,6 +7,7 @@ import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,6 +74,20 @@ def test_labels_counts_and_choices_beside_sums_are_audited_too(name: str) -> Non
     report = audit(RELATIVES[name](), runs=10, confidence=1 - 1e-6)
     assert report.ok, str(report)
     assert 0.8 < report.canary < 1.0001
+
+
+@pytest.mark.parametrize(
+    ("options", "reach"),
+    [
+        ({"unit": "row", "trust": "local"}, 1 / math.sqrt(13)),  # among the messages of 13 users
+        ({"unit": "row", "trust": "local", "route": "local-noise"}, 1.0),  # messages are seen one by one
+        ({"unit": "user", "route": "power", "participants": 4}, 1.0),
+    ],
+)
+def test_noise_of_users_and_groups_that_take_turns_are_understood(options: dict[str, Any], reach: float) -> None:
+    report = audit(tacit.FedPower(1, 1.0, **options), runs=10, confidence=1 - 1e-6)
+    assert report.ok, str(report)
+    assert report.canary == pytest.approx(reach, rel=0.1)
 
 
 def test_the_report_speaks() -> None:

@@ -57,6 +57,14 @@ def test_with_noise_the_ledger_is_the_same(name: str, tmp_path: Path) -> None:
     assert here.certificate_.certified == there.certificate_.certified
 
 
+def test_a_design_is_counted_from_a_mean_that_nodes_were_asked_for(tmp_path: Path) -> None:
+    name = "trace of rows, off centre"
+    place = loopback(users(300, name=name), tmp_path, rows=True)
+    model = fit(name, None, place)
+    assert model.intercept_ != 0.0
+    assert "mean of the design 2" in [row.name for row in model.certificate_.releases]
+
+
 def test_heads_stay_at_their_nodes_in_files_that_only_the_owner_reads(tmp_path: Path) -> None:
     data = users(100)
     local, model = fit("fedrep", data), fit("fedrep", None, loopback(data, tmp_path))
@@ -240,7 +248,14 @@ def test_with_masks_and_noise_a_whole_model_is_learned_and_certified(tmp_path: P
         assert own.spent() == pytest.approx(model.certificate_.epsilon, rel=1e-6)
 
 
-_COMPILED = ("sparse_heads", "low_rank_sparse_query", "paper_low_rank_sparse", "trace_queries", "trace_curvature")
+_COMPILED = (
+    "sparse_heads",
+    "low_rank_sparse_query",
+    "paper_low_rank_sparse",
+    "trace_queries",
+    "trace_curvature",
+    "trace_centre",
+)
 COMPILED = tuple(f"tacit.algorithms.{name}" for name in _COMPILED)
 """Questions that load a compiler when they first arrive."""
 

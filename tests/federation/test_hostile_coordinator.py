@@ -13,7 +13,7 @@ from engines import users
 from loopback import loopback
 from tacit.algorithms.altmin import NormalEquations
 from tacit.algorithms.clip_quantile import NormHistogram
-from tacit.algorithms.designs import Design
+from tacit.algorithms.designs import Centre, Design
 from tacit.algorithms.fedpower_gram import CentreVote, ShiftedGram
 from tacit.algorithms.fedpower_power import DeviceStep, PowerStep
 from tacit.algorithms.fedrep import BasisStep
@@ -23,6 +23,7 @@ from tacit.algorithms.margin_losses import MarginLosses
 from tacit.algorithms.paper_low_rank_sparse import ClippedRight, Clips
 from tacit.algorithms.sparse_heads import SparseHeadWork, Sparsity
 from tacit.algorithms.subspace import DirectionVote
+from tacit.algorithms.trace_centre import LabelSum, ObservationSum
 from tacit.algorithms.trace_curvature import StepEnergy
 from tacit.algorithms.trace_queries import DesignEnergy, LabelledSum, Scales, TangentSum
 from tacit.algorithms.whitening import FeatureMoment, Whitening
@@ -57,6 +58,7 @@ def white(d: int = D, gains: int = 2, scales: int | None = None, size: float = 1
 
 METRIC = np.eye(2)
 DENSE, SCALES = Design("dense", 2, 3), Scales(np.ones(2), np.ones(3))
+TASKS, POINT = Design("tasks", 2, 3), Centre(np.ones((1, 1)))
 NEGATIVE = forged(Sparsity, -5, False)
 CLIPS = Clips(rows=1.0, targets=1.0, quirks=1.0, weights=1.0, count=5)
 ILL_FITTING = {
@@ -86,26 +88,40 @@ ILL_FITTING = {
     "steps without end": forged(DeviceStep, basis(), 10**9, "procrustes"),
     "histogram without end": forged(NormHistogram, FeatureMoment(D), 10**9),
     "norms of what does not fit": NormHistogram(forged(ShiftedGram, np.ones(1), 1.0, Unit.ROW)),
-    "sparse step of few columns": forged(SparseStep, basis(3), METRIC, 1.0, white(3), False, Sparsity(1), False),
-    "sparse step of many": forged(SparseStep, basis(5000), METRIC, 1.0, white(5000), False, Sparsity(1), False),
-    "more coordinates than columns": forged(SparseStep, basis(), METRIC, 1.0, white(), False, Sparsity(50), False),
-    "fewer than no coordinates": forged(SparseStep, basis(), METRIC, 1.0, white(), False, NEGATIVE, False),
-    "shared weights of two": forged(SparseStep, basis(), METRIC, 1.0, white(), False, Sparsity(1), True),
+    "sparse step of few columns": forged(SparseStep, basis(3), METRIC, 1.0, white(3), False, Sparsity(1), False, 2),
+    "sparse step of many": forged(SparseStep, basis(5000), METRIC, 1.0, white(5000), False, Sparsity(1), False, 2),
+    "more coordinates than columns": forged(SparseStep, basis(), METRIC, 1.0, white(), False, Sparsity(50), False, 2),
+    "fewer than no coordinates": forged(SparseStep, basis(), METRIC, 1.0, white(), False, NEGATIVE, False, 2),
+    "shared weights of two": forged(SparseStep, basis(), METRIC, 1.0, white(), False, Sparsity(1), True, 2),
     "norms of a sparse step": NormHistogram(
-        forged(SparseStep, basis(3), METRIC, 1.0, white(3), False, Sparsity(1), False)
+        forged(SparseStep, basis(3), METRIC, 1.0, white(3), False, Sparsity(1), False, 2)
     ),
-    "sparse equations": forged(SparseEquations, basis(3), white(3), Sparsity(1), 1.0, 1.0, "both", False, False),
+    "sparse equations": forged(SparseEquations, basis(3), white(3), Sparsity(1), 1.0, 1.0, "both", False, False, 2),
     "printed equations": forged(ClippedRight, basis(3), Sparsity(1), CLIPS, False),
     "loss step of few columns": forged(LossStep, basis(3), METRIC, 1.0, white(3), Loss("hinge"), False),
     "loss step with a small metric": forged(LossStep, basis(), np.eye(1), 1.0, white(), Loss("hinge"), False),
     "loss step of many gains": forged(LossStep, basis(), METRIC, 1.0, white(gains=10**5), Loss("hinge"), False),
-    "trace of another shape": forged(DesignEnergy, Design("dense", 5, 5), Unit.ROW),
-    "tasks of another shape": forged(DesignEnergy, Design("tasks", 3, 900), Unit.ROW),
-    "entries of many columns": forged(DesignEnergy, Design("entries", 3, 900), Unit.USER),
-    "few values": forged(TangentSum, DENSE, SCALES, basis(2), basis(3), np.ones(1), "both", 0.0, 1.0, Unit.ROW),
-    "long factors": forged(TangentSum, DENSE, SCALES, basis(9), basis(9), np.ones(2), "both", 0.0, 1.0, Unit.ROW),
-    "few scales": forged(LabelledSum, DENSE, forged(Scales, np.ones(1), np.ones(1)), Unit.ROW),
-    "energy of long factors": forged(StepEnergy, DENSE, basis(9), basis(9), 1.0, Unit.ROW),
+    "trace of another shape": forged(DesignEnergy, Design("dense", 5, 5), Unit.ROW, None),
+    "tasks of another shape": forged(DesignEnergy, Design("tasks", 3, 900), Unit.ROW, None),
+    "entries of many columns": forged(DesignEnergy, Design("entries", 3, 900), Unit.USER, None),
+    "few values": forged(TangentSum, DENSE, SCALES, basis(2), basis(3), np.ones(1), "both", 0.0, 1.0, Unit.ROW, None),
+    "long factors": forged(TangentSum, DENSE, SCALES, basis(9), basis(9), np.ones(2), "both", 0.0, 1.0, Unit.ROW, None),
+    "few scales": forged(LabelledSum, DENSE, forged(Scales, np.ones(1), np.ones(1)), Unit.ROW, None),
+    "energy of long factors": forged(StepEnergy, DENSE, basis(9), basis(9), 1.0, Unit.ROW, None),
+    "swaps without end": forged(SparseStep, basis(), METRIC, 1.0, white(), False, Sparsity(1), False, 10**15),
+    "sum from a centre of one number": forged(ObservationSum, DENSE, Unit.ROW, POINT),
+    "sum of another shape": forged(ObservationSum, Design("dense", 5, 5), Unit.ROW, None),
+    "sum of tasks": forged(ObservationSum, Design("tasks", 3, 5), Unit.ROW, None),
+    "labels of users": forged(LabelSum, Unit.USER),
+    "energy from a centre of one number": forged(DesignEnergy, DENSE, Unit.ROW, POINT),
+    "energy along, from one number": forged(StepEnergy, DENSE, basis(2), basis(3), 1.0, Unit.ROW, POINT),
+    "labelled, from one number": forged(LabelledSum, DENSE, SCALES, Unit.ROW, POINT),
+    "labelled tasks from a centre": forged(
+        LabelledSum, Design("tasks", 2, 3), SCALES, Unit.ROW, Centre(np.ones((2, 3)))
+    ),
+    "tangent from one number": forged(
+        *(TangentSum, DENSE, SCALES, basis(2), basis(3), np.ones(2), "both", 0.0, 1.0, Unit.ROW, POINT)
+    ),
     "projection of few columns": forged(Projected, FeatureMoment(2), np.ones((2, 3))),
     "projection to other columns": forged(Projected, FeatureMoment(4), np.ones((2, D))),
     "projection without end": forged(Projected, FeatureMoment(D), np.ones((10**4, D))),

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tacit.linalg import check_shape
+
 Array = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.floating]
 
@@ -97,6 +99,53 @@ class Design:
 
     def _parts(self, X: Rows, split: int) -> tuple[tuple[Rows, int, bool], tuple[Rows, int, bool]]:
         return (X[:, :split], self.d1, self.hot[0]), (X[:, split:], self.d2, self.hot[1])
+
+
+@dataclass(frozen=True)
+class Centre:
+    """Where dense designs and their labels are counted from, public: y = level + ⟨X − matrix, M⟩.
+
+    ``weight`` is what an observation weighs when the level is fitted, next to its entries in the scaled design.
+    """
+
+    matrix: Array
+    level: float = 0.0
+    weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_shape("matrix", self.matrix, None, None)
+
+
+def check_centre(centre: Centre | None, design: Design) -> None:
+    """Raise unless a centre, where there is one, is of this design.
+
+    >>> check_centre(Centre(np.zeros((1, 3))), Design("dense", 1, 2))
+    Traceback (most recent call last):
+    ValueError: centre must have shape (1, 2). Found (1, 3).
+    """
+    if centre is None:
+        return
+    if design.kind != "dense":
+        raise ValueError(f"only dense designs are counted from a centre. Found {design.kind!r}.")
+    check_shape("centre", centre.matrix, design.d1, design.d2)
+
+
+def origin(design: Design, centre: Centre | None) -> Array:
+    """Return the matrix to subtract from every dense X; zeros for none.
+
+    >>> origin(Design("dense", 1, 2), None)
+    array([[0., 0.]])
+    """
+    return np.zeros((design.d1, design.d2)) if centre is None else centre.matrix
+
+
+def labels(y: Rows, centre: Centre | None) -> Rows:
+    """Return labels counted from the level.
+
+    >>> labels(np.array([3.0]), Centre(np.zeros((1, 1)), 1.0))
+    array([2.])
+    """
+    return y if centre is None else y.astype(np.float64) - centre.level
 
 
 Squares = tuple[npt.NDArray[np.int64] | Rows, int, bool]

@@ -97,19 +97,31 @@ class BasisStep(Query):
 
     def block_sums(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float, size: int) -> Array:
         """Return the sums of several blocks of ``size`` users, a row a block: one call, one stretch without Python."""
-        from tacit.algorithms.kernels import basis_steps
-        from tacit.compiled import aligned_zeros
-
         d, k = self.basis.shape
         X, y = np.ascontiguousarray(X), np.ascontiguousarray(y)
-        public = self._kernel_arguments(X.dtype)
-        rows, width = public[0].shape
         blocks = max(1, -(-(len(offsets) - 1) // size))
-        total = aligned_zeros(blocks * rows, width + k + -k % 16).reshape(blocks, rows, -1)
-        basis_steps(X, y, offsets, size, *public, self.scale, clip_factor(1.0, bound), self.centered, total)
+        total = self._room_for(blocks, X.dtype)
+        self._add_blocks(X, y, offsets, size, clip_factor(1.0, bound), total)
         step = self.whitening.transform(total[:, :k, :d].reshape(blocks * k, d)).reshape(blocks, k, d)
+        width = d + -d % 16
         moments = [pack_symmetric(block[:k, width : width + k]) for block in total]
         return np.hstack([step.transpose(0, 2, 1).reshape(blocks, -1), moments])
+
+    def _room_for(self, blocks: int, dtype: np.dtype[np.floating]) -> Rows:
+        from tacit.compiled import aligned_zeros
+
+        rows, width = self._kernel_arguments(dtype)[0].shape
+        k = self.basis.shape[1]
+        return aligned_zeros(blocks * rows, width + k + -k % 16).reshape(blocks, rows, -1)
+
+    def _add_blocks(
+        self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], size: int, weight: float, total: Rows
+    ) -> None:
+        """Add contributions of norm ``weight``, before whitening, to their blocks."""
+        from tacit.algorithms.kernels import basis_steps
+
+        public = self._kernel_arguments(X.dtype)
+        basis_steps(X, y, offsets, size, *public, self.scale, weight, self.centered, total)
 
     def _kernel_arguments(self, dtype: np.dtype[np.floating]) -> tuple[Rows, Rows, Rows, Array, Array]:
         """Return the public fields as the kernel wants them: the same for every block, so made once."""
@@ -225,6 +237,21 @@ class Pace:
         elif turn > 0.3:
             self.length = min(1.2 * self.length, 1.6)
 
+    def turn(self, rotation: Array) -> None:
+        """Write the last step in the new basis's coordinates: basis + step = new basis @ ``rotation``."""
+        if self._previous is not None:
+            self._previous = self._previous @ np.linalg.inv(rotation)
+
+
+def within_reach(change: Array) -> Array:
+    """Shorten a change of an orthonormal basis so that no direction turns by more than 45°.
+
+    What a user asks for is right to first order only. Where features are far from white it can be many times too long,
+    and a basis that leaps that far never settles, nor does it look as if it turned back.
+    """
+    left, sizes, right = np.linalg.svd(change, full_matrices=False)
+    return np.asarray((left * np.minimum(sizes, 1.0)) @ right)
+
 
 @dataclass
 class Descent:
@@ -252,7 +279,8 @@ class Descent:
         change = self.scale * step @ ((vectors / values) @ vectors.T) @ self.head_metric
         self.pace.watch(change, signal)
 
-        basis, rotation = orthonormal(self.basis + damping * self.pace.length * change)
+        basis, rotation = orthonormal(self.basis + within_reach(damping * self.pace.length * change))
+        self.pace.turn(rotation)
         seen = (vectors * values) @ vectors.T
         root = np.linalg.inv(self.head_metric)
         moment = rotation @ root @ seen @ root @ rotation.T

@@ -66,13 +66,13 @@ def basis_steps(  # pragma: no cover
     k, K, width = metric.shape[0], basis.shape[0], basis.shape[1]
     n, d, row_bytes = offsets.size - 1, X.shape[1], X.shape[1] * X.itemsize
     room = _longest_group(offsets, size, row_bytes)
-    projected, errors = _zeros(K, room), np.empty(room, dtype=X.dtype)
+    projected, errors = lane_zeros(K, room), np.empty(room, dtype=X.dtype)
     mean, squared = np.zeros((1, width), dtype=X.dtype), (scale * scale).astype(X.dtype)
-    systems, cholesky = _zeros(_USERS * (K + 4), K), _zeros(K * K, _USERS)
-    heads, measured, weights = _zeros(k, _USERS), _zeros(K, _USERS), _zeros(K, _USERS)
-    free, energy, level = _zeros(1, _USERS)[0], _zeros(1, _USERS)[0], _zeros(1, _USERS)[0]
-    lengths, sizes = _zeros(1, _USERS)[0], _zeros(1, _USERS)[0]
-    rows, along = _zeros(_USERS, out.shape[2]), _zeros(directions.shape[0], _USERS)
+    systems, cholesky = lane_zeros(_USERS * (K + 4), K), lane_zeros(K * K, _USERS)
+    heads, measured, weights = lane_zeros(k, _USERS), lane_zeros(K, _USERS), lane_zeros(K, _USERS)
+    free, energy, level = lane_zeros(1, _USERS)[0], lane_zeros(1, _USERS)[0], lane_zeros(1, _USERS)[0]
+    lengths, sizes = lane_zeros(1, _USERS)[0], lane_zeros(1, _USERS)[0]
+    rows, along = lane_zeros(_USERS, out.shape[2]), lane_zeros(directions.shape[0], _USERS)
 
     start = 0
     while start < n:
@@ -98,19 +98,23 @@ def basis_steps(  # pragma: no cover
         for u in range(stop - start - 1, -1, -1):  # backwards: the rows read last are still in the first cache
             first, last = offsets[start + u], offsets[start + u + 1]
             if free[u] > 0:
-                combine_rows(X, first, last, errors, _place(first - offsets[start], u), rows, u)
-                sizes[u] = _scale_row(rows, u, lengths[u], scale)
-        if gains.size > 0:
-            project_rows(rows, 0, _USERS, width, directions, along, 0, 0)
-            _add_gains(along, gains, sizes)
-        _weigh(heads, metric, lengths, sizes, weight, measured, weights)
-        _complete_rows(measured, weights, k, rows, width)
-        _add_outer(weights, rows, out, start // size)
+                combine_rows(X, first, last, errors, _place(first - offsets[start], u), 1, rows, u)
+                sizes[u] = scale_row(rows, u, lengths[u], scale)
+        add_gains(rows, directions, gains, along, sizes)
+        weigh(heads, metric, lengths, sizes, weight, measured, weights)
+        add_steps(measured, weights, k, rows, width, out, start // size)
         start = stop
 
 
 @_kernel
-def _zeros(rows, columns):  # pragma: no cover
+def add_steps(measured, weights, k, rows, width, out, block):  # pragma: no cover
+    """Add the weighted steps of eight users to their block."""
+    _complete_rows(measured, weights, k, rows, width)
+    _add_outer(weights, rows, out, block)
+
+
+@_kernel
+def lane_zeros(rows, columns):  # pragma: no cover
     """Zeros that start on a cache line: a register that straddles two takes twice as long to read."""
     flat = np.zeros(rows * columns + 8)
     start = -(flat.ctypes.data // 8) % 8
@@ -150,7 +154,7 @@ def mean_row(X, first, last, weights, out):  # pragma: no cover
     """Write the mean of rows first..last to the first row of ``out``; ``weights`` is room for one a row."""
     for j in range(last - first):
         weights[j] = 1.0 / (last - first)
-    combine_rows(X, first, last, weights, 0, out, 0)
+    combine_rows(X, first, last, weights, 0, 1, out, 0)
 
 
 @_kernel
@@ -268,7 +272,7 @@ def _residuals(P, place, y, first, last, level, heads, u, out):  # pragma: no co
 
 
 @_kernel
-def _scale_row(rows, u, factor, scale):  # pragma: no cover
+def scale_row(rows, u, factor, scale):  # pragma: no cover
     """Multiply rows[u] by a factor; return the squared norm of what that is in whitening's scale.
 
     Scaled first, squared then: a correction of usual size may be the product of a tiny and a huge number.
@@ -283,8 +287,11 @@ def _scale_row(rows, u, factor, scale):  # pragma: no cover
 
 
 @_kernel
-def _add_gains(along, gains, sizes):  # pragma: no cover
+def add_gains(rows, directions, gains, along, sizes):  # pragma: no cover
     """Add what whitening's directions add to the squared norms of the eight users."""
+    if gains.size == 0:
+        return
+    project_rows(rows, 0, _USERS, directions.shape[1], directions, along, 0, 0)
     value = load(sizes, 0)
     for q in range(gains.size):
         part = load(along, q * _USERS)
@@ -293,7 +300,7 @@ def _add_gains(along, gains, sizes):  # pragma: no cover
 
 
 @_kernel
-def _weigh(heads, metric, lengths, sizes, weight, measured, weights):  # pragma: no cover
+def weigh(heads, metric, lengths, sizes, weight, measured, weights):  # pragma: no cover
     """Heads as they are measured, and weights that give eight contributions (weights ⊗ (r, v)) the norm ``weight``.
 
     Both are zero for a user whose numbers are not finite or lost to rounding.

@@ -34,6 +34,20 @@ from tacit.linalg import orthonormal
 from tacit.privacy.calibration import Phase, Plan
 from tacit.privacy.guarantee import Budget, GaussianEvent
 
+# Rounds of so many users take supports as they grew, without revising them: what wrong coordinates do to the basis is
+# another thing for every user and averages out, and a round takes a third less time. (On synthetic data with 12,000 to
+# 20,000 users the basis came out as close either way; with 75 it did not.)
+_MANY = 10_000
+
+
+def swaps_for(n_users: int) -> int:
+    """How often users revise their supports in a round.
+
+    >>> swaps_for(100), swaps_for(100_000)
+    (2, 0)
+    """
+    return 2 if n_users < _MANY else 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -89,7 +103,7 @@ def learn(
         return _learn_central(federation, plan, settings, sparsity, centered)
     if settings.route == "equations":
         return _learn_by_equations(federation, plan, settings, rank, sparsity, centered)
-    step = partial(SparseStep, sparsity=sparsity)
+    step = partial(SparseStep, sparsity=sparsity, swaps=swaps_for(federation.n_users))
     like = fedrep.Settings(rounds=settings.rounds, averaging=settings.averaging)
     return fedrep.learn(federation, plan, like, rank, centered=centered, step=step)
 
@@ -102,7 +116,9 @@ def _learn_by_equations(
     d = federation.n_features
     gram = 0.0
     for number in range(settings.rounds):
-        query = partial(SparseEquations, basis, whitening, sparsity, centered=centered)
+        query = partial(
+            SparseEquations, basis, whitening, sparsity, centered=centered, swaps=swaps_for(federation.n_users)
+        )
         if number == 0:
             gram = private_clip(federation, query(parts="gram"), scales, "gram norms")
         right = private_clip(federation, query(parts="right"), scales, f"right-hand norms {number + 1}")
@@ -110,9 +126,8 @@ def _learn_by_equations(
         asked = query(gram_scale=math.sqrt(2.0) * gram, right_scale=math.sqrt(2.0) * right)
         released = federation.release(asked, event, f"normal equations {number + 1}")
         matrix, pull = asked.split(released)
-        noise = (
-            federation.sum_sigma(event) * asked.gram_scale / math.sqrt(2.0)
-        )  # the second symmetry halves off-diagonal blocks
+        # The second symmetry halves off-diagonal blocks.
+        noise = federation.sum_sigma(event) * asked.gram_scale / math.sqrt(2.0)
         change = solve_equations(matrix, pull, noise, rank).reshape(rank, d).T
         basis = orthonormal(basis + change)[0]
     return orthonormal(whitening.to_raw(basis))[0]
@@ -123,7 +138,7 @@ def _learn_central(federation: Federation, plan: Plan, settings: Settings, spars
     event = plan.event("whitening", clip=1.0, acute=True)
     moment = federation.release(FeatureMoment(d, centered), event, "feature moment")
     whitening = Whitening.from_moment(moment, federation.sum_sigma(event), d)
-    state = Central(np.zeros((d, 1)))
+    state = Central(np.zeros((d, 1)), swaps=swaps_for(federation.n_users))
     event = plan.event("scales", clip=1.0, acute=True)
     typical = private_clip(federation, state.query(whitening, sparsity, centered), event, "correction norms")
     state.scale = typical / fedrep.TARGET
@@ -143,11 +158,13 @@ class Central:
 
     model: Array  # whitened coordinates, d×1
     scale: float = 1.0
+    swaps: int = 2
     pace: fedrep.Pace = field(default_factory=fedrep.Pace)
 
     def query(self, whitening: Whitening, sparsity: Sparsity, centered: bool) -> SparseStep:
         """Ask for a correction of the model."""
-        return SparseStep(self.model, np.eye(1), self.scale, whitening, centered, sparsity=sparsity, shared_weight=True)
+        public = (self.model, np.eye(1), self.scale, whitening, centered)
+        return SparseStep(*public, sparsity=sparsity, shared_weight=True, swaps=self.swaps)
 
     def advance(self, step: Array, count: Array, sigma: float, n_users: int, *, damping: float) -> None:
         """Move the model by one release: ``step`` is Σ s·g/c and ``count`` is Σ s, both with noise σ."""

@@ -24,17 +24,20 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.algorithms.fedrep import BasisStep
-from tacit.algorithms.kernels import mean_row, mean_square
+from tacit.algorithms.kernels import add_gains, add_steps, lane_zeros, mean_row, mean_square, scale_row, weigh
 from tacit.algorithms.sparse_heads import NONE, Sparsity, choose_size
-from tacit.algorithms.sparse_kernels import Desk, fit_user, kernel, make_desk
+from tacit.algorithms.sparse_kernels import desk_for, fit_users, group_end, place_of
+from tacit.algorithms.sparse_lanes import Desk, inlined, kernel
 from tacit.algorithms.whitening import Whitening, user_chunks
-from tacit.compiled import padded
+from tacit.compiled import load, padded, store
 from tacit.federation.base import Array, Query, Rows
+from tacit.lanes import LANES
 from tacit.linalg import check_shape, check_size, pack_symmetric, unpack_symmetric
 from tacit.privacy.clipping import LEAST, clip_factor
 
+_MOST_SWAPS = 1 << 10  # a number that arrived must not keep a node busy for ever
 # A round's fit need not be the best one: supports that are nearly right do, and the next round sees them again.
-_STAGES, _SWAPS = 2, 2
+_STAGES = 2
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,12 @@ class SparseStep(BasisStep):
     """What one user asks the basis to change, for how much of the user it speaks, with the user's quirks taken out.
 
     ``shared_weight`` fixes everybody's weight on the only direction at one; the basis is then the central model itself.
+    ``swaps`` says how often a support may be revised (:mod:`tacit.algorithms.sparse_kernels`).
     """
 
     sparsity: Sparsity = NONE
     shared_weight: bool = False
+    swaps: int = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,31 +77,28 @@ class SparseStep(BasisStep):
 
     def norms(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
         """How large corrections are next to the heads: what the scale c has to follow."""
-        sizes = np.zeros(len(offsets) - 1)
-        self._sums(X, y, offsets, 1.0, max(1, len(sizes)), sizes)
+        sizes, rows = np.zeros(len(offsets) - 1), np.ascontiguousarray(X)
+        total = self._room_for(1, rows.dtype)
+        self._add(rows, np.ascontiguousarray(y), offsets, max(1, len(sizes)), 1.0, total, sizes)
         return sizes
 
     def plain_norms(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
         """Return :meth:`norms`: a contribution's own norm is one."""
         return self.norms(X, y, offsets)
 
-    def block_sums(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float, size: int) -> Array:
-        """Return the sums of several blocks of ``size`` users, a row a block: rows are read once from memory."""
-        return self._sums(X, y, offsets, bound, size, np.zeros(len(offsets) - 1))
+    def _add_blocks(
+        self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], size: int, weight: float, total: Rows
+    ) -> None:
+        self._add(X, y, offsets, size, weight, total, np.zeros(len(offsets) - 1))
 
-    def _sums(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float, size: int, sizes: Array) -> Array:
-        d, k = self.basis.shape
-        X, y = np.ascontiguousarray(X), np.ascontiguousarray(y)
-        blocks = max(1, -(-(len(offsets) - 1) // size))
-        total = np.zeros((blocks, k, d + k))
-        basis, scale, directions, gains, metric = self._kernel_arguments(X.dtype)
+    def _add(
+        self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], size: int, weight: float, total: Rows, ratios: Array
+    ) -> None:
+        model = (self.centered, self.shared_weight, self.sparsity.choices, (_STAGES, self.swaps))
         _steps(
-            *(X, y, offsets, size, basis, scale, directions, gains, metric, self.scale, clip_factor(1.0, bound)),
-            *(self.centered, self.shared_weight, self.sparsity.sizes, _desk(self, offsets, X), sizes, total),
+            *(X, y, offsets, size, *self._kernel_arguments(X.dtype), self.scale, weight, *model),
+            *(_desk(self, offsets, X), ratios, total),
         )
-        step = self.whitening.transform(total[:, :, :d].reshape(blocks * k, d)).reshape(blocks, k, d)
-        moments = [pack_symmetric(block[:, d:]) for block in total]
-        return np.hstack([step.transpose(0, 2, 1).reshape(blocks, -1), moments])
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,7 @@ class SparseEquations(Query):
     parts: str = "both"
     centered: bool = False
     shared_weight: bool = False
+    swaps: int = 2
 
     def __post_init__(self) -> None:
         check_shape("basis", self.basis, self.whitening.scale.size, None)
@@ -183,9 +186,9 @@ class SparseEquations(Query):
             heads, moments, sides = np.zeros((n, r)), np.zeros((n, d * (d + 1) // 2)), np.zeros((n, d))
             gram, right = np.zeros(n), np.zeros(n)
             _equations(
-                *(mine, self.whitening.transform(mine), targets, starts, basis, self.whitening.scale, self.gram_scale),
-                *(self.right_scale, self.centered, self.shared_weight, self.sparsity.sizes),
-                *(_desk(self, starts, mine), heads, moments, gram, sides, right),
+                *(mine, self.whitening.transform(mine), targets, starts, basis, self.whitening.scale),
+                *((self.gram_scale, self.right_scale), self.centered, self.shared_weight, self.sparsity.choices),
+                *((_STAGES, self.swaps), _desk(self, starts, mine), heads, moments, gram, sides, right),
             )
             yield heads, moments, gram, sides, right
 
@@ -201,90 +204,115 @@ class Asks(Protocol):
     def shared_weight(self) -> bool: ...  # noqa: D102
     @property
     def centered(self) -> bool: ...  # noqa: D102
+    @property
+    def swaps(self) -> int: ...  # noqa: D102
 
 
 def check_model(query: Asks) -> None:
     """Raise unless the model that users are to fit makes sense: compiled loops read as far as they are told."""
     check_shape("basis", query.basis, None, 1 if query.shared_weight else None)
     check_size("sparsity", query.sparsity.most + 1, len(query.basis) + 1)
+    check_size("swaps", query.swaps + 1, _MOST_SWAPS)
 
 
 def fit_one(X: Rows, y: Rows, basis: Array, scale: Array, query: Asks) -> tuple[Array, Array, int] | None:
     """One user's weights, residual and rows to spare, by the compiled fit; None where there are none to spare."""
-    rows = np.ascontiguousarray(X)
+    rows, offsets = np.ascontiguousarray(X), np.array([0, len(X)])
     check_shape("X", rows, None, len(basis))
-    desk = _desk(query, np.array([0, len(rows)]), rows)
-    public = (padded(basis.T, rows.dtype), query.shared_weight, query.centered, scale, query.sparsity.sizes)
-    free = len(rows) - (desk.coefficients.size - desk.support.size) - query.centered
-    if free > 0:
-        free -= _fit_within(rows, 0, len(rows), np.ascontiguousarray(y), *public, desk)
-    head = np.ones(1) if query.shared_weight else desk.coefficients[: basis.shape[1]]
-    return (head, desk.left[: len(rows)], free) if free > 0 else None
+    desk = _desk(query, offsets, rows)
+    public = (padded(basis.T, rows.dtype), query.shared_weight, query.centered, _in_lanes(scale))
+    group = np.zeros((4, LANES), dtype=np.int64)
+    effort = (_STAGES, query.swaps)
+    _fit_one(rows, np.ascontiguousarray(y), offsets, *public, query.sparsity.choices, effort, desk, group)
+    at, step = place_of(len(rows), 0)
+    head = np.ones(1) if query.shared_weight else desk.coefficients[1 : 1 + basis.shape[1], 0]
+    free = int(group[3, 0])
+    return (head, desk.left[at::step][: len(rows)], free) if free > 0 else None
 
 
 def _desk(query: Asks, offsets: npt.NDArray[np.int64], X: Rows) -> Desk:
     fixed = 0 if query.shared_weight else query.basis.shape[1]
-    return make_desk(int(np.diff(offsets).max()), X.shape[1], fixed, query.sparsity.most, X.dtype)
+    return desk_for(offsets, X, fixed, query.sparsity.most)
 
 
 @kernel
-def _fit_within(X, first, last, y, basis, shared, centered, scale, sizes, desk):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Fit one user the way a round does; return the number of coordinates chosen."""
-    wanted = choose_size(X, first, last, y, basis, shared, centered, scale, sizes, desk)
-    return fit_user(X, first, last, y, basis, shared, centered, scale, wanted, _STAGES, _SWAPS, desk)
+def _in_lanes(scale):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write what all users share as a column a user."""
+    return np.repeat(scale, LANES).reshape(scale.size, LANES)
+
+
+@inlined
+def _fit_group(X, y, offsets, start, stop, basis, shared, centered, scale, sizes, effort, desk, group):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Fit users the way a round does; write how many rows each has to spare, zero for those with none to fit."""
+    fixed, n = desk.fixed.size + centered, stop - start
+    first, last, wanted, free, size = group[0], group[1], group[2], group[3], desk.size
+    for u in range(LANES):
+        first[u] = last[u] = wanted[u] = free[u] = 0
+    for u in range(n):
+        if offsets[start + u + 1] - offsets[start + u] > fixed:
+            first[u], last[u] = offsets[start + u], offsets[start + u + 1]
+            wanted[u] = choose_size(X, first[u], last[u], y, basis, shared, centered, scale, u, sizes, desk)
+    fit_users(X, y, first, last, n, basis, shared, centered, scale, wanted, effort[0], effort[1], desk)
+    for u in range(n):
+        free[u] = max(0, last[u] - first[u] - fixed - size[u])
+
+
+@kernel
+def _fit_one(X, y, offsets, basis, shared, centered, scale, sizes, effort, desk, group):  # type: ignore[no-untyped-def]  # pragma: no cover
+    _fit_group(X, y, offsets, 0, 1, basis, shared, centered, scale, sizes, effort, desk, group)
 
 
 @kernel
 def _steps(  # type: ignore[no-untyped-def]  # pragma: no cover
-    X, y, offsets, size, basis, scale, directions, gains, metric, c, weight, centered, shared, sizes, desk, ratios, out
+    X,
+    y,
+    offsets,
+    size,
+    basis,
+    scale,
+    directions,
+    gains,
+    metric,
+    c,
+    weight,
+    centered,
+    shared,
+    sizes,
+    effort,
+    desk,
+    ratios,
+    out,
 ):
     """Add every user's contribution, of norm ``weight``, to its block; note how large its correction is."""
-    k, d = metric.shape[0], X.shape[1]
-    r = 0 if shared else k
-    coefficients, ones = desk.coefficients, np.zeros_like(desk.small)
-    mean, squared = np.zeros((1, basis.shape[1]), dtype=X.dtype), (scale * scale).astype(X.dtype)
-    head, correction = np.ones(k), np.empty(d)
-    for i in range(offsets.size - 1):
-        first, last = offsets[i], offsets[i + 1]
-        if last - first <= r + centered:
-            continue
-        count = _fit_within(X, first, last, y, basis, shared, centered, scale, sizes, desk)
-        free = last - first - r - centered - count
-        if centered:
-            mean_row(X, first, last, ones, mean)
-        length = 1.0 / (c * free * mean_square(X, first, last, mean, squared))
-        if not (free > 0 and math.isfinite(length) and length > 0.0):
-            continue
-        for b in range(k):
-            head[b] = 0.0
-            for p in range(k):
-                head[b] += (1.0 if shared else coefficients[p]) * metric[p, b]
-        total = 0.0
-        for b in range(k):
-            total += head[b] * head[b]
-        if not (math.isfinite(total) and total > LEAST):
-            continue
-        norm = math.sqrt(total)
-        ratio = 0.0
-        for a in range(d):
-            correction[a] = desk.pull[0, a] * length / norm
-            ratio += (correction[a] * scale[a]) * (correction[a] * scale[a])
-        for q in range(gains.size):
-            along = 0.0
-            for a in range(d):
-                along += directions[q, a] * correction[a]
-            ratio += gains[q] * along * along
-        if not math.isfinite(ratio):
-            continue
-        ratios[i] = math.sqrt(max(ratio, 0.0))
-        factor = weight / math.sqrt(1.0 + max(ratio, 0.0))
-        block = i // size
-        for b in range(k):
-            part = factor * head[b] / norm
-            for a in range(d):
-                out[block, b, a] += part * correction[a]
-            for p in range(k):
-                out[block, b, d + p] += part * head[p] / norm
+    k, n, lanes, rows = metric.shape[0], offsets.size - 1, _in_lanes(scale[: X.shape[1]]), desk.pull
+    errors, mean = np.zeros_like(desk.small), np.zeros((1, basis.shape[1]), dtype=X.dtype)
+    squared, group = (scale * scale).astype(X.dtype), np.zeros((4, LANES), dtype=np.int64)
+    free, coefficients = group[3], desk.coefficients
+    heads, measured, weights = np.ones((k, LANES)), lane_zeros(basis.shape[0], LANES), lane_zeros(basis.shape[0], LANES)
+    lengths, norms, along = np.zeros(LANES), np.zeros(LANES), lane_zeros(directions.shape[0], LANES)
+    start = 0
+    while start < n:
+        stop = group_end(offsets, start, min(n, start - start % size + size))
+        _fit_group(X, y, offsets, start, stop, basis, shared, centered, lanes, sizes, effort, desk, group)
+        for u in range(LANES):
+            lengths[u] = norms[u] = 0.0
+            if free[u] > 0:
+                first, last = offsets[start + u], offsets[start + u + 1]
+                if centered:
+                    mean_row(X, first, last, errors, mean)
+                lengths[u] = 1.0 / (c * free[u] * mean_square(X, first, last, mean, squared))
+                norms[u] = scale_row(rows, u, lengths[u], scale)
+        for b in range(0 if shared else k):
+            store(heads, b * LANES, load(coefficients, (1 + b) * LANES))
+        add_gains(rows, directions, gains, along, norms)
+        weigh(heads, metric, lengths, norms, weight, measured, weights)
+        for u in range(stop - start):
+            square = 0.0
+            for b in range(k):
+                square += measured[b, u] * measured[b, u]
+            ratios[start + u] = math.sqrt(max(norms[u], 0.0) / square) if square > 0.0 else 0.0
+        add_steps(measured, weights, k, rows, scale.size, out, start // size)
+        start = stop
 
 
 @kernel
@@ -295,11 +323,11 @@ def _equations(  # type: ignore[no-untyped-def]  # pragma: no cover
     offsets,
     basis,
     scale,
-    gram_scale,
-    right_scale,
+    scales,
     centered,
     shared,
     sizes,
+    effort,
     desk,
     heads,
     moments,
@@ -308,45 +336,48 @@ def _equations(  # type: ignore[no-untyped-def]  # pragma: no cover
     rights,
 ):
     """Write each user's head, second moment and pull as directions of norm one, and the sizes of their products."""
-    d, k = X.shape[1], heads.shape[1]
-    r = 0 if shared else k
-    coefficients, left = desk.coefficients, desk.left
-    moment, mean = np.empty((d, d)), np.zeros(d)
-    for i in range(offsets.size - 1):
-        first, last = offsets[i], offsets[i + 1]
-        m = last - first
-        if m <= r + centered:
-            continue
-        count = _fit_within(X, first, last, y, basis, shared, centered, scale, sizes, desk)
-        if m - r - centered - count <= 0:
-            continue
-        for b in range(k):
-            heads[i, b] = 1.0 if shared else coefficients[b]
-        if centered:
-            mean[:] = 0.0
+    d, k, n, lanes = X.shape[1], heads.shape[1], offsets.size - 1, _in_lanes(scale)
+    moment, mean, group = np.empty((d, d)), np.zeros(d), np.zeros((4, LANES), dtype=np.int64)
+    free, coefficients, residual = group[3], desk.coefficients, desk.left
+    start = 0
+    while start < n:
+        stop = group_end(offsets, start, n)
+        _fit_group(X, y, offsets, start, stop, basis, shared, centered, lanes, sizes, effort, desk, group)
+        for i in range(start, stop):
+            first, last, u = offsets[i], offsets[i + 1], i - start
+            m = last - first
+            if free[u] == 0:
+                continue
+            at, step = place_of(m, u)
+            for b in range(k):
+                heads[i, b] = 1.0 if shared else coefficients[1 + b, u]
+            if centered:
+                mean[:] = 0.0
+                for j in range(first, last):
+                    for a in range(d):
+                        mean[a] += whitened[j, a] / m
+            moment[:] = 0.0
             for j in range(first, last):
+                left = residual[at + (j - first) * step]
                 for a in range(d):
-                    mean[a] += whitened[j, a] / m
-        moment[:] = 0.0
-        for j in range(first, last):
+                    whitened[j, a] -= mean[a]
+                for a in range(d):
+                    value = whitened[j, a]
+                    for b in range(a + 1):
+                        moment[a, b] += value * whitened[j, b]
+                    sides[i, a] += value * left
+            place = 0
             for a in range(d):
-                whitened[j, a] -= mean[a]
-            for a in range(d):
-                value = whitened[j, a]
-                for b in range(a + 1):
-                    moment[a, b] += value * whitened[j, b]
-                sides[i, a] += value * left[j - first]
-        place = 0
-        for a in range(d):
-            moments[i, place] = moment[a, a]
-            place += 1
-            for b in range(a + 1, d):
-                moments[i, place] = math.sqrt(2.0) * moment[b, a]
+                moments[i, place] = moment[a, a]
                 place += 1
-        size, spread, pull = _to_unit(heads[i]), _to_unit(moments[i]), _to_unit(sides[i])
-        gram, right = size * size * (spread / (m * gram_scale)), size * (pull / (m * right_scale))
-        if math.isfinite(gram) and math.isfinite(right):
-            grams[i], rights[i] = gram, right
+                for b in range(a + 1, d):
+                    moments[i, place] = math.sqrt(2.0) * moment[b, a]
+                    place += 1
+            size, spread, pull = _to_unit(heads[i]), _to_unit(moments[i]), _to_unit(sides[i])
+            gram, right = size * size * (spread / (m * scales[0])), size * (pull / (m * scales[1]))
+            if math.isfinite(gram) and math.isfinite(right):
+                grams[i], rights[i] = gram, right
+        start = stop
 
 
 @kernel

@@ -64,8 +64,16 @@ def sign_matrix(dimension: int, n_features: int, random_state: int) -> Array:
 
 
 def covering_size(rows: int, columns: int, radius: float) -> float:
-    """Return about how many points :func:`frobenius_cover` would list before it leaves out corners."""
-    return (2.0 * (math.sqrt(2.0 * columns) + radius) / _spacing(rows * columns, radius) + 1.0) ** (rows * columns)
+    """Return about how many points :func:`frobenius_cover` would list before it leaves out corners.
+
+    >>> covering_size(48, 4, 0.1)
+    inf
+    """
+    side = 2.0 * (math.sqrt(2.0 * columns) + radius) / _spacing(rows * columns, radius) + 1.0
+    try:
+        return float(side ** (rows * columns))
+    except OverflowError:
+        return math.inf
 
 
 def frobenius_cover(rows: int, columns: int, radius: float) -> Array:

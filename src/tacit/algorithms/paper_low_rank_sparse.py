@@ -65,6 +65,7 @@ class _Clipped(Query):
     clips: Clips
     shared_weight: bool = False
     centered: ClassVar[bool] = False
+    swaps: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         check_model(self)

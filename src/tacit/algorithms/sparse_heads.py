@@ -2,7 +2,7 @@
 
 A head is fitted by its user from the user's rows and public numbers only and is never released, so it costs nobody any
 privacy; thresholds and the choice of sparsity are the user's own affair. Coordinates are chosen by
-:func:`~tacit.algorithms.sparse_kernels.fit_user`; then weights and values are fitted again by ridge regressions,
+:func:`~tacit.algorithms.sparse_kernels.fit_users`; then weights and values are fitted again by ridge regressions,
 averaged by leave-one-out error (:mod:`tacit.heads`): least squares where rows are many and clean, shrunk where they are
 few. A user with too few rows gets fewer coordinates: one for two rows that the basis leaves.
 """
@@ -16,9 +16,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tacit.algorithms.sparse_kernels import affordable, first_feature, fit_user, kernel, level_of, make_desk
+from tacit.algorithms.sparse_kernels import (
+    LONG,
+    affordable,
+    desk_for,
+    fit_users,
+    group_end,
+    level_of,
+    place_of,
+    settle,
+)
+from tacit.algorithms.sparse_lanes import kernel
 from tacit.compiled import padded
 from tacit.heads import PENALTIES, HeadWork, average_ridges
+from tacit.lanes import LANES
 from tacit.linalg import check_shape, check_size
 
 Rows = npt.NDArray[np.floating]
@@ -66,6 +77,11 @@ class Sparsity:
     def sizes(self) -> Indices:
         """What a user may choose from."""
         return _SIZES[self.most >= _SIZES] if self.chosen else np.array([self.most])
+
+    @property
+    def choices(self) -> Indices | None:
+        """The same, None where there is nothing to choose: choosing is then not even compiled."""
+        return self.sizes if self.chosen else None
 
 
 NONE = Sparsity(0)
@@ -115,7 +131,7 @@ def fit_sparse_heads(
     fixed = 0 if shared_weight else rank
     _fit(
         *(X, y, np.asarray(offsets), padded(directions.T, X.dtype), shared_weight, intercept),
-        *(sparsity.sizes, PENALTIES, make_desk(int(np.diff(offsets).max()), X.shape[1], fixed, most, X.dtype), table),
+        *(sparsity.choices, PENALTIES, desk_for(np.asarray(offsets), X, fixed, most), table),
     )
     table[~np.isfinite(table).all(axis=1)] = 0.0  # numbers too large to compute with: no head rather than nonsense
     if shared_weight:
@@ -161,76 +177,85 @@ class SparseHeadWork(HeadWork):
 
 @kernel
 def _fit(X, y, offsets, basis, shared, intercept, sizes, penalties, desk, table):  # type: ignore[no-untyped-def]  # pragma: no cover
-    most = desk.support.size
-    rank, fixed = table.shape[1] - 1 - 2 * most, desk.coefficients.size - most
-    scale = np.zeros(X.shape[1])
-    for i in range(offsets.size - 1):
-        first, last = offsets[i], offsets[i + 1]
-        own_scale(X, first, last, intercept, scale)
-        wanted = choose_size(X, first, last, y, basis, shared, intercept, scale, sizes, desk)
-        count = fit_user(X, first, last, y, basis, shared, intercept, scale, wanted, wanted, _SWAPS, desk)
-        _refit(desk, basis.shape[0], last - first, fixed, intercept, count, penalties, table[i], rank, scale)
+    n, scale, wanted = offsets.size - 1, np.zeros((X.shape[1], LANES)), np.zeros(LANES, dtype=np.int64)
+    start = 0
+    while start < n:
+        stop = group_end(offsets, start, n)
+        first, last, count = offsets[start:stop], offsets[start + 1 : stop + 1], stop - start
+        for u in range(count):
+            own_scale(X, first[u], last[u], intercept, scale, u)
+            wanted[u] = choose_size(X, first[u], last[u], y, basis, shared, intercept, scale, u, sizes, desk)
+        stages = wanted[:count].max()
+        fit_users(X, y, first, last, count, basis, shared, intercept, scale, wanted, stages, _SWAPS, desk)
+        for u in range(count):
+            settle(X, first[u], last[u], intercept, u, desk)
+            _refit(desk, last[u] - first[u], u, intercept, penalties, table[start + u], scale)
+        start = stop
 
 
 @kernel
-def own_scale(X, first, last, intercept, scale):  # type: ignore[no-untyped-def]  # pragma: no cover
+def own_scale(X, first, last, intercept, scale, u):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Write one over the size of each feature on these rows (around their mean, with an intercept); 0 for no size."""
     m, d = last - first, X.shape[1]
-    mean = np.zeros(d)
+    mean, squares = np.zeros(d), np.zeros(d)
     if intercept:
         for j in range(first, last):
             for a in range(d):
                 mean[a] += X[j, a] / m
-    scale[:] = 0.0
     for j in range(first, last):
         for a in range(d):
-            scale[a] += (X[j, a] - mean[a]) * (X[j, a] - mean[a])
+            squares[a] += (X[j, a] - mean[a]) * (X[j, a] - mean[a])
     for a in range(d):
-        size = math.sqrt(scale[a] / m)
-        scale[a] = 1.0 / size if size > _CONSTANT * abs(mean[a]) else 0.0
+        size = math.sqrt(squares[a] / m)
+        scale[a, u] = 1.0 / size if size > _CONSTANT * abs(mean[a]) else 0.0
 
 
 @kernel
-def choose_size(X, first, last, y, basis, shared, intercept, scale, sizes, desk):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Choose the number of coordinates: the last of ``sizes`` if it is alone, else by the user's own cross-validation.
+def choose_size(X, first, last, y, basis, shared, intercept, scale, u, sizes, desk):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Choose the number of coordinates: all there may be, or one of ``sizes`` by the user's own cross-validation.
 
     The fewest whose error is within one standard error of the smallest; never more than the rows can tell apart.
     """
-    m, d, fixed = last - first, X.shape[1], desk.coefficients.size - desk.support.size
-    most = affordable(m, fixed + intercept, sizes[-1])
-    if sizes.size == 1 or most == 0:
+    m, fixed = last - first, desk.fixed.size
+    most = affordable(m, fixed + intercept, desk.support.shape[1])
+    if sizes is None:
         return most
+    if most == 0:
+        return 0
+    # Rows fold by fold, twice: what a fold leaves to fit is then in one piece, from where it ends to where it begins.
     folds = min(_FOLDS, m)
-    base = first_feature(fixed, basis.shape[0])
-    mine, targets = np.empty((m, d), dtype=X.dtype), np.empty(m, dtype=X.dtype)
-    errors, squares = np.zeros(sizes.size), np.zeros(sizes.size)
+    rows, targets = np.empty((2 * m, X.shape[1]), dtype=X.dtype), np.empty(2 * m, dtype=y.dtype)
+    begin, end, place = np.empty(folds, dtype=np.int64), np.empty(folds, dtype=np.int64), 0
     for fold in range(folds):
-        kept, held = 0, m - 1
-        for j in range(m):
-            place = kept
-            if j % folds == fold:
-                place, held = held, held - 1
-            else:
-                kept += 1
-            mine[place] = X[first + j]
-            targets[place] = y[first + j]
-        for number in range(sizes.size):
-            size = sizes[number]
-            if size > affordable(kept, fixed + intercept, most):
-                errors[number] = math.inf
-                continue
-            count = fit_user(mine, 0, kept, targets, basis, shared, intercept, scale, size, min(size, 4), 2, desk)
-            level = level_of(desk, fixed, base, count) if intercept else 0.0
-            for j in range(kept, m):
-                left = targets[j] - level
-                for b in range(1 if shared else fixed):
-                    weight = 1.0 if shared else desk.coefficients[b]
-                    for a in range(d):
-                        left -= weight * basis[b, a] * mine[j, a]
-                for s in range(count):
-                    left -= desk.coefficients[fixed + s] * mine[j, desk.support[s]]
-                errors[number] += left * left
-                squares[number] += (left * left) ** 2
+        end[fold] = m + place
+        for j in range(first + fold, last, folds):
+            rows[place], rows[m + place] = X[j], X[j]
+            targets[place] = targets[m + place] = y[j]
+            place += 1
+        begin[fold] = place
+    mine, wanted = np.empty(scale.shape), np.empty(folds, dtype=np.int64)
+    for a in range(scale.shape[0]):
+        mine[a] = scale[a, u]
+    together = folds if m < LONG else 1
+    errors, squares = np.zeros(sizes.size), np.zeros(sizes.size)
+    for number in range(sizes.size):
+        if sizes[number] > affordable((end - begin).min(), fixed + intercept, most):
+            errors[number] = math.inf
+            continue
+        wanted[:] = sizes[number]
+        stages = min(sizes[number], 4)
+        for some in range(0, folds, together):
+            fit_users(
+                *(rows, targets, begin[some:], end[some:], together, basis, shared, intercept, mine, wanted, stages, 2),
+                desk,
+            )
+            for v in range(together):
+                fold = some + v
+                settle(rows, begin[fold], end[fold], intercept, v, desk)
+                for j in range(end[fold] - m, begin[fold]):
+                    left = _left_of(rows, j, targets[j], basis, shared, intercept, v, desk)
+                    errors[number] += left * left
+                    squares[number] += (left * left) ** 2
     energy = 0.0
     for j in range(m):
         energy += targets[j] * targets[j]
@@ -244,20 +269,37 @@ def choose_size(X, first, last, y, basis, shared, intercept, scale, sizes, desk)
 
 
 @kernel
-def _refit(desk, projected, m, fixed, intercept, count, penalties, out, rank, scale):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Fit weights and values again, with penalties; coordinates are brought to one size for it."""
-    Z, support, most = desk.Z, desk.support, desk.support.size
-    base = first_feature(fixed, projected)
-    columns, sizes = np.empty((m, fixed + count)), np.ones(fixed + count)
+def _left_of(X, j, target, basis, shared, intercept, u, desk):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Return what the fit of user u leaves of the target of row j."""
+    fixed = desk.fixed.size
+    left = target - (level_of(desk, u) if intercept else 0.0)
+    for b in range(1 if shared else fixed):
+        along = 0.0
+        for a in range(X.shape[1]):
+            along += basis[b, a] * X[j, a]
+        left -= along if shared else desk.coefficients[1 + b, u] * along
+    for s in range(desk.size[u]):
+        left -= desk.coefficients[1 + fixed + s, u] * X[j, desk.support[u, s]]
+    return left
+
+
+@kernel
+def _refit(desk, m, u, intercept, penalties, out, scale):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Fit weights and values of a settled user again, with penalties; coordinates are brought to one size for it."""
+    fixed, count, most = desk.fixed.size, desk.size[u], desk.support.shape[1]
+    support, rank = desk.support[u], out.size - 1 - 2 * most
+    at, step = place_of(m, u)
+    columns, sizes, targets = np.empty((m, fixed + count)), np.ones(fixed + count), np.empty(m)
     for b in range(fixed + count):
-        row = b if b < fixed else base + b - fixed
         if b >= fixed:
-            sizes[b] = scale[support[b - fixed]]
+            sizes[b] = scale[support[b - fixed], u]
         for j in range(m):
-            columns[j, b] = Z[row, j] * sizes[b]
-    desk.coefficients[:] = 0.0
+            columns[j, b] = desk.columns[1 + b, at + j * step] * sizes[b]
+    for j in range(m):
+        targets[j] = desk.columns[0, at + j * step]
+    desk.coefficients[:, u] = 0.0
     if fixed + count > 0:
-        head, solved = average_ridges(columns, Z[fixed, :m].copy(), intercept, penalties)
+        head, solved = average_ridges(columns, targets, intercept, penalties)
         largest, kept = 0.0, 0
         for b in range(fixed):
             out[b] = head[b]
@@ -269,8 +311,8 @@ def _refit(desk, projected, m, fixed, intercept, count, penalties, out, rank, sc
                 out[rank + 1 + most + kept] = head[b] * sizes[b]
                 kept += 1
         for b in range(head.size):
-            desk.coefficients[b] = head[b] * sizes[b]
+            desk.coefficients[1 + b, u] = head[b] * sizes[b]
     if intercept:
-        level = level_of(desk, fixed, base, count)
+        level = level_of(desk, u)
         if math.isfinite(level):
             out[rank] = level

@@ -1,4 +1,4 @@
-"""The user's fit for low rank plus sparse, compiled: weights on the basis and a few coordinates of one's own.
+"""The users' fits for low rank plus sparse, compiled: weights on the basis and a few coordinates of one's own.
 
 Given a public basis U, a user wants w and a k-sparse b with y ≈ X(Uw + b). Paper 004 (Algorithm 2) steps along the
 gradient and keeps what is larger than a threshold Δ that shrinks with error bounds nobody knows. Here Δ is the k-th
@@ -6,10 +6,13 @@ largest candidate, so it needs no bounds and shrinks by itself; and after every 
 fitted together by least squares, so that a right support is exact at once (hard thresholding pursuit):
 
 1. grow: in ``stages`` equal parts, add the coordinates most correlated with what is left;
-2. swap: keep the k largest of b + gradient, fit again, until nothing changes or ``swaps`` are used up.
+2. swap: keep the k largest of b + gradient and fit again, for as long as that fits better, ``swaps`` times at most.
 
-The best fit seen is kept. Candidates are compared in units of ``scale`` (one over each feature's size), so that nothing
-depends on units. One user at a time and in a fixed order: nobody's fit depends on anybody else, to the last bit.
+Candidates are compared in units of ``scale`` (one over each feature's size), so that nothing depends on units.
+
+Eight users are fitted together, one a lane of a register (:mod:`tacit.algorithms.sparse_lanes`): everything but reading
+rows is then eight times as fast. Lanes do not meet, so nobody's fit depends on anybody else, to the last bit. A user
+with many rows is fitted alone, its rows dealt out to the lanes; who is decided by the user's own number of rows.
 """
 
 # What Numba compiles has no types that mypy knows.
@@ -18,77 +21,31 @@ depends on units. One user at a time and in a fixed order: nobody's fit depends 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tacit.algorithms.kernels import some_rows
-from tacit.compiled import (
-    add_products,
-    aligned_zeros,
-    load_first,
-    no_products,
-    spread,
-    store,
-    store_totals,
-    total,
+from tacit.algorithms.sparse_lanes import (
+    Desk,
+    extend_factor,
+    inlined,
+    keep_chosen,
+    kernel,
+    make_desk,
+    solve,
+    take_mean,
 )
-from tacit.lazy import njit
-from tacit.projections import combine_rows, project_rows
+from tacit.compiled import load, load_every, spread, store
+from tacit.lanes import LANES, NOTHING, get, keep_largest, keyed, put
+from tacit.projections import combine_rows, project_rows, project_three
 
-Array = npt.NDArray[np.float64]
-Work = npt.NDArray[Any]
-
-_RIDGE = 1e-12  # of each column's own square: keeps copies of one column solvable, changes nothing else
-_LANES = 8  # doubles in a register
+LONG = 128  # rows from which on a user is fitted alone: eight users with fewer fit the second cache
 _AHEAD = 1 << 16  # bytes ahead of the rows in work to ask memory for
 
-kernel: Any = njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, error_model="numpy")
 
-
-class Desk(NamedTuple):
-    """Room for one user's fit, used again for the next; what a fit found is left on it.
-
-    The columns of the fit lie in Z as rows: first the projections on the basis, then the target, then, from the next
-    multiple of four on, the chosen features. With an intercept all of them are centred first: next to a column of ones
-    features with a large mean would all look the same.
-    """
-
-    Z: Work
-    means: Array  # of the rows of Z, where they were taken out
-    gram: Work  # products of rows of Z, the lower triangle in blocks of four by four
-    system: Array
-    coefficients: Array  # weights, values of the chosen features
-    support: npt.NDArray[np.int64]  # the chosen features
-    left: Array  # the residual e
-    small: npt.NDArray[np.floating]  # the residual in the precision of the rows
-    pull: Work  # its correlation Xᵀe with every feature, in the first row
-    score: Array
-    best: Array
-    candidates: npt.NDArray[np.int64]
-    kept: npt.NDArray[np.int64]
-
-
-def make_desk(longest: int, n_features: int, fixed: int, most: int, dtype: npt.DTypeLike) -> Desk:
-    """Make room for users with up to ``longest`` rows, ``fixed`` weights and ``most`` coordinates of their own."""
-    room = (longest + 3 + 7) // 8 * 8
-    height = first_feature(fixed, max(4, fixed + -fixed % 4)) + most + -most % 4
-    size = fixed + most
-    shapes = [(height, room), (height,), (height, height), (size, size), (size,), (room,), (n_features,), (most + 1,)]
-    Z, means, gram, system, coefficients, left, score, best = _apart(np.float64, *shapes)
-    (pull,) = _apart(np.float64, (1, n_features + -n_features % 16))
-    support, candidates, kept = _apart(np.int64, (most,), (most,), (most,))
-    (small,) = _apart(dtype, (room + 8,))
-    return Desk(Z, means, gram, system, coefficients, support, left, small, pull, score, best, candidates, kept)
-
-
-def _apart(dtype: npt.DTypeLike, *shapes: tuple[int, ...]) -> list[npt.NDArray[Any]]:
-    """Zeros of these shapes, each on cache lines of its own: NumPy would put small ones next to another thread's."""
-    lines = [-(-max(1, math.prod(shape)) // 8) + 2 for shape in shapes]
-    flat = aligned_zeros(sum(lines) + 2, 8, dtype).ravel()
-    places = np.cumsum([2, *lines]) * 8
-    return [flat[place : place + math.prod(shape)].reshape(shape) for place, shape in zip(places, shapes, strict=False)]
+def desk_for(offsets: npt.NDArray[np.int64], X: npt.NDArray[np.floating], fixed: int, most: int) -> Desk:
+    """Make a desk for any of these users, with ``fixed`` weights and up to ``most`` coordinates of their own."""
+    return make_desk(int(np.diff(offsets).max()), X.shape[1], fixed, most, X.dtype, LONG)
 
 
 @kernel
@@ -98,202 +55,230 @@ def affordable(rows, fixed, wanted):  # pragma: no cover
 
 
 @kernel
-def first_feature(fixed, projected):  # pragma: no cover
-    """Where the chosen features begin in Z: after the fixed columns and the target, and what projecting overwrites."""
-    return max(projected, fixed + 1 + (-fixed - 1) % 4)
+def group_end(offsets, start, end):  # pragma: no cover
+    """Find the end of a group that starts here: one long user, or at most eight others."""
+    stop = start
+    while stop < min(end, start + LANES) and offsets[stop + 1] - offsets[stop] < LONG:
+        stop += 1
+    return max(stop, start + 1)
 
 
 @kernel
-def fit_user(X, first, last, y, basis, shared, intercept, scale, k, stages, swaps, desk):  # pragma: no cover
-    """Fit one user; return how many coordinates were chosen. What was found is on the desk.
+def place_of(rows, u):  # pragma: no cover
+    """Where a user's numbers begin on the desk, and how far they are apart."""
+    return (0, 1) if rows >= LONG else (u, LANES)
 
-    ``basis`` is padded, directions as rows; ``shared`` fixes the only weight at one.
+
+@inlined
+def fit_users(X, y, first, last, n, basis, shared, intercept, scale, wanted, stages, swaps, desk):  # pragma: no cover
+    """Fit n users with ``wanted`` coordinates each (or fewer, where no more help). What was found is on the desk.
+
+    User u has rows first[u] to last[u]. ``basis`` is padded, directions as rows; ``shared`` fixes the only weight at
+    one; ``scale`` has a column a user.
     """
-    m, d, fixed = last - first, X.shape[1], desk.coefficients.size - desk.support.size
-    Z, support, coefficients, score, pull = desk.Z, desk.support, desk.coefficients, desk.score, desk.pull
-    base = first_feature(fixed, basis.shape[0])
-    project_rows(X, first, last, d, basis, Z, 0, _AHEAD)
-    for j in range(m):
-        Z[fixed, j] = y[first + j] - (Z[0, j] if shared else 0.0)
-    if intercept:
-        for b in range(fixed + 1):
-            _center(desk, b, m)
-    _products(desk, 0, base, m)
-
-    size, least, kept = 0, math.inf, 0
-    _solve(desk, fixed, base, size, m)
-    combine_rows(X, first, last, desk.small, 0, pull, 0)
-    stages = min(stages, k)
-    for stage in range(stages + swaps):
-        if k == 0:
-            break
-        growing = stage < stages
-        for a in range(d):
-            score[a] = pull[0, a] * scale[a]
-        for s in range(size):
+    base, alone = 1 + desk.fixed.size, last[0] - first[0] >= LONG
+    # Names for all of them here: Numba counts who uses an array, and must not do so in the loops.
+    columns, factor, spare, trial, tried = desk.columns, desk.factor, desk.spare, desk.trial, desk.tried
+    kept, left, small, errors = desk.coefficients, desk.left, desk.small, desk.errors
+    size, active, settled, support, attempt = desk.size, desk.active, desk.settled, desk.support, desk.attempt
+    pull, least, chosen = desk.pull, desk.least, desk.chosen
+    height = _lay_out(X, y, first, last, n, basis, shared, intercept, desk)
+    growths = 0
+    for u in range(n):
+        size[u], active[u], settled[u] = 0, 1, 1
+        growths = max(growths, min(stages, wanted[u]))
+    for b in range(base, columns.shape[0] - 3):
+        store(spare, b * LANES, spread(1.0))
+    low, top = 1, base
+    for turn in range(1 + growths + swaps):
+        growing = turn <= growths
+        if turn > 0:
             if growing:
-                score[support[s]] = 0.0
+                low, top = _grow(X, first, last, n, intercept, scale, wanted, stages, turn - 1, desk)
             else:
-                score[support[s]] += coefficients[fixed + s] * m / scale[support[s]]
-        if growing:
-            wanted = (k * (stage + 1) + stages - 1) // stages - size
-            found = _largest(score, wanted, desk.best, desk.candidates)
-            for s in range(found):
-                support[size + s] = desk.candidates[s]
-                _fetch_column(X, first, last, support[size + s], intercept, desk, base + size + s)
-            size, changed = size + found, found > 0
-        else:
-            changed = _largest(score, size, desk.best, desk.candidates) == size
-            changed = changed and _exchange(X, first, last, size, base, intercept, desk)
-        if not changed:
-            break
-        _products(desk, base, base + size, m)
-        error = _solve(desk, fixed, base, size, m)
-        if stage >= stages - 1:
-            if error < least:
-                least, kept = error, size
-                desk.kept[:size] = support[:size]
-            elif error > least:
-                size = kept
-                for s in range(size):
-                    support[s] = desk.kept[s]
-                    _fetch_column(X, first, last, support[s], intercept, desk, base + s)
-                _products(desk, base, base + size, m)
-                _solve(desk, fixed, base, size, m)
-                swaps = 0
-        combine_rows(X, first, last, desk.small, 0, pull, 0)
-        if stage >= stages + swaps - 1:
-            break
-    return size
+                low, top = _swap(X, first, last, n, intercept, scale, desk)
+            if low == top:
+                continue
+        extend_factor(columns, spare, factor, low, top, height, alone)
+        store(errors, 0, solve(columns, factor, trial, tried, top, height, alone))
+        for v in range(LANES):
+            u = 0 if alone else v
+            # Every growth is kept, also one that cannot be computed: nothing of somebody else's may stay on the desk.
+            better = growing or (u < n and active[u] == 1 and errors[u] < least[u])
+            chosen[v] = 1.0 if better else 0.0
+        keep_chosen(chosen, trial, kept, tried, left, small, top, height)
+        for u in range(n):
+            active[u] = 1 if chosen[u] > 0.0 else 0
+            if active[u] == 1:
+                least[u] = errors[u]
+                if not growing:
+                    settled[u] = 1
+                    for s in range(size[u]):
+                        support[u, s] = attempt[u, s]
+                at, step = place_of(last[u] - first[u], u)
+                combine_rows(X, first[u], last[u], small, at, step, pull, u)
 
 
 @kernel
-def _fetch_column(X, first, last, feature, intercept, desk, row):  # pragma: no cover
-    for j in range(last - first):
-        desk.Z[row, j] = X[first + j, feature]
-    if intercept:
-        _center(desk, row, last - first)
+def settle(X, first, last, intercept, u, desk):  # pragma: no cover
+    """Bring the columns of a user's support back to the desk, if those of a worse one were left there."""
+    if not desk.settled[u]:
+        for s in range(desk.size[u]):
+            row = 1 + desk.fixed.size + s
+            _fetch_column(X, first, last, desk.support[u, s], intercept, desk.columns, desk.means, row, u)
+        desk.settled[u] = 1
 
 
 @kernel
-def _center(desk, row, m):  # pragma: no cover
-    """Take the mean out of a row of Z, and note it."""
-    mean = 0.0
-    for j in range(m):
-        mean += desk.Z[row, j] / m
-    for j in range(m):
-        desk.Z[row, j] -= mean
-    desk.means[row] = mean
-
-
-@kernel
-def level_of(desk, fixed, base, count):  # pragma: no cover
-    """Return the intercept that goes with centred columns."""
-    level = desk.means[fixed]
-    for b in range(fixed + count):
-        level -= desk.coefficients[b] * desk.means[b if b < fixed else base + b - fixed]
+def level_of(desk, u):  # pragma: no cover
+    """Return the intercept that goes with the centred columns of a settled user."""
+    level = desk.means[0, u]
+    for b in range(1, 1 + desk.fixed.size + desk.size[u]):
+        level -= desk.coefficients[b, u] * desk.means[b, u]
     return level
 
 
-@kernel
-def _products(desk, start, stop, m):  # pragma: no cover
-    """Write the products of rows start..stop of Z with all rows before them, sixteen at a time."""
-    Z, gram = desk.Z, desk.gram
-    height = gram.shape[1]
-    for b in range(start, stop, 4):
-        for c in range(0, b + 4, 4):
-            sums = no_products(Z)
-            for i in range(0, m, _LANES):
-                sums = add_products(sums, some_rows(Z, b, i, m - i), some_rows(Z, c, i, m - i), "all")
-            store_totals(gram, b * height + c, height, sums)
+@inlined
+def _lay_out(X, y, first, last, n, basis, shared, intercept, desk):  # pragma: no cover
+    """Put targets and projections on the desk; return how many registers a column takes."""
+    columns, projected, fixed = desk.columns, desk.projected, desk.fixed.size
+    room, length = columns.shape[1], projected.shape[1]
+    rows = 0
+    for u in range(n):
+        rows = max(rows, last[u] - first[u])
+    height = rows if rows < LONG else -(-rows // LANES)
+    for b in range(columns.shape[0] - 3):
+        for j in range(0, height * LANES, LANES):
+            store(columns, b * room + j, spread(0.0))
+    for u in range(n):
+        m = last[u] - first[u]
+        at, step = place_of(m, u)
+        if fixed == 3:
+            project_three(X, first[u], last[u], X.shape[1], basis, projected, 0, _AHEAD)
+        else:
+            project_rows(X, first[u], last[u], X.shape[1], basis, projected, 0, _AHEAD)
+        place = at
+        for j in range(m):
+            put(columns, place, get(y, first[u] + j) - (get(projected, j) if shared else 0.0))
+            place += step
+        for b in range(fixed):
+            place = (1 + b) * room + at
+            for j in range(m):
+                put(columns, place, get(projected, b * length + j))
+                place += step
+        if intercept:
+            for b in range(1 + fixed):
+                take_mean(columns, desk.means, b, u, at, step, m)
+    return height
 
 
-@kernel
-def _solve(desk, fixed, base, size, m):  # pragma: no cover
-    """Least squares on the fixed columns and ``size`` features; write what is left and return its square."""
-    gram, system, b = desk.gram, desk.system, desk.coefficients
-    for i in range(fixed + size):
-        row = i if i < fixed else base + i - fixed
-        for j in range(min(i, fixed)):
-            system[i, j] = gram[row, j]
-        for j in range(fixed, i):
-            system[i, j] = gram[row, base + j - fixed]
-        system[i, i] = gram[row, row] * (1.0 + _RIDGE)
-        b[i] = gram[fixed, i] if i < fixed else gram[row, fixed]
-    _cholesky(system, b, fixed + size)
-    Z, left, small = desk.Z, desk.left, desk.small
-    room, squares = Z.shape[1], spread(0.0)
-    for i in range(0, m, _LANES):
-        value = load_first(Z, fixed * room + i, m - i)
-        for j in range(fixed):
-            value = value - spread(b[j]) * load_first(Z, j * room + i, m - i)
-        for j in range(size):
-            value = value - spread(b[fixed + j]) * load_first(Z, (base + j) * room + i, m - i)
-        squares = squares + value * value
-        store(left, i, value)
-        store(small, i, value)
-    return total(squares)
+@inlined
+def _grow(X, first, last, n, intercept, scale, wanted, stages, stage, desk):  # pragma: no cover
+    """Add coordinates to the supports; return which rows of the systems are new."""
+    size, support, base, mask, goals = desk.size, desk.support, 1 + desk.fixed.size, desk.mask[0], desk.goal
+    score, best, bits, spare, columns, means = desk.score, desk.best, desk.bits, desk.spare, desk.columns, desk.means
+    count = 0
+    _score(desk.pull, scale, mask, score)
+    for u in range(n):
+        for s in range(size[u]):
+            score[support[u, s], u] = 0.0
+        parts = min(stages, wanted[u])
+        goal = (wanted[u] * (stage + 1) + parts - 1) // parts if stage < parts else 0
+        goals[u] = max(0, goal - size[u])
+        count = max(count, goals[u])
+    keep_largest(score, X.shape[1], count, best)
+    low = top = base + support.shape[1]
+    for u in range(n):
+        before = size[u]
+        for c in range(goals[u]):
+            if best[c, u] < NOTHING:
+                break
+            row = base + size[u]
+            support[u, size[u]] = bits[c, u] & mask
+            _fetch_column(X, first[u], last[u], support[u, size[u]], intercept, columns, means, row, u)
+            for v in range(u, u + 1 if last[u] - first[u] < LONG else LANES):
+                spare[row, v] = 0.0
+            size[u] += 1
+        if size[u] > before:
+            low = min(low, base + before)
+    if low < top:
+        top = base
+        for u in range(n):
+            top = max(top, base + size[u])
+    return low, top
 
 
-@kernel
-def _cholesky(A, b, size):  # pragma: no cover
-    """Solve the positive definite system in the lower triangle of A in place; NaN where it is not one."""
-    for j in range(size):
-        diagonal, value = A[j, j], b[j]
-        for p in range(j):
-            diagonal -= A[j, p] * A[j, p]
-            value -= A[j, p] * b[p]
-        inverse = 1.0 / math.sqrt(diagonal) if diagonal > 0.0 else math.nan
-        A[j, j] = inverse
-        b[j] = value * inverse
-        for i in range(j + 1, size):
-            value = A[i, j]
-            for p in range(j):
-                value -= A[i, p] * A[j, p]
-            A[i, j] = value * inverse
-    for i in range(size - 1, -1, -1):
-        value = b[i]
-        for p in range(i + 1, size):
-            value -= A[p, i] * b[p]
-        b[i] = value * A[i, i]
+@inlined
+def _swap(X, first, last, n, intercept, scale, desk):  # pragma: no cover
+    """Put the largest of b + gradient on the desk as supports to try; return which rows of the systems are new."""
+    size, support, attempt, base, mask = desk.size, desk.support, desk.attempt, 1 + desk.fixed.size, desk.mask[0]
+    pull, score, keys, best, bits, active = desk.pull, desk.score, desk.keys, desk.best, desk.bits, desk.active
+    kept, columns, means, entering, marks = desk.coefficients, desk.columns, desk.means, desk.entering, desk.marks
+    settled = desk.settled
+    _score(pull, scale, mask, score)
+    count = 0
+    for u in range(n):
+        if active[u] == 1:
+            count = max(count, size[u])
+            for s in range(size[u]):
+                a = support[u, s]
+                step = kept[base + s, u] * (last[u] - first[u]) / scale[a, u]
+                value = abs(pull[u, a] * scale[a, u] + step)
+                score[a, u] = value if value < math.inf else 0.0
+                keys[a, u] = keys[a, u] & ~mask | a
+    keep_largest(score, X.shape[1], count, best)
+    low, top = base + count, base + count
+    for u in range(n):
+        if active[u] == 1:
+            found = size[u] > 0 and best[size[u] - 1, u] >= NOTHING
+            found = found and _exchange(size[u], u, support, attempt, entering, marks, bits, mask)
+            active[u] = 1 if found else 0
+        if active[u] == 1:
+            settled[u] = 0
+            for s in range(size[u]):
+                if attempt[u, s] != support[u, s]:
+                    low = min(low, base + s)
+                    _fetch_column(*(X, first[u], last[u], attempt[u, s], intercept, columns, means, base + s, u))
+    return low, top
 
 
-@kernel
-def _largest(score, count, best, out):  # pragma: no cover
-    """Write the positions of the ``count`` largest sizes to ``out``, in order; return how many there are above zero."""
-    best[:count] = 0.0
-    found = 0
-    for a in range(score.size):
-        value = abs(score[a])
-        if value > best[count - 1]:
-            place = min(found, count - 1)
-            while place > 0 and best[place - 1] < value:
-                best[place], out[place] = best[place - 1], out[place - 1]
-                place -= 1
-            best[place], out[place] = value, a
-            found = min(found + 1, count)
-    return found
-
-
-@kernel
-def _exchange(X, first, last, size, base, intercept, desk):  # pragma: no cover
-    """Bring the candidates into the support, those that stay in their places; return whether anything changed."""
-    support, candidates = desk.support, desk.candidates
-    c, changed = 0, False
+@inlined
+def _exchange(size, u, support, attempt, entering, marks, bits, mask):  # pragma: no cover
+    """Write the best candidates as the support to try, those that stay in their places; return whether any is new."""
     for s in range(size):
-        if _holds(candidates, size, support[s]):
-            continue
-        while _holds(support, size, candidates[c]):
-            c += 1
-        support[s] = candidates[c]
-        _fetch_column(X, first, last, support[s], intercept, desk, base + s)
-        changed = True
-    return changed
+        marks[support[u, s]] = 1
+    new = 0
+    for c in range(size):
+        candidate = bits[c, u] & mask
+        if marks[candidate] == 0:
+            entering[new] = candidate
+            new += 1
+        marks[candidate] = 2
+    place = 0
+    for s in range(size):
+        attempt[u, s] = support[u, s]
+        if marks[support[u, s]] == 1:
+            attempt[u, s] = entering[place]
+            place += 1
+    for s in range(size):
+        marks[support[u, s]] = marks[bits[s, u] & mask] = 0
+    return new > 0
 
 
-@kernel
-def _holds(values, count, value):  # pragma: no cover
-    found = False
-    for i in range(count):
-        found = found or values[i] == value
-    return found
+@inlined
+def _score(pull, scale, mask, score):  # pragma: no cover
+    """Write every user's correlations with what is left, in units of scale, as keys."""
+    for a in range(scale.shape[0]):
+        value = load_every(pull, a, pull.shape[1]) * load(scale, a * LANES)
+        store(score, a * LANES, keyed(value, a, mask))
+
+
+@inlined
+def _fetch_column(X, first, last, feature, intercept, columns, means, row, u):  # pragma: no cover
+    at, step = place_of(last - first, u)
+    place, source, d = row * columns.shape[1] + at, first * X.shape[1] + feature, X.shape[1]
+    for _ in range(last - first):
+        put(columns, place, get(X, source))
+        place, source = place + step, source + d
+    if intercept:
+        take_mean(columns, means, row, u, at, step, last - first)

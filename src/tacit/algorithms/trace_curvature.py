@@ -3,8 +3,9 @@
 Along a public direction G the sum of squared residuals is a parabola with curvature c = Σ⟨X̃, G⟩²/‖G‖². Where entries of
 X̃ are not correlated c is about one. One common factor, or a mean that is not zero, makes it as large as d₁·d₂ in some
 directions, and steps of length one then grow without bound. The best length is 1/c; c is known where X or its
-covariance is public, and bought for the start and the first steps where neither is. Later steps read it off the
-gradients that are out already: between two of them, the change along the step is c times the step.
+covariance is public, and bought along the start, once, where neither is. (Σ y·X̃ leans towards steep directions, so
+that is the most a step has to be shortened by.) Steps then read it off the gradients that are out already: between two
+of them, the change along the step is c times the step. No step reads X twice.
 
 Release :class:`StepEnergy`: a unit's s = Σ⟨X̃, G⟩² over its observations, cut at levels that double, each as a share of
 its level: min(s/Lₖ, 1)/√K. No entry is negative and the norm is at most 1: sensitivity 1 (zero-out), √2 (replace-one).
@@ -21,7 +22,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from tacit.algorithms.designs import Design
+from tacit.algorithms.designs import Centre, Design, check_centre, origin
 from tacit.algorithms.trace_queries import Scales
 from tacit.algorithms.trace_start_kernels import dense_along, factored_along
 from tacit.federation.base import Array, Federation, Query, Rows
@@ -34,6 +35,7 @@ from tacit.privacy.guarantee import Unit
 LEVELS = 15
 _FEW = 0.15  # a level at which units reach this share of it on average cuts off little: 3 % of a squared Gaussian
 _UNSURE = 0.05  # noise in that share above which nothing is believed
+_FAR = 2.0  # times that two gradients may say a curvature is outside of what was bought (chosen on tasks of 6×5)
 _LEAST = 0.1  # no step is longer than ten: directions that hardly any X sees carry noise only
 
 Public = Callable[[Array, Array], float]
@@ -49,11 +51,13 @@ class StepEnergy(Query):
     right: Array
     mean: float
     unit: Unit = Unit.ROW
+    centre: Centre | None = None
     acute: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_shape("left", self.left, self.design.d1, None)
         check_shape("right", self.right, self.design.d2, self.left.shape[1])
+        check_centre(self.centre, self.design)
 
     @property
     def coordinates(self) -> int:
@@ -69,17 +73,23 @@ class StepEnergy(Query):
         """Return the shares of one unit."""
         check_shape("X", X, None, self.design.n_features)
         fitted = self.design.fitted(X[self.design.known(X)].astype(np.float64), self.left, self.right)
-        return self._shares(np.array([np.sum(fitted**2)]))
+        return self._shares(np.array([np.sum((fitted - self._middle) ** 2)]))
 
     def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
         """One pass over the observations."""
         by_row = self.unit is not Unit.USER
         energies = np.zeros(len(X) if by_row else len(offsets) - 1)
         if self.design.kind == "dense":
-            dense_along(X, offsets, by_row, (self.left @ self.right.T).ravel(), energies)
+            dense_along(X, offsets, by_row, (self.left @ self.right.T).ravel(), self._middle, energies)
         else:
             factored_along(X, offsets, by_row, *self.design.hot, self.left, self.right, energies)
         return min(1.0, bound) * self._shares(energies)
+
+    @property
+    def _middle(self) -> float:
+        return (
+            0.0 if self.centre is None else float(np.sum(self.left.T @ origin(self.design, self.centre) * self.right.T))
+        )
 
     def _shares(self, energies: Array) -> Array:
         with np.errstate(all="ignore"):
@@ -116,6 +126,7 @@ class LineSearch:
     unit: Unit
     public: Public | None
     looks: int
+    centre: Centre | None = None
     seen: list[float] = field(default_factory=list)
     careful: bool = False
 
@@ -135,15 +146,15 @@ class LineSearch:
         elif self.looks > 0:
             self.looks -= 1
             units = self.federation.n_users if self.unit is Unit.USER else self.federation.n_rows
-            query = StepEnergy(self.design, left, right, size / units, self.unit)
+            query = StepEnergy(self.design, left, right, size / units, self.unit, self.centre)
             event = self.plan.event("curvature", clip=1.0, acute=True)
             released = self.federation.release(query, event, f"curvature {len(self.seen) + 1}")
             found = query.read(released, self.federation.sum_sigma(event), units)
             self.seen.append(found)
         else:
-            # Gradients are noisy: nothing outside what was bought, and one, is believed.
+            # Gradients are noisy: nothing far outside what was bought, and one, is believed.
             found = self.seen[-1] if secant is None else secant.shrunk(self.seen[-1])
-            found = min(max(found, min(1.0, *self.seen)), max(self.seen))
+            found = min(max(found, min(1.0, *self.seen) / _FAR), _FAR * max(1.0, *self.seen))
             found, self.careful = (max(self.seen), False) if self.careful else (found, False)
         return max(found, _LEAST) if found > 0 and math.isfinite(found) else 1.0
 

@@ -3,14 +3,16 @@
 Designs are scaled first, X̃ = D₁ X D₂ with public diagonals (:class:`Scales`), so that Σ⟨X̃, M⟩² is about ‖M‖² where
 entries of X are not correlated (how long a step may be where they are: :mod:`tacit.algorithms.trace_curvature`).
 Neighbouring data sets differ in one unit; with ``unit`` the label, in one label and never in an X, which is then
-public.
+public. Dense designs and their labels may be counted from a public centre (:mod:`tacit.algorithms.trace_centre`): a
+public shift of a unit's own numbers before the clip, which no bound below depends on.
 
 Release :class:`TangentSum`: Σ w·(X̃V, (I − VVᵀ)X̃ᵀU) over the unit's observations, w = y − ⟨X̃, M⟩ and M = U diag(s) Vᵀ
 public: the coordinates of the residual-weighted X̃ in the tangent space of rank-r matrices at M. Norm ‖A‖² + ‖B‖² −
 ‖VᵀB‖², clipped whole. Noise is drawn on the coordinates of A and B; what falls outside the r(d₁ + d₂ − r) dimensions of
 the tangent space is projected away by the receiver. One-sided (start of the power method): A or B alone. With
 ``tracked`` = t > 0 the bin of the unit's norm rides along, with that share of the squared clip: the gradient part is
-clipped to C√(1 − t) and the bin weighs C√t, C = ``clip``, so together the norm is at most C. Sensitivity C (zero-out),
+clipped to C√(1 − t) and the bin weighs C√t, C = ``clip``, so together the norm is at most C. Where there is a centre
+the level's Σ w·weight is one more coordinate of A and B, inside the same norm. Sensitivity C (zero-out),
 2C (replace-one: gradients may point against each other). One Gaussian event.
 
 Release :class:`LabelledSum`: Σ y·X of a unit, clipped by its norm in the scaled design. Sensitivity C, 2C. One event.
@@ -28,7 +30,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from tacit.algorithms.designs import Design
+from tacit.algorithms.designs import Centre, Design, check_centre, labels, origin
 from tacit.algorithms.trace_kernels import BINS, bin_of, dense_products, factored_products
 from tacit.algorithms.trace_start_kernels import dense_energies, dense_labelled, factored_energies
 from tacit.compiled import padded
@@ -71,12 +73,14 @@ class TangentSum(Query):
     tracked: float = 0.0
     clip: float = 1.0
     unit: Unit = Unit.ROW
+    centre: Centre | None = None
 
     def __post_init__(self) -> None:
         check_scales(self.scales, self.design)
         check_shape("values", self.values, None)
         check_shape("left", self.left, self.design.d1, self.values.size)
         check_shape("right", self.right, self.design.d2, self.values.size)
+        check_centre(self.centre, self.design)
         if self.sides not in SIDES or not 0.0 <= self.tracked < 1.0 or not self.clip > 0.0:
             raise ValueError(
                 "sides must be 'left', 'right' or 'both', tracked in [0, 1) and the clip positive. "
@@ -85,26 +89,28 @@ class TangentSum(Query):
 
     @property
     def coordinates(self) -> int:
-        """Entries of the products, and the bins that ride along."""
+        """Entries of the products, the level where there is one, and the bins that ride along."""
         (d1, d2), r = (self.design.d1, self.design.d2), self.values.size
         sizes = {"left": d1 * r, "right": d2 * r, "both": (d1 + d2) * r}
-        return int(sizes[self.sides]) + (BINS if self.tracked > 0 else 0)
+        return int(sizes[self.sides]) + self._levels + (BINS if self.tracked > 0 else 0)
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return the products of one unit and, where norms are tracked, its bin; the products are then clipped."""
         check_shape("X", X, None, self.design.n_features)
         U, V = self.left, self.right
         left, right = np.zeros((len(U), self.values.size)), np.zeros((len(V), self.values.size))
-        for x, target in zip(X, y, strict=True):
+        level = np.zeros(self._levels)
+        for x, target in zip(X, labels(y, self.centre), strict=True):
             a, b = self._times(x)
             fitted = np.sum(b * V, axis=0) @ self.values if self.sides == "both" else 0.0
             weight = float(target) - float(fitted)
             left += weight * a
             right += weight * b
+            level += weight * self._weight
         if self.sides == "both":
             right -= V @ (V.T @ right)
         parts = {"left": [left], "right": [right], "both": [left, right]}[self.sides]
-        products = np.concatenate([part.ravel() for part in parts])
+        products = np.concatenate([*(part.ravel() for part in parts), level])
         if not self.tracked > 0:
             return products
         norm, bins = safe_norm(products)[0], np.zeros(BINS)
@@ -115,7 +121,7 @@ class TangentSum(Query):
     def _times(self, x: Rows) -> tuple[Array, Array]:
         """Return X̃V and X̃ᵀU of one observation; written out only where it came so."""
         if self.design.kind == "dense":
-            matrix = self.scales.matrix * as_matrix(self.design, x)
+            matrix = self.scales.matrix * (as_matrix(self.design, x) - origin(self.design, self.centre))
             return matrix @ self.right, matrix.T @ self.left
         a, b = sides_of(self.design, x)
         a, b = self.scales.left * a, self.scales.right * b
@@ -132,10 +138,11 @@ class TangentSum(Query):
         if self.sides == "both":
             right -= self.right @ (self.right.T @ right)
         parts = {"left": [left], "right": [right], "both": [left, right]}[self.sides]
+        products = np.concatenate([*(part.ravel() for part in parts), counts[BINS : BINS + self._levels]])
         if not self.tracked > 0:
-            return np.concatenate([part.ravel() for part in parts])
+            return products
         # Asked with a smaller bound than it was made for, everything shrinks alike.
-        whole = np.concatenate([*(part.ravel() for part in parts), self._bin_weight * counts])
+        whole = np.concatenate([products, self._bin_weight * counts[:BINS]])
         return np.asarray(min(1.0, bound / self.clip) * whole)
 
     def split(self, released: Array) -> tuple[Array, Array, Array]:
@@ -143,11 +150,23 @@ class TangentSum(Query):
         (d1, d2), r = (self.design.d1, self.design.d2), self.values.size
         n1, n2 = d1 * r * (self.sides != "right"), d2 * r * (self.sides != "left")
         left, right = released[:n1].reshape(-1, r), released[n1 : n1 + n2].reshape(-1, r)
-        return left, right, released[n1 + n2 :]
+        return left, right, released[n1 + n2 + self._levels :]
+
+    def level_of(self, released: Array) -> float:
+        """Return what was released of the level; 0 where there is no centre."""
+        return float(released[(self.design.d1 + self.design.d2) * self.values.size]) if self._levels else 0.0
 
     def counts(self, bins: Array) -> Array:
         """Return how many units are in each bin."""
         return bins / self._bin_weight
+
+    @property
+    def _levels(self) -> int:
+        return int(self.centre is not None and self.sides == "both")
+
+    @property
+    def _weight(self) -> float:
+        return 0.0 if self.centre is None or self.sides != "both" else self.centre.weight
 
     @property
     def _limit(self) -> float:
@@ -166,7 +185,7 @@ class TangentSum(Query):
         design, by_row = self.design, self.unit is not Unit.USER
         d1, d2, r, sides = design.d1, design.d2, self.values.size, SIDES[self.sides]
         out1, out2 = np.zeros((d1, r)), np.zeros((d2, r))
-        counts, norms = np.zeros(BINS), np.zeros(len(X) if by_row else len(offsets) - 1)
+        counts, norms = np.zeros(BINS + 1), np.zeros(len(X) if by_row else len(offsets) - 1)
         scaled1, scaled2 = self.scales.left[:, None] * self.left, self.scales.right[:, None] * self.right
         if design.kind != "dense":
             factored_products(
@@ -175,11 +194,14 @@ class TangentSum(Query):
             )  # fmt: skip
             return out1, out2, counts, norms
         # As rows: sums then run along memory.
+        to_right = np.zeros((max(r, 2), d1), dtype=X.dtype)
+        to_right[:r] = scaled1.T
         sum1, sum2 = np.zeros((r, d1 * (sides != 2))), np.zeros((r, d2 * (sides != 1)))
+        to_left, middle = padded(scaled2.T, X.dtype), origin(design, self.centre)
         dense_products(
-            X, y, offsets, by_row, sides, padded(scaled2.T, X.dtype), scaled1.T.astype(X.dtype).ravel(),
-            np.ascontiguousarray(self.right.T), self._weights, self.scales.left, self.scales.right, limit, sum1, sum2,
-            counts, norms,
+            X, labels(y, self.centre), offsets, by_row, sides, to_left, to_right.ravel(), to_left[:r, :d2] @ middle.T,
+            to_right[:r] @ middle, np.ascontiguousarray(self.right.T), self._weights, self.scales.left,
+            self.scales.right, self._weight, limit, sum1, sum2, counts, norms,
         )  # fmt: skip
         return np.ascontiguousarray(sum1.T), np.ascontiguousarray(sum2.T), counts, norms
 
@@ -191,9 +213,11 @@ class LabelledSum(Query):
     design: Design
     scales: Scales
     unit: Unit = Unit.ROW
+    centre: Centre | None = None
 
     def __post_init__(self) -> None:
         check_scales(self.scales, self.design)
+        check_centre(self.centre, self.design)
         if self.design.kind != "dense" and self.unit is Unit.USER:
             raise ValueError("a labelled sum of users is for dense designs. Use the power method for others.")
 
@@ -206,7 +230,10 @@ class LabelledSum(Query):
         """Return Σ y·X̃."""
         check_shape("X", X, None, self.design.n_features)
         total = sum(
-            (float(target) * as_matrix(self.design, x) for x, target in zip(X, y, strict=True)),
+            (
+                float(target) * (as_matrix(self.design, x) - origin(self.design, self.centre))
+                for x, target in zip(X, labels(y, self.centre), strict=True)
+            ),
             np.zeros((self.design.d1, self.design.d2)),
         )
         return np.asarray(self.scales.matrix * total).ravel()
@@ -224,7 +251,9 @@ class LabelledSum(Query):
         norms = np.zeros(len(X) if by_row else len(offsets) - 1)
         if self.design.kind == "dense":
             total = np.zeros(self.coordinates)
-            dense_labelled(X, y, offsets, by_row, self.scales.matrix.ravel(), limit, total, norms)
+            middle = origin(self.design, self.centre).ravel()
+            y = labels(y, self.centre)
+            dense_labelled(X, y, offsets, by_row, middle, self.scales.matrix.ravel(), limit, total, norms)
             return total, norms
         return self._factored(X, y, limit)
 
@@ -256,7 +285,11 @@ class DesignEnergy(Query):
 
     design: Design
     unit: Unit = Unit.ROW
+    centre: Centre | None = None
     acute: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_centre(self.centre, self.design)
 
     @property
     def coordinates(self) -> int:
@@ -269,7 +302,7 @@ class DesignEnergy(Query):
         rows, columns = np.zeros(self.design.d1), np.zeros(self.design.d2)
         for x in X:
             if self.design.kind == "dense":
-                squares = as_matrix(self.design, x) ** 2
+                squares = (as_matrix(self.design, x) - origin(self.design, self.centre)) ** 2
                 rows += squares.sum(axis=1)
                 columns += squares.sum(axis=0)
             else:
@@ -290,7 +323,7 @@ class DesignEnergy(Query):
         d1, d2, by_row = self.design.d1, self.design.d2, self.unit is not Unit.USER
         out, norms = np.zeros(d1 + d2), np.zeros(len(X) if by_row else len(offsets) - 1)
         if self.design.kind == "dense":
-            dense_energies(X, offsets, by_row, d1, d2, limit, out, norms)
+            dense_energies(X, offsets, by_row, origin(self.design, self.centre), limit, out, norms)
         else:
             factored_energies(X, offsets, by_row, *self.design.hot, d1, d2, limit, out, norms)
         return out, norms

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacit.algorithms.clip_quantile import NormHistogram, quantile_of
-from tacit.algorithms.designs import Design
+from tacit.algorithms.designs import Centre, Design
 from tacit.algorithms.fedpower_scale import readable_bins
 from tacit.algorithms.trace_queries import DesignEnergy, LabelledSum, Scales, TangentSum
 from tacit.federation.base import Array, Federation, Query
@@ -40,11 +40,16 @@ class Clip:
 
 
 def scales_of(
-    federation: Federation, plan: Plan, design: Design, unit: Unit, public: tuple[Array, Array] | None
+    federation: Federation,
+    plan: Plan,
+    design: Design,
+    unit: Unit,
+    public: tuple[Array, Array] | None,
+    centre: Centre | None = None,
 ) -> Scales:
     """Return diagonals with D₁² (by row) and D₂² (by column) of E Σ X² about one; bought unless energies are public."""
     if public is None:
-        query = DesignEnergy(design, unit)
+        query = DesignEnergy(design, unit, centre)
         event = plan.event("design scale", clip=1.0, acute=True)
         histogram = federation.release(NormHistogram(query), event, "norms of the design")
         clip = quantile_of(histogram, federation.sum_sigma(event), 0.9)
@@ -63,16 +68,23 @@ def scales_of(
 
 
 def start_of(
-    federation: Federation, plan: Plan, design: Design, unit: Unit, scales: Scales, rank: int, settings: StartSettings
+    federation: Federation,
+    plan: Plan,
+    design: Design,
+    unit: Unit,
+    scales: Scales,
+    rank: int,
+    settings: StartSettings,
+    centre: Centre | None = None,
 ) -> LowRank:
     """Return a first rank-r matrix, in the scaled design."""
     if settings.route == "one-shot":
-        query = LabelledSum(design, scales, unit)
+        query = LabelledSum(design, scales, unit, centre)
         clip = chosen_clip(federation, plan, query, "start", "norms of the start", query.coordinates)
         event = plan.event("start", clip=clip.bound)
         matrix = federation.release(query, event, "start").reshape(design.d1, design.d2) / clip.gain
         return leading(_unbiased(matrix, scales, settings.covariance), rank, federation.sum_sigma(event) / clip.gain)
-    return _power(federation, plan, design, unit, scales, rank, settings)
+    return _power(federation, plan, design, unit, scales, rank, settings, centre)
 
 
 @dataclass(frozen=True)
@@ -92,7 +104,14 @@ class StartSettings:
 
 
 def _power(
-    federation: Federation, plan: Plan, design: Design, unit: Unit, scales: Scales, rank: int, settings: StartSettings
+    federation: Federation,
+    plan: Plan,
+    design: Design,
+    unit: Unit,
+    scales: Scales,
+    rank: int,
+    settings: StartSettings,
+    centre: Centre | None,
 ) -> LowRank:
     width = min(rank + settings.oversampling, design.d1, design.d2)
     zero = np.zeros(width)
@@ -101,7 +120,7 @@ def _power(
     product, noise = np.zeros((design.d2, width)), 0.0
     for number in range(2 * settings.sweeps):
         side = "left" if number % 2 == 0 else "right"
-        query = TangentSum(design, scales, left, right, zero, side, unit=unit)
+        query = TangentSum(design, scales, left, right, zero, side, unit=unit, centre=centre)
         clip = chosen_clip(federation, plan, query, "start", f"norms of sweep {number + 1}", query.coordinates)
         event = plan.event("start", clip=clip.bound)
         noise = federation.sum_sigma(event) / clip.gain

@@ -22,8 +22,9 @@ _kernel: Any = njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, er
 
 
 @_kernel
-def dense_energies(X, offsets, by_row, d1, d2, limit, out, norms):  # pragma: no cover
-    """Add every unit's clipped sums of squares, by row and by column of its matrices."""
+def dense_energies(X, offsets, by_row, centre, limit, out, norms):  # pragma: no cover
+    """Add every unit's clipped sums of squares, by row and by column of its matrices, counted from ``centre``."""
+    d1, d2 = centre.shape
     own = np.zeros(d1 + d2)
     for u in range(X.shape[0] if by_row else offsets.size - 1):
         first, last = (u, u + 1) if by_row else (offsets[u], offsets[u + 1])
@@ -32,7 +33,8 @@ def dense_energies(X, offsets, by_row, d1, d2, limit, out, norms):  # pragma: no
             for a in range(d1):
                 total = 0.0
                 for b in range(d2):
-                    square = np.float64(X[i, a * d2 + b]) * np.float64(X[i, a * d2 + b])
+                    value = np.float64(X[i, a * d2 + b]) - centre[a, b]
+                    square = value * value
                     total += square
                     own[d1 + b] += square
                 own[a] += total
@@ -94,8 +96,8 @@ def factored_energies(X, offsets, by_row, hot1, hot2, d1, d2, limit, out, norms)
 
 
 @_kernel
-def dense_labelled(X, y, offsets, by_row, scales, limit, out, norms):  # pragma: no cover
-    """Add every unit's clipped Σ y·X̃ to ``out``.
+def dense_labelled(X, y, offsets, by_row, centre, scales, limit, out, norms):  # pragma: no cover
+    """Add every unit's clipped Σ y·X̃ to ``out``, X counted from ``centre``.
 
     Entries are scaled before they are squared, and added as they were squared: squares of rows as they come could be
     lost to underflow where scales are large.
@@ -106,13 +108,13 @@ def dense_labelled(X, y, offsets, by_row, scales, limit, out, norms):  # pragma:
         if by_row:
             weight = np.float64(y[u])
             for j in range(scales.size):
-                value = scales[j] * np.float64(X[u, j])
+                value = scales[j] * (np.float64(X[u, j]) - centre[j])
                 total += value * value
         else:
             own[:] = 0.0
             for i in range(offsets[u], offsets[u + 1]):
                 for j in range(scales.size):
-                    own[j] += np.float64(y[i]) * (scales[j] * np.float64(X[i, j]))
+                    own[j] += np.float64(y[i]) * (scales[j] * (np.float64(X[i, j]) - centre[j]))
             for j in range(scales.size):
                 total += own[j] * own[j]
         norm = math.sqrt(total)
@@ -122,19 +124,19 @@ def dense_labelled(X, y, offsets, by_row, scales, limit, out, norms):  # pragma:
         coefficient = weight if norms[u] <= limit else math.copysign(limit / norm, weight)
         if abs(coefficient) > LEAST:
             for j in range(scales.size):
-                out[j] += coefficient * (scales[j] * np.float64(X[u, j]) if by_row else own[j])
+                out[j] += coefficient * (scales[j] * (np.float64(X[u, j]) - centre[j]) if by_row else own[j])
 
 
 @_kernel
-def dense_along(X, offsets, by_row, direction, out):  # pragma: no cover
-    """Write every unit's Σ⟨X, direction⟩²."""
+def dense_along(X, offsets, by_row, direction, middle, out):  # pragma: no cover
+    """Write every unit's Σ(⟨X, direction⟩ − middle)²."""
     for u in range(X.shape[0] if by_row else offsets.size - 1):
         first, last = (u, u + 1) if by_row else (offsets[u], offsets[u + 1])
         for i in range(first, last):
             total = 0.0
             for j in range(direction.size):
                 total += np.float64(X[i, j]) * direction[j]
-            out[u] += total * total
+            out[u] += (total - middle) * (total - middle)
 
 
 @_kernel

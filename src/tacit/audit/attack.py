@@ -31,8 +31,10 @@ from tacit.audit.population import Worlds, canaries, worlds
 from tacit.audit.tape import Entry, Tape, TapeRun
 from tacit.cohort import Cohort
 from tacit.estimators.base import PrivateModel
+from tacit.federation.base import Chosen, Query
 from tacit.federation.local import LocalFederation
 from tacit.federation.scores import Scores
+from tacit.federation.shard import one_blas_thread
 from tacit.privacy.accounting import compose, mu_of
 from tacit.privacy.certificate import Certificate
 from tacit.privacy.guarantee import Adjacency, GaussianEvent, SelectionEvent, Sensitivity, UncertifiedWarning, Unit
@@ -74,7 +76,8 @@ class Attacker:
     def __init__(self, estimator: PrivateModel, pair: Worlds) -> None:
         self.estimator, self.worlds = _numbered(estimator), pair
         # The attacker's own copy of the door adds up what it knows; nothing of it is released.
-        self._sums = [_sums(self.estimator.as_asked(cohort)) for cohort in (pair.inside, pair.outside)]
+        trust = getattr(estimator, "trust", "central")
+        self._sums = [_sums(self.estimator.as_asked(cohort), trust) for cohort in (pair.inside, pair.outside)]
 
     def run(self, cohort: Cohort, answers: Sequence[Array] | None = None) -> tuple[PrivateModel, list[Entry]]:
         """Fit on a cohort; return the model and what was released."""
@@ -91,7 +94,7 @@ class Attacker:
         pure = []
         for entry in entries:
             event = entry.event
-            if len(entry.queries) != 1 or not event.private:
+            if not event.private:
                 continue
             inside, outside = self.known(entry)
             if isinstance(event, SelectionEvent):
@@ -99,32 +102,51 @@ class Attacker:
                 ratio += float(odds[int(entry.value[0])])
                 pure.append(float(np.abs(odds).max()))
                 continue
-            shift, rest = inside - outside, entry.value.ravel() - event.sampling_rate * outside
-            ratio += float(rest @ shift - shift @ shift / 2) / event.sigma**2
-            energy += float(rest @ rest) / event.sigma**2
-            largest = max(largest, float(np.abs(rest).max()) / event.sigma)
-            power += float(shift @ shift) / event.sigma**2
+            sigma = self.sigma(entry)
+            shift, rest = (inside - outside) / sigma, (entry.value.ravel() - event.sampling_rate * outside) / sigma
+            ratio += float(rest @ shift - shift @ shift / 2)
+            energy += float(rest @ rest)
+            largest = max(largest, float(np.abs(rest).max()))
+            power += float(shift @ shift)
         return np.array([ratio, energy, largest]), Power(math.sqrt(power), tuple(pure))
 
     def known(self, entry: Entry) -> tuple[Array, Array]:
-        """Return the sums in the two worlds, before noise; of losses in whole steps."""
+        """Return the sums in the two worlds, before noise, those of several groups one after the other.
+
+        Losses are in whole steps.
+        """
         bound, grid = entry.event.sensitivity.zero_out, entry.release.grid or 2.0**-40
         if isinstance(entry.queries[0], Scores):
             bound, grid = math.inf, 1.0
-        inside, outside = (door._exact_sum(entry.queries[0], bound, grid) for door in self._sums)
+        inside, outside = (
+            np.concatenate([door._exact_sum(query, bound, grid, group) for query, group in _parts(door, entry)])
+            for door in self._sums
+        )
         return inside.astype(np.float64) * grid, outside.astype(np.float64) * grid
+
+    def sigma(self, entry: Entry) -> Array:
+        """Noise that every coordinate should have; where users add it themselves, as many shares as messages."""
+        door, event = self._sums[0], entry.event
+        if not isinstance(event, GaussianEvent):
+            raise TypeError(f"only sums have noise. Found {type(event).__name__}.")
+        noise = [
+            np.full(query.coordinates, door.sum_sigma(event, None if group is None else int(np.count_nonzero(group))))
+            for query, group in _parts(door, entry)
+        ]
+        return np.concatenate(noise)
 
     def sample(self, inside: bool, runs: int) -> Array:
         """Statistics of ``runs`` runs in one world, a row a run, and last how long each took."""
         cohort = self.worlds.inside if inside else self.worlds.outside
         rows = []
-        for _ in range(runs):
-            began = time.perf_counter()
-            try:
-                statistics = self.read(self.run(cohort)[1])[0]
-            except Exception:  # an error is an output like any other
-                statistics = np.full(len(STATISTICS) - 1, _FAILED)
-            rows.append(np.append(statistics, time.perf_counter() - began))
+        with one_blas_thread():
+            for _ in range(runs):
+                began = time.perf_counter()
+                try:
+                    statistics = self.read(self.run(cohort)[1])[0]
+                except Exception:  # an error is an output like any other
+                    statistics = np.full(len(STATISTICS) - 1, _FAILED)
+                rows.append(np.append(statistics, time.perf_counter() - began))
         return np.array(rows)
 
 
@@ -184,11 +206,13 @@ def exact_findings(attacker: Attacker, adjacency: Adjacency) -> Iterator[str]:
         yield f"asks {len(entries)} questions with the canary and {len(replayed)} without, at the same answers"
     for entry, other in zip(entries, replayed, strict=False):
         name = entry.release.name
-        if entry.release.name != other.release.name or not _same(entry.queries, other.queries):
+        # What is replayed is not asked again, so of groups that take turns only the first question is there.
+        both = min(len(entry.queries), len(other.queries))
+        if entry.release.name != other.release.name or not _same(entry.queries[:both], other.queries[:both]):
             yield f"{name}: the question depends on the canary's rows"
         if entry.event != other.event:
             yield f"{name}: the noise or the clip depends on the canary's rows"
-        if len(entry.queries) == 1 and np.isfinite(entry.value).all():
+        if np.isfinite(entry.value).all():
             inside, outside = attacker.known(entry)
             moved, allowed = float(np.linalg.norm(inside - outside)), entry.event.sensitivity.under(adjacency)
             if isinstance(entry.queries[0], Scores):
@@ -215,9 +239,9 @@ def noise_findings(attacker: Attacker, runs: int = 20) -> Iterator[str]:
             event = entry.event
             if not isinstance(event, GaussianEvent):
                 continue  # a choice: an index, and no noise to look at
-            if len(entry.queries) != 1 or event.sampling_rate < 1 or not event.private:
+            if event.sampling_rate < 1 or not event.private:
                 continue
-            noise = (entry.value.ravel() - attacker.known(entry)[1]) / event.sigma
+            noise = (entry.value.ravel() - attacker.known(entry)[1]) / attacker.sigma(entry)
             total, count = energy.get(entry.release.name, (0.0, 0))
             energy[entry.release.name] = (total + float(noise @ noise), count + noise.size)
             seen.setdefault(noise.size, []).append(noise)
@@ -268,8 +292,16 @@ def _sample(estimator: PrivateModel, pair: Worlds, inside: bool, runs: int) -> A
     return Attacker(estimator, pair).sample(inside, runs)
 
 
-def _sums(cohort: Cohort) -> LocalFederation:
-    return LocalFederation(cohort, TapeRun(Tape(), "known", {}), threads=1)  # type: ignore[arg-type]
+def _sums(cohort: Cohort, trust: str) -> LocalFederation:
+    return LocalFederation(cohort, TapeRun(Tape(), "known", {}), threads=1, trust=trust)  # type: ignore[arg-type]
+
+
+def _parts(door: LocalFederation, entry: Entry) -> list[tuple[Query, Chosen | None]]:
+    """Return every question of a release, and who was asked it; None for everybody."""
+    asked = entry.queries
+    if len(asked) == 1:
+        return [(asked[0], None)]
+    return [(query, door.group_of(len(asked), turn)) for turn, query in enumerate(asked)]
 
 
 def _numbered(estimator: PrivateModel) -> PrivateModel:

@@ -65,6 +65,8 @@ def audit_one_run(
     scores = np.zeros(canaries)
     y = np.asarray(attacker.estimator.as_asked(cohort).y, dtype=np.float64).reshape(y.shape)
     for entry in entries:
+        if len(entry.queries) > 1:
+            continue  # groups were asked one after the other; what they said is not used here
         query, event = entry.queries[0], entry.event
         mine = [added_by(query, (X[i], y[i]), event.sensitivity.zero_out) for i in range(canaries)]
         added = np.array([np.zeros(query.coordinates) if one is None else one for one in mine])

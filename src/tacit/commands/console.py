@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tacit.cohort import Cohort
     from tacit.comparison import Line
     from tacit.estimators.shared_basis import SharedBasisModel
+    from tacit.estimators.trace_regression import TraceRegression
 
 Table = Annotated[Path, typer.Argument(help="CSV, Parquet or Arrow file: a row an observation.", show_default=False)]
 Model = Annotated[Path, typer.Argument(help="Model folder, as written by fit.", show_default=False)]
@@ -36,15 +37,21 @@ def status(what: str) -> AbstractContextManager[Any]:
     return Console(stderr=True).status(what)
 
 
-def fit_with_progress(model: SharedBasisModel, cohort: Cohort) -> None:
+def fit_with_progress(model: SharedBasisModel | TraceRegression, cohort: Cohort) -> None:
     """Fit with a bar that counts releases."""
     from rich.console import Console
     from rich.progress import Progress
 
+    from tacit.estimators.shared_basis import SharedBasisModel
+    from tacit.federation.local import LocalPlace
     from tacit.privacy.guarantee import Adjacency, Budget
 
     budget = Budget(epsilon=model.epsilon, delta=model.delta, adjacency=Adjacency(model.adjacency))
-    total = len(model._planned(budget))
+    total = None
+    # How many there will be depends on the design where there is one; the bar then only says which is out.
+    if isinstance(model, SharedBasisModel):
+        model._check_parameters(LocalPlace(cohort))  # some decide there how much to ask
+        total = len(model._planned(budget))
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("releases", total=total)
 
@@ -55,7 +62,7 @@ def fit_with_progress(model: SharedBasisModel, cohort: Cohort) -> None:
         model.fit(cohort, on_release=report)
 
 
-def show_certificate(model: SharedBasisModel) -> None:
+def show_certificate(model: SharedBasisModel | TraceRegression) -> None:
     """Print what was released and what it costs."""
     say(str(model.certificate_))
 
@@ -83,9 +90,12 @@ def show_comparison(model: SharedBasisModel, cohort: Cohort) -> None:
 def with_heads(folder: Path) -> SharedBasisModel:
     """Load a model that predicts."""
     from tacit.estimators.shared_basis import SharedBasisModel
+    from tacit.estimators.trace_regression import TraceRegression
     from tacit.model_folder import load
 
     model = load(folder)
+    if isinstance(model, TraceRegression):
+        raise ValueError(f"{folder} holds a matrix, the same for everybody: there are no heads. Use 'tacit predict'.")
     if not isinstance(model, SharedBasisModel):
         raise ValueError(f"{folder} holds a {type(model).__name__}: components only, nothing to predict with.")
     return model

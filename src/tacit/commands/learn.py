@@ -29,9 +29,12 @@ def fit(
     rank: Annotated[int, typer.Option(help="Number of shared directions.", show_default=False)],
     epsilon: Annotated[float, typer.Option(help="Privacy budget; 'inf' for no privacy.", show_default=False)],
     out: Annotated[Path, typer.Option(help="Where to write the model folder.")] = Path("model"),
-    delta: Annotated[float, typer.Option(help="Probability with which epsilon may fail.")] = 1e-6,
+    delta: Annotated[
+        float | None,
+        typer.Option(help="Probability with which epsilon may fail; default: 1e-6, or 0 (pure epsilon) for margin."),
+    ] = None,
     adjacency: Annotated[str, typer.Option(help="zero-out or replace-one.")] = "zero-out",
-    method: Annotated[str, typer.Option(help="fedrep, altmin or low-rank-sparse.")] = "fedrep",
+    method: Annotated[str, typer.Option(help="fedrep, altmin, low-rank-sparse or margin.")] = "fedrep",
     sparsity: Annotated[
         str | None,
         typer.Option(help="low-rank-sparse: own coordinates of a user; a count, a fraction, or auto (default)."),
@@ -41,7 +44,10 @@ def fit(
     ] = False,
     features: Annotated[str | None, typer.Option(help="Feature columns, with commas; default: all others.")] = None,
     intercept: Annotated[bool, typer.Option(help="Give every user a level of their own.")] = False,
-    loss: Annotated[str, typer.Option(help="squared, logistic, hinge or poisson.")] = "squared",
+    loss: Annotated[
+        str | None,
+        typer.Option(help="squared, logistic, hinge or poisson; default: squared, or hinge for margin."),
+    ] = None,
     classes: Annotated[
         str | None, typer.Option(help="Labels that may occur, numbers with commas; default for classes: 0,1.")
     ] = None,
@@ -56,14 +62,19 @@ def fit(
 ) -> None:
     """Fit a model on a table of (user, features, target)."""
     from tacit.cohort import Cohort
-    from tacit.estimators import LowRankSparse, PrivateAltMin, PrivateFedRep
+    from tacit.estimators import LowRankSparse, MarginClassifier, PrivateAltMin, PrivateFedRep
     from tacit.model_folder import save
     from tacit.privacy.guarantee import Adjacency, Budget, check_target
     from tacit.privacy.ledger import Ledger
 
     if out.exists():
         raise ValueError(f"{out} exists already. Choose another --out, or remove it.")
-    methods = {"fedrep": PrivateFedRep, "altmin": PrivateAltMin, "low-rank-sparse": LowRankSparse}
+    methods = {
+        "fedrep": PrivateFedRep,
+        "altmin": PrivateAltMin,
+        "low-rank-sparse": LowRankSparse,
+        "margin": MarginClassifier,
+    }
     if method not in methods:
         raise ValueError(f"--method must be one of {', '.join(methods)}. Found {method!r}.")
     if engine not in ("local", "ray"):
@@ -73,11 +84,16 @@ def fit(
     if method != "low-rank-sparse" and (shared_weight or sparsity is not None):
         option = "--shared-weight" if shared_weight else "--sparsity"
         raise ValueError(f"{option} is for --method low-rank-sparse only.")
-    if method != "fedrep" and loss != "squared":
-        raise ValueError("--loss is for --method fedrep only.")
+    if loss is None:
+        loss = "hinge" if method == "margin" else "squared"
+    if delta is None:
+        delta = 0.0 if method == "margin" else 1e-6
+    if method not in ("fedrep", "margin") and loss != "squared":
+        raise ValueError("--loss is for --method fedrep and margin only.")
     if classes is not None and loss not in ("logistic", "hinge"):
         raise ValueError(f"--classes is for --loss logistic and hinge. Found --loss {loss}.")
-    check_target(epsilon, delta)  # a ledger would keep a wrong one as its ceiling
+    if method != "margin":  # which alone can keep a delta of 0; a ledger would keep a wrong one as its ceiling
+        check_target(epsilon, delta)
     labels = None if classes is None else [float(label) for label in classes.split(",")]
     if labels is not None and all(label.is_integer() for label in labels):
         labels = [int(label) for label in labels]
@@ -116,7 +132,7 @@ def fit(
             shared["fit_intercept"] = intercept
         if method == "low-rank-sparse":
             shared |= {"sparsity": _sparsity(sparsity or "auto"), "shared_weight": shared_weight}
-        if method == "fedrep":
+        if method in ("fedrep", "margin"):
             shared |= {"loss": loss, "classes": labels}
         model: SharedBasisModel = methods[method](**shared)
         fit_with_progress(model, cohort)

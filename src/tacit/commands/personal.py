@@ -24,12 +24,20 @@ def predict(
     head: Annotated[Path | None, typer.Option(help="A head from 'personalize', for all rows.")] = None,
     out: Annotated[Path | None, typer.Option(help="CSV to write; default: standard output.")] = None,
 ) -> None:
-    """Predict each row of a table with its user's head."""
+    """Predict each row of a table with its user's head, or with a matrix from 'trace'."""
     import numpy as np
 
+    from tacit.estimators.trace_regression import TraceRegression
     from tacit.ingest import read_columns
-    from tacit.model_folder import load_head, write_private
+    from tacit.model_folder import load, load_head
 
+    matrix = load(model)
+    if isinstance(matrix, TraceRegression):
+        if user is not None or head is not None:
+            raise ValueError(f"{model} holds a matrix, the same for everybody. Leave out --user and --head.")
+        rows, _ = read_columns(table, [str(name) for name in matrix.feature_names_in_], None)
+        _write("prediction", [f"{value!r}" for value in matrix.predict(rows).tolist()], out)
+        return
     fitted = with_heads(model)
     names = [str(name) for name in fitted.feature_names_in_]
     if head is not None:
@@ -45,6 +53,12 @@ def predict(
         values = fitted.predict(rows, np.asarray(ids)).tolist()
         lines = [f"{quoted(str(name))},{value!r}" for name, value in zip(ids, values, strict=True)]
         header = f"{quoted(column)},prediction"
+    _write(header, lines, out)
+
+
+def _write(header: str, lines: list[str], out: Path | None) -> None:
+    from tacit.model_folder import write_private
+
     text = "\n".join([header, *lines]) + "\n"
     if out is None:
         sys.stdout.write(text)

@@ -15,7 +15,17 @@ from tacit.algorithms.trace_start import StartSettings, variances
 from tacit.cells import DataError
 from tacit.cohort import Cohort
 from tacit.estimators.base import PrivateModel, abandoned_on_failure
-from tacit.estimators.trace_public import checked_covariance, energy_along, in_range, quadratic
+from tacit.estimators.trace_public import (
+    bounded,
+    checked_centre,
+    checked_covariance,
+    energies,
+    energy_along,
+    flat_public,
+    in_range,
+    middle_of,
+    quadratic,
+)
 from tacit.federation.base import Array
 from tacit.federation.local import LocalPlace
 from tacit.federation.place import Engine, Place
@@ -61,6 +71,10 @@ class TraceRegression(PrivateModel):
     covariance
         Known covariance Λ of the design: (d1, d2) variances of the entries, or the whole (d1·d2)² matrix. None buys the
         energy of rows and columns instead. For dense designs and unit observation.
+    center
+        What X is counted from. ``"auto"``: its mean, where that matters; bought, unless X is public. For tasks and
+        rank-one designs, features with a mean are made flat instead. (d1, d2) numbers: a mean of dense X that is known.
+        None: zero. Not with a covariance, for unit observation only.
     max_observations
         For unit user: at most so many observations of each, evenly spaced; None for all (the clip bounds them anyway).
     steps
@@ -76,6 +90,7 @@ class TraceRegression(PrivateModel):
     ----------
     left_, singular_values_, right_ : M = left_ · diag(singular_values_) · right_ᵀ; public
     coef_ : M, (d1, d2)
+    intercept_ : what predictions add to ⟨X, M⟩: 0, except where X was counted from a centre
     noise_error_ : expected distance (Frobenius) that privacy noise alone has moved M by
     certificate_ : what was released and what it costs
 
@@ -113,6 +128,7 @@ class TraceRegression(PrivateModel):
         design: str = "dense",
         shape: tuple[int, int] | None = None,
         covariance: Any = None,
+        center: Any = "auto",
         max_observations: int | None = None,
         steps: int = 8,
         start: str = "auto",
@@ -135,6 +151,7 @@ class TraceRegression(PrivateModel):
         self.design = design
         self.shape = shape
         self.covariance = covariance
+        self.center = center
         self.max_observations = max_observations
         self.steps = steps
         self.start = start
@@ -165,7 +182,7 @@ class TraceRegression(PrivateModel):
         """
         elsewhere = X is None and self.engine is not None
         self._check_choices(elsewhere or users is not None or isinstance(X, Cohort), users is not None)
-        unit, unit_of_x, rows = self._unit_of_privacy(), 1.0, np.zeros((0, 0))
+        unit, unit_of_x, maps, rows = self._unit_of_privacy(), 1.0, None, np.zeros((0, 0))
         if elsewhere:
             design, place = self._design(None), self._elsewhere()
             self._check_sizes(design)
@@ -174,10 +191,12 @@ class TraceRegression(PrivateModel):
             self._check_sizes(design)
             if unit is Unit.LABEL:
                 cohort, unit_of_x = in_range(cohort, design)
+                cohort, maps = flat_public(cohort, design) if self.center is not None else (cohort, None)
             rows = cohort.X
             place = LocalPlace(cohort) if self.engine is None else self.engine.place(cohort)
         budget = self._budget(unit)
-        settings, paper = self._settings(design, unit), self._paper_settings(design)
+        middle = self._middle(rows, design, unit_of_x)
+        settings, paper = self._settings(design, unit, middle is not None), self._paper_settings(design)
         plan = settings.plan(budget)
         units = place.n_users if unit is Unit.USER else place.n_rows
         planned: Sequence[GaussianEvent] = settings.events(plan) if paper is None else paper.events()
@@ -192,11 +211,12 @@ class TraceRegression(PrivateModel):
                 trust="central",
             )
             if paper is None:
-                known = self._energies(place, rows, design), self._along(place, rows, design)
+                known = self._energies(place, rows, design, middle), self._along(place, rows, design, middle), middle
                 found = trace_regression.learn(federation, plan, settings, design, int(self.rank), *known)
-                self._keep(found.matrix.times(unit_of_x), unit_of_x * found.noise)
+                matrix = found.matrix if maps is None else found.matrix.mapped(*maps)
+                self._keep(matrix.times(unit_of_x), unit_of_x * found.noise, found.intercept)
             else:
-                self._keep(paper_trace.learn(federation, paper, design, int(self.rank)), np.nan)
+                self._keep(paper_trace.learn(federation, paper, design, int(self.rank)), np.nan, 0.0)
         self.n_features_in_ = place.n_features
         self.feature_names_in_ = np.array(place.feature_names, dtype=str)
         trust = place.trust or TRUST
@@ -210,10 +230,11 @@ class TraceRegression(PrivateModel):
         return np.asarray((self.left_ * self.singular_values_) @ self.right_.T)
 
     def predict(self, X: Any) -> Array:
-        """Return ⟨X, M⟩ of every observation."""
+        """Return ⟨X, M⟩ of every observation, and the intercept where there is one."""
         self._check_fitted()
         design = Design(self.design, len(self.left_), len(self.right_))
-        return design.fitted(self._rows(X, design), self.left_ * self.singular_values_, self.right_)
+        fitted = design.fitted(self._rows(X, design), self.left_ * self.singular_values_, self.right_)
+        return fitted + self.intercept_
 
     def score(self, X: Any, y: npt.ArrayLike) -> float:
         """Return the share of the labels' variance that predictions explain. Computed from the labels: not private."""
@@ -228,30 +249,41 @@ class TraceRegression(PrivateModel):
             "singular_values": self.singular_values_,
             "right": self.right_,
             "noise_error": np.array([self.noise_error_]),
+            "intercept": np.array([self.intercept_]),
         }
 
     def take_public_arrays(self, arrays: Mapping[str, Array]) -> None:
         """Set what :meth:`public_arrays` gave."""
         found = LowRank(arrays["left"], arrays["singular_values"], arrays["right"])
-        self._keep(found, float(arrays["noise_error"][0]))
+        # Folders written before there was an intercept have none.
+        self._keep(found, float(arrays["noise_error"][0]), float(arrays.get("intercept", np.zeros(1))[0]))
 
-    def _keep(self, matrix: LowRank, noise: float) -> None:
+    def _keep(self, matrix: LowRank, noise: float, intercept: float) -> None:
         self.left_, self.singular_values_, self.right_ = matrix.left, matrix.values, matrix.right
-        self.noise_error_ = noise
+        self.noise_error_, self.intercept_ = noise, intercept
 
     def _unit_of_privacy(self) -> Unit:
         if self.unit == "user":
             return Unit.USER
         return Unit.LABEL if self.privacy == "labels" and self.mode == "auto" else Unit.ROW
 
-    def _settings(self, design: Design, unit: Unit) -> trace_regression.Settings:
+    def _settings(self, design: Design, unit: Unit, has_middle: bool) -> trace_regression.Settings:
         route = trace_regression.choose_start(design, int(self.rank), unit) if self.start == "auto" else self.start
         covariance = checked_covariance(self.covariance, design)
         start = StartSettings(
             "one-shot" if covariance is not None else route, seed=self.random_state, covariance=covariance
         )
         buys = covariance is None and unit is not Unit.LABEL
-        return trace_regression.Settings(unit=unit, steps=self.steps, start=start, buys_design=buys)
+        centred = buys and unit is Unit.ROW and isinstance(self.center, str)
+        centres = (1 if design.kind == "dense" else 2 - sum(design.hot)) if centred else 0
+        return trace_regression.Settings(
+            unit=unit,
+            steps=self.steps,
+            start=start,
+            buys_design=buys,
+            centres=centres,
+            buys_level=(centres > 0 and design.kind == "dense") or has_middle,
+        )
 
     def _paper_settings(self, design: Design) -> paper_trace.Settings | None:
         if self.mode != "paper":
@@ -279,20 +311,28 @@ class TraceRegression(PrivateModel):
         self._check_columns(self._design(None), place.n_features)
         return place
 
-    def _energies(self, place: Place, rows: npt.NDArray[Any], design: Design) -> tuple[Array, Array] | None:
+    def _middle(self, rows: npt.NDArray[Any], design: Design, unit_of_x: float) -> Array | None:
+        """Return what X is counted from where that is public: said to be, or X itself is."""
+        if not isinstance(self.center, str):
+            return None if self.center is None else checked_centre(self.center, design) * unit_of_x
+        return middle_of(rows, design) if self._unit_of_privacy() is Unit.LABEL and self.covariance is None else None
+
+    def _energies(
+        self, place: Place, rows: npt.NDArray[Any], design: Design, middle: Array | None
+    ) -> tuple[Array, Array] | None:
         """Energies of the design by row and column where they are public: X itself is, or its covariance and n."""
         if self._unit_of_privacy() is Unit.LABEL:
-            return design.energies(rows)
+            return energies(rows, design, middle)
         covariance = checked_covariance(self.covariance, design)
         if covariance is None:
             return None
         energy = place.n_rows * variances(covariance, (design.d1, design.d2))
         return energy.sum(axis=1), energy.sum(axis=0)
 
-    def _along(self, place: Place, rows: npt.NDArray[Any], design: Design) -> Public | None:
+    def _along(self, place: Place, rows: npt.NDArray[Any], design: Design, middle: Array | None) -> Public | None:
         """Σ⟨X, left·rightᵀ⟩² where it is public."""
         if self._unit_of_privacy() is Unit.LABEL:
-            return lambda left, right: energy_along(rows, design, left, right)
+            return lambda left, right: energy_along(rows, design, left, right, middle)
         covariance = checked_covariance(self.covariance, design)
         return None if covariance is None else lambda left, right: place.n_rows * quadratic(covariance, left @ right.T)
 
@@ -302,30 +342,14 @@ class TraceRegression(PrivateModel):
                 raise ValueError("the cohort has no target. Build it with a target column.")
             design = self._design(None)
             self._check_columns(design, X.n_features)
-            return self._bounded(X), design
+            return bounded(X, self.max_observations if self.unit == "user" else None), design
         if y is None:
             raise ValueError("fit needs y next to X: the label of every observation.")
         design = self._design(X)
         rows = self._rows(X, design)
         if self.unit == "user":
-            return self._bounded(Cohort.from_arrays(rows, y, users)), design
+            return bounded(Cohort.from_arrays(rows, y, users), self.max_observations), design
         return Cohort.from_offsets(rows, y, np.array([0, len(rows)])), design
-
-    def _bounded(self, cohort: Cohort) -> Cohort:
-        """Keep a public number of each user's observations; which, depends on the user's own number of them alone."""
-        most = self.max_observations
-        if most is None or self.unit != "user":
-            return cohort
-        counts = np.diff(cohort.offsets)
-        kept = np.concatenate(
-            [
-                first + (np.arange(count) if count <= most else np.arange(most) * count // most)
-                for first, count in zip(cohort.offsets[:-1], counts, strict=True)
-            ]
-        )
-        offsets = np.append(0, np.cumsum(np.minimum(counts, most)))
-        assert cohort.y is not None
-        return Cohort.from_offsets(cohort.X[kept], cohort.y[kept], offsets, users=cohort.users)
 
     def _design(self, X: Any) -> Design:
         if self.shape is not None:
@@ -381,6 +405,11 @@ class TraceRegression(PrivateModel):
             raise ValueError("a one-shot start of users is for dense designs. Use start='power' (or 'auto').")
         if self.covariance is not None and self.design != "dense":
             raise ValueError(f"covariance is for design 'dense'. Found design {self.design!r}.")
+        if isinstance(self.center, str) and self.center != "auto":
+            raise ValueError(f"center must be 'auto', None or numbers of shape (d1, d2). Found {self.center!r}.")
+        other = self.design != "dense" or self.unit == "user" or self.covariance is not None or self.mode == "paper"
+        if other and self.center is not None and not isinstance(self.center, str):
+            raise ValueError("center is for design 'dense', unit 'observation', mode 'auto' and no covariance.")
         if self.max_observations is not None and self.max_observations < 1:
             raise ValueError(f"max_observations must be at least 1. Found {self.max_observations!r}.")
 

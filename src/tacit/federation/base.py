@@ -187,17 +187,20 @@ class Federation(ABC):
         if not 1 <= turns <= self.n_users:
             raise ValueError(f"turns must lie between 1 and the number of users ({self.n_users}). Found {turns}.")
         first = asks([])
+        asked = [first]
 
         def draw(grid: float, noisy: Noisy) -> Array:
             out: list[Array] = []
             for turn in range(turns):
                 query = asks(out) if turn else first
+                asked[turn:] = [query]
                 self._check(query, event)
                 if query.coordinates != first.coordinates:
                     raise ValueError(f"turns must ask for {first.coordinates} numbers each. Found {query.coordinates}.")
                 group = self.group_of(turns, turn)
                 total = self._exact_sum(query, event.sensitivity.zero_out, grid, group)
                 out.append(noisy(total, int(np.count_nonzero(group))))
+            self.ledger_run.asked(asked)
             return np.array(out)
 
         return self._debit_and_draw([first], event, name, draw, copies=turns, seen_early=True)
@@ -300,7 +303,7 @@ class Federation(ABC):
         def noisy(total: npt.NDArray[np.int64], messages: int) -> Array:
             return self._put_noise(total, self.sum_sigma(event, messages), grid, mode, generator)
 
-        self.ledger_run.asked([query])
+        self.ledger_run.asked(queries)
         value = self.ledger_run.release(
             name,
             event,

@@ -11,7 +11,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from typing import TypeVar
@@ -45,7 +45,6 @@ class Shard:
         self.cohort = cohort
         self._plain = plain
         self._threads = threads or len(os.sched_getaffinity(0))
-        self._libraries = _loaded_libraries()
         self._pool: ThreadPoolExecutor | None = None
         self._along: tuple[bytes, Shard] | None = None
 
@@ -132,18 +131,25 @@ class Shard:
                 return work(np.asarray(X) if isinstance(X, np.ndarray) else X, np.asarray(y[rows]), bounds)
 
         if self._threads == 1 or len(spans) == 1:
-            with self._one_blas_thread():
+            with one_blas_thread():
                 yield from map(one, spans)
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads)
-        with self._one_blas_thread():
+        with one_blas_thread():
             yield from self._pool.map(one, spans)
 
-    def _one_blas_thread(self) -> AbstractContextManager[object]:
-        """Keep BLAS from starting threads of its own inside ours: nested pools collapse by 4-60×."""
-        limited: AbstractContextManager[object] = self._libraries.limit(limits=1, user_api="blas")
-        return limited
+
+def one_blas_thread() -> AbstractContextManager[object]:
+    """Keep BLAS from starting threads of its own inside ours: nested pools collapse by 4-60×.
+
+    Costs next to nothing where it does not already.
+    """
+    libraries = _loaded_libraries()
+    if all(library.num_threads == 1 for library in libraries.lib_controllers if library.user_api == "blas"):
+        return nullcontext()
+    limited: AbstractContextManager[object] = libraries.limit(limits=1, user_api="blas")
+    return limited
 
 
 class _Plain(Query):

@@ -25,6 +25,7 @@ from tacit.privacy.guarantee import Unit
 KNOWN = {
     "BasisGradient": "tacit.algorithms.paper_fedrep",
     "BasisStep": "tacit.algorithms.fedrep",
+    "Centre": "tacit.algorithms.designs",
     "CentreVote": "tacit.algorithms.fedpower_gram",
     "ClassVote": "tacit.algorithms.subspace",
     "ClippedGram": "tacit.algorithms.paper_low_rank_sparse",
@@ -35,6 +36,7 @@ KNOWN = {
     "DeviceStep": "tacit.algorithms.fedpower_power",
     "DirectionVote": "tacit.algorithms.subspace",
     "FeatureMoment": "tacit.algorithms.whitening",
+    "LabelSum": "tacit.algorithms.trace_centre",
     "LabelledSum": "tacit.algorithms.trace_queries",
     "Loss": "tacit.losses",
     "LossHeads": "tacit.loss_heads",
@@ -42,6 +44,7 @@ KNOWN = {
     "MarginLosses": "tacit.algorithms.margin_losses",
     "NormHistogram": "tacit.algorithms.clip_quantile",
     "NormalEquations": "tacit.algorithms.altmin",
+    "ObservationSum": "tacit.algorithms.trace_centre",
     "PairStatistic": "tacit.algorithms.paper_fedrep",
     "PaperHeads": "tacit.algorithms.paper_fedrep",
     "PowerStep": "tacit.algorithms.fedpower_power",
@@ -69,6 +72,7 @@ LIMIT = 1 << 30
 _MAGIC = b"tacit1\n"
 _HEADER_LIMIT, _ARRAYS, _DIMENSIONS, _DEPTH, _TEXT = 1 << 16, 64, 3, 4, 64
 _LABELS, _CLASSES = "Sequence[Any] | None", 10_000
+_OR_NONE = " | None"
 _TYPES = ("<f8", "<i8", "|u1")
 
 
@@ -188,6 +192,8 @@ def _field(declared: str, value: Any, arrays: list[npt.NDArray[Any]], depth: int
             return arrays[place]
     if declared == _LABELS and (value is None or (type(value) is int and 2 <= value <= _CLASSES)):
         return None if value is None else tuple(range(value))
+    if declared.endswith(_OR_NONE) and declared.removesuffix(_OR_NONE) in KNOWN:
+        return None if value is None else _field(declared.removesuffix(_OR_NONE), value, arrays, depth)
     if (declared == "Query" or declared in KNOWN) and isinstance(value, dict):
         made = _made(value, arrays, depth + 1)
         if declared in [base.__name__ for base in type(made).__mro__]:

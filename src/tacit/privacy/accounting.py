@@ -82,6 +82,11 @@ def mu_of(epsilon: float, delta: float, pure: Sequence[float] = ()) -> float:
     >>> round(mu_of(1.0, 1e-6), 4), round(mu_of(1.0, 1e-6, [0.2]), 4)
     (0.2367, 0.1984)
     """
+    return _mu_of(epsilon, delta, tuple(pure))
+
+
+@lru_cache(4096)  # plans ask for the same again and again
+def _mu_of(epsilon: float, delta: float, pure: tuple[float, ...]) -> float:
     from scipy.optimize import brentq
 
     check_target(epsilon, delta)

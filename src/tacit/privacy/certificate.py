@@ -18,7 +18,7 @@ import json
 import math
 from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -39,6 +39,7 @@ FLOAT_NOISE = (
 _DERIVED = ("certified", "epsilon", "epsilon_zero_out", "epsilon_replace_one")
 
 
+@cache
 def _version() -> str:
     try:
         return version("tacit")
