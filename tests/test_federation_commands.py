@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import stat
 import sys
 from pathlib import Path
@@ -13,14 +15,18 @@ import pytest
 import tacit
 from engines import users
 from tacit.cli import main
+from tacit.federation.flower import join, serve
 from tacit.federation.flower.join import fingerprint, open_node, personalize, terms
 from tacit.federation.flower.join import prepare as site_prepare
 from tacit.federation.flower.keys import opened, signed
-from tacit.federation.flower.node import Card, read_heads
+from tacit.federation.flower.messages import Answer
+from tacit.federation.flower.node import Card, Node, read_heads
 from tacit.federation.flower.serve import prepare
 from tacit.federation.flower.settings import Settings
-from tacit.privacy.guarantee import Budget
-from tacit.privacy.ledger import LedgerMismatch
+from tacit.federation.flower.warm import warm_up
+from tacit.privacy.accounting import mu_of
+from tacit.privacy.guarantee import Budget, GaussianEvent, Sensitivity
+from tacit.privacy.ledger import Ledger, LedgerMismatch
 
 
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: object) -> tuple[int, str]:
@@ -95,7 +101,7 @@ def test_a_coordinators_folder_says_the_same_again_and_its_invitation_holds_no_s
     public = bytes.fromhex(invitation["coordinator"])
     assert opened(signed(b"ask", key), public) == b"ask"
     assert opened(signed(b"ask", key)[:-1] + b"x", public) is None
-    assert len(fingerprint(invitation)) == 29
+    assert len(fingerprint(invitation).replace("-", "")) == 64  # all of a SHA-256
 
 
 def test_a_ceiling_that_a_site_set_once_stands(tmp_path: Path, site: Path) -> None:
@@ -108,6 +114,110 @@ def test_a_ceiling_that_a_site_set_once_stands(tmp_path: Path, site: Path) -> No
         open_node(site, {**invitation, "epsilon": "50"})
     with pytest.raises(LedgerMismatch, match="stands as it was first set"):
         open_node(site, invitation, ceiling=Budget(epsilon=50.0, delta=1e-6))
+
+
+def test_no_invitation_talks_a_site_out_of_its_noise(tmp_path: Path, site: Path) -> None:
+    prepare(tmp_path / "hub", settings(tmp_path, site))
+    central = json.loads((tmp_path / "hub" / "invitation.json").read_text())
+    with pytest.raises(ValueError, match="was given a ceiling"):
+        open_node(site, central, ceiling=Budget(epsilon=0.1, delta=1e-6))
+    with pytest.raises(ValueError, match="says trust 'central', this site 'node'"):
+        open_node(site, central, trust="node")
+    with pytest.raises(ValueError, match="trust must be one of"):
+        open_node(site, {**central, "trust": "none"})
+    assert not (site / "node.ledger").exists()
+    open_node(site, central)
+    assert any("without noise" in line for line in terms(site, central))
+    open_node(site, {**central, "trust": "node"}, trust="node")  # from here on it adds noise
+    for trust in (None, "central"):
+        with pytest.raises(ValueError, match="has a ceiling"):
+            open_node(site, central, trust=trust)
+
+
+def test_a_run_that_does_not_fit_into_what_is_left_is_not_joined(tmp_path: Path, site: Path) -> None:
+    prepare(tmp_path / "hub", settings(tmp_path, site, trust="node"))
+    invitation = json.loads((tmp_path / "hub" / "invitation.json").read_text())
+    open_node(site, invitation, ceiling=Budget(epsilon=1.2, delta=1e-6))
+    half = GaussianEvent(sigma=1 / mu_of(0.9, 1e-6), sensitivity=Sensitivity.of_clip(1.0))
+    with Ledger(site / "node.ledger") as ledger:
+        run = ledger.run(f"{invitation['run']}/1.0", config={}, planned=[half])
+        run.release("1.0", half, lambda: np.zeros(1), noise="exact", grid=2.0**-40, coordinates=1)
+    open_node(site, invitation)  # the same run goes on
+    with pytest.raises(ValueError, match=r"asks for ε = 1; this site's ceiling is ε = 1\.2, and 0\.9 of it is spent"):
+        open_node(site, {**invitation, "run": "another"})
+    open_node(site, {**invitation, "run": "another", "epsilon": "0.5"})
+
+
+def test_settings_that_would_change_nothing_are_refused(
+    tmp_path: Path, site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(tmp_path / "hub", settings(tmp_path, site))
+    words = ("serve", tmp_path / "hub", "--epsilon", 5, "--set", "loss=hinge")
+    code, said = run(capsys, monkeypatch, *words)
+    assert (code, "--epsilon, --set would change nothing" in " ".join(said.split())) == (2, True), said
+    served: list[Path] = []
+    monkeypatch.setattr("tacit.federation.flower.serve.serve", lambda folder, say: served.append(folder))
+    run(capsys, monkeypatch, "serve", tmp_path / "hub")
+    assert served == [tmp_path / "hub"]
+
+
+def test_where_flowers_state_is_new_nodes_are_registered_anew(tmp_path: Path, site: Path) -> None:
+    hub = tmp_path / "hub"
+    prepare(hub, settings(tmp_path, site))
+    (hub / "nodes.json").write_text('{"north": 1}')
+    (serve._memory(hub) / "state.db").touch()  # a coordinator that was killed
+    with serve._forgotten(hub):
+        assert (hub / "nodes.json").exists()
+    with serve._forgotten(hub):  # a container that was started again: no reboot, and nothing in memory
+        assert not (hub / "nodes.json").exists()
+
+
+@pytest.mark.parametrize("end", [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_what_nodes_sent_is_wiped_however_the_coordinator_ends(
+    end: type[BaseException], tmp_path: Path, site: Path
+) -> None:
+    prepare(tmp_path / "hub", settings(tmp_path, site))
+    memory = serve._memory(tmp_path / "hub")
+
+    def coordinate() -> None:
+        with serve._forgotten(tmp_path / "hub"):
+            (memory / "state.db").write_bytes(b"sums")
+            if end is SystemExit:
+                os.kill(os.getpid(), signal.SIGTERM)
+            raise end
+
+    with pytest.raises(end):
+        coordinate()
+    assert not memory.exists()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize(
+    ("told", "compiles"),
+    [
+        ({"method": "fedrep"}, False),
+        ({"method": "svd"}, False),
+        ({"method": "fedrep", "loss": "logistic"}, True),
+        ({"method": "margin"}, True),
+        ({"method": "trace", "unit": "user"}, True),
+    ],
+)
+def test_a_site_compiles_what_it_will_be_asked_before_it_says_that_it_is_there(
+    told: dict[str, str], compiles: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered: list[bytes] = []
+    real = Node.answer
+    monkeypatch.setattr(Node, "answer", lambda self, data: answered.append(real(self, data)) or answered[-1])
+    assert warm_up(Node("n", users(30), tmp_path), told) == compiles
+    assert bool(answered) == compiles
+    assert {Answer.from_bytes(data).code for data in answered} <= {"ok"}
+    assert not list(tmp_path.iterdir())  # made-up heads stay elsewhere
+
+
+def test_a_site_joins_whatever_comes_of_compiling(tmp_path: Path) -> None:
+    said: list[str] = []
+    join._warm(Node("n", users(30), tmp_path), {"method": "magic"}, said.append)
+    assert said == ["n: nothing could be compiled beforehand (ValueError); the first rounds may be slow"]
 
 
 def test_a_site_joins_only_under_its_own_mask_key_and_is_told_the_terms(tmp_path: Path, site: Path) -> None:

@@ -112,6 +112,15 @@ def test_below_the_quorum_nothing_is_drawn_and_the_same_run_goes_on(tmp_path: Pa
         assert [(row.state, row.attempts) for row in again.releases()] == [("published", 2)]
 
 
+def test_a_release_that_may_have_been_seen_is_not_said_to_go_on(tmp_path: Path) -> None:
+    place = loopback(users(90), tmp_path)
+    place.transport.meddle = lambda node, answer: []
+    with pytest.raises(QuorumMissed, match="start the same run again to go on"):
+        federation(place).release(FeatureMoment(6), EVENT, "moment")
+    with pytest.raises(QuorumMissed, match=r"not drawn again\. Begin another run"):
+        federation(place).release_in_turns(lambda out: FeatureMoment(6), 2, EVENT, "turns")
+
+
 def test_garbage_replays_strangers_and_duplicates_change_nothing(tmp_path: Path) -> None:
     data = users(90)
     place = loopback(data, tmp_path)
@@ -370,6 +379,14 @@ def test_a_run_is_not_resumed_with_somebody_else_adding_the_noise(tmp_path: Path
 
 
 LOSSES = MarginLosses(np.array([[[1.0], *[[0.0]] * 5], [[0.0], [1.0], *[[0.0]] * 4]]), np.ones((1, 1)), 0.1)
+
+
+def test_a_certificate_says_that_the_coordinator_sees_losses(tmp_path: Path) -> None:
+    name = "margin, cover"
+    model = fit(name, None, loopback(users(90, name=name), tmp_path), epsilon=1.0)
+    assert "of their losses where something is chosen; the coordinator sees those sums without noise" in (
+        model.certificate_.trust
+    )
 
 
 def test_losses_are_counted_exactly_and_choose_as_in_one_process(tmp_path: Path) -> None:

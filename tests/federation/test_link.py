@@ -26,12 +26,20 @@ def ask(door: Any, path: str, *, method: str = "POST", node: str = "a", **header
     told = {"content-length": "10", NODE_HEADER: node} | {key.replace("_", "-"): text for key, text in headers.items()}
     scope = {"type": "http", "method": method, "path": path}
     scope["headers"] = [(key.encode(), text.encode()) for key, text in told.items() if text]
+    return asyncio.run(through(door, scope, whole))
+
+
+async def whole() -> Any:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def through(door: Any, scope: Any, receive: Any) -> int:
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(door(scope, None, send))
+    await door(scope, receive, send)
     return int(sent[0]["status"])
 
 
@@ -99,3 +107,65 @@ def test_a_stranger_who_claims_a_nodes_key_uses_none_of_its_bytes() -> None:
     flower.status = 401
     assert ask(door, "/v1/fleet/push-messages") == 401
     assert ask(door, "/v1/fleet/push-object", content_length="1") == 413  # a refused announcement grants nothing
+
+
+def push(node: str, size: int, signature: bytes) -> dict[str, Any]:
+    headers = [
+        (b"content-length", str(size).encode()),
+        (NODE_HEADER.encode(), node.encode()),
+        (b"signature", signature),
+    ]
+    return {"type": "http", "method": "POST", "path": "/v1/fleet/push-object", "headers": headers}
+
+
+async def signed_only(scope: Any, receive: Any, send: Any) -> None:
+    """Reads a request before it looks whose it is, as Flower does."""
+    while (await receive()).get("more_body"):
+        pass
+    await asyncio.sleep(0)
+    status = 200 if (b"signature", b"good") in scope["headers"] else 401
+    await send({"type": "http.response.start", "status": status, "headers": []})
+
+
+def test_requests_that_never_end_hold_nothing_of_a_node_whose_key_they_claim() -> None:
+    async def never() -> Any:
+        await asyncio.Event().wait()
+
+    async def all_at_once() -> list[int]:
+        door = Outside(signed_only, 1000)
+        strangers = [asyncio.create_task(through(door, push("a", 1000, b"bad"), never)) for _ in range(5)]
+        await asyncio.sleep(0.01)
+        full = [through(door, push("a", 1000, b"bad"), whole) for _ in range(5)]
+        codes = await asyncio.gather(*full, through(door, push("a", 1000, b"good"), whole))
+        for stranger in strangers:
+            stranger.cancel()
+        return codes
+
+    assert asyncio.run(all_at_once()) == [401] * 5 + [200]
+
+
+def test_a_node_that_pushes_everything_at_once_has_no_more_bytes_than_one_by_one() -> None:
+    async def all_at_once() -> list[int]:
+        door = Outside(signed_only, 1000)
+        return await asyncio.gather(*[through(door, push("a", 400, b"good"), whole) for _ in range(5)])
+
+    assert sorted(asyncio.run(all_at_once())) == [200, 200, 413, 413, 413]
+
+
+def test_a_request_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tacit.federation.flower.link._PATIENCE", 0.01)
+
+    async def never() -> Any:
+        await asyncio.Event().wait()
+
+    flower = Flower()
+    assert asyncio.run(through(Outside(flower, 1000), push("a", 10, b"good"), never)) == 408
+    assert flower.reached == []
+
+
+def test_before_all_keys_are_registered_nodes_are_told_to_come_again() -> None:
+    flower, known = Flower(), []
+    door = Outside(flower, 1000, lambda: bool(known))
+    assert ask(door, "/v1/fleet/activate-node") == 503
+    known.append(True)
+    assert ask(door, "/v1/fleet/activate-node") == 200

@@ -20,6 +20,7 @@ from tacit.algorithms.whitening import FeatureMoment
 from tacit.cells import DataError
 from tacit.cli import main
 from tacit.federation.local import LocalFederation
+from tacit.federation.wire import WireError
 from tacit.privacy.guarantee import GaussianEvent, Sensitivity
 from tacit.privacy.ledger import Ledger
 
@@ -158,6 +159,29 @@ def test_a_shard_that_hangs_is_lost_when_its_time_is_up(monkeypatch: pytest.Monk
     os.kill(ray.get(place._actors[1].about.remote())["process"], signal.SIGSTOP)
     with pytest.raises(ShardsLost):
         federation._exact_sum(FeatureMoment(6), 1.0, 2.0**-40)
+
+
+def test_a_question_that_no_shard_can_read_is_a_mistake_and_not_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = RayEngine(workers=2).place(users(60)).federation(Ledger().run("a", config={}))
+    monkeypatch.setattr("tacit.federation.wire.encode", lambda query: b"rubbish")
+    with pytest.raises(WireError, match="not a message"):
+        federation._exact_sum(FeatureMoment(6), 1.0, 2.0**-40)
+    assert federation.lost == 0
+
+
+@pytest.mark.parametrize(("given", "used"), [(None, "local"), ("auto", "auto")])
+def test_a_cluster_that_nobody_named_is_not_used(given: str | None, used: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopped(Exception):
+        pass
+
+    def init(**told: Any) -> None:
+        raise Stopped(told["address"])
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with pytest.raises(Stopped, match=f"^{used}$"):
+        RayEngine(address=given).place(users(4))
 
 
 def test_a_user_with_rows_in_two_parts_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tacit.commands.console import say
 
 
 def serve(
+    context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="The coordinator's folder; made if new.", show_default=False)],
     node: Annotated[list[Path] | None, typer.Option(help="A site's card.json, one each; first call.")] = None,
     rank: Annotated[int | None, typer.Option(help="Number of shared directions; on the first call.")] = None,
@@ -43,7 +44,9 @@ def serve(
     from tacit.federation.flower.page import page as status_page
     from tacit.privacy.certificate import Certificate
 
-    if not (folder / "settings.json").exists():
+    if (folder / "settings.json").exists():
+        _refuse_settings(context, folder)
+    else:
         if not node or rank is None or epsilon is None:
             raise ValueError(f"{folder} is new: give --rank, --epsilon and a --node card.json for every site.")
         cards = tuple(Card.from_json(path.read_text("utf-8")) for path in node)
@@ -88,6 +91,9 @@ def join(
         float | None, typer.Option(help="This site's own ceiling, for all runs together; set once.")
     ] = None,
     delta: Annotated[float, typer.Option(help="Probability with which that ceiling may fail.")] = 1e-6,
+    trust: Annotated[
+        str | None, typer.Option(help="central, node or secure: join only if the invitation says the same.")
+    ] = None,
     patience: Annotated[float, typer.Option(help="Seconds to try if the coordinator does not know this site.")] = 60.0,
     personalize_only: Annotated[Path | None, typer.Option(help="A published model: fit heads here, offline.")] = None,
 ) -> None:
@@ -110,7 +116,20 @@ def join(
     elif invitation is not None:
         told = json.loads(invitation.read_text("utf-8"))
         own = None if epsilon is None else Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(told["adjacency"]))
-        site.join(folder, told, say, ceiling=own, patience=patience)
+        site.join(folder, told, say, ceiling=own, trust=trust, patience=patience)
+
+
+def _refuse_settings(context: typer.Context, folder: Path) -> None:
+    """Raise if a folder that has its settings is given others: they would do nothing, and look as if they did."""
+    own = ("folder", "status", "page")
+    sources = {name: context.get_parameter_source(name) for name in context.params if name not in own}
+    given = [f"--{name}" for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    if given:
+        given = ["--set" if name == "--options" else name for name in given]
+        raise ValueError(
+            f"{folder} was made with settings of its own, which stand; {', '.join(given)} would change nothing. "
+            f"Run tacit serve {folder} to go on, or choose another folder."
+        )
 
 
 def _parameter(text: str) -> tuple[str, Any]:

@@ -57,7 +57,9 @@ def fit(
     ] = None,
     engine: Annotated[str, typer.Option(help="local, or ray: spread users over a Ray cluster.")] = "local",
     workers: Annotated[int | None, typer.Option(help="Shards on the cluster; default: a shard a core.")] = None,
-    address: Annotated[str | None, typer.Option(help="Of the Ray cluster; default: a new one here.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Of a running Ray cluster, or auto; default: a new one here.")
+    ] = None,
     compare: Annotated[bool, typer.Option(help="Compare with what you would have without it.")] = True,
 ) -> None:
     """Fit a model on a table of (user, features, target)."""

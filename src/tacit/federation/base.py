@@ -90,6 +90,7 @@ class Federation(ABC):
         self._noise = noise
         self._noise_seed = noise_seed
         self._made = Made()
+        self._again = True
         self._on_release = on_release
 
     @property
@@ -123,6 +124,13 @@ class Federation(ABC):
     @abstractmethod
     def projected(self, directions: Array) -> Federation:
         """Return the same users behind the same doors, with rows directions·x: a public map, row by row, at home."""
+
+    @property
+    def how_to_go_on(self) -> str:
+        """What to do about a release that could not be made."""
+        if self._again:
+            return "start the same run again to go on"
+        return "answers of it may have been seen, so it is not drawn again. Begin another run"
 
     def sum_sigma(self, event: GaussianEvent, messages: int | None = None) -> float:
         """Noise that the sum of everybody's (or of so many) messages carries: larger than σ where users add it."""
@@ -234,6 +242,7 @@ class Federation(ABC):
             totals = self._exact_sum(query, math.inf, 1.0)
             return np.array([noise_source.choose(totals, scale, mode, generator)], dtype=np.float64)
 
+        self._again = True
         self.ledger_run.asked([query])
         value = self.ledger_run.release(
             name, event, draw, noise=mode, grid=1.0 / query.steps, coordinates=query.coordinates
@@ -303,6 +312,7 @@ class Federation(ABC):
         def noisy(total: npt.NDArray[np.int64], messages: int) -> Array:
             return self._put_noise(total, self.sum_sigma(event, messages), grid, mode, generator)
 
+        self._again = not seen_early or not event.private
         self.ledger_run.asked(queries)
         value = self.ledger_run.release(
             name,
@@ -311,7 +321,7 @@ class Federation(ABC):
             noise=mode,
             grid=grid,
             coordinates=coordinates,
-            again=not seen_early or not event.private,
+            again=self._again,
         )
         if self._on_release is not None:
             self._on_release(name)

@@ -10,7 +10,6 @@ nothing to this release, with a warning; below a quorum of users there is no rel
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import hashlib
 import itertools
@@ -44,7 +43,7 @@ _AGAIN = 60.0  # seconds for shards to be read again when one is lost
 
 
 class ShardsLost(RuntimeError):
-    """Too few users could be reached; nothing was drawn, and the same run can go on."""
+    """Too few users could be reached; nothing was drawn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +75,8 @@ class RayEngine:
     Parameters
     ----------
     address
-        Of the cluster, as for ``ray.init``; None for the one that is running, or a new one on this machine.
+        Of a running cluster, as for ``ray.init`` (``"auto"``: whichever runs here; everybody who can reach it can read
+        what it holds). None for a new one on this machine, which ends with this process.
     workers
         Shards to cut a cohort into; None for a shard a core of the cluster.
     parts
@@ -108,7 +108,10 @@ class RayEngine:
 
         if not ray.is_initialized():
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            ray.init(address=self.address, include_dashboard=False, log_to_driver=False, configure_logging=False)
+            # Never by accident one that is somebody else's: None would take whichever is running, or RAY_ADDRESS.
+            ray.init(
+                address=self.address or "local", include_dashboard=False, log_to_driver=False, configure_logging=False
+            )
         cores = ray.cluster_resources().get("CPU", 1)  # type: ignore[no-untyped-call]
         workers = self.workers or max(1, int(cores))
         actor = _actor_class()
@@ -243,6 +246,8 @@ class RayFederation(Federation):
             return (
                 _add(*ray.get(level, timeout=self._place.timeout)) if level else np.zeros(coordinates, dtype=np.int64)
             )
+        except wire.WireError:
+            raise  # a question that cannot be read is nobody's loss, and the same everywhere
         except ray.exceptions.RayError:
             return self._what_can_be_had(answers, coordinates)
 
@@ -256,15 +261,19 @@ class RayFederation(Federation):
         for answer, size in zip(answers, self._place.sizes, strict=True):
             if answer not in ready:
                 continue
-            with contextlib.suppress(ray.exceptions.RayError):
+            try:
                 total += ray.get(answer)
                 heard += size
+            except wire.WireError:
+                raise
+            except ray.exceptions.RayError:
+                continue
         n_users = self._place.n_users
         self.lost += n_users - heard
         if heard < self._place.quorum * n_users:
             raise ShardsLost(
                 f"shards with {n_users - heard} of {n_users} users are lost; the quorum is {self._place.quorum:.0%}. "
-                "Nothing was drawn: start the same run again to go on."
+                f"Nothing was drawn: {self.how_to_go_on}."
             )
         warnings.warn(
             f"shards with {n_users - heard} of {n_users} users are lost: they add nothing to this release.",

@@ -125,7 +125,7 @@ class Ledger:
                     check_resumable(name, found[0], text, plan, certified)
                 else:
                     self._admit(name, certified)
-                    self._afford(planned, f"the plan of run {name!r}")
+                    self.afford(planned, f"the plan of run {name!r}")
                     new = (name, text, plan, int(certified))
                     self._file.change("INSERT INTO runs VALUES (?, ?, ?, ?, 'open', NULL)", *new)
         except BaseException:
@@ -172,7 +172,7 @@ class Ledger:
             query = f"SELECT {_COLUMNS}, value FROM releases WHERE run = ? AND idx = ?"
             rows = self._file.rows(query, *place)
             if not rows:
-                self._afford([wanted.cost], f"release {wanted.name!r} of run {wanted.run!r}")
+                self.afford([wanted.cost], f"release {wanted.name!r} of run {wanted.run!r}")
                 self._file.change(
                     f"INSERT INTO releases ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     *(*place, wanted.name, canonical_json(wanted.event.to_dict()), wanted.noise),
@@ -224,7 +224,7 @@ class Ledger:
                 f"{self.ceiling.epsilon:.6g}. Give it a ledger of its own, without a ceiling."
             )
 
-    def _afford(self, more: Sequence[Event], what: str) -> None:
+    def afford(self, more: Sequence[Event], what: str) -> None:
         """Raise unless everything debited and ``more`` together stay under the ceiling."""
         if self.ceiling is None:
             return

@@ -40,8 +40,9 @@ from tacit.privacy.noise import Mode
 
 TRUST = {
     "central": (
-        "central: nodes keep rows and heads and send sums of their users' clipped contributions; the coordinator sees "
-        "those sums and adds the noise; everybody else sees the billboard only."
+        "central: nodes keep rows and heads and send sums of their users' clipped contributions, or of their losses "
+        "where something is chosen; the coordinator sees those sums without noise and adds the noise; everybody else "
+        "sees the billboard only."
     ),
     "node": (
         "node: every node keeps rows and heads and puts the whole noise on its sum before it leaves; the coordinator "
@@ -57,7 +58,7 @@ TRUST = {
 
 
 class QuorumMissed(RuntimeError):
-    """Too few nodes answered; nothing was drawn, and the same run can go on."""
+    """Too few nodes answered; nothing was drawn."""
 
 
 class Transport(Protocol):
@@ -340,7 +341,7 @@ class FlowerFederation(Federation):
         if heard < quorum * asked:
             raise QuorumMissed(
                 f"nodes with {heard} of {asked} users answered within {patience.deadline:g} s; the quorum is "
-                f"{quorum:.0%}. Nothing was drawn: start the same run again to go on."
+                f"{quorum:.0%}. Nothing was drawn: {self.how_to_go_on}."
             )
         return inbox.total
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from tacit.cohort import Cohort
 from tacit.federation.flower.keys import make_node_key, write_private
 from tacit.federation.flower.masks import new_key
 from tacit.federation.flower.node import Card, Node, majority
-from tacit.privacy.guarantee import Adjacency, Budget
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.accounting import mu_of
+from tacit.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity
+from tacit.privacy.ledger import BudgetExceeded, Ledger
 
+_TRUST = ("central", "node", "secure")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 
@@ -46,15 +49,21 @@ def prepare(folder: Path, name: str, cohort: Cohort, *, tell_rows: bool = False)
 
 
 def open_node(
-    folder: Path, invitation: dict[str, Any], *, ceiling: Budget | None = None, threads: int | None = None
+    folder: Path,
+    invitation: dict[str, Any],
+    *,
+    ceiling: Budget | None = None,
+    trust: str | None = None,
+    threads: int | None = None,
 ) -> Node:
     """Open a site's folder as the node that an invitation speaks of.
 
     ``ceiling`` is what the site allows all runs together to spend where it adds noise. It is the site's own: set once,
-    by default to what the first run asks for, and no invitation changes it.
+    by default to what the first run asks for, and no invitation changes it. ``trust`` is how far the site trusts the
+    coordinator; None for what the invitation says. A site that has a ceiling is never opened as one that adds no noise.
     """
     card = Card.from_json((folder / "card.json").read_text("utf-8"))
-    keys, trust = invitation["mask_keys"], invitation["trust"]
+    keys, trust = invitation["mask_keys"], _own_trust(folder, invitation["trust"], trust, ceiling)
     # Sites that compare the fingerprint compare the whole list, so it is enough that each finds itself in it.
     if keys.get(card.name) != card.mask_key:
         raise ValueError(f"the invitation does not hold the mask key of {card.name}, but another or none. Do not join.")
@@ -65,7 +74,7 @@ def open_node(
         Cohort.open(folder / "cohort"),
         folder,
         trust=trust,
-        ceiling=None if trust == "central" else _own_ceiling(folder / "node.ledger", ceiling, asked_for(invitation)),
+        ceiling=None if trust == "central" else _own_ceiling(folder / "node.ledger", ceiling, invitation),
         mask_key=(folder / "mask.key").read_bytes(),
         peers={name: bytes.fromhex(key) for name, key in invitation["mask_keys"].items() if name != card.name},
         colluding=int(invitation["colluding"]),
@@ -82,26 +91,58 @@ def asked_for(invitation: dict[str, Any]) -> Budget:
     )
 
 
-def _own_ceiling(path: Path, wanted: Budget | None, asked: Budget) -> Budget:
+def _own_trust(folder: Path, invited: str, wanted: str | None, ceiling: Budget | None) -> str:
+    """Return how far the coordinator is trusted; an invitation does not talk a site out of adding noise."""
+    if invited not in _TRUST or wanted not in (None, *_TRUST):
+        raise ValueError(
+            f"trust must be one of {', '.join(_TRUST)}. Found {invited!r} in the invitation, {wanted!r} here."
+        )
+    if wanted is not None and wanted != invited:
+        raise ValueError(f"the invitation says trust {invited!r}, this site {wanted!r}. Do not join.")
+    if invited == "central" and (ceiling is not None or (folder / "node.ledger").exists()):
+        why = "was given a ceiling (--epsilon)" if ceiling is not None else "has a ceiling (node.ledger)"
+        raise ValueError(
+            f"this site {why}, and the invitation says trust 'central': the coordinator would see sums without noise, "
+            "which no ceiling guards. Do not join, or make another folder for it."
+        )
+    return invited
+
+
+def _own_ceiling(path: Path, wanted: Budget | None, invitation: dict[str, Any]) -> Budget:
     """Return the ceiling that stands, or set it; say here, not by silence later, if the run does not fit under it."""
-    first = wanted or (None if path.exists() else asked)
-    with Ledger(path, ceiling=first) as ledger:
+    asked = asked_for(invitation)
+    with Ledger(path, ceiling=wanted or (None if path.exists() else asked)) as ledger:
         standing = ledger.ceiling
-    if standing is None:
-        raise ValueError(f"{path} has no ceiling, so it cannot guard this site's users.")
-    if standing.adjacency == asked.adjacency and asked.epsilon > standing.epsilon:
-        raise ValueError(f"the run asks for ε = {asked.epsilon:g}; this site's ceiling is ε = {standing.epsilon:g}.")
+        if standing is None:
+            raise ValueError(f"{path} has no ceiling, so it cannot guard this site's users.")
+        begun = any(row.run.startswith(f"{invitation['run']}/") for row in ledger.releases())
+        if standing.adjacency == asked.adjacency and not begun:
+            try:
+                ledger.afford([_whole(asked)], "the run")
+            except BudgetExceeded:
+                raise ValueError(
+                    f"the run asks for ε = {asked.epsilon:g}; this site's ceiling is ε = {standing.epsilon:g}, and "
+                    f"{ledger.spent():.3g} of it is spent. Do not join."
+                ) from None
     return standing
 
 
-def fingerprint(invitation: dict[str, Any]) -> str:
-    """Short digest of who takes part and on what terms, for people at the sites to compare.
+def _whole(asked: Budget) -> GaussianEvent:
+    """Return one release that costs what a run will, all in all."""
+    sensitivity = Sensitivity.of_clip(1.0)
+    distance = sensitivity.zero_out if asked.adjacency is Adjacency.ZERO_OUT else sensitivity.replace_one
+    return GaussianEvent(sigma=distance / mu_of(asked.epsilon, asked.delta), sensitivity=sensitivity)
 
-    The coordinator hands the keys out, so only a comparison past it shows that everybody has the same ones.
+
+def fingerprint(invitation: dict[str, Any]) -> str:
+    """Digest of who takes part and on what terms, for people at the sites to compare, all of it.
+
+    The coordinator hands the keys out, so only a comparison past it shows that everybody has the same ones. It could
+    make up keys until a shorter digest is the same for two lists.
     """
     text = json.dumps([invitation[name] for name in ("mask_keys", "trust", "colluding")], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()
-    return "-".join(digest[i : i + 4] for i in range(0, 24, 4))
+    return "-".join(digest[i : i + 4] for i in range(0, len(digest), 4))
 
 
 def terms(folder: Path, invitation: dict[str, Any]) -> list[str]:
@@ -112,7 +153,9 @@ def terms(folder: Path, invitation: dict[str, Any]) -> list[str]:
         f"{len(names)} sites: {', '.join(names)}",
         f"the run spends ε = {asked.epsilon:g}, δ = {asked.delta:g} ({asked.adjacency})",
     ]
-    if invitation["trust"] != "central":
+    if invitation["trust"] == "central":
+        said.append("the coordinator sees the sums of this site's users without noise")
+    else:
         with Ledger(folder / "node.ledger") as ledger:
             if ledger.ceiling is not None:
                 said.append(
@@ -130,14 +173,16 @@ def join(
     say: Callable[[str], None],
     *,
     ceiling: Budget | None = None,
+    trust: str | None = None,
     patience: float = 60.0,
 ) -> None:
     """Answer a coordinator until interrupted."""
     from tacit.federation.flower.fleet import stay
 
-    node = open_node(folder, invitation, ceiling=ceiling)
+    node = open_node(folder, invitation, ceiling=ceiling, trust=trust)
     for line in terms(folder, invitation):
         say(f"{node.name}: {line}")
+    _warm(node, invitation.get("learns", {}), say)
     count = 0
 
     def answered() -> None:
@@ -154,6 +199,18 @@ def join(
         patience=patience,
         on_answer=answered,
     )
+
+
+def _warm(node: Node, told: dict[str, Any], say: Callable[[str], None]) -> None:
+    """Compile before saying to be there, so that no round waits for it; whatever comes of it, the site joins."""
+    from tacit.federation.flower.warm import warm_up
+
+    started = time.monotonic()
+    try:
+        if warm_up(node, told):
+            say(f"{node.name}: ready after {time.monotonic() - started:.0f} s of compiling")
+    except Exception as error:
+        say(f"{node.name}: nothing could be compiled beforehand ({type(error).__name__}); the first rounds may be slow")
 
 
 def personalize(folder: Path, model: Any) -> Path:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Scope]]
@@ -36,19 +37,24 @@ _FLEET = frozenset(
     )
 )
 _REQUEST = 6 << 20  # bytes of a request: Flower cuts what is longer into pieces of 5 MiB
-_NOT_FOUND, _NO_LENGTH, _TOO_LONG, _FORBIDDEN = 404, 411, 413, 403
+_NOT_FOUND, _NO_LENGTH, _TOO_LONG, _FORBIDDEN, _TOO_SLOW, _NOT_YET = 404, 411, 413, 403, 408, 503
+_PATIENCE = 60.0  # seconds for a request to be here whole
 
 
 class Outside:
     """The nodes' door: their routes only, and no more bytes in an answer than the longest one has.
 
-    A node may push ``most`` bytes after each message it announces. Whose bytes they are is what the request claims;
-    what Flower then refuses, because the claim is not signed, is not counted.
+    A node may push ``most`` bytes after each message it announces. Whose bytes they are is what the request claims, so
+    they are counted when Flower has taken them, because the claim was signed. Until a request is here whole it holds
+    nothing; then pushes under one key go on one after the other, so that a stranger who claims it cannot be ahead of
+    the count. Before ``ready`` says that all keys are registered, everybody is told to come again: a node that Flower
+    does not know would end.
     """
 
-    def __init__(self, app: App, most: int) -> None:
-        self._app, self._most = app, most
+    def __init__(self, app: App, most: int, ready: Callable[[], bool] = lambda: True) -> None:
+        self._app, self._most, self._ready = app, most, ready
         self._left: dict[bytes, int] = {}
+        self._turns: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or refuse it unread."""
@@ -60,26 +66,40 @@ class Outside:
         if b"transfer-encoding" in headers or not length.isdigit():
             await _refuse(scope, send, _NO_LENGTH)
             return
+        if not self._ready():
+            await _refuse(scope, send, _NOT_YET)
+            return
         size, node, pushes = int(length), headers.get(NODE_HEADER.encode(), b""), scope["path"].endswith("push-object")
-        # Who announced a message before this process was started may push it still.
-        left = self._left.get(node, self._most)
-        if size > (min(_REQUEST, left) if pushes else _REQUEST):
+        if size > (min(_REQUEST, self._allowed(node)) if pushes else _REQUEST):
             await _refuse(scope, send, _TOO_LONG)
             return
-        if pushes:
-            self._left[node] = left - size
+        body = await _body(receive)
+        if body is None:
+            await _refuse(scope, send, _TOO_SLOW)
+            return
 
         async def watched(message: Scope) -> None:
             # Before the node hears of it: what it sends next may be here before this call has returned.
-            if message["type"] == "http.response.start":
-                taken = 200 <= message["status"] < 300
-                if pushes and not taken:
-                    self._left[node] = self._left.get(node, self._most - size) + size
-                if self._left.get(node) == self._most or (scope["path"].endswith("push-messages") and taken):
-                    self._left.pop(node, None)  # all of it again; nothing is remembered of who only claims a key
+            if message["type"] == "http.response.start" and 200 <= message["status"] < 300:
+                if pushes:
+                    self._left[node] = self._allowed(node) - size
+                elif scope["path"].endswith("push-messages"):
+                    self._left.pop(node, None)  # all of it again
             await send(message)
 
-        await self._app(scope, receive, watched)
+        if not pushes:
+            await self._app(scope, _again(body, receive), watched)
+            return
+        turn = self._turns.setdefault(node, asyncio.Lock())
+        async with turn:
+            if size > self._allowed(node):
+                await _refuse(scope, send, _TOO_LONG)
+            else:
+                await self._app(scope, _again(body, receive), watched)
+
+    def _allowed(self, node: bytes) -> int:
+        # Who announced a message before this process was started may push it still.
+        return self._left.get(node, self._most)
 
 
 class Inside:
@@ -99,6 +119,31 @@ class Inside:
         await self._app(scope, receive, send)
 
 
+async def _body(receive: Receive) -> list[Scope] | None:
+    """Return a request's body, or None if it does not come in time, or its sender is gone."""
+    parts: list[Scope] = []
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            while not parts or parts[-1].get("more_body", False):
+                parts.append(await receive())
+                if parts[-1]["type"] != "http.request":
+                    return None
+    except TimeoutError:
+        return None
+    return parts
+
+
+def _again(parts: list[Scope], receive: Receive) -> Receive:
+    """Return what gives these parts, and then whatever comes after them."""
+    left = iter(parts)
+
+    async def replay() -> Scope:
+        part = next(left, None)
+        return await receive() if part is None else part
+
+    return replay
+
+
 async def _refuse(scope: Scope, send: Send, status: int) -> None:
     if scope["type"] != "http":
         return
@@ -108,8 +153,8 @@ async def _refuse(scope: Scope, send: Send, status: int) -> None:
 
 
 def main() -> None:
-    """Run the SuperLink: outer address, most bytes of an answer, file with the secret; the rest is for Flower."""
-    outside, most, secret, *rest = sys.argv[1:]
+    """Run the SuperLink: outer address, most bytes of an answer, files with the secret and of being ready; Flower's."""
+    outside, most, secret, ready, *rest = sys.argv[1:]
     sys.argv = ["flower-superlink", *rest]
     from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
     from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superlink_lifespan_config
@@ -119,10 +164,10 @@ def main() -> None:
         raise RuntimeError("this version of Flower names nodes otherwise.")
     config = _parse_superlink_lifespan_config()
     app: Any = create_app(config, SuperLinkLifespan)
-    asyncio.run(_serve(app, config, outside, int(most), Path(secret).read_bytes()))
+    asyncio.run(_serve(app, config, outside, int(most), Path(secret).read_bytes(), Path(ready)))
 
 
-async def _serve(app: App, config: Any, outside: str, most: int, secret: bytes) -> None:
+async def _serve(app: App, config: Any, outside: str, most: int, secret: bytes, ready: Path) -> None:
     import uvicorn
 
     class Quiet(uvicorn.Server):
@@ -140,7 +185,7 @@ async def _serve(app: App, config: Any, outside: str, most: int, secret: bytes) 
         "ws": "none",
     }
     inner = uvicorn.Server(uvicorn.Config(Inside(app, secret), host=config.host, port=config.port, **shared))
-    outer = Quiet(uvicorn.Config(Outside(app, most), host=host, port=int(port), lifespan="off", **shared))
+    outer = Quiet(uvicorn.Config(Outside(app, most, ready.exists), host=host, port=int(port), lifespan="off", **shared))
     nodes = asyncio.create_task(outer.serve())
     try:
         await inner.serve()

@@ -92,14 +92,19 @@ class Node:
     ) -> None:
         self.name, self._folder = name, folder
         # Only the plain form ends in the clip whatever the query's numbers are: what a node charges for, it enforces.
-        self._plain = trust != "central" or cohort.n_users <= FEW
-        self._shard = Shard(cohort, threads=threads, plain=self._plain)
+        self.plain = trust != "central" or cohort.n_users <= FEW
+        self._shard = Shard(cohort, threads=threads, plain=self.plain)
         if trust != "central" and ceiling is None:
             raise ValueError("a node that does not trust the coordinator needs a ceiling of its own (epsilon, delta).")
         self._trust, self._ceiling = trust, ceiling
         self._mask_key, self._peers, self._colluding = mask_key, dict(peers or {}), colluding
         if trust == "secure" and (mask_key is None or not self._peers):
             raise ValueError("masks need this node's key and the roster of the others' public keys.")
+
+    @property
+    def cohort(self) -> Cohort:
+        """The rows."""
+        return self._shard.cohort
 
     def answer(self, data: bytes) -> bytes:
         """Answer an ask. Never raises, and never says more than a code about what went wrong."""
@@ -141,7 +146,7 @@ class Node:
     def keep_heads(self, work: HeadWork) -> Path:
         """Fit every user's head and keep it here: one file, replaced whole, that only its owner can read."""
         cohort, heads = self._shard.cohort, None
-        if not self._plain:
+        if not self.plain:
             with contextlib.suppress(Exception):
                 heads = self._shard.users_map(work)
         if heads is None:

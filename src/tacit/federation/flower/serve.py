@@ -19,11 +19,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from tacit.federation.flower.keys import make_certificates, make_signing_key, write_private
 from tacit.federation.flower.link import SECRET_HEADER
@@ -71,6 +72,8 @@ def prepare(folder: Path, settings: Settings) -> None:
         "epsilon": str(settings.epsilon),
         "delta": settings.delta,
         "adjacency": settings.adjacency,
+        "run": settings.run,
+        "learns": settings.told,
         "mask_keys": {card.name: card.mask_key for card in settings.cards},
     }
     write_whole(folder / "invitation.json", json.dumps(invitation, indent=2))
@@ -88,7 +91,7 @@ def serve(folder: Path, say: Callable[[str], None]) -> bool:
     """Run the coordinator until its model is there (True) or it had to stop (False)."""
     settings, status = Settings.load(folder), Status(folder)
     inner = f"127.0.0.1:{_free_port()}"
-    with _alone(folder), _superlink(folder, settings, inner) as link:
+    with _alone(folder), _forgotten(folder), _superlink(folder, settings, inner) as link:
         for address in (inner, settings.server):
             _wait_for_port(address, link)
         _register(folder, settings, inner)
@@ -102,8 +105,29 @@ def serve(folder: Path, say: Callable[[str], None]) -> bool:
             time.sleep(1.0)
         else:
             return False
-    shutil.rmtree(_memory(folder), ignore_errors=True)
     return True
+
+
+@contextmanager
+def _forgotten(folder: Path) -> Iterator[None]:
+    """Wipe what nodes sent when the coordinator ends, however it ends: nothing that goes on needs it.
+
+    (All but SIGKILL: then it is left for the next start, which wipes it when it ends.) Ids that Flower gave are gone
+    with it, so where there is no state to go on with, nodes are registered anew.
+    """
+    if not (_memory(folder) / _STATE).exists():
+        (folder / "nodes.json").unlink(missing_ok=True)
+    before = signal.signal(signal.SIGTERM, _leave) if threading.current_thread() is threading.main_thread() else None
+    try:
+        yield
+    finally:
+        shutil.rmtree(_memory(folder), ignore_errors=True)
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _leave(*_: object) -> NoReturn:
+    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _ended(status: Status, link: subprocess.Popen[bytes]) -> bool:
@@ -153,8 +177,15 @@ def _superlink(folder: Path, settings: Settings, inner: str) -> Iterator[subproc
     home.mkdir(exist_ok=True)
     tls = [f"--ssl-{name}={folder / file}" for name, file in _CERTIFICATES.items()]
     command = [sys.executable, "-m", "tacit.federation.flower.link", settings.server, str(settings.longest_answer)]
-    command += [str(folder / "control.key"), *tls, "--enable-supernode-auth", f"--host={host}", f"--port={port}"]
-    command += [f"--database={_memory(folder) / 'state.db'}", "--disable-runtime-dependency-installation"]
+    command += [
+        str(folder / "control.key"),
+        str(_memory(folder) / _READY),
+        *tls,
+        "--enable-supernode-auth",
+        f"--host={host}",
+        f"--port={port}",
+    ]
+    command += [f"--database={_memory(folder) / _STATE}", "--disable-runtime-dependency-installation"]
     with (folder / "superlink.log").open("ab") as log:
         link = _start(command, folder, log)
     try:
@@ -168,6 +199,7 @@ def _superlink(folder: Path, settings: Settings, inner: str) -> Iterator[subproc
 
 
 _MEMORY = Path("/dev/shm")
+_STATE, _READY = "state.db", "registered"
 _CERTIFICATES = {"ca-certfile": "ca.crt", "certfile": "server.pem", "keyfile": "server.key"}
 
 
@@ -209,10 +241,6 @@ def _memory(folder: Path) -> Path:
     return place
 
 
-def _booted() -> float:
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -244,21 +272,20 @@ def _own_control(folder: Path, inner: str) -> Any:
 
 
 def _register(folder: Path, settings: Settings, inner: str) -> None:
-    """Register keys that are not yet known, and write every node's id down by its name."""
+    """Register keys that are not yet known, write every node's id down by its name, then let nodes in."""
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
     from flwr.proto.control_pb2 import RegisterNodeRequest
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
     path = folder / "nodes.json"
-    # Flower's memory is gone after a restart of the machine, and with it the ids that it gave.
-    remembered = path.exists() and path.stat().st_mtime > _booted()
-    known: dict[str, int] = json.loads(path.read_text("utf-8")) if remembered else {}
+    known: dict[str, int] = json.loads(path.read_text("utf-8")) if path.exists() else {}
     with _own_control(folder, inner) as link:
         for card in settings.cards:
             if card.name not in known:
                 key = public_key_to_bytes(load_ssh_public_key(card.key.encode()))  # type: ignore[arg-type]
                 known[card.name] = link.RegisterNode(RegisterNodeRequest(public_key=key, name=card.name)).node_id
                 write_whole(path, json.dumps(known))
+    (_memory(folder) / _READY).touch()
 
 
 def build_app(folder: Path) -> Any:

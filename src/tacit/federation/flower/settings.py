@@ -101,6 +101,15 @@ class Settings:
             coordinates = max(first * second, (first + second) * (self.rank + 2))
         return 8 * max(coordinates, (d + 1) * (d + 2)) + _ENVELOPE
 
+    @property
+    def told(self) -> dict[str, Any]:
+        """What a site has to know to compile beforehand."""
+        from tacit.federation.flower.warm import TOLD
+
+        usual = {"sparsity": "auto"} if self.method == "low-rank-sparse" else {}
+        chosen = {name: value for name, value in {**usual, **self.options}.items() if name in TOLD}
+        return {"method": self.method, **chosen}
+
     def roster(self, folder: Path) -> dict[int, Card]:
         """Cards by the id that Flower bound to each key."""
         ids = json.loads((folder / "nodes.json").read_text("utf-8"))
