@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
+import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
+from flwr.supercore.retry import RetryInvoker
+from flwr.supercore.retry.http_retry import make_simple_http_retry_invoker
 from flwr.supercore.run import RunNotRunningException
 from flwr.supernode import fleet_http_connection
 
@@ -46,6 +52,41 @@ def _not_let_in(*_: object, **__: object) -> NoReturn:
 
 # Flower ends the process where a connection cannot be made. A node tries again instead, and says why in its own words.
 fleet_http_connection.flwr_exit = _not_let_in  # type: ignore[attr-defined]
+
+
+class SteadyHeartbeat(HeartbeatSender):
+    """Flower's heartbeat, for a node that outlives its server.
+
+    A server that was started with new memory does not know the node's old id, and Flower then interrupts the process.
+    Here the beat is only missed: pulling meets the same refusal and connects again, under the new id.
+    """
+
+    def __init__(self, heartbeat_fn: Callable[[], bool]) -> None:
+        def beat() -> bool:
+            try:
+                return heartbeat_fn()
+            except (httpx.HTTPError, RuntimeError):
+                return False
+
+        super().__init__(beat)
+
+
+def steady_invoker() -> RetryInvoker:
+    """Flower's way of trying again, but to one who is not known it gives up, where Flower would end the process."""
+    invoker = make_simple_http_retry_invoker()
+    hopeless = invoker.should_giveup
+
+    def give_up(error: Exception) -> bool:
+        unknown = isinstance(error, httpx.HTTPStatusError) and error.response.status_code == httpx.codes.UNAUTHORIZED
+        return unknown or (hopeless is not None and hopeless(error))
+
+    invoker.should_giveup = give_up
+    return invoker
+
+
+fleet_http_connection.HeartbeatSender = SteadyHeartbeat  # type: ignore[attr-defined]
+fleet_http_connection.make_simple_http_retry_invoker = steady_invoker  # type: ignore[attr-defined]
+fleet_http_connection.os = SimpleNamespace(getpid=os.getpid, kill=lambda *_: None)  # type: ignore[assignment,attr-defined]
 
 
 def to_content(data: bytes) -> RecordDict:
