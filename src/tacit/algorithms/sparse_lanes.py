@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from tacit.compiled import aligned_zeros, load, root, spread, store, total
 from tacit.lanes import LANES, position_mask, where_less
+from tacit.lazy import njit
 from tacit.projections import four, store_four
 
 Array = npt.NDArray[np.float64]
