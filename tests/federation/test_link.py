@@ -169,3 +169,22 @@ def test_before_all_keys_are_registered_nodes_are_told_to_come_again() -> None:
     assert ask(door, "/v1/fleet/activate-node") == 503
     known.append(True)
     assert ask(door, "/v1/fleet/activate-node") == 200
+
+
+def test_a_node_outlives_a_server_that_does_not_know_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("flwr")
+    import httpx
+    from flwr.supernode import fleet_http_connection
+
+    from tacit.federation.flower import fleet
+
+    monkeypatch.setattr("os.kill", lambda *_: pytest.fail("the process was interrupted"))
+    answer = httpx.Response(401, request=httpx.Request("POST", "https://server"))
+
+    def refused() -> bool:
+        answer.raise_for_status()
+        return True
+
+    assert fleet_http_connection.HeartbeatSender(refused).heartbeat_fn() is False  # missed, and tried again
+    with pytest.raises(httpx.HTTPStatusError):
+        fleet.steady_invoker().invoke(refused)  # at once, so that the node connects anew

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.xdist_group("processes")  # one cluster, not one a work
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    ray.init(num_cpus=24, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    ray.init(address="local", num_cpus=24, include_dashboard=False, log_to_driver=False, configure_logging=False)
     yield
     ray.shutdown()
 
