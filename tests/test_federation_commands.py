@@ -198,7 +198,7 @@ def test_what_nodes_sent_is_wiped_however_the_coordinator_ends(
         ({"method": "fedrep"}, False),
         ({"method": "svd"}, False),
         ({"method": "fedrep", "loss": "logistic"}, True),
-        ({"method": "margin"}, True),
+        ({"method": "margin", "several": True}, True),
         ({"method": "trace", "unit": "user"}, True),
     ],
 )

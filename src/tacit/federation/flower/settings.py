@@ -108,7 +108,7 @@ class Settings:
 
         usual = {"sparsity": "auto"} if self.method == "low-rank-sparse" else {}
         chosen = {name: value for name, value in {**usual, **self.options}.items() if name in TOLD}
-        return {"method": self.method, **chosen}
+        return {"method": self.method, "several": self.rank > 1, **chosen}
 
     def roster(self, folder: Path) -> dict[int, Card]:
         """Cards by the id that Flower bound to each key."""

@@ -44,29 +44,32 @@ def warm_up(node: Node, told: Mapping[str, Any]) -> bool:
         card = Card(name="here", key="", mask_key="", users=count, features=made.feature_names, target="y", rows=len(X))
         patience = Patience(deadline=math.inf, gather=0.0, poll=0.0)
         place = _Rehearsal(transport=_Here(own), roster={0: card}, patience=patience)
-        _small(str(method), told, cohort.n_features, place).fit()
+        # Without noise features have directions to be whitened along, with it none: both are compiled apart.
+        for epsilon in (math.inf, 1.0):
+            _small(str(method), told, cohort.n_features, engine=place, epsilon=epsilon).fit()
     return True
 
 
-def _small(method: str, told: Mapping[str, Any], d: int, engine: Any) -> Any:
+def _small(method: str, told: Mapping[str, Any], d: int, **rest: Any) -> Any:
     """Return an estimator that asks what the run will ask, as little of it as there can be."""
     from tacit import estimators
 
     words = {name: told[name] for name in TOLD if isinstance(told.get(name), str | bool)}
-    shared = {**words, "engine": engine, "epsilon": math.inf}
+    shared = {**words, **rest}
+    rank = 2 if told.get("several") is True and d > 1 else 1  # one column lies in memory otherwise than several
     if method == "fedrep":
-        return estimators.PrivateFedRep(1, rounds=1, **shared)
+        return estimators.PrivateFedRep(rank, rounds=1, **shared)
     if method == "altmin":
-        return estimators.PrivateAltMin(1, **shared)
+        return estimators.PrivateAltMin(rank, **shared)
     if method == "low-rank-sparse":
-        return estimators.LowRankSparse(1, rounds=1, **{"sparsity": 1, **shared})
+        return estimators.LowRankSparse(rank, rounds=1, **{"sparsity": 1, **shared})
     if method == "margin":
-        return estimators.MarginClassifier(1, dimension=2, candidates=4, choices=1, radius=0.5, **shared)
+        return estimators.MarginClassifier(rank, dimension=2 * rank, candidates=4, choices=1, radius=0.5, **shared)
     if method == "trace":
         shape = {"entries": (2, 2), "tasks": (2, d - 1), "rank-one": (1, d - 1)}.get(str(told.get("design")), (1, d))
         return estimators.TraceRegression(1, shape=shape, steps=1, random_state=0, **shared)
     if method == "svd":
-        return estimators.FedPower(1, **shared)
+        return estimators.FedPower(rank, **shared)
     raise ValueError(f"an unknown method: {method!r}.")
 
 
