@@ -1,0 +1,243 @@
+"""Where users' updates are computed: many at once on a GPU, one after the other on a few coarse workers on a CPU.
+
+Both run the same :class:`~tacit.neural.update.UserUpdate`. Measured (docs/centaur.md): on a GPU a loop over users leaves
+the device idle, on a CPU batching them loses to the loop; so the device decides.
+
+Nobody's update may depend on anybody else's rows, to the last bit (:mod:`tacit.federation.base`), since local training
+can blow a last bit up. In the loop every user is alone. In the batch, a user's place is public: chunks of a fixed number
+of users in the order of the roster (or of the coins, under sampling), every user padded to the same public number of
+rows, so that shapes, and with them the choice of kernels, never depend on private counts; kernels are asked to be
+deterministic, and no operation mixes places. Clip and sum follow in float64, per chunk: memory is that of a chunk.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from tacit.neural.update import UserUpdate
+from tacit.privacy.clipping import GUARD, clip, safe_norm
+
+Array = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.floating]
+Offsets = npt.NDArray[np.int64]
+
+_KEPT = 8 << 30  # bytes of padded rows that may stay on a GPU from round to round
+
+
+class Executor:
+    """Runs an update for many users and adds the clipped answers up.
+
+    ``device`` is ``"cpu"``, ``"cuda"`` or ``"auto"``; ``chunk`` the number of users at a time on a GPU (None: as many as
+    fit); ``workers`` the number of threads on a CPU. ``groups`` are lengths of pieces that are clipped each by itself.
+    """
+
+    def __init__(
+        self,
+        update: UserUpdate,
+        *,
+        device: str = "auto",
+        chunk: int | None = None,
+        workers: int | None = None,
+        groups: tuple[int, ...] = (),
+    ) -> None:
+        name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        self.device = torch.device(name)
+        self.batched = self.device.type != "cpu"
+        self.workers = workers or len(os.sched_getaffinity(0))
+        self.groups = groups
+        update.body.to(self.device)
+        update.head.to(self.device)
+        self._update = update
+        self.chunk = chunk or _fitting(update.size, self.device)
+        self._kept: dict[tuple[int, ...], tuple[Tensor, Tensor, Tensor]] = {}
+        self._kept_bytes = 0
+
+    @property
+    def size(self) -> int:
+        """Coordinates of an answer."""
+        return self._update.size
+
+    def one(self, public: Array, X: Rows, y: Rows, number: int) -> Array:
+        """One user's update, before the clip, computed alone."""
+        return self._alone(self._update.alone(), public, X, y, number)
+
+    def _alone(self, update: UserUpdate, public: Array, X: Rows, y: Rows, number: int) -> Array:
+        rows, targets = (torch.as_tensor(part).to(self.device) for part in _spoiled(*self._brought(X, y, number)))
+        vector = torch.as_tensor(public, dtype=torch.float32).to(self.device)
+        answer = update(vector, rows, targets, torch.ones(len(targets), device=self.device))
+        return np.asarray(answer.detach().cpu().numpy(), dtype=np.float64)
+
+    def norms(self, public: Array, X: Rows, y: Rows, offsets: Offsets, number: int) -> Array:
+        """Norms of everybody's updates, before the clip; not finite where an update is not."""
+        if self.batched:
+            parts = [_row_norms(part)[:users] for part, users in self._parts(public, X, y, offsets, number)]
+            return np.concatenate([part.cpu().numpy() for part in parts])
+        return np.array(self._each(public, X, y, offsets, number, lambda vector: safe_norm(vector)[0]))
+
+    def clipped_sum(
+        self, public: Array, X: Rows, y: Rows, offsets: Offsets, bound: float, number: int, *, normalised: bool
+    ) -> Array:
+        """Sum of everybody's updates, each clipped (or brought) to norm ``bound``."""
+        if not self.batched:
+            total = np.zeros(self.size)
+            for part in self._each(
+                public, X, y, offsets, number, lambda vector: self.bounded(vector, bound, normalised), add=True
+            ):
+                total += part
+            return total
+        on_device = torch.zeros(self.size, dtype=torch.float64, device=self.device)
+        for part, users in self._parts(public, X, y, offsets, number):
+            on_device += self._bounded_sum(part[:users], bound, normalised)
+        return np.asarray(on_device.cpu().numpy())
+
+    def bounded(self, vector: Array, bound: float, normalised: bool) -> Array:
+        """One answer within the clip, in float64: the last thing that happens to it."""
+        pieces = np.split(vector, np.cumsum(self.groups)[:-1]) if self.groups else [vector]
+        share = bound / np.sqrt(len(pieces))
+        if not np.isfinite(vector).all():
+            return np.zeros_like(vector)
+        if normalised:
+            pieces = [piece * (2.0 * share / norm) if (norm := safe_norm(piece)[0]) > 0 else piece for piece in pieces]
+        return np.concatenate([clip(piece, share) for piece in pieces])
+
+    def _bounded_sum(self, answers: Tensor, bound: float, normalised: bool) -> Tensor:
+        """The same for a chunk: squares of float32 numbers neither overflow nor vanish in float64."""
+        lengths = self.groups or (answers.shape[1],)
+        share = bound * (1.0 - GUARD) / len(lengths) ** 0.5
+        finite = torch.isfinite(answers).all(1)
+        answers = torch.where(finite[:, None], answers, torch.zeros_like(answers)).double()
+        sums = []
+        for piece in torch.split(answers, list(lengths), 1):
+            norm = piece.square().sum(1).sqrt()
+            factor = share / torch.where(norm > 0, norm, torch.ones_like(norm))
+            sums.append((factor if normalised else factor.clamp_max(1.0)) @ piece)
+        return torch.cat(sums)
+
+    def _each(
+        self,
+        public: Array,
+        X: Rows,
+        y: Rows,
+        offsets: Offsets,
+        number: int,
+        after: Callable[[Array], Array] | Callable[[Array], float],
+        *,
+        add: bool = False,
+    ) -> list[Array]:
+        """Every user alone, on coarse workers with one thread each; a list of results, or of their sums a worker."""
+        pairs = list(itertools.pairwise(offsets.tolist()))
+        shares = [part.tolist() for part in np.array_split(np.arange(len(pairs)), min(self.workers, len(pairs)) or 1)]
+
+        def work(mine: list[int]) -> list[Array]:
+            out: list[Array] = []
+            update = self._update.alone()  # a worker's own: calls with other parameters are not safe across threads
+            for i in mine:
+                first, last = pairs[i]
+                try:
+                    vector = self._alone(update, public, X[first:last], y[first:last], number)
+                except Exception:  # which user's numbers make it fail is private
+                    vector = np.full(self.size, np.nan)
+                answer = np.asarray(after(vector))
+                if add and out:
+                    out[0] += answer
+                else:
+                    out.append(answer)
+            return out
+
+        with one_thread():
+            if len(shares) == 1:
+                return work(shares[0])
+            with ThreadPoolExecutor(len(shares)) as pool:
+                return [answer for part in pool.map(work, shares) for answer in part]
+
+    def _parts(self, public: Array, X: Rows, y: Rows, offsets: Offsets, number: int) -> Iterator[tuple[Tensor, int]]:
+        """Updates of consecutive chunks (chunk × coordinates) and how many of their places are taken."""
+        vector = torch.as_tensor(public, dtype=torch.float32).to(self.device)
+        answer = vmap(self._update, in_dims=(None, 0, 0, 0), randomness="error")
+        users = len(offsets) - 1
+        chunk = min(self.chunk, 1 << max(0, users - 1).bit_length())
+        with deterministic():
+            for start in range(0, users, chunk):
+                taken = min(chunk, users - start)
+                rows, targets, weights = self._packed(X, y, offsets[start : start + taken + 1], chunk, number)
+                yield answer(vector, rows, targets, weights), taken
+
+    def _packed(self, X: Rows, y: Rows, bounds: Offsets, chunk: int, number: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows of a chunk's users, padded to the public number of rows and users."""
+        size = self._update.training.rows
+        turns = number if (np.diff(bounds) > size).any() else 0
+        key = (X.__array_interface__["data"][0], int(bounds[0]), int(bounds[-1]), chunk, turns)
+        if key in self._kept:
+            return self._kept[key]
+        rows = np.zeros((chunk, size, X.shape[1]), dtype=np.float32)
+        targets, weights = np.zeros((chunk, size), dtype=np.float32), np.zeros((chunk, size), dtype=np.float32)
+        for place, (first, last) in enumerate(itertools.pairwise(bounds.tolist())):
+            brought = _spoiled(*self._brought(X[first:last], y[first:last], number))
+            count = len(brought[1])
+            rows[place, :count], targets[place, :count], weights[place, :count] = *brought, 1.0
+        packed = tuple(torch.as_tensor(array).to(self.device) for array in (rows, targets, weights))
+        if turns == 0 and self._kept_bytes + rows.nbytes < _KEPT:
+            self._kept[key] = packed  # type: ignore[assignment]
+            self._kept_bytes += rows.nbytes
+        return packed  # type: ignore[return-value]
+
+    def _brought(self, X: Rows, y: Rows, number: int) -> tuple[Rows, Rows]:
+        """The rows a user brings to round ``number``: all, or the next stretch of them."""
+        size = self._update.training.rows
+        if len(X) <= size:
+            return X, y
+        chosen = (number * size + np.arange(size)) % len(X)
+        return X[chosen], y[chosen]
+
+
+def _spoiled(X: Rows, y: Rows) -> tuple[Rows, Rows]:
+    """Rows in float32; a target that is no number makes its row none, and so its user's update."""
+    with np.errstate(all="ignore"):
+        rows, targets = np.array(X, dtype=np.float32), np.array(y, dtype=np.float32)
+    rows[~np.isfinite(targets)] = np.nan
+    return rows, targets
+
+
+def _row_norms(answers: Tensor) -> Tensor:
+    return answers.double().square().sum(1).sqrt()
+
+
+def _fitting(size: int, device: torch.device) -> int:
+    """Users at a time: what a chunk's copies of the body leave room for, and never more than pays (public)."""
+    if device.type == "cpu":
+        return 1
+    memory = torch.cuda.get_device_properties(device).total_memory
+    room = int(memory // 4 // max(1, 4 * 8 * size))  # the body, its gradient, intermediate copies, float64
+    return max(1, min(256 if size > 1 << 16 else 1024, 1 << max(0, room.bit_length() - 1)))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep PyTorch from starting threads of its own inside ours."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Ask for kernels whose result does not depend on timing."""
+    before = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = before

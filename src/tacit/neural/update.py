@@ -1,0 +1,212 @@
+"""The user's half of a neural round, written once: fit the head, step the body, say how it moved.
+
+Algorithm 2 of paper 000 for one user with rows (x, y): with the body fixed, take steps on a head that starts from the
+public one; then, with the head fixed, take ``local_steps`` steps on the body's trainable parameters; answer with the
+difference. Everything is a pure function of one user's rows and public numbers, so that ``torch.func.vmap`` can run it
+for many users at once and a plain loop for one after the other.
+
+Rows come with weights: 0 marks padding. Classes that a user does not hold are left out of its loss; which those are is
+the user's own knowledge and stays there. Labels are whole numbers from 0; numbers outside go to the nearest class.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+
+_ABSENT = -1e9  # logit of a class the user does not hold: probability zero, gradient zero, and finite
+
+Gradient = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """What every user does in a round. Public.
+
+    ``augment`` turns a user's rows into other rows of the same shape (a mirror, a shift); heads are then fitted on both.
+    ``rows`` is how many rows a user brings to a round; who has more brings other ones in the next.
+    """
+
+    local_steps: int = 1
+    local_rate: float = 0.1
+    batch_rows: int | None = None
+    head_steps: int = 15
+    head_rate: float = 0.1
+    head_momentum: float = 0.9
+    rows: int = 128
+    loss: str = "classes"
+    augment: Callable[[Tensor], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        if self.local_steps < 1:
+            raise ValueError(f"local_steps must be at least 1. Found {self.local_steps!r}.")
+        if self.head_steps < 0:
+            raise ValueError(f"head_steps must not be negative. Found {self.head_steps!r}.")
+        if self.rows < 1:
+            raise ValueError(f"rows must be at least 1. Found {self.rows!r}.")
+        if self.loss not in ("classes", "squares"):
+            raise ValueError(f"loss must be 'classes' or 'squares'. Found {self.loss!r}.")
+
+
+class Flat:
+    """A module as a function of one flat vector of its trainable parameters; everything else in it is public.
+
+    >>> flat = Flat(nn.Linear(3, 2))
+    >>> flat.size, flat(flat.start, torch.ones(1, 3)).shape
+    (8, torch.Size([1, 2]))
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        trained = [(name, value) for name, value in module.named_parameters() if value.requires_grad]
+        self.shapes = {name: value.shape for name, value in trained}
+        self.start = flatten(value.detach() for _, value in trained)
+        self.fixed: dict[str, Tensor] = {
+            name: value.detach()
+            for name, value in [*module.named_parameters(), *module.named_buffers()]
+            if name not in self.shapes
+        }
+
+    @property
+    def size(self) -> int:
+        """Number of trainable parameters."""
+        return int(self.start.numel())
+
+    def to(self, device: torch.device) -> Flat:
+        """Bring everything public to a device; the module itself is left where it is."""
+        self.start = self.start.to(device)
+        self.fixed = {name: value.to(device) for name, value in self.fixed.items()}
+        return self
+
+    def copy(self) -> Flat:
+        """Return the same function on a copy of the module."""
+        twin = copy.copy(self)
+        twin.module = copy.deepcopy(self.module)
+        return twin
+
+    def named(self, vector: Tensor) -> dict[str, Tensor]:
+        """The parameters that a flat vector stands for."""
+        sizes = [math.prod(shape) for shape in self.shapes.values()]
+        parts = torch.split(vector, sizes) if sizes else ()
+        return {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+
+    def __call__(self, vector: Tensor, rows: Tensor) -> Tensor:
+        """Apply the module with these parameters."""
+        result: Tensor = functional_call(self.module, {**self.fixed, **self.named(vector)}, (rows,))
+        return result
+
+
+def flatten(values: Iterable[Tensor]) -> Tensor:
+    """One vector of all values, in float32."""
+    parts = [value.reshape(-1).float() for value in values]
+    return torch.cat(parts) if parts else torch.zeros(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserUpdate:
+    """How one user's rows ask the body to move."""
+
+    body: Flat
+    head: Flat
+    training: LocalTraining
+    # Where heads and bodies are personal copies of one network (federated averaging), both move.
+    move_head: bool = False
+    pull: float = 0.0  # of the local model towards the public one, for baselines that need it
+    _gradient: Any = field(default=grad, repr=False)
+
+    @property
+    def size(self) -> int:
+        """Length of the answer."""
+        return self.body.size + (self.head.size if self.move_head else 0)
+
+    def alone(self) -> UserUpdate:
+        """The same update on a copy of the modules and the ordinary tape: for one user at a time, in any thread."""
+        return replace(self, body=self.body.copy(), head=self.head.copy(), _gradient=plain_gradient)
+
+    def __call__(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Return the update, before the clip; ``public`` is the current body (and head, where that is shared too)."""
+        body, head = public[: self.body.size], self.head.start
+        if self.move_head:
+            return self._both(public, rows, targets, weights) - public
+        return self._body_steps(body, self.fitted_head(body, head, rows, targets, weights), rows, targets, weights)
+
+    def fitted_head(self, body: Tensor, head: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Phase 1: steps on the head, from the public one, with the body fixed."""
+        if self.training.head_steps == 0:
+            return head
+        features = self.body(body, rows).detach()
+        if self.training.augment is not None:
+            features = torch.cat([features, self.body(body, self.training.augment(rows)).detach()])
+            targets, weights = torch.cat([targets, targets]), torch.cat([weights, weights])
+        slope = self._gradient(lambda h: self.loss(self.head(h, features), targets, weights))
+        speed = torch.zeros_like(head)
+        for _ in range(self.training.head_steps):
+            speed = self.training.head_momentum * speed + slope(head)
+            head = head - self.training.head_rate * speed
+        return head
+
+    def _body_steps(self, body: Tensor, head: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Phases 2 and 3: steps on the body with the head fixed; the way it went."""
+        moved = body
+        for step in range(self.training.local_steps):
+            part = self._batch(step, rows.shape[0])
+            x, y, w = rows[part], targets[part], weights[part]
+            slope = self._gradient(lambda b, x=x, y=y, w=w: self.loss(self.head(head, self.body(b, x)), y, w))
+            moved = moved - self.training.local_rate * slope(moved)
+        return moved - body
+
+    def _both(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Plain local training of the whole network, for federated averaging."""
+        cut, moved = self.body.size, public
+        for step in range(self.training.local_steps):
+            part = self._batch(step, rows.shape[0])
+            x, y, w = rows[part], targets[part], weights[part]
+            slope = self._gradient(
+                lambda v, x=x, y=y, w=w: self.loss(self.head(v[cut:], self.body(v[:cut], x)), y, w)
+                + 0.5 * self.pull * (v - public).square().sum()
+            )
+            moved = moved - self.training.local_rate * slope(moved)
+        return moved
+
+    def _batch(self, step: int, rows: int) -> slice:
+        size = self.training.batch_rows
+        if size is None or size >= rows:
+            return slice(0, rows)
+        first = (step % (rows // size)) * size
+        return slice(first, first + size)
+
+    def loss(self, output: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Mean loss of one user's rows, over the classes that the user holds."""
+        count = weights.sum().clamp_min(1.0)
+        if self.training.loss == "squares":
+            return 0.5 * ((output.squeeze(-1) - targets).square() * weights).sum() / count
+        own = nn.functional.one_hot(labels(targets, output.shape[-1]), output.shape[-1]).to(output.dtype)
+        present = (own * weights[:, None]).amax(0) > 0
+        scores = torch.where(present, output, torch.full_like(output, _ABSENT))
+        return -((torch.log_softmax(scores, -1) * own).sum(-1) * weights).sum() / count
+
+
+def labels(targets: Tensor, classes: int) -> Tensor:
+    """Class numbers from numbers: the nearest one there is."""
+    return torch.nan_to_num(targets).round().clamp(0, classes - 1).long()
+
+
+def plain_gradient(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Gradient by the ordinary tape: for one user at a time it is quicker than ``torch.func.grad``."""
+
+    def slope(at: Tensor) -> Tensor:
+        with torch.enable_grad():
+            point = at.detach().requires_grad_(True)
+            (result,) = torch.autograd.grad(function(point), point)
+        return result
+
+    return slope
+
+
