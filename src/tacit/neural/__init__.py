@@ -1,7 +1,27 @@
 """Networks: a shared body learned under user-level differential privacy, a private head a user (extra ``neural``)."""
 
+from tacit.neural.baselines import FedAvg, LocalHeads, MeanRegularised, TwoHeads
 from tacit.neural.centaur import Centaur
-from tacit.neural.networks import lenet, linear, mlp
+from tacit.neural.made_up import made_up_images
+from tacit.neural.networks import Picture, Shared, deep, lenet, linear, mlp, public_head
+from tacit.neural.pretraining import contrast, public_directions
 from tacit.neural.update import LocalTraining
 
-__all__ = ["Centaur", "LocalTraining", "lenet", "linear", "mlp"]
+__all__ = [
+    "Centaur",
+    "FedAvg",
+    "LocalHeads",
+    "LocalTraining",
+    "MeanRegularised",
+    "Picture",
+    "Shared",
+    "TwoHeads",
+    "contrast",
+    "deep",
+    "lenet",
+    "linear",
+    "made_up_images",
+    "mlp",
+    "public_directions",
+    "public_head",
+]

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from tacit.neural.update import UserUpdate
-from tacit.privacy.clipping import GUARD, clip, safe_norm
+from tacit.privacy.clipping import GUARD
 
 Array = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.floating]
@@ -69,58 +69,60 @@ class Executor:
 
     def one(self, public: Array, X: Rows, y: Rows, number: int) -> Array:
         """One user's update, before the clip, computed alone."""
-        return self._alone(self._update.alone(), public, X, y, number)
-
-    def _alone(self, update: UserUpdate, public: Array, X: Rows, y: Rows, number: int) -> Array:
-        rows, targets = (torch.as_tensor(part).to(self.device) for part in _spoiled(*self._brought(X, y, number)))
         vector = torch.as_tensor(public, dtype=torch.float32).to(self.device)
-        answer = update(vector, rows, targets, torch.ones(len(targets), device=self.device))
-        return np.asarray(answer.detach().cpu().numpy(), dtype=np.float64)
+        answer = self._alone(self._update.alone(), vector, X, y, number)
+        return np.asarray(answer.cpu().numpy(), dtype=np.float64)
+
+    def _alone(self, update: UserUpdate, public: Tensor, X: Rows, y: Rows, number: int) -> Tensor:
+        rows, targets = (torch.as_tensor(part).to(self.device) for part in _spoiled(*self._brought(X, y, number)))
+        return update(public, rows, targets, torch.ones(len(targets), device=self.device)).detach()
 
     def norms(self, public: Array, X: Rows, y: Rows, offsets: Offsets, number: int) -> Array:
         """Norms of everybody's updates, before the clip; not finite where an update is not."""
+        found: list[Tensor] = []
         if self.batched:
-            parts = [_row_norms(part)[:users] for part, users in self._parts(public, X, y, offsets, number)]
-            return np.concatenate([part.cpu().numpy() for part in parts])
-        return np.array(self._each(public, X, y, offsets, number, lambda vector: safe_norm(vector)[0]))
+            parts = self._parts(public, X, y, offsets, number)
+            found = [part[:users].double().square().sum(1).sqrt() for part, users in parts]
+        else:
+            self._each(public, X, y, offsets, number, lambda vector, mine: mine.append(vector.double().norm()[None]), found)
+        return np.asarray(torch.cat(found).cpu().numpy())
 
     def clipped_sum(
         self, public: Array, X: Rows, y: Rows, offsets: Offsets, bound: float, number: int, *, normalised: bool
     ) -> Array:
         """Sum of everybody's updates, each clipped (or brought) to norm ``bound``."""
-        if not self.batched:
-            total = np.zeros(self.size)
-            for part in self._each(
-                public, X, y, offsets, number, lambda vector: self.bounded(vector, bound, normalised), add=True
-            ):
+        total = torch.zeros(self.size, dtype=torch.float64, device=self.device)
+        if self.batched:
+            for part, users in self._parts(public, X, y, offsets, number):
+                total += self.bounded_sum(part[:users], bound, normalised=normalised)
+        else:
+
+            def add(vector: Tensor, mine: list[Tensor]) -> None:
+                answer = self.bounded_sum(vector[None], bound, normalised=normalised)
+                mine[0:1] = [mine[0].add_(answer) if mine else answer]
+
+            found: list[Tensor] = []
+            self._each(public, X, y, offsets, number, add, found)
+            for part in found:
                 total += part
-            return total
-        on_device = torch.zeros(self.size, dtype=torch.float64, device=self.device)
-        for part, users in self._parts(public, X, y, offsets, number):
-            on_device += self._bounded_sum(part[:users], bound, normalised)
-        return np.asarray(on_device.cpu().numpy())
+        return np.asarray(total.cpu().numpy())
 
-    def bounded(self, vector: Array, bound: float, normalised: bool) -> Array:
-        """One answer within the clip, in float64: the last thing that happens to it."""
-        pieces = np.split(vector, np.cumsum(self.groups)[:-1]) if self.groups else [vector]
-        share = bound / np.sqrt(len(pieces))
-        if not np.isfinite(vector).all():
-            return np.zeros_like(vector)
-        if normalised:
-            pieces = [piece * (2.0 * share / norm) if (norm := safe_norm(piece)[0]) > 0 else piece for piece in pieces]
-        return np.concatenate([clip(piece, share) for piece in pieces])
+    def bounded_sum(self, answers: Tensor, bound: float, *, normalised: bool) -> Tensor:
+        """Sum of answers (a row each) brought within the clip, in float64: the last thing that happens to them.
 
-    def _bounded_sum(self, answers: Tensor, bound: float, normalised: bool) -> Tensor:
-        """The same for a chunk: squares of float32 numbers neither overflow nor vanish in float64."""
-        lengths = self.groups or (answers.shape[1],)
+        Squares of float32 numbers neither overflow nor vanish in float64. An answer that is not finite is zero.
+        """
+        lengths = list(self.groups) or [answers.shape[1]]
         share = bound * (1.0 - GUARD) / len(lengths) ** 0.5
-        finite = torch.isfinite(answers).all(1)
-        answers = torch.where(finite[:, None], answers, torch.zeros_like(answers)).double()
-        sums = []
-        for piece in torch.split(answers, list(lengths), 1):
-            norm = piece.square().sum(1).sqrt()
+        sums, pieces = [], torch.split(answers.double(), lengths, 1)
+        norms = torch.stack([torch.linalg.vector_norm(piece, dim=1) for piece in pieces])
+        finite = torch.isfinite(norms).all(0)
+        for piece, norm in zip(pieces, norms, strict=True):
             factor = share / torch.where(norm > 0, norm, torch.ones_like(norm))
-            sums.append((factor if normalised else factor.clamp_max(1.0)) @ piece)
+            factor = torch.where(finite, factor if normalised else factor.clamp_max(1.0), torch.zeros_like(factor))
+            if not bool(finite.all()):  # where nothing is wrong, save a pass over the chunk
+                piece = torch.where(finite[:, None], piece, torch.zeros_like(piece))
+            sums.append(factor @ piece)
         return torch.cat(sums)
 
     def _each(
@@ -130,35 +132,33 @@ class Executor:
         y: Rows,
         offsets: Offsets,
         number: int,
-        after: Callable[[Array], Array] | Callable[[Array], float],
-        *,
-        add: bool = False,
-    ) -> list[Array]:
-        """Every user alone, on coarse workers with one thread each; a list of results, or of their sums a worker."""
+        take: Callable[[Tensor, list[Tensor]], None],
+        found: list[Tensor],
+    ) -> None:
+        """Hand everybody's update, computed alone, to ``take``; coarse workers with one thread each, in order."""
         pairs = list(itertools.pairwise(offsets.tolist()))
         shares = [part.tolist() for part in np.array_split(np.arange(len(pairs)), min(self.workers, len(pairs)) or 1)]
+        vector = torch.as_tensor(public, dtype=torch.float32)
 
-        def work(mine: list[int]) -> list[Array]:
-            out: list[Array] = []
+        def work(mine: list[int]) -> list[Tensor]:
+            out: list[Tensor] = []
             update = self._update.alone()  # a worker's own: calls with other parameters are not safe across threads
             for i in mine:
                 first, last = pairs[i]
                 try:
-                    vector = self._alone(update, public, X[first:last], y[first:last], number)
+                    answer = self._alone(update, vector, X[first:last], y[first:last], number)
                 except Exception:  # which user's numbers make it fail is private
-                    vector = np.full(self.size, np.nan)
-                answer = np.asarray(after(vector))
-                if add and out:
-                    out[0] += answer
-                else:
-                    out.append(answer)
+                    answer = torch.full((self.size,), torch.nan)
+                take(answer, out)
             return out
 
         with one_thread():
             if len(shares) == 1:
-                return work(shares[0])
+                found += work(shares[0])
+                return
             with ThreadPoolExecutor(len(shares)) as pool:
-                return [answer for part in pool.map(work, shares) for answer in part]
+                for part in pool.map(work, shares):
+                    found += part
 
     def _parts(self, public: Array, X: Rows, y: Rows, offsets: Offsets, number: int) -> Iterator[tuple[Tensor, int]]:
         """Updates of consecutive chunks (chunk × coordinates) and how many of their places are taken."""
@@ -206,10 +206,6 @@ def _spoiled(X: Rows, y: Rows) -> tuple[Rows, Rows]:
         rows, targets = np.array(X, dtype=np.float32), np.array(y, dtype=np.float32)
     rows[~np.isfinite(targets)] = np.nan
     return rows, targets
-
-
-def _row_norms(answers: Tensor) -> Tensor:
-    return answers.double().square().sum(1).sqrt()
 
 
 def _fitting(size: int, device: torch.device) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from tacit.federation.base import Array, Query, Rows
 from tacit.neural.executor import Executor
@@ -33,7 +34,10 @@ class BodyUpdate(Query):
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return one user's update, of norm one if normalised."""
         update = self.executor.one(self.public, X, y, self.number)
-        return self.executor.bounded(update, 1.0, True) if self.normalised else update
+        if not self.normalised:
+            return update
+        unit = self.executor.bounded_sum(torch.as_tensor(update)[None], 1.0, normalised=True)
+        return np.asarray(unit.numpy())
 
     def norms(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
         """Return norms of updates before the clip."""

@@ -116,10 +116,16 @@ class UserUpdate:
     body: Flat
     head: Flat
     training: LocalTraining
-    # Where heads and bodies are personal copies of one network (federated averaging), both move.
-    move_head: bool = False
-    pull: float = 0.0  # of the local model towards the public one, for baselines that need it
+    # What is shared: the body alone (CENTAUR); body and head (federated averaging); or body and head, with a head of
+    # the user's own added to it (two heads).
+    shared: str = "body"
+    pull: float = 0.0  # of the local model towards the public one, for the baseline that has it
     _gradient: Any = field(default=grad, repr=False)
+
+    @property
+    def move_head(self) -> bool:
+        """Whether the head is shared too."""
+        return self.shared != "body"
 
     @property
     def size(self) -> int:
@@ -132,9 +138,13 @@ class UserUpdate:
 
     def __call__(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return the update, before the clip; ``public`` is the current body (and head, where that is shared too)."""
-        body, head = public[: self.body.size], self.head.start
-        if self.move_head:
-            return self._both(public, rows, targets, weights) - public
+        body, head = public[: self.body.size], public[self.body.size :]
+        if self.shared == "both":
+            return self._both(public, torch.zeros_like(head), rows, targets, weights) - public
+        if self.shared == "sum":
+            own = self.fitted_head(body, head, rows, targets, weights) - head
+            return self._both(public, own, rows, targets, weights) - public
+        head = self.head.start
         return self._body_steps(body, self.fitted_head(body, head, rows, targets, weights), rows, targets, weights)
 
     def fitted_head(self, body: Tensor, head: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
@@ -156,38 +166,40 @@ class UserUpdate:
         """Phases 2 and 3: steps on the body with the head fixed; the way it went."""
         moved = body
         for step in range(self.training.local_steps):
-            part = self._batch(step, rows.shape[0])
-            x, y, w = rows[part], targets[part], weights[part]
+            x, y, w = self._batch(step, rows, targets, weights)
             slope = self._gradient(lambda b, x=x, y=y, w=w: self.loss(self.head(head, self.body(b, x)), y, w))
             moved = moved - self.training.local_rate * slope(moved)
         return moved - body
 
-    def _both(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Plain local training of the whole network, for federated averaging."""
+    def _both(self, public: Tensor, own: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Local training of the whole network, a fixed head of the user's ``own`` added to the shared one."""
         cut, moved = self.body.size, public
         for step in range(self.training.local_steps):
-            part = self._batch(step, rows.shape[0])
-            x, y, w = rows[part], targets[part], weights[part]
+            x, y, w = self._batch(step, rows, targets, weights)
             slope = self._gradient(
-                lambda v, x=x, y=y, w=w: self.loss(self.head(v[cut:], self.body(v[:cut], x)), y, w)
+                lambda v, x=x, y=y, w=w: self.loss(self.head(v[cut:] + own, self.body(v[:cut], x)), y, w)
                 + 0.5 * self.pull * (v - public).square().sum()
             )
             moved = moved - self.training.local_rate * slope(moved)
         return moved
 
-    def _batch(self, step: int, rows: int) -> slice:
+    def _batch(self, step: int, rows: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The next rows in turn, beginning anew after the user's last; all of them if they are no more than a batch."""
         size = self.training.batch_rows
-        if size is None or size >= rows:
-            return slice(0, rows)
-        first = (step % (rows // size)) * size
-        return slice(first, first + size)
+        if size is None or size >= len(rows):
+            return rows, targets, weights
+        places = torch.arange(size, device=rows.device)
+        count = weights.sum().long()
+        chosen = torch.where(count <= size, places, (step * size + places) % count.clamp_min(1))
+        return rows[chosen], targets[chosen], weights[chosen]
 
     def loss(self, output: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Mean loss of one user's rows, over the classes that the user holds."""
         count = weights.sum().clamp_min(1.0)
         if self.training.loss == "squares":
             return 0.5 * ((output.squeeze(-1) - targets).square() * weights).sum() / count
-        own = nn.functional.one_hot(labels(targets, output.shape[-1]), output.shape[-1]).to(output.dtype)
+        classes = torch.arange(output.shape[-1], device=output.device)
+        own = (labels(targets, output.shape[-1])[:, None] == classes).to(output.dtype)
         present = (own * weights[:, None]).amax(0) > 0
         scores = torch.where(present, output, torch.full_like(output, _ABSENT))
         return -((torch.log_softmax(scores, -1) * own).sum(-1) * weights).sum() / count
