@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tacit import datasets as datasets
+    from tacit import neural as neural
     from tacit.baselines import FedRep as FedRep
     from tacit.baselines import LocalModels as LocalModels
     from tacit.baselines import SingleModel as SingleModel
     from tacit.cells import DataError as DataError
     from tacit.cohort import Cohort as Cohort
+    from tacit.estimators import Centaur as Centaur
     from tacit.estimators import PrivateAltMin as PrivateAltMin
     from tacit.estimators import PrivateFedRep as PrivateFedRep
     from tacit.estimators.fedpower import FedPower as FedPower
@@ -36,6 +38,7 @@ __version__ = "0.1.0"
 # Heavy modules (Numba, scikit-learn, pyarrow) load when they are first used, so that `tacit --help` is quick.
 _HOMES = {
     "BudgetExceeded": "tacit.privacy.ledger",
+    "Centaur": "tacit.estimators",
     "Certificate": "tacit.privacy.certificate",
     "Cohort": "tacit.cohort",
     "DataError": "tacit.cells",
@@ -51,7 +54,7 @@ _HOMES = {
     "save": "tacit.model_folder",
     "subspace_distance": "tacit.linalg",
 }
-_MODULES = ("datasets",)
+_MODULES = ("datasets", "neural")
 
 __all__ = [*_HOMES, *_MODULES]
 

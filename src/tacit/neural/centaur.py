@@ -63,7 +63,7 @@ class Centaur(PrivateModel):
         Chance with which a user takes part in a round, by a coin nobody sees. The denominator stays fixed.
     average
         Whether the body is the average over the later half of the rounds (nothing is released for it).
-    local_steps, local_rate, batch_rows, head_steps, head_rate, rows_per_user, loss, augment
+    local_steps, local_rate, batch_rows, head_steps, head_rate, cross_fit, rows_per_user, loss, augment
         See :class:`~tacit.neural.LocalTraining`.
     device, chunk, threads
         Where: ``"auto"`` takes a GPU if there is one; users at a time on it; threads on a CPU.
@@ -113,6 +113,7 @@ class Centaur(PrivateModel):
         batch_rows: int | None = None,
         head_steps: int = 15,
         head_rate: float = 0.1,
+        cross_fit: bool = True,
         rows_per_user: int = 128,
         loss: str = "classes",
         augment: Callable[[Tensor], Tensor] | None = None,
@@ -143,6 +144,7 @@ class Centaur(PrivateModel):
         self.batch_rows = batch_rows
         self.head_steps = head_steps
         self.head_rate = head_rate
+        self.cross_fit = cross_fit
         self.rows_per_user = rows_per_user
         self.loss = loss
         self.augment = augment
@@ -301,6 +303,7 @@ class Centaur(PrivateModel):
             batch_rows=self.batch_rows,
             head_steps=self.head_steps,
             head_rate=self.head_rate,
+            cross_fit=self.cross_fit,
             rows=self.rows_per_user,
             loss=self.loss,
             augment=self.augment,

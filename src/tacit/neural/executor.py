@@ -75,7 +75,10 @@ class Executor:
 
     def _alone(self, update: UserUpdate, public: Tensor, X: Rows, y: Rows, number: int) -> Tensor:
         rows, targets = (torch.as_tensor(part).to(self.device) for part in _spoiled(*self._brought(X, y, number)))
-        return update(public, rows, targets, torch.ones(len(targets), device=self.device)).detach()
+        weights = torch.ones(len(targets), device=self.device)
+        if len(rows) == 1:  # padded like in a batch, so that either half of the rows is there
+            rows, targets, weights = (torch.cat([part, torch.zeros_like(part)]) for part in (rows, targets, weights))
+        return update(public, rows, targets, weights).detach()
 
     def norms(self, public: Array, X: Rows, y: Rows, offsets: Offsets, number: int) -> Array:
         """Norms of everybody's updates, before the clip; not finite where an update is not."""

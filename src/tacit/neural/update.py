@@ -31,6 +31,7 @@ class LocalTraining:
     """What every user does in a round. Public.
 
     ``augment`` turns a user's rows into other rows of the same shape (a mirror, a shift); heads are then fitted on both.
+    ``cross_fit``: the body's steps see a head that was fitted to the other half of the rows, and so for both halves.
     ``rows`` is how many rows a user brings to a round; who has more brings other ones in the next.
     """
 
@@ -40,6 +41,7 @@ class LocalTraining:
     head_steps: int = 15
     head_rate: float = 0.1
     head_momentum: float = 0.9
+    cross_fit: bool = True
     rows: int = 128
     loss: str = "classes"
     augment: Callable[[Tensor], Tensor] | None = None
@@ -145,7 +147,14 @@ class UserUpdate:
             own = self.fitted_head(body, head, rows, targets, weights) - head
             return self._both(public, own, rows, targets, weights) - public
         head = self.head.start
-        return self._body_steps(body, self.fitted_head(body, head, rows, targets, weights), rows, targets, weights)
+        if not self.training.cross_fit or self.training.head_steps == 0:
+            return self._body_steps(body, self.fitted_head(body, head, rows, targets, weights), rows, targets, weights)
+        # Algorithm 4's two subsets: a head says nothing of the rows it was fitted to.
+        moved = torch.zeros_like(body)
+        for mine, other in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
+            fitted = self.fitted_head(body, head, rows[mine], targets[mine], weights[mine])
+            moved = moved + self._body_steps(body, fitted, rows[other], targets[other], weights[other])
+        return moved
 
     def fitted_head(self, body: Tensor, head: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Phase 1: steps on the head, from the public one, with the body fixed."""
