@@ -42,14 +42,17 @@ def rate(work: Callable[[], Any], images: int, repeats: int) -> float:
 
 
 def hand_loop(name: str, X: Any, y: Any, users: int, workers: int) -> None:
-    """What one would write: a module, its parameters reset for every user, plain SGD, threads."""
+    """Return what one would write: a module, its parameters reset for every user, plain SGD, threads."""
     from concurrent.futures import ThreadPoolExecutor
 
     def work(mine: range) -> None:
         body, head = NETWORKS[name][0]()
         first = [p.detach().clone() for p in body.parameters()]
         for i in mine:
-            rows, labels = torch.as_tensor(X[100 * i : 100 * i + 100]), torch.as_tensor(y[100 * i : 100 * i + 100]).long()
+            rows, labels = (
+                torch.as_tensor(X[100 * i : 100 * i + 100]),
+                torch.as_tensor(y[100 * i : 100 * i + 100]).long(),
+            )
             with torch.no_grad():
                 for p, value in zip(body.parameters(), first, strict=True):
                     p.copy_(value)
@@ -77,13 +80,12 @@ def measure(name: str, device: str, quick: bool) -> list[dict[str, Any]]:
     offsets = 100 * np.arange(users + 1)
     repeats = 1 if quick else 5
     for tf32 in (False, True) if on_gpu else (False,):
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         torch.manual_seed(0)
         body, head = make()
 
-        def executor(chunk: int | None = None, body: Any = body, head: Any = head) -> Executor:
-            update = UserUpdate(body=Flat(body), head=Flat(head), training=TRAINING)
-            return Executor(update, device=device, chunk=chunk)
+        def executor(chunk: int | None = None, body: Any = body, head: Any = head, tf32: bool = tf32) -> Executor:
+            update = UserUpdate(body=Flat(body), head=Flat(head), training=TRAINING, classes=10)
+            return Executor(update, device=device, chunk=chunk, tf32=tf32)
 
         plain = executor(1)
         start = plain._update.body.start.cpu().numpy().astype(np.float64)
@@ -102,6 +104,7 @@ def measure(name: str, device: str, quick: bool) -> list[dict[str, Any]]:
             def loop(few: int = few, plain: Executor = plain, start: Any = start) -> None:
                 update = plain._update.alone()
                 total = torch.zeros(plain.size, dtype=torch.float64, device="cuda")
+                torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = plain.tf32
                 public = torch.as_tensor(start, dtype=torch.float32).cuda()
                 for i in range(few):
                     rows, labels, ones = plain._packed(X, y, offsets[i : i + 2], 1, 0)

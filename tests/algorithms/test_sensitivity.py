@@ -11,10 +11,12 @@ import pytest
 
 from adversary import Rows, clipped, units, violations
 from tacit.algorithms.altmin import NormalEquations
+from tacit.algorithms.centaur import PowerVote
 from tacit.algorithms.clip_quantile import NormHistogram
 from tacit.algorithms.fedpower_gram import CentreVote, ShiftedGram
 from tacit.algorithms.fedpower_power import DeviceStep, PowerStep
 from tacit.algorithms.fedrep import BasisStep
+from tacit.algorithms.paper_centaur import HeadGradient, PowerStatistic
 from tacit.algorithms.paper_fedrep import BasisGradient, PairStatistic
 from tacit.algorithms.subspace import DirectionVote
 from tacit.algorithms.whitening import FeatureMoment, Whitening
@@ -38,6 +40,10 @@ QUERIES: dict[str, tuple[Query, float]] = {
     "basis step": (BasisStep(BASIS, METRIC, 0.5, WHITENING), 1.0),
     "basis step, centred": (BasisStep(BASIS, METRIC, 0.5, WHITENING, centered=True), 1.0),
     "normal equations": (NormalEquations(BASIS, WHITENING, 0.3, 0.7), 1.0),
+    "power vote": (PowerVote(BASIS, WHITENING), 1.0),
+    "power vote, centred": (PowerVote(BASIS, WHITENING, centered=True), 1.0),
+    "power statistic": (PowerStatistic(BASIS, 1, 5), 3.0),
+    "head gradient": (HeadGradient(BASIS, 1, 5), 3.0),
     "norm histogram": (NormHistogram(PairStatistic(D)), 1.0),
     "pair statistic": (PairStatistic(D), 10.0),
     "basis gradient": (BasisGradient(BASIS, 1, 5), 10.0),
@@ -116,6 +122,19 @@ def test_replacing_a_unit_comes_near_two_clips_for_steps(make) -> None:  # type:
     assert 0.999 * 6.0 < apart <= 6.0
 
 
+def opposed() -> tuple[Rows, Rows]:
+    """Rows long in the first direction against rows short in it: y²(xxᵀ − I)Q of either sign."""
+    along, across = np.zeros((4, D)), np.zeros((4, D))
+    along[:, 0], across[:, 3] = 1.0, 1.0
+    return (along, np.ones(4)), (across, np.ones(4))
+
+
+def test_replacing_a_user_comes_near_two_clips_for_the_power_vote() -> None:
+    query = PowerVote(TWO[:, :1], Whitening.identity(D))
+    first, second = (clipped(query, user, 1.0) for user in opposed())
+    assert 0.999 * 2.0 < np.linalg.norm(first - second) <= 2.0
+
+
 def test_replacing_a_user_reaches_two_clips_for_the_pair_statistic() -> None:
     x = np.zeros((4, D))
     x[:, 0] = 100.0
@@ -172,6 +191,13 @@ class Unclipped(FeatureMoment):
 
 
 @dataclass(frozen=True)
+class AcuteVote(PowerVote):
+    """Mutation: claims that power steps never point against each other."""
+
+    acute = True
+
+
+@dataclass(frozen=True)
 class Acute(BasisStep):
     """Mutation: claims that corrections never point against each other."""
 
@@ -220,10 +246,11 @@ class CountsTheRowForMore(ShiftedGram):
         (ClipsTheRowOnly(BASIS, CENTRE, 0.5), 3.0),
         (CountsTheRowForMore(CENTRE, 0.5), 3.0),
         (Unclipped(D), 1.0),
+        (AcuteVote(TWO, Whitening.identity(D)), 1.0),
         (Acute(BASIS, np.eye(K), 1e-3, Whitening.identity(D)), 1.0),
         (DividesTwice(D), 0.1),
         (LetsNaNThrough(D), 1.0),
     ],
 )
 def test_a_broken_query_is_caught(mutant: Query, bound: float) -> None:
-    assert violations(mutant, bound, D, pairs=[(turned_user(1.0), turned_user(-1.0))])
+    assert violations(mutant, bound, D, pairs=[(turned_user(1.0), turned_user(-1.0)), opposed()])

@@ -4,9 +4,10 @@ Paper 000, Algorithms 3 to 6 (Shen, Ye, Kang, Hassani and Shokri). The loop is t
 (a user's gradient in the basis is the rank-one matrix g·vᵀ either way), so what is CENTAUR's own is here: the power
 method, several copies of it with a choice among them that costs nothing, and users who take part by secret coins.
 
-Release :class:`PowerVote`: unit user; a contribution is a d×r matrix of norm one (or zero) computed from one user's rows
-and the public columns Q. Zero-out moves the sum by at most 1, replace-one by at most 2 (y²(xxᵀ − I)Q can point either
-way): one Gaussian event a power step. Choosing among copies reads released bases only: post-processing (Lemma F.3).
+Release :class:`PowerVote`: unit user; a contribution is a d×r matrix of norm one (or zero) computed from one user's
+rows and the public columns Q. Zero-out moves the sum by at most 1, replace-one by at most 2 (y²(xxᵀ − I)Q can point
+either way): one Gaussian event a power step. Choosing among copies reads released bases only: post-processing (Lemma
+F.3).
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Settings:
             raise ValueError(f"sampling_rate must lie in (0, 1]. Found {self.sampling_rate!r}.")
 
     def chosen_start(self, n_features: int, rank: int) -> str:
-        """The start that predicts less error, from public numbers.
+        """Return the start that predicts less error, from public numbers.
 
         Both put noise of spectral norm about σ√d on a statistic of norm n. Votes do so once; power steps share the
         budget, so theirs is √(steps · copies) times larger on a statistic that is no stronger. So votes, unless their
@@ -147,7 +148,7 @@ def learn(
 def power_start(
     federation: Federation, plan: Plan, settings: Settings, rank: int, rng: np.random.Generator, centered: bool
 ) -> tuple[Whitening, Array]:
-    """Algorithm 3: several copies of the power method on whitened features; return the one that most others agree with."""
+    """Algorithm 3: several copies of the power method; return the one that most others agree with."""
     d = federation.n_features
     event = plan.event("whitening", clip=1.0, acute=True)
     moment = federation.release(FeatureMoment(d, centered), event, "feature moment")

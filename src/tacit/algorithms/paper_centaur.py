@@ -90,7 +90,9 @@ class Settings:
     def clips(self, n: int, d: int, k: int) -> tuple[float, float]:
         """Clips of a power step and of a gradient (Lemma F.1, Theorem 5.1)."""
         log = math.log(n)
-        start = self.incoherence**2 * k**1.5 * self.least_strength * math.sqrt(d) * log * (math.sqrt(log) + math.sqrt(k))
+        start = (
+            self.incoherence**2 * k**1.5 * self.least_strength * math.sqrt(d) * log * (math.sqrt(log) + math.sqrt(k))
+        )
         return start, self.incoherence**2 * k * self.least_strength * math.sqrt(d * k * log)
 
     def events(self, budget: Budget, n: int, d: int, k: int) -> tuple[GaussianEvent, GaussianEvent]:
@@ -131,5 +133,5 @@ def learn(federation: Federation, budget: Budget, settings: Settings, rank: int,
 
 
 def _turn(rows: int, size: int, number: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The next ``size`` rows in turn; all of them if there are no more."""
+    """Return the next ``size`` rows in turn; all of them if there are no more."""
     return np.arange(rows) if rows <= size else (number * size + np.arange(size)) % rows

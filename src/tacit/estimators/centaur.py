@@ -127,6 +127,8 @@ class Centaur(SharedBasisModel):
         super()._check_parameters(cohort)
         self._sizes = (cohort.n_users, cohort.n_features)
         if self.mode == "paper" and (self.fit_intercept or self.sampling_rate < 1.0):
-            raise ValueError("paper mode has no intercept and asks everybody. Set fit_intercept=False, sampling_rate=1.")
+            raise ValueError(
+                "paper mode has no intercept and asks everybody. Set fit_intercept=False, sampling_rate=1."
+            )
         if self.random_state is None and self.ledger is not None and self.start == "power":
             raise ValueError("a run that may be resumed must start from the same columns. Set random_state.")

@@ -21,15 +21,16 @@ from torch import nn
 from tacit.federation.local import LocalFederation
 from tacit.neural.centaur import Centaur
 from tacit.neural.executor import Executor
-from tacit.neural.update import Flat, UserUpdate
+from tacit.neural.parts import split_body, through
+from tacit.neural.update import UserUpdate
 from tacit.privacy.ledger import Ledger
 
 
 class FedAvg(Centaur):
     """One shared network (DP-FedAvg), heads fitted locally at the end. Parameters are those of :class:`Centaur`."""
 
-    def _variant(self) -> dict[str, Any]:
-        return {"shared": "both"}
+    def _update(self, body: nn.Module, **variant: Any) -> UserUpdate:
+        return super()._update(body, shared="both", **variant)
 
 
 class MeanRegularised(Centaur):
@@ -37,15 +38,15 @@ class MeanRegularised(Centaur):
 
     pull = 1.0
 
-    def _variant(self) -> dict[str, Any]:
-        return {"shared": "both", "pull": self.pull}
+    def _update(self, body: nn.Module, **variant: Any) -> UserUpdate:
+        return super()._update(body, shared="both", pull=self.pull, **variant)
 
 
 class TwoHeads(Centaur):
     """A shared network whose head is added to one of the user's own. Parameters are those of :class:`Centaur`."""
 
-    def _variant(self) -> dict[str, Any]:
-        return {"shared": "sum"}
+    def _update(self, body: nn.Module, **variant: Any) -> UserUpdate:
+        return super()._update(body, shared="sum", **variant)
 
 
 class LocalHeads(Centaur):
@@ -56,14 +57,15 @@ class LocalHeads(Centaur):
     ) -> LocalHeads:
         """Fit heads."""
         cohort = self._cohort(X, y, users)
-        prefix, rest = self._split_body()
-        update = UserUpdate(body=Flat(rest), head=Flat(self.head), training=self._training())
-        executor = Executor(update, device=self.device, chunk=self.chunk)
+        prefix, rest = split_body(self.body, cohort.n_features, whole=self.augment is not None)
+        executor = Executor(self._update(rest), device=self.device, chunk=self.chunk)
         self.body_ = nn.Sequential(copy.deepcopy(prefix), copy.deepcopy(rest)).eval()
         self.public_head_ = copy.deepcopy(self.head).eval()
         with Ledger() as ledger:
             run = ledger.run("local heads", config={})
-            federation = LocalFederation(self._through(prefix, cohort, executor), run, threads=self.threads)
+            federation = LocalFederation(
+                through(prefix, cohort, self.rows_per_user, executor.device), run, threads=self.threads
+            )
             self.heads_ = self._fit_heads(federation)
         self.users_, self.n_features_in_ = cohort.users, cohort.n_features
         self.feature_names_in_ = np.array(cohort.feature_names, dtype=str)

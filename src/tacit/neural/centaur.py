@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,8 @@ from tacit.estimators.base import PrivateModel, abandoned_on_failure
 from tacit.federation.base import Array, Federation
 from tacit.federation.local import LocalFederation
 from tacit.ids import Directory
-from tacit.neural.executor import Executor, deterministic
+from tacit.neural.executor import Executor
+from tacit.neural.parts import PersonalNetwork, describe, load, outputs, public_start, split_body, through
 from tacit.neural.personal import fit_classes, fit_linear
 from tacit.neural.query import BodyUpdate
 from tacit.neural.update import Flat, LocalTraining, UserUpdate
@@ -176,13 +176,13 @@ class Centaur(PrivateModel):
         budget, plan = self._budget(), self._plan(self._budget())
         run = self._open(budget, self._events(plan), {"n_users": cohort.n_users, "n_features": cohort.n_features})
         with abandoned_on_failure(run):
-            prefix, rest = self._split_body()
-            update = UserUpdate(body=Flat(rest), head=Flat(self.head), training=self._training(), **self._variant())
+            prefix, rest = split_body(self.body, cohort.n_features, whole=self.augment is not None)
+            update = self._update(rest)
             executor = Executor(
                 update, device=self.device, chunk=self.chunk, workers=self.threads, groups=self._groups(update)
             )
             federation = LocalFederation(
-                self._through(prefix, cohort, executor),
+                through(prefix, cohort, self.rows_per_user, executor.device),
                 run,
                 noise=self.noise,
                 noise_seed=self.noise_seed,
@@ -233,7 +233,7 @@ class Centaur(PrivateModel):
         rows, targets = np.asarray(X, dtype=np.float32), np.asarray(y, dtype=np.float64)
         if targets.shape != (len(rows),):
             raise DataError(f"y must have one value a row of X ({len(rows)}). Found shape {targets.shape}.")
-        return PersonalNetwork(self, self._head_of(self._features(rows), targets))
+        return PersonalNetwork(self._features, self._answers, self._head_of(self._features(rows), targets))
 
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the body's parameters and buffers."""
@@ -267,7 +267,7 @@ class Centaur(PrivateModel):
 
     def _learn(self, federation: Federation, plan: Plan, executor: Executor, update: UserUpdate) -> Array:
         """Algorithm 1: public state, moved by noisy sums of clipped updates."""
-        state = _public_start(update)
+        state = public_start(update)
         normalised, bound = self.clip is None, 1.0
         if self.clip == "auto":
             event = plan.event("clip", clip=1.0, acute=True)
@@ -284,16 +284,19 @@ class Centaur(PrivateModel):
                 later.append(state)
         return np.mean(later, axis=0) if self.average and later else state
 
-    def _variant(self) -> dict[str, Any]:
-        return {}
+    def _update(self, body: nn.Module, **variant: Any) -> UserUpdate:
+        flat, head = Flat(body), Flat(self.head)
+        return UserUpdate(body=flat, head=head, training=self._training(), classes=outputs(self.head), **variant)
 
-    def _take(self, rest: nn.Module, prefix: nn.Module, learned: Tensor, update: UserUpdate) -> tuple[nn.Module, nn.Module]:
+    def _take(
+        self, rest: nn.Module, prefix: nn.Module, learned: Tensor, update: UserUpdate
+    ) -> tuple[nn.Module, nn.Module]:
         """Put what was learned into a copy of the body (and head, where that is shared)."""
         body = nn.Sequential(copy.deepcopy(prefix), copy.deepcopy(rest))
-        _load(body[1], update.body, learned[: update.body.size])
+        load(body[1], update.body, learned[: update.body.size])
         head = copy.deepcopy(self.head)
         if update.move_head:
-            _load(head, update.head, learned[update.body.size :])
+            load(head, update.head, learned[update.body.size :])
         return body.eval(), head.eval()
 
     def _training(self) -> LocalTraining:
@@ -315,32 +318,14 @@ class Centaur(PrivateModel):
         flats = [update.body, update.head] if update.move_head else [update.body]
         return tuple(int(np.prod(shape)) for flat in flats for shape in flat.shapes.values())
 
-    def _split_body(self) -> tuple[nn.Module, nn.Module]:
-        """Leading modules without trainable parameters, and the rest: the first are run once, not every round."""
-        if not isinstance(self.body, nn.Sequential) or self.augment is not None:
-            return nn.Identity(), self.body
-        parts = list(self.body)
-        first = next((i for i, part in enumerate(parts) if any(p.requires_grad for p in part.parameters())), len(parts))
-        first = min(first, max(0, len(parts) - 1))
-        return nn.Sequential(*parts[:first]), nn.Sequential(*parts[first:])
-
-    def _through(self, prefix: nn.Module, cohort: Cohort, executor: Executor) -> Cohort:
-        """Everybody's rows after the public part of the body, a user at a time: at home, nothing is released."""
-        if not list(prefix.children()):
-            return cohort
-        mine = copy.deepcopy(prefix).eval().to(executor.device)
-        parts = []
-        with torch.no_grad(), deterministic():
-            for first, last in itertools.pairwise(cohort.offsets.tolist()):
-                parts.append(_in_windows(mine, cohort.X[first:last], self.rows_per_user, executor.device))
-        return Cohort.from_offsets(np.concatenate(parts), cohort.y, cohort.offsets)
-
     def _features(self, rows: npt.NDArray[np.float32]) -> Array:
         """Rows after the learned body."""
         device = torch.device("cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu")
         with torch.no_grad():
             body = self.body_.to(device)
-            parts = [body(torch.as_tensor(rows[i : i + 2048]).to(device)).cpu().numpy() for i in range(0, len(rows), 2048)]
+            parts = [
+                body(torch.as_tensor(rows[i : i + 2048]).to(device)).cpu().numpy() for i in range(0, len(rows), 2048)
+            ]
             self.body_.to("cpu")
         return np.asarray(np.concatenate(parts), dtype=np.float64)
 
@@ -372,7 +357,7 @@ class Centaur(PrivateModel):
                 weights, levels = fit_linear(features, np.asarray(targets, dtype=np.float64)[:, None], prior)
             return np.concatenate([weights.ravel(), levels])
         flat = Flat(head)
-        update = UserUpdate(body=Flat(nn.Identity()), head=flat, training=self._training())
+        update = UserUpdate(body=Flat(nn.Identity()), head=flat, training=self._training(), classes=outputs(head))
         rows, numbers = torch.as_tensor(features).float(), torch.as_tensor(np.asarray(targets, dtype=np.float32))
         fitted = update.fitted_head(torch.zeros(0), flat.start, rows, numbers, torch.ones(len(rows)))
         return np.asarray(fitted.detach().double().numpy())
@@ -407,48 +392,3 @@ class Centaur(PrivateModel):
         for name in ("device", "chunk", "augment"):
             config.pop(name)
         return {**config, "body": describe(self.body), "head": describe(self.head), "augment": self.augment is not None}
-
-
-class PersonalNetwork:
-    """A public body with one user's own head."""
-
-    def __init__(self, model: Centaur, head: Array) -> None:
-        self.model, self.head = model, head
-
-    def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Return predictions for this user's rows."""
-        return self.model._answers(self.model._features(np.asarray(X, dtype=np.float32)), self.head)
-
-
-def describe(module: nn.Module) -> str:
-    """A module's structure and public numbers as a hash: a resumed run must begin from the same ones."""
-    digest = hashlib.sha256(repr(module).encode())
-    for name, value in sorted(module.state_dict().items()):
-        digest.update(name.encode() + np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
-    trained: Sequence[str] = [name for name, value in module.named_parameters() if value.requires_grad]
-    digest.update(repr(trained).encode())
-    return digest.hexdigest()
-
-
-def _public_start(update: UserUpdate) -> Array:
-    parts = [update.body.start, update.head.start] if update.move_head else [update.body.start]
-    return np.asarray(torch.cat(parts).cpu().numpy(), dtype=np.float64)
-
-
-def _load(module: nn.Module, flat: Flat, vector: Tensor) -> None:
-    values = flat.named(vector)
-    with torch.no_grad():
-        for name, value in module.named_parameters():
-            if name in values:
-                value.copy_(values[name])
-
-
-def _in_windows(module: nn.Module, X: npt.NDArray[Any], size: int, device: torch.device) -> npt.NDArray[np.float32]:
-    """Rows after a module, in windows of a public size, so that a row's arithmetic depends on its own user only."""
-    outputs = []
-    for start in range(0, len(X), size):
-        window = np.zeros((size, X.shape[1]), dtype=np.float32)
-        mine = X[start : start + size]
-        window[: len(mine)] = mine
-        outputs.append(module(torch.as_tensor(window).to(device))[: len(mine)].cpu().numpy())
-    return np.ascontiguousarray(np.concatenate(outputs), dtype=np.float32)

@@ -1,18 +1,19 @@
 """Where users' updates are computed: many at once on a GPU, one after the other on a few coarse workers on a CPU.
 
-Both run the same :class:`~tacit.neural.update.UserUpdate`. Measured (docs/centaur.md): on a GPU a loop over users leaves
-the device idle, on a CPU batching them loses to the loop; so the device decides.
+Both run the same :class:`~tacit.neural.update.UserUpdate`. Measured (docs/centaur.md): on a GPU a loop over users
+leaves the device idle, on a CPU batching them loses to the loop; so the device decides.
 
 Nobody's update may depend on anybody else's rows, to the last bit (:mod:`tacit.federation.base`), since local training
-can blow a last bit up. In the loop every user is alone. In the batch, a user's place is public: chunks of a fixed number
-of users in the order of the roster (or of the coins, under sampling), every user padded to the same public number of
-rows, so that shapes, and with them the choice of kernels, never depend on private counts; kernels are asked to be
-deterministic, and no operation mixes places. Clip and sum follow in float64, per chunk: memory is that of a chunk.
+can blow a last bit up. In the loop every user is alone. In the batch, a user's place is public: chunks of a fixed
+number of users in the order of the roster (or of the coins, under sampling), every user padded to the same public
+number of rows, so that shapes, and with them the choice of kernels, never depend on private counts; kernels are asked
+to be deterministic, and no operation mixes places. Clip and sum follow in float64; memory is that of one chunk.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -37,8 +38,9 @@ _KEPT = 8 << 30  # bytes of padded rows that may stay on a GPU from round to rou
 class Executor:
     """Runs an update for many users and adds the clipped answers up.
 
-    ``device`` is ``"cpu"``, ``"cuda"`` or ``"auto"``; ``chunk`` the number of users at a time on a GPU (None: as many as
-    fit); ``workers`` the number of threads on a CPU. ``groups`` are lengths of pieces that are clipped each by itself.
+    ``device`` is ``"cpu"``, ``"cuda"`` or ``"auto"``; ``chunk`` the number of users at a time on a GPU (None: as many
+    as fit); ``workers`` the number of threads on a CPU. ``groups`` are lengths of pieces that are clipped each by
+    itself. ``tf32`` trades digits for speed on a GPU: users' updates are then rounded more, not protected less.
     """
 
     def __init__(
@@ -49,12 +51,14 @@ class Executor:
         chunk: int | None = None,
         workers: int | None = None,
         groups: tuple[int, ...] = (),
+        tf32: bool = False,
     ) -> None:
         name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         self.device = torch.device(name)
         self.batched = self.device.type != "cpu"
         self.workers = workers or len(os.sched_getaffinity(0))
         self.groups = groups
+        self.tf32 = tf32
         update.body.to(self.device)
         update.head.to(self.device)
         self._update = update
@@ -70,7 +74,8 @@ class Executor:
     def one(self, public: Array, X: Rows, y: Rows, number: int) -> Array:
         """One user's update, before the clip, computed alone."""
         vector = torch.as_tensor(public, dtype=torch.float32).to(self.device)
-        answer = self._alone(self._update.alone(), vector, X, y, number)
+        with deterministic(self.tf32):
+            answer = self._alone(self._update.alone(), vector, X, y, number)
         return np.asarray(answer.cpu().numpy(), dtype=np.float64)
 
     def _alone(self, update: UserUpdate, public: Tensor, X: Rows, y: Rows, number: int) -> Tensor:
@@ -87,7 +92,9 @@ class Executor:
             parts = self._parts(public, X, y, offsets, number)
             found = [part[:users].double().square().sum(1).sqrt() for part, users in parts]
         else:
-            self._each(public, X, y, offsets, number, lambda vector, mine: mine.append(vector.double().norm()[None]), found)
+            self._each(
+                public, X, y, offsets, number, lambda vector, mine: mine.append(vector.double().norm()[None]), found
+            )
         return np.asarray(torch.cat(found).cpu().numpy())
 
     def clipped_sum(
@@ -164,12 +171,12 @@ class Executor:
                     found += part
 
     def _parts(self, public: Array, X: Rows, y: Rows, offsets: Offsets, number: int) -> Iterator[tuple[Tensor, int]]:
-        """Updates of consecutive chunks (chunk × coordinates) and how many of their places are taken."""
+        """Return updates of consecutive chunks (chunk × coordinates) and how many of their places are taken."""
         vector = torch.as_tensor(public, dtype=torch.float32).to(self.device)
         answer = vmap(self._update, in_dims=(None, 0, 0, 0), randomness="error")
         users = len(offsets) - 1
         chunk = min(self.chunk, 1 << max(0, users - 1).bit_length())
-        with deterministic():
+        with deterministic(self.tf32):
             for start in range(0, users, chunk):
                 taken = min(chunk, users - start)
                 rows, targets, weights = self._packed(X, y, offsets[start : start + taken + 1], chunk, number)
@@ -195,11 +202,13 @@ class Executor:
         return packed  # type: ignore[return-value]
 
     def _brought(self, X: Rows, y: Rows, number: int) -> tuple[Rows, Rows]:
-        """The rows a user brings to round ``number``: all, or the next stretch of them."""
+        """Return the rows a user brings to round ``number``: all, or the next stretch of them."""
         size = self._update.training.rows
         if len(X) <= size:
             return X, y
-        chosen = (number * size + np.arange(size)) % len(X)
+        # Scattered, because rows may come sorted by class; a stride without common factor reaches all of them in turn.
+        stride = next(s for s in range(int(0.618 * len(X)), 0, -1) if math.gcd(s, len(X)) == 1)
+        chosen = (number * size + np.arange(size)) * stride % len(X)
         return X[chosen], y[chosen]
 
 
@@ -232,11 +241,13 @@ def one_thread() -> Iterator[None]:
 
 
 @contextmanager
-def deterministic() -> Iterator[None]:
-    """Ask for kernels whose result does not depend on timing."""
-    before = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
-    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+def deterministic(tf32: bool = False) -> Iterator[None]:
+    """Ask for kernels whose result does not depend on timing, and (unless ``tf32``) for whole float32 products."""
+    convolutions, products = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = convolutions.deterministic, convolutions.benchmark, convolutions.allow_tf32, products.allow_tf32
+    convolutions.deterministic, convolutions.benchmark = True, False
+    convolutions.allow_tf32 = products.allow_tf32 = tf32
     try:
         yield
     finally:
-        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = before
+        convolutions.deterministic, convolutions.benchmark, convolutions.allow_tf32, products.allow_tf32 = before

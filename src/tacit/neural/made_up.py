@@ -1,8 +1,8 @@
 """Images nobody took: occluding leaves of all sizes, the simplest scenes with the statistics of pictures.
 
-The "dead leaves" model: discs, bars and boxes of power-law sizes fall onto each other until the image is full; each has a
-colour (channels correlated as in pictures), a shade across it, some a grating, and a soft edge. A body that has learned
-to tell such scenes apart has learned edges, corners, colours and textures, from no data at all: it is public.
+The "dead leaves" model: discs, bars and boxes of power-law sizes fall onto each other until the image is full; each has
+a colour (channels correlated as in pictures), a shade across it, some a grating, and a soft edge. A body that has
+learned to tell such scenes apart has learned edges, corners, colours and textures, from no data at all: it is public.
 """
 
 from __future__ import annotations

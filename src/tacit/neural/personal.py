@@ -1,8 +1,9 @@
 """A user's own linear head on the public body: a deviation from the public head, as large as the user's rows support.
 
-The head is α·W₀ + Δ: the public head W₀ times a factor, and a ridge regression Δ of what that leaves, both on the user's
-own rows. α (none, half or all of the least-squares factor) and the penalty of Δ are averaged with weights that fall with
-their leave-one-out errors, L^(−m/2), as in :mod:`tacit.heads`. Never released; computed from one user's rows alone.
+The head is α·W₀ + Δ: the public head W₀ times a factor, and a ridge regression Δ of what that leaves, both on the
+user's own rows. α (none, half or all of the least-squares factor) and the penalty of Δ are averaged with weights that
+fall with their leave-one-out errors, L^(−m/2), as in :mod:`tacit.heads`. Never released; computed from one user's rows
+alone.
 """
 
 from __future__ import annotations
@@ -44,20 +45,17 @@ def fit_linear(features: npt.ArrayLike, targets: npt.ArrayLike, public: npt.Arra
     size = float(np.sum(guess * guess))
     factor = max(0.0, float(np.sum(guess * y)) / size) if size > 0.0 else 0.0
     shares = _SHARES if factor > 0.0 else (0.0,)
-    errors, fits = [], []
-    for share in shares:
-        turned = vectors.T @ (y - share * factor * guess)
-        for penalty in PENALTIES:
-            kept = values / (values + penalty * scale)
-            leverage = (vectors * vectors) @ kept + 1.0 / m
-            left = (vectors @ ((1.0 - kept)[:, None] * turned)) / np.maximum(1.0 - leverage, 1e-6)[:, None]
-            errors.append(float(np.sum(left * left)))
-            fits.append((share * factor, turned / (values + penalty * scale)[:, None]))
-    best = min(errors)
-    chances = np.array([1.0 if error == best else (best / error) ** (m / 2.0) for error in errors])
+    penalised = values + scale * np.array(PENALTIES)[:, None]  # penalties × m
+    kept = values / penalised
+    free = np.maximum(1.0 - kept @ (vectors * vectors).T - 1.0 / m, 1e-6)
+    turned = np.array([vectors.T @ (y - share * factor * guess) for share in shares])  # shares × m × outputs
+    left = vectors @ ((1.0 - kept)[None, :, :, None] * turned[:, None]) / free[None, :, :, None]
+    errors = np.sum(left * left, axis=(2, 3))
+    best = float(errors.min())
+    chances = np.where(errors <= best, 1.0, (best / np.maximum(errors, 1e-300)) ** (m / 2.0))
     chances /= chances.sum()
-    inside = sum(chance * coefficients for chance, (_, coefficients) in zip(chances, fits, strict=True))
-    along = float(sum(chance * part for chance, (part, _) in zip(chances, fits, strict=True)))
+    inside = np.einsum("sp,pm,smc->mc", chances, 1.0 / penalised, turned)
+    along = factor * float(chances.sum(axis=1) @ np.array(shares))
     weights = (z.T @ (vectors @ inside)).T + along * prior
     return weights, level - weights @ mean
 

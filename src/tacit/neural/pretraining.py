@@ -1,7 +1,7 @@
 """A public start for a body: learned from made-up images, so that nobody's data are in it.
 
-:func:`contrast` trains a body to recognise two altered views of one made-up scene among many others (InfoNCE; Chen et al.
-2020; on procedural images, Baradad et al. 2021). :func:`public_directions` then gives the directions in which its
+:func:`contrast` trains a body to recognise two altered views of one made-up scene among many others (InfoNCE; Chen et
+al. 2020; on procedural images, Baradad et al. 2021). :func:`public_directions` then gives the directions in which its
 features spread over such scenes, at unit spread: a fixed linear layer in front of the private one, so that noise falls
 on few numbers and evenly. Both look at no private row, and cost nothing.
 """
@@ -113,7 +113,7 @@ def public_directions(
     features.to(device).eval()
     with torch.no_grad():
         scenes = made_up_images(images, size=size, seed=seed + 2, device=device)
-        seen = torch.cat([features(_rows(part, channels)) for part in scenes.split(2000)]).double()
+        seen = torch.cat([features(_rows(part, channels)) for part in torch.split(scenes, 2000)]).double()
         mean = seen.mean(0)
         values, vectors = torch.linalg.eigh(torch.cov((seen - mean).T))
         values, vectors = values.flip(0)[:components], vectors.flip(1)[:, :components]

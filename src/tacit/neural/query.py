@@ -45,6 +45,4 @@ class BodyUpdate(Query):
 
     def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
         """Clip and add a block of users, in chunks on a GPU or one by one on a CPU."""
-        return self.executor.clipped_sum(
-            self.public, X, y, offsets, bound, self.number, normalised=self.normalised
-        )
+        return self.executor.clipped_sum(self.public, X, y, offsets, bound, self.number, normalised=self.normalised)

@@ -30,9 +30,9 @@ Gradient = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
 class LocalTraining:
     """What every user does in a round. Public.
 
-    ``augment`` turns a user's rows into other rows of the same shape (a mirror, a shift); heads are then fitted on both.
-    ``cross_fit``: the body's steps see a head that was fitted to the other half of the rows, and so for both halves.
-    ``rows`` is how many rows a user brings to a round; who has more brings other ones in the next.
+    ``augment`` turns a user's rows into other rows of the same shape (a mirror, a shift); heads are then fitted on
+    both. ``cross_fit``: the body's steps see a head that was fitted to the other half of the rows, and so for both
+    halves. ``rows`` is how many rows a user brings to a round; who has more brings other ones in the next.
     """
 
     local_steps: int = 1
@@ -94,7 +94,7 @@ class Flat:
         return twin
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
-        """The parameters that a flat vector stands for."""
+        """Return the parameters that a flat vector stands for."""
         sizes = [math.prod(shape) for shape in self.shapes.values()]
         parts = torch.split(vector, sizes) if sizes else ()
         return {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
@@ -121,6 +121,7 @@ class UserUpdate:
     # What is shared: the body alone (CENTAUR); body and head (federated averaging); or body and head, with a head of
     # the user's own added to it (two heads).
     shared: str = "body"
+    classes: int = 1
     pull: float = 0.0  # of the local model towards the public one, for the baseline that has it
     _gradient: Any = field(default=grad, repr=False)
 
@@ -135,7 +136,7 @@ class UserUpdate:
         return self.body.size + (self.head.size if self.move_head else 0)
 
     def alone(self) -> UserUpdate:
-        """The same update on a copy of the modules and the ordinary tape: for one user at a time, in any thread."""
+        """Return the same update on copies of the modules and the ordinary tape: for one user at a time."""
         return replace(self, body=self.body.copy(), head=self.head.copy(), _gradient=plain_gradient)
 
     def __call__(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
@@ -164,7 +165,8 @@ class UserUpdate:
         if self.training.augment is not None:
             features = torch.cat([features, self.body(body, self.training.augment(rows)).detach()])
             targets, weights = torch.cat([targets, targets]), torch.cat([weights, weights])
-        slope = self._gradient(lambda h: self.loss(self.head(h, features), targets, weights))
+        present = self.present(targets, weights)
+        slope = self._gradient(lambda h: self.loss(self.head(h, features), targets, weights, present))
         speed = torch.zeros_like(head)
         for _ in range(self.training.head_steps):
             speed = self.training.head_momentum * speed + slope(head)
@@ -173,45 +175,56 @@ class UserUpdate:
 
     def _body_steps(self, body: Tensor, head: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Phases 2 and 3: steps on the body with the head fixed; the way it went."""
-        moved = body
+        moved, own = body, self.present(targets, weights)
         for step in range(self.training.local_steps):
             x, y, w = self._batch(step, rows, targets, weights)
-            slope = self._gradient(lambda b, x=x, y=y, w=w: self.loss(self.head(head, self.body(b, x)), y, w))
+            slope = self._gradient(lambda b, x=x, y=y, w=w: self.loss(self.head(head, self.body(b, x)), y, w, own))
             moved = moved - self.training.local_rate * slope(moved)
         return moved - body
 
     def _both(self, public: Tensor, own: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Local training of the whole network, a fixed head of the user's ``own`` added to the shared one."""
-        cut, moved = self.body.size, public
+        cut, moved, present = self.body.size, public, self.present(targets, weights)
         for step in range(self.training.local_steps):
             x, y, w = self._batch(step, rows, targets, weights)
             slope = self._gradient(
-                lambda v, x=x, y=y, w=w: self.loss(self.head(v[cut:] + own, self.body(v[:cut], x)), y, w)
-                + 0.5 * self.pull * (v - public).square().sum()
+                lambda v, x=x, y=y, w=w: (
+                    self.loss(self.head(v[cut:] + own, self.body(v[:cut], x)), y, w, present)
+                    + 0.5 * self.pull * (v - public).square().sum()
+                )
             )
             moved = moved - self.training.local_rate * slope(moved)
         return moved
 
     def _batch(self, step: int, rows: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The next rows in turn, beginning anew after the user's last; all of them if they are no more than a batch."""
+        """Return the rows of a step: the next in turn, or all of them if they are no more than a batch."""
         size = self.training.batch_rows
         if size is None or size >= len(rows):
             return rows, targets, weights
         places = torch.arange(size, device=rows.device)
         count = weights.sum().long()
-        chosen = torch.where(count <= size, places, (step * size + places) % count.clamp_min(1))
+        # Spread over all rows, because they may come sorted by class.
+        apart = torch.div(count + size - 1, size, rounding_mode="floor")
+        chosen = torch.where(count <= size, places, (places * apart + step) % count.clamp_min(1))
         return rows[chosen], targets[chosen], weights[chosen]
 
-    def loss(self, output: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Mean loss of one user's rows, over the classes that the user holds."""
+    def present(self, targets: Tensor, weights: Tensor) -> Tensor:
+        """Which classes the user holds; nothing where numbers are predicted."""
+        if self.training.loss == "squares":
+            return weights
+        return (self._indicators(targets) * weights[:, None]).amax(0) > 0
+
+    def loss(self, output: Tensor, targets: Tensor, weights: Tensor, present: Tensor) -> Tensor:
+        """Mean loss of some of a user's rows, over the classes that the user holds."""
         count = weights.sum().clamp_min(1.0)
         if self.training.loss == "squares":
             return 0.5 * ((output.squeeze(-1) - targets).square() * weights).sum() / count
-        classes = torch.arange(output.shape[-1], device=output.device)
-        own = (labels(targets, output.shape[-1])[:, None] == classes).to(output.dtype)
-        present = (own * weights[:, None]).amax(0) > 0
         scores = torch.where(present, output, torch.full_like(output, _ABSENT))
-        return -((torch.log_softmax(scores, -1) * own).sum(-1) * weights).sum() / count
+        return -((torch.log_softmax(scores, -1) * self._indicators(targets)).sum(-1) * weights).sum() / count
+
+    def _indicators(self, targets: Tensor) -> Tensor:
+        classes = torch.arange(self.classes, device=targets.device)
+        return (labels(targets, self.classes)[:, None] == classes).to(targets.dtype)
 
 
 def labels(targets: Tensor, classes: int) -> Tensor:
@@ -229,5 +242,3 @@ def plain_gradient(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return result
 
     return slope
-
-

@@ -1,0 +1,218 @@
+"""The estimator: certificate, resuming, participation, baselines, attacks."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import tacit
+from adversary import violations
+from tacit import neural
+from tacit.neural.executor import Executor
+from tacit.neural.personal import fit_classes, fit_linear
+from tacit.neural.query import BodyUpdate
+from tacit.neural.update import Flat, LocalTraining, UserUpdate
+from tacit.privacy.guarantee import Budget
+from tacit.privacy.ledger import Ledger
+
+torch.set_num_threads(1)
+D = 7
+
+
+def data(n: int = 60, m: int = 12, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n * m, D))
+    users = np.repeat(np.arange(n), m)
+    y = (X[:, 0] + 0.3 * X[:, 1] * np.where(users % 2, 1, -1) > 0).astype(int)
+    return X, y, users
+
+
+def model(epsilon: float = 2.0, **settings: object) -> neural.Centaur:
+    torch.manual_seed(0)
+    body, head = neural.mlp(D, (6, 4), classes=2)
+    chosen = {"rounds": 3, "head_steps": 2, "device": "cpu", **settings}
+    return neural.Centaur(body, head, epsilon=epsilon, **chosen)  # type: ignore[arg-type]
+
+
+def query(normalised: bool = False, **training: object) -> BodyUpdate:
+    torch.manual_seed(0)
+    body, head = neural.mlp(D, (5, 4), classes=3)
+    settings = LocalTraining(**{"head_steps": 2, **training})  # type: ignore[arg-type]
+    update = UserUpdate(body=Flat(body), head=Flat(head), training=settings, classes=3)
+    executor = Executor(update, device="cpu", workers=1)
+    return BodyUpdate(update.body.start.numpy().astype(np.float64), 0, executor, normalised)
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_no_user_moves_a_round_by_more_than_the_clip(normalised: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "adversary.np.arange", lambda *a: np.linspace(-322.0, 307.0, 24) if a[0] == -322.0 else _range(*a)
+    )
+    assert violations(query(normalised), 0.05, D) == []
+
+
+_range = np.arange
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_some_user_reaches_the_clip(normalised: bool) -> None:
+    rng = np.random.default_rng(0)
+    X, y = 50 * rng.normal(size=(12, D)), rng.integers(3, size=12).astype(float)
+    reached = np.linalg.norm(query(normalised).block_sum(X, y, np.array([0, 12]), 0.01))
+    assert 0.999 * 0.01 < reached < 0.01
+
+
+class Unclipped(BodyUpdate):
+    """Mutation: the clip is forgotten."""
+
+    def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        return super().block_sum(X, y, offsets, 100.0 * bound)
+
+
+class LetsNaNThrough(BodyUpdate):
+    """Mutation: one user's hole is everybody's."""
+
+    def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        return super().block_sum(X, y, offsets, bound) + 0.0 * X.sum()
+
+
+@pytest.mark.parametrize("mutant", [Unclipped, LetsNaNThrough])
+def test_a_broken_round_is_caught(mutant: type[BodyUpdate], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "adversary.np.arange", lambda *a: np.linspace(-322.0, 307.0, 12) if a[0] == -322.0 else _range(*a)
+    )
+    good = query()
+    assert violations(mutant(good.public, 0, good.executor), 0.01, D)
+
+
+def test_a_certified_run_spends_its_budget_and_no_more() -> None:
+    fitted = model(clip="auto").fit(*data())
+    assert fitted.certificate_.certified
+    assert fitted.certificate_.epsilon == pytest.approx(2.0, rel=1e-6)
+    assert fitted.certificate_.epsilon <= 2.0
+    assert len(fitted.certificate_.releases) == 4
+    assert fitted.score(*(data()[i] for i in (0, 1, 2))) > 0.7
+
+
+def test_participation_by_coin_is_cheaper_and_certified() -> None:
+    alone, sampled = model(rounds=2), model(rounds=2, sampling_rate=0.25)
+    X, y, users = data()
+    first = alone.fit(X, y, users).certificate_.releases[0].event
+    second = sampled.fit(X, y, users).certificate_.releases[0].event
+    assert second.sampling_rate == 0.25
+    assert second.sigma < first.sigma
+    assert sampled.certificate_.epsilon <= 2.0
+
+
+def test_a_resumed_run_goes_on_with_the_same_ledger(tmp_path: Path) -> None:
+    class Killed(Exception):
+        pass
+
+    def kill(name: str) -> None:
+        if name == "body update 2":
+            raise Killed
+
+    ceiling = Budget(epsilon=2.0, delta=1e-6)
+    with Ledger(tmp_path / "ledger", ceiling=ceiling) as ledger, pytest.raises(Killed):
+        model(ledger=ledger).fit(*data(), on_release=kill)
+    with Ledger(tmp_path / "ledger", ceiling=ceiling) as ledger:
+        before = ledger._file.rows("SELECT value FROM releases WHERE state = 'published' ORDER BY idx")
+        assert len(before) == 2
+        done = model(ledger=ledger).fit(*data())
+        after = ledger._file.rows("SELECT value FROM releases WHERE state = 'published' ORDER BY idx")
+        assert after[:2] == before
+        assert len(after) == 3
+        assert ledger.spent() == pytest.approx(2.0, rel=1e-6)
+    assert done.certificate_.certified
+
+
+def test_another_start_is_not_the_same_run(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger", ceiling=Budget(epsilon=4.0, delta=1e-6)) as ledger:
+        first = model(ledger=ledger).fit(*data())
+        first._run.abandon()
+        other = model(ledger=ledger)
+        with torch.no_grad():
+            other.body[0].weight.add_(1.0)
+        with pytest.raises(tacit.privacy.ledger.LedgerMismatch):
+            other.fit(*data())
+
+
+@pytest.mark.parametrize("kind", [neural.FedAvg, neural.MeanRegularised, neural.TwoHeads, neural.LocalHeads])
+def test_baselines_run_on_the_same_engine(kind: type[neural.Centaur]) -> None:
+    torch.manual_seed(0)
+    body, head = neural.mlp(D, (6, 4), classes=2)
+    fitted = kind(body, head, epsilon=8.0, rounds=2, head_steps=1, device="cpu").fit(*data())
+    assert fitted.score(*data()) > 0.55
+
+
+def test_the_mean_regulariser_has_a_gradient() -> None:
+    X, y, users = data(n=20)
+    bodies = []
+    for pull in (0.0, 1000.0):
+        torch.manual_seed(0)
+        body, head = neural.mlp(D, (6, 4), classes=2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fitted = neural.MeanRegularised(
+                body, head, epsilon=math.inf, rounds=1, local_steps=4, local_rate=1e-4, clip=1e6, step=1e6, device="cpu"
+            )
+            fitted.pull = pull
+            fitted.fit(X, y, users)
+        bodies.append(fitted.public_arrays())
+    moved = max(float(np.abs(bodies[0][name] - bodies[1][name]).max()) for name in bodies[0])
+    assert moved > 1e-7
+
+
+def test_frozen_layers_cost_nothing_and_stay() -> None:
+    torch.manual_seed(0)
+    body, head = neural.mlp(D, (6, 4), classes=2)
+    body[0].requires_grad_(False)
+    before = body[0].weight.clone()
+    fitted = neural.Centaur(body, head, epsilon=2.0, rounds=2, head_steps=1, device="cpu").fit(*data())
+    assert fitted.certificate_.releases[0].coordinates == 6 * 4 + 4
+    assert (fitted.body_[0][0].weight == before).all()
+
+
+def test_a_new_user_gets_a_head_and_an_unknown_one_is_refused() -> None:
+    X, y, users = data()
+    fitted = model().fit(X, y, users)
+    mine = fitted.personalize(X[:12], y[:12])
+    assert (mine.predict(X[:12]) == fitted.predict(X[:12], users[:12])).mean() > 0.9
+    with pytest.raises(tacit.DataError, match="no head"):
+        fitted.predict(X[:1], np.array([999]))
+
+
+def test_heads_follow_the_public_head_where_own_rows_say_little() -> None:
+    rng = np.random.default_rng(0)
+    public = np.array([[3.0, 0.0, 0.0], [-3.0, 0.0, 0.0]])
+    z = rng.normal(size=(8, 3))
+    weights, _ = fit_classes(z, (z[:, 0] < 0).astype(int), public)
+    assert np.argmax(np.abs(weights[0] - weights[1])) == 0
+    flat, level = fit_linear(np.zeros((3, 2)), np.ones((3, 1)), np.zeros((1, 2)))
+    assert (flat == 0).all()
+    assert level[0] == 1.0
+
+
+def test_counting_who_takes_part_tells_nothing() -> None:
+    """Spec F4: a canary with zero gradient. With a fixed denominator the release has one law with and without it."""
+    update = query()
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(24, D)), rng.integers(3, size=24).astype(float)
+    without = update.block_sum(X, y, np.array([0, 12, 24]), 0.05)
+    canary = np.vstack([X, np.full((3, D), np.nan)])
+    with_it = update.block_sum(canary, np.append(y, [0.0] * 3), np.array([0, 12, 24, 27]), 0.05)
+    assert (without == with_it).all()
+
+
+def test_an_empty_round_is_still_divided_by_the_expected_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody's coin falls right: pure noise over q·n, not over a count of zero."""
+    monkeypatch.setattr("tacit.privacy.noise.coins", lambda size, rate: np.zeros(size, dtype=bool))
+    fitted = model(rounds=1, sampling_rate=0.25, average=False).fit(*data())
+    moved = max(float(np.abs(value).max()) for value in fitted.public_arrays().values())
+    assert math.isfinite(moved)
+    assert fitted.certificate_.releases[0].state == "published"
