@@ -21,6 +21,9 @@ lint: $(STAMP)
 benchmarks: $(STAMP)
 	$(BIN)/python -m benchmarks.papers.private_fedrep
 	$(BIN)/python -m benchmarks.papers.fedpower
+	$(BIN)/python -m benchmarks.papers.centaur
+	$(BIN)/python -m benchmarks.papers.centaur_linear
+	$(BIN)/python -m benchmarks.speed.neural
 	$(BIN)/python -m benchmarks.speed.gram
 	$(BIN)/python -m benchmarks.families
 	$(BIN)/python -m benchmarks.speed.round

@@ -20,7 +20,19 @@ def run(*words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["papers.private_fedrep", "papers.fedpower", "families", "speed.round", "speed.gram"])
+BENCHMARKS = [
+    "papers.private_fedrep",
+    "papers.fedpower",
+    "papers.centaur",
+    "papers.centaur_linear",
+    "families",
+    "speed.round",
+    "speed.gram",
+    "speed.neural",
+]
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_benchmark_runs(name: str) -> None:
     assert "|---|" in run("-m", f"benchmarks.{name}", "--quick")
 

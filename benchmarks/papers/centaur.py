@@ -162,10 +162,10 @@ TRIES: dict[str, list[dict[str, Any]]] = {
 CHOSEN: dict[str, dict[str, Any]] = {  # the best of each in benchmarks/results/centaur_choice.json
     "heads alone (nothing shared)": {},
     "DP-FedAvg + local heads": LOCAL,
-    "PMTL": LOCAL,
-    "PPSGD": {"head_steps": 1},
-    "CENTAUR": {"head_steps": 0},
-    "CENTAUR, recommended": {"head_steps": 0, "step": 1.0},
+    "PMTL": {},
+    "PPSGD": {"head_steps": 1, **LOCAL},
+    "CENTAUR": {"head_steps": 0, **LOCAL},
+    "CENTAUR, recommended": {"head_steps": 0, **LOCAL},
 }
 
 

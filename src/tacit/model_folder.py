@@ -8,6 +8,7 @@ heads has no such folder.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import math
 import os
@@ -70,8 +71,11 @@ def save(model: PrivateModel, folder: str | os.PathLike[str]) -> Path:
     return target
 
 
-def load(folder: str | os.PathLike[str]) -> PrivateModel:
-    """Read a model folder. A published one has no heads: it can only personalise."""
+def load(folder: str | os.PathLike[str], **modules: Any) -> PrivateModel:
+    """Read a model folder. A published one has no heads: it can only personalise.
+
+    A network's folder holds numbers, not code: give ``body=`` and ``head=`` of the same build.
+    """
     from safetensors.numpy import load as from_bytes
 
     place = Path(folder)
@@ -79,12 +83,16 @@ def load(folder: str | os.PathLike[str]) -> PrivateModel:
         if not (place / name).is_file():
             raise ModelError(f"{place} is not a model folder: {name} is missing.")
     config = json.loads((place / "config.json").read_text(encoding="utf-8"))
-    if config.get("class") not in estimators.__all__:
+    networks = str(config.get("class")).startswith("neural.")
+    if not networks and config.get("class") not in estimators.__all__:
         raise ModelError(f"{place} holds a {config.get('class')!r}. Expected one of {estimators.__all__}.")
     parameters: dict[str, Any] = {
         key: math.inf if value == "inf" else value for key, value in config["parameters"].items()
     }
-    model: PrivateModel = getattr(estimators, config["class"])(**parameters)
+    if networks and set(modules) != {"body", "head"}:
+        raise ModelError(f"{place} holds a network. Give load(folder, body=…, head=…) modules of the same build.")
+    home = importlib.import_module("tacit.neural") if networks else estimators
+    model: PrivateModel = getattr(home, config["class"].removeprefix("neural."))(**modules, **parameters)
     model.feature_names_in_ = np.array(config["features"], dtype=str)
     model.n_features_in_ = len(model.feature_names_in_)
     model.target_name_ = config["target"]
@@ -138,11 +146,9 @@ def _private_as_bytes(model: PrivateModel) -> bytes | None:
 
 
 def _config(model: PrivateModel) -> dict[str, Any]:
-    left_out = {"ledger", "threads"}
-    parameters = {key: value for key, value in model.get_params(deep=False).items() if key not in left_out}
     return {
-        "class": type(model).__name__,
-        "parameters": {key: plain_parameter(value) for key, value in parameters.items()},
+        "class": model.folder_class,
+        "parameters": {key: plain_parameter(value) for key, value in model.folder_parameters().items()},
         "features": [str(name) for name in model.feature_names_in_],
         "target": model.target_name_,
         "user": model.user_column_,

@@ -187,6 +187,18 @@ def test_a_new_user_gets_a_head_and_an_unknown_one_is_refused() -> None:
         fitted.predict(X[:1], np.array([999]))
 
 
+def test_a_network_is_saved_and_loaded_with_its_modules(tmp_path: Path) -> None:
+    X, y, users = data()
+    fitted = model().fit(X, y, users)
+    folder = tacit.save(fitted, tmp_path / "model")
+    torch.manual_seed(1)
+    body, head = neural.mlp(D, (6, 4), classes=2)
+    again = tacit.load(folder, body=body, head=head)
+    assert (again.predict(X, users) == fitted.predict(X, users)).all()
+    with pytest.raises(ValueError, match="holds a network"):
+        tacit.load(folder)
+
+
 def test_heads_follow_the_public_head_where_own_rows_say_little() -> None:
     rng = np.random.default_rng(0)
     public = np.array([[3.0, 0.0, 0.0], [-3.0, 0.0, 0.0]])

@@ -70,6 +70,15 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
     def take_private_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Set what :meth:`private_arrays` gave; ``users_`` are there already."""
 
+    @property
+    def folder_class(self) -> str:
+        """What a model folder calls this kind of model."""
+        return type(self).__name__
+
+    def folder_parameters(self) -> dict[str, Any]:
+        """Return the parameters a model folder keeps: those that are plain and say something later."""
+        return {key: value for key, value in self.get_params(deep=False).items() if key not in ("ledger", "threads")}
+
     def _budget(self, unit: Unit = Unit.USER) -> Budget:
         return Budget(epsilon=self.epsilon, delta=self.delta, adjacency=Adjacency(self.adjacency), unit=unit)
 

@@ -5,6 +5,7 @@ from tacit.neural.centaur import Centaur
 from tacit.neural.made_up import made_up_images
 from tacit.neural.networks import Picture, Shared, deep, lenet, linear, mlp, public_head
 from tacit.neural.pretraining import contrast, public_directions
+from tacit.neural.progress import progress
 from tacit.neural.update import LocalTraining
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "linear",
     "made_up_images",
     "mlp",
+    "progress",
     "public_directions",
     "public_head",
 ]

@@ -236,13 +236,20 @@ class Centaur(PrivateModel):
         return PersonalNetwork(self._features, self._answers, self._head_of(self._features(rows), targets))
 
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the body's parameters and buffers."""
-        return {name: value.detach().cpu().numpy() for name, value in self.body_.state_dict().items()}
+        """Return parameters and buffers of the body, in the order of the modules, and of the public head."""
+        return {
+            f"{part}.{place}": value.detach().cpu().numpy()
+            for part, module in (("body", self.body_), ("head", self.public_head_))
+            for place, value in enumerate(module.state_dict().values())
+        }
 
     def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Set the body; nobody has a head on it yet."""
-        self.body_, self.public_head_ = copy.deepcopy(self.body), copy.deepcopy(self.head)
-        self.body_.load_state_dict({name: torch.as_tensor(np.array(value)) for name, value in arrays.items()})
+        """Set body and public head; nobody has a head of their own yet."""
+        self.body_, self.public_head_ = copy.deepcopy(self.body).eval(), copy.deepcopy(self.head).eval()
+        for part, module in (("body", self.body_), ("head", self.public_head_)):
+            names = list(module.state_dict())
+            values = [torch.as_tensor(np.array(arrays[f"{part}.{place}"])) for place in range(len(names))]
+            module.load_state_dict(dict(zip(names, values, strict=True)))
         self.heads_ = np.zeros((0, Flat(self.head).size))
         self.users_ = np.zeros(0, dtype=np.int64)
 
@@ -253,6 +260,16 @@ class Centaur(PrivateModel):
     def take_private_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Set the heads."""
         self.heads_ = arrays["heads"]
+
+    @property
+    def folder_class(self) -> str:
+        """What a model folder calls this kind of model."""
+        return f"neural.{type(self).__name__}"
+
+    def folder_parameters(self) -> dict[str, Any]:
+        """Return the parameters a model folder keeps; modules are code, and stay outside."""
+        code = ("body", "head", "augment")
+        return {key: value for key, value in super().folder_parameters().items() if key not in code}
 
     def _plan(self, budget: Budget) -> Plan:
         share = self.clip_share if self.clip == "auto" else 0.0
