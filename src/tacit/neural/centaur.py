@@ -20,7 +20,7 @@ from tacit.federation.base import Array, Federation
 from tacit.federation.local import LocalFederation
 from tacit.ids import Directory
 from tacit.neural.executor import Executor
-from tacit.neural.parts import PersonalNetwork, describe, load, outputs, public_start, split_body, through
+from tacit.neural.parts import PersonalNetwork, cohort_of, describe, load, outputs, public_start, split_body, through
 from tacit.neural.personal import fit_classes, fit_linear
 from tacit.neural.query import BodyUpdate
 from tacit.neural.update import Flat, LocalTraining, UserUpdate
@@ -73,22 +73,18 @@ class Centaur(PrivateModel):
     Attributes
     ----------
     body_ : the body with what was learned; public
-    heads_ : (n_users, parameters of the head), private;  users_ : ids, sorted
-    certificate_ : what was released and what it costs
+    heads_ : (n_users, parameters of the head), private;  users_ : ids, sorted;  certificate_
 
     Examples
     --------
-    >>> import numpy as np, tacit.neural, torch
-    >>> rng = np.random.default_rng(0); torch.manual_seed(0)  # doctest: +ELLIPSIS
-    <...
+    >>> import numpy as np, tacit.neural
+    >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(2000, 6)); users = np.arange(2000) // 20
     >>> y = (X[:, 0] * np.where(users % 2, 1, -1) > 0).astype(int)
     >>> body, head = tacit.neural.mlp(6, (4,), classes=2)
     >>> model = tacit.neural.Centaur(body, head, epsilon=4.0, rounds=3, device="cpu").fit(X, y, users)
-    >>> model.certificate_.certified, round(model.certificate_.epsilon, 6)
-    (True, 4.0)
-    >>> model.predict(X[:3], users[:3]).shape
-    (3,)
+    >>> model.certificate_.certified, round(model.certificate_.epsilon, 6), model.predict(X[:3], users[:3]).shape
+    (True, 4.0, (3,))
     """
 
     def __init__(
@@ -196,8 +192,7 @@ class Centaur(PrivateModel):
         self.n_features_in_ = cohort.n_features
         self.feature_names_in_ = np.array(cohort.feature_names, dtype=str)
         self.target_name_ = cohort.target_name
-        notes = (FREE_HEADS, PUBLIC_START)
-        self._certify(run, budget, units=cohort.n_users, trust=TRUST, notes=notes)
+        self._certify(run, budget, units=cohort.n_users, trust=TRUST, notes=(FREE_HEADS, PUBLIC_START))
         return self
 
     def predict(self, X: npt.ArrayLike, users: npt.ArrayLike) -> npt.NDArray[Any]:
@@ -285,7 +280,7 @@ class Centaur(PrivateModel):
     def _learn(self, federation: Federation, plan: Plan, executor: Executor, update: UserUpdate) -> Array:
         """Algorithm 1: public state, moved by noisy sums of clipped updates."""
         state = public_start(update)
-        normalised, bound = self.clip is None, 1.0
+        bound = 1.0
         if self.clip == "auto":
             event = plan.event("clip", clip=1.0, acute=True)
             bound = private_clip(federation, BodyUpdate(state, 0, executor), event, "update norms")
@@ -294,7 +289,7 @@ class Centaur(PrivateModel):
         event = plan.event("rounds", clip=bound)
         later: list[Array] = []
         for number in range(self.rounds):
-            query = BodyUpdate(state, number, executor, normalised)
+            query = BodyUpdate(state, number, executor, normalised=self.clip is None)
             moved = federation.release(query, event, f"body update {number + 1}")
             state = state + self.step * moved / (bound * self.sampling_rate * federation.n_users)
             if 2 * number >= self.rounds:
@@ -386,14 +381,6 @@ class Centaur(PrivateModel):
         return np.asarray(scores.argmax(axis=1) if self.loss == "classes" else scores[:, 0])
 
     def _cohort(self, X: Any, y: Any, users: Any) -> Cohort:
-        if isinstance(X, Cohort):
-            cohort = X
-        elif y is None or users is None:
-            raise ValueError("fit needs y and users next to X: the target and the user id of every row.")
-        else:
-            cohort = Cohort.from_arrays(X, y, users, dtype=np.float32)
-        if cohort.y is None:
-            raise ValueError("the cohort has no target. Build it with a target column.")
         if self.mode != "auto":
             raise ValueError(f"mode must be 'auto'. Found {self.mode!r}.")
         if self.rounds < 1:
@@ -402,7 +389,7 @@ class Centaur(PrivateModel):
             raise ValueError("clip='auto' measures whole updates. Give a number, or per_layer=False.")
         if isinstance(self.clip, str) and self.clip != "auto":
             raise ValueError(f"clip must be None, a number or 'auto'. Found {self.clip!r}.")
-        return cohort
+        return cohort_of(X, y, users)
 
     def _public_config(self, sizes: dict[str, int]) -> dict[str, Any]:
         config = super()._public_config(sizes)

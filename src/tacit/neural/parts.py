@@ -33,6 +33,19 @@ class PersonalNetwork:
         return self.answers(self.features(np.asarray(X, dtype=np.float32)), self.head)
 
 
+def cohort_of(X: Any, y: Any, users: Any) -> Cohort:
+    """Return users with their rows and targets, in float32."""
+    if isinstance(X, Cohort):
+        cohort = X
+    elif y is None or users is None:
+        raise ValueError("fit needs y and users next to X: the target and the user id of every row.")
+    else:
+        cohort = Cohort.from_arrays(X, y, users, dtype=np.float32)
+    if cohort.y is None:
+        raise ValueError("the cohort has no target. Build it with a target column.")
+    return cohort
+
+
 def split_body(body: nn.Module, width: int, *, whole: bool = False) -> tuple[nn.Module, nn.Module]:
     """Leading modules without trainable parameters, and the rest: the first are run once, not every round."""
     if not isinstance(body, nn.Sequential) or whole:
