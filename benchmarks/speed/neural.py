@@ -74,11 +74,11 @@ def measure(name: str, device: str, quick: bool) -> list[dict[str, Any]]:
     make, d = NETWORKS[name]
     found: list[dict[str, Any]] = []
     on_gpu = device == "cuda"
-    users = 8 if quick else ((1024 if name == "MLP" else 256) if on_gpu else (16 if name == "LeNet" else 200))
+    users = 8 if quick else ((1024 if name == "MLP" else 256) if on_gpu else (8 if name == "LeNet" else 100))
     rng = np.random.default_rng(0)
     X, y = rng.uniform(size=(users * 100, d)).astype(np.float32), rng.integers(10, size=users * 100).astype(np.float32)
     offsets = 100 * np.arange(users + 1)
-    repeats = 1 if quick else 5
+    repeats = 1 if quick else (5 if on_gpu else 3)
     for tf32 in (False, True) if on_gpu else (False,):
         torch.manual_seed(0)
         body, head = make()
