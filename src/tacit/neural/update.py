@@ -274,7 +274,7 @@ class UserUpdate:
             yield rows[mine], goals[mine], weights[mine]
 
     def goals(self, targets: Tensor, weights: Tensor) -> Tensor:
-        """Return what outputs should be: the numbers themselves, or a row of indicators a label; nothing for padding."""
+        """Return what outputs should be: the numbers, or a row of indicators a label; nothing for padding."""
         if self.training.loss == "squares":
             return targets
         classes = torch.arange(self.classes, device=targets.device)
