@@ -290,6 +290,11 @@ def choose() -> dict[str, Any]:
     return {"rows": rows, "best": best}
 
 
+def plain(epsilon: float) -> float | str:
+    """Return ε as JSON can hold it."""
+    return "inf" if math.isinf(epsilon) else epsilon
+
+
 TASKS = ("cifar10-5", "cifar10-2", "fashion-mnist", "mnist-writers")
 
 
@@ -317,7 +322,9 @@ def compare(
             task = through(public, raw)
 
             def note(method: str, epsilon: float, value: float, task: Task = task, seed: int = seed) -> None:
-                found.append({"task": task.name, "seed": seed, "method": method, "epsilon": epsilon, "accuracy": value})
+                found.append(
+                    {"task": task.name, "seed": seed, "method": method, "epsilon": plain(epsilon), "accuracy": value}
+                )
                 print(found[-1], flush=True)
 
             layer = lambda classes=classes: paper_layer(DIRECTIONS, classes)  # noqa: E731
@@ -356,7 +363,7 @@ def report(found: dict[str, Any]) -> str:
     """Return the table: mean and spread over seeds."""
     rows = found["compare"]
     tasks = list(dict.fromkeys(row["task"] for row in rows))
-    methods = list(dict.fromkeys((row["method"], row["epsilon"]) for row in rows))
+    methods = list(dict.fromkeys((row["method"], float(row["epsilon"])) for row in rows))
     lines = []
     for method, epsilon in methods:
         cells = []
