@@ -455,7 +455,7 @@ def main() -> None:
     found["device"] = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
     found["seconds"] = time.time() - started
     keep(name, found, report(found), quick=False)
-    if "sweep" in found:
+    if "sweep" in options.only and "cifar10-5" in cifar:
         plot(found["sweep"])
 
 
