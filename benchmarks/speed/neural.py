@@ -51,8 +51,8 @@ def hand_loop(name: str, X: Any, y: Any, users: int, workers: int) -> torch.Tens
         first = [p.detach().clone() for p in body.parameters()]
         for i in mine:
             rows, labels = (
-                torch.tensor(X[100 * i : 100 * i + 100]),
-                torch.tensor(y[100 * i : 100 * i + 100]).long(),
+                torch.as_tensor(X[100 * i : 100 * i + 100]),
+                torch.as_tensor(y[100 * i : 100 * i + 100]).long(),
             )
             with torch.no_grad():
                 for p, value in zip(body.parameters(), first, strict=True):
@@ -121,7 +121,8 @@ def measure(name: str, device: str, quick: bool) -> list[dict[str, Any]]:
                     note(f"chunks of {chunk}", rate(added(executor(chunk), users), 100 * users, repeats))
         else:
             ways = {"this library": added(plain, users)}
-            ways["loop by hand"] = lambda w=plain.workers: hand_loop(name, X, y, users, w)
+            open_X, open_y = X.copy(), y.copy()
+            ways["loop by hand"] = lambda w=plain.workers: hand_loop(name, open_X, open_y, users, w)
             # In turns, so that whatever else the machine does falls on both.
             speeds = [{way: rate(work, 100 * users, 1) for way, work in ways.items()} for _ in range(repeats)]
             for way in ways:
