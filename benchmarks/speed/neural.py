@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -121,8 +122,7 @@ def measure(name: str, device: str, quick: bool) -> list[dict[str, Any]]:
                     note(f"chunks of {chunk}", rate(added(executor(chunk), users), 100 * users, repeats))
         else:
             ways = {"this library": added(plain, users)}
-            open_X, open_y = X.copy(), y.copy()
-            ways["loop by hand"] = lambda w=plain.workers: hand_loop(name, open_X, open_y, users, w)
+            ways["loop by hand"] = partial(hand_loop, name, X.copy(), y.copy(), users, plain.workers)
             # In turns, so that whatever else the machine does falls on both.
             speeds = [{way: rate(work, 100 * users, 1) for way, work in ways.items()} for _ in range(repeats)]
             for way in ways:
