@@ -50,7 +50,7 @@ def distances(executor: Executor, users: Users) -> npt.NDArray[np.float64]:
     if not (np.isfinite(together).all() and np.isfinite(alone).all()):
         raise RuntimeError("updates of ordinary rows are not finite: they cannot be compared.")
     size, far = (np.linalg.norm(part, axis=1) for part in (alone, together - alone))
-    # A user with one row of each class, and one row in each half, has nothing to learn from: zero either way.
+    # Who has two rows has one in each half, and so one class a half: nothing to learn from, and zero either way.
     if np.count_nonzero(size) < 0.9 * len(users):
         raise RuntimeError(f"{np.count_nonzero(size == 0)} of {len(users)} updates of ordinary rows are zero.")
     return np.asarray(np.where(size > 0, far / np.where(size > 0, size, 1.0), np.where(far > 0, np.inf, 0.0)))

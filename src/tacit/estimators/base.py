@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator
 
 from tacit.cohort import Cohort
-from tacit.privacy.certificate import Certificate
+from tacit.privacy.certificate import NOT_COVERED, Certificate
 from tacit.privacy.guarantee import Adjacency, Budget, Event, UncertifiedWarning, Unit
 from tacit.privacy.ledger import Ledger, Run
 
@@ -100,7 +100,15 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
         return ledger.run(self.run, config=self._public_config(sizes), planned=planned, certified=not reasons)
 
     def _certify(
-        self, run: Run, budget: Budget, *, units: int, trust: str, notes: tuple[str, ...], nominal: float | None = None
+        self,
+        run: Run,
+        budget: Budget,
+        *,
+        units: int,
+        trust: str,
+        notes: tuple[str, ...],
+        nominal: float | None = None,
+        not_covered: tuple[str, ...] = (),
     ) -> None:
         """State what was released; close the run unless somebody else keeps the account."""
         mode, reasons = self._standing(budget)
@@ -114,6 +122,7 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
             reasons=reasons,
             nominal_epsilon=nominal if mode == "paper" else None,
             notes=notes,
+            not_covered=(*not_covered, *NOT_COVERED),
         )
         self._run = run
         if self.ledger is None:

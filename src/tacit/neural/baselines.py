@@ -18,8 +18,9 @@ from torch import nn
 
 from tacit.estimators.base import abandoned_on_failure
 from tacit.federation.local import LocalFederation
-from tacit.neural.centaur import FREE_HEADS, PUBLIC_START, TRUST, Centaur
-from tacit.neural.parts import public_start, through
+from tacit.neural.centaur import Centaur
+from tacit.neural.parts import public_start
+from tacit.neural.rehearsal import rehearse_rows
 from tacit.neural.update import UserUpdate
 
 
@@ -60,12 +61,12 @@ class LocalHeads(Centaur):
         """Fit heads."""
         cohort = self._cohort(X, y, users)
         engine, budget = self._engine(cohort), self._budget()
+        rehearse_rows(self._seen_by(self.body, engine.executor.device), self.body, cohort.n_features, "body")
         run = self._open(budget, [], {"n_users": cohort.n_users, "n_features": cohort.n_features})
         with abandoned_on_failure(run):
             self._take(engine, public_start(engine.update))
-            seen = through(engine.prefix, cohort, self.rows_per_user, engine.executor.device)
-            federation = LocalFederation(seen, run, threads=self.threads)
+            federation = LocalFederation(self._through(engine, cohort), run, threads=self.threads)
             self._take_heads(federation.users_map(self._fit_heads))
         self._know(cohort)
-        self._certify(run, budget, units=cohort.n_users, trust=TRUST, notes=(FREE_HEADS, PUBLIC_START))
+        self._state(run, budget, cohort.n_users)
         return self

@@ -19,13 +19,14 @@ from tacit.federation.local import LocalFederation
 from tacit.neural.executor import Executor
 from tacit.neural.fitted import FittedNetwork
 from tacit.neural.heads import check_labels
+from tacit.neural.layers import check_layers, own_kinds, unchecked
 from tacit.neural.parts import cohort_of, describe, load, outputs, public_start, split_body, through, width_after
 from tacit.neural.query import BodyUpdate
-from tacit.neural.rehearsal import check_modules, rehearse
+from tacit.neural.rehearsal import check_modules, rehearse, rehearse_rows
 from tacit.neural.update import Flat, LocalTraining, UserUpdate
 from tacit.privacy.calibration import Phase, Plan
 from tacit.privacy.guarantee import Budget, GaussianEvent
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger import Ledger, Run
 
 TRUST = (
     "central: whoever runs this process holds the rows, adds the noise and keeps the heads; everybody else sees the "
@@ -35,6 +36,7 @@ FREE_HEADS = (
     "heads and personalize() cost nothing: a head is computed from the public body and its own user's rows, so for "
     "everybody else it is post-processing, and it is not released"
 )
+AUGMENT = "augment: that it keeps nothing between calls is your word and was not checked"
 PUBLIC_START = "the body and head handed to fit are taken for public: whatever they were trained on is not covered"
 
 
@@ -74,6 +76,10 @@ class Centaur(FittedNetwork):
         Whether the body is the average over the later half of the rounds (nothing is released for it).
     local_steps, local_rate, batch_rows, head_steps, head_rate, cross_fit, rows_per_user, loss, augment
         See :class:`~tacit.neural.LocalTraining`.
+    own_layers
+        True says: "I vouch that my layers keep nothing between calls, and that a row's output depends on that row
+        alone." Without it only layers that are known for that are taken (:mod:`tacit.neural.layers`). With it every
+        user gets copies of the modules, one user after the other, and the certificate says that it rests on your word.
     device, chunk, threads
         Where: ``"auto"`` takes a GPU if there is one; users at a time on it; threads on a CPU.
     random_state, noise, noise_seed, ledger, run
@@ -124,6 +130,7 @@ class Centaur(FittedNetwork):
         rows_per_user: int = 128,
         loss: str = "classes",
         augment: Callable[[Tensor], Tensor] | None = None,
+        own_layers: bool = False,
         device: str = "auto",
         chunk: int | None = None,
         noise: str = "auto",
@@ -155,6 +162,7 @@ class Centaur(FittedNetwork):
         self.rows_per_user = rows_per_user
         self.loss = loss
         self.augment = augment
+        self.own_layers = own_layers
         self.device = device
         self.chunk = chunk
         self.noise = noise
@@ -181,12 +189,13 @@ class Centaur(FittedNetwork):
         """
         cohort = self._cohort(X, y, users)
         engine = self._engine(cohort)
+        rehearse_rows(self._seen_by(engine.prefix, engine.executor.device), engine.prefix, cohort.n_features, "body")
         rehearse(engine.executor, public_start(engine.update), engine.width, cohort.n_users)
         budget, plan = self._budget(), self._plan(self._budget())
         run = self._open(budget, self._events(plan), {"n_users": cohort.n_users, "n_features": cohort.n_features})
         with abandoned_on_failure(run):
             federation = LocalFederation(
-                through(engine.prefix, cohort, self.rows_per_user, engine.executor.device),
+                self._through(engine, cohort),
                 run,
                 noise=self.noise,
                 noise_seed=self.noise_seed,
@@ -196,8 +205,20 @@ class Centaur(FittedNetwork):
             self._take(engine, self._learn(federation, plan, engine.executor, engine.update))
             self._take_heads(federation.users_map(self._fit_heads))
         self._know(cohort)
-        self._certify(run, budget, units=cohort.n_users, trust=TRUST, notes=(FREE_HEADS, PUBLIC_START))
+        self._state(run, budget, cohort.n_users)
         return self
+
+    def _state(self, run: Run, budget: Budget, users: int) -> None:
+        """Certify, with what rests on the user's word."""
+        own = own_kinds(self.body, self.head)
+        words = (unchecked(own),) if own else ()
+        if self.augment is not None:
+            words += (AUGMENT,)
+        self._certify(run, budget, units=users, trust=TRUST, notes=(FREE_HEADS, PUBLIC_START), not_covered=words)
+
+    def _through(self, engine: Engine, cohort: Cohort) -> Cohort:
+        device = engine.executor.device
+        return through(engine.prefix, cohort, self.rows_per_user, device, own_layers=self.own_layers)
 
     @property
     def audit_labels(self) -> tuple[float, float] | None:
@@ -206,8 +227,7 @@ class Centaur(FittedNetwork):
 
     def as_asked(self, cohort: Cohort) -> Cohort:
         """Return the cohort as queries see it: after the public part of the body."""
-        engine = self._engine(cohort)
-        return through(engine.prefix, cohort, self.rows_per_user, engine.executor.device)
+        return self._through(self._engine(cohort), cohort)
 
     def _plan(self, budget: Budget) -> Plan:
         share = self.clip_share if self.clip == "auto" else 0.0
@@ -248,7 +268,14 @@ class Centaur(FittedNetwork):
         prefix, rest = split_body(self.body, cohort.n_features, whole=self.augment is not None)
         update = self._update(rest)
         groups = self._groups(update)
-        executor = Executor(update, device=self.device, chunk=self.chunk, workers=self.threads, groups=groups)
+        executor = Executor(
+            update,
+            device=self.device,
+            chunk=self.chunk,
+            workers=self.threads,
+            groups=groups,
+            own_layers=self.own_layers,
+        )
         return Engine(prefix, rest, update, executor, width_after(prefix, cohort.n_features))
 
     def _take(self, engine: Engine, learned: Array) -> None:
@@ -260,6 +287,7 @@ class Centaur(FittedNetwork):
         if update.move_head:
             load(head, update.head, vector[update.body.size :])
         self.body_, self.public_head_ = body.eval(), head.eval()
+        self._billboard = self._public_numbers()
 
     def _training(self) -> LocalTraining:
         return LocalTraining(
@@ -300,7 +328,8 @@ class Centaur(FittedNetwork):
         self._training()
         cohort = cohort_of(X, y, users)
         cuda = self.device != "cpu" and torch.cuda.is_available()
-        check_modules(self.body, self.head, cohort.n_features, cuda=cuda, learned=self._learns)
+        check_layers(self.body, self.head, cuda=cuda, own_layers=self.own_layers)
+        check_modules(self.body, self.head, cohort.n_features, learned=self._learns)
         if self.loss == "classes":
             check_labels(np.asarray(cohort.y), outputs(self.head))
         return cohort

@@ -49,6 +49,7 @@ class Executor:
     ``device`` is ``"cpu"``, ``"cuda"`` or ``"auto"``; ``chunk`` the number of users at a time on a GPU (None: as many
     as fit); ``workers`` the number of threads on a CPU. ``groups`` are lengths of pieces that are clipped each by
     itself. ``tf32`` trades digits for speed on a GPU: users' updates are then rounded more, not protected less.
+    ``own_layers``: modules hold layers that nobody has read, so every user gets a copy of them, one after the other.
     """
 
     def __init__(
@@ -60,11 +61,13 @@ class Executor:
         workers: int | None = None,
         groups: tuple[int, ...] = (),
         tf32: bool = False,
+        own_layers: bool = False,
     ) -> None:
         name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         self.device = torch.device(name)
-        self.batched = self.device.type != "cpu"
-        self.workers = workers or len(os.sched_getaffinity(0))
+        self.own_layers = own_layers
+        self.batched = self.device.type != "cpu" and not own_layers
+        self.workers = (workers or len(os.sched_getaffinity(0))) if self.device.type == "cpu" else 1
         self.groups = groups
         self.tf32 = tf32
         update.body.to(self.device)
@@ -90,41 +93,50 @@ class Executor:
         """One user's update, before the clip, computed alone."""
         return self.one_after_the_other(public, [(X, y)], number)[0]
 
-    def one_after_the_other(self, public: Array, users: Sequence[tuple[Rows, Rows]], number: int) -> list[Array]:
-        """Return several users' updates, each computed alone, by one worker."""
+    def one_after_the_other(
+        self, public: Array, users: Sequence[tuple[Rows, Rows]], number: int, *, guarded: bool = False
+    ) -> list[Array]:
+        """Return several users' updates, each computed alone, by one worker.
+
+        What fails is raised, so that a network that cannot run at all is heard of; unless ``guarded``, as in a round.
+        """
         update, vector = self._update.alone(), self._public(public)
+        works = [partial(self._alone, update, vector, X, y, number) for X, y in users]
         with deterministic(self.tf32), machine_failures():
-            found = [self._alone(update, vector, X, y, number) for X, y in users]
+            found = [self._guarded(work) if guarded else work() for work in works]
         return [np.asarray(answer.cpu().numpy(), dtype=np.float64) for answer in found]
 
-    def in_places(self, public: Array, users: Sequence[tuple[Rows, Rows]], chunk: int, number: int) -> Array:
+    def in_places(
+        self, public: Array, users: Sequence[tuple[Rows, Rows]], chunk: int, number: int, *, guarded: bool = False
+    ) -> Array:
         """Return several users' updates as they are computed together, a row a user, in a chunk of so many places."""
         X, y = (np.concatenate([user[i] for user in users]) for i in (0, 1))
         offsets = np.append(0, np.cumsum([len(user[1]) for user in users])).astype(np.int64)
+        work = self._together if guarded else self._all_at_once
         with deterministic(self.tf32), machine_failures():
-            answers = self._together(self._public(public), X, y, offsets, chunk, number)[: len(users)]
+            answers = work(self._public(public), X, y, offsets, chunk, number)[: len(users)]
         return np.asarray(answers.cpu().numpy(), dtype=np.float64)
 
     def _public(self, public: Array) -> Tensor:
-        return torch.as_tensor(public, dtype=self.dtype).to(self.device)
+        # A copy: what a layer writes into its parameters must not reach the numbers that rounds are made from.
+        return torch.tensor(public, dtype=self.dtype, device=self.device)
 
     def _alone(self, update: UserUpdate, public: Tensor, X: Rows, y: Rows, number: int) -> Tensor:
         rows, targets = (part.to(self.device) for part in _spoiled(*self._brought(X, y, number), self.dtype))
         weights = torch.ones_like(targets)
         if len(rows) == 1:  # padded like in a batch, so that either half of the rows is there
             rows, targets, weights = (torch.cat([part, torch.zeros_like(part)]) for part in (rows, targets, weights))
-        return update(public, rows, targets, weights).detach()
+        mine = update.alone() if self.own_layers else update
+        return mine(public.clone(), rows, targets, weights).detach()  # nobody's layers write into another's start
 
     def norms(self, public: Array, X: Rows, y: Rows, offsets: Offsets, number: int) -> Array:
         """Norms of everybody's updates, before the clip; not finite where an update is not."""
         found: list[Tensor] = []
         if self.batched:
             parts = self._parts(public, X, y, offsets, number)
-            found = [part[:users].double().square().sum(1).sqrt() for part, users in parts]
+            found = [_norms(part[:users]) for part, users in parts]
         else:
-            self._each(
-                public, X, y, offsets, number, lambda vector, mine: mine.append(vector.double().norm()[None]), found
-            )
+            self._each(public, X, y, offsets, number, lambda vector, mine: mine.append(_norms(vector[None])), found)
         return np.asarray(torch.cat(found).cpu().numpy())
 
     def clipped_sum(
@@ -151,14 +163,16 @@ class Executor:
     def bounded_sum(self, answers: Tensor, bound: float, *, normalised: bool) -> Tensor:
         """Sum of answers (a row each) brought within the clip, in float64: the last thing that happens to them.
 
-        Squares of float32 numbers neither overflow nor vanish in float64. An answer that is not finite is zero.
+        An answer that is not finite is zero.
         """
-        sums, pieces = [], torch.split(answers.double(), self._lengths, 1)
-        norms = torch.stack([torch.linalg.vector_norm(piece, dim=1) for piece in pieces])
-        finite = torch.isfinite(norms).all(0)
-        for piece, norm in zip(pieces, norms, strict=True):
-            factor = self._share(bound) / torch.where(norm > 0, norm, torch.ones_like(norm))
-            factor = torch.where(finite, factor if normalised else factor.clamp_max(1.0), torch.zeros_like(factor))
+        found = [_scaled(piece) for piece in torch.split(answers, self._lengths, 1)]
+        finite = torch.stack([torch.isfinite(length) & torch.isfinite(scale) for _, length, scale in found]).all(0)
+        sums, share = [], self._share(bound)
+        for piece, length, scale in found:
+            factor = share / torch.where(length > 0, length, torch.ones_like(length))
+            if not normalised:
+                factor = torch.where(length * scale <= share, scale, factor)
+            factor = torch.where(finite, factor, torch.zeros_like(factor))
             if not bool(finite.all()):  # where nothing is wrong, save a pass over the chunk
                 piece = torch.where(finite[:, None], piece, torch.zeros_like(piece))
             sums.append(factor @ piece)
@@ -166,6 +180,9 @@ class Executor:
 
     def _add_bounded(self, answer: Tensor, bound: float, total: Tensor, *, normalised: bool) -> None:
         """Do the same for one answer, added to ``total`` in place."""
+        if answer.dtype == torch.float64:
+            total += self.bounded_sum(answer[None], bound, normalised=normalised)
+            return
         pieces = torch.split(answer.double(), self._lengths)
         norms = [float(torch.linalg.vector_norm(piece)) for piece in pieces]
         if not all(math.isfinite(norm) for norm in norms):
@@ -205,7 +222,7 @@ class Executor:
                 take(self._guarded(mine_alone), out)
             return out
 
-        with one_thread():
+        with one_thread(), deterministic(self.tf32):
             if len(shares) == 1:
                 found += work(shares[0])
                 return
@@ -238,24 +255,32 @@ class Executor:
 
     def _together(self, public: Tensor, X: Rows, y: Rows, bounds: Offsets, chunk: int, number: int) -> Tensor:
         """Return a chunk's updates; if a user's numbers make it fail, each user's in its place without the others."""
-        answer = vmap(self._update, in_dims=(None, 0, 0, 0), randomness="error")
-        packed = self._packed(X, y, bounds, chunk, number)
         try:
             with machine_failures():
-                return answer(public, *packed)
+                return self._all_at_once(public, X, y, bounds, chunk, number)
         except MemoryError:
             raise
         except Exception:
+            packed = self._packed(X, y, bounds, chunk, number)
             nobody = [torch.zeros_like(part) for part in packed]
             found = []
             for place in range(chunk):
                 for part, mine in zip(nobody, packed, strict=True):
                     part[place] = mine[place]
-                alone = self._guarded(partial(answer, public, *nobody))
+                alone = self._guarded(partial(self._answers, public, *nobody))
                 found.append(alone if alone.ndim == 1 else alone[place])
                 for part in nobody:
                     part[place] = 0
             return torch.stack(found)
+
+    def _all_at_once(self, public: Tensor, X: Rows, y: Rows, bounds: Offsets, chunk: int, number: int) -> Tensor:
+        """Return a chunk's updates, or raise."""
+        return self._answers(public, *self._packed(X, y, bounds, chunk, number))
+
+    def _answers(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        together = vmap(self._update, in_dims=(None, 0, 0, 0), randomness="error")
+        answers: Tensor = together(public.clone(), rows, targets, weights)
+        return answers
 
     def _packed(self, X: Rows, y: Rows, bounds: Offsets, chunk: int, number: int) -> tuple[Tensor, Tensor, Tensor]:
         """Rows of a chunk's users, padded to the public number of rows and users."""
@@ -302,6 +327,25 @@ def _spoiled(X: Rows, y: Rows, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     if not bool((known := torch.isfinite(targets)).all()):
         rows[~known] = torch.nan
     return rows, targets
+
+
+def _scaled(answers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return answers over a scale (a row each, in float64), their norms after that, and the scales.
+
+    Squares of float32 numbers neither overflow nor vanish in float64, so their scale is one. Those of float64 do: an
+    answer of entries near 1e-162 would have no norm, and pass the clip whole. Their scale is the largest entry.
+    """
+    if answers.dtype != torch.float64:
+        answers = answers.double()
+        return answers, torch.linalg.vector_norm(answers, dim=1), torch.ones_like(answers[:, 0])
+    largest = answers.abs().amax(1)
+    answers = answers / torch.where(largest > 0, largest, torch.ones_like(largest))[:, None]
+    return answers, torch.linalg.vector_norm(answers, dim=1), largest
+
+
+def _norms(answers: Tensor) -> Tensor:
+    _, norms, scale = _scaled(answers)
+    return (norms * scale).clamp_max(torch.finfo(torch.float64).max)
 
 
 @contextmanager

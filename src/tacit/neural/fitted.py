@@ -19,7 +19,8 @@ from tacit.estimators.base import PrivateModel
 from tacit.federation.base import Array
 from tacit.ids import Directory
 from tacit.neural.heads import HeadMaker, check_labels
-from tacit.neural.parts import PersonalNetwork, type_of
+from tacit.neural.layers import check_layers
+from tacit.neural.parts import PersonalNetwork, Seen
 from tacit.neural.update import LocalTraining
 
 
@@ -30,11 +31,13 @@ class FittedNetwork(PrivateModel):
     head: nn.Module
     loss: str
     device: str
+    own_layers: bool
     augment: Callable[[Tensor], Tensor] | None
     body_: nn.Module
     public_head_: nn.Module
     heads_: Array
     held_: Array
+    _billboard: dict[str, npt.NDArray[Any]]
 
     def predict(self, X: npt.ArrayLike, users: npt.ArrayLike) -> npt.NDArray[Any]:
         """Predict each row with the head of its user."""
@@ -49,12 +52,11 @@ class FittedNetwork(PrivateModel):
             )
         out = np.zeros(len(rows), dtype=np.int64 if self.loss == "classes" else np.float64)
         order = np.argsort(places, kind="stable")
-        features = self._features(rows[order])
-        cuts = np.flatnonzero(np.diff(places[order])) + 1
-        for mine, own in zip(np.split(order, cuts), np.split(features, cuts), strict=True):
+        maker, seen = self._maker(), self._seen_by(self.body_, self._place())
+        for mine in np.split(order, np.flatnonzero(np.diff(places[order])) + 1):
             if len(mine):
                 place = places[mine[0]]
-                out[mine] = self._maker().answers(own, (self.heads_[place], self.held_[place]))
+                out[mine] = maker.safe_answers(partial(seen, rows[mine]), (self.heads_[place], self.held_[place]))
         return out
 
     def score(self, X: npt.ArrayLike, y: npt.ArrayLike, users: npt.ArrayLike) -> float:
@@ -78,20 +80,22 @@ class FittedNetwork(PrivateModel):
         return PersonalNetwork(self._features, maker.answers, *maker.fit(*self._seen(rows, targets, self._features)))
 
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return parameters and buffers of the body, in the order of the modules, and of the public head."""
-        return {
-            f"{part}.{place}": value.detach().cpu().numpy()
-            for part, module in (("body", self.body_), ("head", self.public_head_))
-            for place, value in enumerate(module.state_dict().values())
-        }
+        """Return parameters and buffers of the body, in the order of the modules, and of the public head.
+
+        As they were when they became public: before any head was fitted, or anything predicted.
+        """
+        return {name: value.copy() for name, value in self._billboard.items()}
 
     def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Set body and public head; nobody has a head of their own yet."""
+        cuda = self.device != "cpu" and torch.cuda.is_available()
+        check_layers(self.body, self.head, cuda=cuda, own_layers=self.own_layers)
         self.body_, self.public_head_ = copy.deepcopy(self.body).eval(), copy.deepcopy(self.head).eval()
         for part, module in (("body", self.body_), ("head", self.public_head_)):
             names = list(module.state_dict())
             values = [torch.as_tensor(np.array(arrays[f"{part}.{place}"])) for place in range(len(names))]
             module.load_state_dict(dict(zip(names, values, strict=True)))
+        self._billboard = self._public_numbers()
         self.heads_, self.held_ = np.zeros((0, self._maker().size)), np.zeros((0, self._maker().classes))
         self.users_ = np.zeros(0, dtype=np.int64)
 
@@ -118,26 +122,29 @@ class FittedNetwork(PrivateModel):
         raise NotImplementedError
 
     def _features(self, rows: npt.NDArray[np.float32]) -> Array:
-        """Rows after the learned body."""
-        device = torch.device("cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu")
-        with torch.no_grad():
-            body, dtype = self.body_.to(device), type_of(self.body_)
-            pieces = [torch.tensor(rows[i : i + 2048], dtype=dtype) for i in range(0, len(rows), 2048)]
-            parts = [body(piece.to(device)).cpu().numpy() for piece in pieces]
-            self.body_.to("cpu")
-        return np.asarray(np.concatenate(parts), dtype=np.float64)
+        """One user's rows after the learned body."""
+        return np.asarray(self._seen_by(self.body_, self._place())(rows), dtype=np.float64)
+
+    def _place(self) -> torch.device:
+        return torch.device("cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu")
+
+    def _seen_by(self, module: nn.Module, device: torch.device) -> Seen:
+        """Return how one user's rows are seen through a public module: never in the one that is published."""
+        return Seen(module, device, own_layers=self.own_layers)
+
+    def _public_numbers(self) -> dict[str, npt.NDArray[Any]]:
+        return {
+            f"{part}.{place}": value.detach().cpu().numpy().copy()
+            for part, module in (("body", self.body_), ("head", self.public_head_))
+            for place, value in enumerate(module.state_dict().values())
+        }
 
     def _maker(self) -> HeadMaker:
         return HeadMaker(self.public_head_, self._training())
 
     def _fit_heads(self, X: npt.NDArray[Any], y: npt.NDArray[Any], offsets: npt.NDArray[np.int64]) -> Array:
         """Heads of a block of users, each from its own rows alone; a row a user."""
-        rest, maker = self.body_[1], self._maker()  # type: ignore[index]
-
-        def features(rows: npt.NDArray[Any]) -> Array:
-            with torch.no_grad():
-                return np.asarray(rest(torch.tensor(rows, dtype=type_of(rest))).double().numpy())
-
+        maker, features = self._maker(), self._seen_by(self.body_[1], torch.device("cpu"))  # type: ignore[index]
         pairs = itertools.pairwise(offsets.tolist())
         mine = [partial(self._seen, np.asarray(X[a:b]), y[a:b], features) for a, b in pairs]
         return np.array([np.concatenate(maker.safely(seen)) for seen in mine])

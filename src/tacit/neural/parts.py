@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from tacit.cohort import Cohort
 from tacit.federation.base import Array
-from tacit.neural.executor import deterministic
+from tacit.neural.executor import deterministic, machine_failures
+from tacit.neural.layers import fresh
 from tacit.neural.update import Flat, UserUpdate
 
 
@@ -57,21 +58,54 @@ def split_body(body: nn.Module, width: int, *, whole: bool = False) -> tuple[nn.
     prefix = nn.Sequential(*parts[:first])
     with torch.no_grad():
         sample = torch.zeros(1, width, dtype=type_of(body))
-        flat = copy.deepcopy(prefix).eval()(sample).ndim == 2 if first else False
+        flat = fresh(prefix)(sample).ndim == 2 if first else False
     return (prefix, nn.Sequential(*parts[first:])) if flat else (nn.Identity(), body)
 
 
-def through(prefix: nn.Module, cohort: Cohort, window: int, device: torch.device) -> Cohort:
+def through(
+    prefix: nn.Module, cohort: Cohort, window: int, device: torch.device, *, own_layers: bool = False
+) -> Cohort:
     """Everybody's rows after the public part of the body, a user at a time: at home, nothing is released."""
     if not list(prefix.children()):
         return cohort
-    mine = copy.deepcopy(prefix).eval().to(device)
-    with torch.no_grad(), deterministic():
-        pairs = itertools.pairwise(cohort.offsets.tolist())
-        parts = [in_windows(mine, cohort.X[first:last], window, device) for first, last in pairs]
-    rows = np.concatenate(parts)
-    # What overflows on the way makes its user's updates zero, like any other hole: no word of it here.
-    return replace(cohort, X=rows, feature_names=tuple(f"feature {j}" for j in range(rows.shape[1])))
+    width = width_after(prefix, cohort.n_features)
+    rows = np.full((cohort.n_rows, width), np.nan, dtype=np.float32)
+    seen = Seen(prefix, device, window, own_layers=own_layers)
+    for first, last in itertools.pairwise(cohort.offsets.tolist()):
+        # What overflows or fails on the way makes its user's updates zero, like any other hole: no word of it here.
+        if (found := seen.safely(cohort.X[first:last])) is not None:
+            with np.errstate(all="ignore"):
+                rows[first:last] = found
+    return replace(cohort, X=rows, feature_names=tuple(f"feature {j}" for j in range(width)))
+
+
+class Seen:
+    """One user's rows after a public module, in a copy of it that is never published.
+
+    Rows go in windows of a public size (None: all at once), so that a row's arithmetic depends on its own user only.
+    With ``own_layers`` every user gets a copy of its own.
+    """
+
+    def __init__(
+        self, module: nn.Module, device: torch.device, window: int | None = None, *, own_layers: bool = False
+    ) -> None:
+        self._device, self._window, self._own_layers = device, window, own_layers
+        self._module = fresh(module).to(device)
+
+    def __call__(self, X: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return one user's rows after the module, or raise."""
+        module = copy.deepcopy(self._module) if self._own_layers else self._module
+        with torch.no_grad(), deterministic(), machine_failures():
+            return in_windows(module, X, self._window or max(1, len(X)), self._device)
+
+    def safely(self, X: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+        """Return the same, or nothing where the user's numbers make it fail: who that is stays private."""
+        try:
+            return self(X)
+        except MemoryError:
+            raise
+        except Exception:
+            return None
 
 
 def outputs(head: nn.Module) -> int:
@@ -111,25 +145,25 @@ def load(module: nn.Module, flat: Flat, vector: Tensor) -> None:
                 value.copy_(values[name])
 
 
-def in_windows(module: nn.Module, X: npt.NDArray[Any], size: int, device: torch.device) -> npt.NDArray[np.float32]:
-    """Rows after a module, in windows of a public size, so that a row's arithmetic depends on its own user only."""
+def in_windows(module: nn.Module, X: npt.NDArray[Any], size: int, device: torch.device) -> npt.NDArray[Any]:
+    """Return one user's rows after a module, in windows of so many rows."""
     outputs = []
-    for start in range(0, len(X), size):
-        window = np.zeros((size, X.shape[1]), dtype=np.float32)
+    for start in range(0, max(1, len(X)), size):
         mine = X[start : start + size]
+        window = torch.zeros((size, X.shape[1]), dtype=type_of(module))
         with np.errstate(all="ignore"):
-            window[: len(mine)] = mine
-        seen = module(torch.from_numpy(window).to(device, type_of(module)))
-        outputs.append(seen[: len(mine)].cpu().numpy())
-    return np.ascontiguousarray(np.concatenate(outputs), dtype=np.float32)
+            window.numpy()[: len(mine)] = mine
+        outputs.append(module(window.to(device))[: len(mine)].cpu().numpy())
+    return np.concatenate(outputs)
 
 
 def width_after(module: nn.Module, width: int) -> int:
     """How many numbers a module makes of a row of so many."""
     with torch.no_grad():
-        return int(copy.deepcopy(module).eval()(torch.zeros(1, width, dtype=type_of(module))).shape[1])
+        return int(fresh(module)(torch.zeros(1, width, dtype=type_of(module))).shape[1])
 
 
 def type_of(module: nn.Module) -> torch.dtype:
     """Return the type of a module's numbers; float32 where it has none."""
-    return next((value.dtype for value in module.parameters()), torch.float32)
+    values = itertools.chain(module.parameters(), module.buffers())
+    return next((value.dtype for value in values if value.is_floating_point()), torch.float32)

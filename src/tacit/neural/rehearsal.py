@@ -1,78 +1,97 @@
 """Try a network on made-up users before anybody's rows are touched: nobody's update may depend on another's.
 
-A contribution must be a function of its own user's rows (:mod:`tacit.federation.base`). A module can break that in ways
-no clip mends: statistics of rows that stay behind (batch normalisation, running means), numbers from a common
-generator (dropout, random views), attributes set on the way. So the update is run for user A, for a hostile B, and for
-A again, as it will be run later and at the largest shape it will have: A's answers must be the same to the last bit,
-nothing in the modules may have moved, and no generator may have been asked. Shapes and modules are public, so whatever
-is wrong is said in full, with the layer's name.
+A contribution must be a function of its own user's rows (:mod:`tacit.federation.base`). What guarantees it is
+:mod:`tacit.neural.layers`; this finds mistakes, in layers on the user's word above all. The update is run for user A,
+and for A after B's (one with other rows, one with rows that are no numbers), as it will be run later and at the largest
+shape it will have: A's answers must be finite and the same to the last bit, nothing in the modules may have moved, and
+no generator may have been asked. A is run unguarded, so that what cannot run at all is heard of and does not become a
+model that learned nothing. Shapes and modules are public, so whatever is wrong is said in full, with the layer's name.
 """
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from tacit.neural.executor import Array, Executor
+from tacit.neural.layers import fresh
 from tacit.neural.parts import type_of
 from tacit.neural.update import UserUpdate
+
+_JOINED = "one user's update would depend on another's. Leave it out, or make it a function of its input."
+_PLUMBING = frozenset(vars(nn.Module()))
 
 User = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 
-def check_modules(body: nn.Module, head: nn.Module, width: int, *, cuda: bool = False, learned: bool = True) -> None:
-    """Raise where a module cannot be trained by users who must not know of each other, or does not take the rows."""
-    for part, module in (("body", body), ("head", head)):
-        for name, layer in module.named_modules():
-            where = f"{type(layer).__name__} ({part}{'.' if name else ''}{name})"
-            if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
-                raise ValueError(
-                    f"{where} mixes users: use GroupNorm, or call eval() on it, so that its statistics are constants."
-                )
-            if cuda and isinstance(layer, nn.Embedding | nn.EmbeddingBag):
-                raise ValueError(f"{where}: a category that is not there stops a whole GPU. Use device='cpu'.")
+def check_modules(body: nn.Module, head: nn.Module, width: int, *, learned: bool = True) -> None:
+    """Raise where body and head do not fit the rows or each other."""
     if learned and not any(value.requires_grad for value in body.parameters()):
         raise ValueError("the body has no trainable parameters: there is nothing to learn together. Use LocalHeads.")
-    seen = torch.zeros(2, width, dtype=type_of(body))
+    seen: Any = torch.zeros(2, width, dtype=type_of(body))
     for part, module in (("body", body), ("head", head)):
         try:
             with torch.no_grad():
-                seen = copy.deepcopy(module).eval()(seen)
-        except RuntimeError as error:
+                seen = fresh(module)(seen)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
             what = f"rows of {width} features" if part == "body" else "what the body gives"
             raise ValueError(f"the {part} does not take {what}: {error}") from None
-        if seen.ndim != 2 or len(seen) != 2:
-            raise ValueError(f"the {part} must give a vector a row. Found shape {tuple(seen.shape)} for 2 rows.")
+        if not isinstance(seen, torch.Tensor) or seen.ndim != 2 or len(seen) != 2:
+            what = f"shape {tuple(seen.shape)}" if isinstance(seen, torch.Tensor) else type(seen).__name__
+            raise ValueError(f"the {part} must give a vector a row. Found {what} for 2 rows.")
 
 
 def rehearse(executor: Executor, public: Array, width: int, users: int) -> None:
     """Raise, naming the layer, unless a made-up user's update is the same before and after a hostile one's."""
-    ordinary, hostile = _made_up(executor.update, width), _hostile(width)
-    modules = [executor.update.body.module, executor.update.head.module]
-    before = _mark([_marks(module) for module in modules]), _generators()
+    ordinary, others = _made_up(executor.update, width), [_other(width), _hostile(width)]
+    modules, given = [executor.update.body.module, executor.update.head.module], public.copy()
+    before = [_marks(module) for module in modules], _generators()
     if executor.batched:
         places = executor.chunk_of(max(users, 2))
         crowd = [ordinary] * places
-        first = executor.in_places(public, [ordinary, hostile, *crowd[2:]], places, 0)[0]
-        again = executor.in_places(public, crowd, places, 0)[0]
+        first = executor.in_places(public, crowd, places, 0)[0]
+        again = [
+            executor.in_places(public, [ordinary, other, *crowd[2:]], places, 0, guarded=True)[0] for other in others
+        ]
     else:
-        first, _, again = executor.one_after_the_other(public, [ordinary, hostile, ordinary], 0)
-    moved = (_mark([_marks(module) for module in modules]), _generators()) != before
-    culprit = _culprit(executor.update, ordinary)
-    if culprit or moved or not np.array_equal(first, again, equal_nan=True):
-        culprit = culprit or "the update does not give the same answer twice"
+        first = executor.one_after_the_other(public, [ordinary], 0)[0]
+        again = [executor.one_after_the_other(public, [*others, ordinary], 0, guarded=True)[-1]]
+    moved = ([_marks(module) for module in modules], _generators()) != before or not np.array_equal(public, given)
+    culprit = _culprit(executor.update, [ordinary, *others])
+    if culprit or moved or not all(np.array_equal(first, value, equal_nan=True) for value in again):
+        raise ValueError(f"{culprit or 'the update does not give the same answer twice'}: {_JOINED}")
+    if not np.isfinite(first).all():
         raise ValueError(
-            f"{culprit}: one user's update would depend on another's. Leave it out, or make it a function of its input."
+            "the update of a made-up user with ordinary rows is not finite, so nobody's would count. "
+            "Take a smaller local_rate or head_rate, or another start."
         )
+
+
+def rehearse_rows(seen: Callable[[Any], Any], module: nn.Module, width: int, part: str) -> None:
+    """Do the same for rows that only pass a module on their way: nothing of a user may stay in it."""
+    ordinary = np.cos(np.arange(8 * width, dtype=np.float64)).reshape(8, width).astype(np.float32)
+    before = _marks(module), _generators()
+    first = seen(ordinary)
+    for other in (_other(width), _hostile(width)):
+        with contextlib.suppress(Exception):
+            seen(other[0])
+    same = np.array_equal(first, seen(ordinary), equal_nan=True) and (_marks(module), _generators()) == before
+    mine = fresh(module)
+    rows = [torch.from_numpy(X).to(type_of(module)) for X in (ordinary, _other(width)[0], _hostile(width)[0])]
+    with _watched([(part, mine)]) as found, torch.no_grad():
+        for X in rows:
+            with contextlib.suppress(Exception):
+                mine(X)
+    if found or not same:
+        raise ValueError(f"{found[0] if found else f'the {part} does not give the same answer twice'}: {_JOINED}")
 
 
 def _made_up(update: UserUpdate, width: int) -> User:
@@ -83,6 +102,12 @@ def _made_up(update: UserUpdate, width: int) -> User:
     return X, np.asarray(y, dtype=np.float32)
 
 
+def _other(width: int) -> User:
+    """Return another ordinary user: larger numbers, fewer rows."""
+    X = (2.0 + 5.0 * np.sin(np.arange(5.0 * width))).reshape(5, width).astype(np.float32)
+    return X, np.zeros(5, dtype=np.float32)
+
+
 def _hostile(width: int) -> User:
     """Return a user of another size with rows that are huge, and one that is no number."""
     X = np.full((3, width), 1e30, dtype=np.float32)
@@ -90,28 +115,38 @@ def _hostile(width: int) -> User:
     return X, np.zeros(3, dtype=np.float32)
 
 
-def _culprit(update: UserUpdate, user: User) -> str | None:
+def _culprit(update: UserUpdate, users: list[User]) -> str | None:
     """Name what changes itself or draws random numbers while it runs: the innermost module that does."""
-    rows = torch.from_numpy(user[0][:4].copy()).to(update.body.start)
+    every = [torch.from_numpy(X[:4].copy()).to(update.body.start) for X, _ in users]
+    rows = every[0]
     if (augment := update.training.augment) is not None:
         before = _generators()
         augment(rows)
         if _generators() != before:
             return "augment draws random numbers"
-    found: list[str] = []
     update = update.alone()
+    parts = [("body", update.body.module), ("head", update.head.module)]
+    with _watched(parts) as found, torch.no_grad():
+        for rows in every:
+            with contextlib.suppress(Exception):
+                update.head(update.head.start, update.body(update.body.start, rows))
+    return found[0] if found else None
+
+
+@contextlib.contextmanager
+def _watched(parts: list[tuple[str, nn.Module]]) -> Iterator[list[str]]:
+    """Collect, innermost first, what layers do besides giving an answer."""
+    found: list[str] = []
     stack: list[tuple[Any, Any]] = []
     handles = []
-    for part, module in (("body", update.body.module), ("head", update.head.module)):
+    for part, module in parts:
         for name, layer in module.named_modules():
             label = f"{type(layer).__name__} ({part}{'.' if name else ''}{name})"
             handles.append(layer.register_forward_pre_hook(lambda m, _: stack.append((_marks_of(m), _generators()))))
-            handles.append(layer.register_forward_hook(_reporter(label, stack, found)))
-    with torch.no_grad():
-        update.head(update.head.start, update.body(update.body.start, rows))
+            handles.append(layer.register_forward_hook(_reporter(label, stack, found), always_call=True))
+    yield found
     for handle in handles:
         handle.remove()
-    return found[0] if found else None
 
 
 def _reporter(label: str, stack: list[tuple[Any, Any]], found: list[str]) -> Callable[..., None]:
@@ -139,19 +174,24 @@ def _marks(module: nn.Module) -> object:
 
 
 def _marks_of(layer: nn.Module) -> object:
-    """Return everything a module itself holds, but its parameters, which are put in from outside."""
-    own = {key: value for key, value in vars(layer).items() if not key.startswith("_")}
-    return _mark({**own, **layer._buffers})
+    """Return everything a module itself holds: attributes of any name, buffers, parameters that are frozen too."""
+    own = {key: value for key, value in vars(layer).items() if key not in _PLUMBING}
+    return _mark({**own, **layer._buffers, **layer._parameters})
 
 
-def _mark(value: object) -> object:
+def _mark(value: object, depth: int = 0) -> object:
     """Return a value that can be compared later, whatever is done to the original in place."""
+    if depth > 6:
+        return type(value).__name__
     if isinstance(value, torch.Tensor):
         return value.detach().cpu().contiguous().numpy().tobytes()
     if isinstance(value, np.ndarray):
         return value.tobytes()
     if isinstance(value, Mapping):
-        return [(str(key), _mark(item)) for key, item in value.items()]
+        return [(str(key), _mark(item, depth + 1)) for key, item in value.items()]
     if isinstance(value, list | tuple | set | deque):
-        return [_mark(item) for item in value]
-    return value if isinstance(value, int | float | str | bytes | None) else type(value).__name__
+        return [_mark(item, depth + 1) for item in value]
+    if isinstance(value, int | float | str | bytes | None):
+        return value
+    held = {} if isinstance(value, nn.Module | type) else getattr(value, "__dict__", {})
+    return type(value).__name__, _mark(held, depth + 1)

@@ -21,6 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
+from tacit.neural.layers import fresh
+
 _ABSENT = -1e9  # logit of a class the user does not hold: probability zero, gradient zero, and finite
 
 
@@ -70,7 +72,7 @@ class Flat:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self.module = copy.deepcopy(module).eval()
+        self.module = fresh(module)
         trained = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
         self.shapes = {name: value.shape for name, value in trained}
         self.start = flatten(value.detach() for _, value in trained)
@@ -198,7 +200,7 @@ class UserUpdate:
         if self.shared == "sum":
             own = self.fitted_head(body, head, rows, targets, weights) - head
             return self._both(public, own, rows, targets, weights)
-        head = self.head.start
+        head = self.head.start.clone()  # nobody's layers get hold of what the next user begins from
         if not self.training.cross_fit or self.training.head_steps == 0:
             return self._body_steps(body, self.fitted_head(body, head, rows, targets, weights), rows, targets, weights)
         # Algorithm 4's two subsets: a head says nothing of the rows it was fitted to.
