@@ -42,24 +42,65 @@ def model(epsilon: float = 2.0, **settings: object) -> neural.Centaur:
     return neural.Centaur(body, head, epsilon=epsilon, **chosen)  # type: ignore[arg-type]
 
 
-def query(normalised: bool = False, **training: object) -> BodyUpdate:
+def query(normalised: bool = False, dtype: torch.dtype = torch.float32, **training: object) -> BodyUpdate:
     torch.manual_seed(0)
-    body, head = neural.mlp(D, (5, 4), classes=3)
+    body, head = (module.to(dtype) for module in neural.mlp(D, (5, 4), classes=3))
     settings = LocalTraining(**{"head_steps": 2, **training})  # type: ignore[arg-type]
     update = UserUpdate(body=Flat(body), head=Flat(head), training=settings, classes=3)
     executor = Executor(update, device="cpu", workers=1)
     return BodyUpdate(update.body.start.numpy().astype(np.float64), 0, executor, normalised)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("normalised", [False, True])
-def test_no_user_moves_a_round_by_more_than_the_clip(normalised: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_user_moves_a_round_by_more_than_the_clip(
+    normalised: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         "adversary.np.arange", lambda *a: np.linspace(-322.0, 307.0, 24) if a[0] == -322.0 else _range(*a)
     )
-    assert violations(query(normalised), 0.05, D) == []
+    assert violations(query(normalised, dtype), 0.05, D) == []
 
 
 _range = np.arange
+
+
+@pytest.mark.parametrize("groups", [(), (1024, 15360)])
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("batched", [False, True])
+def test_numbers_whose_squares_vanish_or_overflow_are_clipped_too(
+    batched: bool, normalised: bool, groups: tuple[int, ...]
+) -> None:
+    """A layer that starts at zero, in float64: 16384 entries near 1e-162 had a norm of a few, and 45 clips passed."""
+    torch.manual_seed(0)
+    body, head = nn.Linear(4096, 4, bias=False).double(), nn.Linear(4, 2).double()
+    nn.init.zeros_(body.weight)
+    training = LocalTraining(head_steps=0, rows=4)
+    update = UserUpdate(body=Flat(body), head=Flat(head), training=training, classes=2)
+    executor = Executor(update, device="cpu", workers=1, groups=groups)
+    executor.batched, executor.chunk = batched, 2
+    asked = BodyUpdate(update.body.start.numpy().copy(), 0, executor, normalised)
+    X, y = np.full((4, 4096), 1.0), np.array([0.0, 1.0, 0.0, 1.0])
+    X[1::2] = 0.0
+    reached = []
+    for scale in [0.0, *(10.0 ** np.arange(-320.0, 300.0, 31.0)), *(1e-161 * np.geomspace(0.3, 30.0, 25))]:
+        for bound in (1.0, 1e-150, 1e150):
+            norm = np.linalg.norm(asked.block_sum(scale * X, y, np.array([0, 4]), bound) / bound)
+            assert norm <= 1.0
+            reached.append(norm)
+    assert max(reached) > 0.999
+    answers = torch.full((2, 16384), 1.0, dtype=torch.float64) * torch.tensor([[1e-200], [1e200]], dtype=torch.float64)
+    found = np.array([np.linalg.norm(executor.bounded_sum(row[None], 1e-3, normalised=normalised)) for row in answers])
+    np.testing.assert_allclose(found, [1e-3 if normalised else 1.28e-198, 1e-3], rtol=2e-6)
+
+
+def test_norms_that_clips_are_chosen_by_neither_vanish_nor_overflow() -> None:
+    X, y = np.zeros((2, D)), np.zeros(2)
+    asked = query(dtype=torch.float64)
+    for size in (1e-200, 1e200):
+        asked.executor._alone = lambda *_, size=size: torch.full((asked.coordinates,), size, dtype=torch.float64)  # type: ignore[method-assign]
+        norm = asked.norms(X, y, np.array([0, 2]))
+        np.testing.assert_allclose(norm, size * np.sqrt(asked.coordinates), rtol=1e-12)
 
 
 @pytest.mark.parametrize("normalised", [False, True])

@@ -89,8 +89,6 @@ def _named(body: nn.Module, head: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def _strange(layer: nn.Module) -> str | None:
     """Say why a layer is not one that was read, if so."""
-    if is_parametrized(layer):
-        return "computes its weights anew in every call (a parametrization)"
     if type(layer) not in KNOWN:
         return "is not a layer that is known to keep nothing of the rows it sees"
     for name, value in vars(layer).items():
@@ -105,6 +103,8 @@ def _check_kept(where: str, layer: nn.Module) -> None:
     """Raise at what no word can vouch for: it would be published, or change with the rows."""
     if any(is_lazy(value) for value in [*layer._parameters.values(), *layer._buffers.values()]):
         raise ValueError(f"{where} does not know its size yet. Run it on a made-up row first.")
+    if is_parametrized(layer):
+        raise ValueError(f"{where} computes its weights in every call (a parametrization). Remove it.")
     for name in _HOOKS:
         if getattr(layer, name):
             raise ValueError(f"{where} has a hook ({name.strip('_')}), which would see users' rows. Remove it.")
