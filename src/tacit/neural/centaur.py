@@ -231,7 +231,7 @@ class Centaur(FittedNetwork):
 
     def _plan(self, budget: Budget) -> Plan:
         share = self.clip_share if self.clip == "auto" else 0.0
-        phases = [Phase(name="rounds", share=1.0 - share, releases=self.rounds)]
+        phases = [Phase(name="rounds", share=1.0 - share, releases=self.rounds, acute=False)]
         if share:
             phases.insert(0, Phase(name="clip", share=share))
         return Plan(budget, phases, sampling_rate=self.sampling_rate)
