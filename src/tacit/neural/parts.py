@@ -82,7 +82,8 @@ def through(
 class Seen:
     """One user's rows after a public module, in a copy of it that is never published.
 
-    Rows go in windows of a public size (None: all at once), so that a row's arithmetic depends on its own user only.
+    Rows go in windows of a public size (None: all at once, up to 2048), so that a row's arithmetic depends on its own
+    user only.
     With ``own_layers`` every user gets a copy of its own.
     """
 
@@ -96,7 +97,7 @@ class Seen:
         """Return one user's rows after the module, or raise."""
         module = copy.deepcopy(self._module) if self._own_layers else self._module
         with torch.no_grad(), deterministic(), machine_failures():
-            return in_windows(module, X, self._window or max(1, len(X)), self._device)
+            return in_windows(module, X, self._window or min(2048, max(1, len(X))), self._device)
 
     def safely(self, X: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
         """Return the same, or nothing where the user's numbers make it fail: who that is stays private."""
