@@ -402,7 +402,13 @@ def test_layers_that_write_over_their_input_leave_rows_alone() -> None:
     for part in (rows, targets):
         part.flags.writeable = False
     made.clipped_sum(
-        made.update.body.start.numpy().astype(np.float64), rows, targets, np.arange(0, N * M + 1, M), 1.0, 0, normalised=True
+        made.update.body.start.numpy().astype(np.float64),
+        rows,
+        targets,
+        np.arange(0, N * M + 1, M),
+        1.0,
+        0,
+        normalised=True,
     )
     kept = next(iter(made._kept.values()))[0]
     assert (kept[0].numpy() == rows[:M]).all()

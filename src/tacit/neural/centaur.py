@@ -211,7 +211,7 @@ class Centaur(FittedNetwork):
     def _state(self, run: Run, budget: Budget, users: int) -> None:
         """Certify, with what rests on the user's word."""
         own = own_kinds(self.body, self.head)
-        words = (unchecked(own),) if own else ()
+        words: tuple[str, ...] = (unchecked(own),) if own else ()
         if self.augment is not None:
             words += (AUGMENT,)
         self._certify(run, budget, units=users, trust=TRUST, notes=(FREE_HEADS, PUBLIC_START), not_covered=words)

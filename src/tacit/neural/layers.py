@@ -1,7 +1,7 @@
 """Which layers a network may be made of: those that keep nothing of the rows they have seen.
 
 A contribution must be a function of its own user's rows (:mod:`tacit.federation.base`), and what is published must hold
-nothing of anybody's. A module is code and can keep what it sees anywhere, so no trial proves that it does not. Layers in
+nothing of anybody's. A module is code and can keep what it sees anywhere, so no trial proves that it does not. Those in
 ``KNOWN`` were read: in evaluation mode they are functions of their input. Other layers are run on the user's word only
 (``own_layers=True``): every user then gets a copy of the modules, and the certificate says what it does not cover.
 """
@@ -61,7 +61,7 @@ def check_layers(body: nn.Module, head: nn.Module, *, cuda: bool = False, own_la
 
     >>> check_layers(nn.Sequential(nn.Linear(3, 2), nn.ReLU()), nn.Linear(2, 2))
     """
-    if torch_modules._has_any_global_hook():
+    if torch_modules._has_any_global_hook():  # type: ignore[no-untyped-call]
         raise ValueError("a hook on all modules of this process would see users' rows. Remove it.")
     for where, layer in _named(body, head):
         _check_kept(where, layer)
@@ -77,7 +77,7 @@ def fresh(module: nn.Module) -> nn.Module:
     mine = copy.deepcopy(module).eval()
     for layer in mine.modules():
         if type(layer) in KNOWN and getattr(layer, "inplace", False):
-            layer.inplace = False
+            setattr(layer, "inplace", False)  # noqa: B010 (an attribute of some kinds only)
     return mine
 
 
@@ -101,7 +101,7 @@ def _strange(layer: nn.Module) -> str | None:
 
 def _check_kept(where: str, layer: nn.Module) -> None:
     """Raise at what no word can vouch for: it would be published, or change with the rows."""
-    if any(is_lazy(value) for value in [*layer._parameters.values(), *layer._buffers.values()]):
+    if any(value is not None and is_lazy(value) for value in [*layer._parameters.values(), *layer._buffers.values()]):
         raise ValueError(f"{where} does not know its size yet. Run it on a made-up row first.")
     if is_parametrized(layer):
         raise ValueError(f"{where} computes its weights in every call (a parametrization). Remove it.")

@@ -87,7 +87,9 @@ class Plan:
         """Return one release of ``phase`` for contributions clipped to norm ``clip``."""
         part = self._phases[phase]
         if acute and not part.acute and self.sampling_rate < 1.0:
-            raise ValueError(f"phase {phase!r} was planned without acute contributions: it would cost more than planned.")
+            raise ValueError(
+                f"phase {phase!r} was planned without acute contributions: it would cost more than planned."
+            )
         sensitivity = Sensitivity.of_clip(clip, acute=acute, unit=self.budget.unit)
         moved = sensitivity.under(self.budget.adjacency)
         sigma = moved * math.sqrt(part.releases / part.share) / self._mu
