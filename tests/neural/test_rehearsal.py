@@ -194,7 +194,7 @@ def test_nothing_of_a_user_stays_between_updates(place: str) -> None:
     update = UserUpdate(
         body=Flat(TRAPS[place]()), head=Flat(nn.Linear(4, 2)), training=LocalTraining(head_steps=2, rows=M), classes=2
     )
-    made = Executor(update, device="cpu", workers=1, own_layers=True)
+    made = Executor(update, device="cpu", workers=1)
     public = made.update.body.start.numpy().astype(np.float64)
     trapped = np.full((M, D), 77.0 if place == "first" else 38.5)
     if place == "behind what is learned":

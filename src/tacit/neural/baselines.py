@@ -61,7 +61,7 @@ class LocalHeads(Centaur):
         """Fit heads."""
         cohort = self._cohort(X, y, users)
         engine, budget = self._engine(cohort), self._budget()
-        rehearse_rows(self._seen_by(self.body, engine.executor.device), self.body, cohort.n_features, "body")
+        rehearse_rows(self.body, cohort.n_features, engine.executor.device)
         run = self._open(budget, [], {"n_users": cohort.n_users, "n_features": cohort.n_features})
         with abandoned_on_failure(run):
             self._take(engine, public_start(engine.update))

@@ -189,7 +189,7 @@ class Centaur(FittedNetwork):
         """
         cohort = self._cohort(X, y, users)
         engine = self._engine(cohort)
-        rehearse_rows(self._seen_by(engine.prefix, engine.executor.device), engine.prefix, cohort.n_features, "body")
+        rehearse_rows(engine.prefix, cohort.n_features, engine.executor.device)
         rehearse(engine.executor, public_start(engine.update), engine.width, cohort.n_users)
         budget, plan = self._budget(), self._plan(self._budget())
         run = self._open(budget, self._events(plan), {"n_users": cohort.n_users, "n_features": cohort.n_features})
@@ -217,8 +217,7 @@ class Centaur(FittedNetwork):
         self._certify(run, budget, units=users, trust=TRUST, notes=(FREE_HEADS, PUBLIC_START), not_covered=words)
 
     def _through(self, engine: Engine, cohort: Cohort) -> Cohort:
-        device = engine.executor.device
-        return through(engine.prefix, cohort, self.rows_per_user, device, own_layers=self.own_layers)
+        return through(engine.prefix, cohort, self.rows_per_user, engine.executor.device)
 
     @property
     def audit_labels(self) -> tuple[float, float] | None:
@@ -268,14 +267,7 @@ class Centaur(FittedNetwork):
         prefix, rest = split_body(self.body, cohort.n_features, whole=self.augment is not None)
         update = self._update(rest)
         groups = self._groups(update)
-        executor = Executor(
-            update,
-            device=self.device,
-            chunk=self.chunk,
-            workers=self.threads,
-            groups=groups,
-            own_layers=self.own_layers,
-        )
+        executor = Executor(update, device=self.device, chunk=self.chunk, workers=self.threads, groups=groups)
         return Engine(prefix, rest, update, executor, width_after(prefix, cohort.n_features))
 
     def _take(self, engine: Engine, learned: Array) -> None:

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from tacit.neural.layers import own_kinds
 from tacit.neural.update import UserUpdate
 from tacit.privacy.clipping import GUARD
 
@@ -49,7 +50,7 @@ class Executor:
     ``device`` is ``"cpu"``, ``"cuda"`` or ``"auto"``; ``chunk`` the number of users at a time on a GPU (None: as many
     as fit); ``workers`` the number of threads on a CPU. ``groups`` are lengths of pieces that are clipped each by
     itself. ``tf32`` trades digits for speed on a GPU: users' updates are then rounded more, not protected less.
-    ``own_layers``: modules hold layers that nobody has read, so every user gets a copy of them, one after the other.
+    Where modules hold layers that nobody has read, every user gets a copy of them, one after the other on any device.
     """
 
     def __init__(
@@ -61,12 +62,11 @@ class Executor:
         workers: int | None = None,
         groups: tuple[int, ...] = (),
         tf32: bool = False,
-        own_layers: bool = False,
     ) -> None:
         name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         self.device = torch.device(name)
-        self.own_layers = own_layers
-        self.batched = self.device.type != "cpu" and not own_layers
+        self.own_layers = bool(own_kinds(update.body.module, update.head.module))
+        self.batched = self.device.type != "cpu" and not self.own_layers
         self.workers = (workers or len(os.sched_getaffinity(0))) if self.device.type == "cpu" else 1
         self.groups = groups
         self.tf32 = tf32

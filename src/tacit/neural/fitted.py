@@ -52,7 +52,7 @@ class FittedNetwork(PrivateModel):
             )
         out = np.zeros(len(rows), dtype=np.int64 if self.loss == "classes" else np.float64)
         order = np.argsort(places, kind="stable")
-        maker, seen = self._maker(), self._seen_by(self.body_, self._place())
+        maker, seen = self._maker(), Seen(self.body_, self._place())
         for mine in np.split(order, np.flatnonzero(np.diff(places[order])) + 1):
             if len(mine):
                 place = places[mine[0]]
@@ -123,14 +123,10 @@ class FittedNetwork(PrivateModel):
 
     def _features(self, rows: npt.NDArray[np.float32]) -> Array:
         """One user's rows after the learned body."""
-        return np.asarray(self._seen_by(self.body_, self._place())(rows), dtype=np.float64)
+        return np.asarray(Seen(self.body_, self._place())(rows), dtype=np.float64)
 
     def _place(self) -> torch.device:
         return torch.device("cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu")
-
-    def _seen_by(self, module: nn.Module, device: torch.device) -> Seen:
-        """Return how one user's rows are seen through a public module: never in the one that is published."""
-        return Seen(module, device, own_layers=self.own_layers)
 
     def _public_numbers(self) -> dict[str, npt.NDArray[Any]]:
         return {
@@ -144,7 +140,7 @@ class FittedNetwork(PrivateModel):
 
     def _fit_heads(self, X: npt.NDArray[Any], y: npt.NDArray[Any], offsets: npt.NDArray[np.int64]) -> Array:
         """Heads of a block of users, each from its own rows alone; a row a user."""
-        maker, features = self._maker(), self._seen_by(self.body_[1], torch.device("cpu"))  # type: ignore[index]
+        maker, features = self._maker(), Seen(self.body_[1], torch.device("cpu"))  # type: ignore[index]
         pairs = itertools.pairwise(offsets.tolist())
         mine = [partial(self._seen, np.asarray(X[a:b]), y[a:b], features) for a, b in pairs]
         return np.array([np.concatenate(maker.safely(seen)) for seen in mine])

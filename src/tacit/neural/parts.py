@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tacit.cohort import Cohort
 from tacit.federation.base import Array
 from tacit.neural.executor import deterministic, machine_failures
-from tacit.neural.layers import fresh
+from tacit.neural.layers import fresh, own_kinds
 from tacit.neural.update import Flat, UserUpdate
 
 
@@ -62,15 +62,13 @@ def split_body(body: nn.Module, width: int, *, whole: bool = False) -> tuple[nn.
     return (prefix, nn.Sequential(*parts[first:])) if flat else (nn.Identity(), body)
 
 
-def through(
-    prefix: nn.Module, cohort: Cohort, window: int, device: torch.device, *, own_layers: bool = False
-) -> Cohort:
+def through(prefix: nn.Module, cohort: Cohort, window: int, device: torch.device) -> Cohort:
     """Everybody's rows after the public part of the body, a user at a time: at home, nothing is released."""
     if not list(prefix.children()):
         return cohort
     width = width_after(prefix, cohort.n_features)
     rows = np.full((cohort.n_rows, width), np.nan, dtype=np.float32)
-    seen = Seen(prefix, device, window, own_layers=own_layers)
+    seen = Seen(prefix, device, window)
     for first, last in itertools.pairwise(cohort.offsets.tolist()):
         # What overflows or fails on the way makes its user's updates zero, like any other hole: no word of it here.
         if (found := seen.safely(cohort.X[first:last])) is not None:
@@ -84,13 +82,12 @@ class Seen:
 
     Rows go in windows of a public size (None: all at once, up to 2048), so that a row's arithmetic depends on its own
     user only.
-    With ``own_layers`` every user gets a copy of its own.
+    Where it holds layers that nobody has read, every user gets a copy.
     """
 
-    def __init__(
-        self, module: nn.Module, device: torch.device, window: int | None = None, *, own_layers: bool = False
-    ) -> None:
-        self._device, self._window, self._own_layers = device, window, own_layers
+    def __init__(self, module: nn.Module, device: torch.device, window: int | None = None) -> None:
+        self._device, self._window = device, window
+        self._own_layers = bool(own_kinds(module))
         self._module = fresh(module).to(device)
 
     def __call__(self, X: npt.NDArray[Any]) -> npt.NDArray[Any]:

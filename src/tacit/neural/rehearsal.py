@@ -23,7 +23,7 @@ from torch import nn
 
 from tacit.neural.executor import Array, Executor
 from tacit.neural.layers import fresh
-from tacit.neural.parts import type_of
+from tacit.neural.parts import Seen, type_of
 from tacit.neural.update import UserUpdate
 
 _JOINED = "one user's update would depend on another's. Leave it out, or make it a function of its input."
@@ -75,8 +75,9 @@ def rehearse(executor: Executor, public: Array, width: int, users: int) -> None:
         )
 
 
-def rehearse_rows(seen: Callable[[Any], Any], module: nn.Module, width: int, part: str) -> None:
-    """Do the same for rows that only pass a module on their way: nothing of a user may stay in it."""
+def rehearse_rows(module: nn.Module, width: int, device: torch.device) -> None:
+    """Do the same for rows that only pass (part of) the body on their way: nothing of a user may stay in it."""
+    seen = Seen(module, device)
     ordinary = np.cos(np.arange(8 * width, dtype=np.float64)).reshape(8, width).astype(np.float32)
     before = _marks(module), _generators()
     first = seen(ordinary)
@@ -86,12 +87,12 @@ def rehearse_rows(seen: Callable[[Any], Any], module: nn.Module, width: int, par
     same = np.array_equal(first, seen(ordinary), equal_nan=True) and (_marks(module), _generators()) == before
     mine = fresh(module)
     rows = [torch.from_numpy(X).to(type_of(module)) for X in (ordinary, _other(width)[0], _hostile(width)[0])]
-    with _watched([(part, mine)]) as found, torch.no_grad():
+    with _watched([("body", mine)]) as found, torch.no_grad():
         for X in rows:
             with contextlib.suppress(Exception):
                 mine(X)
     if found or not same:
-        raise ValueError(f"{found[0] if found else f'the {part} does not give the same answer twice'}: {_JOINED}")
+        raise ValueError(f"{found[0] if found else 'the body does not give the same answer twice'}: {_JOINED}")
 
 
 def _made_up(update: UserUpdate, width: int) -> User:
