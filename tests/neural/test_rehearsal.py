@@ -314,6 +314,10 @@ def test_nobody_writes_into_anybody_elses_start() -> None:
     made.one_after_the_other(public, [(X[:M], y[:M]), (X[M : 2 * M], y[M : 2 * M])], 0)
     assert (public == given).all()
     assert np.linalg.norm(public[:3]) > 0.1
+    vector = made._public(public)
+    assert not np.shares_memory(vector.numpy(), public)
+    made._alone(update.alone(), vector, X[:M], y[:M], 0)
+    assert (vector.numpy() == given).all()
 
 
 class Branches(nn.Module):
