@@ -151,7 +151,7 @@ class Executor:
 
             def add(vector: Tensor, mine: list[Tensor]) -> None:
                 if not mine:
-                    mine.append(torch.zeros(self.size, dtype=torch.float64))
+                    mine.append(torch.zeros(self.size, dtype=torch.float64, device=self.device))
                 self._add_bounded(vector, bound, mine[0], normalised=normalised)
 
             found: list[Tensor] = []
