@@ -2,7 +2,9 @@
 
 from tacit.neural.baselines import FedAvg, LocalHeads, MeanRegularised, TwoHeads
 from tacit.neural.centaur import Centaur
+from tacit.neural.low_rank_sparse import LowRankSparse
 from tacit.neural.made_up import made_up_images
+from tacit.neural.made_up_networks import made_up_networks
 from tacit.neural.networks import Picture, Shared, deep, lenet, linear, mlp, public_head
 from tacit.neural.pretraining import contrast, public_directions
 from tacit.neural.progress import progress
@@ -13,6 +15,7 @@ __all__ = [
     "FedAvg",
     "LocalHeads",
     "LocalTraining",
+    "LowRankSparse",
     "MeanRegularised",
     "Picture",
     "Shared",
@@ -22,6 +25,7 @@ __all__ = [
     "lenet",
     "linear",
     "made_up_images",
+    "made_up_networks",
     "mlp",
     "progress",
     "public_directions",
