@@ -24,9 +24,16 @@ benchmarks: $(STAMP)
 	$(BIN)/python -m benchmarks.papers.centaur
 	$(BIN)/python -m benchmarks.papers.centaur_linear
 	$(BIN)/python -m benchmarks.speed.neural
+	$(BIN)/python -m benchmarks.papers.margin
+	$(BIN)/python -m benchmarks.papers.low_rank_sparse
 	$(BIN)/python -m benchmarks.speed.gram
+	$(BIN)/python -m benchmarks.papers.trace_regression
+	$(BIN)/python -m benchmarks.papers.trace_attack
+	$(BIN)/python -m benchmarks.speed.trace
 	$(BIN)/python -m benchmarks.families
+	$(BIN)/python -m benchmarks.audit
 	$(BIN)/python -m benchmarks.speed.round
+	$(BIN)/python -m benchmarks.speed.low_rank_sparse
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

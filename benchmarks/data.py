@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from tacit.datasets.ratings import Ratings, ratings_of, read_movies
+
 Array = npt.NDArray[np.float64]
 
 FOLDER = Path(os.environ.get("TACIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -23,6 +25,14 @@ def load(name: str) -> Array:
     """Rows of a data set on their public range: [−1, 1], MNIST on [0, 1]."""
     loaders = {"a9a": _a9a, "connect4": _connect4, "covtype": _covtype, "mnist": _mnist, "housing": _housing}
     return np.ascontiguousarray(_covtype()[:, :10]) if name == "covtype-numeric" else loaders[name]()
+
+
+def movielens() -> Ratings:
+    """MovieLens latest-small, from the folder's compact copy."""
+    place = FOLDER / "ml-latest-small"
+    parts = np.load(place / "ratings.npz")
+    movies = read_movies(place / "movies.csv")
+    return ratings_of(parts["user"].astype(int), parts["movie"].astype(int), parts["rating_x2"] / 2.0, movies)
 
 
 def public_range(name: str) -> tuple[float, float]:

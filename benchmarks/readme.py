@@ -1,4 +1,4 @@
-"""Put the tables of ``benchmarks/results`` into the README: ``python -m benchmarks.readme`` (``--check`` for tests)."""
+"""Put the tables of ``benchmarks/results`` into README and docs: ``python -m benchmarks.readme [--check]``."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from pathlib import Path
 
 from benchmarks.tables import RESULTS
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def parts() -> dict[str, str]:
-    families, frontier = (RESULTS / "families.md").read_text(encoding="utf-8").strip().split("\n\n")
-    return {
-        "private_fedrep": (RESULTS / "private_fedrep.md").read_text(encoding="utf-8").strip(),
-        "families": families,
-        "frontier": frontier,
-        "speed": (RESULTS / "speed_round.md").read_text(encoding="utf-8").strip(),
-    }
+    """Every results file under its own name; the tables of one that holds several also as NAME 1, NAME 2, ..."""
+    found = {}
+    for path in sorted(RESULTS.glob("*.md")):
+        text = path.read_text(encoding="utf-8").strip()
+        found[path.stem] = text
+        found |= {f"{path.stem} {i}": part for i, part in enumerate(text.split("\n\n"), start=1)}
+    return found
 
 
 def filled(text: str) -> str:
@@ -29,9 +30,9 @@ def filled(text: str) -> str:
 
 
 if __name__ == "__main__":
-    current = README.read_text(encoding="utf-8")
-    if "--check" in sys.argv:
-        if filled(current) != current:
-            sys.exit("README.md differs from benchmarks/results. Run python -m benchmarks.readme.")
-        sys.exit(0)
-    README.write_text(filled(current), encoding="utf-8")
+    for page in PAGES:
+        current = page.read_text(encoding="utf-8")
+        if "--check" not in sys.argv:
+            page.write_text(filled(current), encoding="utf-8")
+        elif filled(current) != current:
+            sys.exit(f"{page.name} differs from benchmarks/results. Run python -m benchmarks.readme.")

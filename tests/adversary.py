@@ -1,96 +1,77 @@
-"""Worst-case users, and the checks every query must survive. A mutated query must not."""
+"""Worst-case users under short names: the auditor's, and neighbours among others. A mutated query must not survive."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tacit.audit.sensitivity import added_by, check_sensitivity
+from tacit.audit.users import User as Rows
+from tacit.audit.users import adversarial_units
 from tacit.federation.base import Query
-from tacit.privacy.guarantee import Unit
-
-Rows = tuple[np.ndarray, np.ndarray]
-
-
-def adversarial_users(d: int, rng: np.random.Generator) -> list[tuple[str, Rows]]:
-    """Users built to break a bound: scales from 1e-322 to 1e308, holes, degenerate and enormous data."""
-    with np.errstate(all="ignore"):
-        return list(_adversarial_users(d, rng))
-
-
-def _adversarial_users(d: int, rng: np.random.Generator) -> Iterator[tuple[str, Rows]]:
-    X, y = rng.normal(size=(12, d)), rng.normal(size=12)
-    yield "ordinary", (X, y)
-    # Every few orders of magnitude: squares underflow, overflow and turn denormal in narrow windows.
-    for exponent in np.arange(-322.0, 308.5, 1.5):
-        scale = float(10.0**exponent)
-        stretched, column = X * scale, X.copy()
-        stretched[:, 0] *= 1.5
-        column[:, 0] *= scale
-        yield f"features {scale:g}", (stretched, y)
-        yield f"targets {scale:g}", (X, y * scale)
-        yield f"both {scale:g}", (X * scale, y * scale)
-        yield f"two rows {scale:g}", (X[:2], y[:2] * scale)
-        yield f"column {scale:g}", (column, y)
-        yield f"row {scale:g}", (np.vstack([X, X[:1] * scale]), np.append(y, 1.0))
-        yield f"against {scale:g}", (X * scale, y / scale if scale > 1e-307 else y)
-    for bad in (math.nan, math.inf, -math.inf):
-        holed = X.copy()
-        holed[3, 0] = bad
-        yield f"feature {bad}", (holed, y)
-        yield f"target {bad}", (X, np.where(np.arange(12) == 3, bad, y))
-        yield f"all {bad}", (np.full_like(X, bad), np.full_like(y, bad))
-    yield "zeros", (np.zeros_like(X), np.zeros_like(y))
-    yield "zero targets", (X, np.zeros_like(y))
-    yield "rank one", (np.outer(y, X[0]), y)
-    yield "duplicates", (np.repeat(X[:1], 12, axis=0), np.repeat(y[:1], 12))
-    yield "one row", (X[:1], y[:1])
-    yield "two rows", (X[:2], y[:2])
-    yield "one huge row", (np.vstack([X, X[:1] * 1e12]), np.append(y, 1e12))
-    many = 100_000 // d
-    yield "many rows", (rng.normal(size=(many, d)), rng.normal(size=many))
 
 
 def clipped(query: Query, user: Rows, bound: float, dtype: type = np.float64) -> np.ndarray:
     """What this user alone adds to the sum, by the fused form that releases use."""
-    with np.errstate(all="ignore"):
-        X, y = np.ascontiguousarray(user[0], dtype=dtype), np.ascontiguousarray(user[1], dtype=dtype)
-        return query.block_sum(X, y, np.array([0, len(X)]), bound)
+    vector = added_by(query, user, bound, dtype)
+    assert vector is not None
+    return vector
+
+
+def placed(query: Query, X: np.ndarray) -> np.ndarray:
+    """Rows with valid positions, where the query's design has columns that are positions."""
+    design = getattr(getattr(query, "query", query), "design", None)
+    X = X.copy()
+    if design is not None:
+        for column, (hot, size) in enumerate(zip(design.hot, (design.d1, design.d2), strict=True)):
+            if hot:
+                X[:, column] = np.arange(len(X)) % size
+    return X
 
 
 def units(query: Query, d: int, rng: np.random.Generator) -> Iterator[tuple[str, Rows]]:
     """Adversarial users, or single rows of them where the row is the query's unit."""
-    for name, (X, y) in adversarial_users(d, rng):
-        if query.unit is Unit.USER:
-            yield name, (X, y)
-            continue
-        for i in {min(3, len(X) - 1), len(X) - 1}:  # the holes are in row 3, the huge row is the last
-            yield f"{name}, row {i}", (X[i : i + 1], y[i : i + 1])
+    for name, (X, y) in adversarial_units(query, d):
+        yield name, (X, y)
+        if not np.array_equal(X, at := placed(query, X), equal_nan=True):
+            yield f"{name}, placed", (at, y)
 
 
-def violations(query: Query, bound: float, d: int, *, pairs: list[tuple[Rows, Rows]] = ()) -> list[str]:
+def violations(query: Query, bound: float, d: int, *, pairs: Sequence[tuple[Rows, Rows]] = ()) -> list[str]:
     """Everything that contradicts the sensitivity that ``query`` claims at this clip."""
-    rng = np.random.default_rng(0)
-    found: list[str] = []
-    added = {}
-    for dtype in (np.float64, np.float32):
-        for name, user in units(query, d, rng):
-            vector = clipped(query, user, bound, dtype)
-            if not np.isfinite(vector).all():
-                found.append(f"{name} ({dtype.__name__}): not finite")
-                continue
-            if np.linalg.norm(vector) > bound:
-                found.append(f"{name} ({dtype.__name__}): norm {np.linalg.norm(vector):.6g} above the clip {bound:g}")
-            added[name, dtype.__name__] = vector
-    for first, second in pairs:
-        added[f"pair {len(added)}"] = clipped(query, first, bound)
-        added[f"pair {len(added)}"] = clipped(query, second, bound)
-    furthest = math.sqrt(2.0) if query.acute else 2.0
-    if not found:
-        vectors = np.array(list(added.values()))
-        gram = vectors @ vectors.T
-        squared = np.diag(gram)[:, None] + np.diag(gram) - 2 * gram
-        if np.sqrt(squared.max()) > furthest * bound * (1 + 1e-9):
-            found.append(f"two users are {np.sqrt(squared.max()) / bound:.4f} clips apart, more than {furthest:.4f}")
+    # The auditor's units know nothing of columns that are positions; those with valid ones are handed to it as pairs.
+    at = [user for name, user in units(query, d, np.random.default_rng(0)) if name.endswith(", placed")]
+    return list(check_sensitivity(query, d, bound, pairs=[*pairs, *zip(at[::2], at[1::2], strict=False)]).violations)
+
+
+def neighbour_violations(query: Query, bound: float, X: np.ndarray, offsets: np.ndarray) -> list[str]:
+    """Everything that one unit among others moves by more than ``query`` claims: the sum itself, on neighbours.
+
+    A unit that is not finite adds nothing, so it stands for one that is left out. Where a contribution is a function of
+    its own unit alone this follows from :func:`violations`; a query that looks at others as well is caught here only.
+    """
+    found, furthest = [], math.sqrt(2.0) if query.acute else 2.0
+    bounds = query.bounds(X, offsets)
+
+    def total(first: int, last: int, value: object) -> np.ndarray:
+        other = X.copy()
+        other[first:last] = value
+        with np.errstate(all="ignore"):
+            return query.block_sum(other, np.zeros(len(X)), offsets, bound)
+
+    for i, (first, last) in enumerate(itertools.pairwise(bounds)):
+        sums = {
+            "as it is": total(first, last, X[first:last]),
+            "turned": total(first, last, -X[first:last, ::-1]),
+            "longer": total(first, last, 2 * X[first:last]),
+        }
+        without = total(first, last, math.nan)
+        for name, vector in sums.items():
+            if not np.linalg.norm(vector - without) <= bound * (1 + 1e-9):
+                found.append(f"unit {i}, {name}: moves by {np.linalg.norm(vector - without) / bound:.3f} clips")
+            if not np.linalg.norm(vector - sums["as it is"]) <= furthest * bound * (1 + 1e-9):
+                found.append(f"unit {i}, {name}: replaced, moves by more than {furthest:.3f} clips")
     return found

@@ -51,6 +51,27 @@ def fitted(table: Path) -> Path:
     return out
 
 
+def test_low_rank_plus_sparse_is_fitted_and_predicts(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["fit", table, "--user", "person", "--target", "score", "--rank", "1", "--epsilon", "2"]
+    method = ["--method", "low-rank-sparse"]
+    code, out, _ = run(capsys, monkeypatch, *words, *method, "--out", tmp_path / "model")
+    assert code == 0
+    assert "ε = 2.00 (zero-out)" in out
+    assert "the same, not private" in out
+    code, out, _ = run(capsys, monkeypatch, "predict", tmp_path / "model", table)
+    assert code == 0
+    assert out.startswith("person,prediction\np0000,")
+    code, _, err = run(capsys, monkeypatch, *words, "--method", "low-rank-sparse", "--sparsity", "many")
+    assert code == 2
+    assert "sparsity must be a count" in err
+    for option in (["--shared-weight"], ["--sparsity", "3"]):
+        code, _, err = run(capsys, monkeypatch, *words, *option)
+        assert code == 2
+        assert "low-rank-sparse only" in err
+
+
 def test_help_is_quick_and_names_every_command() -> None:
     best = 9.0
     for _ in range(3):

@@ -13,8 +13,11 @@ from sklearn.base import clone
 from sklearn.decomposition import PCA
 
 import tacit
+from tacit.algorithms.fedpower_route import best_rounds, choose_route, predicted_error
 from tacit.cells import DataError
+from tacit.privacy.guarantee import Adjacency, Budget, Unit
 from tacit.privacy.verification import verify
+from tacit.sparse import SparseCohort
 
 N, D, K = 6000, 12, 3
 
@@ -171,6 +174,7 @@ def test_saved_loaded_published_verified(X: np.ndarray, tmp_path: Path) -> None:
     ]
     again = tacit.load(folder)
     assert isinstance(again, tacit.FedPower)
+    assert (again.route_, again.predicted_error_) == ("gram", model.predicted_error_)
     np.testing.assert_array_equal(again.transform(X), model.transform(X))
     assert again.certificate_.epsilon == model.certificate_.epsilon
     verdict = verify(
@@ -182,8 +186,6 @@ def test_saved_loaded_published_verified(X: np.ndarray, tmp_path: Path) -> None:
 
 
 def test_a_ledger_that_cannot_pay_says_so_before_anything_is_drawn(X: np.ndarray) -> None:
-    from tacit.privacy.guarantee import Budget, Unit
-
     ledger = tacit.Ledger(ceiling=Budget(epsilon=0.5, delta=1e-6, unit=Unit.ROW))
     with pytest.raises(tacit.BudgetExceeded):
         tacit.FedPower(K, epsilon=1.0, ledger=ledger).fit(X)
@@ -207,8 +209,10 @@ def test_a_ledger_that_cannot_pay_says_so_before_anything_is_drawn(X: np.ndarray
         ({"feature_range": (np.zeros(3), np.ones(3))}, "feature_range"),
         ({"participants": 7}, "participants must lie"),
         ({"scheme": 3}, "scheme must be"),
+        ({"scheme": 1, "participants": 1}, "paper mode"),
         ({"mode": "paper", "n_components": "auto"}, "paper mode"),
         ({"mode": "paper", "center": True}, "does not centre"),
+        ({"feature_range": (0.0, 1e-30)}, "another unit"),
     ],
 )
 def test_bad_parameters_are_named(X: np.ndarray, options: dict, message: str) -> None:  # type: ignore[type-arg]
@@ -224,6 +228,76 @@ def test_holes_are_refused_without_telling_what_is_around_them(bad: float, spars
     with pytest.raises(DataError) as caught:
         fit(scipy.sparse.csr_matrix(X) if sparse else X, n_components=2)
     assert "1234" not in str(caught.value)
+
+
+def test_a_sparse_cohort_protects_its_users_unless_told_otherwise(X: np.ndarray) -> None:
+    cohort = SparseCohort.from_matrix(scipy.sparse.csr_matrix(X), np.arange(N) % 500)
+    assert fit(cohort).certificate_.unit == "user"
+    assert fit(cohort, unit="row").certificate_.unit == "row"
+
+
+def test_coins_and_groups_together_are_refused_before_anything_is_paid(X: np.ndarray) -> None:
+    ledger = tacit.Ledger()
+    with pytest.raises(ValueError, match="do not go together"):
+        fit(X, np.arange(N) % 100, sampling_rate=0.5, participants=20, ledger=ledger)
+    assert ledger.releases() == []
+
+
+def test_a_run_that_is_gone_on_with_starts_where_it_started(X: np.ndarray) -> None:
+    """Stored products belong to the basis they were asked with."""
+    ledger = tacit.Ledger()
+    options: dict[str, object] = {"route": "power", "rounds": 3, "iteration_rank": K, "epsilon": math.inf}
+
+    def stop(name: str) -> None:
+        if name == "step 2":
+            raise KeyboardInterrupt
+
+    with pytest.warns(tacit.UncertifiedWarning), pytest.raises(KeyboardInterrupt):
+        tacit.FedPower(K, **options, ledger=ledger).fit(X, on_release=stop)  # type: ignore[arg-type]
+    resumed = fit(X, **options, ledger=ledger)
+    start = ledger.runs()[0].config["start"]
+    np.testing.assert_array_equal(resumed.components_, fit(X, **options, random_state=start).components_)
+    assert not np.array_equal(resumed.components_, fit(X, **options, random_state=start + 1).components_)
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 8.0])
+def test_the_predicted_error_of_power_steps_is_about_the_error(X: np.ndarray, epsilon: float) -> None:
+    models = [fit(X, route="power", feature_range=(-20.0, 20.0), epsilon=epsilon, random_state=i) for i in range(8)]
+    errors = [tacit.subspace_distance(model.components_.T, top(X)) for model in models]
+    assert 0.4 < np.mean(errors) / np.mean([model.predicted_error_ for model in models]) < 2.0
+
+
+def test_route_and_rounds_follow_features_units_and_budget() -> None:
+    def budget(epsilon: float, adjacency: str = "zero-out") -> Budget:
+        return Budget(epsilon=epsilon, delta=1e-6, adjacency=Adjacency(adjacency), unit=Unit.ROW)
+
+    known = {"d": 200, "units": 10_000, "rank": 5}
+    base = {route: predicted_error(route, budget(1.0), **known, rounds=8) for route in ("gram", "power")}
+    for route, error in base.items():
+        assert predicted_error(route, budget(3.0), **known, rounds=8) < error
+        assert predicted_error(route, budget(1.0), **{**known, "units": 40_000}, rounds=8) < error
+        assert predicted_error(route, budget(1.0), **{**known, "d": 800}, rounds=8) > error
+        assert predicted_error(route, budget(1.0, "replace-one"), **known, rounds=8) > error
+        assert predicted_error(route, budget(1.0), **known, rounds=8, messages=100) > error
+    assert base["gram"] < base["power"]
+    assert choose_route(budget(1.0), **known) == "gram"
+    assert choose_route(budget(1.0), **{**known, "d": 5000}) == "power"
+    rounds = [best_rounds(budget(1.0), **{**known, "units": n}) for n in (1000, 10_000, 100_000, 10**7)]
+    assert rounds == sorted(set(rounds))
+    assert best_rounds(budget(0.1), **known) < best_rounds(budget(10.0), **known)
+
+
+def test_groups_that_take_turns_find_what_everybody_at_once_finds(X: np.ndarray) -> None:
+    users = np.arange(N) % 300
+    model = fit(X, users, route="power", participants=60, epsilon=50.0, rounds=3, random_state=0)
+    assert len(model.certificate_.releases) == 8  # scale, centre, and a clip and five turns in one for every round
+    assert tacit.subspace_distance(model.components_.T, top(X)) < 0.2
+
+
+def test_where_no_error_can_be_predicted_none_is(X: np.ndarray) -> None:
+    users = np.arange(N) % 300
+    for options in ({"local_steps": 2}, {"route": "power", "participants": 100}, {"local_steps": 2, "unit": "row"}):
+        assert fit(X, users, rounds=2, **options).predicted_error_ is None
 
 
 @pytest.mark.parametrize("epsilon", [1.0, math.inf])

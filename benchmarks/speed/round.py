@@ -73,13 +73,13 @@ def race(n: int, d: int, k: int) -> dict[str, Any]:
     cores = len(os.sched_getaffinity(0))
     parts = np.array_split(X.ravel(), cores)
     federation._exact_sum(query, 1.0, 2.0**-40)
-    _read(parts[0][:16])
-    extra = _extra_megabytes(lambda: federation._exact_sum(query, 1.0, 2.0**-40))
+    read(parts[0][:16])
+    extra = extra_megabytes(lambda: federation._exact_sum(query, 1.0, 2.0**-40))
     reading, rounds = [], []
     with ThreadPoolExecutor(cores) as pool:
         for _ in range(REPEATS):
             start = time.perf_counter()
-            list(pool.map(_read, parts))
+            list(pool.map(read, parts))
             reading.append(time.perf_counter() - start)
             start = time.perf_counter()
             federation._exact_sum(query, 1.0, 2.0**-40)
@@ -109,7 +109,7 @@ def whole_fit(users: int) -> list[float]:
     return seconds[1:]
 
 
-def _extra_megabytes(work: Callable[[], object]) -> float:
+def extra_megabytes(work: Callable[[], object]) -> float:
     """Peak resident memory during the work above what was resident before it; the kernel's own mark, reset first."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before = _status_megabytes("VmRSS")
@@ -123,7 +123,8 @@ def _status_megabytes(field: str) -> float:
 
 
 @njit(nogil=True, cache=True, fastmath=True)
-def _read(values):  # type: ignore[no-untyped-def]  # pragma: no cover
+def read(values):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Add up everything: what reading costs."""
     total = values.dtype.type(0)
     for i in range(values.size):
         total += values[i]

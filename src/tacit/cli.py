@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import typer
 
-from tacit.commands import account, components, learn, personal
+from tacit.commands import account, audit, components, learn, personal
 
 app = typer.Typer(
     help="Learn together without telling: a shared representation under user-level differential privacy, "
@@ -32,6 +32,7 @@ for command in (
     personal.personalize,
     components.svd,
     account.verify,
+    audit.audit,
     account.budget,
     account.publish,
 ):

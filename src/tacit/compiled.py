@@ -67,6 +67,8 @@ class _RegisterModel(models.PrimitiveModel):
 
 
 def _address(context, builder, kind, array, position, *, pointee=None):
+    if kind.layout != "C":  # positions count along rows: in any other array they would point elsewhere, or outside
+        raise TypeError(f"kernels that address by position need arrays in rows, one after the other. Found {kind}.")
     address = builder.gep(context.make_array(kind)(context, builder, array).data, [position])
     return address if pointee is None else builder.bitcast(address, pointee.as_pointer())
 
@@ -288,9 +290,14 @@ def no_products(typing_context, array):
 def add_products(typing_context, sums, rows, columns, part):
     """Return sums[4i + j] + rows[i]·columns[j], lane by lane, for four rows and four columns.
 
-    ``part`` says for which i and j: ``all``, ``lower`` (j ≤ i) or ``first`` (i = 0); the other sums stay as they are.
+    ``part`` says for which i and j: ``all``, ``lower`` (j ≤ i), or i below one (``first``), ``two`` or ``three``; the
+    other sums stay as they are.
     """
-    wanted = {"all": lambda i, j: True, "lower": lambda i, j: j <= i, "first": lambda i, j: i == 0}[part.literal_value]
+    few = {"first": 1, "two": 2, "three": 3}
+    name = part.literal_value
+
+    def wanted(i, j):
+        return j <= i if name == "lower" else i < few.get(name, 4)
 
     def generate(context, builder, signature, arguments):
         old, left, right = (cgutils.unpack_tuple(builder, argument) for argument in arguments[:3])

@@ -78,43 +78,11 @@ def _fit(X, directions, y, offsets, penalties, intercept, heads):  # type: ignor
                 targets[j] -= mean_y
                 for b in range(k):
                     rows[j, b] -= means[b]
-        system = rows.T @ rows
-        right = rows.T @ targets
-        trace = np.trace(system)
-        if not (math.isfinite(trace) and trace > _LEAST_TRACE and np.isfinite(right).all()):
+        head, solved = average_ridges(rows, targets, intercept, penalties)
+        if not solved:
             if intercept and math.isfinite(mean_y):
                 heads[i, k] = mean_y
             continue
-        values, vectors = np.linalg.eigh(system)
-        turned = rows @ vectors
-        right = vectors.T @ right
-        errors = np.empty(penalties.size)
-        for q in range(penalties.size):
-            penalty = penalties[q] * trace / k
-            error = 0.0
-            for j in range(m):
-                fitted, leverage = 0.0, 0.0
-                if intercept:
-                    leverage = 1.0 / m
-                for b in range(k):
-                    shrunk = turned[j, b] / (max(values[b], 0.0) + penalty)
-                    fitted += shrunk * right[b]
-                    leverage += shrunk * turned[j, b]
-                left = (targets[j] - fitted) / max(1.0 - leverage, 1e-6)
-                error += left * left
-            errors[q] = error
-        free = m - k - (1 if intercept else 0)
-        least = _LEAST_NONE if free <= 0 else (_LEAST_ONE if free == 1 else 0)
-        best = errors[least:].min()
-        chosen = np.zeros(k)
-        total = 0.0
-        for q in range(least, penalties.size):
-            weight = 1.0 if errors[q] == best else (best / errors[q]) ** (m / 2.0)
-            total += weight
-            penalty = penalties[q] * trace / k
-            for b in range(k):
-                chosen[b] += weight * right[b] / (max(values[b], 0.0) + penalty)
-        head = vectors @ (chosen / total)
         offset = 0.0
         if intercept:
             offset = mean_y
@@ -123,3 +91,47 @@ def _fit(X, directions, y, offsets, penalties, intercept, heads):  # type: ignor
         for b in range(k):
             heads[i, b] = head[b]
         heads[i, k] = offset
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Average one user's ridge fits over the penalties; return it, and whether there was anything to fit.
+
+    ``intercept`` says that both were centred before.
+    """
+    m, k = rows.shape
+    system = rows.T @ rows
+    right = rows.T @ targets
+    trace = np.trace(system)
+    if not (math.isfinite(trace) and trace > _LEAST_TRACE and np.isfinite(right).all()):
+        return np.zeros(k), False
+    values, vectors = np.linalg.eigh(system)
+    turned = rows @ vectors
+    right = vectors.T @ right
+    errors = np.empty(penalties.size)
+    for q in range(penalties.size):
+        penalty = penalties[q] * trace / k
+        error = 0.0
+        for j in range(m):
+            fitted, leverage = 0.0, 0.0
+            if intercept:
+                leverage = 1.0 / m
+            for b in range(k):
+                shrunk = turned[j, b] / (max(values[b], 0.0) + penalty)
+                fitted += shrunk * right[b]
+                leverage += shrunk * turned[j, b]
+            left = (targets[j] - fitted) / max(1.0 - leverage, 1e-6)
+            error += left * left
+        errors[q] = error
+    free = m - k - (1 if intercept else 0)
+    least = _LEAST_NONE if free <= 0 else (_LEAST_ONE if free == 1 else 0)
+    best = errors[least:].min()
+    chosen = np.zeros(k)
+    total = 0.0
+    for q in range(least, penalties.size):
+        weight = 1.0 if errors[q] == best else (best / errors[q]) ** (m / 2.0)
+        total += weight
+        penalty = penalties[q] * trace / k
+        for b in range(k):
+            chosen[b] += weight * right[b] / (max(values[b], 0.0) + penalty)
+    return vectors @ (chosen / total), True

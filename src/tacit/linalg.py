@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse
 
 Array = npt.NDArray[np.float64]
 
@@ -117,3 +119,19 @@ def inverse_root(matrix: Array, floor: float = 1e-3) -> Array:
     values = np.maximum(values, floor * max(float(values[-1]), np.finfo(float).tiny))
     root: Array = (vectors / np.sqrt(values)) @ vectors.T
     return root
+
+
+def added_up(X: Any, dtype: npt.DTypeLike = np.float64) -> Any:
+    """Sparse rows with one entry a column: entries that name a column again are added. The input stays as it is.
+
+    >>> twice = scipy.sparse.csr_matrix((np.ones(2), np.zeros(2, dtype=int), [0, 2]), shape=(1, 3))
+    >>> added_up(twice).data
+    array([2.])
+    """
+    # Made anew from its arrays, so that it is looked at and no flag is believed.
+    rows = scipy.sparse.csr_matrix((X.data.astype(dtype, copy=True), X.indices, X.indptr), shape=X.shape)
+    if not rows.has_canonical_format:
+        rows.indices, rows.indptr = rows.indices.copy(), rows.indptr.copy()
+        with np.errstate(all="ignore"):
+            rows.sum_duplicates()
+    return rows

@@ -188,7 +188,9 @@ def save_head(head: Head, path: str | os.PathLike[str]) -> None:
     target = Path(path)
     if target.exists():
         raise ModelError(f"{target} exists already. Choose another file, or remove it.")
-    content = {"weights": head.weights.tolist(), "intercept": head.intercept}
+    content: dict[str, Any] = {"weights": head.weights.tolist(), "intercept": np.asarray(head.intercept).tolist()}
+    if head.values.size:
+        content |= {"indices": head.indices.tolist(), "values": head.values.tolist()}
     write_private(target, (json.dumps(content) + "\n").encode())
 
 
@@ -196,12 +198,19 @@ def load_head(path: str | os.PathLike[str], model: SharedBasisModel) -> Head:
     """Read a head written for ``model``."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
-        weights, intercept = np.array(content["weights"], dtype=np.float64), float(content["intercept"])
-    except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError):
+        weights = np.array(content["weights"], dtype=np.float64)
+        intercept = np.array(content["intercept"], dtype=np.float64)
+        indices = np.array(content.get("indices", []), dtype=np.int64)
+        values = np.array(content.get("values", []), dtype=np.float64)
+    except (KeyError, TypeError, AttributeError, OverflowError, ValueError):
         raise ModelError(f"{path} is not a head written by 'tacit personalize'.") from None
-    if weights.shape != (model.basis_.shape[1],):
+    if weights.shape != model.heads_.shape[1:] or intercept.shape != model.intercepts_.shape[1:]:
         raise ModelError(
-            f"{path} has {weights.size} weights; this model's basis has {model.basis_.shape[1]} columns. "
+            f"{path} has weights of shape {weights.shape}; this model's heads have {model.heads_.shape[1:]}. "
             "Was the head fitted for another model?"
         )
-    return Head(weights, intercept, model.basis_)
+    features = len(model.basis_)
+    if indices.shape != values.shape or indices.ndim != 1 or not ((indices >= 0) & (indices < features)).all():
+        raise ModelError(f"{path} has coordinates that this model's {features} features do not have.")
+    level = intercept if intercept.ndim else float(intercept)
+    return Head(weights, level, model.basis_, model._loss(), indices, values)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tacit.cells import DataError
 from tacit.ids import factor, id_array, stable_order
+from tacit.linalg import added_up
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +30,8 @@ class SparseCohort:
         rows = scipy.sparse.csr_matrix(X)
         if rows.dtype.kind not in "fiub":
             raise DataError(f"X holds {rows.dtype}. Expected numbers.")
-        rows = rows.astype(np.float32 if rows.dtype == np.float32 else np.float64)
+        # A column named twice in a row means the sum: only that has a norm, and only that must be finite.
+        rows = added_up(rows, np.float32 if rows.dtype == np.float32 else np.float64)
         if not rows.shape[0] or not rows.shape[1]:
             raise DataError(f"X has shape {rows.shape}. Expected at least one row and one column.")
         if bad := int(np.count_nonzero(~np.isfinite(rows.data))):

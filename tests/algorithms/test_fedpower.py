@@ -45,12 +45,12 @@ class Recorder(LocalFederation):
         self.transcript: list[np.ndarray] = []
         self._given = transcript
 
-    def _debit_and_draw(self, query, event, name, draw, *, copies=1, one_message=False):  # type: ignore[no-untyped-def]
+    def _debit_and_draw(self, queries, event, name, draw, *, copies=1, seen_early=False):  # type: ignore[no-untyped-def]
         self.events.append((name, event))
         grid, rng = 2.0**-40, np.random.default_rng(len(self.events))
-        sigma = event.sigma if one_message else self.sum_sigma(event)
 
-        def noisy(total: np.ndarray) -> np.ndarray:
+        def noisy(total: np.ndarray, messages: int) -> np.ndarray:
+            sigma = self.sum_sigma(event, messages)
             self.sums.append(total * grid)
             self.bounds.append(event.sensitivity)
             answer = total * grid + sigma * rng.normal(size=total.size)
@@ -172,6 +172,37 @@ def test_devices_that_never_answer_cost_signal_and_no_privacy(name: str) -> None
     assert max(errors) < 0.2
 
 
+@pytest.mark.parametrize("route", ["gram", "power"])
+@pytest.mark.parametrize("centered", [False, True])
+def test_clipped_rows_weigh_the_same_in_every_part_of_the_sum(
+    route: str, centered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without noise and with a clip that bites, what comes out is the matrix of weighted rows, exactly."""
+    data, found = cohort(500, np.random.default_rng(7)), {}
+    monkeypatch.setattr(fedpower, "chosen_clip", lambda *_, **__: 60.0)
+    real = fedpower.centre_of
+
+    def centre_of(*arguments: object, **options: object) -> tuple[np.ndarray, float]:
+        found["centre"], found["scale"] = real(*arguments, **options)  # type: ignore[arg-type]
+        return found["centre"], found["scale"]
+
+    monkeypatch.setattr(fedpower, "centre_of", centre_of)
+    settings = Settings(route=route, centered=centered, rounds=1, seed=0, iteration_rank=D)
+    spectrum = learn(Recorder(data), settings, epsilon=math.inf)
+    moved, constant = data.X - found["centre"], 0.1 * found["scale"]
+    basis = np.eye(D) if route == "gram" else np.random.default_rng(0).normal(size=(D, D))
+    turned = moved if route == "gram" else moved @ np.linalg.qr(basis)[0]
+    squared = np.sum(moved**2, axis=1) + constant**2
+    norms = squared if route == "gram" else np.sqrt(squared * (np.sum(turned**2, axis=1) + constant**2))
+    weights = np.minimum(1.0, 60.0 * (1 - 2.0**-20) / norms)
+    assert 0.8 < weights.mean() < 0.99
+    mean = weights @ data.X / weights.sum() if centered else np.zeros(D)
+    exact = (data.X - mean).T @ ((data.X - mean) * weights[:, None])
+    np.testing.assert_allclose(spectrum.values, np.linalg.eigvalsh(exact)[::-1][:K], rtol=1e-6)
+    np.testing.assert_allclose(spectrum.mean, mean, atol=1e-6)
+    assert spectrum.n_rows == pytest.approx(weights.sum(), rel=1e-6)
+
+
 def test_a_sampled_plan_costs_what_was_asked_for_with_less_noise() -> None:
     budget = Budget(epsilon=1.0, delta=1e-5)
     phases = [Phase(name="sum", share=1.0, releases=8)]
@@ -232,6 +263,7 @@ def test_sparse_rows_give_what_dense_rows_give(route: str) -> None:
         ({"route": "device", "unit": Unit.USER, "centered": True}, "rows as they are"),
         ({"sampling_rate": 0.5}, "needs unit='user'"),
         ({"turns": 2}, "participants is for the routes"),
+        ({"route": "power", "unit": Unit.USER, "turns": 2, "sampling_rate": 0.5}, "do not go together"),
         ({"alignment": "luck"}, "alignment must be one of"),
         ({"rounds": 0}, "at least 1"),
     ],

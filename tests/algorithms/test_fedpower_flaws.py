@@ -6,6 +6,7 @@ draws what an observer sees on both, splits at a threshold chosen on other draws
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -13,13 +14,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from adversary import violations
+from adversary import neighbour_violations, violations
 from tacit.algorithms import fedpower, paper_fedpower
 from tacit.algorithms.fedpower_power import DeviceStep, PowerStep
 from tacit.algorithms.paper_fedpower import Settings, iterates
 from tacit.cohort import Cohort
 from tacit.federation.local import LocalFederation
+from tacit.linalg import orthonormal
 from tacit.privacy.accounting import compose, delta_of
+from tacit.privacy.clipping import clip
 from tacit.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity, Unit
 from tacit.privacy.ledger import Ledger
 
@@ -32,7 +35,7 @@ def audit(first: np.ndarray, second: np.ndarray, delta: float = DELTA) -> float:
     best = 0.0
     for a, b in ((first, second), (second, first)):
         for sign in (1.0, -1.0):
-            cuts = np.quantile(sign * np.concatenate([a[:half], b[:half]]), [0.05, 0.25, 0.5, 0.75, 0.95])
+            cuts = np.quantile(sign * np.concatenate([a[:half], b[:half]]), [0.05, 0.25, 0.5, 0.75, 0.95, 0.97])
             seen = [np.count_nonzero(sign * a[:half] >= c) - np.count_nonzero(sign * b[:half] >= c) for c in cuts]
             cut = cuts[int(np.argmax(seen))]
             hits, others = (int(np.count_nonzero(sign * x[half:] >= cut)) for x in (a, b))
@@ -72,18 +75,37 @@ def test_the_audit_finds_what_is_there_and_no_more() -> None:
     assert 0.5 < audit(rng.normal(size=200_000), 4 * mu + rng.normal(size=200_000)) < 4.6
 
 
+@dataclass(frozen=True)
+class LocalStepsOfRows(PowerStep):
+    """P1 put back: rows are clipped as if the basis they are multiplied with were public, but it comes from them."""
+
+    steps: int = 4
+
+    def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        rows = X[np.isfinite(X).all(axis=1)] - self.centre
+        rows = rows * np.minimum(1.0, math.sqrt(bound) / np.linalg.norm(rows, axis=1))[:, None]
+        local = self.basis
+        for _ in range(self.steps - 1):
+            local = self.orthonormal(rows.T @ (rows @ local))
+        return (rows.T @ (rows @ local)).ravel()
+
+    def orthonormal(self, matrix: np.ndarray) -> np.ndarray:
+        return orthonormal(matrix)[0]
+
+
+def device(rng: np.random.Generator) -> np.ndarray:
+    """Rows of one device with two directions that are about as strong."""
+    return 0.5 * rng.normal(size=(40, 4)) * [0.3, 1.0, 1.0, 0.3]
+
+
 def test_p1_local_steps_without_noise_move_by_more_than_a_row() -> None:
     """Sound for the device (its clip bounds it); as a row's contribution the same message has no bound."""
-    rng = np.random.default_rng(1)
-    basis, rows = np.eye(4)[:, :1], rng.normal(size=(50, 4)) * [1.0, 3.0, 3.0, 1.0]
-    query = DeviceStep(basis, 4, "none")
-    spike = np.vstack([rows, [[2.0, 2.0, 0.0, 0.0]]])
-    claimed = 2.0 * 2.0 * 2.0  # ‖a‖²: what the row itself adds to AᵀA
-    moved = max(
-        np.linalg.norm(query.contribution(spike * s, rows[0]) - query.contribution(rows * s, rows[0])) / s**2
-        for s in (1.0, 10.0)
-    )
-    assert moved > 1.5 * claimed
+    X, offsets = device(np.random.default_rng(1)), np.array([0, 40])
+    for start in np.eye(4)[:, 1:3].T:
+        basis = start[:, None]
+        assert neighbour_violations(LocalStepsOfRows(basis, np.zeros(4), 1e-3), 1.0, X, offsets)
+        assert not neighbour_violations(LocalStepsOfRows(basis, np.zeros(4), 1e-3, steps=1), 1.0, X, offsets)
+        assert not neighbour_violations(PowerStep(basis, np.zeros(4), 1e-3), 1.0, X, offsets)
     with pytest.raises(ValueError, match="protects unit 'user'"):
         fedpower.Settings(route="device", unit=Unit.ROW)
 
@@ -99,27 +121,84 @@ def test_p2_noise_scaled_by_a_private_basis_tells_of_the_rows() -> None:
     assert audit(*seen) > 2 * 1.0  # claimed (2ε, 2δ) = (1, 2e-5)
 
 
-def test_p3_a_device_aligned_with_another_speaks_of_it() -> None:
-    rng = np.random.default_rng(2)
-    bases = np.linalg.qr(rng.normal(size=(2, 5, 2)))[0]
-    turned = bases.copy()
-    turned[0, :, 0] *= -1  # only the first device changed
-    for alignment in ("procrustes", "signs"):
-        one, other = (paper_fedpower._alignments(b, alignment)[1] for b in (bases, turned))
-        assert not np.allclose(one, other)
-    # What a sound device sends is a function of its own rows and of public fields: there is no other argument.
-    assert set(DeviceStep.__dataclass_fields__) == {"basis", "steps", "alignment"}
+@dataclass(frozen=True)
+class AlignedWithTheFirst(DeviceStep):
+    """P3 put back: every device turns its message towards the first device's basis instead of the public one."""
+
+    def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        target, total = None, np.zeros(self.coordinates)
+        for first, last in itertools.pairwise(offsets):
+            rows = np.where(np.isfinite(X[first:last]), X[first:last], 0.0)
+            local = orthonormal(rows.T @ (rows @ self.basis))[0]
+            target = local if target is None else target
+            turn = fedpower.ALIGNMENTS[self.alignment](local, target)
+            total += clip((rows.T @ (rows @ local @ turn)).ravel(), bound)
+        return total
+
+
+@pytest.mark.parametrize("alignment", ["procrustes", "signs"])
+def test_p3_a_device_aligned_with_another_speaks_of_it(alignment: str) -> None:
+    X, offsets = np.random.default_rng(2).normal(size=(48, 5)) * [0.3, 0.3, 2, 2, 2], np.arange(0, 49, 6)
+    basis = np.eye(5)[:, :2]
+    assert neighbour_violations(AlignedWithTheFirst(basis, 2, alignment), 1.0, X, offsets)
+    assert not neighbour_violations(DeviceStep(basis, 2, alignment), 1.0, X, offsets)
+
+
+def sent_by(matrices: np.ndarray, settings: Settings, seed: list[int]) -> np.ndarray:
+    """Every device's noisy message of the first communication of the printed algorithm: what its server sees."""
+    seen: list[np.ndarray] = []
+    real = paper_fedpower._aggregate
+
+    def watch(messages, *rest):  # type: ignore[no-untyped-def]
+        seen.append(messages)
+        return real(messages, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paper_fedpower, "_aggregate", watch)
+        next(iterates(matrices, np.ones(len(matrices)), 1, settings, np.random.default_rng(seed)))
+    return seen[0]
+
+
+TWO_STEPS = Settings(iterations=2, local_steps=2, alignment="signs", epsilon_local=0.5, epsilon_central=math.inf)
+
+
+def test_p3_the_printed_messages_of_others_tell_of_the_first_device() -> None:
+    """One entry of the first device's matrix turns the second device's message around: ε ≥ 2 where 1 is claimed."""
+    seen = []
+    for corner in (0.0, 1.0):
+        matrices = np.array([np.diag([1.0, corner]), 1e3 * np.eye(2)])
+        seen.append(np.array([sent_by(matrices, TWO_STEPS, [3, run])[1, 0, 0] for run in range(400)]))
+    assert audit(*seen) > 2.0
+
+
+class JumpingSigns(LocalStepsOfRows):
+    """P4 put back: LAPACK's own sign, which follows the first entry."""
+
+    def orthonormal(self, matrix: np.ndarray) -> np.ndarray:
+        return np.linalg.qr(matrix)[0]
 
 
 def test_p4_orthonormalising_private_numbers_jumps() -> None:
-    """LAPACK's sign follows the first entry: an arbitrarily small change turns the message around."""
-    start = np.array([[1.0], [1.0]])
-    sent = []
-    for corner in (-1e-9, 1e-9):
-        matrix = np.array([[corner - 0.0, 0.0], [0.0, 5.0]])
-        basis = np.linalg.qr(matrix @ start)[0]
-        sent.append(matrix @ basis)
-    assert np.linalg.norm(sent[0] - sent[1]) > 9.9  # 2‖M‖, for a change of 2e-9
+    """A row of length 1e-4 decides on which side of zero the first entry lies, and so turns all others around."""
+    X = np.array([[0.1, -0.1 - 1e-8], [0.0, 0.9], [0.0, 0.9], [1e-4, 0.0]])
+    basis, offsets = np.full((2, 1), math.sqrt(0.5)), np.array([0, 4])
+    jumps = neighbour_violations(JumpingSigns(basis, np.zeros(2), 1e-3, steps=2), 1.0, X, offsets)
+    assert any(violation.startswith("unit 3, as it is") for violation in jumps)
+    assert not neighbour_violations(PowerStep(basis, np.zeros(2), 1e-3), 1.0, X, offsets)
+
+
+def test_p4_the_printed_message_jumps_too() -> None:
+    """A₁₁ from 1 to 2 turns the message in every tenth run, the server knowing where it started: ε ≥ 2, 1 claimed."""
+    seen = []
+    for corner in (1.0, 2.0):
+        matrix, turned = np.array([[corner, 1.5], [1.5, 1e3]]), []
+        for run in range(2000):
+            start = np.linalg.qr(np.random.default_rng([4, run]).normal(size=(2, 1)))[0]
+            known = np.array([[1.0, 1.5], [1.5, 1e3]])
+            expected = known @ np.linalg.qr(known @ start)[0]
+            turned.append(float(np.sign(np.sum(sent_by(matrix[None], TWO_STEPS, [4, run])[0] * expected))))
+        seen.append(np.array(turned))
+    assert audit(*seen) > 2.0
 
 
 def noise_free_ending(federation: LocalFederation, rows: np.ndarray) -> np.ndarray:

@@ -114,7 +114,7 @@ def test_infinite_epsilon_plans_no_noise() -> None:
     ("make", "message"),
     [
         (lambda: Budget(epsilon=-1.0, delta=1e-6), "epsilon must be positive"),
-        (lambda: Budget(epsilon=1.0, delta=0.0), "delta must lie strictly"),
+        (lambda: Budget(epsilon=1.0, delta=-0.1), "delta must lie strictly"),
         (lambda: Budget(epsilon=1.0, delta=1e-6, adjacency="other"), "other"),
         (lambda: Sensitivity(zero_out=1.0, replace_one=3.0), "between zero_out and twice"),
         (lambda: Sensitivity.of_clip(float("nan")), "must be positive and finite"),

@@ -691,3 +691,24 @@ def test_an_uncertified_fit_does_not_enter_a_certified_ledger(options: dict[str,
         with pytest.warns(tacit.UncertifiedWarning):
             estimator.set_params(ledger=ledger).fit(data.X, data.y, data.users)
         assert [run.certified for run in ledger.runs()] == [False]
+
+
+def test_a_planned_run_with_sampling_is_added_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clips found along the way and slack do not make it another plan."""
+    from tacit.privacy import accounting, ledger
+
+    asked: list[int] = []
+
+    def counted(*arguments: Any) -> float:
+        asked.append(1)
+        return accounting.compose(*arguments)
+
+    monkeypatch.setattr(ledger, "compose", counted)
+    planned = [event(2, sampling_rate=0.5)] * 2
+    with Ledger(ceiling=CEILING) as account:
+        run = account.run("a", config={}, planned=planned)
+        for clip in (0.7, 3.1):
+            release(run, event(2, clip=clip, sampling_rate=0.5, slack=1e-15))
+        with pytest.raises(BudgetExceeded):
+            release(run, event(sampling_rate=1.0, clip=3.0))
+    assert len(asked) == 3  # the plan, what broke the ceiling, and what to say about it

@@ -110,22 +110,12 @@ class NormalEquations(Query):
             yield _User(head, moment, side, gram, right, both) if math.isfinite(both) else None
 
     def solve(self, released: Array, sigma: float) -> Array:
-        """Return the basis the noisy equations ask for.
-
-        With whitened features the matrix is close to H ⊗ I, H the heads' second moment, which is seen d times over;
-        what deviates from it is believed as far as it stands out of the noise.
-        """
+        """Return the basis the noisy equations ask for."""
         d, k = self.basis.shape
         size = d * k
         gram = unpack_symmetric(released[: size * (size + 1) // 2], size) * self.gram_scale
         right = released[size * (size + 1) // 2 :] * self.right_scale
-        plain = np.kron(np.einsum("adbd->ab", gram.reshape(k, d, k, d)) / d, np.eye(d))
-        values, vectors = np.linalg.eigh(gram - plain)
-        level = sigma * self.gram_scale * math.sqrt(size / 2.0)
-        believed = plain + (vectors * denoise_spectrum(values, level)) @ vectors.T
-        values, vectors = np.linalg.eigh(believed)
-        values = np.maximum(values, max(sigma * self.gram_scale, 1e-3 * float(values[-1]), np.finfo(float).tiny))
-        solution = vectors @ ((vectors.T @ right) / values)
+        solution = solve_equations(gram, right, sigma * self.gram_scale, k)
         return orthonormal(solution.reshape(k, d).T)[0]
 
 
@@ -170,6 +160,22 @@ def learn(federation: Federation, plan: Plan, settings: Settings, rank: int) -> 
         released = federation.release(query, event, f"normal equations {number + 1}")
         basis = query.solve(released, event.sigma)
     return orthonormal(whitening.to_raw(basis))[0]
+
+
+def solve_equations(gram: Array, right: Array, noise: float, rank: int) -> Array:
+    """Solve noisy normal equations of a basis in whitened coordinates; ``noise`` is that of the matrix's entries.
+
+    With whitened features the matrix is close to H ⊗ I, H the heads' second moment, which is seen d times over; what
+    deviates from it is believed as far as it stands out of the noise. Eigenvalues are floored at the noise's level.
+    """
+    size = len(gram)
+    d = size // rank
+    plain = np.kron(np.einsum("adbd->ab", gram.reshape(rank, d, rank, d)) / d, np.eye(d))
+    values, vectors = np.linalg.eigh(gram - plain)
+    believed = plain + (vectors * denoise_spectrum(values, noise * math.sqrt(size / 2.0))) @ vectors.T
+    values, vectors = np.linalg.eigh(believed)
+    values = np.maximum(values, max(noise, 1e-3 * float(values[-1]), np.finfo(float).tiny))
+    return np.asarray(vectors @ ((vectors.T @ right) / values))
 
 
 def _unit(array: Array) -> tuple[Array, float]:

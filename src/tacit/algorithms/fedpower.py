@@ -27,12 +27,11 @@ from tacit.algorithms.fedpower_spectrum import Spectrum, from_product, spectrum
 from tacit.federation.base import Array, Federation, Query
 from tacit.linalg import orthonormal, unpack_symmetric
 from tacit.privacy.calibration import Phase, Plan
+from tacit.privacy.clipping import safe_norm
 from tacit.privacy.guarantee import Budget, GaussianEvent, Unit
 
 ROUTES = ("gram", "power", "device", "local-noise")
-GRAM_LIMIT = 4000
-"""Features up to which a Gram matrix (d²/2 numbers) is released whole."""
-
+_SMALLEST = 2.0**-120  # squared scale of rows, as small as the histogram of their norms can tell
 _CONSTANT = 0.1  # the constant coordinate, of the rows' scale: 1 % of the clip buys the exact mean
 
 
@@ -46,7 +45,7 @@ class Settings:
     low: Array | None = None
     high: Array | None = None
     sparse: bool = False
-    rounds: int = 6
+    rounds: int = 8
     local_steps: int = 1
     decay: bool = False
     iteration_rank: int = 0
@@ -80,6 +79,18 @@ class Settings:
                 "sampling_rate < 1 hides users who are left out of a round: it needs unit='user' and route 'power' or "
                 f"'device'. Found unit {self.unit.value!r} and route {self.route!r}."
             )
+        if self.sampling_rate < 1 and self.turns > 1:
+            raise ValueError(
+                "participants and sampling_rate do not go together: groups that take turns are public, coins are not. "
+                f"Found sampling_rate {self.sampling_rate!r} and {self.turns} groups."
+            )
+        if self.bounds is not None:
+            low, high = self.bounds
+            if not _SMALLEST <= (safe_norm(high - low)[0] / 2) ** 2 <= 1 / _SMALLEST:
+                raise ValueError(
+                    "feature_range must be between 2^-60 and 2^60 wide (half the norm of high - low): beyond it "
+                    "squares of the features lose digits. Measure the features in another unit."
+                )
         if self.turns > 1 and self.route not in ("power", "device"):
             raise ValueError(f"participants is for the routes 'power' and 'device'. Found route {self.route!r}.")
 
@@ -124,18 +135,6 @@ class Settings:
         ]
 
 
-def choose_route(d: int, unit: Unit, local_steps: int) -> str:
-    """Return the route with the smallest predicted error; all that enters is public.
-
-    Noise in the top components is C²·√(d/2)/μ for a Gram matrix and √T·C²·√d·κ/μ for T power steps, κ ≥ ½ being the
-    share of a row's norm that lies along the basis: T ≥ 2 steps are never better, unless d² numbers do not fit. Local
-    steps, when asked for, need a device (or noise in every step).
-    """
-    if local_steps > 1:
-        return "device" if unit is Unit.USER else "local-noise"
-    return "gram" if d <= GRAM_LIMIT else "power"
-
-
 def learn(federation: Federation, plan: Plan, settings: Settings, rank: int | None) -> Spectrum:
     """Learn ``rank`` components, or (None) as many as stand above the noise."""
     if settings.route == "gram":
@@ -155,7 +154,8 @@ def _from_gram(federation: Federation, plan: Plan, settings: Settings, rank: int
     sigma = federation.sum_sigma(event)
 
     missed = matrix[:-1, -1] / query.constant
-    n_rows = _count(federation, settings, float(matrix[-1, -1]) / query.constant**2)
+    weight = float(matrix[-1, -1]) / query.constant**2
+    n_rows = _count(federation, settings, weight, sigma / query.constant**2)
     gram = matrix[:-1, :-1]
     if settings.centered:
         gram = gram - np.outer(missed, missed) / n_rows
@@ -188,12 +188,12 @@ def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: in
             return DeviceStep(basis, steps, settings.alignment)
         return PowerStep(basis, centre, constant, settings.unit)
 
-    def product_of(query: Query, released: Array) -> tuple[Array, float, Array]:
+    def product_of(query: Query, released: Array, sigma: float) -> tuple[Array, float, Array]:
         if isinstance(query, DeviceStep):
             return released.reshape(d, width), float(federation.n_rows if settings.unit is Unit.ROW else 0), np.zeros(d)
         assert isinstance(query, PowerStep)
         moved, missed, seen = query.split(released)
-        rows = _count(federation, settings, seen)
+        rows = _count(federation, settings, seen, sigma / query.constant**2)
         if settings.centered:
             return moved - np.outer(missed, missed @ query.basis) / rows, rows, centre + missed / rows
         along = centre @ query.basis
@@ -202,28 +202,31 @@ def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: in
     for number, steps in enumerate(settings.schedule):
         query = ask(basis, steps)
         name = f"step {number + 1}"
-        clip = chosen_clip(federation, plan, query, name, scale**2)
+        clip = chosen_clip(federation, plan, query, name, scale**2, turns=settings.turns)
         event = plan.event("sum", clip=clip)
-        noise = federation.sum_sigma(event)
+        # Where groups take turns, a turn has the noise of its own messages.
+        last = federation.group_of(settings.turns, settings.turns - 1)
+        noise = federation.sum_sigma(event, int(np.count_nonzero(last)))
         if settings.turns == 1:
-            product, n_rows, mean = product_of(query, federation.release(query, event, name))
+            product, n_rows, mean = product_of(query, federation.release(query, event, name), noise)
             basis = orthonormal(product)[0]
             continue
         start, first = basis, steps
 
-        def after(released: list[Array], start: Array = start, steps: int = first) -> Query:
+        def after(released: list[Array], start: Array = start, steps: int = first, noise: float = noise) -> Query:
             """Ask the next group about the basis that the last one left."""
             here = start
             for vector in released:
-                here = orthonormal(product_of(ask(here, steps), vector)[0])[0]
+                here = orthonormal(product_of(ask(here, steps), vector, noise)[0])[0]
             return ask(here, steps)
 
         turns = list(federation.release_in_turns(after, settings.turns, event, name))
-        product, n_rows, mean = product_of(after(turns[:-1]), turns[-1])
+        product, n_rows, mean = product_of(after(turns[:-1]), turns[-1], noise)
         basis = orthonormal(product)[0]
     # A turn is one of so many groups and a sample a share of all: public factors bring the sum to everybody's size.
     share = settings.sampling_rate / settings.turns
-    return from_product(product / share, noise / share, width, rank, mean, n_rows / share)
+    taken = settings.rounds if settings.route == "power" and share == 1.0 else None
+    return from_product(product / share, noise / share, rank, mean, n_rows / share, taken)
 
 
 def _from_noisy_local_steps(federation: Federation, plan: Plan, settings: Settings, rank: int | None) -> Spectrum:
@@ -249,13 +252,19 @@ def _from_noisy_local_steps(federation: Federation, plan: Plan, settings: Settin
             (own @ align(old, before[0]) for own, old in zip(products, before, strict=True)), np.zeros((d, width))
         )
         basis = orthonormal(product)[0]
-    return from_product(product, noise, width, rank, zero, float(federation.n_rows))
+    return from_product(product, noise, rank, zero, float(federation.n_rows), None)
 
 
-def _count(federation: Federation, settings: Settings, seen: float) -> float:
-    """Return the number of rows in the sum: public where the unit is the row and all answered, else as released."""
-    everybody = settings.unit is Unit.ROW and settings.turns == 1 and seen > 0.8 * federation.n_rows
-    return float(federation.n_rows) if everybody else max(seen, 1.0)
+def _count(federation: Federation, settings: Settings, seen: float, sigma: float) -> float:
+    """Return the weight of all rows in the sum, from the released one, which has noise ``sigma``.
+
+    Rows that are clipped, or whose device stayed away, weigh less than one. Where the unit is the row their number is
+    public, and as long as noise alone explains the difference it is the better guess.
+    """
+    if settings.unit is not Unit.ROW or settings.turns > 1:
+        return max(seen, 1.0)
+    rows = float(federation.n_rows)
+    return rows if seen > rows - 3 * sigma else max(seen, 1.0)
 
 
 def _width(settings: Settings, rank: int | None, d: int) -> int:

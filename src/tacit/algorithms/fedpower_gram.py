@@ -24,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from tacit.algorithms.sparse_rows import dense, finite_rows, is_sparse, squared_norms
+from tacit.algorithms.sparse_rows import dense, finite_rows, is_sparse, squared_norms, stays_sparse
 from tacit.federation.base import Array, Query, Rows
 from tacit.linalg import pack_symmetric
-from tacit.privacy.clipping import GUARD, LEAST, clip_factor
+from tacit.privacy.clipping import GUARD, LEAST, clip_factor, safe_norm
 from tacit.privacy.guarantee import Unit
 
 _CACHED = 1 << 17  # numbers worked on at a time: 1 MiB, so that they are still in cache for the product
@@ -86,7 +86,9 @@ class ShiftedGram(Query):
     def norms(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
         """Frobenius norm of every unit's matrix: ‖row‖² for a row."""
         if is_sparse(X) and self.unit is Unit.ROW:
-            return squared_norms(X) + self.constant**2
+            stays_sparse(self.centre)
+            rows, good = finite_rows(X)
+            return np.where(good, squared_norms(rows) + self.constant**2, math.nan)
         if self.unit is Unit.ROW:
             found = np.empty(len(X))
             _row_norms(X, self.centre, self.constant, found)
@@ -128,9 +130,10 @@ class ShiftedGram(Query):
         return total
 
     def _of_sparse_rows(self, X: Rows, bound: float) -> Array:
-        """Rows as they are (the centre is zero, or they would not be sparse), scaled where they are long."""
-        rows = finite_rows(X)
-        factors = np.array([clip_factor(norm, bound) for norm in squared_norms(rows) + self.constant**2])
+        """Rows as they are, scaled where they are long."""
+        stays_sparse(self.centre)
+        rows, good = finite_rows(X)
+        factors = np.array([clip_factor(norm, bound) for norm in squared_norms(rows) + self.constant**2]) * good
         root = np.sqrt(factors)
         scaled = rows.multiply(root[:, None]).tocsr()
         size = self.centre.size + 1
@@ -157,12 +160,12 @@ def _user_gram(rows: Array) -> tuple[Array | None, float]:
     """Frobenius norm of RᵀR from whichever of RᵀR and RRᵀ is smaller; the matrix too if it is the first."""
     with np.errstate(all="ignore"):
         if len(rows) < rows.shape[1]:
-            return None, float(np.linalg.norm(rows @ rows.T))
+            return None, safe_norm(rows @ rows.T)[0]
         gram = rows.T @ rows
-        return gram, float(np.linalg.norm(gram))
+        return gram, safe_norm(gram)[0]
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 def _move_and_clip(X, centre, constant, bound, out):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Write √f·(a − m, c), f = min(1, bound/‖(a − m, c)‖²); a row that is not finite becomes zero."""
     d = X.shape[1]
@@ -174,13 +177,14 @@ def _move_and_clip(X, centre, constant, bound, out):  # type: ignore[no-untyped-
             squared += value * value
         out[i, d] = constant
         if squared > bound or not math.isfinite(squared):
-            factor = math.sqrt(bound / squared) if math.isfinite(squared) else 0.0
+            # A ratio below LEAST has lost digits to underflow, and the product could exceed the clip.
+            factor = math.sqrt(bound / squared) if math.isfinite(squared) and bound / squared > LEAST else 0.0
             for j in range(d + 1):
                 # Not a product with 0: that would turn an infinite entry into NaN.
                 out[i, j] = out[i, j] * factor if factor > 0.0 else 0.0
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 def _row_norms(X, centre, constant, out):  # type: ignore[no-untyped-def]  # pragma: no cover
     for i in range(X.shape[0]):
         squared = constant * constant
@@ -190,7 +194,7 @@ def _row_norms(X, centre, constant, out):  # type: ignore[no-untyped-def]  # pra
         out[i] = squared
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 def _centre_votes(X, offsets, origin, scale, weight, total):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Add every unit's vote; without offsets every row is a unit."""
     d = X.shape[1]

@@ -16,7 +16,7 @@ device: for one row of it there is no better bound than replacing the device.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from tacit.algorithms.fedpower_gram import _row_norms
-from tacit.algorithms.sparse_rows import dense, finite_rows, is_sparse, squared_norms
+from tacit.algorithms.sparse_rows import dense, finite_rows, is_sparse, squared_norms, stays_sparse
 from tacit.federation.base import Array, Query, Rows
 from tacit.linalg import orthonormal, procrustes, sign_fixing
 from tacit.privacy.clipping import GUARD, LEAST
@@ -36,8 +35,9 @@ ALIGNMENTS: dict[str, Callable[[Array, Array], Array]] = {
     "signs": sign_fixing,
     "none": lambda matrix, target: np.eye(matrix.shape[1]),
 }
-_CACHED = 1 << 18  # numbers of X worked on at a time: both products find them in cache
+_CACHED = 1 << 17  # numbers of X worked on at a time: the product finds them in cache
 _FEWEST = 256
+_LANES = 8
 
 
 @dataclass(frozen=True)
@@ -64,40 +64,21 @@ class PowerStep(Query):
         """Norm of every unit's product."""
         if self.unit is Unit.USER:
             return super().norms(X, y, offsets)
-        step = _rows_at_once(X)
-        return np.concatenate([self._row_products(X[i : i + step])[1] for i in range(0, X.shape[0], step)])
+        return np.concatenate([norms for _, _, norms in self._clipped(X, math.inf)])
 
     def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
-        """Two products with the rows, which are neither copied nor centred one by one."""
+        """Clip row by row, then one product for many of them."""
         if self.unit is Unit.USER:
             return super().block_sum(X, y, offsets, bound)
         d, r = self.basis.shape
-        upper, heads, limit = np.zeros((r + 1, d)), np.zeros(r + 1), bound * (1.0 - GUARD)
-        step, product = _rows_at_once(X), np.empty((r + 1, d))
-        shift = np.append(self.centre @ self.basis, -self.constant)
-        # A column of zeros makes room for the constant coordinate.
-        basis = np.column_stack([self.basis, np.zeros(d)])
-        for first in range(0, X.shape[0], step):
-            part = X[first : first + step]
-            if not is_sparse(part):
-                along = np.empty((len(part), r + 1))
-                np.matmul(part, basis, out=along)
-                if not _clip_products(part, along, shift, self.centre, self.constant, limit, heads):
-                    # A row that is not finite must vanish from both factors: zero times infinity is not zero.
-                    part = np.where(along[:, -1:] == 0.0, 0.0, part)
-                upper += np.matmul(along.T, part, out=product)
-                continue
-            part = finite_rows(part)
-            along, norms = self._row_products(part)
-            with np.errstate(all="ignore"):
-                factor = np.where(norms > limit, limit / norms, 1.0)
-            along *= factor[:, None]
-            upper += np.asarray(part.T @ along).T
-            heads += along.sum(axis=0)
-        whole = np.empty((d + 1, r + 1))
-        whole[:-1] = upper.T - np.outer(self.centre, heads)
-        whole[-1] = self.constant * heads
-        return whole.ravel()
+        total = np.zeros((r + 1, d + 1))
+        for moved, along, _ in self._clipped(X, bound * (1.0 - GUARD)):
+            if is_sparse(moved):
+                total[:, :-1] += np.asarray(moved.T @ along).T
+                total[:, -1] += self.constant * along.sum(axis=0)
+            else:
+                total += (along.T @ moved)[:, : d + 1]
+        return np.ascontiguousarray(total.T).ravel()
 
     def split(self, released: Array) -> tuple[Array, Array, float]:
         """Return the product with the centred matrix, the sum b of centred rows, and their number."""
@@ -108,18 +89,34 @@ class PowerStep(Query):
     def _along(self, moved: Array) -> Array:
         return np.column_stack([moved @ self.basis, np.full(len(moved), self.constant)])
 
-    def _row_products(self, X: Rows) -> tuple[Array, Array]:
-        """Return a'ᵀW of every row, and ‖a'‖·‖Wᵀa'‖."""
-        with np.errstate(all="ignore"):
-            along = np.empty((X.shape[0], self.basis.shape[1] + 1))
-            along[:, :-1] = X @ self.basis - self.centre @ self.basis
-            along[:, -1] = self.constant
-            if is_sparse(X):
-                squared = squared_norms(X) + self.constant**2
-            else:
-                squared = np.empty(len(X))
-                _row_norms(X, self.centre, self.constant, squared)
-            return along, np.sqrt(squared * np.einsum("ij,ij->i", along, along))
+    def _clipped(self, X: Rows, limit: float) -> Iterator[tuple[Any, Array, Array]]:
+        """Yield factors of some rows' clipped products, a' and Wᵀa', and what the norms were (NaN: not finite).
+
+        No product across rows comes before the clip. A row across the basis has a product made of rounding errors;
+        a matrix product makes other ones where a block has other rows, and the clip would blow them up.
+        """
+        d, r = self.basis.shape
+        if is_sparse(X):
+            stays_sparse(self.centre)
+            rows, good = finite_rows(X)
+            along = np.empty((X.shape[0], r + 1))
+            along[:, :-1], along[:, -1] = rows @ self.basis, self.constant
+            squared = np.where(good, squared_norms(rows) + self.constant**2, math.nan)
+            norms = np.empty(len(good))
+            _clip_sparse(squared, along, limit, norms)
+            yield rows, along, norms
+            return
+        step = min(max(_FEWEST, _CACHED // d), len(X))
+        # Zeros make rows as long as a few vectors of the processor, and columns a multiple of four.
+        width = -(-(d + 1) // _LANES) * _LANES
+        columns = np.zeros((-(-r // 4) * 4, width))
+        columns[:r, :d] = self.basis.T
+        moved, along, norms = np.zeros((step, width)), np.empty((step, r + 1)), np.empty(step)
+        for first in range(0, len(X), step):
+            part = X[first : first + step]
+            some = slice(len(part))
+            _clip_dense(part, self.centre, self.constant, columns, limit, moved[some], along[some], norms[some])
+            yield moved[some], along[some], norms[some].copy()
 
 
 @dataclass(frozen=True)
@@ -146,32 +143,65 @@ class DeviceStep(Query):
         return np.asarray(rows.T @ (rows @ local), dtype=np.float64).ravel()
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def _clip_products(X, along, shift, centre, constant, limit, heads):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Turn every row's aᵀW into the clipped a'ᵀW, add it to ``heads``; say whether all rows were finite."""
-    finite = True
-    for i in range(X.shape[0]):
-        squared = constant * constant
-        for j in range(X.shape[1]):
-            value = X[i, j] - centre[j]
-            squared += value * value
+_kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
+
+
+@_kernel
+def _factors(squared, size, limit):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Scales for both factors of a product whose norm is √(squared·size), and that norm; NaN if it is not finite."""
+    norm = math.sqrt(squared) * math.sqrt(size)
+    if not math.isfinite(norm):
+        return 0.0, 0.0, math.nan
+    if norm <= limit:
+        return 1.0, 1.0, norm
+    # Below LEAST a factor loses digits to underflow, and the product could exceed the clip.
+    if not limit / norm > LEAST:
+        return 0.0, 0.0, norm
+    # Half of it each, so that neither a huge row nor a tiny clip makes one of them denormal.
+    return math.sqrt(limit) / math.sqrt(squared), math.sqrt(limit) / math.sqrt(size), norm
+
+
+@_kernel
+def _clip_sparse(squared, along, limit, norms):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Clip products of rows whose squared norms are known, by their second factors alone."""
+    for i in range(along.shape[0]):
         size = 0.0
         for j in range(along.shape[1]):
-            along[i, j] -= shift[j]
             size += along[i, j] * along[i, j]
-        norm = math.sqrt(squared) * math.sqrt(size)
-        # A factor below LEAST loses digits to underflow, and the product could exceed the clip.
-        if not (math.isfinite(norm) and norm * LEAST < limit):
-            finite = False
-            for j in range(along.shape[1]):
-                along[i, j] = 0.0
-            continue
-        factor = limit / norm if norm > limit else 1.0
+        first, second, norms[i] = _factors(squared[i], size, limit)
         for j in range(along.shape[1]):
-            along[i, j] *= factor
-            heads[j] += along[i, j]
-    return finite
+            along[i, j] = along[i, j] * second * first if first > 0.0 else 0.0
 
 
-def _rows_at_once(X: Rows) -> int:
-    return int(X.shape[0]) if is_sparse(X) else max(_FEWEST, _CACHED // int(X.shape[1]))
+@_kernel
+def _clip_dense(X, centre, constant, columns, limit, moved, along, norms):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write a' = (a − m, c) and Wᵀa' of every row, scaled so that the norm of a'(Wᵀa')ᵀ is at most ``limit``."""
+    d, r, width = X.shape[1], along.shape[1] - 1, moved.shape[1]
+    for i in range(X.shape[0]):
+        squared = constant * constant
+        for j in range(d):
+            value = X[i, j] - centre[j]
+            moved[i, j] = value
+            squared += value * value
+        moved[i, d] = constant
+        size = constant * constant
+        for b in range(0, r, 4):
+            s0 = s1 = s2 = s3 = 0.0
+            for j in range(width):
+                value = moved[i, j]
+                s0 += value * columns[b, j]
+                s1 += value * columns[b + 1, j]
+                s2 += value * columns[b + 2, j]
+                s3 += value * columns[b + 3, j]
+            for j in range(min(4, r - b)):
+                sums = s0 if j == 0 else s1 if j == 1 else s2 if j == 2 else s3
+                along[i, b + j] = sums
+                size += sums * sums
+        along[i, r] = constant
+        first, second, norms[i] = _factors(squared, size, limit)
+        if first != 1.0 or second != 1.0:
+            # Not a product with 0: that would turn an infinite entry into NaN.
+            for j in range(width):
+                moved[i, j] = moved[i, j] * first if first > 0.0 else 0.0
+            for j in range(r + 1):
+                along[i, j] = along[i, j] * second if second > 0.0 else 0.0

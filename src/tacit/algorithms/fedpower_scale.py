@@ -15,6 +15,7 @@ from tacit.algorithms.clip_quantile import NormHistogram, bin_edges, quantile_of
 from tacit.algorithms.fedpower_gram import CentreVote, ShiftedGram
 from tacit.federation.base import Array, Federation, Query
 from tacit.privacy.calibration import Plan
+from tacit.privacy.clipping import safe_norm
 from tacit.privacy.guarantee import Unit
 
 Bounds = tuple[Array, Array]
@@ -30,7 +31,7 @@ def centre_of(
     d = federation.n_features
     if bounds is not None:
         low, high = bounds
-        origin, scale = (low + high) / 2, float(np.linalg.norm(high - low)) / 2
+        origin, scale = (low + high) / 2, safe_norm(high - low)[0] / 2
     else:
         event = plan.event("scale", clip=1.0, acute=True)
         query = NormHistogram(ShiftedGram(np.zeros(d), 0.0, unit))
@@ -51,13 +52,20 @@ def centre_of(
     return origin + share * scale * moved, scale
 
 
-def chosen_clip(federation: Federation, plan: Plan, query: Query, name: str, fallback: float) -> float:
-    """Release a histogram of the query's norms; return the clip with the least predicted harm."""
+def chosen_clip(
+    federation: Federation, plan: Plan, query: Query, name: str, fallback: float, *, turns: int = 1
+) -> float:
+    """Release a histogram of the query's norms; return the clip with the least predicted harm.
+
+    A turn, or a sample, has noise as large as if all had answered, and as much smaller a sum.
+    """
     event = plan.event("clip", clip=1.0, acute=True)
     histogram = federation.release(NormHistogram(query, _PER_OCTAVE), event, f"norms of {name}")
     unit = plan.event("sum", clip=1.0, acute=query.acute)
-    width = math.sqrt(federation.n_features / 2)
-    return best_clip(histogram, federation.sum_sigma(event), federation.sum_sigma(unit) * width, fallback)
+    share = plan.sampling_rate / turns
+    messages = int(np.count_nonzero(federation.group_of(turns, turns - 1)))
+    noise = federation.sum_sigma(unit, messages) * math.sqrt(federation.n_features / 2) / share
+    return best_clip(histogram / plan.sampling_rate, federation.sum_sigma(event) / plan.sampling_rate, noise, fallback)
 
 
 def best_clip(histogram: Array, sigma: float, noise: float, fallback: float) -> float:
@@ -67,7 +75,7 @@ def best_clip(histogram: Array, sigma: float, noise: float, fallback: float) -> 
     >>> round(best_clip(counts, 0.0, 0.0, 1.0), 2), round(best_clip(counts, 0.0, 100.0, 1.0), 2)
     (1.41, 1.09)
     """
-    kept, edges, per_octave = _readable(histogram, sigma)
+    kept, edges, per_octave = readable_bins(histogram, sigma)
     if not kept.any():
         return fallback
     if sigma > 0:
@@ -81,8 +89,11 @@ def best_clip(histogram: Array, sigma: float, noise: float, fallback: float) -> 
     return float(candidates[int(np.argmin(noise * candidates + _HARM * np.array(lost)))])
 
 
-def _readable(histogram: Array, sigma: float) -> tuple[Array, Array, float]:
-    """Drop bins that noise alone could fill, after joining neighbours as far as few units make necessary."""
+def readable_bins(histogram: Array, sigma: float) -> tuple[Array, Array, float]:
+    """Return counts, edges and bins to an octave of a histogram of norms with its noise read away.
+
+    Bins that noise alone could fill are dropped, after joining neighbours as far as few units make necessary.
+    """
     best: tuple[Array, Array, float] | None = None
     for joined in (16, 8, 4, 2, 1):
         counts = histogram.reshape(-1, joined).sum(axis=1)

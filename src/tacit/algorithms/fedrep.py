@@ -22,22 +22,25 @@ with it (shrinking by the known noise level, watching for overshoot) is post-pro
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from tacit.algorithms.kernels import TINY_RIDGE, basis_steps
+from tacit.algorithms.loss_step import LossStep
 from tacit.algorithms.subspace import first_basis
 from tacit.algorithms.whitening import Whitening
 from tacit.compiled import aligned_zeros, padded
 from tacit.federation.base import Array, Federation, Query, Rows
 from tacit.linalg import inverse_root, orthonormal, pack_symmetric, unpack_symmetric
+from tacit.losses import Loss
 from tacit.privacy.calibration import Phase, Plan
 from tacit.privacy.clipping import clip_factor
 from tacit.privacy.guarantee import Budget, GaussianEvent
 
-_TARGET = 3.0  # the ρ to aim at: 95 % of a user's unit norm speaks of the basis, 32 % of the head
+TARGET = 3.0  # the ρ to aim at: 95 % of a user's unit norm speaks of the basis, 32 % of the head
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ class BasisStep(Query):
     def block_sums(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float, size: int) -> Array:
         """Return the sums of several blocks of ``size`` users, a row a block: one call, one stretch without Python."""
         d, k = self.basis.shape
+        X, y = np.ascontiguousarray(X), np.ascontiguousarray(y)
         public = self._kernel_arguments(X.dtype)
         rows, width = public[0].shape
         blocks = max(1, -(-(len(offsets) - 1) // size))
@@ -162,17 +166,55 @@ class Settings:
         return acute + [plan.event("rounds", clip=1.0)] * self.rounds
 
 
-def learn(federation: Federation, plan: Plan, settings: Settings, rank: int, *, centered: bool = False) -> Array:
-    """Learn a shared basis of ``rank`` columns; return it orthonormal, in raw feature coordinates."""
-    whitening, basis, strengths = first_basis(federation, plan, rank, centered=centered)
+def learn(
+    federation: Federation,
+    plan: Plan,
+    settings: Settings,
+    rank: int,
+    *,
+    centered: bool = False,
+    loss: Loss | None = None,
+    step: Callable[..., BasisStep] = BasisStep,
+    seen: Callable[[Array], None] | None = None,
+) -> Array:
+    """Learn a shared basis of ``rank`` columns; return it orthonormal, in raw feature coordinates.
+
+    With a ``loss`` targets are as its ``encode`` gives them; without, they are numbers and the loss is squared.
+    ``step`` makes a round's query then: a relative of :class:`BasisStep` may leave more of a user's model at home.
+    ``seen`` is called with the basis after every round: all of them are public.
+    """
+    whitening, basis, strengths = first_basis(federation, plan, rank, centered=centered, loss=loss)
     state = Descent(basis, np.diag(strengths))
     event = plan.event("rounds", clip=1.0)
     for number in range(settings.rounds):
-        query = BasisStep(state.basis, state.head_metric, state.scale, whitening, centered)
+        public = (state.basis, state.head_metric, state.scale, whitening)
+        query = step(*public, centered) if loss is None else LossStep(*public, loss, centered)
         released = federation.release(query, event, f"basis step {number + 1}")
         late = max(0.0, number - (1.0 - settings.averaging) * settings.rounds)
         state.advance(*query.split(released), event.sigma, federation.n_users, damping=1.0 / (1.0 + late / 2.0))
+        if seen is not None:
+            seen(orthonormal(whitening.to_raw(state.basis))[0])
     return orthonormal(whitening.to_raw(state.basis))[0]
+
+
+@dataclass
+class Pace:
+    """How long steps are: shortened when one turns back on the last, lengthened when it goes on."""
+
+    length: float = 1.0
+    _previous: Array | None = None
+
+    def watch(self, change: Array, signal: float) -> None:
+        """See the next step; only if more of it than noise is seen."""
+        previous, self._previous = self._previous, change
+        if previous is None or signal < 0.4:
+            return
+        size = float(np.sum(previous**2))
+        turn = float(np.sum(change * previous)) / size if size > 0 else 0.0
+        if turn < -0.15:
+            self.length *= max(0.4, 1.0 / (1.0 - 1.5 * turn))
+        elif turn > 0.3:
+            self.length = min(1.2 * self.length, 1.6)
 
 
 @dataclass
@@ -181,10 +223,9 @@ class Descent:
 
     basis: Array
     head_moment: Array
-    scale: float = 1.0 / _TARGET
-    step_length: float = 1.0
+    scale: float = 1.0 / TARGET
+    pace: Pace = field(default_factory=Pace)
     head_metric: Array = field(init=False)
-    _previous: Array | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         k = self.basis.shape[1]
@@ -195,15 +236,14 @@ class Descent:
         """Move the basis by one release: ``step`` is Σ s·gvᵀ/c and ``second`` is Σ s·vvᵀ, both with noise σ."""
         k = self.basis.shape[1]
         step = step - self.basis @ (self.basis.T @ step)
-        step, signal = shrink(step, sigma)
+        step, signal = shrink(step, sigma, k)
 
         values, vectors = np.linalg.eigh(second)
         values = np.maximum(values, max(sigma * math.sqrt(2.0 * k), np.finfo(float).tiny))
         change = self.scale * step @ ((vectors / values) @ vectors.T) @ self.head_metric
-        self._watch(change, signal)
+        self.pace.watch(change, signal)
 
-        follow = _ratio(float(np.trace(second)) / n_users) / _TARGET
-        basis, rotation = orthonormal(self.basis + damping * self.step_length * change)
+        basis, rotation = orthonormal(self.basis + damping * self.pace.length * change)
         seen = (vectors * values) @ vectors.T
         root = np.linalg.inv(self.head_metric)
         moment = rotation @ root @ seen @ root @ rotation.T
@@ -211,31 +251,19 @@ class Descent:
         metric = inverse_root(moment)
         # c is measured in units of the metric, so it changes with it.
         units = math.sqrt(np.trace(self.head_metric @ moment @ self.head_metric) / np.trace(metric @ moment @ metric))
-        self.scale *= min(max(follow, 0.2), 3.0) * units
+        self.scale *= follow(float(np.trace(second)) / n_users) * units
         self.basis, self.head_moment, self.head_metric = basis, moment, metric
 
-    def _watch(self, change: Array, signal: float) -> None:
-        """Shorten steps that turn back on the last one, lengthen those that go on; only if more than noise is seen."""
-        previous, self._previous = self._previous, change
-        if previous is None or signal < 0.4:
-            return
-        size = float(np.sum(previous**2))
-        turn = float(np.sum(change * previous)) / size if size > 0 else 0.0
-        if turn < -0.15:
-            self.step_length *= max(0.4, 1.0 / (1.0 - 1.5 * turn))
-        elif turn > 0.3:
-            self.step_length = min(1.2 * self.step_length, 1.6)
 
-
-def shrink(step: Array, sigma: float) -> tuple[Array, float]:
-    """Scale a noisy d×k matrix (k directions already removed) by the share of it that is not noise; return that too."""
+def shrink(step: Array, sigma: float, removed: int) -> tuple[Array, float]:
+    """Scale a noisy d×k matrix (``removed`` directions are) by the share of it that is not noise; return that too."""
     d, k = step.shape
     size = float(np.sum(step**2))
-    share = max(0.0, 1.0 - sigma**2 * (d - k) * k / size) if size > 0 else 0.0
+    share = max(0.0, 1.0 - sigma**2 * (d - removed) * k / size) if size > 0 else 0.0
     return share * step, share
 
 
-def _ratio(mean: float) -> float:
-    """Return the ρ for which 1/√(1 + ρ²) is ``mean``."""
+def follow(mean: float) -> float:
+    """By what to change the scale c: ``mean`` is what 1/√(1 + ρ²) was on average, and ρ should be the target."""
     mean = min(max(mean, 0.02), 0.995)
-    return math.sqrt(1.0 / mean**2 - 1.0)
+    return min(max(math.sqrt(1.0 / mean**2 - 1.0) / TARGET, 0.2), 3.0)

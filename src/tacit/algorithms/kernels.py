@@ -28,7 +28,6 @@ from numba import njit
 
 from tacit.compiled import (
     add_products,
-    fetch,
     lanes_of,
     load,
     load_doubles,
@@ -43,6 +42,7 @@ from tacit.compiled import (
     where_usable,
 )
 from tacit.privacy.clipping import LEAST
+from tacit.projections import combine_rows, four, project_rows, store_four
 
 TINY_RIDGE = 1e-12  # of the trace: keeps a singular head system solvable, changes nothing else
 _USERS = 8  # doubles in a register
@@ -85,9 +85,9 @@ def basis_steps(  # pragma: no cover
                 place = _place(first - offsets[start], u)
                 project_rows(X, first, last, d, basis, projected, place, _AHEAD)
                 if centered:
-                    _mean_row(X, first, last, errors, mean)
+                    mean_row(X, first, last, errors, mean)
                     level[u] = _center(projected, place, y, first, last)
-                energy[u] = _mean_square(X, first, last, mean, squared)
+                energy[u] = mean_square(X, first, last, mean, squared)
                 _normal_equations(projected, place, y, first, last, level[u], systems, u)
         _solve(systems, k, cholesky, heads)
         store(lengths, 0, spread(1.0 / c) / (load(free, 0) * load(energy, 0)))
@@ -146,84 +146,8 @@ def _place(rows, u):  # pragma: no cover
 
 
 @_kernel
-def _four(X, position, stride):  # pragma: no cover
-    return (
-        load(X, position),
-        load(X, position + stride),
-        load(X, position + 2 * stride),
-        load(X, position + 3 * stride),
-    )
-
-
-@_kernel
-def _store_four(X, position, stride, registers):  # pragma: no cover
-    store(X, position, registers[0])
-    store(X, position + stride, registers[1])
-    store(X, position + 2 * stride, registers[2])
-    store(X, position + 3 * stride, registers[3])
-
-
-@_kernel
-def project_rows(X, first, last, d, basis, out, place, ahead):  # pragma: no cover
-    """Write basis[b]·X[first + j] to out[b, place + j], over the first d columns, four by four at a time.
-
-    Up to three columns after the last are overwritten, with copies of it. Asks memory for the rows ``ahead`` bytes
-    further on: a user's rows are read in a burst and worked on for longer, and memory would idle meanwhile.
-    """
-    length, width, lanes, room = X.shape[1], basis.shape[1], lanes_of(X), out.shape[1]
-    whole, end, ahead = d - d % lanes, (last - 1) * length, ahead // X.itemsize
-    for j in range(first, last, 4):
-        p0 = j * length
-        p1, p2, p3 = min(p0 + length, end), min(p0 + 2 * length, end), min(p0 + 3 * length, end)
-        if ahead > 0:
-            for position in range(0, 4 * length, lanes):
-                fetch(X, p0 + ahead + position)
-        for b in range(0, basis.shape[0], 4):
-            sums = no_products(X)
-            for a in range(0, whole, lanes):
-                rows = load(X, p0 + a), load(X, p1 + a), load(X, p2 + a), load(X, p3 + a)
-                sums = add_products(sums, _four(basis, b * width + a, width), rows, "all")
-            if whole < d:
-                a, rest = whole, d - whole
-                rows = (
-                    load_first(X, p0 + a, rest),
-                    load_first(X, p1 + a, rest),
-                    load_first(X, p2 + a, rest),
-                    load_first(X, p3 + a, rest),
-                )
-                sums = add_products(sums, _four(basis, b * width + a, width), rows, "all")
-            store_totals(out, b * room + place + j - first, room, sums)
-
-
-@_kernel
-def combine_rows(X, first, last, weights, at, out, u):  # pragma: no cover
-    """Write Σ_j weights[at + j]·X[first + j] to out[u], a few columns at a time: their sums stay in registers."""
-    d, lanes, place = X.shape[1], lanes_of(X), u * out.shape[1]
-    zero = spread(X.dtype.type(0))
-    broad, even = d - d % (4 * lanes), last - (last - first) % 2
-    for a in range(0, broad, 4 * lanes):
-        # Two rows at a time, each with sums of its own: an addition waits for the one before.
-        s0 = s1 = s2 = s3 = t0 = t1 = t2 = t3 = zero
-        for j in range(first, even, 2):
-            s, t = spread(weights[at + j - first]), spread(weights[at + j + 1 - first])
-            x0, x1, x2, x3 = _four(X, j * d + a, lanes)
-            s0, s1, s2, s3 = s0 + s * x0, s1 + s * x1, s2 + s * x2, s3 + s * x3
-            x0, x1, x2, x3 = _four(X, (j + 1) * d + a, lanes)
-            t0, t1, t2, t3 = t0 + t * x0, t1 + t * x1, t2 + t * x2, t3 + t * x3
-        if even < last:
-            s = spread(weights[at + even - first])
-            x0, x1, x2, x3 = _four(X, even * d + a, lanes)
-            s0, s1, s2, s3 = s0 + s * x0, s1 + s * x1, s2 + s * x2, s3 + s * x3
-        _store_four(out, place + a, lanes, (s0 + t0, s1 + t1, s2 + t2, s3 + t3))
-    for a in range(broad, d, lanes):
-        s0 = zero
-        for j in range(first, last):
-            s0 = s0 + spread(weights[at + j - first]) * load_first(X, j * d + a, d - a)
-        store(out, place + a, s0)
-
-
-@_kernel
-def _mean_row(X, first, last, weights, out):  # pragma: no cover
+def mean_row(X, first, last, weights, out):  # pragma: no cover
+    """Write the mean of rows first..last to the first row of ``out``; ``weights`` is room for one a row."""
     for j in range(last - first):
         weights[j] = 1.0 / (last - first)
     combine_rows(X, first, last, weights, 0, out, 0)
@@ -246,19 +170,19 @@ def _center(P, place, y, first, last):  # pragma: no cover
 
 
 @_kernel
-def _mean_square(X, first, last, mean, squared):  # pragma: no cover
+def mean_square(X, first, last, mean, squared):  # pragma: no cover
     """Mean squared feature (in whitening's scale) of every fourth row: the step's length needs no more."""
     d, lanes = X.shape[1], lanes_of(X)
     zero = spread(X.dtype.type(0))
     sums, broad = zero, d - d % (4 * lanes)
     for a in range(0, broad, 4 * lanes):
         s0 = s1 = s2 = s3 = zero
-        m0, m1, m2, m3 = _four(mean, a, lanes)
+        m0, m1, m2, m3 = four(mean, a, lanes)
         for j in range(first, last, 4):
-            x0, x1, x2, x3 = _four(X, j * d + a, lanes)
+            x0, x1, x2, x3 = four(X, j * d + a, lanes)
             x0, x1, x2, x3 = x0 - m0, x1 - m1, x2 - m2, x3 - m3
             s0, s1, s2, s3 = s0 + x0 * x0, s1 + x1 * x1, s2 + x2 * x2, s3 + x3 * x3
-        m0, m1, m2, m3 = _four(squared, a, lanes)
+        m0, m1, m2, m3 = four(squared, a, lanes)
         sums = sums + (s0 * m0 + s1 * m1) + (s2 * m2 + s3 * m3)
     for a in range(broad, d, lanes):
         part = zero
@@ -277,12 +201,12 @@ def _normal_equations(P, place, y, first, last, level, systems, u):  # pragma: n
         for c in range(0, b, 4):
             sums = no_products(P)
             for i in range(0, m, _USERS):
-                rows = _some(P, b, place + i, m - i)
-                sums = add_products(sums, rows, _some(P, c, place + i, m - i), "all")
+                rows = some_rows(P, b, place + i, m - i)
+                sums = add_products(sums, rows, some_rows(P, c, place + i, m - i), "all")
             store_totals(systems, (u * (K + 4) + b) * K + c, K, sums)
         sums, right = no_products(P), no_products(P)
         for i in range(0, m, _USERS):
-            rows = _some(P, b, place + i, m - i)
+            rows = some_rows(P, b, place + i, m - i)
             target = load_doubles(y, first + i, m - i) - spread(level)
             sums = add_products(sums, rows, rows, "lower")
             right = add_products(right, (target, target, target, target), rows, "first")
@@ -291,7 +215,8 @@ def _normal_equations(P, place, y, first, last, level, systems, u):  # pragma: n
 
 
 @_kernel
-def _some(P, b, place, count):  # pragma: no cover
+def some_rows(P, b, place, count):  # pragma: no cover
+    """Read ``count`` elements, then zeros, of four consecutive rows."""
     room = P.shape[1]
     position = b * room + place
     return (
@@ -410,13 +335,13 @@ def _add_outer(weights, rows, out, block):  # pragma: no cover
     for b in range(0, height, 4):
         for a in range(0, width, 2 * _USERS):
             position = (block * height + b) * width + a
-            s0, s1, s2, s3 = _four(out, position, width)
-            t0, t1, t2, t3 = _four(out, position + _USERS, width)
+            s0, s1, s2, s3 = four(out, position, width)
+            t0, t1, t2, t3 = four(out, position + _USERS, width)
             for u in range(_USERS):
                 low, high = load(rows, u * width + a), load(rows, u * width + a + _USERS)
                 w0, w1 = spread(weights[b, u]), spread(weights[b + 1, u])
                 w2, w3 = spread(weights[b + 2, u]), spread(weights[b + 3, u])
                 s0, s1, s2, s3 = s0 + w0 * low, s1 + w1 * low, s2 + w2 * low, s3 + w3 * low
                 t0, t1, t2, t3 = t0 + w0 * high, t1 + w1 * high, t2 + w2 * high, t3 + w3 * high
-            _store_four(out, position, width, (s0, s1, s2, s3))
-            _store_four(out, position + _USERS, width, (t0, t1, t2, t3))
+            store_four(out, position, width, (s0, s1, s2, s3))
+            store_four(out, position + _USERS, width, (t0, t1, t2, t3))

@@ -117,5 +117,7 @@ def paper_heads(X: Rows, y: Rows, offsets: npt.NDArray[np.int64], basis: Array) 
     heads = np.zeros((len(offsets) - 1, k + 1))
     for i, (first, last) in enumerate(itertools.pairwise(offsets)):
         middle = first + (last - first) // 2
-        heads[i, :k] = np.linalg.lstsq(X[middle:last] @ basis, y[middle:last].astype(np.float64))[0]
+        features, target = X[middle:last] @ basis, y[middle:last].astype(np.float64)
+        if np.isfinite(features).all() and np.isfinite(target).all():  # a hole is its user's, and nobody else's affair
+            heads[i, :k] = np.linalg.lstsq(features, target)[0]
     return heads

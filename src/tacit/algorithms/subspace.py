@@ -23,19 +23,31 @@ from tacit.algorithms.whitening import FeatureMoment, Whitening, gram_lower, use
 from tacit.compiled import center_rows, cholesky_solve
 from tacit.federation.base import Array, Federation, Query, Rows
 from tacit.linalg import pack_symmetric, unpack_symmetric
+from tacit.losses import Loss
 from tacit.privacy.calibration import Plan
-from tacit.privacy.clipping import LEAST, clip_factor
+from tacit.privacy.clipping import GUARD, LEAST, clip_factor
 
 _RIDGE = 0.3  # of a row's mean squared norm; anything from 0.1 to 1 does, the direction hardly changes
 
 
+_TWO_CLASSES = Loss("logistic")
+
+
 @dataclass(frozen=True)
 class DirectionVote(Query):
-    """Projector on the direction of the user's own ridge regression, in whitened coordinates."""
+    """Projector on the direction of the user's own ridge regression, in whitened coordinates.
+
+    Around their mean, targets that are all the same have no direction but that of rounding: no vote.
+    """
 
     whitening: Whitening
     centered: bool = False
     acute: ClassVar[bool] = True
+
+    @property
+    def varied(self) -> bool:
+        """Whether targets that are all the same give no vote even around zero."""
+        return False
 
     @property
     def coordinates(self) -> int:
@@ -46,6 +58,8 @@ class DirectionVote(Query):
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return aaᵀ, packed."""
         rows, targets = self.whitening.transform(X), y.astype(np.float64)
+        if (self.centered or self.varied) and targets.max() == targets.min():
+            return np.zeros(self.coordinates)
         if self.centered:
             rows, targets = rows - rows.mean(axis=0), targets - targets.mean()
         penalty = _RIDGE * np.square(rows).sum() / len(rows)
@@ -71,6 +85,7 @@ class DirectionVote(Query):
                 targets,
                 starts,
                 self.centered,
+                self.varied,
                 length,
                 directions[done : done + users],
             )
@@ -78,8 +93,43 @@ class DirectionVote(Query):
         return pack_symmetric(directions.T @ directions)
 
 
+@dataclass(frozen=True)
+class ClassVote(DirectionVote):
+    """The same vote where targets are classes or counts, as ``loss.encode`` gives them.
+
+    Two classes count as ±1, counts by their logarithm. Of more classes each has a direction (that class against the
+    rest) and the vote is the mean of their projectors: norm at most one, and positive semi-definite again. A class that
+    a user has never (or always) has none there: what would be left is the direction of the user's mean row.
+    """
+
+    loss: Loss = _TWO_CLASSES
+
+    @property
+    def varied(self) -> bool:
+        """Whether there are more than two classes."""
+        # Rows that all have one of two labels do lean towards the user's weights, or away from them.
+        return self.loss.columns > 1
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        """Return the mean of aaᵀ over classes, packed."""
+        votes = [super(ClassVote, self).contribution(X, targets) for targets in self._targets(y)]
+        return np.asarray(np.mean(votes, axis=0) * (1.0 - GUARD))  # as the fused form keeps it back, class by class
+
+    def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> Array:
+        """Add up the block's votes, class by class."""
+        targets = self._targets(y)
+        votes = [super(ClassVote, self).block_sum(X, each, offsets, bound / len(targets)) for each in targets]
+        return np.asarray(np.sum(votes, axis=0))
+
+    def _targets(self, y: Rows) -> list[Array]:
+        codes = y.astype(np.float64)
+        if self.loss.columns > 1:
+            return [(codes == a) - 1.0 / self.loss.columns for a in range(self.loss.columns)]
+        return [2.0 * codes - 1.0] if self.loss.classifies else [np.log1p(np.maximum(codes, 0.0))]
+
+
 def first_basis(
-    federation: Federation, plan: Plan, rank: int, *, centered: bool = False
+    federation: Federation, plan: Plan, rank: int, *, centered: bool = False, loss: Loss | None = None
 ) -> tuple[Whitening, Array, Array]:
     """Buy coordinates (phase ``whitening``) and a basis in them (phase ``start``); return both, and its strengths."""
     d = federation.n_features
@@ -87,7 +137,11 @@ def first_basis(
     moment = federation.release(FeatureMoment(d, centered), event, "feature moment")
     whitening = Whitening.from_moment(moment, event.sigma, d)
     event = plan.event("start", clip=1.0, acute=True)
-    votes = federation.release(DirectionVote(whitening, centered), event, "direction votes")
+    vote = DirectionVote(whitening, centered)
+    if loss is not None:
+        # A rate's logarithm has a level of its own, whether or not the model lets it.
+        vote = ClassVote(whitening, centered or not loss.classifies, loss=loss)
+    votes = federation.release(vote, event, "direction votes")
     return whitening, *top_directions(votes, event.sigma, d, rank)
 
 
@@ -107,12 +161,18 @@ def top_directions(votes: Array, sigma: float, size: int, rank: int) -> tuple[Ar
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
-def _directions(X, y, offsets, centered, length, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _directions(X, y, offsets, centered, varied, length, out):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Direction of each user's ridge regression, scaled to ``length``; zero where there is none."""
     d = X.shape[1]
     for i in range(offsets.size - 1):
         first, last = offsets[i], offsets[i + 1]
         m = last - first
+        if centered or varied:
+            lowest, highest = math.inf, -math.inf
+            for j in range(first, last):
+                lowest, highest = min(lowest, y[j]), max(highest, y[j])
+            if lowest == highest:
+                continue
         mean = 0.0
         if centered:
             center_rows(X, first, last, X)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from tacit.estimators import PrivateFedRep
@@ -21,8 +22,23 @@ class FedRep(PrivateFedRep):
     True
     """
 
-    def __init__(self, rank: int, *, fit_intercept: bool = False, rounds: int | None = 30) -> None:
-        super().__init__(rank, math.inf, fit_intercept=fit_intercept, rounds=rounds, run="fedrep")
+    def __init__(
+        self,
+        rank: int,
+        *,
+        fit_intercept: bool = False,
+        loss: str = "squared",
+        classes: Sequence[Any] | None = None,
+        rounds: int | None = 30,
+    ) -> None:
+        super().__init__(
+            rank, math.inf, fit_intercept=fit_intercept, loss=loss, classes=classes, rounds=rounds, run="fedrep"
+        )
+
+    def n_parameters(self) -> int:
+        """Count its numbers as paper 004 does: r(d + n)."""
+        self._check_fitted()
+        return int(self.basis_.size + self.heads_.size)
 
     def fit(self, X: Any, y: Any = None, users: Any = None, **keywords: Any) -> FedRep:
         """Fit; nobody needs to be warned that a method called non-private is not private."""
@@ -33,4 +49,4 @@ class FedRep(PrivateFedRep):
 
     @classmethod
     def _get_param_names(cls) -> list[str]:
-        return ["fit_intercept", "rank", "rounds"]
+        return ["classes", "fit_intercept", "loss", "rank", "rounds"]

@@ -38,7 +38,7 @@ def svd(
     from tacit.estimators.fedpower import FedPower
     from tacit.ingest import read_columns
     from tacit.model_folder import save
-    from tacit.privacy.guarantee import Adjacency, Budget, Unit
+    from tacit.privacy.guarantee import Adjacency, Budget, Unit, check_target
     from tacit.privacy.ledger import Ledger
     from tacit.tables import open_table
 
@@ -52,6 +52,7 @@ def svd(
         raise ValueError("--low and --high go together.")
     if rank != "auto" and not rank.isdigit():
         raise ValueError(f"--rank must be a whole number or auto. Found {rank!r}.")
+    check_target(epsilon, delta)  # a ledger would keep a wrong one as its ceiling
     budget = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(adjacency), unit=Unit(unit))
     chosen = None if features is None else [name.strip() for name in features.split(",")]
     if user is not None:
@@ -81,5 +82,6 @@ def svd(
     for number, (value, sure) in enumerate(zip(model.singular_values_, model.confidence_, strict=True), start=1):
         grid.add_row(str(number), f"{value:.4g}", f"{sure:.3f}")
     Console().print(grid)
-    say(f"expected sine of the angle to the true space, from noise: {model.predicted_error_:.3g}")
+    error = "not known for this route" if model.predicted_error_ is None else f"{model.predicted_error_:.3g}"
+    say(f"expected sine of the angle to the true space: {error}")
     say(f"components: {out}/ (all of it public)\nledger: {path}")

@@ -20,6 +20,8 @@ Model = Annotated[Path, typer.Argument(help="Model folder, as written by fit.", 
 User = Annotated[str, typer.Option("--user", help="Column with the user id.", show_default=False)]
 Target = Annotated[str, typer.Option("--target", help="Column to predict.", show_default=False)]
 
+_MEASURES = {"squared": ("squared error", "R²"), "classes": ("wrong", "accuracy"), "poisson": ("deviance", "explained")}
+
 
 def say(text: str) -> None:
     """Print a line now, whatever stdout is."""
@@ -68,10 +70,13 @@ def show_comparison(model: SharedBasisModel, cohort: Cohort) -> None:
     with status("comparing with what you would have without it"):
         lines: list[Line] = compare(model, cohort)
     grid = Grid(
-        "", "private?", "squared error", "R²", title="On rows held out from every head (private: do not publish)"
+        "",
+        "private?",
+        *_MEASURES["classes" if model._loss().classifies else model.loss],
+        title="On rows held out from every head (private: do not publish)",
     )
     for line in lines:
-        grid.add_row(line.method, line.private, f"{line.mse:.4g}", f"{line.r2:.3f}")
+        grid.add_row(line.method, line.private, f"{line.error:.4g}", f"{line.score:.3f}")
     Console().print(grid)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,9 @@ from tacit.commands.console import (
     status,
 )
 
+if TYPE_CHECKING:
+    from tacit.estimators.shared_basis import SharedBasisModel
+
 
 def fit(
     table: Table,
@@ -28,9 +31,20 @@ def fit(
     out: Annotated[Path, typer.Option(help="Where to write the model folder.")] = Path("model"),
     delta: Annotated[float, typer.Option(help="Probability with which epsilon may fail.")] = 1e-6,
     adjacency: Annotated[str, typer.Option(help="zero-out or replace-one.")] = "zero-out",
-    method: Annotated[str, typer.Option(help="fedrep or altmin.")] = "fedrep",
+    method: Annotated[str, typer.Option(help="fedrep, altmin or low-rank-sparse.")] = "fedrep",
+    sparsity: Annotated[
+        str | None,
+        typer.Option(help="low-rank-sparse: own coordinates of a user; a count, a fraction, or auto (default)."),
+    ] = None,
+    shared_weight: Annotated[
+        bool, typer.Option(help="low-rank-sparse, rank 1: one central model, sparsely fine-tuned by every user.")
+    ] = False,
     features: Annotated[str | None, typer.Option(help="Feature columns, with commas; default: all others.")] = None,
     intercept: Annotated[bool, typer.Option(help="Give every user a level of their own.")] = False,
+    loss: Annotated[str, typer.Option(help="squared, logistic, hinge or poisson.")] = "squared",
+    classes: Annotated[
+        str | None, typer.Option(help="Labels that may occur, numbers with commas; default for classes: 0,1.")
+    ] = None,
     ledger: Annotated[Path | None, typer.Option(help="Account to debit; default: OUT.ledger, new.")] = None,
     on_disk: Annotated[
         Path | None, typer.Option(help="Group the rows in this folder instead of memory; used again if it is there.")
@@ -39,17 +53,29 @@ def fit(
 ) -> None:
     """Fit a model on a table of (user, features, target)."""
     from tacit.cohort import Cohort
-    from tacit.estimators import PrivateAltMin, PrivateFedRep
+    from tacit.estimators import LowRankSparse, PrivateAltMin, PrivateFedRep
     from tacit.model_folder import save
-    from tacit.privacy.guarantee import Adjacency, Budget
+    from tacit.privacy.guarantee import Adjacency, Budget, check_target
     from tacit.privacy.ledger import Ledger
 
     if out.exists():
         raise ValueError(f"{out} exists already. Choose another --out, or remove it.")
-    if method not in ("fedrep", "altmin"):
-        raise ValueError(f"--method must be fedrep or altmin. Found {method!r}.")
+    methods = {"fedrep": PrivateFedRep, "altmin": PrivateAltMin, "low-rank-sparse": LowRankSparse}
+    if method not in methods:
+        raise ValueError(f"--method must be one of {', '.join(methods)}. Found {method!r}.")
     if intercept and method == "altmin":
-        raise ValueError("--intercept is for --method fedrep only.")
+        raise ValueError("--intercept is not for --method altmin.")
+    if method != "low-rank-sparse" and (shared_weight or sparsity is not None):
+        option = "--shared-weight" if shared_weight else "--sparsity"
+        raise ValueError(f"{option} is for --method low-rank-sparse only.")
+    if method != "fedrep" and loss != "squared":
+        raise ValueError("--loss is for --method fedrep only.")
+    if classes is not None and loss not in ("logistic", "hinge"):
+        raise ValueError(f"--classes is for --loss logistic and hinge. Found --loss {loss}.")
+    check_target(epsilon, delta)  # a ledger would keep a wrong one as its ceiling
+    labels = None if classes is None else [float(label) for label in classes.split(",")]
+    if labels is not None and all(label.is_integer() for label in labels):
+        labels = [int(label) for label in labels]
     budget = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(adjacency))
     chosen = None if features is None else [name.strip() for name in features.split(",")]
     with status("reading the table"):
@@ -77,8 +103,13 @@ def fit(
             "ledger": account,
             "run": out.name,
         }
-        fedrep = method == "fedrep"
-        model = PrivateFedRep(**shared, fit_intercept=intercept) if fedrep else PrivateAltMin(**shared)
+        if method != "altmin":
+            shared["fit_intercept"] = intercept
+        if method == "low-rank-sparse":
+            shared |= {"sparsity": _sparsity(sparsity or "auto"), "shared_weight": shared_weight}
+        if method == "fedrep":
+            shared |= {"loss": loss, "classes": labels}
+        model: SharedBasisModel = methods[method](**shared)
         fit_with_progress(model, cohort)
         model.user_column_ = user
         save(model, out)
@@ -86,6 +117,18 @@ def fit(
     if compare:
         show_comparison(model, cohort)
     say(f"model: {out}/ (share it with 'tacit publish'; private/ holds the heads)\nledger: {path}")
+
+
+def _sparsity(text: str) -> int | float | str:
+    """Read a count, a fraction or a word; the estimator says what is wrong with it."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def demo(

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator
 
+from tacit.cohort import Cohort
 from tacit.privacy.certificate import Certificate
-from tacit.privacy.guarantee import Adjacency, Budget, GaussianEvent, UncertifiedWarning, Unit
+from tacit.privacy.guarantee import Adjacency, Budget, Event, UncertifiedWarning, Unit
 from tacit.privacy.ledger import Ledger, Run
 
 NON_PRIVATE = "epsilon = inf: sums were released without noise"
@@ -79,10 +79,19 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
         """Return the parameters a model folder keeps: those that are plain and say something later."""
         return {key: value for key, value in self.get_params(deep=False).items() if key not in ("ledger", "threads")}
 
+    @property
+    def audit_labels(self) -> tuple[float, float] | None:
+        """Two targets that an auditor's users may have, where not any number will do."""
+        return None
+
+    def as_asked(self, cohort: Cohort) -> Cohort:
+        """Return the cohort as queries see it: labels as numbers."""
+        return cohort
+
     def _budget(self, unit: Unit = Unit.USER) -> Budget:
         return Budget(epsilon=self.epsilon, delta=self.delta, adjacency=Adjacency(self.adjacency), unit=unit)
 
-    def _open(self, budget: Budget, planned: Sequence[GaussianEvent], sizes: dict[str, int]) -> Run:
+    def _open(self, budget: Budget, planned: Sequence[Event], sizes: Mapping[str, Any]) -> Run:
         """Open (or resume) the run; warn if what follows cannot be certified."""
         _, reasons = self._standing(budget)
         if reasons:
@@ -118,7 +127,7 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
             return "seeded", (SEEDED,)
         return "certified", ()
 
-    def _public_config(self, sizes: dict[str, int]) -> dict[str, Any]:
+    def _public_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a resumed run must have in common with the one it goes on with."""
         left_out = {"ledger", "run", "threads", "noise_seed"}
         parameters = {key: value for key, value in self.get_params(deep=False).items() if key not in left_out}
@@ -143,6 +152,6 @@ def plain_parameter(value: Any) -> Any:
     """Return a parameter as the ledger can hold it."""
     if isinstance(value, float) and math.isinf(value):
         return "inf"
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list | range):
         return [plain_parameter(item) for item in value]
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    return value.tolist() if hasattr(value, "tolist") else value  # NumPy's, pandas' and Arrow's

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from tacit.algorithms import fedpower, paper_fedpower
+from tacit.algorithms import fedpower, fedpower_route, paper_fedpower
 from tacit.algorithms.fedpower_spectrum import Spectrum
 from tacit.cells import DataError
 from tacit.cohort import Cohort
@@ -53,12 +54,14 @@ class FedPower(PrivateModel):
     mode
         ``"auto"``: sound. ``"paper"``: paper 001 as printed, not certified, to compare with.
     rounds, local_steps, decay, iteration_rank, alignment
-        For routes that step: noisy sums, power steps between them, whether those are halved from round to round,
-        columns iterated (default twice the components), and how local bases are turned (``"procrustes"``, ``"signs"``,
-        ``"none"``). In paper mode T = rounds·local_steps iterations.
+        For routes that step: noisy sums (default: as many as have the least predicted error), power steps between
+        them, whether those are halved from round to round, columns iterated (default twice the components), and how
+        local bases are turned (``"procrustes"``, ``"signs"``, ``"none"``). In paper mode T = rounds·local_steps
+        iterations.
     participants
-        Devices that take part at a time. Sound routes ask all devices in public groups of that size, one after the
-        other, and each pays once a round. In paper mode: K, drawn by ``scheme`` 1 or 2.
+        K devices of m that take part in a communication. Sound routes ask public groups of K, without replacement
+        (scheme 2), one after the other, each about the basis that the last one left: m/K communications are a round,
+        in which every device answers once and pays once. In paper mode: K, drawn by ``scheme`` 1 or 2.
     sampling_rate
         Chance with which a user takes part in a release, by a coin nobody sees (unit user).
     random_state
@@ -69,9 +72,11 @@ class FedPower(PrivateModel):
     Attributes
     ----------
     components_ : (n_components_, n_features)
-    singular_values_, explained_variance_ : with the known noise subtracted; 0 where nothing stands above it
+    singular_values_, explained_variance_ : with the known noise subtracted; 0 where nothing stands above it. Variances
+        are NaN on route ``"device"``, which does not release how many rows there are
     confidence_ : estimated squared cosine between each component and the true one, as far as noise goes
-    noise_floor_ : largest eigenvalue of the noise alone;  predicted_error_ : estimated sine of the angle to the truth
+    noise_floor_ : largest eigenvalue of the noise alone
+    predicted_error_ : estimated sine of the angle to the truth; None where devices' differences add to it unseen
     mean_ : zeros unless ``center``;  route_, n_components_, certificate_
 
     Examples
@@ -158,15 +163,21 @@ class FedPower(PrivateModel):
             Called with the name of each release when it is out (for progress bars).
         """
         cohort = self._cohort(X, users)
-        unit = self._unit(users is not None or isinstance(X, Cohort))
+        unit = self._unit(users is not None or isinstance(X, Cohort | SparseCohort))
         self._check_parameters(cohort)
         budget = self._budget(Unit.USER if self.mode == "paper" else unit)
-        settings = self._settings(cohort, unit)
+        start = self._start()
+        settings = self._settings(cohort, budget, start)
         plan = None if settings is None else settings.plan(budget)
         run = self._open(
             budget,
             [_UNPROTECTED] if settings is None or plan is None else settings.events(plan),
-            {"n_units": cohort.n_rows if unit is Unit.ROW else cohort.n_users, "n_features": cohort.n_features},
+            {
+                "n_units": cohort.n_rows if unit is Unit.ROW else cohort.n_users,
+                "n_features": cohort.n_features,
+                "route_taken": "paper" if settings is None else settings.route,
+                "start": start,
+            },
         )
         with abandoned_on_failure(run):
             federation = LocalFederation(
@@ -180,7 +191,7 @@ class FedPower(PrivateModel):
             )
             rank = None if self.n_components == "auto" else int(self.n_components)
             if settings is None or plan is None:
-                self._keep(self._as_printed(federation, rank or 1))
+                self._keep(self._as_printed(federation, rank or 1, start))
             else:
                 self._keep(fedpower.learn(federation, plan, settings, rank))
         self.route_ = "paper" if settings is None else settings.route
@@ -217,15 +228,19 @@ class FedPower(PrivateModel):
     def public_arrays(self) -> dict[str, Array]:
         """Everything that was learned, all of it public, for the billboard."""
         self._check_fitted()
-        numbers = {"noise_floor": self.noise_floor_, "predicted_error": self.predicted_error_}
+        error = math.nan if self.predicted_error_ is None else self.predicted_error_
+        numbers = {"noise_floor": self.noise_floor_, "predicted_error": error}
         arrays = {name: np.asarray(getattr(self, f"{name}_"), dtype=np.float64) for name in _LEARNED}
-        return arrays | {name: np.array([value]) for name, value in numbers.items()}
+        route = {"route": np.frombuffer(self.route_.encode(), dtype=np.uint8)}
+        return arrays | {name: np.array([value]) for name, value in numbers.items()} | route
 
     def take_public_arrays(self, arrays: Mapping[str, Array]) -> None:
         """Set what :meth:`public_arrays` gave."""
         for name in _LEARNED:
             setattr(self, f"{name}_", arrays[name])
-        self.noise_floor_, self.predicted_error_ = float(arrays["noise_floor"][0]), float(arrays["predicted_error"][0])
+        self.noise_floor_, error = float(arrays["noise_floor"][0]), float(arrays["predicted_error"][0])
+        self.predicted_error_ = None if math.isnan(error) else error
+        self.route_ = bytes(arrays["route"].tolist()).decode()
         self.n_components_ = len(self.components_)
 
     def _keep(self, found: Spectrum) -> None:
@@ -237,7 +252,7 @@ class FedPower(PrivateModel):
         self.confidence_, self.noise_floor_ = found.confidence, found.floor
         self.predicted_error_, self.mean_ = found.predicted_error, found.mean
 
-    def _as_printed(self, federation: LocalFederation, rank: int) -> Spectrum:
+    def _as_printed(self, federation: LocalFederation, rank: int, start: int) -> Spectrum:
         matrices, sizes = paper_fedpower.device_matrices(federation)
         settings = paper_fedpower.Settings(
             iterations=(self.rounds or 10) * self.local_steps,
@@ -251,13 +266,13 @@ class FedPower(PrivateModel):
             epsilon_central=self.epsilon,
             delta=self.delta,
         )
-        basis = paper_fedpower.fed_power(matrices, sizes, rank, settings, self.random_state)
+        basis = paper_fedpower.fed_power(matrices, sizes, rank, settings, start)
         pooled = np.einsum("i,ijk->jk", sizes, matrices)
         values, turn = np.linalg.eigh(basis.T @ pooled @ basis)
         components = (basis @ turn[:, ::-1]).T
         zero = np.zeros(len(pooled))
         return Spectrum(
-            components, np.maximum(values[::-1], 0), np.full(rank, math.nan), zero, math.nan, sizes.sum(), math.nan
+            components, np.maximum(values[::-1], 0), np.full(rank, math.nan), zero, math.nan, sizes.sum(), None
         )
 
     def _cohort(self, X: Any, users: Any) -> Cohort | SparseCohort:
@@ -279,12 +294,28 @@ class FedPower(PrivateModel):
             raise ValueError("unit='user' needs users: the id of the user each row belongs to.")
         return Unit(self.unit)
 
-    def _settings(self, cohort: Cohort | SparseCohort, unit: Unit) -> fedpower.Settings | None:
+    def _start(self) -> int:
+        """Where power steps start: as asked for, as the run that is gone on with did, or anywhere."""
+        if self.random_state is not None:
+            return int(self.random_state)
+        known = () if self.ledger is None else self.ledger.runs()
+        begun: Mapping[str, Any] = next((run.config for run in known if run.name == self.run), {})
+        return int(begun.get("start", secrets.randbits(32)))
+
+    def _settings(self, cohort: Cohort | SparseCohort, budget: Budget, start: int) -> fedpower.Settings | None:
         if self.mode == "paper":
             return None
-        d, sparse = cohort.n_features, isinstance(cohort, SparseCohort)
+        d, sparse, unit = cohort.n_features, isinstance(cohort, SparseCohort), budget.unit
         low, high = self._range(d)
-        route = fedpower.choose_route(d, unit, self.local_steps) if self.route == "auto" else self.route
+        public = {
+            "d": d,
+            "units": cohort.n_rows if unit is Unit.ROW else cohort.n_users,
+            "rank": 5 if self.n_components == "auto" else int(self.n_components),
+            "messages": cohort.n_users if self.trust == "local" else 1,
+        }
+        route = self.route
+        if route == "auto":
+            route = fedpower_route.choose_route(budget, **public, local_steps=self.local_steps)
         if self.route == "auto" and (self.sampling_rate < 1 or self.participants is not None):
             route = "device" if self.local_steps > 1 else "power"
         if sparse and self.center and route == "power":
@@ -296,14 +327,14 @@ class FedPower(PrivateModel):
             low=low,
             high=high,
             sparse=sparse,
-            rounds=self.rounds if self.rounds is not None else 6,
+            rounds=self.rounds if self.rounds is not None else fedpower_route.best_rounds(budget, **public),
             local_steps=self.local_steps,
             decay=self.decay,
             iteration_rank=self.iteration_rank or 0,
             alignment=self.alignment,
             turns=1 if self.participants is None else math.ceil(cohort.n_users / self.participants),
             sampling_rate=self.sampling_rate,
-            seed=self.random_state,
+            seed=start,
         )
 
     def _range(self, d: int) -> tuple[Array | None, Array | None]:
@@ -341,6 +372,11 @@ class FedPower(PrivateModel):
             )
         if self.scheme not in (1, 2):
             raise ValueError(f"scheme must be 1 or 2. Found {self.scheme!r}.")
+        if self.scheme == 1 and self.mode != "paper" and self.participants is not None:
+            raise ValueError(
+                "scheme 1 draws devices with replacement, and who is drawn twice pays twice: it is for paper mode "
+                "only. Use scheme=2, where every device answers once a round."
+            )
 
     def _named(self, X: Any) -> Any:
         names = [str(name) for name in self.feature_names_in_]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,11 @@ class PrivateFedRep(SharedBasisModel):
         Steers public randomness only. (The default algorithm has none.) Privacy noise cannot be seeded with it.
     fit_intercept
         Whether every user has a level of their own; it is fitted at home, like the head.
+    loss
+        ``"squared"`` for numbers, ``"logistic"`` or ``"hinge"`` for classes, ``"poisson"`` for counts.
+    classes
+        The labels that may occur, where the target is a class; (0, 1) if none are given. Declared, never read from the
+        rows: which labels occur is private. More than two: loss ``"logistic"``, and heads with a column a class.
     rounds
         Noisy steps of the basis; None for the default (16; 5 in paper mode).
     noise
@@ -51,8 +57,9 @@ class PrivateFedRep(SharedBasisModel):
     Attributes
     ----------
     basis_ : (n_features, rank) orthonormal; public
-    heads_ : (n_users, rank), rows in the order of ``users_``; private
-    intercepts_ : (n_users,), zeros unless ``fit_intercept``; private
+    heads_ : (n_users, rank), rows in the order of ``users_``; private; (n_users, rank, classes) for more than two
+    intercepts_ : (n_users,), zeros unless ``fit_intercept``; private; (n_users, classes) for more than two
+    classes_ : the declared labels, where the target is a class
     users_ : ids, sorted
     certificate_ : what was released and what it costs
 
@@ -68,6 +75,10 @@ class PrivateFedRep(SharedBasisModel):
     >>> head = model.personalize(X[users == 3], y[users == 3])  # a new user: costs nobody anything
     >>> head.predict(X[:1]).shape
     (1,)
+    >>> yes = (y > 0).astype(int)
+    >>> model = tacit.PrivateFedRep(rank=2, epsilon=2.0, loss="logistic").fit(X, yes, users)
+    >>> model.predict_proba(X[:3], users[:3]).shape, model.score(X, yes, users) > 0.8
+    ((3, 2), True)
     """
 
     _modes = ("auto", "paper")
@@ -82,6 +93,8 @@ class PrivateFedRep(SharedBasisModel):
         random_state: int | None = None,
         *,
         fit_intercept: bool = False,
+        loss: str = "squared",
+        classes: Sequence[Any] | None = None,
         rounds: int | None = None,
         noise: str = "auto",
         noise_seed: int | None = None,
@@ -96,6 +109,8 @@ class PrivateFedRep(SharedBasisModel):
         self.mode = mode
         self.random_state = random_state
         self.fit_intercept = fit_intercept
+        self.loss = loss
+        self.classes = classes
         self.rounds = rounds
         self.noise = noise
         self.noise_seed = noise_seed
@@ -119,7 +134,10 @@ class PrivateFedRep(SharedBasisModel):
         if self.mode == "paper":
             return paper_fedrep.learn(federation, budget, self._paper_settings(), self.rank)
         settings = self._settings()
-        return fedrep.learn(federation, settings.plan(budget), settings, self.rank, centered=self.fit_intercept)
+        loss = None if self.loss == "squared" else self._loss()
+        return fedrep.learn(
+            federation, settings.plan(budget), settings, self.rank, centered=self.fit_intercept, loss=loss
+        )
 
     def _fit_heads(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
         if self.mode == "paper":
@@ -134,3 +152,7 @@ class PrivateFedRep(SharedBasisModel):
         super()._check_parameters(cohort)
         if self.mode == "paper" and self.fit_intercept:
             raise ValueError("paper mode has no intercept. Set fit_intercept=False.")
+        if self.mode == "paper" and self.loss != "squared":
+            raise ValueError(f"paper mode is for loss='squared'. Found {self.loss!r}.")
+        if self.classes is not None and not self._loss().classifies:
+            raise ValueError(f"classes are for loss='logistic' and loss='hinge'. Found loss={self.loss!r}.")

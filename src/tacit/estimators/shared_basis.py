@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,8 @@ from tacit.cohort import Cohort
 from tacit.estimators.base import PrivateModel, abandoned_on_failure
 from tacit.federation.base import Array, Federation, Rows
 from tacit.federation.local import LocalFederation
-from tacit.heads import fit_heads
 from tacit.personal import PersonalModel
-from tacit.privacy.guarantee import Budget, GaussianEvent
+from tacit.privacy.guarantee import Budget, Event
 
 TRUST = (
     "central: whoever runs this process holds the rows, adds the noise and keeps the heads; everybody else sees the "
@@ -62,10 +63,14 @@ class SharedBasisModel(PersonalModel, PrivateModel):
         else:
             if y is None or users is None:
                 raise ValueError("fit needs y and users next to X: the target and the user id of every row.")
-            cohort = Cohort.from_arrays(X, y, users)
+            name = getattr(y, "name", None)
+            targets = y if self.loss == "squared" else self._loss().encode(y)
+            cohort = Cohort.from_arrays(X, targets, users, target_name=None if name is None else str(name))
         if cohort.y is None:
             raise ValueError("the cohort has no target. Build it with a target column.")
         self._check_parameters(cohort)
+        if cohort is X:
+            cohort = self.as_asked(cohort)
         budget = self._budget()
         run = self._open(budget, self._planned(budget), {"n_users": cohort.n_users, "n_features": cohort.n_features})
         with abandoned_on_failure(run):
@@ -73,14 +78,34 @@ class SharedBasisModel(PersonalModel, PrivateModel):
                 cohort, run, noise=self.noise, noise_seed=self.noise_seed, on_release=on_release, threads=self.threads
             )
             self.basis_ = self._learn(federation, budget)
-            heads = federation.users_map(self._fit_heads)
-        self.heads_, self.intercepts_ = heads[:, :-1], heads[:, -1]
+            self._take_heads(federation.users_map(self._fit_heads))
         self.users_ = cohort.users
         self.n_features_in_ = cohort.n_features
         self.feature_names_in_ = np.array(cohort.feature_names, dtype=str)
         self.target_name_ = cohort.target_name
         self._certify(run, budget, units=cohort.n_users, trust=TRUST, notes=(FREE_HEADS,), nominal=self.epsilon)
         return self
+
+    @property
+    def audit_labels(self) -> tuple[float, float] | None:
+        """Two classes, or two counts, that an auditor's users may have; words by their positions."""
+        classes = self._loss().classes
+        if classes is None or isinstance(classes[0], str):
+            return None if self.loss == "squared" else (0.0, 1.0)
+        return float(classes[0]), float(classes[1])
+
+    def as_asked(self, cohort: Cohort) -> Cohort:
+        """Return the cohort with targets as the loss encodes them; raises where a label is not declared."""
+        if self.loss == "squared" or cohort.y is None:
+            return cohort
+        return replace(cohort, y=self._loss().encode(cohort.y).astype(cohort.dtype))
+
+    def with_heads_of(self, cohort: Cohort) -> SharedBasisModel:
+        """Return the same public model with heads fitted to these users' rows instead."""
+        refitted, asked = copy(self), self.as_asked(cohort)
+        refitted._take_heads(self._fit_heads(asked.X, np.asarray(asked.y), asked.offsets))
+        refitted.users_ = cohort.users
+        return refitted
 
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the basis."""
@@ -90,7 +115,9 @@ class SharedBasisModel(PersonalModel, PrivateModel):
     def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Set the basis; nobody has a head on it yet."""
         self.basis_ = arrays["basis"]
-        self.heads_, self.intercepts_ = np.zeros((0, self.basis_.shape[1])), np.zeros(0)
+        columns = self._loss().columns
+        classes = (columns,) if columns > 1 else ()
+        self.heads_, self.intercepts_ = np.zeros((0, self.basis_.shape[1], *classes)), np.zeros((0, *classes))
         self.users_ = np.zeros(0, dtype=np.int64)
 
     def private_arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -102,7 +129,7 @@ class SharedBasisModel(PersonalModel, PrivateModel):
         self.heads_, self.intercepts_ = arrays["heads"], arrays["intercepts"]
 
     @abstractmethod
-    def _planned(self, budget: Budget) -> Sequence[GaussianEvent]:
+    def _planned(self, budget: Budget) -> Sequence[Event]:
         """Every release the algorithm will make."""
 
     @abstractmethod
@@ -110,7 +137,11 @@ class SharedBasisModel(PersonalModel, PrivateModel):
         """Run the algorithm; return the orthonormal basis."""
 
     def _fit_heads(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
-        return fit_heads(X, y, offsets, self.basis_, intercept=bool(getattr(self, "fit_intercept", False)))
+        return self._heads(X, y, offsets)
+
+    def _take_heads(self, table: Array) -> None:
+        """Set heads from what :meth:`_fit_heads` returned for everybody."""
+        self.heads_, self.intercepts_ = table[:, :-1], table[:, -1]
 
     def _check_parameters(self, cohort: Cohort) -> None:
         if not (isinstance(self.rank, int | np.integer) and 1 <= self.rank <= cohort.n_features):

@@ -1,7 +1,8 @@
-"""The door.
+"""The doors.
 
-:meth:`Federation.release` is the only way from private rows to a public number: a sum over users of clipped
-contributions, plus Gaussian noise, written into the ledger before it is drawn.
+:meth:`Federation.release` is the way from private rows to public numbers: a sum over users of clipped contributions,
+plus Gaussian noise, written into the ledger before it is drawn. :meth:`Federation.select` is the only other one: the
+index of a public candidate, chosen by sums of bounded losses (:mod:`tacit.federation.scores` says why that is private).
 
 Why a release is as private as its event says (Lemma 0 of the specification). Fix what is public so far. A query
 sees one user's rows and public fields only, so changing one user's data changes one summand. The clip is the last
@@ -28,21 +29,23 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse
 
 from tacit.privacy import noise as noise_source
 from tacit.privacy.clipping import GUARD, clip, safe_norm
-from tacit.privacy.guarantee import GaussianEvent, Sensitivity, Unit
+from tacit.privacy.guarantee import GaussianEvent, SelectionEvent, Sensitivity, Unit
 from tacit.privacy.ledger import Run
 from tacit.privacy.noise import Mode
 
 Array = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.floating]
 Chosen = npt.NDArray[np.bool_]
+Noisy = Callable[[npt.NDArray[np.int64], int], Array]
 
 BLOCK = 1024
 """Users in a block: public and fixed, so that where a block ends never depends on anybody's rows."""
@@ -118,8 +121,15 @@ class Query(ABC):
             return np.zeros(self.coordinates)
 
 
+@dataclass
+class Made:
+    """How many releases were made; one count for all that look at the same users, so that no seed is used twice."""
+
+    releases: int = 0
+
+
 class Federation(ABC):
-    """Users somewhere, reachable only through :meth:`release`.
+    """Users somewhere, reachable only through :meth:`release` and :meth:`select`.
 
     ``run`` is the ledger's account of this run; ``noise`` one of ``auto``, ``exact`` and ``float``. A
     ``noise_seed`` makes noise reproducible, and the run uncertified. ``on_release`` is told the name of each
@@ -141,9 +151,10 @@ class Federation(ABC):
             raise ValueError(f"trust must be 'central' or 'local'. Found {trust!r}.")
         self.ledger_run = run
         self.trust = trust
+        self.sparse = False
         self._noise = noise
         self._noise_seed = noise_seed
-        self._made = 0
+        self._made = Made()
         self._on_release = on_release
 
     @property
@@ -167,9 +178,17 @@ class Federation(ABC):
     ) -> npt.NDArray[np.int64]:
         """Sum of all (or the chosen) users' clipped contributions, in steps of the grid."""
 
-    def sum_sigma(self, event: GaussianEvent) -> float:
-        """Noise that the sum of everybody's messages carries: public, and larger than σ where users add it."""
-        return event.sigma * (math.sqrt(self.n_users) if self.trust == "local" else 1.0)
+    def projected(self, directions: Array) -> Federation:
+        """Return the same users behind the same doors, with rows directions·x: a public map, row by row, at home."""
+        raise NotImplementedError(f"{type(self).__name__} cannot project rows yet.")
+
+    def sum_sigma(self, event: GaussianEvent, messages: int | None = None) -> float:
+        """Noise that the sum of everybody's (or of so many) messages carries: larger than σ where users add it."""
+        return event.sigma * (math.sqrt(messages or self.n_users) if self.trust == "local" else 1.0)
+
+    def group_of(self, turns: int, turn: int) -> Chosen:
+        """Who answers in this turn, of so many: public."""
+        return np.asarray(np.arange(self.n_users) % turns == turn)
 
     def release(self, query: Query, event: GaussianEvent, name: str) -> Array:
         """Return the noisy sum of everybody's contributions to ``query``, clipped as ``event`` says.
@@ -185,13 +204,13 @@ class Federation(ABC):
                 f"Found unit {query.unit} and trust {self.trust!r}: use sampling_rate=1."
             )
 
-        def draw(grid: float, noisy: Callable[[npt.NDArray[np.int64]], Array]) -> Array:
+        def draw(grid: float, noisy: Noisy) -> Array:
             bound = event.sensitivity.zero_out
             if rate == 1.0:
-                return noisy(self._exact_sum(query, bound, grid))
-            return noisy(self._exact_sum(query, bound, grid, noise_source.coins(self.n_users, rate)))
+                return noisy(self._exact_sum(query, bound, grid), self.n_users)
+            return noisy(self._exact_sum(query, bound, grid, noise_source.coins(self.n_users, rate)), self.n_users)
 
-        return self._debit_and_draw(query, event, name, draw)
+        return self._debit_and_draw([query], event, name, draw, seen_early=self.trust == "local")
 
     def release_each(self, queries: Sequence[Query], event: GaussianEvent, name: str) -> Array:
         """Return every user's own noisy answer, a row a user, to a query of its own: no sum, local trust.
@@ -202,15 +221,15 @@ class Federation(ABC):
         if len(queries) != self.n_users:
             raise ValueError(f"there must be a query a user, {self.n_users}. Found {len(queries)}.")
 
-        def draw(grid: float, noisy: Callable[[npt.NDArray[np.int64]], Array]) -> Array:
+        def draw(grid: float, noisy: Noisy) -> Array:
             bound, answers = event.sensitivity.zero_out, []
             for user, query in enumerate(queries):
                 chosen = np.zeros(self.n_users, dtype=bool)
                 chosen[user] = True
-                answers.append(noisy(self._exact_sum(query, bound, grid, chosen)))
+                answers.append(noisy(self._exact_sum(query, bound, grid, chosen), 1))
             return np.array(answers)
 
-        return self._debit_and_draw(queries[0], event, name, draw, copies=self.n_users, one_message=True)
+        return self._debit_and_draw(queries, event, name, draw, copies=self.n_users, seen_early=True)
 
     def release_in_turns(
         self, asks: Callable[[list[Array]], Query], turns: int, event: GaussianEvent, name: str
@@ -223,36 +242,102 @@ class Federation(ABC):
         _check_everybody_asked(event)
         if not 1 <= turns <= self.n_users:
             raise ValueError(f"turns must lie between 1 and the number of users ({self.n_users}). Found {turns}.")
-        group = np.arange(self.n_users) % turns
+        first = asks([])
 
-        def draw(grid: float, noisy: Callable[[npt.NDArray[np.int64]], Array]) -> Array:
+        def draw(grid: float, noisy: Noisy) -> Array:
             out: list[Array] = []
             for turn in range(turns):
-                query = asks(out)
-                out.append(noisy(self._exact_sum(query, event.sensitivity.zero_out, grid, group == turn)))
+                query = asks(out) if turn else first
+                self._check(query, event)
+                if query.coordinates != first.coordinates:
+                    raise ValueError(f"turns must ask for {first.coordinates} numbers each. Found {query.coordinates}.")
+                group = self.group_of(turns, turn)
+                total = self._exact_sum(query, event.sensitivity.zero_out, grid, group)
+                out.append(noisy(total, int(np.count_nonzero(group))))
             return np.array(out)
 
-        return self._debit_and_draw(asks([]), event, name, draw, copies=turns)
+        return self._debit_and_draw([first], event, name, draw, copies=turns, seen_early=True)
 
-    def _debit_and_draw(
-        self,
-        query: Query,
-        event: GaussianEvent,
-        name: str,
-        draw: Callable[[float, Callable[[npt.NDArray[np.int64]], Array]], Array],
-        *,
-        copies: int = 1,
-        one_message: bool = False,
-    ) -> Array:
-        """Check, debit, then let ``draw`` add up on the grid and put noise on what it added up."""
-        bound = event.sensitivity.zero_out
-        expected = Sensitivity.of_clip(bound, acute=query.acute, unit=query.unit)
+    def select(self, query: Query, event: SelectionEvent, name: str) -> int:
+        """Return the index of a candidate with about the least sum of everybody's losses, as private as ``event`` says.
+
+        ``query`` must be a :class:`~tacit.federation.scores.Scores`: what bounds a loss is in there, not here. Debited
+        before it is drawn and read from the ledger on resuming, like :meth:`release`. Only the index leaves.
+        """
+        from tacit.federation.scores import Scores  # a Query, so it imports this module
+
+        if not isinstance(query, Scores):
+            raise ValueError(f"a choice is made by losses, a Scores query. Found {type(query).__name__}.")
+        if query.unit is not Unit.USER or event.sensitivity.unit is not Unit.USER or self.trust != "central":
+            raise ValueError(
+                "a choice protects whole users and needs one place to add up their losses. "
+                f"Found unit {query.unit} and trust {self.trust!r}."
+            )
+        if not 1 <= query.steps * self.n_users < 2**52:
+            raise ValueError(
+                f"losses in {query.steps} steps of {self.n_users} users do not add up exactly: take fewer."
+            )
+        self._rehearse(query)
+        generator = self._generator()
+        mode: Mode = "none" if not event.private else "exact" if generator is None else "seeded"
+        # In whole steps, and rounded up: never less noise than the event says.
+        scale = math.nextafter(event.scale * query.steps, math.inf) if event.private else 0.0
+
+        def draw() -> Array:
+            totals = self._exact_sum(query, math.inf, 1.0)
+            return np.array([noise_source.choose(totals, scale, mode, generator)], dtype=np.float64)
+
+        self.ledger_run.asked([query])
+        value = self.ledger_run.release(
+            name, event, draw, noise=mode, grid=1.0 / query.steps, coordinates=query.coordinates
+        )
+        if self._on_release is not None:
+            self._on_release(name)
+        return int(value[0])
+
+    def _generator(self) -> np.random.Generator | None:
+        """One generator a release, so that a resumed seeded run goes on where it was; none unless noise is seeded."""
+        self._made.releases += 1
+        return np.random.default_rng([self._noise_seed, self._made.releases]) if self._noise_seed is not None else None
+
+    def _check(self, query: Query, event: GaussianEvent) -> None:
+        """Raise unless the event is what this query costs and the query runs; no private row is touched."""
+        from tacit.federation.scores import Scores
+
+        if isinstance(query, Scores):
+            raise ValueError(
+                f"losses are not clipped, so their sums go through select only. Found {type(query).__name__}."
+            )
+        expected = Sensitivity.of_clip(event.sensitivity.zero_out, acute=query.acute, unit=query.unit)
         if event.sensitivity != expected:
             raise ValueError(
                 f"the event's sensitivity does not belong to {type(query).__name__}: expected {expected}. "
                 f"Found {event.sensitivity}."
             )
         self._rehearse(query)
+
+    def _debit_and_draw(
+        self,
+        queries: Sequence[Query],
+        event: GaussianEvent,
+        name: str,
+        draw: Callable[[float, Noisy], Array],
+        *,
+        copies: int = 1,
+        seen_early: bool = False,
+    ) -> Array:
+        """Check, debit, then let ``draw`` add up on the grid and put noise on what it added up.
+
+        ``seen_early``: somebody else sees answers before all of the release is out (a server its users' messages, a
+        group what the one before it said), so that it cannot be drawn again for nothing.
+        """
+        for query in {id(query): query for query in queries}.values():
+            self._check(query, event)
+        query, bound = queries[0], event.sensitivity.zero_out
+        if any(other.coordinates != query.coordinates for other in queries):
+            raise ValueError(
+                f"queries of one release must ask for as many numbers each as the first: {query.coordinates}."
+            )
         units = self.n_users if query.unit is Unit.USER else self.n_rows
         grid = noise_source.grid_of(bound, self.sum_sigma(event), units)
         if grid * math.sqrt(query.coordinates) > bound * GUARD / 2:
@@ -264,17 +349,20 @@ class Federation(ABC):
         mode = self._mode(event, coordinates)
         event = replace(event, slack=noise_source.slack_of(event.sigma, grid, coordinates))
 
-        self._made += 1
-        # One generator a release, so that a resumed seeded run goes on where it was.
-        generator = np.random.default_rng([self._noise_seed, self._made]) if self._noise_seed is not None else None
+        generator = self._generator()
 
-        sigma = event.sigma if one_message else self.sum_sigma(event)
+        def noisy(total: npt.NDArray[np.int64], messages: int) -> Array:
+            return noise_source.add_noise(total, self.sum_sigma(event, messages), grid, mode, generator)
 
-        def noisy(total: npt.NDArray[np.int64]) -> Array:
-            return noise_source.add_noise(total, sigma, grid, mode, generator)
-
+        self.ledger_run.asked([query])
         value = self.ledger_run.release(
-            name, event, lambda: draw(grid, noisy), noise=mode, grid=grid, coordinates=coordinates
+            name,
+            event,
+            lambda: draw(grid, noisy),
+            noise=mode,
+            grid=grid,
+            coordinates=coordinates,
+            again=not seen_early or not event.private,
         )
         if self._on_release is not None:
             self._on_release(name)
@@ -284,8 +372,10 @@ class Federation(ABC):
         """Run the query on made-up rows, so that a mistake in it shows before any private row is touched."""
         rows = np.cos(np.arange(8.0 * self.n_features)).reshape(8, self.n_features)
         targets = rows.sum(axis=1)
-        for form in (query.contribution, lambda X, y: query.block_sum(X, y, np.array([0, 8]), 1.0)):
-            vector = form(rows, targets)
+        kinds: list[Any] = [rows] if not self.sparse else [rows, scipy.sparse.csr_matrix(np.where(rows > 0, rows, 0.0))]
+        forms = (query.contribution, lambda X, y: query.block_sum(X, y, np.array([0, 8]), 1.0))
+        for made_up, form in itertools.product(kinds, forms):
+            vector = form(made_up, targets)
             if vector.shape != (query.coordinates,):
                 raise ValueError(
                     f"{type(query).__name__} promises {query.coordinates} coordinates. Found shape {vector.shape}."

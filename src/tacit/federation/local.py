@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from typing import TypeVar
 
 import numpy as np
@@ -19,6 +21,7 @@ from tacit.federation.base import BLOCK, ROW_BLOCK, Array, Chosen, Federation, Q
 from tacit.privacy.guarantee import Unit
 from tacit.privacy.ledger import Run
 from tacit.privacy.noise import to_grid
+from tacit.projections import project_each
 
 T = TypeVar("T")
 
@@ -46,9 +49,10 @@ class LocalFederation(Federation):
     ) -> None:
         super().__init__(run, noise=noise, noise_seed=noise_seed, on_release=on_release, trust=trust)
         self._cohort = cohort
+        self.sparse = not isinstance(cohort.X, np.ndarray)
         self._answers = answers
         self._threads = threads or len(os.sched_getaffinity(0))
-        self._libraries = ThreadpoolController()
+        self._libraries = _loaded_libraries()
         self._pool: ThreadPoolExecutor | None = None
 
     @property
@@ -70,18 +74,35 @@ class LocalFederation(Federation):
         self, query: Query, bound: float, grid: float, chosen: Chosen | None = None
     ) -> npt.NDArray[np.int64]:
         def several(X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-            sums = _attempt(lambda: query.block_sums(X, y, offsets, bound, BLOCK))
+            sums = _attempt(lambda: query.block_sums(X, y, offsets, bound, BLOCK), query.coordinates)
             if sums is None:
                 sums = _without_the_cause(query, X, y, offsets, bound)
             return np.asarray(to_grid(sums, grid).sum(axis=0), dtype=np.int64)
 
         if self._answers is not None:
-            present = self._answers(self._made)
+            present = self._answers(self._made.releases)
             chosen = present if chosen is None else chosen & present
         total = np.zeros(query.coordinates, dtype=np.int64)
-        for part in self._blocks(several, self._spans(query, chosen), of_rows=query.unit is Unit.ROW):
+        for part in self._blocks(several, self._spans(query, chosen), of_rows=query.unit is not Unit.USER):
             total += part
         return total
+
+    def projected(self, directions: Array) -> LocalFederation:
+        """Return the same users behind the same doors, with rows directions·x; each depends on that row alone.
+
+        The projected rows are held in memory, also where the rows themselves are mapped from a file. Releases are
+        counted together, so that no seed draws the same noise through both.
+        """
+
+        def work(X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Rows:
+            return project_each(X, directions)
+
+        spans = [(a, min(a + BLOCK, self.n_users)) for a in range(0, self.n_users, BLOCK)]
+        rows = np.concatenate(list(self._blocks(work, spans)))
+        other = copy.copy(self)
+        names = tuple(f"direction {j}" for j in range(len(directions)))
+        other._cohort = replace(self._cohort, X=rows, feature_names=names)
+        return other
 
     def users_map(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Array]) -> Array:
         """Run ``work`` on every block and stack what it returns, a row a user. Stays with the users.
@@ -95,7 +116,7 @@ class LocalFederation(Federation):
         """Where blocks begin and end: in rows if the unit is the row (their number is public then), else in users."""
         offsets = self._cohort.offsets
         users = [(0, self.n_users)] if chosen is None else _runs(chosen)
-        if query.unit is not Unit.ROW:
+        if query.unit is Unit.USER:
             # Between calls threads hand the interpreter's lock to each other, which costs as much as a hundred users;
             # so many blocks go into one call, where their sums together are small.
             most = 32 if query.coordinates <= 10_000 else 1
@@ -140,6 +161,12 @@ class LocalFederation(Federation):
         return limited
 
 
+@cache
+def _loaded_libraries() -> ThreadpoolController:
+    """Look the BLAS libraries up once: it takes milliseconds."""
+    return ThreadpoolController()
+
+
 def _runs(chosen: Chosen) -> list[tuple[int, int]]:
     """Stretches of users that are chosen, first and one past the last."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]])))
@@ -165,16 +192,20 @@ def _without_the_cause(query: Query, X: Rows, y: Rows, offsets: npt.NDArray[np.i
     size = BLOCK if query.unit is Unit.USER else len(bounds)
     sums = np.zeros((-(-(len(bounds) - 1) // size), query.coordinates))
     for i, (first, last) in enumerate(itertools.pairwise(bounds)):
-        alone = _attempt(partial(query.block_sum, X[first:last], y[first:last], np.array([0, last - first]), bound))
+        one = partial(query.block_sum, X[first:last], y[first:last], np.array([0, last - first]), bound)
+        alone = _attempt(one, query.coordinates)
         if alone is not None:
             sums[i // size] += alone
     return sums
 
 
-def _attempt(work: Callable[[], Array]) -> Array | None:
-    """Return finite sums, or None where private numbers make the work fail: nothing may be raised on them."""
+def _attempt(work: Callable[[], Array], coordinates: int) -> Array | None:
+    """Return finite sums, or None where private numbers make the work fail: nothing may be raised on them.
+
+    What comes back, and its shape, may depend on those numbers too.
+    """
     try:
-        sums = work()
+        sums = np.asarray(work(), dtype=np.float64)
+        return sums if sums.shape[-1:] == (coordinates,) and np.isfinite(sums).all() else None
     except Exception:
         return None
-    return sums if np.isfinite(sums).all() else None

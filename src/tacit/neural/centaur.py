@@ -391,7 +391,7 @@ class Centaur(PrivateModel):
             raise ValueError(f"clip must be None, a number or 'auto'. Found {self.clip!r}.")
         return cohort_of(X, y, users)
 
-    def _public_config(self, sizes: dict[str, int]) -> dict[str, Any]:
+    def _public_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         config = super()._public_config(sizes)
         for name in ("device", "chunk", "augment"):
             config.pop(name)

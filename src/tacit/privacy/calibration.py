@@ -4,6 +4,9 @@ A plan divides one budget among named phases by shares of μ²: because Gaussian
 phase with share s and R releases may spend μ·√(s/R) on each, whatever the releases are of. The total is then
 (ε, δ) to the last digit, and never above. The plan is public and complete before any data is touched; it is
 what the ledger is compared with at the end.
+
+Choices (permute-and-flip) are pure ε each. They are set aside first, in ε; μ is then the largest that still fits beside
+them, by the exact composition of both.
 """
 
 from __future__ import annotations
@@ -12,12 +15,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tacit.privacy.accounting import compose, mu_of
-from tacit.privacy.guarantee import Budget, GaussianEvent, Sensitivity
+from tacit.privacy.accounting import added, compose, mu_of
+from tacit.privacy.guarantee import Budget, GaussianEvent, SelectionEvent, Sensitivity
 
 # Room for the slack of noise on a grid (tacit.privacy.noise) and for rounding in the profile itself, so that the total
 # is never above what was asked for.
 _RESERVE = 2e-8
+_ROUNDING = 1e-12  # of a sum of shares of one ε
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +48,16 @@ class Plan:
     (8.34, 18.65)
     """
 
-    def __init__(self, budget: Budget, phases: Sequence[Phase], *, sampling_rate: float = 1.0) -> None:
+    def __init__(
+        self, budget: Budget, phases: Sequence[Phase], *, sampling_rate: float = 1.0, choices: Sequence[float] = ()
+    ) -> None:
+        if choices and sampling_rate < 1.0:
+            raise ValueError("a plan with choices must have sampling_rate 1: everybody is asked.")
+        if phases and budget.private and budget.delta == 0:
+            raise ValueError("delta must be positive where sums are released: Gaussian noise has no pure epsilon.")
+        if budget.private and added(choices) > budget.epsilon * (1 + _ROUNDING):
+            raise ValueError(f"choices must cost at most epsilon = {budget.epsilon:.6g}. Found {added(choices):.6g}.")
+        self.choices = tuple(choices)
         names = [phase.name for phase in phases]
         if len(set(names)) != len(names):
             raise ValueError(f"phase names must be distinct. Found {names!r}.")
@@ -56,10 +69,11 @@ class Plan:
         self._phases = {phase.name: phase for phase in phases}
         self.sampling_rate = sampling_rate
         self._mu = math.inf
-        if budget.private:
+        if budget.private and phases:
             self._mu = mu_of(
                 budget.epsilon * (1 - _RESERVE),
                 budget.delta * (1 - _RESERVE),
+                self.choices,
             )
             if sampling_rate < 1.0:
                 self._mu *= self._hidden_by_sampling()
@@ -72,25 +86,42 @@ class Plan:
         sigma = moved * math.sqrt(part.releases / part.share) / self._mu
         return GaussianEvent(sigma=sigma, sensitivity=sensitivity, sampling_rate=self.sampling_rate)
 
+    def choice(self, number: int) -> SelectionEvent:
+        """Return the choice of this number (from 0), as it was set aside."""
+        if not self.budget.private:
+            return SelectionEvent(scale=0.0)
+        return SelectionEvent.of_epsilon(self.choices[number], self.budget.adjacency)
+
     def _hidden_by_sampling(self) -> float:
-        """Return how many times less noise does where users take part by secret coins; found by bisection.
+        """Return how many times less noise does where users take part by secret coins; found by secants.
 
         Every release is taken for acute: of all that the plan may be used for, that costs the most under sampling.
         """
         alone = self._mu
+        target = self.budget.epsilon * (1 - 1e-6)
 
-        def affordable(factor: float) -> bool:
+        def cost(factor: float) -> float:
             self._mu = alone * factor
             events = [
                 self.event(phase.name, clip=1.0, acute=True) for phase in self.phases for _ in range(phase.releases)
             ]
-            return compose(events, self.budget.adjacency, self.budget.delta) <= self.budget.epsilon * (1 - 1e-6)
+            # Coarse losses: ten times quicker, and an upper bound, so that what holds here holds.
+            interval = min(2e-3, max(1e-4, 1e-3 * self.budget.epsilon))
+            return compose(events, self.budget.adjacency, self.budget.delta, interval=interval)
 
-        low, high = 1.0, 2.0 / self.sampling_rate
-        if not affordable(low):
-            low, high = 0.25, 1.0
-        while high / low > 1.01:
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if affordable(middle) else (low, middle)
+        # Accounting takes a second a time, and ε is smooth in the factor: a few secants, on logarithms, in a bracket.
+        low, high, tried = 0.05, 2.0 / self.sampling_rate, [(0.0, math.log(max(cost(1.0), 1e-9) / target))]
+        low, high = (1.0, high) if tried[0][1] <= 0 else (low, 1.0)
+        while tried[-1][1] > 0 or tried[-1][1] < -0.005:
+            x, y = tried[-1]
+            slope = (y - tried[-2][1]) / (x - tried[-2][0]) if len(tried) > 1 and x != tried[-2][0] else 1.0
+            # Aim a little below the target, where an answer is one that holds.
+            factor = math.exp(x - (y + 0.0025) / max(slope, 0.5))
+            if not low < factor < high:
+                factor = math.sqrt(low * high)
+            if high / low < 1.005:
+                break
+            tried.append((math.log(factor), math.log(max(cost(factor), 1e-9) / target)))
+            low, high = (factor, high) if tried[-1][1] <= 0 else (low, factor)
         self._mu = alone
         return low

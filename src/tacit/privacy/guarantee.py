@@ -6,6 +6,7 @@ what it is a noise level *of*:
 * :class:`Budget`: the promise asked for: (ε, δ), under which adjacency, for which unit.
 * :class:`Sensitivity`: how far one unit can move a sum, under *each* adjacency.
 * :class:`GaussianEvent`: one noisy sum that was or will be released.
+* :class:`SelectionEvent`: one public candidate that was or will be chosen by its sum of private scores.
 
 Adjacency. ``zero-out``: one unit's contribution is replaced by the zero vector; the roster, and so n, is
 public. ``replace-one``: one unit's data become arbitrary other data. A sum of contributions clipped to
@@ -18,9 +19,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 
 class Adjacency(StrEnum):
@@ -65,7 +66,7 @@ def check_target(epsilon: float, delta: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The promise asked for.
+    """The promise asked for; δ = 0 asks for pure ε, which only choices (:class:`SelectionEvent`) can keep.
 
     >>> Budget(epsilon=1.0, delta=1e-6)
     Budget(epsilon=1.0, delta=1e-06, adjacency=<Adjacency.ZERO_OUT: 'zero-out'>, unit=<Unit.USER: 'user'>)
@@ -77,7 +78,9 @@ class Budget:
     unit: Unit = Unit.USER
 
     def __post_init__(self) -> None:
-        check_target(self.epsilon, self.delta)
+        if self.delta != 0:  # pure ε: choices of a candidate can keep it, noisy sums cannot
+            check_target(self.epsilon, self.delta)
+        check_target(self.epsilon, 0.5)
         object.__setattr__(self, "adjacency", Adjacency(self.adjacency))
         object.__setattr__(self, "unit", Unit(self.unit))
 
@@ -158,11 +161,90 @@ class GaussianEvent:
         """Plain data, for the ledger and the certificate."""
         return {"mechanism": "gaussian", **asdict(self)}
 
+    def unprotected(self) -> GaussianEvent:
+        """Return the same sum as it counts where somebody can draw its noise again."""
+        return replace(self, sigma=0.0)
+
+    def same_cost(self, other: Event) -> bool:
+        """Whether both cost the same: clips may be found along the way, what counts is noise over sensitivity."""
+        return (
+            isinstance(other, GaussianEvent)
+            and self.sensitivity.unit == other.sensitivity.unit
+            and self.sampling_rate == other.sampling_rate
+            and all(math.isclose(self.mu(adjacency), other.mu(adjacency)) for adjacency in Adjacency)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectionEvent:
+    """One public candidate chosen by permute-and-flip: the least of losses less Exponential(``scale``) noise each.
+
+    A user's losses lie in [0, 1], so taking one away lowers all of them, by at most 1 each; putting other data in its
+    place moves them by at most 1, some up and some down. With p(c) ∝ the chance that c wins, every p(c) then changes
+    by a factor within e^±(1/scale) in the first case, because all move one way, and e^±(2/scale) in the second
+    (McKenna and Sheldon 2020, Theorem 1): pure differential privacy, δ = 0. ``scale = 0``: nothing protects the choice.
+
+    >>> event = SelectionEvent.of_epsilon(1.0, Adjacency.REPLACE_ONE)
+    >>> event.scale, event.epsilon(Adjacency.ZERO_OUT), event.epsilon(Adjacency.REPLACE_ONE)
+    (2.0, 0.5, 1.0)
+    """
+
+    scale: float
+    sensitivity: Sensitivity = Sensitivity(zero_out=1.0, replace_one=2.0)
+    sampling_rate: ClassVar[float] = 1.0
+    slack: ClassVar[float] = 0.0  # losses are added up as integers and the draw is exact
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.scale) and self.scale >= 0):
+            raise ValueError(f"scale must be finite and not negative. Found {self.scale!r}.")
+        if (self.sensitivity.zero_out, self.sensitivity.replace_one) != (1.0, 2.0):
+            raise ValueError(f"losses lie in [0, 1], so a user moves them by 1 or 2. Found {self.sensitivity}.")
+
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> GaussianEvent:
-        """Read what :meth:`to_dict` wrote; anything unknown is refused."""
-        fields = dict(data)
-        if fields.pop("mechanism", None) != "gaussian":
-            raise ValueError(f"mechanism must be 'gaussian'. Found {data.get('mechanism')!r}.")
-        fields["sensitivity"] = Sensitivity(**fields["sensitivity"])
-        return cls(**fields)
+    def of_epsilon(cls, epsilon: float, adjacency: Adjacency) -> SelectionEvent:
+        """Return the choice that costs ``epsilon`` under ``adjacency``, and never more."""
+        check_target(epsilon, 0.5)
+        moved = 1.0 if Adjacency(adjacency) is Adjacency.ZERO_OUT else 2.0
+        scale = moved / epsilon
+        while scale > 0 and moved / scale > epsilon:
+            scale = math.nextafter(scale, math.inf)
+        return cls(scale=scale)
+
+    @property
+    def private(self) -> bool:
+        """Whether noise protects this choice at all."""
+        return self.scale > 0
+
+    def epsilon(self, adjacency: Adjacency) -> float:
+        """Pure ε of this choice."""
+        return self.sensitivity.under(Adjacency(adjacency)) / self.scale if self.private else math.inf
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for the ledger and the certificate."""
+        return {"mechanism": "selection", **asdict(self)}
+
+    def unprotected(self) -> SelectionEvent:
+        """Return the same choice as it counts where somebody can draw its noise again."""
+        return replace(self, scale=0.0)
+
+    def same_cost(self, other: Event) -> bool:
+        """Whether both cost the same."""
+        return (
+            isinstance(other, SelectionEvent)
+            and self.sensitivity == other.sensitivity
+            and math.isclose(self.scale, other.scale)
+        )
+
+
+Event: TypeAlias = GaussianEvent | SelectionEvent
+_MECHANISMS: dict[str, type[Event]] = {"gaussian": GaussianEvent, "selection": SelectionEvent}
+
+
+def event_from_dict(data: Mapping[str, Any]) -> Event:
+    """Read what ``to_dict`` of an event wrote; anything unknown is refused."""
+    fields = dict(data)
+    mechanism = fields.pop("mechanism", None)
+    if mechanism not in _MECHANISMS:
+        raise ValueError(f"mechanism must be one of {tuple(_MECHANISMS)}. Found {mechanism!r}.")
+    fields["sensitivity"] = Sensitivity(**fields["sensitivity"])
+    return _MECHANISMS[mechanism](**fields)

@@ -14,8 +14,9 @@ its debit is on disk: the account never misses a release. A process that dies (o
 between 2 and 4 leaves a debited row without a value. The next attempt reuses that row and does not
 pay again, which is sound because nothing of the first attempt ever left: its value existed only in the
 memory of the trusted process, and :meth:`Run.release` had not returned. A row gets one value, ever.
-(This needs noise that is added inside the trusted process. Where users add the noise and an untrusted
-server sees their messages, a round that is repeated is a new release and must get a row of its own.)
+(This needs noise that is added inside the trusted process. Where somebody else may have seen part of the
+first attempt, as a server sees its users' messages, it cannot be made again for nothing: ``again=False``
+refuses to, and what was debited stays debited.)
 
 A ledger holds certified runs or uncertified ones, never both: a total of claims and of what is no claim
 would be neither. Uncertified runs have no finite ε, so they stand under no ceiling either.
@@ -36,9 +37,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.privacy.accounting import compose
-from tacit.privacy.guarantee import Adjacency, Budget, GaussianEvent
-from tacit.privacy.ledger_file import LedgerFile, LedgerMismatch, RunInUse
+from tacit.privacy.accounting import compose, same_for_equal_costs
+from tacit.privacy.guarantee import Adjacency, Budget, Event, event_from_dict
+from tacit.privacy.ledger_file import LedgerFile, LedgerMismatch, RunInUse, check_resumable
 from tacit.privacy.release import Release, canonical_json, same_costs
 
 __all__ = ["BudgetExceeded", "Ledger", "LedgerMismatch", "Release", "Run", "RunInUse", "RunSummary"]
@@ -71,7 +72,7 @@ class RunSummary:
 class Ledger:
     """An account of releases, in a file or (``path=None``) in memory, under an optional ceiling.
 
-    >>> from tacit.privacy.guarantee import Sensitivity
+    >>> from tacit.privacy.guarantee import GaussianEvent, Sensitivity
     >>> event = GaussianEvent(sigma=10.0, sensitivity=Sensitivity.of_clip(1.0))
     >>> with Ledger(ceiling=Budget(epsilon=1.0, delta=1e-6)) as ledger:
     ...     run = ledger.run("demo", config={"rank": 4}, planned=[event])
@@ -86,9 +87,9 @@ class Ledger:
     def __init__(self, path: str | os.PathLike[str] | None = None, *, ceiling: Budget | None = None) -> None:
         wanted = None if ceiling is None else asdict(ceiling)
         self._file = LedgerFile(path, canonical_json(wanted))
-        self._debits: list[GaussianEvent] = []
+        self._debits: list[Event] = []
         self._read_up_to = 0
-        self._affordable: Counter[GaussianEvent] = Counter()
+        self._affordable: Counter[Event] = Counter()
         stored = json.loads(self._file.rows("SELECT budget FROM ceiling")[0][0])
         if stored is not None:
             stored = Budget(**{**stored, "epsilon": float(stored["epsilon"])})
@@ -102,7 +103,7 @@ class Ledger:
         name: str,
         *,
         config: Mapping[str, Any],
-        planned: Sequence[GaussianEvent] = (),
+        planned: Sequence[Event] = (),
         certified: bool = True,
     ) -> Run:
         """Open a run, or resume the unfinished one of the same name and configuration.
@@ -120,7 +121,7 @@ class Ledger:
                 query = "SELECT config, planned, certified, state FROM runs WHERE name = ?"
                 found = self._file.rows(query, name)
                 if found:
-                    _check_resumable(name, found[0], text, plan, certified)
+                    check_resumable(name, found[0], text, plan, certified)
                 else:
                     self._admit(name, certified)
                     self._afford(planned, f"the plan of run {name!r}")
@@ -163,7 +164,7 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _debit(self, wanted: Release) -> bytes | None:
+    def _debit(self, wanted: Release, *, again: bool) -> bytes | None:
         """Take steps 1 and 2; return the value if one is already published."""
         place = (wanted.run, wanted.index)
         with self._file.transaction():
@@ -186,6 +187,11 @@ class Ledger:
                 )
             if found.state == "published":
                 return bytes(value)
+            if not again:
+                raise LedgerMismatch(
+                    f"release {found.name!r} of run {found.run!r} was interrupted while it was made, and others may "
+                    "have seen part of it. It is paid for and cannot be made again: begin a new run."
+                )
             self._file.change("UPDATE releases SET attempts = attempts + 1 WHERE run = ? AND idx = ?", *place)
             return None
 
@@ -217,7 +223,7 @@ class Ledger:
                 f"{self.ceiling.epsilon:.6g}. Give it a ledger of its own, without a ceiling."
             )
 
-    def _afford(self, more: Sequence[GaussianEvent], what: str) -> None:
+    def _afford(self, more: Sequence[Event], what: str) -> None:
         """Raise unless everything debited and ``more`` together stay under the ceiling."""
         if self.ceiling is None:
             return
@@ -231,6 +237,8 @@ class Ledger:
         # Leaving releases out is post-processing, so part of what is affordable is affordable. Sampled
         # events take seconds to add up; with this a planned run adds them up once.
         sampled = any(event.sampling_rate < 1 for event in together)
+        if sampled:
+            together = [same_for_equal_costs(event) for event in together]
         if sampled and Counter(together) <= self._affordable:
             return
         epsilon = compose(together, self.ceiling.adjacency, self.ceiling.delta)
@@ -275,7 +283,7 @@ class Run:
         ledger: Ledger,
         name: str,
         config: Mapping[str, Any],
-        planned: tuple[GaussianEvent, ...],
+        planned: tuple[Event, ...],
         *,
         certified: bool,
         resumed: bool,
@@ -289,17 +297,24 @@ class Run:
         """The rows of this run, those of earlier attempts included."""
         return self._ledger.releases(self.name)
 
+    def asked(self, queries: Sequence[object]) -> None:
+        """Hear the question behind the next release. The ledger keeps none; an auditor's tape does."""
+
     def release(
         self,
         name: str,
-        event: GaussianEvent,
+        event: Event,
         draw: Callable[[], NDArray[Any]],
         *,
         noise: str,
         grid: float,
         coordinates: int,
+        again: bool = True,
     ) -> NDArray[np.float64]:
-        """Debit, draw, publish, return; or return what an earlier attempt published."""
+        """Debit, draw, publish, return; or return what an earlier attempt published.
+
+        ``again`` says whether an attempt that was interrupted may be repeated: only if nobody saw any of it.
+        """
         self._check_open()
         wanted = Release(
             run=self.name,
@@ -317,7 +332,7 @@ class Run:
                 f"nothing protects release {name!r} (noise: {noise}), and run {self.name!r} is certified. "
                 "Open it with certified=False, in a ledger of its own."
             )
-        value = self._ledger._debit(wanted)
+        value = self._ledger._debit(wanted, again=again)
         if value is None:
             value = _packed(draw())
             self._ledger._publish(wanted, value)
@@ -368,31 +383,9 @@ class Run:
             raise LedgerMismatch(f"run {self.name!r} was abandoned here; open it again to go on with it.")
 
 
-def _check_resumable(name: str, found: Sequence[Any], config: str, plan: str, certified: bool) -> None:
-    """Raise unless the run written as ``found`` is open and the one that is asked for."""
-    stored_config, stored_plan, stored_certified, state = found
-    if state == "finished":
-        raise LedgerMismatch(f"run {name!r} is finished. Choose another name for a new run.")
-    if stored_config != config:
-        old, new = json.loads(stored_config), json.loads(config)
-        keys = [key for key in sorted({*old, *new}) if _entry(old, key) != _entry(new, key)]
-        raise LedgerMismatch(
-            f"run {name!r} was begun with another configuration; these keys differ: "
-            f"{', '.join(keys)}. Choose another name, or go back to that configuration."
-        )
-    if stored_plan != plan:
-        raise LedgerMismatch(f"run {name!r} was begun with another plan of releases.")
-    if bool(stored_certified) != certified:
-        raise LedgerMismatch(f"run {name!r} was begun with certified={bool(stored_certified)}. Found {certified}.")
-
-
-def _entry(config: Mapping[str, Any], key: str) -> str:
-    return canonical_json(config[key]) if key in config else "absent"
-
-
 def _release(row: Sequence[Any]) -> Release:
     fields = dict(zip(_FIELDS, row, strict=True))
-    return Release(**{**fields, "event": GaussianEvent.from_dict(json.loads(fields["event"]))})
+    return Release(**{**fields, "event": event_from_dict(json.loads(fields["event"]))})
 
 
 def _packed(value: NDArray[Any]) -> bytes:

@@ -17,16 +17,19 @@ The idea. Four properties are kept by the file itself, so that no caller has to 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+from tacit.privacy.release import canonical_json
 
 _APPLICATION, _VERSION = 0x54414349, 2
 _BUSY_SECONDS = 30.0
@@ -289,6 +292,28 @@ def _same_file(handle: int, path: Path) -> bool:
 def _forget_locks_after_fork() -> None:
     for file in list(_OPEN):
         file.forget_locks()
+
+
+def check_resumable(name: str, found: Sequence[Any], config: str, plan: str, certified: bool) -> None:
+    """Raise unless the run written as ``found`` is open and the one that is asked for."""
+    stored_config, stored_plan, stored_certified, state = found
+    if state == "finished":
+        raise LedgerMismatch(f"run {name!r} is finished. Choose another name for a new run.")
+    if stored_config != config:
+        old, new = json.loads(stored_config), json.loads(config)
+        keys = [key for key in sorted({*old, *new}) if _entry(old, key) != _entry(new, key)]
+        raise LedgerMismatch(
+            f"run {name!r} was begun with another configuration; these keys differ: "
+            f"{', '.join(keys)}. Choose another name, or go back to that configuration."
+        )
+    if stored_plan != plan:
+        raise LedgerMismatch(f"run {name!r} was begun with another plan of releases.")
+    if bool(stored_certified) != certified:
+        raise LedgerMismatch(f"run {name!r} was begun with certified={bool(stored_certified)}. Found {certified}.")
+
+
+def _entry(config: Mapping[str, Any], key: str) -> str:
+    return canonical_json(config[key]) if key in config else "absent"
 
 
 _OPEN: weakref.WeakSet[LedgerFile] = weakref.WeakSet()

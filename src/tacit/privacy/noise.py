@@ -4,6 +4,7 @@ A sum is brought to a grid of spacing γ (a power of two) as integers, and integ
 low-order floating-point bit of a private sum survives. Two modes:
 
 * ``exact``: discrete Gaussian noise from OpenDP's exact rational sampler, operating-system entropy.
+  A choice among candidates is always drawn this way: permute-and-flip on integer losses, in rational arithmetic.
 * ``float``: the normal quantile function applied to 127 operating-system random bits a coordinate, and the noisy
   sum rounded to cells of σ/2²⁰. Fast; the probability of a cell is right to about 2⁻³³ of itself out to 12 σ (float64's
   own resolution), which is not charged. The certificate says which mode was used.
@@ -98,6 +99,24 @@ def add_noise(
     return np.asarray(noisy * grid, dtype=np.float64)
 
 
+def choose(
+    losses: npt.NDArray[np.int64], scale: float, mode: Mode, generator: np.random.Generator | None = None
+) -> int:
+    """Return the index of the least loss after taking Exponential(``scale``) noise from each: permute-and-flip.
+
+    (That the two are one mechanism: Ding and others 2021.) Losses are integers and ``scale`` is in their units.
+    """
+    if (mode == "none") != (scale == 0):
+        raise ValueError(f"scale must be 0 exactly in mode 'none'. Found {scale!r} in mode {mode!r}.")
+    if mode == "none":
+        return int(np.argmin(losses))
+    if mode == "exact":
+        return _permute_and_flip(losses, scale)
+    if mode != "seeded" or generator is None:
+        raise ValueError(f"a choice is drawn exactly, or with a generator in mode 'seeded'. Found {mode!r}.")
+    return int(np.argmin(losses - generator.exponential(scale, losses.size)))
+
+
 def coins(size: int, rate: float) -> npt.NDArray[np.bool_]:
     """Who takes part in a sampled release: independent coins from the operating system, which nobody ever sees.
 
@@ -118,6 +137,21 @@ def _discrete_gaussian(total: npt.NDArray[np.int64], scale: float) -> npt.NDArra
     enable_features("contrib")
     mechanism = make_gaussian(vector_domain(atom_domain(T="i64")), l2_distance(T="i64"), scale=scale)
     return np.asarray(mechanism(total.tolist()), dtype=np.int64)
+
+
+def _permute_and_flip(losses: npt.NDArray[np.int64], scale: float) -> int:
+    from opendp.domains import atom_domain, vector_domain
+    from opendp.measurements import make_noisy_max
+    from opendp.measures import max_divergence
+    from opendp.metrics import linf_distance
+    from opendp.mod import enable_features
+
+    enable_features("contrib")
+    # Whether losses move together (zero-out) changes what OpenDP would charge and not what it draws; we charge.
+    space = vector_domain(atom_domain(T="i64")), linf_distance(T="i64", monotonic=True)
+    mechanism = make_noisy_max(*space, max_divergence(), scale=scale, negate=True)
+    # Only differences matter; from zero they cannot overflow.
+    return int(mechanism((losses - losses.min()).tolist()))
 
 
 def _system_normal(size: int) -> npt.NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""What the ledger and the certificate say about one noisy sum.
+"""What the ledger and the certificate say about one release: a noisy sum, or a choice by noisy sums.
 
 The idea. A :class:`Release` is an event together with how its noise was made: everything a stranger
 needs to count its cost, and nothing about the data. Rows of the ledger and entries of a certificate are
@@ -14,12 +14,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from tacit.privacy.guarantee import Adjacency, GaussianEvent
+from tacit.privacy.guarantee import Event, event_from_dict
 
 NOISE_KINDS = ("exact", "float", "none", "seeded")
 STATES = ("debited", "published")
@@ -27,12 +27,15 @@ STATES = ("debited", "published")
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """One noisy sum, public. ``grid`` is the spacing of its values; 0 where there is no grid."""
+    """One noisy sum or choice, public. ``grid`` is the spacing of its values; 0 where there is no grid.
+
+    ``coordinates`` is the length of what was added up: numbers of a sum, candidates of a choice.
+    """
 
     run: str
     index: int
     name: str
-    event: GaussianEvent
+    event: Event
     noise: str
     grid: float
     coordinates: int
@@ -42,9 +45,9 @@ class Release:
     def __post_init__(self) -> None:
         if self.noise not in NOISE_KINDS:
             raise ValueError(f"noise must be one of {NOISE_KINDS}. Found {self.noise!r}.")
-        if (self.noise == "none") != (self.event.sigma == 0):
+        if (self.noise == "none") == self.event.private:
             raise ValueError(
-                f"noise must be 'none' exactly where sigma is 0. Found {self.noise!r} with sigma {self.event.sigma!r}."
+                f"noise must be 'none' exactly where sigma is 0, or scale. Found {self.noise!r} with {self.event}."
             )
         if not (math.isfinite(self.grid) and self.grid >= 0):
             raise ValueError(f"grid must be finite and not negative. Found {self.grid!r}.")
@@ -54,12 +57,12 @@ class Release:
             raise ValueError(f"state must be one of {STATES}. Found {self.state!r}.")
 
     @property
-    def cost(self) -> GaussianEvent:
+    def cost(self) -> Event:
         """The event as it counts: noise that somebody can draw again protects nothing."""
-        return replace(self.event, sigma=0.0) if self.noise == "seeded" else self.event
+        return self.event.unprotected() if self.noise == "seeded" else self.event
 
     @property
-    def identity(self) -> tuple[str, GaussianEvent, str, float, int]:
+    def identity(self) -> tuple[str, Event, str, float, int]:
         """What must not change when a program is run again."""
         return self.name, self.event, self.noise, self.grid, self.coordinates
 
@@ -72,13 +75,13 @@ class Release:
         """Read what :meth:`to_dict` wrote; a field that is unknown or missing is refused."""
         check_fields("release", data, {field.name for field in fields(cls)})
         try:
-            event = GaussianEvent.from_dict(data["event"])
+            event = event_from_dict(data["event"])
         except (TypeError, KeyError) as error:
             raise ValueError(f"the event of a release cannot be read: {error}.") from error
         return cls(**{**data, "event": event})
 
 
-def same_costs(released: Sequence[GaussianEvent], planned: Sequence[GaussianEvent]) -> bool:
+def same_costs(released: Sequence[Event], planned: Sequence[Event]) -> bool:
     """Whether both cost the same, event by event, in any order.
 
     Clips may be found along the way, so σ and the sensitivity may differ from the plan; what was planned
@@ -86,19 +89,11 @@ def same_costs(released: Sequence[GaussianEvent], planned: Sequence[GaussianEven
     """
     left = list(planned)
     for event in released:
-        match = next((i for i, candidate in enumerate(left) if _same_cost(event, candidate)), None)
+        match = next((i for i, candidate in enumerate(left) if event.same_cost(candidate)), None)
         if match is None:
             return False
         del left[match]
     return not left
-
-
-def _same_cost(one: GaussianEvent, other: GaussianEvent) -> bool:
-    return (
-        one.sensitivity.unit == other.sensitivity.unit
-        and one.sampling_rate == other.sampling_rate
-        and all(math.isclose(one.mu(adjacency), other.mu(adjacency)) for adjacency in Adjacency)
-    )
 
 
 def check_fields(what: str, data: Mapping[str, Any], expected: set[str]) -> None:

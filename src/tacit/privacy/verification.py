@@ -22,7 +22,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tacit.privacy.second_opinion import SENSITIVITY, epsilon_of, numeric_epsilon, protected, slack_of
+from tacit.privacy.second_opinion import (
+    SENSITIVITY,
+    chosen,
+    epsilon_of,
+    noise_of,
+    numeric_epsilon,
+    protected,
+    slack_of,
+)
 
 if TYPE_CHECKING:
     from tacit.privacy.ledger import Ledger
@@ -100,18 +108,25 @@ def _releases_hold(releases: list[dict[str, Any]], unit: str) -> Iterable[Check]
     nothing = "none: a model that released nothing has nothing to certify"
     yield Check("releases", bool(releases), f"{len(releases)}" if releases else nothing)
     expected: Counter[str] = Counter()
-    faults: dict[str, list[str]] = {name: [] for name in ("published", "order", "sensitivity", "unit", "slack")}
+    faults: dict[str, list[str]] = {
+        name: [] for name in ("published", "order", "sensitivity", "unit", "slack", "selection")
+    }
     for release in releases:
         event, name = release["event"], release["name"]
         moves = event["sensitivity"]
-        slack = slack_of(release) if protected(release) else event["slack"]
+        selection = chosen(release)
+        claimed = 0.0 if selection else event["slack"]
+        slack = slack_of(release) if protected(release) else claimed
         ideal = release["noise"] == "exact" and release["grid"] == 0
         found = {
             "published": release["state"] == "published",
             "order": release["index"] == expected[release["run"]],
-            "sensitivity": 0 < moves["zero_out"] <= moves["replace_one"] <= 2 * moves["zero_out"],
+            "sensitivity": (moves["zero_out"], moves["replace_one"]) == (1, 2)
+            if selection
+            else 0 < moves["zero_out"] <= moves["replace_one"] <= 2 * moves["zero_out"],
             "unit": moves["unit"] == unit,
-            "slack": math.isclose(slack, event["slack"], rel_tol=_TOLERANCE) and not ideal,
+            "slack": math.isclose(slack, claimed, rel_tol=_TOLERANCE) and not ideal,
+            "selection": not selection or release["noise"] != "float",
         }
         expected[release["run"]] = release["index"] + 1
         for check, ok in found.items():
@@ -120,9 +135,10 @@ def _releases_hold(releases: list[dict[str, Any]], unit: str) -> Iterable[Check]
     meaning = {
         "published": "every release has a value",
         "order": "no release is missing before another",
-        "sensitivity": "zero_out <= replace_one <= 2 zero_out",
+        "sensitivity": "zero_out <= replace_one <= 2 zero_out; 1 and 2 for a choice by losses in [0, 1]",
         "unit": f"every release protects one {unit}",
         "slack": "200 * coordinates * (grid / sigma)^2, on a grid where noise is exact",
+        "selection": "a choice is drawn exactly",
     }
     for check, names in faults.items():
         yield Check(check, not names, meaning[check] + (f"; not so in {names}" if names else ""))
@@ -137,8 +153,8 @@ def _marked_properly(data: Mapping[str, Any]) -> Check:
         problems.append(f"mode {data['mode']!r} with {len(reasons)} reasons")
     if certified and bare:
         problems.append(f"certified although nothing protects {bare}")
-    if any((release["noise"] == "none") != (release["event"]["sigma"] == 0) for release in releases):
-        problems.append("a noise of 'none' with a sigma, or the reverse")
+    if any((release["noise"] == "none") != (noise_of(release) == 0) for release in releases):
+        problems.append("a noise of 'none' with a sigma (or scale), or the reverse")
     if data["certified"] != (certified and not bare and math.isfinite(data["epsilon"])):
         problems.append(f"certified is {data['certified']} with epsilon {data['epsilon']}")
     return Check("marking", not problems, "; ".join(problems) or f"mode {data['mode']}")
@@ -167,7 +183,8 @@ def _claims_follow(data: Mapping[str, Any]) -> Iterable[Check]:
         within = epsilon <= budget["epsilon"] * (1 + _TOLERANCE)
         yield Check("budget", within, f"{epsilon:.6g} of the {budget['epsilon']:.6g} asked for")
     for adjacency, value in derived.items():
-        if releases and _CROSS_RANGE[0] <= value <= _CROSS_RANGE[1]:
+        # At δ = 0 ε is a plain sum, and a grid of losses has nothing to say.
+        if releases and budget["delta"] > 0 and _CROSS_RANGE[0] <= value <= _CROSS_RANGE[1]:
             numeric = numeric_epsilon(releases, adjacency, budget["delta"], near=value)
             yield _close(f"numeric_{SENSITIVITY[adjacency]}", value, numeric, _CROSS_TOLERANCE)
 
@@ -249,6 +266,12 @@ def _conform(path: str, value: Any, shape: Any) -> Any:
             found = sorted(value) if isinstance(value, dict) else type(value).__name__
             raise ValueError(f"{path} must have exactly the fields {sorted(shape)}. Found {found}.")
         return {key: _conform(f"{path}.{key}", value[key], shape[key]) for key in value}
+    if isinstance(shape, _Either):
+        known, kind = shape, value.get(shape.field) if isinstance(value, dict) else None
+        shape = shape.shapes.get(kind) if isinstance(kind, str) else None
+        if shape is None:
+            raise ValueError(f"{path}.{known.field} must be one of {tuple(known.shapes)}. Found {kind!r}.")
+        return _conform(path, value, shape)
     if isinstance(shape, list):
         if not isinstance(value, list):
             raise ValueError(f"{path} must be a list. Found {type(value).__name__}.")
@@ -258,6 +281,14 @@ def _conform(path: str, value: Any, shape: Any) -> Any:
     if not shape.holds(value):
         raise ValueError(f"{path} must be {shape.meaning}. Found {value!r}.")
     return value
+
+
+@dataclass(frozen=True)
+class _Either:
+    """One of several shapes, told apart by one field."""
+
+    field: str
+    shapes: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -290,13 +321,16 @@ _POSITIVE = _number("positive", lambda v: v > 0)
 _NOT_NEGATIVE = _number("not negative", lambda v: v >= 0)
 _CLAIM = _number("not negative", lambda v: v >= 0, infinite=True)
 _UNIT = _among("user", "row", "label")
-_EVENT = {
+_SENSITIVITY = {"zero_out": _POSITIVE, "replace_one": _POSITIVE, "unit": _UNIT}
+_GAUSSIAN = {
     "mechanism": _among("gaussian"),
     "sigma": _NOT_NEGATIVE,
-    "sensitivity": {"zero_out": _POSITIVE, "replace_one": _POSITIVE, "unit": _UNIT},
+    "sensitivity": _SENSITIVITY,
     "sampling_rate": _number("positive, at most one,", lambda v: 0 < v <= 1),
     "slack": _number("not negative, below one,", lambda v: 0 <= v < 1),
 }
+_SELECTION = {"mechanism": _among("selection"), "scale": _NOT_NEGATIVE, "sensitivity": _SENSITIVITY}
+_EVENT = _Either("mechanism", {"gaussian": _GAUSSIAN, "selection": _SELECTION})
 _RELEASE = {
     "run": _TEXT,
     "index": _count(0),
@@ -310,7 +344,7 @@ _RELEASE = {
 }
 _BUDGET = {
     "epsilon": _number("positive", lambda v: v > 0, infinite=True),
-    "delta": _number("positive, below one,", lambda v: 0 < v < 1),
+    "delta": _number("not negative, below one,", lambda v: 0 <= v < 1),
     "adjacency": _among(*SENSITIVITY),
     "unit": _UNIT,
 }

@@ -1,0 +1,110 @@
+"""One step of trace regression against reading its observations once, on the same array, in one run.
+
+``python -m benchmarks.speed.trace`` (a minute; ``--quick`` for a smoke test): 200,000 of 64×64, float32, 3.3 GB.
+Both go over the rows in the same blocks on the same number of threads. Reading adds up all numbers, which asks memory
+for each once and does the least that can be done with them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from benchmarks.tables import keep, table
+from tacit.algorithms.designs import Design
+from tacit.algorithms.trace_queries import Scales, TangentSum
+from tacit.cohort import Cohort
+from tacit.federation.base import Query, Rows
+from tacit.federation.local import LocalFederation
+from tacit.linalg import orthonormal
+from tacit.privacy.guarantee import Unit
+from tacit.privacy.ledger import Ledger
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few observations, nothing is kept")
+    parser.add_argument("--observations", type=int, default=200_000)
+    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--rank", type=int, default=2)
+    arguments = parser.parse_args()
+    n, d, r = 2_000 if arguments.quick else arguments.observations, 64, arguments.rank
+    rng = np.random.default_rng(0)
+    X = np.empty((n, d * d), dtype=np.float32)
+    for start in range(0, n, 4096):
+        rng.standard_normal(dtype=np.float32, out=X[start : start + 4096])
+    U, V = (orthonormal(rng.normal(size=(d, r)))[0] for _ in range(2))
+    y = (X @ (U @ V.T).astype(np.float32).ravel()).astype(np.float32)
+    scales = Scales(np.full(d, n**-0.25), np.full(d, n**-0.25))
+    step = TangentSum(Design("dense", d, d), scales, U, V, np.full(r, 0.9 * n**0.5), "both", 0.05, 0.05, Unit.ROW)
+    cohort = Cohort.from_offsets(X, y, np.array([0, n]))
+    federation = LocalFederation(cohort, Ledger().run("speed", config={}), threads=arguments.threads)
+
+    def asked(query: Query) -> Callable[[], object]:
+        return lambda: federation._exact_sum(query, 0.05, 2.0**-40)
+
+    times = [(clock(asked(step)), clock(asked(Read(d * d)))) for _ in range(8)][1:]
+    (ours, _), (bare, _) = (np.median(values, axis=0) for values in zip(*times, strict=True))
+    ratio, of_cpu = (float(np.median([a[k] / b[k] for a, b in times])) for k in (0, 1))
+    gigabytes = X.nbytes / 1e9
+    text = table(
+        ["observations", "rank", "step / reading X once", "of processor time", "step", "reading"],
+        [
+            [
+                f"{n:,} of {d}×{d}, float32",
+                r,
+                ratio,
+                of_cpu,
+                f"{1e3 * ours:.0f} ms",
+                f"{1e3 * bare:.0f} ms ({gigabytes / bare:.1f} GB/s)",
+            ]
+        ],
+    )
+    data = {"rank": r, "ratio": ratio, "ratio_of_processor_time": of_cpu, "wall_and_processor": times}
+    keep("speed_trace", data, text, quick=arguments.quick)
+
+
+class Read(Query):
+    """Adds up every number of a block, and does nothing with it."""
+
+    unit = Unit.ROW
+
+    def __init__(self, n_features: int) -> None:
+        self.n_features = n_features
+
+    @property
+    def coordinates(self) -> int:
+        """One number."""
+        return 1
+
+    def contribution(self, X: Rows, y: Rows) -> npt.NDArray[np.float64]:
+        """Return the sum."""
+        return np.array([float(X.sum())])
+
+    def block_sum(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], bound: float) -> npt.NDArray[np.float64]:
+        """Return the sum."""
+        return np.array([total(X.ravel())])
+
+
+@njit(nogil=True, cache=True, fastmath=True)
+def total(values):  # type: ignore[no-untyped-def]
+    result = np.float32(0.0)
+    for i in range(values.size):
+        result += values[i]
+    return result
+
+
+def clock(work: Callable[[], object]) -> tuple[float, float]:
+    """Time by the clock, and processor time, which a busy machine disturbs less."""
+    start, spent = time.perf_counter(), time.process_time()
+    work()
+    return time.perf_counter() - start, time.process_time() - spent
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,386 @@
+"""Private low-rank trace regression, as a user sees it: matrix covariates, matrix completion, multi-task regression."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tacit.algorithms import paper_trace, trace_regression
+from tacit.algorithms.designs import KINDS, Design
+from tacit.algorithms.trace_curvature import Public
+from tacit.algorithms.trace_start import StartSettings, variances
+from tacit.cells import DataError
+from tacit.cohort import Cohort
+from tacit.estimators.base import PrivateModel, abandoned_on_failure
+from tacit.estimators.trace_public import energy_along, in_range, quadratic
+from tacit.federation.base import Array
+from tacit.federation.local import LocalFederation
+from tacit.low_rank import LowRank
+from tacit.privacy.guarantee import Budget, GaussianEvent, Unit
+from tacit.privacy.ledger import Ledger
+
+TRUST = "central: the process that adds the noise sees clipped contributions; all others see releases only."
+NOTES = {
+    Unit.ROW: "the unit is one observation: who has several is protected less (the number of observations is public)",
+    Unit.LABEL: (
+        "the unit is one label: covariates X are public and shared by neighbouring data sets; who takes part, and with "
+        "which X, is not protected"
+    ),
+    Unit.USER: "the unit is all of a user's observations together",
+}
+_STARTS = ("auto", "one-shot", "power")
+
+
+class TraceRegression(PrivateModel):
+    """Estimate a low-rank matrix M from observations y = ⟨X, M⟩ + noise, under differential privacy.
+
+    Parameters
+    ----------
+    rank
+        Rank of M.
+    epsilon, delta, adjacency
+        The promise for everything that is released together. ``math.inf`` for none (not certified).
+    mode
+        ``"auto"``: sound. ``"paper"``: paper 002's algorithms with ``sensitivities`` as inputs, not certified.
+    random_state
+        Steers public randomness only: where the power method starts (and, in paper mode, its noise).
+    unit
+        ``"observation"`` or ``"user"``: whose data are protected.
+    privacy
+        ``"full"``: X and y. ``"labels"``: y alone; X is then public, and the design costs nothing.
+    design
+        ``"dense"``: X is (n, d1, d2). ``"entries"``: rows (i, j), matrix completion. ``"tasks"``: rows (task,
+        features). ``"rank-one"``: rows (a, b), X = a bᵀ. Positions count from 0. A row with a position out of range
+        adds nothing, and nothing is said about it: which rows those are is private.
+    shape
+        (d1, d2): public, so it has to be said, except where dense matrices show it.
+    covariance
+        Known covariance Λ of the design: (d1, d2) variances of the entries, or the whole (d1·d2)² matrix. None buys the
+        energy of rows and columns instead. For dense designs and unit observation.
+    max_observations
+        For unit user: at most so many observations of each, evenly spaced; None for all (the clip bounds them anyway).
+    steps
+        Noisy gradient steps.
+    start
+        ``"one-shot"``, ``"power"`` or ``"auto"``: by predicted error.
+    sensitivities
+        Δ⁽¹⁾, Δ⁽²⁾ and Δ_l of paper mode; see :func:`tacit.theory.paper_sensitivities`.
+    noise, noise_seed, ledger, run, threads
+        As for :class:`tacit.PrivateFedRep`.
+
+    Attributes
+    ----------
+    left_, singular_values_, right_ : M = left_ · diag(singular_values_) · right_ᵀ; public
+    coef_ : M, (d1, d2)
+    noise_error_ : expected distance (Frobenius) that privacy noise alone has moved M by
+    certificate_ : what was released and what it costs
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> rng = np.random.default_rng(0)
+    >>> M = np.outer(rng.normal(size=6), rng.normal(size=5))
+    >>> X = rng.normal(size=(20_000, 6, 5))
+    >>> model = tacit.TraceRegression(rank=1, epsilon=1.0).fit(X, np.einsum("nij,ij->n", X, M))
+    >>> bool(np.linalg.norm(model.coef_ - M) < 0.05 * np.linalg.norm(M)), model.certificate_.certified
+    (True, True)
+
+    Matrix completion:
+
+    >>> pairs = rng.integers(0, (6, 5), size=(20_000, 2))
+    >>> model = tacit.TraceRegression(1, 1.0, design="entries", shape=(6, 5)).fit(pairs, M[tuple(pairs.T)])
+    >>> bool(np.linalg.norm(model.coef_ - M) < 0.1 * np.linalg.norm(M))
+    True
+    """
+
+    _modes = ("auto", "paper")
+
+    def __init__(
+        self,
+        rank: int,
+        epsilon: float,
+        delta: float = 1e-6,
+        adjacency: str = "zero-out",
+        mode: str = "auto",
+        random_state: int | None = None,
+        *,
+        unit: str = "observation",
+        privacy: str = "full",
+        design: str = "dense",
+        shape: tuple[int, int] | None = None,
+        covariance: Any = None,
+        max_observations: int | None = None,
+        steps: int = 8,
+        start: str = "auto",
+        sensitivities: tuple[float, float, float] | None = None,
+        noise: str = "auto",
+        noise_seed: int | None = None,
+        ledger: Ledger | None = None,
+        run: str = "trace-regression",
+        threads: int | None = None,
+    ) -> None:
+        self.rank = rank
+        self.epsilon = epsilon
+        self.delta = delta
+        self.adjacency = adjacency
+        self.mode = mode
+        self.random_state = random_state
+        self.unit = unit
+        self.privacy = privacy
+        self.design = design
+        self.shape = shape
+        self.covariance = covariance
+        self.max_observations = max_observations
+        self.steps = steps
+        self.start = start
+        self.sensitivities = sensitivities
+        self.noise = noise
+        self.noise_seed = noise_seed
+        self.ledger = ledger
+        self.run = run
+        self.threads = threads
+
+    def fit(
+        self, X: Any, y: Any = None, users: Any = None, *, on_release: Callable[[str], None] | None = None
+    ) -> TraceRegression:
+        """Learn M.
+
+        Parameters
+        ----------
+        X
+            Observations as ``design`` says; or a :class:`~tacit.cohort.Cohort` with a target whose features are such
+            rows, alone (it may be larger than memory).
+        y
+            The label of every observation.
+        users
+            For unit user: the id of the user each observation belongs to.
+        on_release
+            Called with the name of each release when it is out (for progress bars).
+        """
+        self._check_choices(users is not None or isinstance(X, Cohort), users is not None)
+        cohort, design = self._cohort(X, y, users)
+        self._check_sizes(design)
+        unit = self._unit_of_privacy()
+        cohort, unit_of_x = in_range(cohort, design) if unit is Unit.LABEL else (cohort, 1.0)
+        budget = self._budget(unit)
+        settings, paper = self._settings(design, unit), self._paper_settings(design)
+        plan = settings.plan(budget)
+        units = cohort.n_users if unit is Unit.USER else cohort.n_rows
+        planned: Sequence[GaussianEvent] = settings.events(plan) if paper is None else paper.events()
+        run = self._open(budget, planned, {"n_units": units, "n_features": cohort.n_features})
+        with abandoned_on_failure(run):
+            federation = LocalFederation(
+                cohort, run, noise=self.noise, noise_seed=self.noise_seed, on_release=on_release, threads=self.threads
+            )
+            if paper is None:
+                known = self._energies(cohort, design), self._along(cohort, design)
+                found = trace_regression.learn(federation, plan, settings, design, int(self.rank), *known)
+                self._keep(found.matrix.times(unit_of_x), unit_of_x * found.noise)
+            else:
+                self._keep(paper_trace.learn(federation, paper, design, int(self.rank)), np.nan)
+        self.n_features_in_ = cohort.n_features
+        self.feature_names_in_ = np.array(cohort.feature_names, dtype=str)
+        self._certify(run, budget, units=units, trust=TRUST, notes=(NOTES[unit],), nominal=2 * self.epsilon)
+        return self
+
+    @property
+    def coef_(self) -> Array:
+        """M, written out."""
+        self._check_fitted()
+        return np.asarray((self.left_ * self.singular_values_) @ self.right_.T)
+
+    def predict(self, X: Any) -> Array:
+        """Return ⟨X, M⟩ of every observation."""
+        self._check_fitted()
+        design = Design(self.design, len(self.left_), len(self.right_))
+        return design.fitted(self._rows(X, design), self.left_ * self.singular_values_, self.right_)
+
+    def score(self, X: Any, y: npt.ArrayLike) -> float:
+        """Return the share of the labels' variance that predictions explain. Computed from the labels: not private."""
+        targets = np.asarray(y, dtype=np.float64)
+        return 1.0 - float(np.sum((targets - self.predict(X)) ** 2)) / float(np.sum((targets - targets.mean()) ** 2))
+
+    def public_arrays(self) -> dict[str, Array]:
+        """Return the factors of M, all of it public."""
+        self._check_fitted()
+        return {
+            "left": self.left_,
+            "singular_values": self.singular_values_,
+            "right": self.right_,
+            "noise_error": np.array([self.noise_error_]),
+        }
+
+    def take_public_arrays(self, arrays: Mapping[str, Array]) -> None:
+        """Set what :meth:`public_arrays` gave."""
+        found = LowRank(arrays["left"], arrays["singular_values"], arrays["right"])
+        self._keep(found, float(arrays["noise_error"][0]))
+
+    def _keep(self, matrix: LowRank, noise: float) -> None:
+        self.left_, self.singular_values_, self.right_ = matrix.left, matrix.values, matrix.right
+        self.noise_error_ = noise
+
+    def _unit_of_privacy(self) -> Unit:
+        if self.unit == "user":
+            return Unit.USER
+        return Unit.LABEL if self.privacy == "labels" and self.mode == "auto" else Unit.ROW
+
+    def _settings(self, design: Design, unit: Unit) -> trace_regression.Settings:
+        route = trace_regression.choose_start(design, int(self.rank), unit) if self.start == "auto" else self.start
+        covariance = self._checked_covariance(design)
+        start = StartSettings(
+            "one-shot" if covariance is not None else route, seed=self.random_state, covariance=covariance
+        )
+        buys = covariance is None and unit is not Unit.LABEL
+        return trace_regression.Settings(unit=unit, steps=self.steps, start=start, buys_design=buys)
+
+    def _paper_settings(self, design: Design) -> paper_trace.Settings | None:
+        if self.mode != "paper":
+            return None
+        if self.sensitivities is None:
+            raise ValueError("paper mode takes sensitivities (Δ1, Δ2, Δl) as an input. See tacit.theory.")
+        first, second, third = (float(value) for value in self.sensitivities)
+        return paper_trace.Settings(
+            sensitivities=(first, second, third),
+            epsilon=self.epsilon,
+            delta=self.delta,
+            steps=self.steps,
+            seed=self.random_state,
+            covariance=self._checked_covariance(design),
+        )
+
+    def _energies(self, cohort: Cohort, design: Design) -> tuple[Array, Array] | None:
+        """Energies of the design by row and column where they are public: X itself is, or its covariance and n."""
+        if self._unit_of_privacy() is Unit.LABEL:
+            return design.energies(cohort.X)
+        covariance = self._checked_covariance(design)
+        if covariance is None:
+            return None
+        energy = cohort.n_rows * variances(covariance, (design.d1, design.d2))
+        return energy.sum(axis=1), energy.sum(axis=0)
+
+    def _along(self, cohort: Cohort, design: Design) -> Public | None:
+        """Σ⟨X, left·rightᵀ⟩² where it is public."""
+        if self._unit_of_privacy() is Unit.LABEL:
+            return lambda left, right: energy_along(cohort.X, design, left, right)
+        covariance = self._checked_covariance(design)
+        return None if covariance is None else lambda left, right: cohort.n_rows * quadratic(covariance, left @ right.T)
+
+    def _checked_covariance(self, design: Design) -> Array | None:
+        if self.covariance is None:
+            return None
+        shape, size = (design.d1, design.d2), design.d1 * design.d2
+        matrix = np.asarray(self.covariance, dtype=np.float64)
+        if matrix.shape not in (shape, (size, size)):
+            raise ValueError(f"covariance must have shape {shape} or {(size, size)}. Found {matrix.shape}.")
+        if matrix.shape == shape and shape != (size, size):
+            definite = bool(np.isfinite(matrix).all() and (matrix > 0).all())
+        else:
+            definite = bool(np.isfinite(matrix).all() and np.allclose(matrix, matrix.T))
+            definite = definite and float(np.linalg.eigvalsh(matrix)[0]) > 0
+        if not definite:
+            raise ValueError("covariance must be positive definite: finite, symmetric, no eigenvalue at or below 0.")
+        return matrix
+
+    def _cohort(self, X: Any, y: Any, users: Any) -> tuple[Cohort, Design]:
+        if isinstance(X, Cohort):
+            if X.y is None:
+                raise ValueError("the cohort has no target. Build it with a target column.")
+            design = self._design(None)
+            if X.n_features != design.n_features:
+                raise DataError(
+                    f"design {self.design!r} with shape {(design.d1, design.d2)} has {design.n_features} columns. "
+                    f"Found {X.n_features}."
+                )
+            return self._bounded(X), design
+        if y is None:
+            raise ValueError("fit needs y next to X: the label of every observation.")
+        design = self._design(X)
+        rows = self._rows(X, design)
+        if self.unit == "user":
+            return self._bounded(Cohort.from_arrays(rows, y, users)), design
+        return Cohort.from_offsets(rows, y, np.array([0, len(rows)])), design
+
+    def _bounded(self, cohort: Cohort) -> Cohort:
+        """Keep a public number of each user's observations; which, depends on the user's own number of them alone."""
+        most = self.max_observations
+        if most is None or self.unit != "user":
+            return cohort
+        counts = np.diff(cohort.offsets)
+        kept = np.concatenate(
+            [
+                first + (np.arange(count) if count <= most else np.arange(most) * count // most)
+                for first, count in zip(cohort.offsets[:-1], counts, strict=True)
+            ]
+        )
+        offsets = np.append(0, np.cumsum(np.minimum(counts, most)))
+        assert cohort.y is not None
+        return Cohort.from_offsets(cohort.X[kept], cohort.y[kept], offsets, users=cohort.users)
+
+    def _design(self, X: Any) -> Design:
+        if self.shape is not None:
+            first, second = (int(size) for size in self.shape)
+            return Design(self.design, first, second)
+        shape: tuple[int, ...] = np.shape(X) if X is not None else ()
+        if self.design == "dense" and len(shape) == 3:
+            return Design("dense", int(shape[1]), int(shape[2]))
+        raise ValueError(f"design {self.design!r} needs shape=(d1, d2): the size of M is public, so it has to be said.")
+
+    def _rows(self, X: Any, design: Design) -> npt.NDArray[np.floating]:
+        rows = np.asarray(X)
+        if rows.dtype != np.float32 or design.kind != "dense":
+            rows = rows.astype(np.float64, copy=False)
+        if not len(rows):
+            raise DataError("X has no rows. Expected at least one observation.")
+        if design.kind == "dense" and rows.ndim == 3:
+            if rows.shape[1:] != (design.d1, design.d2):
+                raise DataError(f"X must have matrices of {(design.d1, design.d2)}. Found {rows.shape[1:]}.")
+            rows = rows.reshape(len(rows), -1)
+        if rows.ndim != 2 or rows.shape[1] != design.n_features:
+            raise DataError(
+                f"X of design {design.kind!r} must have {design.n_features} columns. Found shape {rows.shape}."
+            )
+        return np.ascontiguousarray(rows)
+
+    def _standing(self, budget: Budget) -> tuple[str, tuple[str, ...]]:
+        mode, reasons = super()._standing(budget)
+        return (mode, reasons) if self.mode == "auto" else ("paper", (*reasons, *paper_trace.REASONS))
+
+    def _check_choices(self, has_users: bool, has_ids: bool) -> None:
+        choices = {
+            "mode": (self.mode, self._modes),
+            "unit": (self.unit, ("observation", "user")),
+            "privacy": (self.privacy, ("full", "labels")),
+            "design": (self.design, KINDS),
+            "start": (self.start, _STARTS),
+        }
+        for name, (value, allowed) in choices.items():
+            if value not in allowed:
+                raise ValueError(f"{name} must be one of {allowed}. Found {value!r}.")
+        if self.unit == "observation" and has_ids:
+            raise ValueError("users are for unit='user'. Found users and unit 'observation', which protects one row.")
+        if self.start == "power" and self.covariance is not None:
+            raise ValueError("a known covariance is for the one-shot start. Found start 'power'.")
+        if self.unit == "user" and not has_users:
+            raise ValueError("unit='user' needs users: the id of the user each observation belongs to.")
+        if self.unit == "user" and (self.privacy == "labels" or self.mode == "paper" or self.covariance is not None):
+            raise ValueError(
+                "privacy='labels', mode='paper' and covariance are for unit='observation'. Found unit 'user'."
+            )
+        if self.unit == "user" and self.start == "one-shot" and self.design != "dense":
+            raise ValueError("a one-shot start of users is for dense designs. Use start='power' (or 'auto').")
+        if self.covariance is not None and self.design != "dense":
+            raise ValueError(f"covariance is for design 'dense'. Found design {self.design!r}.")
+        if self.max_observations is not None and self.max_observations < 1:
+            raise ValueError(f"max_observations must be at least 1. Found {self.max_observations!r}.")
+
+    def _check_sizes(self, design: Design) -> None:
+        most = min(design.d1, design.d2)
+        if not (isinstance(self.rank, int | np.integer) and 1 <= self.rank <= most):
+            raise ValueError(f"rank must be a whole number from 1 to min(d1, d2) = {most}. Found {self.rank!r}.")
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "left_"):
+            raise RuntimeError("this TraceRegression is not fitted yet. Call fit first.")
