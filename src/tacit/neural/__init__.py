@@ -2,6 +2,7 @@
 
 from tacit.neural.baselines import FedAvg, LocalHeads, MeanRegularised, TwoHeads
 from tacit.neural.centaur import Centaur
+from tacit.neural.frameworks import PromptLearning, full_fine_tuning, representation_learning, single_model
 from tacit.neural.low_rank_sparse import LowRankSparse
 from tacit.neural.made_up import made_up_images
 from tacit.neural.made_up_networks import made_up_networks
@@ -18,10 +19,12 @@ __all__ = [
     "LowRankSparse",
     "MeanRegularised",
     "Picture",
+    "PromptLearning",
     "Shared",
     "TwoHeads",
     "contrast",
     "deep",
+    "full_fine_tuning",
     "lenet",
     "linear",
     "made_up_images",
@@ -30,4 +33,6 @@ __all__ = [
     "progress",
     "public_directions",
     "public_head",
+    "representation_learning",
+    "single_model",
 ]

@@ -321,7 +321,7 @@ class OwnPartModel(PrivateModel):
             raise ValueError(f"clip must be None, a positive number or 'auto'. Found {self.clip!r}.")
         self._network()
 
-    def _public_config(self, sizes: dict[str, int]) -> dict[str, Any]:
+    def _public_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         config = super()._public_config(sizes)
         for name in ("device", "chunk"):
             config.pop(name)
@@ -329,7 +329,7 @@ class OwnPartModel(PrivateModel):
 
 
 def share_of_signal(released: Array, sigma: float) -> float:
-    """Return the share of a released sum's square that noise does not explain: 1 without noise, 0 where it is all noise.
+    """Return the share of a released sum's square that noise does not explain: between 0 (all noise) and 1.
 
     >>> share_of_signal(np.array([3.0, 4.0]), 0.0), share_of_signal(np.array([3.0, 4.0]), 5.0)
     (1.0, 0.0)

@@ -51,7 +51,9 @@ class TanhNetwork:
 
     def start(self, rng: np.random.Generator) -> Array:
         """Return public random numbers to begin from: matrices of variance 1/inputs, levels zero."""
-        layers = [(rng.normal(size=(units, inputs)) / np.sqrt(inputs), np.zeros(units)) for units, inputs in self.shapes]
+        layers = [
+            (rng.normal(size=(units, inputs)) / np.sqrt(inputs), np.zeros(units)) for units, inputs in self.shapes
+        ]
         return np.concatenate([np.append(matrix.ravel(), levels) for matrix, levels in layers])
 
     def __call__(self, vector: Tensor, rows: Tensor) -> Tensor:
