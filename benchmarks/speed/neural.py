@@ -41,12 +41,13 @@ def rate(work: Callable[[], Any], images: int, repeats: int) -> float:
     return images / float(np.median(times))
 
 
-def hand_loop(name: str, X: Any, y: Any, users: int, workers: int) -> None:
-    """Return what one would write: a module, its parameters reset for every user, plain SGD, threads."""
+def hand_loop(name: str, X: Any, y: Any, users: int, workers: int) -> torch.Tensor:
+    """Return what one would write: a module, its parameters reset for every user, plain SGD, threads; clip and sum."""
     from concurrent.futures import ThreadPoolExecutor
 
-    def work(mine: range) -> None:
+    def work(mine: range) -> torch.Tensor:
         body, head = NETWORKS[name][0]()
+        total = torch.zeros(sum(p.numel() for p in body.parameters()), dtype=torch.float64)
         first = [p.detach().clone() for p in body.parameters()]
         for i in mine:
             rows, labels = (
@@ -64,10 +65,12 @@ def hand_loop(name: str, X: Any, y: Any, users: int, workers: int) -> None:
                     for p, g in zip(body.parameters(), gradients, strict=True):
                         p -= 0.01 * g
             moved = torch.cat([(p.detach() - v).flatten() for p, v in zip(body.parameters(), first, strict=True)])
-            float(moved.double().norm())
+            moved = moved.double()
+            total.add_(moved, alpha=min(1.0, 1.0 / float(torch.linalg.vector_norm(moved))))
+        return total
 
     with one_thread(), ThreadPoolExecutor(workers) as pool:
-        list(pool.map(work, [range(k, users, workers) for k in range(workers)]))
+        return torch.stack(list(pool.map(work, [range(k, users, workers) for k in range(workers)]))).sum(0)
 
 
 def measure(name: str, device: str, quick: bool) -> list[dict[str, Any]]:

@@ -109,7 +109,7 @@ def test_batches_reach_every_row_and_every_class() -> None:
     targets, weights = torch.arange(24.0), torch.ones(32)
     weights[24:] = 0
     padded = torch.cat([targets, torch.zeros(8)])
-    seen = {float(value) for step in range(3) for value in update._batch(step, padded[:, None], padded, weights)[1]}
+    seen = {float(value) for _, own, _ in update._batches(padded[:, None], padded, weights) for value in own}
     assert seen == set(map(float, range(24)))
 
 

@@ -108,10 +108,10 @@ class Settings:
             sampling_rate=self.sampling_rate,
         )
 
-    def events(self, plan: Plan) -> list[GaussianEvent]:
+    def events(self, plan: Plan, n_features: int, rank: int) -> list[GaussianEvent]:
         """Every release the algorithm will make."""
         steps = next(phase.releases for phase in plan.phases if phase.name == "start")
-        power = steps > 1 or self.start == "power"
+        power = self.chosen_start(n_features, rank) == "power"
         start = [plan.event("start", clip=1.0, acute=not power)] * steps
         whitening = plan.event("whitening", clip=1.0, acute=True)
         return [whitening, *start] + [plan.event("rounds", clip=1.0)] * self.base.rounds

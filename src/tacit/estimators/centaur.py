@@ -109,7 +109,7 @@ class Centaur(SharedBasisModel):
         if self.mode == "paper":
             return self._paper_settings().planned(budget, n, d, self.rank)
         settings = self._settings()
-        return settings.events(settings.plan(budget, d, self.rank))
+        return settings.events(settings.plan(budget, d, self.rank), d, self.rank)
 
     def _learn(self, federation: Federation, budget: Budget) -> Array:
         rng = np.random.default_rng(self.random_state)
@@ -130,5 +130,6 @@ class Centaur(SharedBasisModel):
             raise ValueError(
                 "paper mode has no intercept and asks everybody. Set fit_intercept=False, sampling_rate=1."
             )
-        if self.random_state is None and self.ledger is not None and self.start == "power":
+        power = self.mode == "paper" or self._settings().chosen_start(cohort.n_features, self.rank) == "power"
+        if self.random_state is None and self.ledger is not None and power:
             raise ValueError("a run that may be resumed must start from the same columns. Set random_state.")

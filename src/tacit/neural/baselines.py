@@ -11,19 +11,16 @@ FedRep without privacy is :class:`~tacit.neural.Centaur` at ε = ∞.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
-import numpy as np
 from torch import nn
 
+from tacit.estimators.base import abandoned_on_failure
 from tacit.federation.local import LocalFederation
-from tacit.neural.centaur import Centaur
-from tacit.neural.executor import Executor
-from tacit.neural.parts import split_body, through
+from tacit.neural.centaur import FREE_HEADS, PUBLIC_START, TRUST, Centaur
+from tacit.neural.parts import public_start, through
 from tacit.neural.update import UserUpdate
-from tacit.privacy.ledger import Ledger
 
 
 class FedAvg(Centaur):
@@ -41,6 +38,9 @@ class MeanRegularised(Centaur):
     def _update(self, body: nn.Module, **variant: Any) -> UserUpdate:
         return super()._update(body, shared="both", pull=self.pull, **variant)
 
+    def _public_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        return {**super()._public_config(sizes), "pull": self.pull}
+
 
 class TwoHeads(Centaur):
     """A shared network whose head is added to one of the user's own. Parameters are those of :class:`Centaur`."""
@@ -50,23 +50,22 @@ class TwoHeads(Centaur):
 
 
 class LocalHeads(Centaur):
-    """A head a user on the body as it is given: nothing is released."""
+    """A head a user on the body as it is given: nothing is released, ε = 0."""
+
+    _learns: ClassVar[bool] = False
 
     def fit(
         self, X: Any, y: Any = None, users: Any = None, *, on_release: Callable[[str], None] | None = None
     ) -> LocalHeads:
         """Fit heads."""
         cohort = self._cohort(X, y, users)
-        prefix, rest = split_body(self.body, cohort.n_features, whole=self.augment is not None)
-        executor = Executor(self._update(rest), device=self.device, chunk=self.chunk)
-        self.body_ = nn.Sequential(copy.deepcopy(prefix), copy.deepcopy(rest)).eval()
-        self.public_head_ = copy.deepcopy(self.head).eval()
-        with Ledger() as ledger:
-            run = ledger.run("local heads", config={})
-            federation = LocalFederation(
-                through(prefix, cohort, self.rows_per_user, executor.device), run, threads=self.threads
-            )
-            self.heads_ = self._fit_heads(federation)
-        self.users_, self.n_features_in_ = cohort.users, cohort.n_features
-        self.feature_names_in_ = np.array(cohort.feature_names, dtype=str)
+        engine, budget = self._engine(cohort), self._budget()
+        run = self._open(budget, [], {"n_users": cohort.n_users, "n_features": cohort.n_features})
+        with abandoned_on_failure(run):
+            self._take(engine, public_start(engine.update))
+            seen = through(engine.prefix, cohort, self.rows_per_user, engine.executor.device)
+            federation = LocalFederation(seen, run, threads=self.threads)
+            self._take_heads(federation.users_map(self._fit_heads))
+        self._know(cohort)
+        self._certify(run, budget, units=cohort.n_users, trust=TRUST, notes=(FREE_HEADS, PUBLIC_START))
         return self

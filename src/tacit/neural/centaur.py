@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import copy
-import itertools
+import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from tacit.algorithms.clip_quantile import private_clip
-from tacit.cells import DataError
 from tacit.cohort import Cohort
-from tacit.estimators.base import PrivateModel, abandoned_on_failure
+from tacit.estimators.base import abandoned_on_failure
 from tacit.federation.base import Array, Federation
 from tacit.federation.local import LocalFederation
-from tacit.ids import Directory
 from tacit.neural.executor import Executor
-from tacit.neural.parts import PersonalNetwork, cohort_of, describe, load, outputs, public_start, split_body, through
-from tacit.neural.personal import fit_classes, fit_linear
+from tacit.neural.fitted import FittedNetwork
+from tacit.neural.heads import check_labels
+from tacit.neural.parts import cohort_of, describe, load, outputs, public_start, split_body, through, width_after
 from tacit.neural.query import BodyUpdate
+from tacit.neural.rehearsal import check_modules, rehearse
 from tacit.neural.update import Flat, LocalTraining, UserUpdate
 from tacit.privacy.calibration import Phase, Plan
 from tacit.privacy.guarantee import Budget, GaussianEvent
@@ -39,7 +38,17 @@ FREE_HEADS = (
 PUBLIC_START = "the body and head handed to fit are taken for public: whatever they were trained on is not covered"
 
 
-class Centaur(PrivateModel):
+class Engine(NamedTuple):
+    """What a round is run with: the public part of the body, the rest of it, what every user does, who runs it."""
+
+    prefix: nn.Module
+    rest: nn.Module
+    update: UserUpdate
+    executor: Executor
+    width: int
+
+
+class Centaur(FittedNetwork):
     """Learn the shared body of a network under user-level differential privacy; every user keeps a head of their own.
 
     Parameters
@@ -86,6 +95,8 @@ class Centaur(PrivateModel):
     >>> model.certificate_.certified, round(model.certificate_.epsilon, 6), model.predict(X[:3], users[:3]).shape
     (True, 4.0, (3,))
     """
+
+    _learns: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -169,102 +180,34 @@ class Centaur(PrivateModel):
             Called with the name of each release when it is out (for progress bars; see :func:`tacit.neural.progress`).
         """
         cohort = self._cohort(X, y, users)
+        engine = self._engine(cohort)
+        rehearse(engine.executor, public_start(engine.update), engine.width, cohort.n_users)
         budget, plan = self._budget(), self._plan(self._budget())
         run = self._open(budget, self._events(plan), {"n_users": cohort.n_users, "n_features": cohort.n_features})
         with abandoned_on_failure(run):
-            prefix, rest = split_body(self.body, cohort.n_features, whole=self.augment is not None)
-            update = self._update(rest)
-            executor = Executor(
-                update, device=self.device, chunk=self.chunk, workers=self.threads, groups=self._groups(update)
-            )
             federation = LocalFederation(
-                through(prefix, cohort, self.rows_per_user, executor.device),
+                through(engine.prefix, cohort, self.rows_per_user, engine.executor.device),
                 run,
                 noise=self.noise,
                 noise_seed=self.noise_seed,
                 on_release=on_release,
                 threads=1,
             )
-            learned = torch.as_tensor(self._learn(federation, plan, executor, update), dtype=torch.float32)
-            self.body_, self.public_head_ = self._take(rest, prefix, learned, update)
-            self.heads_ = self._fit_heads(federation)
-        self.users_ = cohort.users
-        self.n_features_in_ = cohort.n_features
-        self.feature_names_in_ = np.array(cohort.feature_names, dtype=str)
-        self.target_name_ = cohort.target_name
+            self._take(engine, self._learn(federation, plan, engine.executor, engine.update))
+            self._take_heads(federation.users_map(self._fit_heads))
+        self._know(cohort)
         self._certify(run, budget, units=cohort.n_users, trust=TRUST, notes=(FREE_HEADS, PUBLIC_START))
         return self
 
-    def predict(self, X: npt.ArrayLike, users: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Predict each row with the head of its user."""
-        rows, ids = np.asarray(X, dtype=np.float32), np.asarray(users)
-        if ids.shape != (len(rows),):
-            raise DataError(f"users must have one id a row of X ({len(rows)}). Found shape {ids.shape}.")
-        places = Directory(self.users_).find(ids)
-        if unknown := int(np.count_nonzero(places < 0)):
-            raise DataError(
-                f"{unknown} of {len(rows)} rows belong to users who have no head. "
-                "Give a new user one with personalize(X, y), from that user's own rows."
-            )
-        out = np.zeros(len(rows), dtype=np.int64 if self.loss == "classes" else np.float64)
-        order = np.argsort(places, kind="stable")
-        features = self._features(rows[order])
-        cuts = np.flatnonzero(np.diff(places[order])) + 1
-        for mine, own in zip(np.split(order, cuts), np.split(features, cuts), strict=True):
-            if len(mine):
-                out[mine] = self._answers(own, self.heads_[places[mine[0]]])
-        return out
-
-    def score(self, X: npt.ArrayLike, y: npt.ArrayLike, users: npt.ArrayLike) -> float:
-        """Share of rows predicted right (or R²). Computed from private data: not for publication."""
-        target, found = np.asarray(y, dtype=np.float64), self.predict(X, users)
-        if self.loss == "classes":
-            return float(np.mean(found == target))
-        spread = float(np.sum((target - target.mean()) ** 2))
-        return 1.0 - float(np.sum((target - found) ** 2)) / spread if spread > 0 else 0.0
-
-    def personalize(self, X: npt.ArrayLike, y: npt.ArrayLike) -> PersonalNetwork:
-        """Fit a head for a user who was not there at training. Costs nobody any privacy: nothing of it is released."""
-        rows, targets = np.asarray(X, dtype=np.float32), np.asarray(y, dtype=np.float64)
-        if targets.shape != (len(rows),):
-            raise DataError(f"y must have one value a row of X ({len(rows)}). Found shape {targets.shape}.")
-        return PersonalNetwork(self._features, self._answers, self._head_of(self._features(rows), targets))
-
-    def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return parameters and buffers of the body, in the order of the modules, and of the public head."""
-        return {
-            f"{part}.{place}": value.detach().cpu().numpy()
-            for part, module in (("body", self.body_), ("head", self.public_head_))
-            for place, value in enumerate(module.state_dict().values())
-        }
-
-    def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Set body and public head; nobody has a head of their own yet."""
-        self.body_, self.public_head_ = copy.deepcopy(self.body).eval(), copy.deepcopy(self.head).eval()
-        for part, module in (("body", self.body_), ("head", self.public_head_)):
-            names = list(module.state_dict())
-            values = [torch.as_tensor(np.array(arrays[f"{part}.{place}"])) for place in range(len(names))]
-            module.load_state_dict(dict(zip(names, values, strict=True)))
-        self.heads_ = np.zeros((0, Flat(self.head).size))
-        self.users_ = np.zeros(0, dtype=np.int64)
-
-    def private_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the heads."""
-        return {"heads": self.heads_}
-
-    def take_private_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Set the heads."""
-        self.heads_ = arrays["heads"]
-
     @property
-    def folder_class(self) -> str:
-        """What a model folder calls this kind of model."""
-        return f"neural.{type(self).__name__}"
+    def audit_labels(self) -> tuple[float, float] | None:
+        """Two classes, unless numbers are predicted."""
+        return (0.0, 1.0) if self.loss == "classes" else None
 
-    def folder_parameters(self) -> dict[str, Any]:
-        """Return the parameters a model folder keeps; modules are code, and stay outside."""
-        code = ("body", "head", "augment")
-        return {key: value for key, value in super().folder_parameters().items() if key not in code}
+    def as_asked(self, cohort: Cohort) -> Cohort:
+        """Return the cohort as queries see it: after the public part of the body."""
+        engine = self._engine(cohort)
+        return through(engine.prefix, cohort, self.rows_per_user, engine.executor.device)
 
     def _plan(self, budget: Budget) -> Plan:
         share = self.clip_share if self.clip == "auto" else 0.0
@@ -300,16 +243,23 @@ class Centaur(PrivateModel):
         flat, head = Flat(body), Flat(self.head)
         return UserUpdate(body=flat, head=head, training=self._training(), classes=outputs(self.head), **variant)
 
-    def _take(
-        self, rest: nn.Module, prefix: nn.Module, learned: Tensor, update: UserUpdate
-    ) -> tuple[nn.Module, nn.Module]:
-        """Put what was learned into a copy of the body (and head, where that is shared)."""
-        body = nn.Sequential(copy.deepcopy(prefix), copy.deepcopy(rest))
-        load(body[1], update.body, learned[: update.body.size])
+    def _engine(self, cohort: Cohort) -> Engine:
+        """Return what a round is run with, after trying whether the modules fit together and may be used at all."""
+        prefix, rest = split_body(self.body, cohort.n_features, whole=self.augment is not None)
+        update = self._update(rest)
+        groups = self._groups(update)
+        executor = Executor(update, device=self.device, chunk=self.chunk, workers=self.threads, groups=groups)
+        return Engine(prefix, rest, update, executor, width_after(prefix, cohort.n_features))
+
+    def _take(self, engine: Engine, learned: Array) -> None:
+        """Put what was learned into a copy of the body (and head, where that is shared) as they were given."""
+        update, vector = engine.update, torch.as_tensor(learned, dtype=engine.executor.dtype)
+        body = nn.Sequential(copy.deepcopy(engine.prefix), copy.deepcopy(engine.rest))
         head = copy.deepcopy(self.head)
+        load(body[1], update.body, vector[: update.body.size])
         if update.move_head:
-            load(head, update.head, learned[update.body.size :])
-        return body.eval(), head.eval()
+            load(head, update.head, vector[update.body.size :])
+        self.body_, self.public_head_ = body.eval(), head.eval()
 
     def _training(self) -> LocalTraining:
         return LocalTraining(
@@ -330,66 +280,30 @@ class Centaur(PrivateModel):
         flats = [update.body, update.head] if update.move_head else [update.body]
         return tuple(int(np.prod(shape)) for flat in flats for shape in flat.shapes.values())
 
-    def _features(self, rows: npt.NDArray[np.float32]) -> Array:
-        """Rows after the learned body."""
-        device = torch.device("cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu")
-        with torch.no_grad():
-            body = self.body_.to(device)
-            parts = [
-                body(torch.as_tensor(rows[i : i + 2048]).to(device)).cpu().numpy() for i in range(0, len(rows), 2048)
-            ]
-            self.body_.to("cpu")
-        return np.asarray(np.concatenate(parts), dtype=np.float64)
-
-    def _fit_heads(self, federation: LocalFederation) -> Array:
-        rest = self.body_[1]  # type: ignore[index]
-
-        def work(X: npt.NDArray[Any], y: npt.NDArray[Any], offsets: npt.NDArray[np.int64]) -> Array:
-            heads = []
-            with torch.no_grad():
-                for first, last in itertools.pairwise(offsets.tolist()):
-                    rows = torch.as_tensor(np.array(X[first:last], dtype=np.float32))
-                    features, targets = rest(rows), y[first:last]
-                    if self.augment is not None:
-                        features = torch.cat([features, rest(self.augment(rows))])
-                        targets = np.concatenate([targets, targets])
-                    heads.append(self._head_of(features.double().numpy(), targets))
-            return np.array(heads)
-
-        return federation.users_map(work)
-
-    def _head_of(self, features: Array, targets: npt.NDArray[Any]) -> Array:
-        """One user's head as a flat vector: closed form where the head is linear, steps otherwise."""
-        head = self.public_head_
-        if isinstance(head, nn.Linear) and head.bias is not None:
-            prior = head.weight.detach().double().numpy()
-            if self.loss == "classes":
-                weights, levels = fit_classes(features, np.rint(targets), prior)
-            else:
-                weights, levels = fit_linear(features, np.asarray(targets, dtype=np.float64)[:, None], prior)
-            return np.concatenate([weights.ravel(), levels])
-        flat = Flat(head)
-        update = UserUpdate(body=Flat(nn.Identity()), head=flat, training=self._training(), classes=outputs(head))
-        rows, numbers = torch.as_tensor(features).float(), torch.as_tensor(np.asarray(targets, dtype=np.float32))
-        fitted = update.fitted_head(torch.zeros(0), flat.start, rows, numbers, torch.ones(len(rows)))
-        return np.asarray(fitted.detach().double().numpy())
-
-    def _answers(self, features: Array, head: Array) -> npt.NDArray[Any]:
-        with torch.no_grad():
-            vector = torch.as_tensor(head).float()
-            scores = Flat(self.public_head_)(vector, torch.as_tensor(features).float()).numpy()
-        return np.asarray(scores.argmax(axis=1) if self.loss == "classes" else scores[:, 0])
-
     def _cohort(self, X: Any, y: Any, users: Any) -> Cohort:
+        """Check everything that is public, then the targets; return the users."""
         if self.mode != "auto":
             raise ValueError(f"mode must be 'auto'. Found {self.mode!r}.")
         if self.rounds < 1:
             raise ValueError(f"rounds must be at least 1. Found {self.rounds!r}.")
         if self.clip == "auto" and self.per_layer:
             raise ValueError("clip='auto' measures whole updates. Give a number, or per_layer=False.")
-        if isinstance(self.clip, str) and self.clip != "auto":
+        if isinstance(self.clip, str | bool) and self.clip != "auto":
             raise ValueError(f"clip must be None, a number or 'auto'. Found {self.clip!r}.")
-        return cohort_of(X, y, users)
+        if not 0 < self.sampling_rate <= 1:
+            raise ValueError(f"sampling_rate must lie in (0, 1]. Found {self.sampling_rate!r}.")
+        if self.clip == "auto" and not 0 < self.clip_share < 1:
+            raise ValueError(f"clip_share must lie between 0 and 1. Found {self.clip_share!r}.")
+        for name in ("step", "local_rate", "head_rate"):
+            if not (math.isfinite(value := getattr(self, name)) and value > 0):
+                raise ValueError(f"{name} must be positive and finite. Found {value!r}.")
+        self._training()
+        cohort = cohort_of(X, y, users)
+        cuda = self.device != "cpu" and torch.cuda.is_available()
+        check_modules(self.body, self.head, cohort.n_features, cuda=cuda, learned=self._learns)
+        if self.loss == "classes":
+            check_labels(np.asarray(cohort.y), outputs(self.head))
+        return cohort
 
     def _public_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         config = super()._public_config(sizes)

@@ -7,7 +7,10 @@ Nobody's update may depend on anybody else's rows, to the last bit (:mod:`tacit.
 can blow a last bit up. In the loop every user is alone. In the batch, a user's place is public: chunks of a fixed
 number of users in the order of the roster (or of the coins, under sampling), every user padded to the same public
 number of rows, so that shapes, and with them the choice of kernels, never depend on private counts; kernels are asked
-to be deterministic, and no operation mixes places. Clip and sum follow in float64; memory is that of one chunk.
+to be deterministic, and no operation mixes places. Where a user's numbers make a chunk fail, everybody in it is asked
+again in the same place, alone. Clip and sum follow in float64; memory is that of one chunk.
+
+What a machine does (no memory, a device that stopped) is no user's doing and is never taken for a contribution of zero.
 """
 
 from __future__ import annotations
@@ -15,9 +18,10 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +37,10 @@ Rows = npt.NDArray[np.floating]
 Offsets = npt.NDArray[np.int64]
 
 _KEPT = 8 << 30  # bytes of padded rows that may stay on a GPU from round to round
+
+
+class DeviceFailure(MemoryError):
+    """The machine failed, not a user: out of memory, or a device that stopped. The door lets this one out."""
 
 
 class Executor:
@@ -62,25 +70,47 @@ class Executor:
         update.body.to(self.device)
         update.head.to(self.device)
         self._update = update
+        self.dtype = update.body.start.dtype
         self.chunk = chunk or _fitting(update.size, self.device)
-        self._kept: dict[tuple[int, ...], tuple[Tensor, Tensor, Tensor]] = {}
+        self._kept: dict[tuple[object, ...], tuple[Tensor, Tensor, Tensor]] = {}
         self._kept_bytes = 0
+        self._sources: list[tuple[Rows, Rows]] = []
 
     @property
     def size(self) -> int:
         """Coordinates of an answer."""
         return self._update.size
 
+    @property
+    def update(self) -> UserUpdate:
+        """What every user runs."""
+        return self._update
+
     def one(self, public: Array, X: Rows, y: Rows, number: int) -> Array:
         """One user's update, before the clip, computed alone."""
-        vector = torch.as_tensor(public, dtype=torch.float32).to(self.device)
-        with deterministic(self.tf32):
-            answer = self._alone(self._update.alone(), vector, X, y, number)
-        return np.asarray(answer.cpu().numpy(), dtype=np.float64)
+        return self.one_after_the_other(public, [(X, y)], number)[0]
+
+    def one_after_the_other(self, public: Array, users: Sequence[tuple[Rows, Rows]], number: int) -> list[Array]:
+        """Return several users' updates, each computed alone, by one worker."""
+        update, vector = self._update.alone(), self._public(public)
+        with deterministic(self.tf32), machine_failures():
+            found = [self._alone(update, vector, X, y, number) for X, y in users]
+        return [np.asarray(answer.cpu().numpy(), dtype=np.float64) for answer in found]
+
+    def in_places(self, public: Array, users: Sequence[tuple[Rows, Rows]], chunk: int, number: int) -> Array:
+        """Return several users' updates as they are computed together, a row a user, in a chunk of so many places."""
+        X, y = (np.concatenate([user[i] for user in users]) for i in (0, 1))
+        offsets = np.append(0, np.cumsum([len(user[1]) for user in users])).astype(np.int64)
+        with deterministic(self.tf32), machine_failures():
+            answers = self._together(self._public(public), X, y, offsets, chunk, number)[: len(users)]
+        return np.asarray(answers.cpu().numpy(), dtype=np.float64)
+
+    def _public(self, public: Array) -> Tensor:
+        return torch.as_tensor(public, dtype=self.dtype).to(self.device)
 
     def _alone(self, update: UserUpdate, public: Tensor, X: Rows, y: Rows, number: int) -> Tensor:
-        rows, targets = (torch.as_tensor(part).to(self.device) for part in _spoiled(*self._brought(X, y, number)))
-        weights = torch.ones(len(targets), device=self.device)
+        rows, targets = (part.to(self.device) for part in _spoiled(*self._brought(X, y, number), self.dtype))
+        weights = torch.ones_like(targets)
         if len(rows) == 1:  # padded like in a batch, so that either half of the rows is there
             rows, targets, weights = (torch.cat([part, torch.zeros_like(part)]) for part in (rows, targets, weights))
         return update(public, rows, targets, weights).detach()
@@ -108,8 +138,9 @@ class Executor:
         else:
 
             def add(vector: Tensor, mine: list[Tensor]) -> None:
-                answer = self.bounded_sum(vector[None], bound, normalised=normalised)
-                mine[0:1] = [mine[0].add_(answer) if mine else answer]
+                if not mine:
+                    mine.append(torch.zeros(self.size, dtype=torch.float64))
+                self._add_bounded(vector, bound, mine[0], normalised=normalised)
 
             found: list[Tensor] = []
             self._each(public, X, y, offsets, number, add, found)
@@ -122,18 +153,33 @@ class Executor:
 
         Squares of float32 numbers neither overflow nor vanish in float64. An answer that is not finite is zero.
         """
-        lengths = list(self.groups) or [answers.shape[1]]
-        share = bound * (1.0 - GUARD) / len(lengths) ** 0.5
-        sums, pieces = [], torch.split(answers.double(), lengths, 1)
+        sums, pieces = [], torch.split(answers.double(), self._lengths, 1)
         norms = torch.stack([torch.linalg.vector_norm(piece, dim=1) for piece in pieces])
         finite = torch.isfinite(norms).all(0)
         for piece, norm in zip(pieces, norms, strict=True):
-            factor = share / torch.where(norm > 0, norm, torch.ones_like(norm))
+            factor = self._share(bound) / torch.where(norm > 0, norm, torch.ones_like(norm))
             factor = torch.where(finite, factor if normalised else factor.clamp_max(1.0), torch.zeros_like(factor))
             if not bool(finite.all()):  # where nothing is wrong, save a pass over the chunk
                 piece = torch.where(finite[:, None], piece, torch.zeros_like(piece))
             sums.append(factor @ piece)
         return torch.cat(sums)
+
+    def _add_bounded(self, answer: Tensor, bound: float, total: Tensor, *, normalised: bool) -> None:
+        """Do the same for one answer, added to ``total`` in place."""
+        pieces = torch.split(answer.double(), self._lengths)
+        norms = [float(torch.linalg.vector_norm(piece)) for piece in pieces]
+        if not all(math.isfinite(norm) for norm in norms):
+            return
+        for piece, norm, place in zip(pieces, norms, torch.split(total, self._lengths), strict=True):
+            factor = self._share(bound) / norm if norm > 0 else 0.0
+            place.add_(piece, alpha=factor if normalised else min(1.0, factor))
+
+    @property
+    def _lengths(self) -> list[int]:
+        return list(self.groups) or [self.size]
+
+    def _share(self, bound: float) -> float:
+        return bound * (1.0 - GUARD) / math.sqrt(len(self._lengths))
 
     def _each(
         self,
@@ -148,18 +194,15 @@ class Executor:
         """Hand everybody's update, computed alone, to ``take``; coarse workers with one thread each, in order."""
         pairs = list(itertools.pairwise(offsets.tolist()))
         shares = [part.tolist() for part in np.array_split(np.arange(len(pairs)), min(self.workers, len(pairs)) or 1)]
-        vector = torch.as_tensor(public, dtype=torch.float32)
+        vector = self._public(public)
 
         def work(mine: list[int]) -> list[Tensor]:
             out: list[Tensor] = []
             update = self._update.alone()  # a worker's own: calls with other parameters are not safe across threads
             for i in mine:
                 first, last = pairs[i]
-                try:
-                    answer = self._alone(update, vector, X[first:last], y[first:last], number)
-                except Exception:  # which user's numbers make it fail is private
-                    answer = torch.full((self.size,), torch.nan)
-                take(answer, out)
+                mine_alone = partial(self._alone, update, vector, X[first:last], y[first:last], number)
+                take(self._guarded(mine_alone), out)
             return out
 
         with one_thread():
@@ -170,36 +213,71 @@ class Executor:
                 for part in pool.map(work, shares):
                     found += part
 
+    def _guarded(self, work: Callable[[], Tensor]) -> Tensor:
+        """Return an answer, or nothing finite where a user's numbers make it fail: who they are is private."""
+        try:
+            with machine_failures():
+                return work()
+        except MemoryError:
+            raise
+        except Exception:
+            return torch.full((self.size,), torch.nan, device=self.device, dtype=self.dtype)
+
+    def chunk_of(self, users: int) -> int:
+        """Places in a chunk where there are so many users: public."""
+        return min(self.chunk, 1 << max(0, users - 1).bit_length())
+
     def _parts(self, public: Array, X: Rows, y: Rows, offsets: Offsets, number: int) -> Iterator[tuple[Tensor, int]]:
         """Return updates of consecutive chunks (chunk × coordinates) and how many of their places are taken."""
-        vector = torch.as_tensor(public, dtype=torch.float32).to(self.device)
-        answer = vmap(self._update, in_dims=(None, 0, 0, 0), randomness="error")
-        users = len(offsets) - 1
-        chunk = min(self.chunk, 1 << max(0, users - 1).bit_length())
-        with deterministic(self.tf32):
+        vector, users = self._public(public), len(offsets) - 1
+        chunk = self.chunk_of(users)
+        with deterministic(self.tf32), machine_failures():
             for start in range(0, users, chunk):
                 taken = min(chunk, users - start)
-                rows, targets, weights = self._packed(X, y, offsets[start : start + taken + 1], chunk, number)
-                yield answer(vector, rows, targets, weights), taken
+                yield self._together(vector, X, y, offsets[start : start + taken + 1], chunk, number), taken
+
+    def _together(self, public: Tensor, X: Rows, y: Rows, bounds: Offsets, chunk: int, number: int) -> Tensor:
+        """Updates of one chunk; if a user's numbers make it fail, of each user in the same place without the others."""
+        answer = vmap(self._update, in_dims=(None, 0, 0, 0), randomness="error")
+        packed = self._packed(X, y, bounds, chunk, number)
+        try:
+            with machine_failures():
+                return answer(public, *packed)
+        except MemoryError:
+            raise
+        except Exception:
+            nobody = [torch.zeros_like(part) for part in packed]
+            found = []
+            for place in range(chunk):
+                for part, mine in zip(nobody, packed, strict=True):
+                    part[place] = mine[place]
+                alone = self._guarded(partial(answer, public, *nobody))
+                found.append(alone if alone.ndim == 1 else alone[place])
+                for part in nobody:
+                    part[place] = 0
+            return torch.stack(found)
 
     def _packed(self, X: Rows, y: Rows, bounds: Offsets, chunk: int, number: int) -> tuple[Tensor, Tensor, Tensor]:
         """Rows of a chunk's users, padded to the public number of rows and users."""
         size = self._update.training.rows
         turns = number if (np.diff(bounds) > size).any() else 0
-        key = (X.__array_interface__["data"][0], int(bounds[0]), int(bounds[-1]), chunk, turns)
+        # Rows that nobody can write to are kept from round to round, by where they lie; and held, so that they stay.
+        key = (*(part.__array_interface__["data"] for part in (X, y)), X.shape[1], bounds.tobytes(), chunk, turns)
         if key in self._kept:
             return self._kept[key]
-        rows = np.zeros((chunk, size, X.shape[1]), dtype=np.float32)
-        targets, weights = np.zeros((chunk, size), dtype=np.float32), np.zeros((chunk, size), dtype=np.float32)
+        rows = torch.zeros((chunk, size, X.shape[1]), dtype=self.dtype)
+        targets, weights = (torch.zeros((chunk, size), dtype=self.dtype) for _ in range(2))
         for place, (first, last) in enumerate(itertools.pairwise(bounds.tolist())):
-            brought = _spoiled(*self._brought(X[first:last], y[first:last], number))
+            brought = _spoiled(*self._brought(X[first:last], y[first:last], number), self.dtype)
             count = len(brought[1])
             rows[place, :count], targets[place, :count], weights[place, :count] = *brought, 1.0
-        packed = tuple(torch.as_tensor(array).to(self.device) for array in (rows, targets, weights))
-        if turns == 0 and self._kept_bytes + rows.nbytes < _KEPT:
-            self._kept[key] = packed  # type: ignore[assignment]
+        one, two, three = (part.to(self.device) for part in (rows, targets, weights))
+        fixed = not (X.flags.writeable or y.flags.writeable)
+        if fixed and turns == 0 and self._kept_bytes + rows.nbytes < _KEPT:
+            self._kept[key] = one, two, three
             self._kept_bytes += rows.nbytes
-        return packed  # type: ignore[return-value]
+            self._sources.append((X, y))
+        return one, two, three
 
     def _brought(self, X: Rows, y: Rows, number: int) -> tuple[Rows, Rows]:
         """Return the rows a user brings to round ``number``: all, or the next stretch of them."""
@@ -212,12 +290,30 @@ class Executor:
         return X[chosen], y[chosen]
 
 
-def _spoiled(X: Rows, y: Rows) -> tuple[Rows, Rows]:
-    """Rows in float32; a target that is no number makes its row none, and so its user's update."""
+def _spoiled(X: Rows, y: Rows, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Rows and targets as tensors; a target that is no number makes its row none, and so its user's update.
+
+    In memory of PyTorch's own, which begins at a multiple of 64: the last bits of a product depend on where its rows
+    begin, and where NumPy's do depends on what was there before.
+    """
+    rows, targets = torch.empty(X.shape, dtype=dtype), torch.empty(y.shape, dtype=dtype)
     with np.errstate(all="ignore"):
-        rows, targets = np.array(X, dtype=np.float32), np.array(y, dtype=np.float32)
-    rows[~np.isfinite(targets)] = np.nan
+        rows.numpy()[...], targets.numpy()[...] = X, y
+    if not bool((known := torch.isfinite(targets)).all()):
+        rows[~known] = torch.nan
     return rows, targets
+
+
+@contextmanager
+def machine_failures() -> Iterator[None]:
+    """Tell what a machine does from what a user's numbers do."""
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error)
+        if isinstance(error, torch.cuda.OutOfMemoryError) or "can't allocate memory" in text or "CUDA error" in text:
+            raise DeviceFailure(f"{text.splitlines()[0]} Take a smaller chunk, or fewer rows_per_user.") from None
+        raise
 
 
 def _fitting(size: int, device: torch.device) -> int:

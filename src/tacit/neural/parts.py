@@ -6,7 +6,7 @@ import copy
 import hashlib
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,12 +25,13 @@ class PersonalNetwork:
     """A public body with one user's own head. Private to that user."""
 
     features: Callable[[npt.NDArray[np.float32]], Array]
-    answers: Callable[[Array, Array], npt.NDArray[Any]]
+    answers: Callable[[Array, tuple[Array, Array]], npt.NDArray[Any]]
     head: Array
+    held: Array
 
     def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
         """Return predictions for this user's rows."""
-        return self.answers(self.features(np.asarray(X, dtype=np.float32)), self.head)
+        return self.answers(self.features(np.asarray(X, dtype=np.float32)), (self.head, self.held))
 
 
 def cohort_of(X: Any, y: Any, users: Any) -> Cohort:
@@ -55,7 +56,8 @@ def split_body(body: nn.Module, width: int, *, whole: bool = False) -> tuple[nn.
     first = min(first, max(0, len(parts) - 1))
     prefix = nn.Sequential(*parts[:first])
     with torch.no_grad():
-        flat = prefix(torch.zeros(1, width)).ndim == 2 if first else False
+        sample = torch.zeros(1, width, dtype=type_of(body))
+        flat = copy.deepcopy(prefix).eval()(sample).ndim == 2 if first else False
     return (prefix, nn.Sequential(*parts[first:])) if flat else (nn.Identity(), body)
 
 
@@ -67,7 +69,9 @@ def through(prefix: nn.Module, cohort: Cohort, window: int, device: torch.device
     with torch.no_grad(), deterministic():
         pairs = itertools.pairwise(cohort.offsets.tolist())
         parts = [in_windows(mine, cohort.X[first:last], window, device) for first, last in pairs]
-    return Cohort.from_offsets(np.concatenate(parts), cohort.y, cohort.offsets)
+    rows = np.concatenate(parts)
+    # What overflows on the way makes its user's updates zero, like any other hole: no word of it here.
+    return replace(cohort, X=rows, feature_names=tuple(f"feature {j}" for j in range(rows.shape[1])))
 
 
 def outputs(head: nn.Module) -> int:
@@ -113,6 +117,19 @@ def in_windows(module: nn.Module, X: npt.NDArray[Any], size: int, device: torch.
     for start in range(0, len(X), size):
         window = np.zeros((size, X.shape[1]), dtype=np.float32)
         mine = X[start : start + size]
-        window[: len(mine)] = mine
-        outputs.append(module(torch.as_tensor(window).to(device))[: len(mine)].cpu().numpy())
+        with np.errstate(all="ignore"):
+            window[: len(mine)] = mine
+        seen = module(torch.from_numpy(window).to(device, type_of(module)))
+        outputs.append(seen[: len(mine)].cpu().numpy())
     return np.ascontiguousarray(np.concatenate(outputs), dtype=np.float32)
+
+
+def width_after(module: nn.Module, width: int) -> int:
+    """How many numbers a module makes of a row of so many."""
+    with torch.no_grad():
+        return int(copy.deepcopy(module).eval()(torch.zeros(1, width, dtype=type_of(module))).shape[1])
+
+
+def type_of(module: nn.Module) -> torch.dtype:
+    """The type of a module's numbers; float32 where it has none."""
+    return next((value.dtype for value in module.parameters()), torch.float32)

@@ -39,13 +39,14 @@ def contrast(
     >>> body.training
     False
     """
-    torch.manual_seed(seed)
     generator = torch.Generator(device=device).manual_seed(seed)
     pool = (made_up_images(scenes, size=size, seed=seed + 1, device=device) * 255).byte()
     body.to(device).train()
     with torch.no_grad():
         width = body(_rows(pool[:2].float() / 255, channels)).shape[1]
-    projector = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 128)).to(device)
+    with torch.random.fork_rng(devices=[]):  # layers start from the common generator, which is left as it was
+        torch.manual_seed(seed)
+        projector = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 128)).to(device)
     parameters = [*body.parameters(), *projector.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=1e-4)
     partner = torch.arange(2 * batch, device=device).roll(batch)

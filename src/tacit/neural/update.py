@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,8 +22,6 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 _ABSENT = -1e9  # logit of a class the user does not hold: probability zero, gradient zero, and finite
-
-Gradient = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +55,14 @@ class LocalTraining:
             raise ValueError(f"loss must be 'classes' or 'squares'. Found {self.loss!r}.")
 
 
+Parts = tuple[Tensor, ...]
+
+
 class Flat:
     """A module as a function of one flat vector of its trainable parameters; everything else in it is public.
+
+    The module is copied and in evaluation mode, so that nothing a user's rows do to it can reach what is published:
+    no dropout, no statistics of rows.
 
     >>> flat = Flat(nn.Linear(3, 2))
     >>> flat.size, flat(flat.start, torch.ones(1, 3)).shape
@@ -66,13 +70,13 @@ class Flat:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        trained = [(name, value) for name, value in module.named_parameters() if value.requires_grad]
+        self.module = copy.deepcopy(module).eval()
+        trained = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
         self.shapes = {name: value.shape for name, value in trained}
         self.start = flatten(value.detach() for _, value in trained)
         self.fixed: dict[str, Tensor] = {
-            name: value.detach()
-            for name, value in [*module.named_parameters(), *module.named_buffers()]
+            name: value.detach().clone()
+            for name, value in [*self.module.named_parameters(), *self.module.named_buffers()]
             if name not in self.shapes
         }
 
@@ -87,27 +91,71 @@ class Flat:
         self.fixed = {name: value.to(device) for name, value in self.fixed.items()}
         return self
 
-    def copy(self) -> Flat:
-        """Return the same function on a copy of the module."""
-        twin = copy.copy(self)
-        twin.module = copy.deepcopy(self.module)
-        return twin
+    def alone(self) -> Flat:
+        """Return the same function on a copy of the module, for one user at a time."""
+        return _Alone(self)
+
+    def refresh(self) -> None:
+        """Forget whatever the user before has left behind: nothing, where there are only functions."""
+
+    def parts(self, vector: Tensor) -> Parts:
+        """Return the parameters that a flat vector stands for, in order."""
+        sizes = [math.prod(shape) for shape in self.shapes.values()]
+        pieces = torch.split(vector, sizes) if sizes else ()
+        return tuple(piece.view(shape) for shape, piece in zip(self.shapes.values(), pieces, strict=True))
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return the parameters that a flat vector stands for."""
-        sizes = [math.prod(shape) for shape in self.shapes.values()]
-        parts = torch.split(vector, sizes) if sizes else ()
-        return {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+        """Return the parameters that a flat vector stands for, by name."""
+        return dict(zip(self.shapes, self.parts(vector), strict=True))
 
     def __call__(self, vector: Tensor, rows: Tensor) -> Tensor:
         """Apply the module with these parameters."""
-        result: Tensor = functional_call(self.module, {**self.fixed, **self.named(vector)}, (rows,))
+        return self.at(self.parts(vector), rows)
+
+    def at(self, parts: Sequence[Tensor], rows: Tensor) -> Tensor:
+        """Apply the module with these parameters, given one by one."""
+        named = dict(zip(self.shapes, parts, strict=True))
+        result: Tensor = functional_call(self.module, {**self.fixed, **named}, (rows,))
         return result
 
 
+class _Alone(Flat):
+    """Parameters are put into a module of one's own: a third of the cost of a functional call for small layers."""
+
+    def __init__(self, flat: Flat) -> None:
+        self.module = copy.deepcopy(flat.module).to(flat.start.device)
+        self.shapes, self.start, self.fixed = flat.shapes, flat.start, flat.fixed
+        homes = {id(value): (owner._parameters, key) for owner, key, value in _owned(self.module, "_parameters")}
+        named = dict(self.module.named_parameters())
+        self._homes = [homes[id(named[name])] for name in self.shapes]
+        self._buffers = [(owner._buffers, key, value) for owner, key, value in _owned(self.module, "_buffers")]
+
+    def refresh(self) -> None:
+        """Forget whatever the user before has left behind in buffers."""
+        for home, key, value in self._buffers:
+            home[key] = value.clone()
+
+    def at(self, parts: Sequence[Tensor], rows: Tensor) -> Tensor:
+        """Apply the module with these parameters."""
+        for (home, key), part in zip(self._homes, parts, strict=True):
+            home[key] = part  # type: ignore[assignment]
+        result: Tensor = self.module(rows)
+        return result
+
+
+def _owned(module: nn.Module, kind: str) -> list[tuple[nn.Module, str, Tensor]]:
+    """Parameters or buffers with the modules that hold them; one that several hold is in the list once for each."""
+    return [
+        (owner, key, value)
+        for owner in module.modules()
+        for key, value in getattr(owner, kind).items()
+        if value is not None
+    ]
+
+
 def flatten(values: Iterable[Tensor]) -> Tensor:
-    """One vector of all values, in float32."""
-    parts = [value.reshape(-1).float() for value in values]
+    """One vector of all values."""
+    parts = [value.reshape(-1) for value in values]
     return torch.cat(parts) if parts else torch.zeros(0)
 
 
@@ -137,16 +185,18 @@ class UserUpdate:
 
     def alone(self) -> UserUpdate:
         """Return the same update on copies of the modules and the ordinary tape: for one user at a time."""
-        return replace(self, body=self.body.copy(), head=self.head.copy(), _gradient=plain_gradient)
+        return replace(self, body=self.body.alone(), head=self.head.alone(), _gradient=plain_gradient)
 
     def __call__(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return the update, before the clip; ``public`` is the current body (and head, where that is shared too)."""
+        self.body.refresh()
+        self.head.refresh()
         body, head = public[: self.body.size], public[self.body.size :]
         if self.shared == "both":
-            return self._both(public, torch.zeros_like(head), rows, targets, weights) - public
+            return self._both(public, torch.zeros_like(head), rows, targets, weights)
         if self.shared == "sum":
             own = self.fitted_head(body, head, rows, targets, weights) - head
-            return self._both(public, own, rows, targets, weights) - public
+            return self._both(public, own, rows, targets, weights)
         head = self.head.start
         if not self.training.cross_fit or self.training.head_steps == 0:
             return self._body_steps(body, self.fitted_head(body, head, rows, targets, weights), rows, targets, weights)
@@ -165,66 +215,83 @@ class UserUpdate:
         if self.training.augment is not None:
             features = torch.cat([features, self.body(body, self.training.augment(rows)).detach()])
             targets, weights = torch.cat([targets, targets]), torch.cat([weights, weights])
-        present = self.present(targets, weights)
-        slope = self._gradient(lambda h: self.loss(self.head(h, features), targets, weights, present))
-        speed = torch.zeros_like(head)
+        goals = self.goals(targets, weights)
+        loss = self.loss(goals, weights, self.present(goals))
+        slope = self._gradient(lambda parts: loss(self.head.at(parts, features)))
+        parts = self.head.parts(head)
+        speeds = tuple(torch.zeros_like(part) for part in parts)
         for _ in range(self.training.head_steps):
-            speed = self.training.head_momentum * speed + slope(head)
-            head = head - self.training.head_rate * speed
-        return head
+            slopes = slope(parts)
+            speeds = tuple(
+                torch.add(g, v, alpha=self.training.head_momentum) for v, g in zip(speeds, slopes, strict=True)
+            )
+            parts = _moved(parts, speeds, self.training.head_rate)
+        return flatten(parts)
 
     def _body_steps(self, body: Tensor, head: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Phases 2 and 3: steps on the body with the head fixed; the way it went."""
-        moved, own = body, self.present(targets, weights)
-        for step in range(self.training.local_steps):
-            x, y, w = self._batch(step, rows, targets, weights)
-            slope = self._gradient(lambda b, x=x, y=y, w=w: self.loss(self.head(head, self.body(b, x)), y, w, own))
-            moved = moved - self.training.local_rate * slope(moved)
-        return moved - body
+        start, own, goals = self.body.parts(body), self.head.parts(head), self.goals(targets, weights)
+        moved, present = start, self.present(goals)
+        for x, y, w in self._batches(rows, goals, weights):
+            loss = self.loss(y, w, present)
+            slope = self._gradient(lambda parts, x=x, loss=loss: loss(self.head.at(own, self.body.at(parts, x))))
+            moved = _moved(moved, slope(moved), self.training.local_rate)
+        return flatten(after - before for after, before in zip(moved, start, strict=True))
 
     def _both(self, public: Tensor, own: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Local training of the whole network, a fixed head of the user's ``own`` added to the shared one."""
-        cut, moved, present = self.body.size, public, self.present(targets, weights)
-        for step in range(self.training.local_steps):
-            x, y, w = self._batch(step, rows, targets, weights)
-            slope = self._gradient(
-                lambda v, x=x, y=y, w=w: (
-                    self.loss(self.head(v[cut:] + own, self.body(v[:cut], x)), y, w, present)
-                    + 0.5 * self.pull * (v - public).square().sum()
-                )
-            )
-            moved = moved - self.training.local_rate * slope(moved)
-        return moved
+        cut, goals = len(self.body.shapes), self.goals(targets, weights)
+        start = (*self.body.parts(public[: self.body.size]), *self.head.parts(public[self.body.size :]))
+        moved, added, present = start, self.head.parts(own), self.present(goals)
 
-    def _batch(self, step: int, rows: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the rows of a step: the next in turn, or all of them if they are no more than a batch."""
+        def objective(parts: Parts, x: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
+            head = [shared + mine for shared, mine in zip(parts[cut:], added, strict=True)]
+            pulled = loss(self.head.at(head, self.body.at(parts[:cut], x)))
+            if self.pull:
+                for part, home in zip(parts, start, strict=True):
+                    pulled = pulled + 0.5 * self.pull * (part - home).square().sum()
+            return pulled
+
+        for x, y, w in self._batches(rows, goals, weights):
+            loss = self.loss(y, w, present)
+            slope = self._gradient(lambda parts, x=x, loss=loss: objective(parts, x, loss))
+            moved = _moved(moved, slope(moved), self.training.local_rate)
+        return flatten(after - before for after, before in zip(moved, start, strict=True))
+
+    def _batches(self, rows: Tensor, goals: Tensor, weights: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield the rows of every step: the next in turn, or all of them if they are no more than a batch."""
         size = self.training.batch_rows
         if size is None or size >= len(rows):
-            return rows, targets, weights
-        places = torch.arange(size, device=rows.device)
+            for _ in range(self.training.local_steps):
+                yield rows, goals, weights
+            return
+        steps, places = (torch.arange(n, device=rows.device) for n in (self.training.local_steps, size))
         count = weights.sum().long()
         # Spread over all rows, because they may come sorted by class.
         apart = torch.div(count + size - 1, size, rounding_mode="floor")
-        chosen = torch.where(count <= size, places, (places * apart + step) % count.clamp_min(1))
-        return rows[chosen], targets[chosen], weights[chosen]
+        chosen = torch.where(count <= size, places, (places * apart + steps[:, None]) % count.clamp_min(1))
+        for mine in chosen:
+            yield rows[mine], goals[mine], weights[mine]
 
-    def present(self, targets: Tensor, weights: Tensor) -> Tensor:
-        """Which classes the user holds; nothing where numbers are predicted."""
+    def goals(self, targets: Tensor, weights: Tensor) -> Tensor:
+        """Return what outputs should be: the numbers themselves, or a row of indicators a label; nothing for padding."""
         if self.training.loss == "squares":
-            return weights
-        return (self._indicators(targets) * weights[:, None]).amax(0) > 0
+            return targets
+        classes = torch.arange(self.classes, device=targets.device)
+        return (labels(targets, self.classes)[:, None] == classes).to(targets.dtype) * weights[:, None]
 
-    def loss(self, output: Tensor, targets: Tensor, weights: Tensor, present: Tensor) -> Tensor:
-        """Mean loss of some of a user's rows, over the classes that the user holds."""
+    def present(self, goals: Tensor) -> Tensor:
+        """Which classes the user holds; without meaning where numbers are predicted."""
+        return goals.amax(0) > 0
+
+    def loss(self, goals: Tensor, weights: Tensor, present: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the mean loss of some of a user's rows, over the classes the user holds, as a function of outputs."""
         count = weights.sum().clamp_min(1.0)
         if self.training.loss == "squares":
-            return 0.5 * ((output.squeeze(-1) - targets).square() * weights).sum() / count
-        scores = torch.where(present, output, torch.full_like(output, _ABSENT))
-        return -((torch.log_softmax(scores, -1) * self._indicators(targets)).sum(-1) * weights).sum() / count
-
-    def _indicators(self, targets: Tensor) -> Tensor:
-        classes = torch.arange(self.classes, device=targets.device)
-        return (labels(targets, self.classes)[:, None] == classes).to(targets.dtype)
+            shares = weights / (2.0 * count)
+            return lambda output: ((output.squeeze(-1) - goals).square() * shares).sum()
+        shares = goals / -count
+        return lambda output: (torch.log_softmax(torch.where(present, output, _ABSENT), -1) * shares).sum()
 
 
 def labels(targets: Tensor, classes: int) -> Tensor:
@@ -232,13 +299,16 @@ def labels(targets: Tensor, classes: int) -> Tensor:
     return torch.nan_to_num(targets).round().clamp(0, classes - 1).long()
 
 
-def plain_gradient(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def plain_gradient(function: Callable[[Parts], Tensor]) -> Callable[[Parts], Parts]:
     """Gradient by the ordinary tape: for one user at a time it is quicker than ``torch.func.grad``."""
 
-    def slope(at: Tensor) -> Tensor:
+    def slope(at: Parts) -> Parts:
         with torch.enable_grad():
-            point = at.detach().requires_grad_(True)
-            (result,) = torch.autograd.grad(function(point), point)
-        return result
+            points = tuple(part.detach().requires_grad_(True) for part in at)
+            return torch.autograd.grad(function(points), points, allow_unused=True, materialize_grads=True)
 
     return slope
+
+
+def _moved(parts: Parts, slopes: Parts, rate: float) -> Parts:
+    return tuple(torch.add(part, slope, alpha=-rate) for part, slope in zip(parts, slopes, strict=True))
