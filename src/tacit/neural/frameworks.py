@@ -90,7 +90,7 @@ class PromptLearning(OwnPartModel):
         sampling_rate: float = 1.0,
         head_steps: int = 10,
         final_steps: int = 40,
-        penalty: float = 1.0,
+        penalty: float = 3.0,
         cross_fit: bool = True,
         rows_per_user: int = 64,
         device: str = "auto",

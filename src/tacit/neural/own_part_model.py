@@ -30,6 +30,7 @@ from tacit.neural.executor import Executor
 from tacit.neural.own_part import OwnPartUpdate
 from tacit.neural.parts import cohort_of
 from tacit.neural.query import BodyUpdate
+from tacit.neural.rehearsal import rehearse
 from tacit.neural.tanh_network import TanhNetwork
 from tacit.neural.update import LocalTraining
 from tacit.privacy.calibration import Phase, Plan
@@ -264,6 +265,7 @@ class OwnPartModel(PrivateModel):
         executor = Executor(update, device=self.device, chunk=chunk, workers=1)
         executor.batched = True
         state = self._start(np.random.default_rng(0 if self.random_state is None else self.random_state))
+        rehearse(executor, state, federation.n_features, federation.n_users)
         step, bound = self.step * float(np.linalg.norm(state)), 1.0
         if self.clip == "auto":
             event = plan.event("clip", clip=1.0, acute=True)
