@@ -116,7 +116,7 @@ def test_an_own_part_has_no_more_entries_than_it_may() -> None:
     X, y = (torch.as_tensor(part[:12]).double() for part in rows())
     own = update.fitted(torch.as_tensor(public(update)), X, y, torch.ones(12).double())
     assert int((own[2:] != 0).sum()) == 3
-    assert (own[:2] != torch.tensor([1.0, 0.0])).all()
+    assert (own[:2] != 0).all()
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -156,8 +156,9 @@ def test_a_user_that_is_no_number_adds_nothing_and_changes_nothing(name: str, no
 
 @pytest.fixture
 def fewer_scales(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Adversarial users of every 24th scale: all of them take minutes here."""
-    some = [user for place, user in enumerate(adversarial_users(D)) if place < 3 or place % 24 == 0 or "e" not in user[0]]
+    """Adversarial users of some scales, and all without one: three thousand of them take minutes here."""
+    users = adversarial_users(D)
+    some = [user for place, user in enumerate(users) if place % 89 == 0 or not set(user[0]) & set("0123456789")]
     monkeypatch.setattr("tacit.audit.users.adversarial_users", lambda *_: some)
 
 
@@ -234,13 +235,24 @@ def model(data):  # type: ignore[no-untyped-def]
     return neural.LowRankSparse(1, 2, 4.0, rounds=3, **QUICK).fit(data.X, data.y, data.users)
 
 
-def test_without_privacy_networks_are_recovered_that_others_cannot_be(data) -> None:  # type: ignore[no-untyped-def]
-    settings = {**QUICK, "hidden": (5,), "rows_per_user": 40, "penalty": 0.01, "rounds": 40, "final_steps": 200}
-    found = quietly(neural.LowRankSparse(1, 2, math.inf, **settings), data)
-    single = quietly(neural.single_model(math.inf, **settings), data)
-    weights_only = quietly(neural.representation_learning(1, math.inf, **settings), data)
-    errors = [data.error(fitted) for fitted in (found, single, weights_only)]
-    assert errors[0] < 0.5 * min(errors[1:]), errors
+def test_many_own_parts_on_the_true_basis_are_found_to_the_entry() -> None:
+    data = neural.made_up_networks(40, 4, 1, 60, 2, hidden=(5,), own=1.5, random_state=1)
+    rng = np.random.default_rng(1)
+    rng.normal(size=(31, 1))
+    model = neural.LowRankSparse(1, 2, math.inf, hidden=(5,), final_steps=400, penalty=1e-6)
+    model.n_features_in_, model.users_ = 4, np.arange(40)
+    model.shared_ = 2.0 * TanhNetwork(4, (5,)).start(rng)
+    model.own_ = model._own_parts(data.X, data.y, np.arange(0, 2401, 60))
+    apart = [model._network_of(row).parameters - true for row, true in zip(model.own_, data.networks, strict=True)]
+    assert np.mean(np.abs(apart).max(axis=1) < 0.01) > 0.3  # others have entries that do much the same
+
+
+def test_without_privacy_low_rank_and_sparse_networks_beat_what_cannot_hold_them(data) -> None:  # type: ignore[no-untyped-def]
+    settings = {**QUICK, "hidden": (5,), "rows_per_user": 40, "penalty": 0.1, "rounds": 15, "final_steps": 60}
+    models = [neural.LowRankSparse(1, 4, math.inf, **settings), neural.single_model(math.inf, **settings)]
+    models += [neural.representation_learning(1, math.inf, **settings)]
+    errors = [data.error(quietly(model, data)) for model in models]
+    assert errors[0] < 0.7 * min(errors[1:]), errors
 
 
 def test_a_certified_run_spends_its_budget_and_no_more(data) -> None:  # type: ignore[no-untyped-def]

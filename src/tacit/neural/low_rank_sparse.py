@@ -210,7 +210,7 @@ class LowRankSparse(OwnPartModel):
         return self.rank + 2 * self._own_parameters()
 
     def _packed(self, own: Tensor) -> Tensor:
-        weights, values = own[:, : self.rank], own[:, self.rank :]
+        weights, values = torch.vmap(self._update().weights)(own), own[:, self.rank :]
         places = torch.topk(values.abs(), self._own_parameters(), dim=1).indices.sort(dim=1).values
         return torch.cat([weights, places.double(), values.gather(1, places)], dim=1)
 
@@ -218,7 +218,7 @@ class LowRankSparse(OwnPartModel):
         own = self._own_parameters()
         values = np.zeros(self._network().size)
         values[row[self.rank : self.rank + own].astype(np.int64)] = row[self.rank + own :]
-        return torch.as_tensor(np.append(row[: self.rank], values))
+        return torch.as_tensor(np.concatenate([row[: self.rank] - np.eye(1, self.rank)[0], values]))
 
     def _check_parameters(self, cohort: Cohort) -> None:
         super()._check_parameters(cohort)

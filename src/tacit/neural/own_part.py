@@ -7,9 +7,10 @@ A user's network is a function of a public vector and of a part of one's own:
 * :class:`PromptUpdate`: one network whose rows are followed by an embedding c. Behind the first layer c is only seen as
   V c, added to that layer's levels, so that is how it is computed.
 
-The own part is fitted by gradient steps with momentum, b by keeping the k largest candidates after every step
-(iterative hard thresholding). Step lengths come from the user's own rows (one over the stiffness), so there is no rate
-to choose. The own part is pulled to the public start by ``penalty`` over the number of rows, as one would a priori.
+The own part is fitted by gradient steps with momentum. Which entries b has is decided four times, a quarter more of
+them each time, by what each entry's own optimum would lower the loss by; earlier ones may be given up (hard
+thresholding, at the scale of each entry). Step lengths come from the user's own rows (one over the stiffness), so there
+is no rate to choose. The own part begins at zero, and is pulled there by ``penalty`` over the number of rows.
 
 The answer is minus the gradient of the user's mean loss in the public vector, (−∇L) wᵀ for U: a function of one user's
 rows and public numbers. Fit and gradient see different halves of the rows, for an own part explains the rows it was
@@ -18,6 +19,7 @@ fitted to too well, and both halves take turns. Rows of weight 0 are padding.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
 
@@ -26,6 +28,8 @@ from torch import Tensor, nn
 
 from tacit.neural.tanh_network import TanhNetwork
 from tacit.neural.update import Flat, UserUpdate
+
+_STAGES = 4
 
 
 def _no_module() -> Flat:
@@ -62,17 +66,24 @@ class OwnPartUpdate(UserUpdate):
         self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor, *, steps: int | None = None
     ) -> Tensor:
         """Return the own part that these rows ask for."""
-        own = begin = self.first(public)
+        own = self.first(public)
         if not self.own_size:
             return own
-        speed, reach = torch.zeros_like(own), self.reach(public)
+        steps = self.training.head_steps if steps is None else steps
+        # When the own part may grow: in the first half, so that what was chosen last is fitted too.
+        growth = {steps * stage // (2 * _STAGES): (stage + 1) / _STAGES for stage in range(_STAGES)}
+        speed, reach, kept = torch.zeros_like(own), self.reach(public), torch.ones_like(own)
         prior = self.penalty / weights.sum().clamp_min(1.0)
-        for _ in range(self.training.head_steps if steps is None else steps):
-            slope, stiffness = self.network.slope(self.whole(public, own), rows, targets, weights)
-            length = self.training.head_rate / (stiffness + prior)
-            pull = self.own_slope(reach, slope) + prior * (own - begin)
-            speed = self.training.head_momentum * speed + pull
-            own = self.kept(own - length * speed)
+        for step in range(steps):
+            whole = self.whole(public, own)
+            slope, stiffness = self.network.slope(whole, rows, targets, weights)
+            if step in growth and self.chooses:
+                curvature = self.network.curvature(whole, rows, weights)
+                kept = self.chosen(own, slope, curvature, prior, growth[step])
+                own, speed = kept * own, kept * speed
+            pull = torch.addcmul(self.own_slope(reach, slope), own, prior)
+            speed = kept * torch.add(pull, speed, alpha=self.training.head_momentum)
+            own = torch.addcmul(own, speed, -self.training.head_rate / (stiffness + prior))
         return own
 
     def _pull(self, public: Tensor, own: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
@@ -84,9 +95,14 @@ class OwnPartUpdate(UserUpdate):
     def own_size(self) -> int:
         """Numbers that a user fits; 0 where everything is shared."""
 
+    @property
     @abstractmethod
+    def own_length(self) -> int:
+        """Length of an own part, numbers that are not free counted in."""
+
     def first(self, public: Tensor) -> Tensor:
-        """Own part of a user of whom nothing is known."""
+        """Return the own part of a user of whom nothing is known: zeros."""
+        return torch.zeros(self.own_length, dtype=public.dtype, device=public.device)
 
     @abstractmethod
     def whole(self, public: Tensor, own: Tensor) -> Tensor:
@@ -107,14 +123,19 @@ class OwnPartUpdate(UserUpdate):
     def public_slope(self, own: Tensor, slope: Tensor) -> Tensor:
         """Turn a gradient in the network's parameters into one in the public vector."""
 
-    def kept(self, own: Tensor) -> Tensor:
-        """Return what an own part may hold."""
-        return own
+    @property
+    def chooses(self) -> bool:
+        """Whether a user must choose which numbers to have."""
+        return False
+
+    def chosen(self, own: Tensor, slope: Tensor, curvature: Tensor, prior: Tensor, share: float) -> Tensor:
+        """Return 1 where an own part may have numbers, and 0 elsewhere."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class SparseUpdate(OwnPartUpdate):
-    """θ = U w + b. The public vector is U, row by row; the own part is w, then b with all its zeros."""
+    """θ = U w + b. The public vector is U, row by row; the own part is w − (1, 0, …), then b with its zeros."""
 
     rank: int = 1
     sparsity: int = 0
@@ -130,14 +151,21 @@ class SparseUpdate(OwnPartUpdate):
         """Numbers in w and b that are free."""
         return (0 if self.shared_weight else self.rank) + self.sparsity
 
-    def first(self, public: Tensor) -> Tensor:
-        """Return w = (1, 0, …), b = 0: the first column is a network, the others are directions to leave it by."""
-        one = torch.zeros(self.rank + self.network.size, dtype=public.dtype, device=public.device)
-        return torch.cat([torch.ones_like(one[:1]), one[1:]])
+    @property
+    def own_length(self) -> int:
+        """Of w and of b with its zeros."""
+        return self.rank + self.network.size
+
+    def weights(self, own: Tensor) -> Tensor:
+        """Return w, which is (1, 0, …) of a user of whom nothing is known.
+
+        The first column of U is a network, the others are directions to leave it by.
+        """
+        return torch.cat([own[:1] + 1.0, own[1 : self.rank]])
 
     def whole(self, public: Tensor, own: Tensor) -> Tensor:
         """Return U w + b."""
-        return public.view(-1, self.rank) @ own[: self.rank] + own[self.rank :]
+        return public.view(-1, self.rank) @ self.weights(own) + own[self.rank :]
 
     def reach(self, public: Tensor) -> Tensor:
         """Return (UᵀU)⁻¹ Uᵀ, or zeros where the weight is not free."""
@@ -150,17 +178,20 @@ class SparseUpdate(OwnPartUpdate):
 
     def public_slope(self, own: Tensor, slope: Tensor) -> Tensor:
         """Return g wᵀ."""
-        return (slope[:, None] * own[: self.rank]).reshape(-1)
+        return (slope[:, None] * self.weights(own)).reshape(-1)
 
-    def kept(self, own: Tensor) -> Tensor:
-        """Keep the k largest entries of b."""
-        weights, values = own[: self.rank], own[self.rank :]
-        if self.sparsity == 0:
-            values = torch.zeros_like(values)
-        elif self.sparsity < self.network.size:
-            largest = torch.topk(values.abs(), self.sparsity).indices
-            values = torch.zeros_like(values).scatter(0, largest, values.gather(0, largest))
-        return torch.cat([weights, values])
+    @property
+    def chooses(self) -> bool:
+        """Unless all, or none, may be had."""
+        return self.sparsity < self.network.size
+
+    def chosen(self, own: Tensor, slope: Tensor, curvature: Tensor, prior: Tensor, share: float) -> Tensor:
+        """Keep the entries of b whose best values, each by itself, would lower the loss most."""
+        values, curvature = own[self.rank :], curvature + prior
+        best = (values - (slope + prior * values) / curvature).abs() * curvature.sqrt()
+        largest = torch.topk(torch.nan_to_num(best), math.ceil(share * self.sparsity)).indices
+        entries = torch.zeros_like(best).scatter(0, largest, torch.ones_like(best))
+        return torch.cat([torch.ones_like(own[: self.rank]), entries])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,9 +210,10 @@ class PromptUpdate(OwnPartUpdate):
         """Length of the embedding."""
         return self.embedding
 
-    def first(self, public: Tensor) -> Tensor:
-        """Return c = 0."""
-        return torch.zeros(self.embedding, dtype=public.dtype, device=public.device)
+    @property
+    def own_length(self) -> int:
+        """Of the embedding, all of it free."""
+        return self.embedding
 
     def whole(self, public: Tensor, own: Tensor) -> Tensor:
         """Return the network's parameters with V c added to the levels of the first layer."""

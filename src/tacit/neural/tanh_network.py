@@ -8,6 +8,7 @@ choice of the largest coordinates does not hang on how a sum was rounded.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,11 +81,25 @@ class TanhNetwork:
         layers, outputs = self._forward(vector, rows)
         shares = weights / weights.sum().clamp_min(1.0)
         errors = ((outputs - targets) * shares)[:, None]
-        back, pieces, stiffness = torch.ones_like(errors), [], torch.zeros_like(shares)
-        for matrix, inputs in reversed(layers):
+        pieces, stiffness = [], torch.zeros_like(shares)
+        for inputs, back in self._backward(layers, torch.ones_like(errors)):
             pulled = back * errors
             pieces += [pulled.sum(0), (pulled.T @ inputs).reshape(-1)]
-            squares = inputs * inputs
-            stiffness = stiffness + (squares.sum(1) + 1.0) * (back * back).sum(1)
-            back = (back @ matrix) * (1.0 - squares)  # of the rows themselves: not used
+            stiffness = stiffness + ((inputs * inputs).sum(1) + 1.0) * (back * back).sum(1)
         return torch.cat(pieces[::-1]), (stiffness * shares).sum()
+
+    def curvature(self, vector: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+        """Return the diagonal of the Gauss–Newton matrix: mean squared derivatives by each parameter."""
+        layers, outputs = self._forward(vector, rows)
+        shares, pieces = (weights / weights.sum().clamp_min(1.0))[:, None], []
+        for inputs, back in self._backward(layers, torch.ones_like(outputs)[:, None]):
+            squares = back * back * shares
+            pieces += [squares.sum(0), (squares.T @ (inputs * inputs)).reshape(-1)]
+        return torch.cat(pieces[::-1])
+
+    def _backward(self, layers: list[tuple[Tensor, Tensor]], back: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield each layer's inputs and the output's derivatives by its sums, from the last to the first."""
+        for place, (matrix, inputs) in reversed(list(enumerate(layers))):
+            yield inputs, back
+            if place:
+                back = (back @ matrix) * (1.0 - inputs * inputs)
