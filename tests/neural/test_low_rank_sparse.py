@@ -165,7 +165,7 @@ def fewer_scales(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("normalised", [False, True])
 @pytest.mark.parametrize("name", ["low rank and sparse", "prompt learning"])
 def test_no_user_moves_a_round_by_more_than_the_clip(name: str, normalised: bool, fewer_scales: None) -> None:
-    asked = query(KINDS[name], normalised=normalised)
+    asked = query(replace(KINDS[name], training=training(head_steps=2)), normalised=normalised)
     assert violations(asked, 0.05, D) == []
     X = 3 * np.random.default_rng(5).normal(size=(40, D))
     assert neighbour_violations(asked, 0.05, X, np.array([0, 8, 9, 20, 40])) == []
@@ -213,7 +213,7 @@ class LetsNaNThrough(BodyUpdate):
 
 @pytest.mark.parametrize("mutant", [NormOfOneFactor, DividesByWhoCame, LetsNaNThrough])
 def test_a_broken_round_is_caught(mutant: type[BodyUpdate], fewer_scales: None) -> None:
-    good = query(sparse(rank=2, sparsity=3, cross_fit=False))
+    good = query(sparse(rank=2, sparsity=3, cross_fit=False, head_steps=2))
     X = 3 * np.random.default_rng(5).normal(size=(40, D))
     broken = mutant(good.public, 0, good.executor)
     assert violations(broken, 0.05, D) or neighbour_violations(broken, 0.05, X, np.array([0, 8, 9, 20, 40]))
@@ -325,9 +325,9 @@ def test_own_parameters_that_do_not_exist_are_refused(data, model) -> None:  # t
         model.take_private_arrays(arrays)
 
 
-# Table 2: users, features, hidden layers; single, full, representation and prompt learning; and 1, 5, 10, 15, 20 %.
+# Table 2: users, hidden layers; single, full, representation and prompt learning; 1 and 20 % (all in the benchmark).
 PRINTED = {
-    "MovieLens": (241, (50, 50), [5151, 1241391, 5392, 19701], [17924, 67570, 129748, 191685, 253863]),
+    "MovieLens": (241, (50, 50), [5151, 1241391, 5392, 19701], [17924, 253863]),
     "Jester": (100, (50,), [2601, 260100, 2701, 10101], []),
 }
 
@@ -339,11 +339,11 @@ def test_numbers_are_counted_as_the_paper_counts_them(name: str) -> None:
     settings = {"hidden": hidden, "rounds": 1, "head_steps": 1, "final_steps": 1, "rows_per_user": 2}
     models = [neural.single_model(8.0, **settings), neural.full_fine_tuning(8.0, **settings)]
     models += [neural.representation_learning(1, 8.0, **settings)]
-    models += [neural.LowRankSparse(1, share, 8.0, **settings) for share in (0.01, 0.05, 0.1, 0.15, 0.2)]
+    models += [neural.LowRankSparse(1, share, 8.0, **settings) for share in (0.01, 0.2) if sparse_ones]
     counts = [fitted.fit(X, y, np.arange(n)).n_parameters() for fitted in models]
     prompt = neural.PromptLearning(8.0, **settings).fit(X, y, np.arange(n)).n_parameters()
     assert [*counts[:3], prompt] == four
-    assert not sparse_ones or counts[3:] == sparse_ones
+    assert counts[3:] == sparse_ones
 
 
 @pytest.mark.parametrize(

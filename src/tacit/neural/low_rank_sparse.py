@@ -60,9 +60,9 @@ class LowRankSparse(OwnPartModel):
     rows_per_user
         Rows a user brings to a round; who has more brings others in the next.
     device, chunk
-        ``"auto"`` takes a GPU if there is one; users at a time on it.
+        ``"auto"`` takes a GPU for the rounds if there is one; users at a time.
     noise, noise_seed, ledger, run, threads
-        As for :class:`tacit.PrivateFedRep`; ``threads`` is for symmetry only.
+        As for :class:`tacit.PrivateFedRep`; ``threads`` changes nothing here.
 
     Attributes
     ----------

@@ -261,8 +261,9 @@ class OwnPartModel(PrivateModel):
     def _learn(self, federation: Federation, plan: Plan) -> Array:
         """Move the public vector by noisy sums; steps shrink to nothing over the rounds, and where a sum is noise."""
         update = self._update()
-        executor = Executor(update, device=self.device, chunk=self.chunk or _together(update.size), workers=1)
-        executor.batched = True
+        executor = Executor(update, device=self.device, chunk=self.chunk, workers=1)
+        if not executor.batched:  # small networks are three times as quick together as one by one, on a CPU too
+            executor.batched, executor.chunk = True, self.chunk or _together(update.size)
         state = self._start(np.random.default_rng(0 if self.random_state is None else self.random_state))
         rehearse(executor, state, federation.n_features, federation.n_users)
         step, bound = self.step * float(np.linalg.norm(state)), 1.0
