@@ -24,6 +24,7 @@ benchmarks: $(STAMP)
 	$(BIN)/python -m benchmarks.papers.centaur
 	$(BIN)/python -m benchmarks.papers.centaur_linear
 	$(BIN)/python -m benchmarks.speed.neural
+	$(BIN)/python -m benchmarks.neural_conformance
 	$(BIN)/python -m benchmarks.papers.margin
 	$(BIN)/python -m benchmarks.papers.low_rank_sparse
 	$(BIN)/python -m benchmarks.papers.neural_low_rank_sparse

@@ -41,6 +41,7 @@ def run(*words: str) -> str:
         "papers.trace_attack",
         "speed.trace",
         "speed.neural",
+        "neural_conformance",
     ],
 )
 def test_every_benchmark_runs(name: str) -> None:

@@ -75,3 +75,12 @@ def test_a_resumable_power_start_needs_a_public_seed() -> None:
         pytest.raises(ValueError, match="random_state"),
     ):
         fitted(start="power", ledger=ledger)
+
+
+@pytest.mark.parametrize("start", ["auto", "votes", "power"])
+@pytest.mark.parametrize("n_features", [50, 3000])
+def test_what_is_planned_is_what_is_released_whatever_the_start(start: str, n_features: int) -> None:
+    settings = Settings(start=start, power_steps=1)
+    plan = settings.plan(Budget(epsilon=1.0, delta=1e-6), n_features, 2)
+    power = settings.chosen_start(n_features, 2) == "power"
+    assert settings.events(plan, n_features, 2)[1] == plan.event("start", clip=1.0, acute=not power)

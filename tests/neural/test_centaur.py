@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from pathlib import Path
@@ -9,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import tacit
 from adversary import violations
 from tacit import neural
+from tacit.model_folder import publish
 from tacit.neural.executor import Executor
 from tacit.neural.personal import fit_classes, fit_linear
 from tacit.neural.query import BodyUpdate
@@ -221,6 +224,25 @@ def test_counting_who_takes_part_tells_nothing() -> None:
     assert (without == with_it).all()
 
 
+class Recorded(neural.Centaur):
+    """Answers every round with given numbers instead of anybody's."""
+
+    def _learn(self, federation, plan, executor, update):  # type: ignore[no-untyped-def]
+        genuine = federation.release
+        federation.release = lambda query, event, name: np.ones_like(genuine(query, event, name))
+        return super()._learn(federation, plan, executor, update)
+
+
+@pytest.mark.parametrize(("clip", "rate"), [(None, 1.0), (0.5, 1.0), (0.5, 0.25), (None, 0.25)])
+def test_rounds_are_divided_by_the_clip_and_the_expected_number_of_users(clip: float | None, rate: float) -> None:
+    torch.manual_seed(0)
+    body, head = neural.mlp(D, (6, 4), classes=2)
+    settings = {"rounds": 1, "step": 3.0, "average": False, "head_steps": 1, "device": "cpu"}
+    fitted = Recorded(body, head, 2.0, clip=clip, sampling_rate=rate, **settings).fit(*data())  # type: ignore[arg-type]
+    moved = fitted.body_[1][0].weight - body[0].weight
+    np.testing.assert_allclose(moved.detach(), 3.0 / ((clip or 1.0) * rate * 60), rtol=1e-4)
+
+
 def test_an_empty_round_is_still_divided_by_the_expected_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody's coin falls right: pure noise over q·n, not over a count of zero."""
     monkeypatch.setattr("tacit.privacy.noise.coins", lambda size, rate: np.zeros(size, dtype=bool))
@@ -228,3 +250,140 @@ def test_an_empty_round_is_still_divided_by_the_expected_number(monkeypatch: pyt
     moved = max(float(np.abs(value).max()) for value in fitted.public_arrays().values())
     assert math.isfinite(moved)
     assert fitted.certificate_.releases[0].state == "published"
+
+
+@pytest.mark.parametrize("label", [2, -1, 7, 1e30, 0.4])
+def test_a_label_that_is_no_class_is_refused_before_anything_is_released(label: float) -> None:
+    X, y, users = data()
+    wrong = y.astype(float)
+    wrong[3] = label
+    with Ledger(ceiling=Budget(epsilon=2.0, delta=1e-6)) as ledger:
+        with pytest.raises(tacit.DataError, match="class numbers from 0 to 1") as error:
+            model(ledger=ledger).fit(X, wrong, users)
+        assert ledger.releases() == []
+    assert f"{label:g}" not in str(error.value).replace("0 to 1", "").replace("1 of 720", "").replace("from 0", "")
+    with pytest.raises(tacit.DataError, match="class numbers"):
+        model().fit(X, y, users).personalize(X[:4], wrong[:4])
+
+
+def test_rows_that_overflow_in_the_public_part_raise_nothing() -> None:
+    X, y, users = data()
+    X[:12] = 1e38
+    torch.manual_seed(0)
+    body, head = neural.mlp(D, (6, 4), classes=2)
+    with torch.no_grad():
+        body[0].weight.mul_(10)
+    body[0].requires_grad_(False)
+    fitted = neural.Centaur(body, head, epsilon=2.0, rounds=1, head_steps=1, device="cpu").fit(X, y, users)
+    assert np.isfinite(fitted.heads_).all()
+    assert fitted.certificate_.certified
+
+
+def test_a_head_that_cannot_be_fitted_is_the_public_one_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y, users = data()
+    asked = model(rounds=1)
+
+    def failing(rows: np.ndarray, targets: np.ndarray, features: object) -> object:
+        if (rows == rows[0, 0]).all():
+            raise RuntimeError("private")
+        return genuine(rows, targets, features)
+
+    genuine = asked._seen
+    monkeypatch.setattr(asked, "_seen", failing)
+    X[:12] = 0.125
+    fitted = asked.fit(X, y, users)
+    public = np.concatenate([v.detach().numpy().ravel() for v in fitted.public_head_.parameters()])
+    np.testing.assert_allclose(fitted.heads_[0], public)
+    assert not np.allclose(fitted.heads_[1], public)
+
+
+@pytest.mark.parametrize("head", [nn.Linear(4, 6, bias=False), nn.Sequential(nn.Linear(4, 6))], ids=["flat", "nested"])
+def test_no_head_predicts_a_class_its_user_does_not_hold(head: nn.Module, tmp_path: Path) -> None:
+    X, _, users = data()
+    y = users % 5 + (X[:, 0] > 0)
+    torch.manual_seed(0)
+    body, _ = neural.mlp(D, (6, 4), classes=2)
+    fitted = neural.Centaur(body, head, epsilon=4.0, rounds=2, head_steps=2, device="cpu").fit(X, y, users)
+    again = tacit.load(tacit.save(fitted, tmp_path / "model"), body=body, head=head)
+    for asked in (fitted, again):
+        assert all(
+            label in (user % 5, user % 5 + 1) for label, user in zip(asked.predict(X, users), users, strict=True)
+        )
+    assert set(fitted.personalize(X[:12], y[:12]).predict(X)) <= {0, 1}
+
+
+def test_a_network_is_published_without_its_modules(tmp_path: Path) -> None:
+    folder = tacit.save(model().fit(*data()), tmp_path / "model")
+    public = publish(folder, tmp_path / "public")
+    assert not (public / "private").exists()
+    body, head = neural.mlp(D, (6, 4), classes=2)
+    X, y, _ = data()
+    assert tacit.load(public, body=body, head=head).personalize(X[:12], y[:12]).predict(X[:3]).shape == (3,)
+
+
+def test_heads_alone_are_certified_at_nothing_and_saved(tmp_path: Path) -> None:
+    body, head = neural.mlp(D, (6, 4), classes=2)
+    fitted = neural.LocalHeads(body.requires_grad_(False), head, epsilon=1.0, device="cpu").fit(*data())
+    assert fitted.certificate_.epsilon == 0.0
+    assert fitted.certificate_.releases == ()
+    again = tacit.load(tacit.save(fitted, tmp_path / "model"), body=body, head=head)
+    assert (again.predict(data()[0], data()[2]) == fitted.predict(data()[0], data()[2])).all()
+
+
+@pytest.mark.parametrize("name", ["neural.LocalTraining", "neural.made_up_images", "neural.nothing", "Budget"])
+def test_a_folder_names_an_estimator_or_is_refused(name: str, tmp_path: Path) -> None:
+    folder = tacit.save(model().fit(*data()), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "class": name}))
+    with pytest.raises(ValueError, match="Expected one of"):
+        tacit.load(folder, body=nn.Identity(), head=nn.Identity())
+
+
+def test_views_are_used_for_new_users_and_asked_for_on_loading(tmp_path: Path) -> None:
+    X, y, users = data()
+    fitted = model(augment=lambda rows: -rows).fit(X, y, users)
+    mine = fitted.personalize(X[:12], y[:12])
+    np.testing.assert_allclose(mine.head, fitted.heads_[0], rtol=1e-4, atol=1e-5)
+    folder = tacit.save(fitted, tmp_path / "model")
+    with pytest.raises(ValueError, match="augment="):
+        tacit.load(folder, body=fitted.body, head=fitted.head)
+    again = tacit.load(folder, body=fitted.body, head=fitted.head, augment=lambda rows: -rows)
+    np.testing.assert_allclose(again.personalize(X[:12], y[:12]).head, mine.head)
+
+
+def test_another_pull_is_another_run(tmp_path: Path) -> None:
+    body, head = neural.mlp(D, (6, 4), classes=2)
+    configs = []
+    for pull in (1.0, 2.0):
+        asked = neural.MeanRegularised(body, head, epsilon=2.0)
+        asked.pull = pull
+        configs.append(asked._public_config({}))
+    assert configs[0] != configs[1]
+
+
+def test_the_wrong_number_of_columns_is_said_in_words() -> None:
+    X, y, users = data()
+    with pytest.raises(ValueError, match="does not take rows of 6 features"):
+        model().fit(X[:, :6], y, users)
+    fitted = model().fit(X, y, users)
+    with pytest.raises(tacit.DataError, match="7 columns"):
+        fitted.predict(X[:, :6], users)
+    with pytest.raises(tacit.DataError, match="finite"):
+        fitted.personalize(np.full((2, D), np.nan), [0, 1])
+
+
+def test_a_public_start_leaves_the_common_generator_alone() -> None:
+    body, _ = neural.lenet(widths=(2, 2, 4, 2))
+    before = torch.get_rng_state()
+    neural.contrast(body, steps=1, batch=4, scenes=8)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_read_only_rows_raise_no_warning() -> None:
+    cohort = tacit.Cohort.from_arrays(*data(), dtype=np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.manual_seed(0)
+        body, _ = neural.mlp(D, (6, 4), classes=2)
+        head = nn.Sequential(nn.Linear(4, 2))
+        neural.Centaur(body, head, epsilon=2.0, rounds=1, head_steps=1, device="cpu").fit(cohort)

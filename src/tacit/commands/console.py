@@ -44,6 +44,7 @@ def fit_with_progress(model: SharedBasisModel, cohort: Cohort) -> None:
     from tacit.privacy.guarantee import Adjacency, Budget
 
     budget = Budget(epsilon=model.epsilon, delta=model.delta, adjacency=Adjacency(model.adjacency))
+    model._check_parameters(cohort)  # how many releases there will be may depend on the number of features
     total = len(model._planned(budget))
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("releases", total=total)

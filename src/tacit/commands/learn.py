@@ -31,7 +31,7 @@ def fit(
     out: Annotated[Path, typer.Option(help="Where to write the model folder.")] = Path("model"),
     delta: Annotated[float, typer.Option(help="Probability with which epsilon may fail.")] = 1e-6,
     adjacency: Annotated[str, typer.Option(help="zero-out or replace-one.")] = "zero-out",
-    method: Annotated[str, typer.Option(help="fedrep, altmin or low-rank-sparse.")] = "fedrep",
+    method: Annotated[str, typer.Option(help="fedrep, altmin, centaur or low-rank-sparse.")] = "fedrep",
     sparsity: Annotated[
         str | None,
         typer.Option(help="low-rank-sparse: own coordinates of a user; a count, a fraction, or auto (default)."),
@@ -39,6 +39,9 @@ def fit(
     shared_weight: Annotated[
         bool, typer.Option(help="low-rank-sparse, rank 1: one central model, sparsely fine-tuned by every user.")
     ] = False,
+    sampling_rate: Annotated[
+        float, typer.Option(help="centaur: chance with which a user takes part in a release, by a secret coin.")
+    ] = 1.0,
     features: Annotated[str | None, typer.Option(help="Feature columns, with commas; default: all others.")] = None,
     intercept: Annotated[bool, typer.Option(help="Give every user a level of their own.")] = False,
     loss: Annotated[str, typer.Option(help="squared, logistic, hinge or poisson.")] = "squared",
@@ -53,14 +56,19 @@ def fit(
 ) -> None:
     """Fit a model on a table of (user, features, target)."""
     from tacit.cohort import Cohort
-    from tacit.estimators import LowRankSparse, PrivateAltMin, PrivateFedRep
+    from tacit.estimators import Centaur, LowRankSparse, PrivateAltMin, PrivateFedRep
     from tacit.model_folder import save
     from tacit.privacy.guarantee import Adjacency, Budget, check_target
     from tacit.privacy.ledger import Ledger
 
     if out.exists():
         raise ValueError(f"{out} exists already. Choose another --out, or remove it.")
-    methods = {"fedrep": PrivateFedRep, "altmin": PrivateAltMin, "low-rank-sparse": LowRankSparse}
+    methods = {
+        "fedrep": PrivateFedRep,
+        "altmin": PrivateAltMin,
+        "centaur": Centaur,
+        "low-rank-sparse": LowRankSparse,
+    }
     if method not in methods:
         raise ValueError(f"--method must be one of {', '.join(methods)}. Found {method!r}.")
     if intercept and method == "altmin":
@@ -70,6 +78,8 @@ def fit(
         raise ValueError(f"{option} is for --method low-rank-sparse only.")
     if method != "fedrep" and loss != "squared":
         raise ValueError("--loss is for --method fedrep only.")
+    if method != "centaur" and sampling_rate != 1.0:
+        raise ValueError("--sampling-rate is for --method centaur only.")
     if classes is not None and loss not in ("logistic", "hinge"):
         raise ValueError(f"--classes is for --loss logistic and hinge. Found --loss {loss}.")
     check_target(epsilon, delta)  # a ledger would keep a wrong one as its ceiling
@@ -107,6 +117,9 @@ def fit(
             shared["fit_intercept"] = intercept
         if method == "low-rank-sparse":
             shared |= {"sparsity": _sparsity(sparsity or "auto"), "shared_weight": shared_weight}
+        if method == "centaur":
+            # Where a power method starts is public, and must be the same when the command is run again to go on.
+            shared |= {"sampling_rate": sampling_rate, "random_state": 0}
         if method == "fedrep":
             shared |= {"loss": loss, "classes": labels}
         model: SharedBasisModel = methods[method](**shared)

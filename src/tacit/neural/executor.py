@@ -237,7 +237,7 @@ class Executor:
                 yield self._together(vector, X, y, offsets[start : start + taken + 1], chunk, number), taken
 
     def _together(self, public: Tensor, X: Rows, y: Rows, bounds: Offsets, chunk: int, number: int) -> Tensor:
-        """Updates of one chunk; if a user's numbers make it fail, of each user in the same place without the others."""
+        """Return a chunk's updates; if a user's numbers make it fail, each user's in its place without the others."""
         answer = vmap(self._update, in_dims=(None, 0, 0, 0), randomness="error")
         packed = self._packed(X, y, bounds, chunk, number)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -137,16 +138,9 @@ class FittedNetwork(PrivateModel):
             with torch.no_grad():
                 return np.asarray(rest(torch.tensor(rows, dtype=type_of(rest))).double().numpy())
 
-        own = []
-        for first, last in itertools.pairwise(offsets.tolist()):
-            try:
-                seen = self._seen(np.asarray(X[first:last]), y[first:last], features)
-            except MemoryError:
-                raise
-            except Exception:  # who it is stays private
-                seen = np.full((1, 1), np.nan), y[first : first + 1]
-            own.append(np.concatenate(maker.fit_safely(*seen)))
-        return np.array(own)
+        pairs = itertools.pairwise(offsets.tolist())
+        mine = [partial(self._seen, np.asarray(X[a:b]), y[a:b], features) for a, b in pairs]
+        return np.array([np.concatenate(maker.safely(seen)) for seen in mine])
 
     def _take_heads(self, table: Array) -> None:
         self.heads_, self.held_ = np.split(table, [self._maker().size], axis=1)

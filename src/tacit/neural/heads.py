@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,10 +59,10 @@ class HeadMaker:
         fitted = update.fitted_head(torch.zeros(0), flat.start, rows, goals, torch.ones_like(goals))
         return np.asarray(fitted.detach().double().numpy()), held
 
-    def fit_safely(self, features: Array, targets: npt.NDArray[Any]) -> Own:
+    def safely(self, seen: Callable[[], tuple[Array, npt.NDArray[Any]]]) -> Own:
         """Return one user's head; the public one where the user's numbers allow no other: who that is stays private."""
         try:
-            head, held = self.fit(features, targets)
+            head, held = self.fit(*seen())
             if np.isfinite(head).all():
                 return head, held
         except MemoryError:

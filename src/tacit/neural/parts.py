@@ -131,5 +131,5 @@ def width_after(module: nn.Module, width: int) -> int:
 
 
 def type_of(module: nn.Module) -> torch.dtype:
-    """The type of a module's numbers; float32 where it has none."""
+    """Return the type of a module's numbers; float32 where it has none."""
     return next((value.dtype for value in module.parameters()), torch.float32)

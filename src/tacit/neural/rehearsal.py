@@ -129,8 +129,9 @@ def _generators() -> tuple[object, ...]:
     """Return where every common source of random numbers stands."""
     states = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     devices = [state.cpu().numpy().tobytes() for state in states]
-    numpy_state = repr(np.random.get_state(legacy=False))  # noqa: NPY002
-    return torch.get_rng_state().numpy().tobytes(), *devices, numpy_state, random.getstate()
+    _, key, *place = np.random.get_state()  # noqa: NPY002
+    own = np.asarray(key).tobytes(), tuple(place), random.getstate()
+    return torch.get_rng_state().numpy().tobytes(), *devices, *own
 
 
 def _marks(module: nn.Module) -> object:
