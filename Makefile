@@ -27,6 +27,7 @@ benchmarks: $(STAMP)
 	$(BIN)/python -m benchmarks.neural_conformance
 	$(BIN)/python -m benchmarks.papers.margin
 	$(BIN)/python -m benchmarks.papers.low_rank_sparse
+	$(BIN)/python -m benchmarks.papers.neural_low_rank_sparse
 	$(BIN)/python -m benchmarks.speed.gram
 	$(BIN)/python -m benchmarks.papers.trace_regression
 	$(BIN)/python -m benchmarks.papers.trace_attack

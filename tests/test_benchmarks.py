@@ -30,6 +30,7 @@ def run(*words: str) -> str:
         "papers.centaur",
         "papers.centaur_linear",
         "papers.low_rank_sparse",
+        "papers.neural_low_rank_sparse",
         "papers.margin",
         "audit",
         "families",

@@ -89,7 +89,7 @@ def load(folder: str | os.PathLike[str], **modules: Any) -> PrivateModel:
     parameters: dict[str, Any] = {
         key: math.inf if value == "inf" else value for key, value in config["parameters"].items()
     }
-    code = {"body", "head"} if config["class"].startswith(_NEURAL) else set()
+    code = {"body", "head"} & set(kind._get_param_names())
     if parameters.pop("augment", False):
         code.add("augment")
     if set(modules) != code:

@@ -11,7 +11,13 @@ if TYPE_CHECKING:
     from tacit.neural.baselines import MeanRegularised as MeanRegularised
     from tacit.neural.baselines import TwoHeads as TwoHeads
     from tacit.neural.centaur import Centaur as Centaur
+    from tacit.neural.frameworks import PromptLearning as PromptLearning
+    from tacit.neural.frameworks import full_fine_tuning as full_fine_tuning
+    from tacit.neural.frameworks import representation_learning as representation_learning
+    from tacit.neural.frameworks import single_model as single_model
+    from tacit.neural.low_rank_sparse import LowRankSparse as LowRankSparse
     from tacit.neural.made_up import made_up_images as made_up_images
+    from tacit.neural.made_up_users import made_up_networks as made_up_networks
     from tacit.neural.networks import Picture as Picture
     from tacit.neural.networks import Shared as Shared
     from tacit.neural.networks import deep as deep
@@ -30,19 +36,25 @@ _HOMES = {
     "FedAvg": "baselines",
     "LocalHeads": "baselines",
     "LocalTraining": "update",
+    "LowRankSparse": "low_rank_sparse",
     "MeanRegularised": "baselines",
     "Picture": "networks",
+    "PromptLearning": "frameworks",
     "Shared": "networks",
     "TwoHeads": "baselines",
     "contrast": "pretraining",
     "deep": "networks",
+    "full_fine_tuning": "frameworks",
     "lenet": "networks",
     "linear": "networks",
     "made_up_images": "made_up",
+    "made_up_networks": "made_up_users",
     "mlp": "networks",
     "progress": "progress_bar",
     "public_directions": "pretraining",
     "public_head": "networks",
+    "representation_learning": "frameworks",
+    "single_model": "frameworks",
 }
 
 __all__ = list(_HOMES)
