@@ -27,7 +27,10 @@ def run(*words: str) -> str:
     [
         "papers.private_fedrep",
         "papers.fedpower",
+        "papers.centaur",
+        "papers.centaur_linear",
         "papers.low_rank_sparse",
+        "papers.neural_low_rank_sparse",
         "papers.margin",
         "audit",
         "families",
@@ -38,6 +41,8 @@ def run(*words: str) -> str:
         "papers.trace_attack",
         "papers.trace_designs",
         "speed.trace",
+        "speed.neural",
+        "neural_conformance",
     ],
 )
 def test_every_benchmark_runs(name: str) -> None:

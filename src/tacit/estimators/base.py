@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator
 
 from tacit.cohort import Cohort
-from tacit.privacy.certificate import Certificate
+from tacit.privacy.certificate import NOT_COVERED, Certificate
 from tacit.privacy.guarantee import Adjacency, Budget, Event, UncertifiedWarning, Unit
 from tacit.privacy.ledger import Ledger, Run
 
@@ -71,6 +71,15 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
         """Set what :meth:`private_arrays` gave; ``users_`` are there already."""
 
     @property
+    def folder_class(self) -> str:
+        """What a model folder calls this kind of model."""
+        return type(self).__name__
+
+    def folder_parameters(self) -> dict[str, Any]:
+        """Return the parameters a model folder keeps: those that are plain and say something later."""
+        return {key: value for key, value in self.get_params(deep=False).items() if key not in ("ledger", "threads")}
+
+    @property
     def audit_labels(self) -> tuple[float, float] | None:
         """Two targets that an auditor's users may have, where not any number will do."""
         return None
@@ -91,7 +100,15 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
         return ledger.run(self.run, config=self._public_config(sizes), planned=planned, certified=not reasons)
 
     def _certify(
-        self, run: Run, budget: Budget, *, units: int, trust: str, notes: tuple[str, ...], nominal: float | None = None
+        self,
+        run: Run,
+        budget: Budget,
+        *,
+        units: int,
+        trust: str,
+        notes: tuple[str, ...],
+        nominal: float | None = None,
+        not_covered: tuple[str, ...] = (),
     ) -> None:
         """State what was released; close the run unless somebody else keeps the account."""
         mode, reasons = self._standing(budget)
@@ -105,6 +122,7 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
             reasons=reasons,
             nominal_epsilon=nominal if mode == "paper" else None,
             notes=notes,
+            not_covered=(*not_covered, *NOT_COVERED),
         )
         self._run = run
         if self.ledger is None:

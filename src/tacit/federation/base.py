@@ -117,6 +117,8 @@ class Query(ABC):
         try:
             with np.errstate(all="ignore"):
                 return self.contribution(X, y)
+        except MemoryError:  # the machine's doing, not the user's
+            raise
         except Exception:
             return np.zeros(self.coordinates)
 
@@ -351,7 +353,6 @@ class Federation(ABC):
         coordinates = query.coordinates * copies
         mode = self._mode(event, coordinates)
         event = replace(event, slack=noise_source.slack_of(event.sigma, grid, coordinates))
-
         generator = self._generator()
 
         def noisy(total: npt.NDArray[np.int64], messages: int) -> Array:
