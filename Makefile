@@ -21,8 +21,13 @@ lint: $(STAMP)
 benchmarks: $(STAMP)
 	$(BIN)/python -m benchmarks.papers.private_fedrep
 	$(BIN)/python -m benchmarks.papers.fedpower
+	$(BIN)/python -m benchmarks.papers.centaur
+	$(BIN)/python -m benchmarks.papers.centaur_linear
+	$(BIN)/python -m benchmarks.speed.neural
+	$(BIN)/python -m benchmarks.neural_conformance
 	$(BIN)/python -m benchmarks.papers.margin
 	$(BIN)/python -m benchmarks.papers.low_rank_sparse
+	$(BIN)/python -m benchmarks.papers.neural_low_rank_sparse
 	$(BIN)/python -m benchmarks.speed.gram
 	$(BIN)/python -m benchmarks.papers.trace_regression
 	$(BIN)/python -m benchmarks.papers.trace_attack

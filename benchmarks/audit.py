@@ -34,6 +34,9 @@ ESTIMATORS: dict[str, Callable[[], PrivateModel]] = {
     "LowRankSparse": lambda: tacit.LowRankSparse(rank=1, sparsity=1, epsilon=1.0),
     "LowRankSparse, one weight": lambda: tacit.LowRankSparse(rank=1, sparsity=1, epsilon=1.0, shared_weight=True),
     "PrivateFedRep, logistic": lambda: tacit.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic"),
+    "Centaur": lambda: tacit.Centaur(rank=1, epsilon=1.0),
+    "Centaur, power start": lambda: tacit.Centaur(rank=1, epsilon=1.0, start="power"),
+    "neural.Centaur, 2 rounds": lambda: network(),
     "MarginClassifier": lambda: tacit.MarginClassifier(rank=1, epsilon=1.0),
     "TraceRegression, observations": lambda: tacit.TraceRegression(1, 1.0, shape=(2, 2)),
     "TraceRegression, users": lambda: tacit.TraceRegression(1, 1.0, unit="user", shape=(2, 2)),
@@ -51,6 +54,14 @@ PAPERS: dict[str, PrivateModel] = {
         rank=1, sparsity=1, epsilon=1.0, mode="paper", clips=(3.0, 3.0, 3.0, 3.0, 6.0)
     ),
 }
+
+
+def network() -> PrivateModel:
+    """Return a small network in few rounds: a fit at the defaults takes a second, and thousands are needed."""
+    from tacit import neural
+
+    body, head = neural.mlp(4, (3,), classes=2)
+    return neural.Centaur(body, head, epsilon=1.0, rounds=2, head_steps=1, rows_per_user=8, device="cpu")
 
 
 def main() -> None:

@@ -49,7 +49,7 @@ def test_algorithms_never_hold_a_cohort() -> None:
 
 
 def test_nothing_imports_algorithms_but_the_facade() -> None:
-    rooms = ("tacit.algorithms", "tacit.estimators", "tacit.commands")
+    rooms = ("tacit.algorithms", "tacit.estimators", "tacit.neural", "tacit.commands")
     assert all(name.startswith(rooms) for name in users_of("tacit.algorithms"))
 
 

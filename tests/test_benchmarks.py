@@ -28,7 +28,10 @@ def run(*words: str) -> str:
     [
         "papers.private_fedrep",
         "papers.fedpower",
+        "papers.centaur",
+        "papers.centaur_linear",
         "papers.low_rank_sparse",
+        "papers.neural_low_rank_sparse",
         "papers.margin",
         "audit",
         "families",
@@ -40,6 +43,8 @@ def run(*words: str) -> str:
         "papers.trace_designs",
         "speed.trace",
         pytest.param("speed.engines", marks=PROCESSES),
+        "speed.neural",
+        "neural_conformance",
     ],
 )
 def test_every_benchmark_runs(name: str) -> None:

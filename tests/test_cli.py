@@ -94,6 +94,24 @@ def test_a_margin_classifier_is_fitted_under_pure_epsilon(
     assert "'hinge' or 'logistic'" in err
 
 
+def test_centaur_is_fitted_with_users_by_coin_and_predicts(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["fit", table, "--user", "person", "--target", "score", "--rank", "1", "--epsilon", "2", "--no-compare"]
+    coin = ["--method", "centaur", "--sampling-rate", "0.5"]
+    code, out, _ = run(capsys, monkeypatch, *words, *coin, "--out", tmp_path / "model")
+    assert code == 0
+    assert "(zero-out)" in out
+    releases = json.loads((tmp_path / "model" / "certificate.json").read_text())["releases"]
+    assert {release["event"]["sampling_rate"] for release in releases} == {0.5}
+    code, out, _ = run(capsys, monkeypatch, "predict", tmp_path / "model", table)
+    assert code == 0
+    assert out.startswith("person,prediction\np0000,")
+    code, _, err = run(capsys, monkeypatch, *words, "--sampling-rate", "0.5")
+    assert code == 2
+    assert "centaur only" in err
+
+
 def test_help_is_quick_and_names_every_command() -> None:
     best = 9.0
     for _ in range(3):

@@ -362,6 +362,8 @@ def plot(rows: list[dict[str, Any]]) -> None:
             style = "o-" if "margin" in method or "FedRep" in method else ":"
             axes.loglog([r[key] for r in line], [np.mean(r["wrong"][method]) for r in line], style, label=method)
         axes.set_xlabel(label)
+        axes.set_xticks([r[key] for r in line], [f"{r[key]:,g}" for r in line])
+        axes.minorticks_off()
     both[0].set_ylabel("wrong labels")
     both[0].set_title(f"ε = {base['epsilon']:g}", fontsize=9)
     both[1].set_title(f"{base['n']:,} users", fontsize=9)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tacit import datasets as datasets
+    from tacit import neural as neural
     from tacit import theory as theory
     from tacit.baselines import CentralModel as CentralModel
     from tacit.baselines import FedRep as FedRep
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tacit.baselines import SingleModel as SingleModel
     from tacit.cells import DataError as DataError
     from tacit.cohort import Cohort as Cohort
+    from tacit.estimators import Centaur as Centaur
     from tacit.estimators import LowRankSparse as LowRankSparse
     from tacit.estimators import PrivateAltMin as PrivateAltMin
     from tacit.estimators import PrivateFedRep as PrivateFedRep
@@ -45,6 +47,7 @@ __version__ = "0.1.0"
 # Heavy modules (Numba, scikit-learn, pyarrow) load when they are first used, so that `tacit --help` is quick.
 _HOMES = {
     "BudgetExceeded": "tacit.privacy.ledger",
+    "Centaur": "tacit.estimators",
     "CentralModel": "tacit.baselines",
     "Certificate": "tacit.privacy.certificate",
     "Cohort": "tacit.cohort",
@@ -68,7 +71,7 @@ _HOMES = {
     "save": "tacit.model_folder",
     "subspace_distance": "tacit.linalg",
 }
-_MODULES = ("datasets", "theory")
+_MODULES = ("datasets", "neural", "theory")
 
 __all__ = [*_HOMES, *_MODULES]
 

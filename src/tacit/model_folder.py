@@ -8,6 +8,7 @@ heads has no such folder.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import math
 import os
@@ -26,6 +27,7 @@ from tacit.personal import Head
 from tacit.privacy.certificate import Certificate
 
 PUBLIC = ("billboard.safetensors", "certificate.json", "config.json")
+_NEURAL = "neural."
 
 
 class ModelError(ValueError):
@@ -70,8 +72,12 @@ def save(model: PrivateModel, folder: str | os.PathLike[str]) -> Path:
     return target
 
 
-def load(folder: str | os.PathLike[str]) -> PrivateModel:
-    """Read a model folder. A published one has no heads: it can only personalise."""
+def load(folder: str | os.PathLike[str], **modules: Any) -> PrivateModel:
+    """Read a model folder. A published one has no heads: it can only personalise.
+
+    A network's folder holds numbers, not code: give ``body=`` and ``head=`` of the same build (and ``augment=``, where
+    the model has one).
+    """
     from safetensors.numpy import load as from_bytes
 
     place = Path(folder)
@@ -79,12 +85,21 @@ def load(folder: str | os.PathLike[str]) -> PrivateModel:
         if not (place / name).is_file():
             raise ModelError(f"{place} is not a model folder: {name} is missing.")
     config = json.loads((place / "config.json").read_text(encoding="utf-8"))
-    if config.get("class") not in estimators.__all__:
-        raise ModelError(f"{place} holds a {config.get('class')!r}. Expected one of {estimators.__all__}.")
+    kind = _kind(place, str(config.get("class")))
     parameters: dict[str, Any] = {
         key: math.inf if value == "inf" else value for key, value in config["parameters"].items()
     }
-    model: PrivateModel = getattr(estimators, config["class"])(**parameters)
+    code = {"body", "head"} & set(kind._get_param_names())
+    if parameters.pop("augment", False):
+        code.add("augment")
+    if set(modules) != code:
+        given = ", ".join(f"{name}=…" for name in sorted(code))
+        raise ModelError(
+            f"{place} holds a network. Give load(folder, {given}) modules of the same build."
+            if code
+            else f"{place} holds no network. Found {sorted(modules)} for load."
+        )
+    model = kind(**modules, **parameters)
     model.feature_names_in_ = np.array(config["features"], dtype=str)
     model.n_features_in_ = len(model.feature_names_in_)
     model.target_name_ = config["target"]
@@ -100,12 +115,25 @@ def load(folder: str | os.PathLike[str]) -> PrivateModel:
     return model
 
 
+def _kind(place: Path, name: str) -> type[PrivateModel]:
+    """Return the class a folder names: one of ours, and nothing else."""
+    home = importlib.import_module("tacit.neural") if name.startswith(_NEURAL) else estimators
+    kind = getattr(home, name.removeprefix(_NEURAL), None) if name.removeprefix(_NEURAL) in home.__all__ else None
+    if not (isinstance(kind, type) and issubclass(kind, PrivateModel)):
+        raise ModelError(f"{place} holds a {name!r}. Expected one of {estimators.__all__}, or a network's estimator.")
+    return kind
+
+
 def publish(folder: str | os.PathLike[str], target: str | os.PathLike[str], *, allow_uncertified: bool = False) -> Path:
     """Copy the public part of a model folder, after verifying its certificate."""
     from tacit.privacy.verification import verify
 
     source, goal = Path(folder), Path(target)
-    certificate = load(source).certificate_
+    for name in PUBLIC:
+        if not (source / name).is_file():
+            raise ModelError(f"{source} is not a model folder: {name} is missing.")
+    _kind(source, str(json.loads((source / "config.json").read_text(encoding="utf-8")).get("class")))
+    certificate = Certificate.from_json((source / "certificate.json").read_text(encoding="utf-8"))
     if not certificate.certified and not allow_uncertified:
         raise ModelError(
             f"this model is not certified ({'; '.join(certificate.reasons)}). "
@@ -138,11 +166,9 @@ def _private_as_bytes(model: PrivateModel) -> bytes | None:
 
 
 def _config(model: PrivateModel) -> dict[str, Any]:
-    left_out = {"ledger", "threads", "engine"}
-    parameters = {key: value for key, value in model.get_params(deep=False).items() if key not in left_out}
     return {
-        "class": type(model).__name__,
-        "parameters": {key: plain_parameter(value) for key, value in parameters.items()},
+        "class": model.folder_class,
+        "parameters": {key: plain_parameter(value) for key, value in model.folder_parameters().items()},
         "features": [str(name) for name in model.feature_names_in_],
         "target": model.target_name_,
         "user": model.user_column_,

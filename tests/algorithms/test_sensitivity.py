@@ -11,6 +11,7 @@ import pytest
 
 from adversary import Rows, clipped, neighbour_violations, placed, units, violations
 from tacit.algorithms.altmin import NormalEquations
+from tacit.algorithms.centaur import PowerVote
 from tacit.algorithms.clip_quantile import NormHistogram
 from tacit.algorithms.designs import Centre, Design
 from tacit.algorithms.fedpower_gram import CentreVote, ShiftedGram
@@ -18,6 +19,7 @@ from tacit.algorithms.fedpower_power import DeviceStep, PowerStep
 from tacit.algorithms.fedrep import BasisStep
 from tacit.algorithms.loss_step import LossStep
 from tacit.algorithms.low_rank_sparse_query import SparseEquations, SparseStep
+from tacit.algorithms.paper_centaur import HeadGradient, PowerStatistic
 from tacit.algorithms.paper_fedrep import BasisGradient, PairStatistic
 from tacit.algorithms.paper_low_rank_sparse import ClippedGram, ClippedRight, Clips, TargetMoment
 from tacit.algorithms.sparse_heads import Sparsity
@@ -162,6 +164,10 @@ QUERIES: dict[str, tuple[Query, float]] = (
         "vote of two classes": (ClassVote(WHITENING, loss=Loss("hinge")), 1.0),
         "vote of classes": (CodedVote(WHITENING, loss=THREE), 1.0),
         "normal equations": (NormalEquations(BASIS, WHITENING, 0.3, 0.7), 1.0),
+        "power vote": (PowerVote(BASIS, WHITENING), 1.0),
+        "power vote, centred": (PowerVote(BASIS, WHITENING, centered=True), 1.0),
+        "power statistic": (PowerStatistic(BASIS, 1, 5), 3.0),
+        "head gradient": (HeadGradient(BASIS, 1, 5), 3.0),
         "sparse step": (SparseStep(BASIS, METRIC, 0.5, WHITENING, sparsity=Sparsity(2)), 1.0),
         "sparse step, centred": (SparseStep(BASIS, METRIC, 0.5, WHITENING, True, sparsity=ONE), 1.0),
         "sparse step, chosen sparsity": (SparseStep(BASIS, METRIC, 0.5, WHITENING, sparsity=AUTO), 1.0),
@@ -274,6 +280,19 @@ def test_replacing_a_unit_comes_near_two_clips_for_steps(make) -> None:  # type:
     assert 0.999 * 6.0 < apart <= 6.0
 
 
+def opposed() -> tuple[Rows, Rows]:
+    """Rows long in the first direction against rows short in it: y²(xxᵀ − I)Q of either sign."""
+    along, across = np.zeros((4, D)), np.zeros((4, D))
+    along[:, 0], across[:, 3] = 1.0, 1.0
+    return (along, np.ones(4)), (across, np.ones(4))
+
+
+def test_replacing_a_user_comes_near_two_clips_for_the_power_vote() -> None:
+    query = PowerVote(TWO[:, :1], Whitening.identity(D))
+    first, second = (clipped(query, user, 1.0) for user in opposed())
+    assert 0.999 * 2.0 < np.linalg.norm(first - second) <= 2.0
+
+
 def test_replacing_a_user_reaches_two_clips_for_the_central_step() -> None:
     query = SparseStep(np.zeros((D, 1)), np.eye(1), 1e-9, Whitening.identity(D), sparsity=ONE, shared_weight=True)
     X, y = np.random.default_rng(5).normal(size=(30, D)), np.ones(30)
@@ -371,6 +390,13 @@ class Unclipped(FeatureMoment):
             (3.0 * self.contribution(X[a:b], y[a:b]) for a, b in itertools.pairwise(offsets)),
             np.zeros(self.coordinates),
         )
+
+
+@dataclass(frozen=True)
+class AcuteVote(PowerVote):
+    """Mutation: claims that power steps never point against each other."""
+
+    acute = True
 
 
 @dataclass(frozen=True)
@@ -600,10 +626,11 @@ def test_a_broken_tangent_sum_is_caught(mutant: Query) -> None:
         (ClipsTheRowOnly(BASIS, CENTRE, 0.5), 3.0),
         (CountsTheRowForMore(CENTRE, 0.5), 3.0),
         (Unclipped(D), 1.0),
+        (AcuteVote(TWO, Whitening.identity(D)), 1.0),
         (Acute(BASIS, np.eye(K), 1e-3, Whitening.identity(D)), 1.0),
         (DividesTwice(D), 0.1),
         (LetsNaNThrough(D), 1.0),
     ],
 )
 def test_a_broken_query_is_caught(mutant: Query, bound: float) -> None:
-    assert violations(mutant, bound, D, pairs=[(turned_user(1.0), turned_user(-1.0))])
+    assert violations(mutant, bound, D, pairs=[(turned_user(1.0), turned_user(-1.0)), opposed()])

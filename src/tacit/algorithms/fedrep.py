@@ -268,7 +268,7 @@ class Descent:
         self.head_moment = self.head_moment * (k / np.trace(self.head_moment))
         self.head_metric = inverse_root(self.head_moment)
 
-    def advance(self, step: Array, second: Array, sigma: float, n_users: int, *, damping: float) -> None:
+    def advance(self, step: Array, second: Array, sigma: float, n_users: float, *, damping: float) -> None:
         """Move the basis by one release: ``step`` is Σ s·gvᵀ/c and ``second`` is Σ s·vvᵀ, both with noise σ."""
         k = self.basis.shape[1]
         step = step - self.basis @ (self.basis.T @ step)

@@ -323,5 +323,6 @@ def _same(first: Any, second: Any) -> bool:
     if isinstance(first, np.ndarray):
         return np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
     if is_dataclass(first):
-        return all(_same(getattr(first, f.name), getattr(second, f.name)) for f in fields(first))
+        # A field that says it is not compared is a worker, not a number.
+        return all(_same(getattr(first, f.name), getattr(second, f.name)) for f in fields(first) if f.compare)
     return bool(first == second)

@@ -34,7 +34,7 @@ def fit(
         typer.Option(help="Probability with which epsilon may fail; default: 1e-6, or 0 (pure epsilon) for margin."),
     ] = None,
     adjacency: Annotated[str, typer.Option(help="zero-out or replace-one.")] = "zero-out",
-    method: Annotated[str, typer.Option(help="fedrep, altmin, low-rank-sparse or margin.")] = "fedrep",
+    method: Annotated[str, typer.Option(help="fedrep, altmin, centaur, low-rank-sparse or margin.")] = "fedrep",
     sparsity: Annotated[
         str | None,
         typer.Option(help="low-rank-sparse: own coordinates of a user; a count, a fraction, or auto (default)."),
@@ -42,6 +42,9 @@ def fit(
     shared_weight: Annotated[
         bool, typer.Option(help="low-rank-sparse, rank 1: one central model, sparsely fine-tuned by every user.")
     ] = False,
+    sampling_rate: Annotated[
+        float, typer.Option(help="centaur: chance with which a user takes part in a release, by a secret coin.")
+    ] = 1.0,
     features: Annotated[str | None, typer.Option(help="Feature columns, with commas; default: all others.")] = None,
     intercept: Annotated[bool, typer.Option(help="Give every user a level of their own.")] = False,
     loss: Annotated[
@@ -64,7 +67,7 @@ def fit(
 ) -> None:
     """Fit a model on a table of (user, features, target)."""
     from tacit.cohort import Cohort
-    from tacit.estimators import LowRankSparse, MarginClassifier, PrivateAltMin, PrivateFedRep
+    from tacit.estimators import Centaur, LowRankSparse, MarginClassifier, PrivateAltMin, PrivateFedRep
     from tacit.model_folder import save
     from tacit.privacy.guarantee import Adjacency, Budget, check_target
     from tacit.privacy.ledger import Ledger
@@ -74,6 +77,7 @@ def fit(
     methods = {
         "fedrep": PrivateFedRep,
         "altmin": PrivateAltMin,
+        "centaur": Centaur,
         "low-rank-sparse": LowRankSparse,
         "margin": MarginClassifier,
     }
@@ -92,6 +96,8 @@ def fit(
         delta = 0.0 if method == "margin" else 1e-6
     if method not in ("fedrep", "margin") and loss != "squared":
         raise ValueError("--loss is for --method fedrep and margin only.")
+    if method != "centaur" and sampling_rate != 1.0:
+        raise ValueError("--sampling-rate is for --method centaur only.")
     if classes is not None and loss not in ("logistic", "hinge"):
         raise ValueError(f"--classes is for --loss logistic and hinge. Found --loss {loss}.")
     if method != "margin":  # which alone can keep a delta of 0; a ledger would keep a wrong one as its ceiling
@@ -134,6 +140,9 @@ def fit(
             shared["fit_intercept"] = intercept
         if method == "low-rank-sparse":
             shared |= {"sparsity": _sparsity(sparsity or "auto"), "shared_weight": shared_weight}
+        if method == "centaur":
+            # Where a power method starts is public, and must be the same when the command is run again to go on.
+            shared |= {"sampling_rate": sampling_rate, "random_state": 0}
         if method in ("fedrep", "margin"):
             shared |= {"loss": loss, "classes": labels}
         model: SharedBasisModel = methods[method](**shared)

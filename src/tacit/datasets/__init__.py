@@ -1,13 +1,16 @@
-"""Data to try things on: the papers' synthetic families."""
+"""Data sets: the papers' synthetic families, made on the spot, ratings, and users made from labelled rows."""
 
 from tacit.datasets.low_rank_sparse import LowRankSparseUsers, make_low_rank_sparse
 from tacit.datasets.ratings import Ratings, load_jester, load_movielens
+from tacit.datasets.shards import Shards, class_shards
 from tacit.datasets.synthetic import SharedSubspace, make_shared_subspace
 
 __all__ = [
     "LowRankSparseUsers",
     "Ratings",
+    "Shards",
     "SharedSubspace",
+    "class_shards",
     "load_jester",
     "load_movielens",
     "make_low_rank_sparse",

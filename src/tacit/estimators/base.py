@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator
 
 from tacit.cohort import Cohort
 from tacit.federation.place import Engine
-from tacit.privacy.certificate import Certificate
+from tacit.privacy.certificate import NOT_COVERED, Certificate
 from tacit.privacy.guarantee import Adjacency, Budget, Event, UncertifiedWarning, Unit
 from tacit.privacy.ledger import Ledger, Run
 
@@ -38,7 +38,7 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
     ledger: Ledger | None
     run: str
     threads: int | None
-    engine: Engine | None
+    engine: Engine | None = None
     certificate_: Certificate
     users_: npt.NDArray[Any]
     feature_names_in_: npt.NDArray[Any]
@@ -71,6 +71,16 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
 
     def take_private_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Set what :meth:`private_arrays` gave; ``users_`` are there already."""
+
+    @property
+    def folder_class(self) -> str:
+        """What a model folder calls this kind of model."""
+        return type(self).__name__
+
+    def folder_parameters(self) -> dict[str, Any]:
+        """Return the parameters a model folder keeps: those that are plain and say something later."""
+        left_out = {"ledger", "threads", "engine"}
+        return {key: value for key, value in self.get_params(deep=False).items() if key not in left_out}
 
     @property
     def audit_labels(self) -> tuple[float, float] | None:
@@ -111,7 +121,15 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
         return str(getattr(self.engine, "how", "central"))
 
     def _certify(
-        self, run: Run, budget: Budget, *, units: int, trust: str, notes: tuple[str, ...], nominal: float | None = None
+        self,
+        run: Run,
+        budget: Budget,
+        *,
+        units: int,
+        trust: str,
+        notes: tuple[str, ...],
+        nominal: float | None = None,
+        not_covered: tuple[str, ...] = (),
     ) -> None:
         """State what was released; close the run unless somebody else keeps the account."""
         mode, reasons = self._standing(budget)
@@ -125,6 +143,7 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
             reasons=reasons,
             nominal_epsilon=nominal if mode == "paper" else None,
             notes=notes,
+            not_covered=(*not_covered, *NOT_COVERED),
         )
         self._run = run
         if self.ledger is None:

@@ -306,7 +306,6 @@ class Federation(ABC):
         coordinates = query.coordinates * copies
         mode = self._mode(event, coordinates)
         event = replace(event, slack=noise_source.slack_of(event.sigma, grid, coordinates))
-
         generator = self._generator()
 
         def noisy(total: npt.NDArray[np.int64], messages: int) -> Array:

@@ -91,6 +91,8 @@ class Query(ABC):
         try:
             with np.errstate(all="ignore"):
                 return self.contribution(X, y)
+        except MemoryError:  # the machine's doing, not the user's
+            raise
         except Exception:
             return np.zeros(self.coordinates)
 

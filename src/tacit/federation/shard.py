@@ -207,10 +207,13 @@ def _without_the_cause(query: Query, X: Rows, y: Rows, offsets: npt.NDArray[np.i
 def _attempt(work: Callable[[], Array], coordinates: int) -> Array | None:
     """Return finite sums, or None where private numbers make the work fail: nothing may be raised on them.
 
-    What comes back, and its shape, may depend on those numbers too.
+    What comes back, and its shape, may depend on those numbers too. A machine without memory is another matter: a sum
+    without those it had no room for would be certified and worthless.
     """
     try:
         sums = np.asarray(work(), dtype=np.float64)
         return sums if sums.shape[-1:] == (coordinates,) and np.isfinite(sums).all() else None
+    except MemoryError:
+        raise
     except Exception:
         return None

@@ -48,6 +48,7 @@ KNOWN = {
     "PairStatistic": "tacit.algorithms.paper_fedrep",
     "PaperHeads": "tacit.algorithms.paper_fedrep",
     "PowerStep": "tacit.algorithms.fedpower_power",
+    "PowerVote": "tacit.algorithms.centaur",
     "Projected": "tacit.federation.projected",
     "RidgeHeads": "tacit.heads",
     "Scales": "tacit.algorithms.trace_queries",

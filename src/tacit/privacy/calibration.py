@@ -26,11 +26,16 @@ _ROUNDING = 1e-12  # of a sum of shares of one ε
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """A named part of a plan: its share of μ² and how many releases it makes."""
+    """A named part of a plan: its share of μ² and how many releases it makes.
+
+    ``acute`` says whether they may be of acute contributions, which cost more where users are sampled; a phase that
+    rules it out gets by with less noise there.
+    """
 
     name: str
     share: float
     releases: int = 1
+    acute: bool = True
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
@@ -81,6 +86,10 @@ class Plan:
     def event(self, phase: str, *, clip: float, acute: bool = False) -> GaussianEvent:
         """Return one release of ``phase`` for contributions clipped to norm ``clip``."""
         part = self._phases[phase]
+        if acute and not part.acute and self.sampling_rate < 1.0:
+            raise ValueError(
+                f"phase {phase!r} was planned without acute contributions: it would cost more than planned."
+            )
         sensitivity = Sensitivity.of_clip(clip, acute=acute, unit=self.budget.unit)
         moved = sensitivity.under(self.budget.adjacency)
         sigma = moved * math.sqrt(part.releases / part.share) / self._mu
@@ -95,7 +104,8 @@ class Plan:
     def _hidden_by_sampling(self) -> float:
         """Return how many times less noise does where users take part by secret coins; found by secants.
 
-        Every release is taken for acute: of all that the plan may be used for, that costs the most under sampling.
+        Every release is taken for acute unless its phase rules that out: of all that the plan may be used for, that
+        costs the most under sampling.
         """
         alone = self._mu
         target = self.budget.epsilon * (1 - 1e-6)
@@ -103,7 +113,9 @@ class Plan:
         def cost(factor: float) -> float:
             self._mu = alone * factor
             events = [
-                self.event(phase.name, clip=1.0, acute=True) for phase in self.phases for _ in range(phase.releases)
+                self.event(phase.name, clip=1.0, acute=phase.acute)
+                for phase in self.phases
+                for _ in range(phase.releases)
             ]
             # Coarse losses: ten times quicker, and an upper bound, so that what holds here holds.
             interval = min(2e-3, max(1e-4, 1e-3 * self.budget.epsilon))

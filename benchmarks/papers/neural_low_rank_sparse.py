@@ -1,0 +1,189 @@
+"""Paper 004, appendix B.2: networks U w + b against its four frameworks on MovieLens, and the numbers of Table 2.
+
+Three-layer tanh networks (50 and 50 units) on MovieLens latest-small: 610 users, public features of movies (genres and
+year), a fifth of every user's ratings held out. Stars are counted from the middle of their public range. Nothing was
+chosen on these ratings: rounds and rows are what a small machine does in minutes, the rest are defaults, which were
+chosen on made-up networks.
+
+``python -m benchmarks.papers.neural_low_rank_sparse`` (some five minutes on one core; ``--quick`` for a smoke test).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import data as folder
+from benchmarks.tables import keep, table
+from tacit import Cohort, UncertifiedWarning
+from tacit.neural import (
+    LowRankSparse,
+    PromptLearning,
+    full_fine_tuning,
+    made_up_networks,
+    representation_learning,
+    single_model,
+)
+
+DELTA = 1e-5
+MIDDLE = 2.75  # of half a star to five
+SETTINGS = {"rounds": 10, "rows_per_user": 32, "head_steps": 6, "final_steps": 20, "device": "cpu"}
+# Users, hidden layers, and numbers printed; "sparse r p" is rank r with p percent.
+PRINTED = {
+    "MovieLens": (241, (50, 50), {"single": 5_151, "full": 1_241_391, "rep 1": 5_392, "prompt": 19_701,
+                                  "sparse 1 1": 17_924, "sparse 1 5": 67_570, "sparse 1 10": 129_748,
+                                  "sparse 1 15": 191_685, "sparse 1 20": 253_863}),
+    "Jester": (100, (50,), {"single": 2_601, "full": 260_100, "rep 1": 2_701, "prompt": 10_101, "sparse 1 1": 5_302,
+                            "sparse 1 5": 15_706, "sparse 1 10": 28_711, "sparse 1 15": 41_716,
+                            "sparse 1 20": 54_721}),
+    "Netflix": (1_000, (50,), {"single": 2_601, "full": 2_601_000, "rep 1": 4_601, "rep 2": 9_202, "rep 3": 13_803,
+                               "rep 4": 18_404, "rep 5": 23_005, "prompt": 55_101, "sparse 1 1": 30_601,
+                               "sparse 2 1": 35_202, "sparse 3 1": 39_803, "sparse 4 1": 44_404,
+                               "sparse 5 1": 49_005}),
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a small problem, nothing is kept")
+    quick = parser.parse_args().quick
+    warnings.simplefilter("ignore", UncertifiedWarning)
+    torch.set_num_threads(1)
+    parts = {"parameters": parameters(quick), "made_up": made_up(quick), "movielens": movielens(quick)}
+    text = "\n\n".join(part.pop("text") for part in parts.values())
+    keep("neural_low_rank_sparse", parts, text, quick=quick)
+
+
+def framework(method: str, epsilon: float, **settings: Any) -> Any:
+    kind, *numbers = method.split()
+    sizes = [int(number) for number in numbers]
+    makers: dict[str, Any] = {
+        "single": lambda: single_model(epsilon, **settings),
+        "full": lambda: full_fine_tuning(epsilon, **settings),
+        "rep": lambda: representation_learning(sizes[0], epsilon, **settings),
+        "prompt": lambda: PromptLearning(epsilon, **settings),
+        "sparse": lambda: LowRankSparse(sizes[0], sizes[1] / 100, epsilon, **settings),
+    }
+    return makers[kind]()
+
+
+def parameters(quick: bool) -> dict[str, Any]:
+    """Table 2: count what fitted models hold."""
+    counts = {}
+    for name, (n, hidden, printed) in PRINTED.items():
+        settings = {
+            "hidden": hidden,
+            "rounds": 1,
+            "head_steps": 1,
+            "final_steps": 1,
+            "rows_per_user": 1,
+            "cross_fit": False,
+        }
+        cohort = Cohort.from_arrays(np.zeros((n, 50)), np.zeros(n), np.arange(n))
+        for method, expected in printed.items():
+            if quick and name != "Jester":
+                continue
+            fitted = framework(method, math.inf, **settings).fit(cohort)
+            counts[f"{name}, {method}"] = [fitted.n_parameters(), expected]
+    agree = sum(count == expected for count, expected in counts.values())
+    text = f"**Table 2, numbers in a model**: {agree} of {len(counts)} as printed"
+    different = [[*name.split(", "), *both] for name, both in counts.items() if both[0] != both[1]]
+    text += "." if not different else ".\n\n" + table(["data", "model", "counted", "printed"], different)
+    return {"counts": counts, "text": text}
+
+
+def made_up(quick: bool) -> dict[str, Any]:
+    """Made-up users whose networks are u w + b: 6 features, 10 units, 4 own parameters, 40 rows, a little noise."""
+    n = 60 if quick else 200
+    data = made_up_networks(n, 6, 1, 40, 4, hidden=(10,), noise=0.1, random_state=2000)
+    settings = {"hidden": (10,), "rounds": 3 if quick else 15, "device": "cpu"}
+    errors = {}
+    for name, method in {"single model": "single", "full fine-tuning": "full", "representation learning": "rep 1",
+                         "prompt learning": "prompt", "low rank + 5 % sparse": "sparse 1 5"}.items():  # fmt: skip
+        errors[name] = [
+            data.error(framework(method, epsilon, delta=DELTA, **settings).fit(data.X, data.y, data.users))
+            for epsilon in (math.inf, 4.0)
+        ]
+    rows = [[name, *(f"{value:.3f}" for value in values)] for name, values in errors.items()]
+    text = f"**Made-up networks** ({n} users, 81 parameters, four of a user's own; error over that of the mean)\n\n"
+    return {"error": errors, "text": text + table(["model", "not private", "ε = 4"], rows)}
+
+
+def movielens(quick: bool) -> dict[str, Any]:
+    """MovieLens latest-small with public features of movies."""
+    if not folder.available():
+        return {"text": "MovieLens: the data are not here (TACIT_DATA)."}
+    X, y, users = folder.movielens().tasks()
+    X, y = X[:, 1:], y - MIDDLE  # networks have levels: no need of a column of ones
+    if quick:
+        some = users <= 30
+        X, y, users = X[some], y[some], users[some]
+    held = held_out(users)
+    train = Cohort.from_arrays(X[~held], y[~held], users[~held], dtype=np.float32)
+    settings = {**SETTINGS, "delta": DELTA, **({"rounds": 1, "final_steps": 3} if quick else {})}
+    errors: dict[str, dict[str, float]] = {}
+    sizes, seconds = {}, {}
+    for name, (method, epsilons) in {
+        "single model": ("single", (math.inf, 1.0)),
+        "full fine-tuning": ("full", (math.inf, 1.0, 0.0)),
+        "representation learning, r = 1": ("rep 1", (math.inf, 1.0)),
+        "prompt learning": ("prompt", (math.inf, 1.0)),
+        "low rank + 1 % sparse": ("sparse 1 1", (math.inf, 4.0, 1.0, 0.0)),
+        "low rank + 20 % sparse": ("sparse 1 20", (math.inf,)),
+    }.items():
+        # At ε = 0 a step of nothing: everybody's own part on the public random start, which needs nobody else.
+        nothing = {**settings, "rounds": 1, "step": 1e-12}
+        runs = {
+            f"{epsilon:g}": framework(method, epsilon or math.inf, **(settings if epsilon else nothing))
+            for epsilon in epsilons
+        }
+        for label, model in runs.items():
+            print(f"{name}, ε = {label}", file=sys.stderr)
+            begun = time.perf_counter()
+            fitted = model.fit(train)
+            seconds[f"{name}, {label}"] = time.perf_counter() - begun
+            left = fitted.predict(X[held], users[held]) - y[held]
+            errors.setdefault(name, {})[label] = float(np.sqrt(np.mean(left**2)))
+            sizes[name] = fitted.n_parameters()
+            assert label in ("0", "inf") or fitted.certificate_.certified
+    floor = float(np.sqrt(np.mean(own_means(y, users, held) ** 2)))
+    rows = [
+        [name, f"{sizes[name]:,}", *(f"{by[label]:.3f}" if label in by else "–" for label in ("inf", "4", "1", "0"))]
+        for name, by in errors.items()
+    ]
+    rows.append(["everybody's own mean", f"{len(np.unique(users)):,}", "–", "–", "–", f"{floor:.3f}"])
+    text = (
+        f"**MovieLens latest-small** ({len(np.unique(users))} users, {X.shape[1]} public features, three layers of "
+        f"{LowRankSparse(1, 0, 1.0).hidden} units; root mean squared error in stars on held-out rows; δ = 1e-5, "
+        "zero-out)\n\n"
+    )
+    text += table(["model", "numbers", "not private", "ε = 4", "ε = 1", "ε = 0: nothing shared"], rows)
+    return {"rmse": errors, "numbers": sizes, "seconds": seconds, "own_means": floor, "text": text}
+
+
+def held_out(users: np.ndarray) -> np.ndarray:
+    """Choose a fifth of every user's rows, as the linear benchmark's first draw does."""
+    rng = np.random.default_rng(2000)
+    held = np.zeros(len(users), dtype=bool)
+    for user in np.unique(users):
+        mine = np.flatnonzero(users == user)
+        held[rng.permutation(mine)[: len(mine) // 5]] = True
+    return held
+
+
+def own_means(y: np.ndarray, users: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """Return what is left of held-out rows by their user's mean."""
+    _, place = np.unique(users, return_inverse=True)
+    means = np.bincount(place[~held], y[~held]) / np.bincount(place[~held])
+    return np.asarray(y[held] - means[place[held]])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""A round of local training for many users: all at once in chunks, against a loop over users; the same maths.
+
+Five local steps of twenty images, a hundred images a user (as in the notes of the foundation); images a second, ratios
+of one run. On a CPU the loop is what the library does, on coarse workers; there it is compared with batching and with
+the quickest loop one would write by hand.
+
+    python -m benchmarks.speed.neural [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.tables import keep, table
+from tacit.neural.executor import Executor, one_thread
+from tacit.neural.networks import lenet, mlp
+from tacit.neural.update import Flat, LocalTraining, UserUpdate
+
+TRAINING = LocalTraining(local_steps=5, batch_rows=20, head_steps=0, rows=100, local_rate=0.01)
+NETWORKS = {"LeNet": (lenet, 3072), "MLP": (mlp, 784)}
+
+
+def rate(work: Callable[[], Any], images: int, repeats: int) -> float:
+    """Images a second: the median of several runs, after one that is not counted."""
+    times = []
+    for i in range(repeats + 1):
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        work()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        if i:
+            times.append(time.perf_counter() - start)
+    return images / float(np.median(times))
+
+
+def hand_loop(name: str, X: Any, y: Any, users: int, workers: int) -> torch.Tensor:
+    """Return what one would write: a module, its parameters reset for every user, plain SGD, threads; clip and sum."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def work(mine: range) -> torch.Tensor:
+        body, head = NETWORKS[name][0]()
+        total = torch.zeros(sum(p.numel() for p in body.parameters()), dtype=torch.float64)
+        first = [p.detach().clone() for p in body.parameters()]
+        for i in mine:
+            rows, labels = (
+                torch.as_tensor(X[100 * i : 100 * i + 100]),
+                torch.as_tensor(y[100 * i : 100 * i + 100]).long(),
+            )
+            with torch.no_grad():
+                for p, value in zip(body.parameters(), first, strict=True):
+                    p.copy_(value)
+            for step in range(5):
+                part = slice(20 * step, 20 * step + 20)
+                loss = torch.nn.functional.cross_entropy(head(body(rows[part])), labels[part])
+                gradients = torch.autograd.grad(loss, list(body.parameters()))
+                with torch.no_grad():
+                    for p, g in zip(body.parameters(), gradients, strict=True):
+                        p -= 0.01 * g
+            moved = torch.cat([(p.detach() - v).flatten() for p, v in zip(body.parameters(), first, strict=True)])
+            moved = moved.double()
+            total.add_(moved, alpha=min(1.0, 1.0 / float(torch.linalg.vector_norm(moved))))
+        return total
+
+    with one_thread(), ThreadPoolExecutor(workers) as pool:
+        return torch.stack(list(pool.map(work, [range(k, users, workers) for k in range(workers)]))).sum(0)
+
+
+def measure(name: str, device: str, quick: bool) -> list[dict[str, Any]]:
+    make, d = NETWORKS[name]
+    found: list[dict[str, Any]] = []
+    on_gpu = device == "cuda"
+    users = 8 if quick else ((1024 if name == "MLP" else 256) if on_gpu else (8 if name == "LeNet" else 100))
+    rng = np.random.default_rng(0)
+    X, y = rng.uniform(size=(users * 100, d)).astype(np.float32), rng.integers(10, size=users * 100).astype(np.float32)
+    X.flags.writeable = y.flags.writeable = False  # as a cohort's are: rows may then stay on a GPU from round to round
+    offsets = 100 * np.arange(users + 1)
+    repeats = 1 if quick else (5 if on_gpu else 9)
+    for tf32 in (False, True) if on_gpu else (False,):
+        torch.manual_seed(0)
+        body, head = make()
+
+        def executor(chunk: int | None = None, body: Any = body, head: Any = head, tf32: bool = tf32) -> Executor:
+            update = UserUpdate(body=Flat(body), head=Flat(head), training=TRAINING, classes=10)
+            return Executor(update, device=device, chunk=chunk, tf32=tf32)
+
+        plain = executor(1)
+        start = plain._update.body.start.cpu().numpy().astype(np.float64)
+
+        def note(way: str, speed: float, tf32: bool = tf32) -> None:
+            found.append({"network": name, "device": device, "tf32": tf32, "way": way, "images_per_second": speed})
+
+        def added(which: Executor, count: int, start: Any = start) -> Callable[[], Any]:
+            return lambda: which.clipped_sum(
+                start, X[: 100 * count], y[: 100 * count], offsets[: count + 1], 1.0, 0, normalised=False
+            )
+
+        if on_gpu:
+            few = min(users, 24)
+
+            def loop(few: int = few, plain: Executor = plain, start: Any = start) -> None:
+                update = plain._update.alone()
+                total = torch.zeros(plain.size, dtype=torch.float64, device="cuda")
+                torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = plain.tf32
+                public = torch.as_tensor(start, dtype=torch.float32).cuda()
+                for i in range(few):
+                    rows, labels, ones = plain._packed(X, y, offsets[i : i + 2], 1, 0)
+                    total += plain.bounded_sum(update(public, rows[0], labels[0], ones[0])[None], 1.0, normalised=False)
+                total.cpu()
+
+            note("loop over users", rate(loop, 100 * few, repeats))
+            for chunk in (8,) if quick else (64, 256, 1024):
+                if chunk <= users:
+                    note(f"chunks of {chunk}", rate(added(executor(chunk), users), 100 * users, repeats))
+        else:
+            ways = {"this library": added(plain, users)}
+            ways["loop by hand"] = partial(hand_loop, name, X.copy(), y.copy(), users, plain.workers)
+            # In turns, so that whatever else the machine does falls on both.
+            speeds = [{way: rate(work, 100 * users, 1) for way, work in ways.items()} for _ in range(repeats)]
+            for way in ways:
+                note(way, float(np.median([speed[way] for speed in speeds])))
+            batched = executor(16)
+            batched.batched, batched.chunk = True, 16
+            note("chunks of 16", rate(added(batched, users), 100 * users, min(repeats, 2)))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    rows = [row for name in NETWORKS for row in measure(name, device, options.quick)]
+    printed = []
+    for row in rows:
+        first = next(r for r in rows if (r["network"], r["tf32"]) == (row["network"], row["tf32"]))
+        ratio = row["images_per_second"] / first["images_per_second"]
+        printed.append(
+            [row["network"], device, "yes" if row["tf32"] else "no", row["way"], row["images_per_second"], ratio]
+        )
+    header = ["network", "device", "TF32", "way", "images/s", "ratio"]
+    keep(f"speed_neural_{device}", {"rows": rows}, table(header, printed), quick=options.quick)
+
+
+if __name__ == "__main__":
+    main()

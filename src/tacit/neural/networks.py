@@ -1,0 +1,122 @@
+"""Ready networks, as a body and a head: the papers' LeNet and perceptron, a deeper one, and a linear one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class Picture(nn.Module):
+    """Flat rows of values from 0 to 1 as pictures, with a level and spread that suit most (public constants)."""
+
+    def __init__(self, shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return rows × channels × height × width."""
+        return ((rows - 0.45) / 0.25).reshape(rows.shape[0], *self.shape)
+
+    def extra_repr(self) -> str:
+        """Return the shape."""
+        return str(self.shape)
+
+
+class Shared(nn.Module):
+    """The private layer of a recommended body: what was learned next to the public directions it is learned from.
+
+    Heads see both: ``outputs`` learned numbers, which start at zero, and the first ``kept`` public ones.
+    """
+
+    def __init__(self, directions: int, outputs: int, kept: int) -> None:
+        super().__init__()
+        self.learned = nn.Linear(directions, outputs)
+        self.kept = kept
+        nn.init.zeros_(self.learned.weight)
+        nn.init.zeros_(self.learned.bias)
+
+    def forward(self, directions: Tensor) -> Tensor:
+        """Return learned numbers, then public ones."""
+        return torch.cat([self.learned(directions), directions[:, : self.kept]], dim=1)
+
+
+def deep(shape: tuple[int, int, int] = (3, 32, 32), width: int = 64) -> nn.Sequential:
+    """Five 3×3 convolutions with group normalisation: features for a public start (16·width of them)."""
+    layers: list[nn.Module] = [Picture(shape)]
+    before = shape[0]
+    for after, stride in ((width, 1), (2 * width, 2), (2 * width, 1), (4 * width, 2), (4 * width, 1)):
+        layers += [nn.Conv2d(before, after, 3, stride, 1), nn.GroupNorm(8, after), nn.ReLU()]
+        before = after
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten())
+
+
+def public_head(outputs: int, classes: int) -> nn.Linear:
+    """Return a head that reads class c off feature c: what users' heads start from and shrink towards.
+
+    >>> public_head(3, 2).weight
+    Parameter containing:
+    tensor([[1., 0., 0.],
+            [0., 1., 0.]], requires_grad=True)
+    """
+    head = nn.Linear(outputs, classes)
+    with torch.no_grad():
+        head.weight.copy_(torch.eye(classes, outputs))
+        head.bias.zero_()
+    return head
+
+
+def lenet(
+    classes: int = 10, shape: tuple[int, int, int] = (3, 32, 32), widths: tuple[int, int, int, int] = (64, 64, 384, 32)
+) -> tuple[nn.Sequential, nn.Linear]:
+    """Paper 000's network: two 5×5 convolutions, two hidden layers, ReLU, no normalisation. Rows are flat images.
+
+    >>> body, head = lenet()
+    >>> sum(p.numel() for p in body.parameters()), head
+    (734432, Linear(in_features=32, out_features=10, bias=True))
+    """
+    channels, height, width = shape
+    one, two, three, four = widths
+    left = [((side - 4) // 2 - 4) // 2 for side in (height, width)]
+    body = nn.Sequential(
+        Picture(shape),
+        nn.Conv2d(channels, one, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(one, two, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(two * left[0] * left[1], three),
+        nn.ReLU(),
+        nn.Linear(three, four),
+        nn.ReLU(),
+    )
+    return body, nn.Linear(four, classes)
+
+
+def mlp(
+    features: int = 784, widths: Sequence[int] = (256, 128, 16), classes: int = 10
+) -> tuple[nn.Sequential, nn.Linear]:
+    """Return a perceptron with ReLU: the paper's for EMNIST by default.
+
+    >>> body, head = mlp()
+    >>> [layer.out_features for layer in body if isinstance(layer, nn.Linear)]
+    [256, 128, 16]
+    """
+    layers: list[nn.Module] = []
+    for before, after in zip([features, *widths], widths, strict=False):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers), nn.Linear(widths[-1], classes)
+
+
+def linear(features: int, rank: int, outputs: int = 1) -> tuple[nn.Sequential, nn.Linear]:
+    """Return a basis and a linear head.
+
+    >>> linear(5, 2)[0]
+    Sequential(
+      (0): Linear(in_features=5, out_features=2, bias=False)
+    )
+    """
+    return nn.Sequential(nn.Linear(features, rank, bias=False)), nn.Linear(rank, outputs)

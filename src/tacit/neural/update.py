@@ -1,0 +1,328 @@
+"""The user's half of a neural round, written once: fit the head, step the body, say how it moved.
+
+Algorithm 2 of paper 000 for one user with rows (x, y): with the body fixed, take steps on a head that starts from the
+public one; then, with the head fixed, take ``local_steps`` steps on the body's trainable parameters; answer with the
+difference. Everything is a pure function of one user's rows and public numbers, so that ``torch.func.vmap`` can run it
+for many users at once and a plain loop for one after the other.
+
+Rows come with weights: 0 marks padding. Classes that a user does not hold are left out of its loss; which those are is
+the user's own knowledge and stays there. Labels are whole numbers from 0; numbers outside go to the nearest class.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+
+from tacit.neural.layers import fresh
+
+_ABSENT = -1e9  # logit of a class the user does not hold: probability zero, gradient zero, and finite
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """What every user does in a round. Public.
+
+    ``augment`` turns a user's rows into other rows of the same shape (a mirror, a shift); heads are then fitted on
+    both. ``cross_fit``: the body's steps see a head that was fitted to the other half of the rows, and so for both
+    halves. ``rows`` is how many rows a user brings to a round; who has more brings other ones in the next.
+    """
+
+    local_steps: int = 1
+    local_rate: float = 0.1
+    batch_rows: int | None = None
+    head_steps: int = 15
+    head_rate: float = 0.1
+    head_momentum: float = 0.9
+    cross_fit: bool = True
+    rows: int = 128
+    loss: str = "classes"
+    augment: Callable[[Tensor], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        if self.local_steps < 1:
+            raise ValueError(f"local_steps must be at least 1. Found {self.local_steps!r}.")
+        if self.head_steps < 0:
+            raise ValueError(f"head_steps must not be negative. Found {self.head_steps!r}.")
+        if self.rows < 1:
+            raise ValueError(f"rows must be at least 1. Found {self.rows!r}.")
+        if self.loss not in ("classes", "squares"):
+            raise ValueError(f"loss must be 'classes' or 'squares'. Found {self.loss!r}.")
+
+
+Parts = tuple[Tensor, ...]
+
+
+class Flat:
+    """A module as a function of one flat vector of its trainable parameters; everything else in it is public.
+
+    The module is copied and in evaluation mode, so that nothing a user's rows do to it can reach what is published:
+    no dropout, no statistics of rows.
+
+    >>> flat = Flat(nn.Linear(3, 2))
+    >>> flat.size, flat(flat.start, torch.ones(1, 3)).shape
+    (8, torch.Size([1, 2]))
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = fresh(module)
+        trained = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
+        self.shapes = {name: value.shape for name, value in trained}
+        self.start = flatten(value.detach() for _, value in trained)
+        self.fixed: dict[str, Tensor] = {
+            name: value.detach().clone()
+            for name, value in [*self.module.named_parameters(), *self.module.named_buffers()]
+            if name not in self.shapes
+        }
+
+    @property
+    def size(self) -> int:
+        """Number of trainable parameters."""
+        return int(self.start.numel())
+
+    def to(self, device: torch.device) -> Flat:
+        """Bring everything public to a device; the module itself is left where it is."""
+        self.start = self.start.to(device)
+        self.fixed = {name: value.to(device) for name, value in self.fixed.items()}
+        return self
+
+    def alone(self) -> Flat:
+        """Return the same function on a copy of the module, for one user at a time."""
+        return _Alone(self)
+
+    def refresh(self) -> None:
+        """Forget whatever the user before has left behind: nothing, where there are only functions."""
+
+    def parts(self, vector: Tensor) -> Parts:
+        """Return the parameters that a flat vector stands for, in order."""
+        sizes = [math.prod(shape) for shape in self.shapes.values()]
+        pieces = torch.split(vector, sizes) if sizes else ()
+        return tuple(piece.view(shape) for shape, piece in zip(self.shapes.values(), pieces, strict=True))
+
+    def named(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return the parameters that a flat vector stands for, by name."""
+        return dict(zip(self.shapes, self.parts(vector), strict=True))
+
+    def __call__(self, vector: Tensor, rows: Tensor) -> Tensor:
+        """Apply the module with these parameters."""
+        return self.at(self.parts(vector), rows)
+
+    def at(self, parts: Sequence[Tensor], rows: Tensor) -> Tensor:
+        """Apply the module with these parameters, given one by one."""
+        named = dict(zip(self.shapes, parts, strict=True))
+        result: Tensor = functional_call(self.module, {**self.fixed, **named}, (rows,))
+        return result
+
+
+class _Alone(Flat):
+    """Parameters are put into a module of one's own: a third of the cost of a functional call for small layers."""
+
+    def __init__(self, flat: Flat) -> None:
+        self.module = copy.deepcopy(flat.module).to(flat.start.device)
+        self.shapes, self.start, self.fixed = flat.shapes, flat.start, flat.fixed
+        homes = {id(value): (owner._parameters, key) for owner, key, value in _owned(self.module, "_parameters")}
+        named = dict(self.module.named_parameters())
+        self._homes = [homes[id(named[name])] for name in self.shapes]
+        self._buffers = [(owner._buffers, key, value) for owner, key, value in _owned(self.module, "_buffers")]
+
+    def refresh(self) -> None:
+        """Forget whatever the user before has left behind in buffers."""
+        for home, key, value in self._buffers:
+            home[key] = value.clone()
+
+    def at(self, parts: Sequence[Tensor], rows: Tensor) -> Tensor:
+        """Apply the module with these parameters."""
+        for (home, key), part in zip(self._homes, parts, strict=True):
+            home[key] = part  # type: ignore[assignment]
+        result: Tensor = self.module(rows)
+        return result
+
+
+def _owned(module: nn.Module, kind: str) -> list[tuple[nn.Module, str, Tensor]]:
+    """Parameters or buffers with the modules that hold them; one that several hold is in the list once for each."""
+    return [
+        (owner, key, value)
+        for owner in module.modules()
+        for key, value in getattr(owner, kind).items()
+        if value is not None
+    ]
+
+
+def flatten(values: Iterable[Tensor]) -> Tensor:
+    """One vector of all values."""
+    parts = [value.reshape(-1) for value in values]
+    return torch.cat(parts) if parts else torch.zeros(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserUpdate:
+    """How one user's rows ask the body to move."""
+
+    body: Flat
+    head: Flat
+    training: LocalTraining
+    # What is shared: the body alone (CENTAUR); body and head (federated averaging); or body and head, with a head of
+    # the user's own added to it (two heads).
+    shared: str = "body"
+    classes: int = 1
+    pull: float = 0.0  # of the local model towards the public one, for the baseline that has it
+    _gradient: Any = field(default=grad, repr=False)
+    _move: Any = field(default_factory=lambda: together, repr=False)
+
+    @property
+    def move_head(self) -> bool:
+        """Whether the head is shared too."""
+        return self.shared != "body"
+
+    @property
+    def size(self) -> int:
+        """Length of the answer."""
+        return self.body.size + (self.head.size if self.move_head else 0)
+
+    def alone(self) -> UserUpdate:
+        """Return the same update on copies of the modules and the ordinary tape: for one user at a time."""
+        return replace(self, body=self.body.alone(), head=self.head.alone(), _gradient=plain_gradient, _move=at_once)
+
+    def __call__(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Return the update, before the clip; ``public`` is the current body (and head, where that is shared too)."""
+        self.body.refresh()
+        self.head.refresh()
+        body, head = public[: self.body.size], public[self.body.size :]
+        if self.shared == "both":
+            return self._both(public, torch.zeros_like(head), rows, targets, weights)
+        if self.shared == "sum":
+            own = self.fitted_head(body, head, rows, targets, weights) - head
+            return self._both(public, own, rows, targets, weights)
+        head = self.head.start.clone()  # nobody's layers get hold of what the next user begins from
+        if not self.training.cross_fit or self.training.head_steps == 0:
+            return self._body_steps(body, self.fitted_head(body, head, rows, targets, weights), rows, targets, weights)
+        # Algorithm 4's two subsets: a head says nothing of the rows it was fitted to.
+        moved = torch.zeros_like(body)
+        for mine, other in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
+            fitted = self.fitted_head(body, head, rows[mine], targets[mine], weights[mine])
+            moved = moved + self._body_steps(body, fitted, rows[other], targets[other], weights[other])
+        return moved
+
+    def fitted_head(self, body: Tensor, head: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Phase 1: steps on the head, from the public one, with the body fixed."""
+        if self.training.head_steps == 0:
+            return head
+        features = self.body(body, rows).detach()
+        if self.training.augment is not None:
+            features = torch.cat([features, self.body(body, self.training.augment(rows)).detach()])
+            targets, weights = torch.cat([targets, targets]), torch.cat([weights, weights])
+        goals = self.goals(targets, weights)
+        loss = self.loss(goals, weights, self.present(goals))
+        slope = self._gradient(lambda parts: loss(self.head.at(parts, features)))
+        parts = self.head.parts(head)
+        speeds = tuple(torch.zeros_like(part) for part in parts)
+        for _ in range(self.training.head_steps):
+            slopes = slope(parts)
+            speeds = tuple(
+                torch.add(g, v, alpha=self.training.head_momentum) for v, g in zip(speeds, slopes, strict=True)
+            )
+            parts = self._move(parts, speeds, self.training.head_rate)
+        return flatten(parts)
+
+    def _body_steps(self, body: Tensor, head: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Phases 2 and 3: steps on the body with the head fixed; the way it went."""
+        start, own, goals = self.body.parts(body), self.head.parts(head), self.goals(targets, weights)
+        moved, present = start, self.present(goals)
+        for x, y, w in self._batches(rows, goals, weights):
+            loss = self.loss(y, w, present)
+            slope = self._gradient(lambda parts, x=x, loss=loss: loss(self.head.at(own, self.body.at(parts, x))))
+            moved = self._move(moved, slope(moved), self.training.local_rate)
+        return flatten(after - before for after, before in zip(moved, start, strict=True))
+
+    def _both(self, public: Tensor, own: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Local training of the whole network, a fixed head of the user's ``own`` added to the shared one."""
+        cut, goals = len(self.body.shapes), self.goals(targets, weights)
+        start = (*self.body.parts(public[: self.body.size]), *self.head.parts(public[self.body.size :]))
+        moved, added, present = start, self.head.parts(own), self.present(goals)
+
+        def objective(parts: Parts, x: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
+            head = [shared + mine for shared, mine in zip(parts[cut:], added, strict=True)]
+            pulled = loss(self.head.at(head, self.body.at(parts[:cut], x)))
+            if self.pull:
+                for part, home in zip(parts, start, strict=True):
+                    pulled = pulled + 0.5 * self.pull * (part - home).square().sum()
+            return pulled
+
+        for x, y, w in self._batches(rows, goals, weights):
+            loss = self.loss(y, w, present)
+            slope = self._gradient(lambda parts, x=x, loss=loss: objective(parts, x, loss))
+            moved = self._move(moved, slope(moved), self.training.local_rate)
+        return flatten(after - before for after, before in zip(moved, start, strict=True))
+
+    def _batches(self, rows: Tensor, goals: Tensor, weights: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield the rows of every step: the next in turn, or all of them if they are no more than a batch."""
+        size = self.training.batch_rows
+        if size is None or size >= len(rows):
+            for _ in range(self.training.local_steps):
+                yield rows, goals, weights
+            return
+        steps, places = (torch.arange(n, device=rows.device) for n in (self.training.local_steps, size))
+        count = weights.sum().long()
+        # Spread over all rows, because they may come sorted by class.
+        apart = torch.div(count + size - 1, size, rounding_mode="floor")
+        chosen = torch.where(count <= size, places, (places * apart + steps[:, None]) % count.clamp_min(1))
+        for mine in chosen:
+            yield rows[mine], goals[mine], weights[mine]
+
+    def goals(self, targets: Tensor, weights: Tensor) -> Tensor:
+        """Return what outputs should be: the numbers, or a row of indicators a label; nothing for padding."""
+        if self.training.loss == "squares":
+            return targets
+        classes = torch.arange(self.classes, device=targets.device)
+        return (labels(targets, self.classes)[:, None] == classes).to(targets.dtype) * weights[:, None]
+
+    def present(self, goals: Tensor) -> Tensor | None:
+        """Which classes the user holds; None if all of them, where one can look, and where numbers are predicted."""
+        if self.training.loss == "squares":
+            return None
+        held = goals.amax(0) > 0
+        return None if self._gradient is plain_gradient and bool(held.all()) else held
+
+    def loss(self, goals: Tensor, weights: Tensor, present: Tensor | None) -> Callable[[Tensor], Tensor]:
+        """Return the mean loss of some of a user's rows, over the classes the user holds, as a function of outputs."""
+        count = weights.sum().clamp_min(1.0)
+        if self.training.loss == "squares":
+            shares = weights / (2.0 * count)
+            return lambda output: ((output.squeeze(-1) - goals).square() * shares).sum()
+        shares = goals / -count
+        if present is None:
+            return lambda output: (torch.log_softmax(output, -1) * shares).sum()
+        return lambda output: (torch.log_softmax(torch.where(present, output, _ABSENT), -1) * shares).sum()
+
+
+def labels(targets: Tensor, classes: int) -> Tensor:
+    """Class numbers from numbers: the nearest one there is."""
+    return torch.nan_to_num(targets).round().clamp(0, classes - 1).long()
+
+
+def plain_gradient(function: Callable[[Parts], Tensor]) -> Callable[[Parts], Parts]:
+    """Gradient by the ordinary tape: for one user at a time it is quicker than ``torch.func.grad``."""
+
+    def slope(at: Parts) -> Parts:
+        with torch.enable_grad():
+            points = tuple(part.detach().requires_grad_(True) for part in at)
+            return torch.autograd.grad(function(points), points, allow_unused=True, materialize_grads=True)
+
+    return slope
+
+
+def together(parts: Parts, slopes: Parts, rate: float) -> Parts:
+    """Move parameters against their slopes, in a form that vmap knows."""
+    return tuple(torch.add(part, slope, alpha=-rate) for part, slope in zip(parts, slopes, strict=True))
+
+
+def at_once(parts: Parts, slopes: Parts, rate: float) -> Parts:
+    """Do the same in one call, so that workers wait for each other less often."""
+    return tuple(torch._foreach_add(parts, slopes, alpha=-rate))

@@ -1,0 +1,125 @@
+"""Attacks on whole fits, through the code as users run it: counts, canaries without a gradient, kills."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tacit import neural
+from tacit.audit import from_runs
+from tacit.audit.tape import Tape
+from tacit.cohort import Cohort
+from tacit.federation.base import Array
+from tacit.privacy.guarantee import Budget
+from tacit.privacy.ledger import Ledger
+
+torch.set_num_threads(1)
+D, RUNS = 3, 150
+CONFIDENCE = 1 - 1e-6  # one for the model and for its mutant, or the comparison says nothing
+
+
+def users(canary: bool) -> Cohort:
+    """Three users; the last has a gradient of zero (the head predicts its rows exactly), or is not there."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(6, D)), rng.normal(size=6)
+    X[4:], y[4:] = (0.0, 0.0) if canary else (np.nan, 0.0)
+    return Cohort(X, y, np.array([0, 2, 4, 6]), np.arange(3), ("a", "b", "c"), "y")
+
+
+class CountsThePresent(neural.Centaur):
+    """Mutation (the papers' F4): rounds are divided by the number of users who are there."""
+
+    def _learn(self, federation, plan, executor, update):  # type: ignore[no-untyped-def]
+        there = np.isfinite(federation._cohort.X).all(axis=1).reshape(3, 2).all(axis=1).sum()
+        moved = super()._learn(federation, plan, executor, update) - update.body.start.numpy()
+        return update.body.start.numpy() + moved * 3.0 / there
+
+
+def lengths(kind: type[neural.Centaur], canary: bool, **settings: object) -> Array:
+    """How far the body went in each of many fits: what an attacker who counts looks at."""
+    cohort, found = users(canary), []
+    body, head = neural.linear(D, 8)
+    with torch.no_grad():
+        body[0].weight.copy_(torch.eye(8, D))
+        head.weight.fill_(1.0)
+        head.bias.zero_()
+    chosen = {"rounds": 1, "head_steps": 0, "loss": "squares", "device": "cpu", "rows_per_user": 2, **settings}
+    for _ in range(RUNS):
+        model = kind(body, head, epsilon=1.0, noise="float", threads=1, ledger=Tape(), **chosen)  # type: ignore[arg-type]
+        learned = model.fit(cohort).body_[1][0].weight.detach().numpy()
+        found.append(float(np.linalg.norm(learned - np.eye(8, D))))
+    return np.array(found)[:, None]
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_a_canary_without_a_gradient_is_not_noticed(rate: float) -> None:
+    """Denominators are public, so a user whose update is zero leaves no trace, not even in a count."""
+    inside, outside = (lengths(neural.Centaur, canary, sampling_rate=rate) for canary in (True, False))
+    assert from_runs(inside, outside, 1e-6, confidence=CONFIDENCE).epsilon < 0.01
+
+
+def test_a_count_in_the_denominator_is_noticed() -> None:
+    inside, outside = (lengths(CountsThePresent, canary) for canary in (True, False))
+    assert from_runs(inside, outside, 1e-6, confidence=CONFIDENCE).epsilon > 0.5
+
+
+PROGRAM = """
+import sys
+import numpy as np, torch
+import tacit
+from tacit import neural
+from tacit.privacy.guarantee import Budget
+
+torch.set_num_threads(1)
+rng = np.random.default_rng(0)
+X = rng.normal(size=(300, 4)); users = np.arange(300) // 10; y = (X[:, 0] > 0).astype(int)
+body, head = neural.mlp(4, (3,), classes=2)
+for value in (*body.parameters(), *head.parameters()):
+    value.data = (torch.arange(value.numel()).cos() / 2).reshape(value.shape)
+ledger = tacit.Ledger(sys.argv[1] + "/ledger", ceiling=Budget(epsilon=1.0, delta=1e-6))
+model = neural.Centaur(body, head, 1.0, rounds=12, head_steps=2, device="cpu", threads=1, ledger=ledger, run="fit")
+print("ready", flush=True)
+model.fit(X, y, users, on_release=lambda name: print("released", flush=True))
+tacit.save(model, sys.argv[1] + "/model")
+print("done", flush=True)
+"""
+
+
+def test_a_fit_that_is_killed_at_random_goes_on_with_the_same_ledger(tmp_path: Path) -> None:
+    chance, values = random.Random(os.urandom(8)), {}
+    for attempt in range(4):
+        process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        if attempt < 2:
+            for _ in range(chance.randint(1, 4)):
+                process.stdout.readline()
+            time.sleep(chance.uniform(0.0, 0.05))
+            process.send_signal(signal.SIGKILL)
+        rest = process.stdout.read()
+        process.wait()
+        with Ledger(tmp_path / "ledger") as ledger:
+            rows = ledger.releases("fit")
+            assert ledger.spent() <= 1.0
+            assert ledger.ceiling == Budget(epsilon=1.0, delta=1e-6)
+            stored = ledger._file.rows("SELECT idx, value FROM releases WHERE state = 'published'")
+        for index, value in stored:
+            assert values.setdefault(index, value) == value  # what was once published never changes
+        if "done" in rest:
+            break
+    assert "done" in rest
+    assert attempt >= 2
+    assert [row.name for row in rows] == [f"body update {i + 1}" for i in range(12)]
+    assert all(row.state == "published" for row in rows)
+    assert len({bytes(value) for value in values.values()}) == 12
+    with Ledger(tmp_path / "ledger") as ledger:
+        assert abs(ledger.spent() - 1.0) < 1e-6
