@@ -15,7 +15,7 @@ from tacit.algorithms.trace_curvature import LEVELS, Secant, StepEnergy
 from tacit.algorithms.trace_kernels import BINS
 from tacit.algorithms.trace_queries import DesignEnergy, LabelledSum, Scales, TangentSum, as_matrix
 from tacit.algorithms.trace_regression import Settings, choose_start
-from tacit.algorithms.trace_start import gain_of, least_error, unbiased
+from tacit.algorithms.trace_start import bulk_of, gain_of, least_error, unbiased
 from tacit.linalg import orthonormal
 from tacit.low_rank import LowRank, leading, retract
 from tacit.privacy.accounting import compose
@@ -255,3 +255,15 @@ def test_the_audit_has_power() -> None:
         assert least < proved(*odds, 1e-6, gaussian=True) < most
     odds = [rng.normal(sign * 2.0, 1.0, 4000) for sign in (1.0, -1.0)]
     assert proved(*odds, 1e-6, gaussian=False) > 3.0
+
+
+def test_a_clip_is_not_read_off_noise() -> None:
+    rng = np.random.default_rng(3)
+    alone = [bulk_of(rng.normal(scale=84.0, size=1920), 84.0) for _ in range(300)]
+    assert sum(found is not None for found in alone) <= 12  # of a bin by itself one would stand out every other time
+    counts = np.zeros(1920)
+    counts[940:946] = 2000 / 6
+    for _ in range(50):
+        found = bulk_of(counts + rng.normal(scale=84.0, size=1920), 84.0)
+        assert found is not None
+        assert 2.0**-6 < found.middle < 2.0**2

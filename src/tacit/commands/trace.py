@@ -65,6 +65,9 @@ def trace(
         )
     check_target(epsilon, delta)  # a ledger would keep a wrong one as its ceiling
     names, first, design = _columns(table, target, user, (row, column), (rows, columns), task, tasks, features)
+    twice = sorted({name for name in [*names, target] if [*names, target].count(name) > 1})
+    if twice:
+        raise ValueError(f"a column can be used once. Found twice: {', '.join(map(repr, twice))}.")
     shape = (first, columns if columns is not None else len(names) - 1)
     if not 1 <= rank <= min(shape):
         raise ValueError(f"--rank must lie between 1 and the smaller side of the matrix ({min(shape)}). Found {rank}.")
