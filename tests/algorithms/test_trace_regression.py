@@ -260,10 +260,8 @@ def test_the_audit_has_power() -> None:
 def test_a_clip_is_not_read_off_noise() -> None:
     rng = np.random.default_rng(3)
     alone = [bulk_of(rng.normal(scale=84.0, size=1920), 84.0) for _ in range(300)]
-    assert sum(found is not None for found in alone) <= 12  # of a bin by itself one would stand out every other time
+    assert sum(found is not None for found in alone) <= 6  # of bins by themselves one stands out every other time
     counts = np.zeros(1920)
     counts[940:946] = 2000 / 6
-    for _ in range(50):
-        found = bulk_of(counts + rng.normal(scale=84.0, size=1920), 84.0)
-        assert found is not None
-        assert 2.0**-6 < found.middle < 2.0**2
+    seen = [bulk_of(counts + rng.normal(scale=84.0, size=1920), 84.0) for _ in range(100)]
+    assert sum(found is not None and 2.0**-6 < found.middle < 2.0**2 for found in seen) >= 90

@@ -28,7 +28,7 @@ from tacit.low_rank import LowRank, leading
 from tacit.privacy.calibration import Plan
 from tacit.privacy.guarantee import Unit
 
-_STANDS_OUT = 4.0
+_STANDS_OUT = 4.5
 _FLOOR = 0.25  # of the mean energy: a row that is hardly ever seen would get a huge scale, and only carry noise
 
 
@@ -201,7 +201,7 @@ def bulk_of(histogram: Array, sigma: float) -> Bulk | None:
     """Return where more units lie than noise could feign; None where there is no such place.
 
     Read bin by bin, one of 1,920 would stand out by chance every other time, anywhere from 2⁻¹²⁰ to 2¹²⁰, and a clip of
-    2¹¹⁰ means an answer of noise alone. Several octaves together stand out by four σ once in hundreds of runs.
+    2¹¹⁰ means an answer of noise alone. Of several octaves together none stands out so far by chance in 99 runs of 100.
 
     >>> counts = np.zeros(1920); counts[960:964] = 1000.0
     >>> bulk_of(counts, 100.0).middle < 20.0, bulk_of(np.zeros(1920), 100.0)
