@@ -145,6 +145,7 @@ def estimator_rows(runs: int, chosen: dict[str, Callable[[], PrivateModel]]) -> 
         seconds = time.perf_counter() - began
         entry = {"name": name, "ok": report.ok, "findings": list(report.findings), "seconds": seconds, "runs": 2 * runs}
         rows.append({**entry, "canary": report.canary, "cells": cells})
+        print("| " + " | ".join(cells) + " |", flush=True)
     return rows
 
 

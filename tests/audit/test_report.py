@@ -52,6 +52,8 @@ RELATIVES = {  # audited with fewer runs: their exact checks are what counts
     "neural centaur": lambda: network(),
     "neural centaur, clip found privately": lambda: network(clip="auto", head_steps=0, rounds=1),
     "margin, gradient": lambda: tacit.MarginClassifier(rank=1, epsilon=1.0, delta=1e-6, mode="gradient"),
+    "margin, projected": lambda: tacit.MarginClassifier(rank=1, epsilon=1.0, delta=1e-6, mode="gradient", dimension=2),
+    "trace regression, rank one": lambda: tacit.TraceRegression(1, 1.0, design="rank-one", shape=(2, 2)),
 }
 
 

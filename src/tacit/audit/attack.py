@@ -78,6 +78,7 @@ class Attacker:
         # The attacker's own copy of the door adds up what it knows; nothing of it is released.
         trust = getattr(estimator, "trust", "central")
         self._sums = [_sums(self.estimator.as_asked(cohort), trust) for cohort in (pair.inside, pair.outside)]
+        self._projected: dict[bytes, list[LocalFederation]] = {}
 
     def run(self, cohort: Cohort, answers: Sequence[Array] | None = None) -> tuple[PrivateModel, list[Entry]]:
         """Fit on a cohort; return the model and what was released."""
@@ -120,9 +121,18 @@ class Attacker:
             bound, grid = math.inf, 1.0
         inside, outside = (
             np.concatenate([door._exact_sum(query, bound, grid, group) for query, group in _parts(door, entry)])
-            for door in self._sums
+            for door in self._doors(entry)
         )
         return inside.astype(np.float64) * grid, outside.astype(np.float64) * grid
+
+    def _doors(self, entry: Entry) -> list[LocalFederation]:
+        """Return doors to the rows that were asked about: projected ones, where they were."""
+        if entry.through is None:
+            return self._sums
+        key = entry.through.tobytes()
+        if key not in self._projected:
+            self._projected[key] = [door.projected(entry.through) for door in self._sums]
+        return self._projected[key]
 
     def sigma(self, entry: Entry) -> Array:
         """Noise that every coordinate should have; where users add it themselves, as many shares as messages."""

@@ -68,7 +68,8 @@ def audit_one_run(
         if len(entry.queries) > 1:
             continue  # groups were asked one after the other; what they said is not used here
         query, event = entry.queries[0], entry.event
-        mine = [added_by(query, (X[i], y[i]), event.sensitivity.zero_out) for i in range(canaries)]
+        rows = X if entry.through is None else X @ entry.through.T
+        mine = [added_by(query, (rows[i], y[i]), event.sensitivity.zero_out) for i in range(canaries)]
         added = np.array([np.zeros(query.coordinates) if one is None else one for one in mine])
         # Nobody's coin is known, so half of everybody is expected.
         if isinstance(event, SelectionEvent):

@@ -109,6 +109,8 @@ def audit(
     hostile = list(side_channels(estimator, budget.unit))
     attacker, power = loudest(estimator, budget.unit, budget.adjacency)
     findings = [*hostile, *exact_findings(attacker, budget.adjacency), *noise_findings(attacker)]
+    if certificate.certified and power.share(certificate.epsilon, budget.delta) > 1.001:
+        findings.append("the loudest canary moves what is released by more than the certificate covers")
     if claimed is None:
         claimed = certificate.epsilon if certificate.certified else certificate.nominal_epsilon or math.inf
     workers = (os.cpu_count() or 1 if runs >= 1000 else 1) if workers is None else workers

@@ -27,6 +27,8 @@ class Entry:
     queries: tuple[Query, ...]
     release: Release
     value: Array
+    through: Array | None = None
+    """Projection of the rows that were asked about; None for the rows as they are."""
 
     @property
     def event(self) -> Event:
@@ -57,14 +59,16 @@ class TapeRun:
         self.name, self.config = name, config
         self._tape = tape
         self._queries: tuple[Query, ...] = ()
+        self._through: Array | None = None
 
     @property
     def releases(self) -> list[Release]:
         """What was released so far."""
         return [entry.release for entry in self._tape.entries]
 
-    def asked(self, queries: Sequence[object]) -> None:
-        """Keep the question behind the next release."""
+    def asked(self, queries: Sequence[object], through: Array | None = None) -> None:
+        """Keep the question behind the next release, and the projection of the rows it is about."""
+        self._through = through
         self._queries = tuple(query for query in queries if isinstance(query, Query))
 
     def release(
@@ -94,7 +98,7 @@ class TapeRun:
             state="published",
             attempts=1,
         )
-        tape.entries.append(Entry(self._queries, release, value))
+        tape.entries.append(Entry(self._queries, release, value, self._through))
         return value
 
     def finish(self, billboard_sha256: str | None = None) -> None:

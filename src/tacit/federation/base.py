@@ -87,6 +87,7 @@ class Federation(ABC):
         self.ledger_run = run
         self.trust = trust
         self.sparse = False
+        self._through: Array | None = None  # a projection that rows went through before they are asked about
         self._noise = noise
         self._noise_seed = noise_seed
         self._made = Made()
@@ -208,7 +209,7 @@ class Federation(ABC):
                 group = self.group_of(turns, turn)
                 total = self._exact_sum(query, event.sensitivity.zero_out, grid, group)
                 out.append(noisy(total, int(np.count_nonzero(group))))
-            self.ledger_run.asked(asked)
+            self.ledger_run.asked(asked, self._through)
             return np.array(out)
 
         return self._debit_and_draw([first], event, name, draw, copies=turns, seen_early=True)
@@ -243,7 +244,7 @@ class Federation(ABC):
             return np.array([noise_source.choose(totals, scale, mode, generator)], dtype=np.float64)
 
         self._again = True
-        self.ledger_run.asked([query])
+        self.ledger_run.asked([query], self._through)
         value = self.ledger_run.release(
             name, event, draw, noise=mode, grid=1.0 / query.steps, coordinates=query.coordinates
         )
@@ -312,7 +313,7 @@ class Federation(ABC):
             return self._put_noise(total, self.sum_sigma(event, messages), grid, mode, generator)
 
         self._again = not seen_early or not event.private
-        self.ledger_run.asked(queries)
+        self.ledger_run.asked(queries, self._through)
         value = self.ledger_run.release(
             name,
             event,

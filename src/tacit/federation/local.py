@@ -75,6 +75,7 @@ class LocalFederation(Federation):
         """
         other = copy.copy(self)
         other._shard = self._shard.projected(directions)
+        other._through = directions if self._through is None else directions @ self._through
         return other
 
     def users_map(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Array]) -> Array:

@@ -298,7 +298,7 @@ class Run:
         """The rows of this run, those of earlier attempts included."""
         return self._ledger.releases(self.name)
 
-    def asked(self, queries: Sequence[object]) -> None:
+    def asked(self, queries: Sequence[object], through: NDArray[Any] | None = None) -> None:
         """Hear the question behind the next release. The ledger keeps none; an auditor's tape does."""
 
     def release(
