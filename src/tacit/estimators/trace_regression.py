@@ -222,7 +222,8 @@ class TraceRegression(PrivateModel):
 
     def score(self, X: Any, y: npt.ArrayLike) -> float:
         """Return the share of the labels' variance that predictions explain. Computed from the labels: not private."""
-        wrong, all_of_it = np.sum((np.asarray(y) - self.predict(X)) ** 2), np.sum((y - np.mean(y)) ** 2)
+        targets = np.asarray(y, dtype=np.float64)
+        wrong, all_of_it = np.sum((targets - self.predict(X)) ** 2), np.sum((targets - targets.mean()) ** 2)
         return float(1.0 - wrong / all_of_it) if all_of_it > 0 else float("nan")
 
     def public_arrays(self) -> dict[str, Array]:
