@@ -52,7 +52,9 @@ def test_every_algorithm_finds_the_same_basis_as_in_one_process(name: str, n: in
 def test_with_noise_the_ledger_is_the_same(name: str, tmp_path: Path) -> None:
     data = users(100, name=name)
     place = loopback(data, tmp_path, rows="rows" in name)
-    here, there = fit(name, data, epsilon=1.0), fit(name, None, place, epsilon=1.0)
+    # Whether a mean is asked for twice follows what was released, so there the noise must not decide.
+    epsilon = 1000.0 if "off centre" in name else 1.0
+    here, there = fit(name, data, epsilon=epsilon), fit(name, None, place, epsilon=epsilon)
     assert promised(here) == promised(there)
     assert here.certificate_.certified == there.certificate_.certified
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from tacit.algorithms.centaur import agreed
 from tacit.federation.base import Array, Federation, Query, Rows
-from tacit.linalg import orthonormal
+from tacit.linalg import check_shape, check_size, orthonormal
 from tacit.privacy.guarantee import Budget, GaussianEvent, Sensitivity
 
 REASONS = (
@@ -33,6 +33,10 @@ class PowerStatistic(Query):
     columns: Array
     number: int
     batch: int
+
+    def __post_init__(self) -> None:
+        check_shape("columns", self.columns, None, None)
+        _check_turn(self.number, self.batch)
 
     @property
     def coordinates(self) -> int:
@@ -53,6 +57,10 @@ class HeadGradient(Query):
     basis: Array
     number: int
     batch: int
+
+    def __post_init__(self) -> None:
+        check_shape("basis", self.basis, None, None)
+        _check_turn(self.number, self.batch)
 
     @property
     def coordinates(self) -> int:
@@ -130,6 +138,11 @@ def learn(federation: Federation, budget: Budget, settings: Settings, rank: int,
         gradient = federation.release(query_g, loop, f"gradient {number + 1}").reshape(d, rank) / n
         basis = orthonormal(basis - gradient / (4.0 * strongest))[0]
     return basis
+
+
+def _check_turn(number: int, batch: int) -> None:
+    check_size("batch", batch, 1 << 20)
+    check_size("number + 1", number + 1, 1 << 20)
 
 
 def _turn(rows: int, size: int, number: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
