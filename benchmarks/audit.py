@@ -10,7 +10,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -79,30 +79,35 @@ def main() -> None:
     kept: dict[str, list[dict[str, Any]]] = {}
     if arguments.only and (RESULTS / "audit.json").exists():
         kept = json.loads((RESULTS / "audit.json").read_text("utf-8"))
-    flaws = kept.get("flaws") or flaw_rows(2_000 if quick else 20_000)
-    ours = estimator_rows(runs, dict(list(ESTIMATORS.items())[3:4]) if quick else chosen(ESTIMATORS))
-    papers = paper_rows(runs, dict(list(PAPERS.items())[1:2]) if quick else chosen(PAPERS))
-    ours, papers = merged(kept.get("estimators", []), ours), merged(kept.get("papers", []), papers)
-    text = "\n\n".join(
-        [
-            table(["", "flaw", "claimed", "exact", "audited", "mended, audited"], [row["cells"] for row in flaws]),
-            table(
-                [
-                    "estimator at its defaults",
-                    "claimed",
-                    "runs",
-                    "counts",
-                    "Gaussian",
-                    "could prove",
-                    "guesses right",
-                    "allowed",
-                ],
-                [row["cells"] for row in ours],
-            ),
-            table(["as printed", "claimed", "exact", "audited", "checks"], [row["cells"] for row in papers]),
-        ]
-    )
-    keep("audit", {"flaws": flaws, "estimators": ours, "papers": papers}, text, quick=quick)
+    if quick:
+        ours, papers = dict(list(ESTIMATORS.items())[3:4]), dict(list(PAPERS.items())[1:2])
+    else:
+        ours, papers = chosen(ESTIMATORS), chosen(PAPERS)
+    kept.setdefault("flaws", [])
+    kept["flaws"] = kept["flaws"] or flaw_rows(2_000 if quick else 20_000)
+    for key, rows in (("estimators", estimator_rows(runs, ours)), ("papers", paper_rows(runs, papers))):
+        for row in rows:  # kept as it goes: all together take long
+            kept[key] = merged(kept.get(key, []), [row])
+            keep("audit", kept, as_text(kept), quick=quick)
+
+
+def as_text(found: dict[str, list[dict[str, Any]]]) -> str:
+    """Return three tables: flaws, estimators, mechanisms as printed."""
+    headers = {
+        "flaws": ["", "flaw", "claimed", "exact", "audited", "mended, audited"],
+        "estimators": [
+            "estimator at its defaults",
+            "claimed",
+            "runs",
+            "counts",
+            "Gaussian",
+            "could prove",
+            "guesses right",
+            "allowed",
+        ],
+        "papers": ["as printed", "claimed", "exact", "audited", "checks"],
+    }
+    return "\n\n".join(table(header, [row["cells"] for row in found.get(key, [])]) for key, header in headers.items())
 
 
 def merged(kept: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -126,8 +131,7 @@ def flaw_rows(runs: int) -> list[dict[str, Any]]:
     return rows
 
 
-def estimator_rows(runs: int, chosen: dict[str, Callable[[], PrivateModel]]) -> list[dict[str, Any]]:
-    rows = []
+def estimator_rows(runs: int, chosen: dict[str, Callable[[], PrivateModel]]) -> Iterator[dict[str, Any]]:
     for name, make in chosen.items():
         began = time.perf_counter()
         report = audit(make(), runs=runs)
@@ -144,13 +148,10 @@ def estimator_rows(runs: int, chosen: dict[str, Callable[[], PrivateModel]]) -> 
         ]
         seconds = time.perf_counter() - began
         entry = {"name": name, "ok": report.ok, "findings": list(report.findings), "seconds": seconds, "runs": 2 * runs}
-        rows.append({**entry, "canary": report.canary, "cells": cells})
-        print("| " + " | ".join(cells) + " |", flush=True)
-    return rows
+        yield {**entry, "canary": report.canary, "cells": cells}
 
 
-def paper_rows(runs: int, chosen: dict[str, PrivateModel]) -> list[dict[str, Any]]:
-    rows = []
+def paper_rows(runs: int, chosen: dict[str, PrivateModel]) -> Iterator[dict[str, Any]]:
     for name, model in chosen.items():
         certificate = first_certificate(model)
         exact = compose([r.event for r in certificate.releases], certificate.adjacency, certificate.delta)
@@ -158,8 +159,7 @@ def paper_rows(runs: int, chosen: dict[str, PrivateModel]) -> list[dict[str, Any
         broken = "; ".join(report.findings)
         audited = "" if math.isinf(exact) else f"≥ {report.proved:.2f}"
         cells = [name, f"{report.claimed:.2f}", "∞" if math.isinf(exact) else f"{exact:.2f}", audited, broken]
-        rows.append({"name": name, "exact": exact, "audited": report.proved, "broken": broken, "cells": cells})
-    return rows
+        yield {"name": name, "exact": exact, "audited": report.proved, "broken": broken, "cells": cells}
 
 
 if __name__ == "__main__":

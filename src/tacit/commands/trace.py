@@ -47,6 +47,7 @@ def trace(
     compare: Annotated[bool, typer.Option(help="Say how much of the target it explains here.")] = True,
 ) -> None:
     """Fill in a matrix (--row, --column), or fit many related regressions (--task), as one low-rank matrix."""
+    from tacit.estimators.trace_choices import check_choices
     from tacit.estimators.trace_regression import TraceRegression
     from tacit.model_folder import save
     from tacit.privacy.guarantee import Adjacency, Budget, check_target
@@ -84,7 +85,7 @@ def trace(
         steps=steps,
         run=out.name,
     )
-    model._check_choices(user is not None, False)
+    check_choices(model, user is not None, False)
     with status("reading the table"):
         cohort = _read(table, names, target, user)
     budget = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(adjacency), unit=model._unit_of_privacy())

@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.algorithms import paper_trace, trace_regression
-from tacit.algorithms.designs import KINDS, Design
+from tacit.algorithms.designs import Design
 from tacit.algorithms.trace_curvature import Public
 from tacit.algorithms.trace_start import StartSettings, variances
 from tacit.cells import DataError
 from tacit.cohort import Cohort
 from tacit.estimators.base import PrivateModel, abandoned_on_failure
+from tacit.estimators.trace_choices import check_choices
 from tacit.estimators.trace_public import (
     bounded,
     checked_centre,
@@ -42,7 +43,6 @@ NOTES = {
     ),
     Unit.USER: "the unit is all of a user's observations together",
 }
-_STARTS = ("auto", "one-shot", "power")
 
 
 class TraceRegression(PrivateModel):
@@ -181,7 +181,7 @@ class TraceRegression(PrivateModel):
             Called with the name of each release when it is out (for progress bars).
         """
         elsewhere = X is None and self.engine is not None
-        self._check_choices(elsewhere or users is not None or isinstance(X, Cohort), users is not None)
+        check_choices(self, elsewhere or users is not None or isinstance(X, Cohort), users is not None)
         unit, unit_of_x, maps, rows = self._unit_of_privacy(), 1.0, None, np.zeros((0, 0))
         if elsewhere:
             design, place = self._design(None), self._elsewhere()
@@ -380,39 +380,6 @@ class TraceRegression(PrivateModel):
     def _standing(self, budget: Budget) -> tuple[str, tuple[str, ...]]:
         mode, reasons = super()._standing(budget)
         return (mode, reasons) if self.mode == "auto" else ("paper", (*reasons, *paper_trace.REASONS))
-
-    def _check_choices(self, has_users: bool, has_ids: bool) -> None:
-        choices = {
-            "mode": (self.mode, self._modes),
-            "unit": (self.unit, ("observation", "user")),
-            "privacy": (self.privacy, ("full", "labels")),
-            "design": (self.design, KINDS),
-            "start": (self.start, _STARTS),
-        }
-        for name, (value, allowed) in choices.items():
-            if value not in allowed:
-                raise ValueError(f"{name} must be one of {allowed}. Found {value!r}.")
-        if self.unit == "observation" and has_ids:
-            raise ValueError("users are for unit='user'. Found users and unit 'observation', which protects one row.")
-        if self.start == "power" and self.covariance is not None:
-            raise ValueError("a known covariance is for the one-shot start. Found start 'power'.")
-        if self.unit == "user" and not has_users:
-            raise ValueError("unit='user' needs users: the id of the user each observation belongs to.")
-        if self.unit == "user" and (self.privacy == "labels" or self.mode == "paper" or self.covariance is not None):
-            raise ValueError(
-                "privacy='labels', mode='paper' and covariance are for unit='observation'. Found unit 'user'."
-            )
-        if self.unit == "user" and self.start == "one-shot" and self.design != "dense":
-            raise ValueError("a one-shot start of users is for dense designs. Use start='power' (or 'auto').")
-        if self.covariance is not None and self.design != "dense":
-            raise ValueError(f"covariance is for design 'dense'. Found design {self.design!r}.")
-        if isinstance(self.center, str) and self.center != "auto":
-            raise ValueError(f"center must be 'auto', None or numbers of shape (d1, d2). Found {self.center!r}.")
-        other = self.design != "dense" or self.unit == "user" or self.covariance is not None or self.mode == "paper"
-        if other and self.center is not None and not isinstance(self.center, str):
-            raise ValueError("center is for design 'dense', unit 'observation', mode 'auto' and no covariance.")
-        if self.max_observations is not None and self.max_observations < 1:
-            raise ValueError(f"max_observations must be at least 1. Found {self.max_observations!r}.")
 
     def _check_columns(self, design: Design, found: int) -> None:
         if found != design.n_features:

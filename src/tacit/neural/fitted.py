@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -24,7 +25,7 @@ from tacit.neural.parts import PersonalNetwork, Seen
 from tacit.neural.update import LocalTraining
 
 
-class FittedNetwork(PrivateModel):
+class FittedNetwork(PrivateModel, ABC):
     """What networks can do once ``body_``, ``public_head_``, ``heads_`` and ``held_`` are there."""
 
     body: nn.Module
@@ -117,9 +118,9 @@ class FittedNetwork(PrivateModel):
         kept = {key: value for key, value in super().folder_parameters().items() if key not in ("body", "head")}
         return {**kept, "augment": self.augment is not None}
 
+    @abstractmethod
     def _training(self) -> LocalTraining:
         """Return how heads are fitted."""
-        raise NotImplementedError
 
     def _features(self, rows: npt.NDArray[np.float32]) -> Array:
         """One user's rows after the learned body."""

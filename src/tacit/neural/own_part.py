@@ -129,8 +129,8 @@ class OwnPartUpdate(UserUpdate):
         return False
 
     def chosen(self, own: Tensor, slope: Tensor, curvature: Tensor, prior: Tensor, share: float) -> Tensor:
-        """Return 1 where an own part may have numbers, and 0 elsewhere."""
-        raise NotImplementedError
+        """Return 1 where an own part may have numbers, and 0 elsewhere: everywhere, where nothing is to be chosen."""
+        return torch.ones_like(own)
 
 
 @dataclass(frozen=True, kw_only=True)
