@@ -26,7 +26,10 @@ Draw = Callable[[Rng, int], Pair]
 
 @dataclass(frozen=True)
 class Case:
-    """One flaw: what it is, what is claimed, both versions; ``gaussian`` where a mended one is Gaussian-DP."""
+    """One flaw: what it is, what is claimed, both versions; ``gaussian`` where a mended one is Gaussian-DP.
+
+    ``tight`` where the two worlds are as far apart as the mended noise was made for: no attack could prove more there.
+    """
 
     id: str
     what: str
@@ -36,6 +39,7 @@ class Case:
     sound: Draw
     gaussian: bool = True
     exact: float | None = None
+    tight: bool = True
 
 
 def classic(epsilon: float, delta: float, sensitivity: float = 1.0) -> float:
@@ -138,6 +142,7 @@ def cheap_direction(rate: float = 0.5, sigma: float = 0.4, rounds: int = 1, delt
         sampled(sigma),
         sampled(math.sqrt(rounds) / mu_of(claim, delta)),
         gaussian=False,
+        tight=False,
     )
 
 
@@ -165,6 +170,7 @@ def realised_count(n: int = 10, rate: float = 0.5, rounds: int = 100, delta: flo
         lambda rng, runs: draw(rng, runs, False),
         lambda rng, runs: draw(rng, runs, True),
         gaussian=False,
+        tight=False,
     )
 
 
@@ -213,6 +219,7 @@ def local_state(claim: float = 1.0, delta: float = 1e-5) -> Case:
         delta,
         moved(inside, outside, classic(claim, delta)),
         moved(clipped(inside), clipped(outside), 2 * clip / mu_of(claim, delta)),
+        tight=False,
     )
 
 
@@ -250,6 +257,7 @@ def private_alignment(claim: float = 1.0, delta: float = 1e-5) -> Case:
         delta,
         moved(inside, outside, classic(claim, delta)),
         moved(theirs, theirs, classic(claim, delta)),
+        tight=False,
     )
 
 
@@ -288,6 +296,7 @@ def sign_jump(claim: float = 1.0, delta: float = 1e-5) -> Case:
         lambda rng, runs: draw(rng, runs, True),
         lambda rng, runs: draw(rng, runs, False),
         gaussian=False,
+        tight=False,
     )
 
 
@@ -363,7 +372,9 @@ def symmetric_noise(claim: float = 1.0, delta: float = 1e-5) -> Case:
     def draw(rng: Rng, runs: int, symmetric: bool) -> Pair:
         worlds = []
         for mean in (inside, outside):
-            noise = classic(claim, delta, np.linalg.norm(inside - outside)) * rng.normal(size=(runs, 2, 2))
+            apart = float(np.linalg.norm(inside - outside))
+            level = classic(claim, delta, apart) if symmetric else apart / mu_of(claim, delta)
+            noise = level * rng.normal(size=(runs, 2, 2))
             if symmetric:
                 noise[:, 1, 0] = noise[:, 0, 1]
             seen = mean + noise
@@ -413,6 +424,7 @@ def missing_dimension(claim: float = 1.0, delta: float = 1e-5) -> Case:
         delta,
         moved(large, 0 * large, float(small[0]) / mu_of(claim, delta)),
         moved(large, 0 * large, math.sqrt(2) / mu_of(claim, delta)),
+        tight=False,
     )
 
 
@@ -434,7 +446,7 @@ def noise_used_twice(claim: float = 1.0, delta: float = 1e-5) -> Case:
 
     def draw(rng: Rng, runs: int, again: bool) -> Pair:
         left, right = np.diag([1.0, 0.0]), np.diag([0.0, 1.0])
-        level = classic(claim, delta, 2.0)
+        level = classic(claim, delta, 2.0) if again else math.sqrt(2) / mu_of(claim, delta)
         worlds = []
         for there in (True, False):
             noise = level * rng.normal(size=(2, runs, 2, 2))
