@@ -122,7 +122,8 @@ def flaw_rows(runs: int) -> list[dict[str, Any]]:
     for case in cases():
         bounds = []
         for draw in (case.flawed, case.sound):
-            parts = [draw(np.random.default_rng(), 2_000) for _ in range(runs // 2_000)]  # some draw a thousand numbers a run
+            # In parts, for some cases draw a thousand numbers a run.
+            parts = [draw(np.random.default_rng(), 2_000) for _ in range(runs // 2_000)]
             inside, outside = (np.concatenate(worlds) for worlds in zip(*parts, strict=True))
             kinds = (False, True) if case.gaussian else (False,)
             found = [from_runs(inside, outside, case.delta, confidence=0.975, gaussian=kind) for kind in kinds]

@@ -162,7 +162,8 @@ def _best_event(inside: Array, outside: Array, delta: float, confidence: float, 
         ordered = np.sort(np.concatenate([here, there]))
         for above in (True, False):
             edge, beyond = (ordered[-1 - tails], ordered[-tails]) if above else (ordered[tails], ordered[tails - 1])
-            with np.errstate(invalid="ignore"):  # between two runs: where worlds are apart, others fall on the same side
+            # Halfway between two runs: where worlds lie apart, the other runs fall on the same side.
+            with np.errstate(invalid="ignore"):
                 thresholds = edge / 2 + beyond / 2
             thresholds = np.where(np.isfinite(thresholds), thresholds, edge)
             if above:
