@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,20 @@ def group_of(name: str) -> str:
         return "processes"
     file = name.split("::")[0]
     return name if file == "tests/test_benchmarks.py" else file
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _left_as_found() -> Iterator[None]:
+    """End with a file what its tests did to the process (Ray takes over SIGTERM, the command SIGINT), and no later."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    environment, folder, path = dict(os.environ), Path.cwd(), list(sys.path)
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.path[:] = path
 
 
 def pytest_configure(config: pytest.Config) -> None:

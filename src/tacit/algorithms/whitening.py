@@ -125,7 +125,7 @@ class Whitening:
     def transform(self, X: Rows) -> Array:
         """Rows in whitened coordinates; each row's result depends on that row alone, to the last bit."""
         out = np.empty(X.shape)
-        _whiten_rows(X, self.scale, np.ascontiguousarray(self.directions.T), self.gains, out)
+        _whiten_rows(read_only(X), self.scale, np.ascontiguousarray(self.directions.T), self.gains, out)
         return out
 
     def transform_own(self, X: Rows) -> Array:
