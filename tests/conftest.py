@@ -29,8 +29,8 @@ FIRST = (
     "tests/test_tables.py",
     "tests/test_cohort.py",
     # Then what takes long, so that no worker is left alone with it in the end.
-    "tests/algorithms/",
     "processes",
+    "tests/algorithms/",
     "tests/audit/",
     "tests/federation/",
     "tests/test_benchmarks.py",
