@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parent / "src" / "tacit"
@@ -19,6 +20,10 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]  # the adversary, and the benchmark
 # Workers share few cores. BLAS keeps its second thread: that sums do not depend on it is tested.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "2")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# An example may be the one that loads a library, or share its core: how long it takes is nobody's mistake.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 FIRST = (
     # This file compiles most kernels there are, while another worker is busy with what needs none of them.
