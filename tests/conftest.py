@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parent / "src" / "tacit"
@@ -21,8 +21,9 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]  # the adversary, and the benchmark
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "2")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# An example may be the one that loads a library, or share its core: how long it takes is nobody's mistake.
-settings.register_profile("suite", deadline=None)
+# An example may be the one that loads a library, or the first text on this machine, for which Hypothesis makes a table
+# of all characters: how long it takes is nobody's mistake.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
 FIRST = (
