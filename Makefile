@@ -5,14 +5,20 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: demo test lint benchmarks clean
+.PHONY: demo test types suite lint benchmarks clean
 
 demo: $(STAMP)
 	$(BIN)/tacit demo
 
+# Types beside tests, not before them: mypy has one core to itself and leaves the other idle.
 test: lint
+	$(MAKE) --no-print-directory -j 2 types suite
+
+types: $(STAMP)
 	$(BIN)/mypy
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
+
+suite: $(STAMP)
+	$(BIN)/pytest -n $(WORKERS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

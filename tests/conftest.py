@@ -1,5 +1,108 @@
+"""What all tests need: their helpers, one thread a library, kernels that are compiled once, and a good order."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
 
 HERE = Path(__file__).parent
+SOURCE = HERE.parent / "src" / "tacit"
 sys.path[:0] = [str(HERE), str(HERE.parent)]  # the adversary, and the benchmarks' attacks
+
+# Workers share few cores. BLAS keeps its second thread: that sums do not depend on it is tested.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "2")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# An example may be the one that loads a library, or the first text on this machine, for which Hypothesis makes a table
+# of all characters: how long it takes is nobody's mistake.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
+
+FIRST = (
+    # This file compiles most kernels there are, while another worker is busy with what needs none of them.
+    "tests/algorithms/test_sensitivity.py",
+    "tests/neural/",
+    "tests/privacy/",
+    "tests/federation/test_select.py",
+    "tests/test_tables.py",
+    "tests/test_cohort.py",
+    # Then what takes long, so that no worker is left alone with it in the end.
+    "processes",
+    "tests/algorithms/",
+    "tests/audit/",
+    "tests/federation/",
+    "tests/test_benchmarks.py",
+)
+PROCESSES = ("tests/federation/test_ray.py", "tests/federation/test_flower_processes.py", "engines]", "two_sites]")
+
+
+def group_of(name: str) -> str:
+    """Tests that run one after the other in one worker: a file's, which need the same kernels and fixtures.
+
+    What starts many processes is one group as well: one cluster, not one a worker, and not beside other processes.
+    Benchmarks and examples are processes too, and need none of each other's.
+    """
+    if any(part in name for part in PROCESSES):
+        return "processes"
+    file = name.split("::")[0]
+    return name if file == "tests/test_benchmarks.py" else file
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _left_as_found() -> Iterator[None]:
+    """End with a file what its tests did to the process (Ray takes over SIGTERM, the command SIGINT), and no later."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    environment, folder, path = dict(os.environ), Path.cwd(), list(sys.path)
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.path[:] = path
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # once, before there are workers
+        forget_stale_kernels()
+
+
+def forget_stale_kernels() -> None:
+    """Numba sees that a kernel's own file has changed, but not what the kernel calls in others."""
+    files = [path for path in sorted(SOURCE.rglob("*.py")) if "pragma: no cover" in path.read_text(encoding="utf-8")]
+    seen = hashlib.sha256(b"".join(path.read_bytes() for path in [*files, SOURCE / "compiled.py"])).hexdigest()
+    stamp = SOURCE / "__pycache__" / "kernels.sha256"
+    if stamp.exists() and stamp.read_text() == seen:
+        return
+    for path in SOURCE.rglob("*.nb[ic]"):
+        path.unlink()
+    stamp.parent.mkdir(exist_ok=True)
+    stamp.write_text(seen)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        group = group_of(item.nodeid)
+        return next((place for place, first in enumerate(FIRST) if group.startswith(first)), len(FIRST))
+
+    items.sort(key=rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    config.option.loadscopereorder = False  # by the number of tests, which says little here
+    return Groups(config, log)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PROCESSES = pytest.mark.xdist_group("processes")  # what starts many, one after the other
 
 
 def run(*words: str) -> str:
@@ -42,7 +41,7 @@ def run(*words: str) -> str:
         "papers.trace_attack",
         "papers.trace_designs",
         "speed.trace",
-        pytest.param("speed.engines", marks=PROCESSES),
+        "speed.engines",
         "speed.neural",
         "neural_conformance",
     ],
@@ -54,9 +53,7 @@ def test_every_benchmark_runs(name: str) -> None:
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-@pytest.mark.parametrize(
-    "path", [pytest.param(path, id=path.stem, marks=PROCESSES if path.stem == "two_sites" else ()) for path in EXAMPLES]
-)
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_runs(path: Path) -> None:
     assert run(str(path))
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.lazy import njit
-from tacit.linalg import check_shape
+from tacit.linalg import check_shape, read_only
 
 Rows = npt.NDArray[np.floating]
 Array = npt.NDArray[np.float64]
@@ -43,7 +43,8 @@ def fit_heads(
     """
     directions = np.ascontiguousarray(basis, dtype=np.float64)
     heads = np.zeros((len(offsets) - 1, directions.shape[1] + 1))
-    _fit(np.asarray(X), directions.T.copy(), np.asarray(y), np.asarray(offsets), PENALTIES, intercept, heads)
+    rows, targets = read_only(np.asarray(X)), read_only(np.asarray(y))
+    _fit(rows, directions.T.copy(), targets, np.array(offsets), PENALTIES, intercept, heads)
     return heads
 
 

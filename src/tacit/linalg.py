@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
+Kind = TypeVar("Kind", bound=np.generic)
 
 
 def orthonormal(matrix: npt.ArrayLike) -> tuple[Array, Array]:
@@ -22,6 +23,17 @@ def orthonormal(matrix: npt.ArrayLike) -> tuple[Array, Array]:
     q, r = np.linalg.qr(np.asarray(matrix, dtype=np.float64))
     signs = np.where(np.diag(r) < 0, -1.0, 1.0)
     return q * signs, r * signs[:, None]
+
+
+def read_only(array: npt.NDArray[Kind]) -> npt.NDArray[Kind]:
+    """Return a view as the arrays of a cohort are. Kernels are compiled for either kind: one of them is enough.
+
+    >>> read_only(np.ones(2)).flags.writeable
+    False
+    """
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def check_shape(name: str, array: npt.NDArray[np.floating], *sizes: int | None) -> None:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from tacit.heads import HeadWork
 from tacit.lazy import njit
-from tacit.linalg import check_shape
+from tacit.linalg import check_shape, read_only
 from tacit.losses import SOFTMAX, Loss
 from tacit.newton import fit_newton, hessian, loss_of, project, slopes
 from tacit.row_kernels import cholesky_solve
@@ -49,7 +49,8 @@ def fit_loss_heads(
     """
     directions = np.ascontiguousarray(np.asarray(basis, dtype=np.float64).T)
     heads = np.zeros((len(offsets) - 1, len(directions) + 1, loss.columns))
-    _fit(np.asarray(X), directions, np.asarray(y), np.asarray(offsets), loss.code, PENALTIES, intercept, heads)
+    rows, targets = read_only(np.asarray(X)), read_only(np.asarray(y))
+    _fit(rows, directions, targets, np.array(offsets), loss.code, PENALTIES, intercept, heads)
     return heads
 
 

@@ -73,7 +73,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.mark.xdist_group("processes")
 def test_nothing_is_lost_when_sites_and_coordinator_fail(site: Site, tmp_path: Path) -> None:
     data, hub = users(90), tmp_path / "hub"
     cards = [join.prepare(tmp_path / f"n{i}", f"n{i}", data.take(np.arange(30 * i, 30 * i + 30))) for i in range(3)]

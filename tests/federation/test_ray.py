@@ -28,8 +28,6 @@ ray = pytest.importorskip("ray")
 
 from tacit.federation.ray import Part, RayEngine, RayPlace, ShardsLost  # noqa: E402
 
-pytestmark = pytest.mark.xdist_group("processes")  # one cluster, not one a worker, and not beside other processes
-
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:

@@ -32,7 +32,7 @@ from tacit.algorithms.loss_step import LossStep
 from tacit.algorithms.subspace import first_basis
 from tacit.algorithms.whitening import Whitening
 from tacit.federation.base import Array, Federation, Query, Rows
-from tacit.linalg import check_shape, inverse_root, orthonormal, pack_symmetric, unpack_symmetric
+from tacit.linalg import check_shape, inverse_root, orthonormal, pack_symmetric, read_only, unpack_symmetric
 from tacit.losses import Loss
 from tacit.privacy.calibration import Phase, Plan
 from tacit.privacy.clipping import clip_factor
@@ -121,7 +121,7 @@ class BasisStep(Query):
         from tacit.algorithms.kernels import basis_steps
 
         public = self._kernel_arguments(X.dtype)
-        basis_steps(X, y, offsets, size, *public, self.scale, weight, self.centered, total)
+        basis_steps(read_only(X), read_only(y), offsets, size, *public, self.scale, weight, self.centered, total)
 
     def _kernel_arguments(self, dtype: np.dtype[np.floating]) -> tuple[Rows, Rows, Rows, Array, Array]:
         """Return the public fields as the kernel wants them: the same for every block, so made once."""

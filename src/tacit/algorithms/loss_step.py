@@ -30,7 +30,7 @@ import numpy.typing as npt
 from tacit.algorithms.whitening import Whitening
 from tacit.federation.base import Array, Query, Rows
 from tacit.lazy import njit
-from tacit.linalg import check_shape, pack_symmetric, unpack_symmetric
+from tacit.linalg import check_shape, pack_symmetric, read_only, unpack_symmetric
 from tacit.loss_heads import INTERCEPT_PENALTY
 from tacit.losses import Loss
 from tacit.newton import fit_newton, project, slopes
@@ -111,10 +111,14 @@ class LossStep(Query):
     def _add(
         self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64], size: int, weight: float, step: Array, second: Array
     ) -> None:
-        directions = np.ascontiguousarray(self.whitening.to_raw(self.basis).T)
+        rows, targets, directions = (
+            read_only(X),
+            read_only(y),
+            np.ascontiguousarray(self.whitening.to_raw(self.basis).T),
+        )
         basis, across = np.ascontiguousarray(self.basis.T), np.ascontiguousarray(self.whitening.directions.T)
         _add_steps(
-            *(X, y, offsets, size, directions, basis, self.whitening.scale, across, self.whitening.gains),
+            *(rows, targets, offsets, size, directions, basis, self.whitening.scale, across, self.whitening.gains),
             *(np.ascontiguousarray(self.head_metric), self.scale, self.loss.code, self.loss.columns),
             *(self.intercept, weight, step, second),
         )

@@ -32,7 +32,7 @@ from tacit.algorithms.whitening import Whitening, user_chunks
 from tacit.compiled import load, padded, store
 from tacit.federation.base import Array, Query, Rows
 from tacit.lanes import LANES
-from tacit.linalg import check_shape, check_size, pack_symmetric, unpack_symmetric
+from tacit.linalg import check_shape, check_size, pack_symmetric, read_only, unpack_symmetric
 from tacit.privacy.clipping import LEAST, clip_factor
 
 _MOST_SWAPS = 1 << 10  # a number that arrived must not keep a node busy for ever
@@ -96,7 +96,7 @@ class SparseStep(BasisStep):
     ) -> None:
         model = (self.centered, self.shared_weight, self.sparsity.choices, (_STAGES, self.swaps))
         _steps(
-            *(X, y, offsets, size, *self._kernel_arguments(X.dtype), self.scale, weight, *model),
+            *(read_only(X), read_only(y), offsets, size, *self._kernel_arguments(X.dtype), self.scale, weight, *model),
             *(_desk(self, offsets, X), ratios, total),
         )
 
@@ -217,13 +217,14 @@ def check_model(query: Asks) -> None:
 
 def fit_one(X: Rows, y: Rows, basis: Array, scale: Array, query: Asks) -> tuple[Array, Array, int] | None:
     """One user's weights, residual and rows to spare, by the compiled fit; None where there are none to spare."""
-    rows, offsets = np.ascontiguousarray(X), np.array([0, len(X)])
+    rows, targets = read_only(np.ascontiguousarray(X)), read_only(np.ascontiguousarray(y))
+    offsets = np.array([0, len(X)])
     check_shape("X", rows, None, len(basis))
     desk = _desk(query, offsets, rows)
     public = (padded(basis.T, rows.dtype), query.shared_weight, query.centered, _in_lanes(scale))
     group = np.zeros((4, LANES), dtype=np.int64)
     effort = (_STAGES, query.swaps)
-    _fit_one(rows, np.ascontiguousarray(y), offsets, *public, query.sparsity.choices, effort, desk, group)
+    _fit_one(rows, targets, offsets, *public, query.sparsity.choices, effort, desk, group)
     at, step = place_of(len(rows), 0)
     head = np.ones(1) if query.shared_weight else desk.coefficients[1 : 1 + basis.shape[1], 0]
     free = int(group[3, 0])

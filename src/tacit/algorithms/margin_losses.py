@@ -23,7 +23,7 @@ import numpy.typing as npt
 from tacit.federation.base import Array, Rows
 from tacit.federation.scores import MOST_STEPS, STEPS, Scores
 from tacit.lazy import njit
-from tacit.linalg import check_shape, check_size
+from tacit.linalg import check_shape, check_size, read_only
 
 _TOGETHER = 4096  # candidates that are scored in one pass over a user's rows
 
@@ -71,7 +71,7 @@ class MarginLosses(Scores):
         heads, margin, parts = self.dictionary.astype(np.float32), np.float32(self.margin), []
         for beside in self._beside:
             out = np.zeros((len(offsets) - 1, beside.shape[2]))
-            _margin_losses(X, y, offsets, beside, heads, margin, self.half, self.centered, out)
+            _margin_losses(read_only(X), read_only(y), offsets, beside, heads, margin, self.half, self.centered, out)
             parts.append(out)
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 

@@ -30,7 +30,7 @@ from tacit.algorithms.sparse_lanes import kernel
 from tacit.compiled import padded
 from tacit.heads import PENALTIES, HeadWork, average_ridges
 from tacit.lanes import LANES
-from tacit.linalg import check_shape, check_size
+from tacit.linalg import check_shape, check_size, read_only
 
 Rows = npt.NDArray[np.floating]
 Array = npt.NDArray[np.float64]
@@ -130,7 +130,7 @@ def fit_sparse_heads(
     table = np.zeros((n, rank + 1 + 2 * most))
     fixed = 0 if shared_weight else rank
     _fit(
-        *(X, y, np.asarray(offsets), padded(directions.T, X.dtype), shared_weight, intercept),
+        *(read_only(X), read_only(y), np.array(offsets), padded(directions.T, X.dtype), shared_weight, intercept),
         *(sparsity.choices, PENALTIES, desk_for(np.asarray(offsets), X, fixed, most), table),
     )
     table[~np.isfinite(table).all(axis=1)] = 0.0  # numbers too large to compute with: no head rather than nonsense

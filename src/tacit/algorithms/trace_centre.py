@@ -26,7 +26,7 @@ from tacit.algorithms.clip_quantile import NormHistogram, quantile_of
 from tacit.algorithms.designs import Centre, Design, check_centre, origin
 from tacit.algorithms.trace_start_kernels import dense_labelled
 from tacit.federation.base import Array, Federation, Query, Rows
-from tacit.linalg import check_shape
+from tacit.linalg import check_shape, read_only
 from tacit.privacy.calibration import Plan
 from tacit.privacy.clipping import GUARD
 from tacit.privacy.guarantee import Unit
@@ -77,7 +77,8 @@ class ObservationSum(Query):
         by_row, size = self.unit is not Unit.USER, self.coordinates
         total, norms = np.zeros(size), np.zeros(len(X) if by_row else len(offsets) - 1)
         middle = origin(self.design, self.centre).ravel()
-        dense_labelled(X, np.ones(len(X)), offsets, by_row, middle, np.ones(size), limit, total, norms)
+        rows, ones = read_only(X), read_only(np.ones(len(X)))
+        dense_labelled(rows, ones, offsets, by_row, middle, np.ones(size), limit, total, norms)
         return total, norms
 
 

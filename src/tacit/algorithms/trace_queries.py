@@ -35,7 +35,7 @@ from tacit.algorithms.trace_kernels import BINS, bin_of, dense_products, factore
 from tacit.algorithms.trace_start_kernels import dense_energies, dense_labelled, factored_energies
 from tacit.compiled import padded
 from tacit.federation.base import Array, Query, Rows
-from tacit.linalg import check_shape
+from tacit.linalg import check_shape, read_only
 from tacit.privacy.clipping import GUARD, LEAST, clip, safe_norm
 from tacit.privacy.guarantee import Unit
 
@@ -189,8 +189,8 @@ class TangentSum(Query):
         scaled1, scaled2 = self.scales.left[:, None] * self.left, self.scales.right[:, None] * self.right
         if design.kind != "dense":
             factored_products(
-                X, y, offsets, by_row, sides, *design.hot, scaled1, scaled2, self.right, self._weights,
-                self.scales.left, self.scales.right, limit, out1, out2, counts, norms,
+                read_only(X), read_only(y), offsets, by_row, sides, *design.hot, scaled1, scaled2, self.right,
+                self._weights, self.scales.left, self.scales.right, limit, out1, out2, counts, norms,
             )  # fmt: skip
             return out1, out2, counts, norms
         # As rows: sums then run along memory.
@@ -198,8 +198,9 @@ class TangentSum(Query):
         to_right[:r] = scaled1.T
         sum1, sum2 = np.zeros((r, d1 * (sides != 2))), np.zeros((r, d2 * (sides != 1)))
         to_left, middle = padded(scaled2.T, X.dtype), origin(design, self.centre)
+        rows, targets = read_only(X), read_only(labels(y, self.centre))
         dense_products(
-            X, labels(y, self.centre), offsets, by_row, sides, to_left, to_right.ravel(), to_left[:r, :d2] @ middle.T,
+            rows, targets, offsets, by_row, sides, to_left, to_right.ravel(), to_left[:r, :d2] @ middle.T,
             to_right[:r] @ middle, np.ascontiguousarray(self.right.T), self._weights, self.scales.left,
             self.scales.right, self._weight, limit, sum1, sum2, counts, norms,
         )  # fmt: skip
@@ -252,8 +253,8 @@ class LabelledSum(Query):
         if self.design.kind == "dense":
             total = np.zeros(self.coordinates)
             middle = origin(self.design, self.centre).ravel()
-            y = labels(y, self.centre)
-            dense_labelled(X, y, offsets, by_row, middle, self.scales.matrix.ravel(), limit, total, norms)
+            rows, targets = read_only(X), read_only(labels(y, self.centre))
+            dense_labelled(rows, targets, offsets, by_row, middle, self.scales.matrix.ravel(), limit, total, norms)
             return total, norms
         return self._factored(X, y, limit)
 

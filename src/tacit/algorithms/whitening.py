@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from tacit.federation.base import Array, Query, Rows
 from tacit.lazy import njit
-from tacit.linalg import check_shape, check_size, denoise_spectrum, pack_symmetric, unpack_symmetric
+from tacit.linalg import check_shape, check_size, denoise_spectrum, pack_symmetric, read_only, unpack_symmetric
 from tacit.privacy.clipping import LEAST, clip_factor
 from tacit.row_kernels import center_rows
 
@@ -125,7 +125,7 @@ class Whitening:
     def transform(self, X: Rows) -> Array:
         """Rows in whitened coordinates; each row's result depends on that row alone, to the last bit."""
         out = np.empty(X.shape)
-        _whiten_rows(X, self.scale, np.ascontiguousarray(self.directions.T), self.gains, out)
+        _whiten_rows(read_only(X), self.scale, np.ascontiguousarray(self.directions.T), self.gains, out)
         return out
 
     def transform_own(self, X: Rows) -> Array:
@@ -146,7 +146,7 @@ def user_chunks(
     for start in range(0, len(offsets) - 1, size):
         bounds = offsets[start : start + size + 1]
         rows = slice(int(bounds[0]), int(bounds[-1]))
-        yield X[rows], y[rows], bounds - bounds[0]
+        yield read_only(X[rows]), read_only(y[rows]), bounds - bounds[0]
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})

@@ -16,6 +16,7 @@ import numpy as np
 from tacit.audit.users import Array, User, adversarial_units
 from tacit.federation.base import Query, Rows
 from tacit.federation.scores import Scores
+from tacit.linalg import read_only
 from tacit.privacy.clipping import GUARD
 from tacit.privacy.guarantee import Adjacency, Sensitivity
 
@@ -105,8 +106,8 @@ def check_sensitivity(
 def added_by(query: Query, user: User, clip: float, dtype: type = np.float64) -> Array | None:
     """Return what this unit alone adds to the sum, by the fused form that releases use; None if it fails on it."""
     with np.errstate(all="ignore"):
-        X: Rows = np.ascontiguousarray(user[0], dtype=dtype)
-        y: Rows = np.ascontiguousarray(user[1], dtype=dtype)
+        X: Rows = read_only(np.ascontiguousarray(user[0], dtype=dtype))
+        y: Rows = read_only(np.ascontiguousarray(user[1], dtype=dtype))
         try:
             return query.block_sum(X, y, np.array([0, len(X)]), clip)
         except Exception:
@@ -118,7 +119,7 @@ def _extent(vectors: Sequence[Array], clip: float) -> tuple[float, float]:
     if not vectors:
         return 0.0, 0.0
     # Many units add the same (nothing, or all of the clip); and all pairs at once would take gigabytes.
-    stacked = np.unique(np.array(vectors), axis=0) / clip
+    stacked = np.array(list({vector.tobytes(): vector for vector in vectors}.values())) / clip
     lengths = np.einsum("ij,ij->i", stacked, stacked)
     furthest = 0.0
     for start in range(0, len(stacked), _PIECE):
@@ -162,7 +163,7 @@ def _meddling(query: Query, units: dict[str, User], clip: float) -> list[str]:
         mine = added_by(query, user, clip)
         if alone is None or mine is None or not np.isfinite(mine).all() or len(user[0]) > 1000:
             continue
-        X, y = np.vstack([others[0], user[0]]), np.concatenate([others[1], user[1]])
+        X, y = (read_only(np.concatenate([a, b])) for a, b in zip(others, user, strict=True))
         offsets = np.array([0, len(others[0]), len(X)])
         with np.errstate(all="ignore"):
             try:

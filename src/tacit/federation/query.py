@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from tacit.linalg import read_only
 from tacit.privacy.clipping import clip, safe_norm
 from tacit.privacy.guarantee import Unit
 
@@ -100,7 +101,7 @@ class Query(ABC):
 def made_up(n_features: int) -> tuple[Array, Array]:
     """Rows and targets that nobody has."""
     rows = np.cos(np.arange(8.0 * n_features)).reshape(8, n_features)
-    return rows, rows.sum(axis=1)
+    return read_only(rows), read_only(rows.sum(axis=1))
 
 
 def rehearse(query: Query, X: Any, y: Array, form: Callable[[Rows, Rows], Array] | None = None) -> None:

@@ -132,7 +132,8 @@ def unpack(data: bytes) -> tuple[dict[str, Any], list[npt.NDArray[Any]]]:
         size = count * np.dtype(kind).itemsize
         if at + size > len(data):
             raise WireError("an array is cut off.")
-        arrays.append(np.frombuffer(data, dtype=kind, count=count, offset=at).reshape(shape))
+        # A copy: arrays inside a message are read-only, begin anywhere, and have kernels compiled for them once more.
+        arrays.append(np.frombuffer(data, dtype=kind, count=count, offset=at).reshape(shape).copy())
         at += size
     if at != len(data):
         raise WireError("bytes are left over.")
