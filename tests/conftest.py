@@ -63,7 +63,8 @@ def _left_as_found() -> Iterator[None]:
     environment, folder, path = dict(os.environ), Path.cwd(), list(sys.path)
     yield
     for number, handler in handlers.items():
-        signal.signal(number, handler)
+        if handler is not None:  # None: not set from Python
+            signal.signal(number, handler)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
