@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from typing import Any
 
 import pytest
@@ -107,6 +108,21 @@ def test_a_stranger_who_claims_a_nodes_key_uses_none_of_its_bytes() -> None:
     flower.status = 401
     assert ask(door, "/v1/fleet/push-messages") == 401
     assert ask(door, "/v1/fleet/push-object", content_length="1") == 413  # a refused announcement grants nothing
+
+
+def test_a_node_has_one_allowance_however_it_writes_its_key() -> None:
+    flower = Flower()
+    door = Outside(flower, 1000)
+    push = "/v1/fleet/push-object"
+    assert base64.b64decode("QQ==", validate=True) == base64.b64decode("QR==", validate=True)
+    assert ask(door, push, node="QQ==", content_length="900") == 200
+    assert ask(door, push, node="QR==", content_length="900") == 413
+    for twice in (NODE_HEADER, "content-length"):
+        headers = [(b"content-length", b"900"), (NODE_HEADER.encode(), b"QQ=="), (twice.encode(), b"20")]
+        scope = {"type": "http", "method": "POST", "path": push, "headers": headers}
+        assert asyncio.run(through(door, scope, whole)) == 400
+    assert flower.reached == [push]
+    assert len(door._left) == 1
 
 
 def push(node: str, size: int, signature: bytes) -> dict[str, Any]:

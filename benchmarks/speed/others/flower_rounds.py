@@ -41,9 +41,9 @@ def main(grid: Grid, context: Context) -> None:
     basis = np.array(read(FOLDER)[2])
     while len(list(grid.get_node_ids())) < USERS:
         time.sleep(0.1)
-    times, after = [], basis
+    times, busy, after = [], [], basis
     for number in range(ROUNDS + 1):
-        start = time.perf_counter()
+        start, before = time.perf_counter(), time.process_time()
         body = RecordDict({"basis": ArrayRecord({"U": Array(basis)})})
         nodes = list(grid.get_node_ids())[: USERS if number else 4]  # a few first: that starts Ray
         out = [Message(content=body, message_type="train", dst_node_id=node, group_id=str(number)) for node in nodes]
@@ -59,8 +59,9 @@ def main(grid: Grid, context: Context) -> None:
                 time.sleep(POLL)
         after = advance(basis, total)
         times.append(time.perf_counter() - start)
+        busy.append(time.process_time() - before)
         print(f"{len(nodes)} clients: {times[-1]:.1f} s", file=sys.stderr, flush=True)
-    OUT.write_text(json.dumps({"times": times[1:], "basis": after.tolist()}))
+    OUT.write_text(json.dumps({"times": times[1:], "busy": busy[1:], "basis": after.tolist()}))
 
 
 if __name__ == "__main__":

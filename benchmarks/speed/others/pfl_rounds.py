@@ -64,9 +64,9 @@ def main() -> None:
         algorithm_params=None,
         seed=0,
     )
-    times, after = [], basis
+    times, busy, after = [], [], basis
     for _ in range(rounds + 1):
-        start = time.perf_counter()
+        start, before = time.perf_counter(), time.process_time()
         sums, _ = asyncio.run(
             backend.async_gather_results(model=None, training_algorithm=Step(basis), central_context=context)
         )
@@ -74,7 +74,8 @@ def main() -> None:
             raise RuntimeError(f"{sums.weight} users were asked, not {len(X)}.")
         after = advance(basis, sums["step"])
         times.append(time.perf_counter() - start)
-    print(json.dumps({"times": times[1:], "basis": after.tolist()}))
+        busy.append(time.process_time() - before)
+    print(json.dumps({"times": times[1:], "busy": busy[1:], "basis": after.tolist()}))
 
 
 if __name__ == "__main__":
