@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
+from tacit.federation.flower.version import check_flower
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Scope]]
 Send = Callable[[Scope], Awaitable[None]]
@@ -170,6 +172,7 @@ def main() -> None:
     """Run the SuperLink: outer address, most bytes of an answer, files with the secret and of being ready; Flower's."""
     outside, most, secret, ready, *rest = sys.argv[1:]
     sys.argv = ["flower-superlink", *rest]
+    check_flower()
     from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
     from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superlink_lifespan_config
     from flwr.superlink.main import create_app
