@@ -143,6 +143,24 @@ def test_garbage_replays_strangers_and_duplicates_change_nothing(tmp_path: Path)
     assert fed.verdicts == {"ok": 3, "malformed": 3, "range": 3, "unknown": 3, "late": 3, "duplicate": 3}
 
 
+def test_a_node_cannot_answer_for_another_whatever_the_transport_says_of_the_sender(tmp_path: Path) -> None:
+    data = users(90)
+    place = loopback(data, tmp_path)
+    expected = federation(place)._exact_sum(FeatureMoment(6), 1.0, GRID)
+    others = [node for node in place.roster if node != 10]
+
+    def meddle(node: int, answer: bytes) -> list[tuple[object, object]]:
+        if node != 10:
+            return [(node, answer)]
+        forged = Answer(Answer.from_bytes(answer).token, "ok", np.ones(21, dtype=np.int64)).to_bytes()
+        return [(other, forged) for other in others] + [(node, answer)]
+
+    place.transport.meddle = meddle
+    fed = federation(place)
+    np.testing.assert_array_equal(fed._exact_sum(FeatureMoment(6), 1.0, GRID), expected)
+    assert fed.verdicts == {"ok": 3, "late": 2}
+
+
 def test_a_node_counts_for_its_users_and_no_more(tmp_path: Path) -> None:
     place = loopback(users(90), tmp_path)
     far = np.full(21, int(25 / GRID))  # every number possible for 30 users, all of them together not

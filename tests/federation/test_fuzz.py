@@ -26,7 +26,7 @@ MAGIC = b"tacit1\n"
 
 
 def inbox() -> Inbox:
-    return Inbox(TOKEN, {1: 1, 2: 3}, SIZE, REACH)
+    return Inbox({1: TOKEN, 2: TOKEN}, {1: 1, 2: 3}, SIZE, REACH)
 
 
 def told(header: object, body: bytes = b"") -> bytes:
@@ -160,7 +160,7 @@ def test_an_answer_at_the_edge_of_what_is_allowed_moves_no_further_when_it_is_cl
     edge[:2] = int(allowed / math.sqrt(2)) - 2
     totals = []
     for more in (0, 10):
-        box = Inbox(TOKEN, {1: units}, SIZE, reach)
+        box = Inbox({1: TOKEN}, {1: units}, SIZE, reach)
         verdict = box.take(1, Answer(TOKEN, "ok", edge + np.eye(SIZE, dtype=np.int64)[0] * more).to_bytes())
         assert verdict == ("clipped" if more else "ok")
         totals.append(box.total.astype(np.float64))

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tacit.federation.flower import serve, version
 from tacit.federation.flower.link import NODE_HEADER, SECRET_HEADER, Inside, Outside
 
 
@@ -109,6 +115,21 @@ def test_a_stranger_who_claims_a_nodes_key_uses_none_of_its_bytes() -> None:
     assert ask(door, "/v1/fleet/push-object", content_length="1") == 413  # a refused announcement grants nothing
 
 
+def test_a_node_has_one_allowance_however_it_writes_its_key() -> None:
+    flower = Flower()
+    door = Outside(flower, 1000)
+    push = "/v1/fleet/push-object"
+    assert base64.b64decode("QQ==", validate=True) == base64.b64decode("QR==", validate=True)
+    assert ask(door, push, node="QQ==", content_length="900") == 200
+    assert ask(door, push, node="QR==", content_length="900") == 413
+    for twice in (NODE_HEADER, "content-length"):
+        headers = [(b"content-length", b"900"), (NODE_HEADER.encode(), b"QQ=="), (twice.encode(), b"20")]
+        scope = {"type": "http", "method": "POST", "path": push, "headers": headers}
+        assert asyncio.run(through(door, scope, whole)) == 400
+    assert flower.reached == [push]
+    assert len(door._left) == 1
+
+
 def push(node: str, size: int, signature: bytes) -> dict[str, Any]:
     headers = [
         (b"content-length", str(size).encode()),
@@ -188,3 +209,40 @@ def test_a_node_outlives_a_server_that_does_not_know_it_any_more(monkeypatch: py
     assert fleet_http_connection.HeartbeatSender(refused).heartbeat_fn() is False  # missed, and tried again
     with pytest.raises(httpx.HTTPStatusError):
         fleet.steady_invoker().invoke(refused)  # at once, so that the node connects anew
+
+
+@pytest.mark.parametrize("found", ["1.40.2", "1.42.0", "2.0.0"])
+def test_another_version_of_flower_is_refused_in_words(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(version, "version", lambda _: found)
+    with pytest.raises(version.OtherFlower, match=f"Found {found}"):
+        version.check_flower()
+
+
+def test_a_flower_whose_connections_are_made_otherwise_is_not_half_replaced() -> None:
+    pytest.importorskip("flwr")
+    from tacit.federation.flower import fleet
+
+    other = SimpleNamespace(os=None, HeartbeatSender=None, flwr_exit=None)
+    with pytest.raises(version.OtherFlower, match="no make_simple_http_retry_invoker"):
+        fleet.replace_what_ends_processes(other)
+    assert other.flwr_exit is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_nodes_sent_is_wiped_when_the_coordinator_is_told_to_end(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "control.key").write_bytes(os.urandom(32))
+    memory = serve._memory(tmp_path)
+    (memory / "state.db").write_bytes(b"a sum without noise")
+    before = signal.getsignal(number)
+    with pytest.raises(SystemExit), serve._forgotten(tmp_path):
+        signal.raise_signal(number)
+    assert not memory.exists()
+    assert signal.getsignal(number) == before
+
+
+def test_a_hangup_that_was_to_be_ignored_is_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert set(serve._leave_on(signal.SIGHUP)) == set()
+    finally:
+        signal.signal(signal.SIGHUP, before)

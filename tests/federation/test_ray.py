@@ -21,6 +21,7 @@ from tacit.cells import DataError
 from tacit.cli import main
 from tacit.federation.local import LocalFederation
 from tacit.federation.wire import WireError
+from tacit.heads import RidgeHeads
 from tacit.privacy.guarantee import GaussianEvent, Sensitivity
 from tacit.privacy.ledger import Ledger
 
@@ -158,6 +159,8 @@ def test_a_shard_that_hangs_is_lost_when_its_time_is_up(monkeypatch: pytest.Monk
     os.kill(ray.get(place._actors[1].about.remote())["process"], signal.SIGSTOP)
     with pytest.raises(ShardsLost):
         federation._exact_sum(FeatureMoment(6), 1.0, 2.0**-40)
+    with pytest.raises(ShardsLost, match="within 2 s"):
+        federation.users_map(RidgeHeads(np.eye(6)[:, :2]))
 
 
 def test_a_question_that_no_shard_can_read_is_a_mistake_and_not_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:

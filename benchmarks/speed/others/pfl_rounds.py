@@ -1,8 +1,7 @@
-"""Rounds per second of Apple's ``pfl``: the same maths as a query, written with its own seams. Needs pfl, not tacit."""
+"""Rounds of Apple's ``pfl``: the same maths as a query of ours, written with its own seams. Needs pfl, not tacit."""
 
 import asyncio
 import json
-import statistics
 import sys
 import time
 
@@ -17,11 +16,10 @@ from pfl.data.sampling import get_user_sampler
 from pfl.internal.ops import numpy_ops
 from pfl.internal.ops.selector import set_framework_module
 from pfl.metrics import Metrics
-from pfl.privacy.gaussian_mechanism import GaussianMechanism
-from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
+from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism, NormClippingOnly
 from pfl.stats import MappedVectorStatistics
+from same_maths import advance, contribution, read
 
-ROWS, D, K, ROUNDS = 50, 200, 5, 3
 set_framework_module(numpy_ops)
 
 
@@ -37,46 +35,47 @@ class Step(FederatedAlgorithm):
         raise NotImplementedError
 
     def process_aggregated_statistics(self, *_, **__):
-        """Do nothing: what the server does with a sum is not part of the race."""
+        """Do nothing: the caller does what the server does with a sum."""
         raise NotImplementedError
 
     def simulate_one_user(self, model, user_dataset, central_context):
-        """Return the user's statistic; pfl clips it, adds up and adds the noise."""
+        """Return the user's statistic; pfl clips it and adds up."""
         X, y = user_dataset.raw_data
-        projected = X @ self.basis
-        head = np.linalg.solve(projected.T @ projected, projected.T @ y)
-        gradient = np.outer(X.T @ (y - projected @ head) / (ROWS - K), head)
-        return MappedVectorStatistics({"gradient": gradient}, weight=1.0), Metrics()
+        return MappedVectorStatistics({"step": contribution(X, y, self.basis)}, weight=1.0), Metrics()
 
 
 def main() -> None:
-    users = int(sys.argv[1])
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((users, ROWS, D), dtype=np.float32)
-    y = rng.standard_normal((users, ROWS), dtype=np.float32)
-    basis = np.linalg.qr(rng.normal(size=(D, K)))[0].astype(np.float32)
-    ids = list(range(users))
+    folder, rounds = sys.argv[1], int(sys.argv[2])
+    X, y, basis = (np.array(part) for part in read(folder))
     data = FederatedDataset(
-        lambda user: Dataset((X[user], y[user]), user_id=str(user)), get_user_sampler("minimize_reuse", ids)
+        lambda user: Dataset((X[user], y[user]), user_id=str(user)),
+        get_user_sampler("minimize_reuse", list(range(len(X)))),
     )
-    mechanism = CentrallyAppliedPrivacyMechanism(GaussianMechanism(1.0, 1.0))
+    # Clipped, without noise: a sum can be compared then, and pfl has less to do.
+    mechanism = CentrallyAppliedPrivacyMechanism(NormClippingOnly(2, 1.0))
     backend = SimulatedBackend(training_data=data, val_data=data, postprocessors=[mechanism])
     context = CentralContext(
         current_central_iteration=0,
         do_evaluation=False,
-        cohort_size=users,
+        cohort_size=len(X),
         population=Population.TRAIN,
         model_train_params=None,
         model_eval_params=None,
         algorithm_params=None,
         seed=0,
     )
-    times = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        asyncio.run(backend.async_gather_results(model=None, training_algorithm=Step(basis), central_context=context))
+    times, busy, after = [], [], basis
+    for _ in range(rounds + 1):
+        start, before = time.perf_counter(), time.process_time()
+        sums, _ = asyncio.run(
+            backend.async_gather_results(model=None, training_algorithm=Step(basis), central_context=context)
+        )
+        if sums.weight != len(X):
+            raise RuntimeError(f"{sums.weight} users were asked, not {len(X)}.")
+        after = advance(basis, sums["step"])
         times.append(time.perf_counter() - start)
-    print(json.dumps({"rounds per second": 1 / statistics.median(times)}))
+        busy.append(time.process_time() - before)
+    print(json.dumps({"times": times[1:], "busy": busy[1:], "basis": after.tolist()}))
 
 
 if __name__ == "__main__":

@@ -232,7 +232,14 @@ class RayFederation(Federation):
             raise TypeError(f"work for users elsewhere must be a HeadWork, which is data. Found {type(work).__name__}.")
         message = wire.encode(work)
         asked = zip(self._actors, self._place.digests, strict=True)
-        return np.concatenate(ray.get([actor.users_map.remote(message, digest) for actor, digest in asked]))
+        answers = [actor.users_map.remote(message, digest) for actor, digest in asked]
+        try:
+            return np.concatenate(ray.get(answers, timeout=self._place.timeout))
+        except (ray.exceptions.GetTimeoutError, ray.exceptions.RayActorError):
+            raise ShardsLost(
+                f"a shard is lost, or did not fit its users' heads within {self._place.timeout:g} s. "
+                "Nothing was drawn: start the same run again to go on."
+            ) from None
 
     def _added_up(self, answers: Sequence[Any], coordinates: int) -> npt.NDArray[np.int64]:
         import ray

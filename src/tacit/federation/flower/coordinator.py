@@ -287,7 +287,7 @@ class FlowerFederation(Federation):
         return card.users if piece is None else int(piece.sum())
 
     def _ask(self, kind: str, step: str, thing: bytes) -> Ask:
-        return Ask(kind=kind, run=self.ledger_run.name, step=step, token=secrets.token_hex(16), thing=thing)
+        return Ask(kind=kind, run=self.ledger_run.name, step=step, token="", thing=thing)
 
     def _exchange(
         self,
@@ -305,13 +305,12 @@ class FlowerFederation(Federation):
         secure = place.how == "secure" and ask.sigma > 0
         if secure:
             ask, units = self._group(ask, units)
-        own = {}
-        for node in units:
-            piece = None if not pieces else pieces[node]
-            own[node] = (replace(ask, chosen=piece) if piece is not None else ask).to_bytes()
+        # To each its own: no node can answer for another, whatever the transport believes of who sent something.
+        tokens = {node: secrets.token_hex(16) for node in units}
+        own = {node: replace(ask, token=tokens[node], chosen=(pieces or {}).get(node)).to_bytes() for node in units}
         spread = 0.0 if ask.kind == "heads" else 40.0 * ask.sigma / ask.grid
         reach = ask.bound / ask.grid
-        inbox = Inbox(ask.token, units, coordinates, reach, spread=spread, masked=secure, counted=counted)
+        inbox = Inbox(tokens, units, coordinates, reach, spread=spread, masked=secure, counted=counted)
         place.transport.begin()
         started = time.monotonic()
         last_sent: dict[int, float] = {}

@@ -2,7 +2,7 @@
 
 Flower's own SuperNode would run whatever app the server sends it, in a new process for every message. A node here runs
 no code but its own: it speaks the fleet protocol itself, answers asks that bear the coordinator's signature, and
-ignores everything else. (That protocol is Flower's own affair and may change, so the version of ``flwr`` is pinned.)
+ignores everything else. (That protocol is Flower's own affair and may change, so another version of it is refused.)
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supernode import fleet_http_connection
 
 from tacit.federation.flower.keys import opened
+from tacit.federation.flower.version import OtherFlower, check_flower
 
 MESSAGE_TYPE = "query.tacit"
 _STYPE = "tacit.wire"
@@ -48,10 +49,6 @@ class NotRegistered(RuntimeError):
 
 def _not_let_in(*_: object, **__: object) -> NoReturn:
     raise NotRegistered
-
-
-# Flower ends the process where a connection cannot be made. A node tries again instead, and says why in its own words.
-fleet_http_connection.flwr_exit = _not_let_in  # type: ignore[attr-defined]
 
 
 class SteadyHeartbeat(HeartbeatSender):
@@ -84,9 +81,25 @@ def steady_invoker() -> RetryInvoker:
     return invoker
 
 
-fleet_http_connection.HeartbeatSender = SteadyHeartbeat  # type: ignore[attr-defined]
-fleet_http_connection.make_simple_http_retry_invoker = steady_invoker  # type: ignore[attr-defined]
-fleet_http_connection.os = SimpleNamespace(getpid=os.getpid, kill=lambda *_: None)  # type: ignore[assignment,attr-defined]
+_OURS: dict[str, Any] = {
+    # Flower ends the process where a connection cannot be made. A node tries again, and says why in its own words.
+    "flwr_exit": _not_let_in,
+    "HeartbeatSender": SteadyHeartbeat,
+    "make_simple_http_retry_invoker": steady_invoker,
+    "os": SimpleNamespace(getpid=os.getpid, kill=lambda *_: None),
+}
+
+
+def replace_what_ends_processes(connection: Any) -> None:
+    """Put ours in the place of what Flower's connection module ends a process with, all of it or nothing."""
+    check_flower()
+    if missing := [name for name in _OURS if not hasattr(connection, name)]:
+        raise OtherFlower(f"this Flower's connections are made otherwise: they have no {', '.join(missing)}.")
+    for name, own in _OURS.items():
+        setattr(connection, name, own)
+
+
+replace_what_ends_processes(fleet_http_connection)
 
 
 def to_content(data: bytes) -> RecordDict:

@@ -1,12 +1,14 @@
 """What the coordinator believes of what arrives: one round's answers, each checked before it is added.
 
-Nothing that arrives raises. An answer is added once, from a node that was asked, with this round's token, in the right
-shape and within what its users could have sent; everything else is counted under a code and dropped. An answer that is
-longer than its users' clips together is scaled down to them, so that a node counts for its users and no more.
+Nothing that arrives raises. An answer is added once, from a node that was asked, with the token that this node was
+given in this round, in the right shape and within what its users could have sent; everything else is counted under a
+code and dropped. An answer that is longer than its users' clips together is scaled down to them, so that a node counts
+for its users and no more.
 """
 
 from __future__ import annotations
 
+import hmac
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -28,12 +30,13 @@ _USELESS = ("malformed", "shape", "range", "refused", "failed")  # only ever sai
 class Inbox:
     """One round's answers.
 
-    ``units`` says of each node that was asked how many units (users, or rows) it speaks for; ``reach`` is the clip in
-    steps of the grid, ``spread`` how far noise added by a node may reach (0 where nodes add none). With ``masked``
-    answers only a sum of all of them means anything, so their size cannot be checked. With ``counted`` ones every
-    number is a sum of a unit's numbers between nothing and the reach (losses).
+    ``tokens`` are what each node was asked with: a secret between it and the coordinator, so that who sent an answer
+    does not rest on what the transport says. ``units`` says how many units (users, or rows) each of them speaks for;
+    ``reach`` is the clip in steps of the grid, ``spread`` how far noise added by a node may reach (0 where nodes add
+    none). With ``masked`` answers only a sum of all of them means anything, so their size cannot be checked. With
+    ``counted`` ones every number is a sum of a unit's numbers between nothing and the reach (losses).
 
-    >>> box = Inbox("token", {7: 2}, 3, 100.0)
+    >>> box = Inbox({7: "token"}, {7: 2}, 3, 100.0)
     >>> answer = Answer("token", "ok", np.array([1, 2, 3])).to_bytes()
     >>> [box.take(*arrived) for arrived in ((7, b"rubbish"), (8, answer), (7, answer), (7, answer))]
     ['malformed', 'unknown', 'ok', 'duplicate']
@@ -43,7 +46,7 @@ class Inbox:
 
     def __init__(
         self,
-        token: str,
+        tokens: Mapping[int, str],
         units: Mapping[int, int],
         coordinates: int,
         reach: float,
@@ -52,7 +55,7 @@ class Inbox:
         masked: bool = False,
         counted: bool = False,
     ) -> None:
-        self.token, self._units, self._coordinates = token, dict(units), coordinates
+        self._tokens, self._units, self._coordinates = dict(tokens), dict(units), coordinates
         self._reach, self._spread, self._masked, self._counted = reach, spread, masked, counted
         self.total = np.zeros(coordinates, dtype=np.int64)
         self.verdicts: Counter[str] = Counter()
@@ -86,7 +89,7 @@ class Inbox:
             answer = Answer.from_bytes(data)
         except WireError:
             return "malformed"
-        if answer.token != self.token:
+        if not hmac.compare_digest(answer.token.encode(), self._tokens[sender].encode()):
             return "late"
         if sender in self.answered:
             return "duplicate"

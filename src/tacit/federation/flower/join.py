@@ -15,6 +15,7 @@ from tacit.cohort import Cohort
 from tacit.federation.flower.keys import make_node_key, write_private
 from tacit.federation.flower.masks import new_key
 from tacit.federation.flower.node import Card, Node, majority
+from tacit.federation.flower.version import check_flower
 from tacit.privacy.accounting import mu_of
 from tacit.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity
 from tacit.privacy.ledger import BudgetExceeded, Ledger
@@ -177,6 +178,7 @@ def join(
     patience: float = 60.0,
 ) -> None:
     """Answer a coordinator until interrupted."""
+    check_flower()
     from tacit.federation.flower.fleet import stay
 
     node = open_node(folder, invitation, ceiling=ceiling, trust=trust)

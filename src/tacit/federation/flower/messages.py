@@ -28,9 +28,9 @@ class Ask:
     """One request of the coordinator.
 
     ``kind`` is "sum" or "heads"; ``run`` and ``step`` name the release, the same if it is asked for again; ``token`` is
-    this round's, so that an answer to another is known. ``sigma`` above 0 asks the node to add noise of that standard
-    deviation (``noise`` says how) before anything leaves it. ``group`` names the nodes whose masks cancel, the share of
-    noise being for ``honest`` of them.
+    this round's and this node's, so that an answer to another round, or of another node, is known. ``sigma`` above 0
+    asks the node to add noise of that standard deviation (``noise`` says how) before anything leaves it. ``group``
+    names the nodes whose masks cancel, the share of noise being for ``honest`` of them.
 
     >>> ask = Ask(kind="sum", run="model", step="1.0", token="t", thing=b"query", group=("north", "south"))
     >>> Ask.from_bytes(ask.to_bytes()) == ask

@@ -29,6 +29,7 @@ from typing import IO, Any, NoReturn
 from tacit.federation.flower.keys import make_certificates, make_signing_key, write_private
 from tacit.federation.flower.link import SECRET_HEADER
 from tacit.federation.flower.settings import Settings, Status, write_whole
+from tacit.federation.flower.version import check_flower
 
 _APP = {
     "pyproject.toml": """[project]
@@ -89,6 +90,7 @@ def prepare(folder: Path, settings: Settings) -> None:
 
 def serve(folder: Path, say: Callable[[str], None]) -> bool:
     """Run the coordinator until its model is there (True) or it had to stop (False)."""
+    check_flower()
     settings, status = Settings.load(folder), Status(folder)
     inner = f"127.0.0.1:{_free_port()}"
     with _alone(folder), _forgotten(folder), _superlink(folder, settings, inner) as link:
@@ -117,17 +119,26 @@ def _forgotten(folder: Path) -> Iterator[None]:
     """
     if not (_memory(folder) / _STATE).exists():
         (folder / "nodes.json").unlink(missing_ok=True)
-    before = signal.signal(signal.SIGTERM, _leave) if threading.current_thread() is threading.main_thread() else None
+    before = _leave_on(signal.SIGTERM, signal.SIGHUP)  # the second comes when a terminal or a connection is closed
     try:
         yield
     finally:
         shutil.rmtree(_memory(folder), ignore_errors=True)
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _leave(*_: object) -> NoReturn:
-    raise SystemExit(128 + signal.SIGTERM)
+def _leave_on(*numbers: signal.Signals) -> dict[signal.Signals, Any]:
+    """End in good order on these signals; return what was done on them before. One that is ignored (nohup) stays so."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    return {number: signal.signal(number, _leave) for number in heard}
+
+
+def _leave(number: int, _: object) -> NoReturn:
+    signal.signal(number, signal.SIG_IGN)  # heard: what is being wiped is not to be interrupted by it again
+    raise SystemExit(128 + number)
 
 
 def _ended(status: Status, link: subprocess.Popen[bytes]) -> bool:
@@ -196,6 +207,7 @@ def _superlink(folder: Path, settings: Settings, inner: str) -> Iterator[subproc
             link.wait(10)
         except subprocess.TimeoutExpired:
             link.kill()
+            link.wait()  # what it wrote is wiped next, and nothing may write it again
 
 
 _MEMORY = Path("/dev/shm")
