@@ -9,9 +9,9 @@ A user's network is a function of a public vector and of a part of one's own:
 
 The own part is fitted by conjugate gradients, each step as long as the linearised network asks for (Gauss–Newton), a
 quarter of it where that raised the loss: no rate to choose, and it does not matter how few of the parameters are free.
-Which entries b has is decided four times, a quarter more of them each time, by what each entry's own optimum would lower
-the loss by; earlier ones may be given up (hard thresholding, at the scale of each entry). The own part begins at zero,
-and is pulled there by ``penalty`` over the number of rows.
+Which entries b has is decided four times, a quarter more of them each time, by what each entry's own optimum would
+lower the loss by; earlier ones may be given up (hard thresholding, at the scale of each entry). The own part begins at
+zero, and is pulled there by ``penalty`` over the number of rows.
 
 A user with few rows explains them too well. So half of the rows are fitted and the other half says after how many steps
 to stop, perhaps before the first: an own part that helps nobody's other rows is none, and that user has what everybody
@@ -46,7 +46,7 @@ def _no_module() -> Flat:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnPartUpdate(UserUpdate):
-    """What the two frameworks have in common. ``training`` gives rows a round, steps and momentum; all is public."""
+    """What the two frameworks have in common. ``training`` gives rows a round and steps; all is public."""
 
     network: TanhNetwork
     penalty: float = 1.0
@@ -95,9 +95,7 @@ class OwnPartUpdate(UserUpdate):
         lefts = [self.network(self.whole(public, own), rows) - targets for own in owns]
         return torch.stack([half_mean_square(left, weights) for left in lefts]).nan_to_num(nan=torch.inf)
 
-    def path(
-        self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor, *, steps: int
-    ) -> Iterator[Tensor]:
+    def path(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor, *, steps: int) -> Iterator[Tensor]:
         """Yield the own part before the first step, and after each: conjugate gradients, as long as the loss falls."""
         own = at = move = direction = pull = self.first(public)
         slope = torch.zeros(self.network.size, dtype=public.dtype, device=public.device)

@@ -238,7 +238,6 @@ class OwnPartModel(PrivateModel):
     def _training(self) -> LocalTraining:
         return LocalTraining(
             head_steps=self.head_steps,
-            head_rate=1.0,
             cross_fit=self.cross_fit,
             rows=self.rows_per_user,
             loss="squares",
