@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from tacit.neural.tanh_network import TanhNetwork, half_mean_square
 from tacit.neural.update import Flat, UserUpdate
 
-_STAGES = 4
+_SHARES = (0.25, 0.5, 0.75, 1.0)  # of the entries a user may have, whenever they are chosen
 _BACK = 0.25  # of a move that raised the loss, tried next
 _TINY = torch.finfo(torch.float64).tiny
 
@@ -99,8 +99,8 @@ class OwnPartUpdate(UserUpdate):
         """Yield the own part before the first step, and after each: conjugate gradients, as long as the loss falls."""
         own = at = move = direction = pull = self.first(public)
         slope = torch.zeros(self.network.size, dtype=public.dtype, device=public.device)
-        # When the own part may grow: in the first half, so that what was chosen last is fitted too.
-        growth = {steps * stage // (2 * _STAGES): (stage + 1) / _STAGES for stage in range(_STAGES)}
+        # When entries are chosen: in the first half, so that what was chosen last is fitted too.
+        growth = {steps * stage // (2 * len(_SHARES)): share for stage, share in enumerate(_SHARES)}
         (reach, measure), kept = self.lens(public), torch.ones_like(own)
         prior = self.penalty / weights.sum().clamp_min(1.0)
         lowest = torch.full_like(prior, torch.inf)
