@@ -2,8 +2,8 @@
 
 Three-layer tanh networks (50 and 50 units) on MovieLens latest-small: 610 users, public features of movies (genres and
 year), a fifth of every user's ratings held out. Stars are counted from the middle of their public range. Nothing was
-chosen on these ratings: rounds, steps and rows are what a small machine can do, the rest are defaults, which were chosen
-on made-up networks or by reasoning.
+chosen on these ratings: rounds, steps and rows are what a small machine can do, the rest are defaults, which were
+chosen on made-up networks or by reasoning.
 
 ``python -m benchmarks.papers.neural_low_rank_sparse`` (``--quick`` for a smoke test).
 """
