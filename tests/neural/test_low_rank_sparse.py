@@ -305,15 +305,19 @@ def model(data):  # type: ignore[no-untyped-def]
 
 
 def test_many_own_parts_on_the_true_basis_are_found_to_the_entry() -> None:
-    data = neural.made_up_networks(40, 4, 1, 60, 2, hidden=(5,), own=1.5, random_state=1)
-    rng = np.random.default_rng(1)
-    rng.normal(size=(31, 1))
-    model = neural.LowRankSparse(1, 2, math.inf, hidden=(5,), final_steps=400, penalty=1e-6)
-    model.n_features_in_, model.users_ = 4, np.arange(40)
-    model.shared_ = 2.0 * TanhNetwork(4, (5,)).start(rng)
-    model.own_ = model._own_parts(data.X, data.y, np.arange(0, 2401, 60))
-    apart = [model._network_of(row).parameters - true for row, true in zip(model.own_, data.networks, strict=True)]
-    assert np.mean(np.abs(apart).max(axis=1) < 0.01) > 0.3  # others have entries that do much the same
+    found = []
+    for seed in (1, 2):
+        data = neural.made_up_networks(40, 4, 1, 60, 2, hidden=(5,), own=1.5, random_state=seed)
+        rng = np.random.default_rng(seed)
+        rng.normal(size=(31, 1))
+        model = neural.LowRankSparse(1, 2, math.inf, hidden=(5,), final_steps=400, penalty=1e-6)
+        model.n_features_in_, model.users_ = 4, np.arange(40)
+        model.shared_ = 2.0 * TanhNetwork(4, (5,)).start(rng)
+        model.own_ = model._own_parts(data.X, data.y, np.arange(0, 2401, 60))
+        apart = [model._network_of(row).parameters - true for row, true in zip(model.own_, data.networks, strict=True)]
+        found.append(np.mean(np.abs(apart).max(axis=1) < 0.01))
+    assert found[0] > 0.3  # others have entries that do much the same
+    assert np.mean(found) > 0.4
 
 
 def test_without_privacy_low_rank_and_sparse_networks_beat_what_cannot_hold_them(data) -> None:  # type: ignore[no-untyped-def]

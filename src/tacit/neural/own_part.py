@@ -9,9 +9,9 @@ A user's network is a function of a public vector and of a part of one's own:
 
 The own part is fitted by conjugate gradients, each step as long as the linearised network asks for (Gauss–Newton), a
 quarter of it where that raised the loss: no rate to choose, and it does not matter how few of the parameters are free.
-Which entries b has is decided four times, a quarter more of them each time, by what each entry's own optimum would
-lower the loss by; earlier ones may be given up (hard thresholding, at the scale of each entry). The own part begins at
-zero, and is pulled there by ``penalty`` over the number of rows.
+Which entries b has is decided four times, a quarter more of them each time, and twice again, by what each entry's own
+optimum would lower the loss by; earlier ones may be given up (hard thresholding, at the scale of each entry). The own
+part begins at zero, and is pulled there by ``penalty`` over the number of rows.
 
 A user with few rows explains them too well. So half of the rows are fitted and the other half says after how many steps
 to stop, perhaps before the first: an own part that helps nobody's other rows is none, and that user has what everybody
@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from tacit.neural.tanh_network import TanhNetwork, half_mean_square
 from tacit.neural.update import Flat, UserUpdate
 
-_SHARES = (0.25, 0.5, 0.75, 1.0)  # of the entries a user may have, whenever they are chosen
+_SHARES = (0.25, 0.5, 0.75, 1.0, 1.0, 1.0)  # of a user's entries, whenever an eighth of the steps is done
 _BACK = 0.25  # of a move that raised the loss, tried next
 _TINY = torch.finfo(torch.float64).tiny
 
@@ -99,8 +99,8 @@ class OwnPartUpdate(UserUpdate):
         """Yield the own part before the first step, and after each: conjugate gradients, as long as the loss falls."""
         own = at = move = direction = pull = self.first(public)
         slope = torch.zeros(self.network.size, dtype=public.dtype, device=public.device)
-        # When entries are chosen: in the first half, so that what was chosen last is fitted too.
-        growth = {steps * stage // (2 * len(_SHARES)): share for stage, share in enumerate(_SHARES)}
+        # When entries are chosen: not in the last quarter, so that what was chosen last is fitted too.
+        growth = {steps * stage // 8: share for stage, share in enumerate(_SHARES)}
         (reach, measure), kept = self.lens(public), torch.ones_like(own)
         prior = self.penalty / weights.sum().clamp_min(1.0)
         lowest = torch.full_like(prior, torch.inf)
@@ -115,8 +115,9 @@ class OwnPartUpdate(UserUpdate):
                 return
             slope = torch.where(better, new_slope, slope)
             if step in growth and self.chooses:
-                kept = self.chosen(at, slope, self.network.curvature(seen, weights), prior, growth[step])
-                at, move, direction = kept * at, kept * move, kept * direction
+                before, kept = kept, self.chosen(at, slope, self.network.curvature(seen, weights), prior, growth[step])
+                at, move = kept * at, kept * move
+                direction = torch.where((kept == before).all(), direction, 0.0)  # was conjugate for other entries
                 lowest = torch.full_like(lowest, torch.inf)
             new_pull = kept * torch.addcmul(self.own_slope(reach, slope), at, prior)
             turn = _inner(measure, new_pull, new_pull - pull) / _inner(measure, pull, pull).clamp_min(_TINY)
