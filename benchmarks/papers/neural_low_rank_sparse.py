@@ -129,23 +129,15 @@ def movielens(quick: bool) -> dict[str, Any]:
     """MovieLens latest-small with public features of movies; one draw, errors of differences over its users."""
     if not folder.available():
         return {"text": "MovieLens: the data are not here (TACIT_DATA)."}
-    X, y, users = ratings(people=30 if quick else None)
-    held = held_out(users)
-    train = Cohort.from_arrays(X[~held], y[~held], users[~held], dtype=np.float32)
-    settings = {**SETTINGS, "delta": DELTA, **({"rounds": 1} if quick else {})}
+    problem = ratings(people=30 if quick else None)
+    X, y, users, held = problem
+    people = len(np.unique(users))
     left: dict[str, dict[str, np.ndarray]] = {}
     sizes, seconds = {}, {}
     for name, (method, epsilons) in FRAMEWORKS.items():
         for label in epsilons:
-            epsilon = float(label)
-            # At ε = 0 a step of nothing: everybody's own part on the public random start, which needs nobody else.
-            chosen = settings if epsilon else {**settings, "rounds": 1, "step": 1e-12}
-            begun = time.process_time()
-            fitted = framework(method, epsilon or math.inf, **chosen).fit(train)
-            seconds[f"{name}, {label}"] = time.process_time() - begun
-            left.setdefault(name, {})[label] = fitted.predict(X[held], users[held]) - y[held]
-            sizes[name] = fitted.n_parameters()
-            assert label in ("0", "inf") or fitted.certificate_.certified
+            left.setdefault(name, {})[label], sizes[name], taken = left_over(problem, method, label, quick)
+            seconds[f"{name}, {label}"] = taken
             print(f"{name}, ε = {label}: {root_mean_square(left[name][label]):.3f}", file=sys.stderr, flush=True)
     single, floor = left["single model"], own_means(y, users, held)
     shown, errors, apart, rows = ("inf", "4", "1", "0"), {}, {}, []
@@ -156,9 +148,9 @@ def movielens(quick: bool) -> dict[str, Any]:
         less = ["–" if name == "single model" else f"{mean:+.3f} ± {error:.3f}" for mean, error in
                 (apart[name][label] for label in ("inf", "1") if label in apart[name])]  # fmt: skip
         rows.append([name, f"{sizes[name]:,}", *cells, *less, *["–"] * (2 - len(less))])
-    rows.append(["everybody's own mean", f"{train.n_users:,}", *"–––", f"{root_mean_square(floor):.3f}", *"––"])
+    rows.append(["everybody's own mean", f"{people:,}", *"–––", f"{root_mean_square(floor):.3f}", *"––"])
     text = (
-        f"**MovieLens latest-small** ({train.n_users} users, at most {RATINGS} ratings of each, {X.shape[1]} public "
+        f"**MovieLens latest-small** ({people} users, at most {RATINGS} ratings of each, {X.shape[1]} public "
         f"features, three layers of {LowRankSparse(1, 0, 1.0).hidden} units; root mean squared error in stars on "
         "held-out rows; one draw, the error of a difference is over users; δ = 1e-5, zero-out)\n\n"
     )
@@ -168,14 +160,32 @@ def movielens(quick: bool) -> dict[str, Any]:
     return {**kept, "own_means": root_mean_square(floor), "text": text}
 
 
-def ratings(people: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return features, stars from the middle, and users; some of each user's ratings, so that one core will do."""
+Problem = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def ratings(people: int | None = None) -> Problem:
+    """Return features, stars from the middle, users and what is held out; few rows a user, so that one core will do."""
     X, y, users = folder.movielens().tasks()
     rng, some = np.random.default_rng(0), []
     for user in np.unique(users)[:people]:
         some.append(np.sort(rng.permutation(np.flatnonzero(users == user))[:RATINGS]))
     rows = np.concatenate(some)
-    return X[rows][:, 1:], y[rows] - MIDDLE, users[rows]  # networks have levels: no need of a column of ones
+    # Networks have levels: no need of a column of ones.
+    return X[rows][:, 1:], y[rows] - MIDDLE, users[rows], held_out(users[rows])
+
+
+def left_over(problem: Problem, method: str, label: str, quick: bool) -> tuple[np.ndarray, int, float]:
+    """Return what a framework leaves of held-out stars, the numbers in it, and the seconds of one core it took."""
+    X, y, users, held = problem
+    train = Cohort.from_arrays(X[~held], y[~held], users[~held], dtype=np.float32)
+    settings: dict[str, Any] = {**SETTINGS, "delta": DELTA, **({"rounds": 1} if quick else {})}
+    if label == "0":  # a step of nothing: everybody's own part on the public random start, which needs nobody else
+        settings.update(rounds=1, step=1e-12)
+    begun = time.process_time()
+    fitted = framework(method, float(label) or math.inf, **settings).fit(train)
+    taken = time.process_time() - begun
+    assert label in ("0", "inf") or fitted.certificate_.certified
+    return fitted.predict(X[held], users[held]) - y[held], fitted.n_parameters(), taken
 
 
 def root_mean_square(left: np.ndarray) -> float:
