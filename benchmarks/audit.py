@@ -37,6 +37,7 @@ ESTIMATORS: dict[str, Callable[[], PrivateModel]] = {
     "Centaur": lambda: tacit.Centaur(rank=1, epsilon=1.0),
     "Centaur, power start": lambda: tacit.Centaur(rank=1, epsilon=1.0, start="power"),
     "neural.Centaur, 2 rounds": lambda: network(),
+    "neural.LowRankSparse, 2 rounds": lambda: own_networks(),
     "MarginClassifier": lambda: tacit.MarginClassifier(rank=1, epsilon=1.0),
     "TraceRegression, observations": lambda: tacit.TraceRegression(1, 1.0, shape=(2, 2)),
     "TraceRegression, users": lambda: tacit.TraceRegression(1, 1.0, unit="user", shape=(2, 2)),
@@ -62,6 +63,14 @@ def network() -> PrivateModel:
 
     body, head = neural.mlp(4, (3,), classes=2)
     return neural.Centaur(body, head, epsilon=1.0, rounds=2, head_steps=1, rows_per_user=8, device="cpu")
+
+
+def own_networks() -> PrivateModel:
+    """Return a model as small."""
+    from tacit import neural
+
+    short = {"rounds": 2, "head_steps": 1, "final_steps": 1, "rows_per_user": 8, "device": "cpu"}
+    return neural.LowRankSparse(1, 2, epsilon=1.0, hidden=(3,), **short)
 
 
 def main() -> None:

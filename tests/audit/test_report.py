@@ -51,6 +51,8 @@ RELATIVES = {  # audited with fewer runs: their exact checks are what counts
     "fedrep, poisson": lambda: tacit.PrivateFedRep(rank=1, epsilon=1.0, loss="poisson", rounds=2),
     "neural centaur": lambda: network(),
     "neural centaur, clip found privately": lambda: network(clip="auto", head_steps=0, rounds=1),
+    "neural low rank plus sparse": lambda: own_networks(),
+    "neural low rank plus sparse, clip found privately": lambda: own_networks(clip="auto", rounds=1),
     "margin, gradient": lambda: tacit.MarginClassifier(rank=1, epsilon=1.0, delta=1e-6, mode="gradient"),
     "margin, projected": lambda: tacit.MarginClassifier(rank=1, epsilon=1.0, delta=1e-6, mode="gradient", dimension=2),
     "trace regression, rank one": lambda: tacit.TraceRegression(1, 1.0, design="rank-one", shape=(2, 2)),
@@ -66,6 +68,13 @@ def network(**settings: object) -> PrivateModel:
         value.data = (torch.arange(value.numel()).cos() / 2).reshape(value.shape)
     chosen = {"rounds": 2, "head_steps": 1, "rows_per_user": 8, "device": "cpu", **settings}
     return neural.Centaur(body, head, epsilon=1.0, **chosen)  # type: ignore[arg-type]
+
+
+def own_networks(**settings: object) -> PrivateModel:
+    from tacit import neural
+
+    chosen = {"rounds": 2, "head_steps": 1, "final_steps": 1, "rows_per_user": 8, "device": "cpu", **settings}
+    return neural.LowRankSparse(1, 2, epsilon=1.0, hidden=(3,), **chosen)  # type: ignore[arg-type]
 
 
 LEAST_REACH = {

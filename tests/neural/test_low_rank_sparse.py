@@ -76,16 +76,84 @@ def answers(update: OwnPartUpdate, X: np.ndarray, y: np.ndarray, offsets: np.nda
 
 
 @pytest.mark.parametrize("hidden", [(4,), (4, 3), (3, 4, 2)])
-def test_the_slope_is_the_gradient_and_the_stiffness_its_jacobian(hidden: tuple[int, ...]) -> None:
-    network = TanhNetwork(D, hidden)
-    vector = torch.as_tensor(np.random.default_rng(0).normal(size=network.size))
+def test_derivatives_by_hand_are_those_of_the_tape(hidden: tuple[int, ...]) -> None:
+    network, rng = TanhNetwork(D, hidden), np.random.default_rng(0)
+    vector, way = (torch.as_tensor(rng.normal(size=network.size)) for _ in range(2))
     X, y, weights = torch.randn(9, D).double(), torch.randn(9).double(), torch.ones(9).double()
     weights[7:] = 0.0
-    slope, stiffness = network.slope(vector, X, y, weights)
-    by_tape = grad(lambda v: 0.5 * ((network(v, X) - y).square() * weights).sum() / 7)(vector)
-    torch.testing.assert_close(slope, by_tape)
-    jacobian = vmap(grad(lambda v, x: network(v, x[None])[0]), in_dims=(None, 0))(vector, X[:7])
-    torch.testing.assert_close(stiffness, jacobian.square().sum(1).mean())
+    seen = network.forward(vector, X)
+
+    def half(v: torch.Tensor) -> torch.Tensor:
+        return 0.5 * ((network(v, X) - y).square() * weights).sum() / 7
+
+    slope, loss = network.slope(seen, y, weights)
+    torch.testing.assert_close(slope, grad(half)(vector))
+    torch.testing.assert_close(loss, half(vector))
+    jacobian = vmap(grad(lambda v, x: network(v, x[None])[0]), in_dims=(None, 0))(vector, X)
+    torch.testing.assert_close(network.push(seen, way), jacobian @ way)
+    torch.testing.assert_close(network.curvature(seen, weights), jacobian[:7].square().mean(0))
+
+
+@pytest.mark.parametrize("name", ["low rank and sparse", "prompt learning", "full fine-tuning"])
+def test_no_step_of_an_own_part_raises_what_it_is_to_lower(name: str) -> None:
+    """The user's loss and its prior; from a bad start too, where the linearised network promises too much."""
+    update = replace(KINDS[name], penalty=0.5)
+    X, y = (torch.as_tensor(part[:12]).double() for part in rows())
+    vector, ones = 6.0 * torch.as_tensor(public(update)), torch.ones(12).double()
+    steps = list(update.path(vector, X, y, ones, steps=40))
+    losses = update.losses(vector, steps, X, y, ones)
+    assert len(steps) == 41
+    assert (steps[0] == 0).all()
+    assert losses[-1] < 0.7 * losses[0]
+    settled = losses[20:]  # entries are chosen before
+    assert (settled.diff() < 1e-3 * losses[0]).all()  # the prior may fall at the loss's cost
+
+
+def test_a_user_with_nothing_personal_has_what_everybody_has() -> None:
+    """Targets that no network explains: an own part would fit noise, and a half that was not fitted says so."""
+    update, rng = sparse(rank=1, sparsity=10), np.random.default_rng(0)
+    vector, apart, greedy = torch.as_tensor(public(update)), [], []
+    for _ in range(40):
+        X = torch.as_tensor(rng.normal(size=(16, D)))
+        y = update.network(update.everybodys(vector), X) + torch.as_tensor(rng.normal(size=16))
+        fresh = torch.as_tensor(rng.normal(size=(200, D)))
+        truth, ones = update.network(update.everybodys(vector), fresh), torch.ones(16).double()
+        *_, whole = update.path(vector, X, y, ones, steps=20)
+        for own, errors in ((update.held_back(vector, X, y, ones, steps=20), apart), (whole, greedy)):
+            errors.append(float((update.network(update.whole(vector, own), fresh) - truth).square().mean()))
+    assert np.mean(apart) < 0.4 * np.mean(greedy)
+    assert np.mean(np.array(apart) == 0.0) > 0.25
+
+
+def test_a_user_with_much_of_its_own_keeps_it() -> None:
+    update, rng = sparse(rank=1, sparsity=3), np.random.default_rng(0)
+    vector = torch.as_tensor(public(update))
+    X, ones = torch.as_tensor(rng.normal(size=(60, D))), torch.ones(60).double()
+    y = update.network(update.everybodys(vector), X) + 2.0
+    own = update.held_back(vector, X, y, ones, steps=20)
+    left = update.losses(vector, [update.first(vector), own], X, y, ones)
+    assert left[1] < 0.05 * left[0]
+
+
+def test_a_user_without_rows_asks_for_nothing_and_has_nothing() -> None:
+    update, (X, y) = sparse(), rows()
+    offsets = np.array([0, 5, 5, 26])
+    asked = query(update, normalised=True)
+    total = asked.block_sum(X[:26], y[:26], offsets, 1.0)
+    np.testing.assert_allclose(total, asked.block_sum(X[:26], y[:26], np.array([0, 5, 26]), 1.0), atol=1e-7)
+    none = [torch.zeros(4, D).double(), torch.zeros(4).double(), torch.zeros(4).double()]
+    assert (update.held_back(torch.as_tensor(public(update)), *none, steps=5) == 0).all()
+
+
+def test_a_step_moves_outputs_by_what_was_asked_for() -> None:
+    update = sparse(rank=1, sparsity=0)
+    vector, way = (torch.as_tensor(public(update, seed)) for seed in (0, 1))
+    X = torch.as_tensor(np.random.default_rng(2).normal(size=(50, D)))
+    little = 1e-6
+    moved = update.network(vector + little * way, X) - update.network(vector, X)
+    torch.testing.assert_close(
+        update.reaction(vector, way, X), moved.square().mean().sqrt() / little, rtol=1e-4, atol=0
+    )
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -189,7 +257,8 @@ class NormOfOneFactor(BodyUpdate):
         for first, last in itertools.pairwise(offsets):
             mine = [torch.as_tensor(np.array(part[first:last])).double() for part in (X, y)]
             own = update.fitted(vector, *mine, torch.ones(last - first).double())
-            slope = update.network.slope(update.whole(vector, own), *mine, torch.ones(last - first).double())[0]
+            seen = update.network.forward(update.whole(vector, own), mine[0])
+            slope = update.network.slope(seen, mine[1], torch.ones(last - first).double())[0]
             norm = float(slope.norm())
             if math.isfinite(norm) and norm > 0:
                 total += update.public_slope(own, slope * min(1.0, bound / norm)).numpy()
@@ -236,15 +305,19 @@ def model(data):  # type: ignore[no-untyped-def]
 
 
 def test_many_own_parts_on_the_true_basis_are_found_to_the_entry() -> None:
-    data = neural.made_up_networks(40, 4, 1, 60, 2, hidden=(5,), own=1.5, random_state=1)
-    rng = np.random.default_rng(1)
-    rng.normal(size=(31, 1))
-    model = neural.LowRankSparse(1, 2, math.inf, hidden=(5,), final_steps=400, penalty=1e-6)
-    model.n_features_in_, model.users_ = 4, np.arange(40)
-    model.shared_ = 2.0 * TanhNetwork(4, (5,)).start(rng)
-    model.own_ = model._own_parts(data.X, data.y, np.arange(0, 2401, 60))
-    apart = [model._network_of(row).parameters - true for row, true in zip(model.own_, data.networks, strict=True)]
-    assert np.mean(np.abs(apart).max(axis=1) < 0.01) > 0.3  # others have entries that do much the same
+    found = []
+    for seed in (1, 2):
+        data = neural.made_up_networks(40, 4, 1, 60, 2, hidden=(5,), own=1.5, random_state=seed)
+        rng = np.random.default_rng(seed)
+        rng.normal(size=(31, 1))
+        model = neural.LowRankSparse(1, 2, math.inf, hidden=(5,), final_steps=400, penalty=1e-6)
+        model.n_features_in_, model.users_ = 4, np.arange(40)
+        model.shared_ = 2.0 * TanhNetwork(4, (5,)).start(rng)
+        model.own_ = model._own_parts(data.X, data.y, np.arange(0, 2401, 60))
+        apart = [model._network_of(row).parameters - true for row, true in zip(model.own_, data.networks, strict=True)]
+        found.append(np.mean(np.abs(apart).max(axis=1) < 0.01))
+    assert found[0] > 0.3  # others have entries that do much the same
+    assert np.mean(found) > 0.4
 
 
 def test_without_privacy_low_rank_and_sparse_networks_beat_what_cannot_hold_them(data) -> None:  # type: ignore[no-untyped-def]

@@ -84,7 +84,7 @@ class PromptLearning(OwnPartModel):
         embedding: int | None = None,
         hidden: tuple[int, ...] = (50, 50),
         rounds: int = 15,
-        step: float = 0.3,
+        step: float = 1.0,
         clip: float | str | None = None,
         clip_share: float = 0.05,
         sampling_rate: float = 1.0,

@@ -44,15 +44,16 @@ class LowRankSparse(OwnPartModel):
     rounds
         Noisy sums.
     step
-        How far the first round moves U if all users agree, as a share of its length at the start; later steps shrink in
-        proportion to the rounds left, and every step to the share of the released sum that noise does not explain.
+        How far the first round moves outputs if all users agree, in units of the targets (root mean square over made-up
+        rows of standard normals, which are public); later steps shrink in proportion to the rounds left, and every step
+        to the share of the released sum that noise does not explain.
     clip
         None: every answer counts with norm one, so there is nothing to choose. A number: answers are clipped to it.
         ``"auto"``: to the median norm, bought before the first round with ``clip_share`` of the budget.
     sampling_rate
         Chance with which a user takes part in a round, by a coin nobody sees. The denominator stays fixed.
     head_steps, final_steps
-        Steps on the own part in a round, and at the end.
+        Steps on the own part in a round, and at the end, at most: half of a user's rows says when to stop.
     penalty
         Pull of the own part to where it starts: that of this many rows of the user's.
     cross_fit
@@ -96,7 +97,7 @@ class LowRankSparse(OwnPartModel):
         hidden: tuple[int, ...] = (50, 50),
         shared_weight: bool = False,
         rounds: int = 15,
-        step: float = 0.3,
+        step: float = 1.0,
         clip: float | str | None = None,
         clip_share: float = 0.05,
         sampling_rate: float = 1.0,

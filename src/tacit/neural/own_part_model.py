@@ -49,6 +49,8 @@ PUBLIC_SCALES = "how features and targets were scaled before fit is taken for pu
 
 _CELLS = 1 << 16  # parameters of users computed together on a CPU: what a core's own memory holds
 _ROWS = 1 << 12  # rows, padding counted in, of users whose own parts are fitted together at the end
+_STANDARD_ROWS = 256  # made-up rows of independent standard normals, that say how far a step moves outputs
+_TINY = float(np.finfo(np.float64).tiny)
 
 
 @dataclass(frozen=True)
@@ -236,7 +238,6 @@ class OwnPartModel(PrivateModel):
     def _training(self) -> LocalTraining:
         return LocalTraining(
             head_steps=self.head_steps,
-            head_rate=1.0,
             cross_fit=self.cross_fit,
             rows=self.rows_per_user,
             loss="squares",
@@ -266,7 +267,7 @@ class OwnPartModel(PrivateModel):
             executor.batched, executor.chunk = True, self.chunk or _together(update.size)
         state = self._start(np.random.default_rng(0 if self.random_state is None else self.random_state))
         rehearse(executor, state, federation.n_features, federation.n_users)
-        step, bound = self.step * float(np.linalg.norm(state)), 1.0
+        standard, bound = np.random.default_rng(0).normal(size=(_STANDARD_ROWS, federation.n_features)), 1.0
         if self.clip == "auto":
             event = plan.event("clip", clip=1.0, acute=True)
             bound = private_clip(federation, BodyUpdate(state, 0, executor), event, "answer norms")
@@ -276,15 +277,17 @@ class OwnPartModel(PrivateModel):
         for number in range(self.rounds):
             query = BodyUpdate(state, number, executor, normalised=self.clip is None)
             moved = federation.release(query, event, f"step {number + 1}")
-            length = step * (1.0 - number / self.rounds) * share_of_signal(moved, federation.sum_sigma(event))
-            state = state + length * moved / (bound * self.sampling_rate * federation.n_users)
+            reaction = update.reaction(*(torch.as_tensor(part) for part in (state, moved, standard)))
+            length = self.step * (1.0 - number / self.rounds) * share_of_signal(moved, federation.sum_sigma(event))
+            agreed = np.linalg.norm(moved) / (bound * self.sampling_rate * federation.n_users)
+            state = state + moved * (length * agreed / max(float(reaction), _TINY))
         return state
 
     def _own_parts(self, X: Rows, y: Rows, offsets: npt.NDArray[np.int64]) -> Array:
         """Everybody's own part, a row a user; users with about as many rows together, so that little is padded."""
         update, counts = self._update(), np.diff(offsets)
         shared = torch.as_tensor(self.shared_)
-        together = torch.vmap(lambda *part: update.fitted(shared, *part, steps=self.final_steps))
+        together = torch.vmap(lambda *part: update.held_back(shared, *part, steps=self.final_steps))
         out = np.zeros((len(counts), self._packed_size()))
         nothing = self._packed(update.first(shared)[None]).numpy()
         order, start, most = np.argsort(counts, kind="stable"), 0, _together(update.size)

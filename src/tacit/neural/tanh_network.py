@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,13 @@ import torch
 from torch import Tensor
 
 Array = npt.NDArray[np.float64]
+
+
+class Pass(NamedTuple):
+    """Each layer's matrix with its inputs, and the outputs."""
+
+    layers: list[tuple[Tensor, Tensor]]
+    outputs: Tensor
 
 
 @dataclass(frozen=True)
@@ -59,47 +67,63 @@ class TanhNetwork:
 
     def __call__(self, vector: Tensor, rows: Tensor) -> Tensor:
         """Return the outputs for some rows."""
-        return self._forward(vector, rows)[1]
+        return self.forward(vector, rows).outputs
 
-    def _forward(self, vector: Tensor, rows: Tensor) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-        """Return each layer's matrix with its inputs, and the outputs."""
+    def forward(self, vector: Tensor, rows: Tensor) -> Pass:
+        """Send rows through, and keep what derivatives need."""
         layers, inputs = [], rows
-        parts = torch.split(vector, [units * (size + 1) for units, size in self.shapes])
-        for place, (part, (units, size)) in enumerate(zip(parts, self.shapes, strict=True)):
-            matrix = part[: units * size].view(units, size)
+        for place, (matrix, levels) in enumerate(self._layers(vector)):
             layers.append((matrix, inputs))
-            sums = inputs @ matrix.T + part[units * size :]
-            inputs = torch.tanh(sums) if place + 1 < len(parts) else sums
-        return layers, inputs.squeeze(-1)
+            sums = inputs @ matrix.T + levels
+            inputs = torch.tanh(sums) if place < len(self.hidden) else sums
+        return Pass(layers, inputs.squeeze(-1))
 
-    def slope(self, vector: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradient of half the mean squared error, and how stiff it is.
-
-        Stiffness is the mean squared length of a row's derivative: the trace of the Gauss–Newton matrix, and so no less
-        than the curvature in any direction.
-        """
-        layers, outputs = self._forward(vector, rows)
-        shares = weights / weights.sum().clamp_min(1.0)
-        errors = ((outputs - targets) * shares)[:, None]
-        pieces, stiffness = [], torch.zeros_like(shares)
-        for inputs, back in self._backward(layers, torch.ones_like(errors)):
+    def slope(self, seen: Pass, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradient of half the mean squared error, and that half mean."""
+        left, shares = seen.outputs - targets, _shares(weights)
+        errors, pieces = (left * shares)[:, None], []
+        for inputs, back in self._backward(seen, torch.ones_like(errors)):
             pulled = back * errors
             pieces += [pulled.sum(0), (pulled.T @ inputs).reshape(-1)]
-            stiffness = stiffness + ((inputs * inputs).sum(1) + 1.0) * (back * back).sum(1)
-        return torch.cat(pieces[::-1]), (stiffness * shares).sum()
+        return torch.cat(pieces[::-1]), half_mean_square(left, weights)
 
-    def curvature(self, vector: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    def push(self, seen: Pass, direction: Tensor) -> Tensor:
+        """Return how fast each row's output moves as the parameters move that way."""
+        moved = torch.zeros_like(seen.layers[0][1])
+        for place, (turned, raised) in enumerate(self._layers(direction)):
+            matrix, inputs = seen.layers[place]
+            moved = moved @ matrix.T + inputs @ turned.T + raised
+            if place < len(self.hidden):
+                after = seen.layers[place + 1][1]
+                moved = moved * (1.0 - after * after)
+        return moved.squeeze(-1)
+
+    def curvature(self, seen: Pass, weights: Tensor) -> Tensor:
         """Return the diagonal of the Gauss–Newton matrix: mean squared derivatives by each parameter."""
-        layers, outputs = self._forward(vector, rows)
-        shares, pieces = (weights / weights.sum().clamp_min(1.0))[:, None], []
-        for inputs, back in self._backward(layers, torch.ones_like(outputs)[:, None]):
+        shares, pieces = _shares(weights)[:, None], []
+        for inputs, back in self._backward(seen, torch.ones_like(shares)):
             squares = back * back * shares
             pieces += [squares.sum(0), (squares.T @ (inputs * inputs)).reshape(-1)]
         return torch.cat(pieces[::-1])
 
-    def _backward(self, layers: list[tuple[Tensor, Tensor]], back: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def _layers(self, vector: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield each layer's matrix and levels."""
+        parts = torch.split(vector, [units * (inputs + 1) for units, inputs in self.shapes])
+        for part, (units, inputs) in zip(parts, self.shapes, strict=True):
+            yield part[: units * inputs].view(units, inputs), part[units * inputs :]
+
+    def _backward(self, seen: Pass, back: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each layer's inputs and the output's derivatives by its sums, from the last to the first."""
-        for place, (matrix, inputs) in reversed(list(enumerate(layers))):
+        for place, (matrix, inputs) in reversed(list(enumerate(seen.layers))):
             yield inputs, back
             if place:
                 back = (back @ matrix) * (1.0 - inputs * inputs)
+
+
+def half_mean_square(left: Tensor, weights: Tensor) -> Tensor:
+    """Return half the mean square of what is left of the targets; padding does not count."""
+    return 0.5 * (left * left * _shares(weights)).sum()
+
+
+def _shares(weights: Tensor) -> Tensor:
+    return weights / weights.sum().clamp_min(1.0)
