@@ -218,6 +218,9 @@ class UserUpdate:
         if self.training.augment is not None:
             features = torch.cat([features, self.body(body, self.training.augment(rows)).detach()])
             targets, weights = torch.cat([targets, targets]), torch.cat([weights, weights])
+        return self._head_steps(head, features, targets, weights)
+
+    def _head_steps(self, head: Tensor, features: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         goals = self.goals(targets, weights)
         loss = self.loss(goals, weights, self.present(goals))
         slope = self._gradient(lambda parts: loss(self.head.at(parts, features)))
@@ -260,6 +263,38 @@ class UserUpdate:
             slope = self._gradient(lambda parts, x=x, loss=loss: objective(parts, x, loss))
             moved = self._move(moved, slope(moved), self.training.local_rate)
         return flatten(after - before for after, before in zip(moved, start, strict=True))
+
+    def pulls(self, public_head: Tensor, features: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the slopes of the only step's loss in every row's features, and in the head where that is shared.
+
+        Minus ``local_rate`` times what they say of the body is what a call answers, where there is one local step.
+        """
+        if self.shared == "both":
+            return self._pulls(public_head, features, targets, weights)
+        if self.shared == "sum":
+            return self._pulls(self._fitted(public_head, features, targets, weights), features, targets, weights)
+        head = self.head.start.clone()
+        if not self.training.cross_fit or self.training.head_steps == 0:
+            return self._pulls(self._fitted(head, features, targets, weights), features, targets, weights)
+        down = torch.zeros_like(features)
+        for mine, other in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
+            fitted = self._head_steps(head, features[mine], targets[mine], weights[mine])
+            down[other] = self._pulls(fitted, features[other], targets[other], weights[other])[0]
+        return down, down.new_zeros(0)
+
+    def _fitted(self, head: Tensor, features: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        return self._head_steps(head, features, targets, weights) if self.training.head_steps else head
+
+    def _pulls(self, head: Tensor, features: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        goals, own = self.goals(targets, weights), self.head.parts(head)
+        present = self.present(goals)
+
+        def objective(parts: Parts) -> Tensor:
+            ((x, y, w),) = self._batches(parts[0], goals, weights)
+            return self.loss(y, w, present)(self.head.at(parts[1:] or own, x))
+
+        down, *rest = self._gradient(objective)((features, *(own if self.move_head else ())))
+        return down, flatten(rest) if rest else down.new_zeros(0)
 
     def _batches(self, rows: Tensor, goals: Tensor, weights: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield the rows of every step: the next in turn, or all of them if they are no more than a batch."""
