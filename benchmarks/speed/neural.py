@@ -19,7 +19,8 @@ import numpy as np
 import torch
 
 from benchmarks.tables import keep, table
-from tacit.neural.executor import Executor, one_thread
+from tacit.neural.executor import Executor
+from tacit.neural.machine import one_thread
 from tacit.neural.networks import lenet, mlp
 from tacit.neural.update import Flat, LocalTraining, UserUpdate
 

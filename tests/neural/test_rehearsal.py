@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from tacit import neural
-from tacit.neural.executor import DeviceFailure, Executor
+from tacit.neural.executor import Executor
 from tacit.neural.layers import check_layers
+from tacit.neural.machine import DeviceFailure
 from tacit.neural.rehearsal import check_modules, rehearse
 from tacit.neural.update import Flat, LocalTraining, UserUpdate
 
@@ -38,7 +39,7 @@ def executor(body: nn.Module, *, batched: bool = False, **training: object) -> E
     torch.manual_seed(1)
     update = UserUpdate(body=Flat(body), head=Flat(nn.Linear(4, 2)), training=settings, classes=2)
     made = Executor(update, device="cpu", workers=1)
-    made.batched, made.chunk = batched, 8
+    made.batched, made.chunk, made._packed.keeps = batched, 8, batched
     return made
 
 
@@ -414,7 +415,7 @@ def test_layers_that_write_over_their_input_leave_rows_alone() -> None:
         0,
         normalised=True,
     )
-    kept = next(iter(made._kept.values()))[0]
+    kept = next(iter(made._packed._kept.values()))[0]
     assert (kept[0].numpy() == rows[:M]).all()
 
 
@@ -515,7 +516,7 @@ def test_rows_that_are_kept_on_a_device_are_those_that_were_asked_for() -> None:
     for part in (X, y):
         part.flags.writeable = False
     first = total(X[:16], y[:16], [0, 8, 16])
-    assert made._kept_bytes > 0
+    assert made._packed._kept_bytes > 0
     assert (total(X[:16], y[:16], [0, 8, 16]) == first).all()
     other = 1 - y[:16]
     other.flags.writeable = False

@@ -34,17 +34,14 @@ from torch.func import vmap
 from tacit.neural.layers import own_kinds
 from tacit.neural.machine import deterministic, machine_failures, one_thread
 from tacit.neural.one_step import Chunk, OneStep, can
+from tacit.neural.packing import Offsets, Packing, Rows, spoiled
 from tacit.neural.slopes import add_bounded, norms, scaled
 from tacit.neural.update import UserUpdate
 from tacit.privacy.clipping import GUARD
 
 Array = npt.NDArray[np.float64]
-Rows = npt.NDArray[np.floating]
-Offsets = npt.NDArray[np.int64]
 
 Item = TypeVar("Item")
-
-_KEPT = 8 << 30  # bytes of padded rows that may stay on a GPU from round to round
 
 
 class Executor:
@@ -81,9 +78,8 @@ class Executor:
         self.one_step = not self.own_layers and can(update) and groups in ((), lengths)
         fitting = _fitting(update.size, self.device) if not self.one_step else _fitting_rows(update, self.device)
         self.chunk = chunk or fitting
-        self._kept: dict[tuple[object, ...], tuple[Tensor, Tensor, Tensor]] = {}
-        self._kept_bytes = 0
-        self._sources: list[tuple[Rows, Rows]] = []
+        self._packed = Packing(update.training.rows, self.dtype, self.device)
+        self._brought = self._packed.brought
 
     @property
     def size(self) -> int:
@@ -106,7 +102,7 @@ class Executor:
 
         What fails is raised, so that a network that cannot run at all is heard of; unless ``guarded``, as in a round.
         """
-        update, vector = self._update.alone(), self._public(public)
+        update, vector = self._update.quick(), self._public(public)
         works = [partial(self._alone, update, vector, X, y, number) for X, y in users]
         with deterministic(self.tf32), machine_failures():
             found = [self._guarded(work) if guarded else work() for work in works]
@@ -140,7 +136,7 @@ class Executor:
         return torch.tensor(public, dtype=self.dtype, device=self.device)
 
     def _alone(self, update: UserUpdate, public: Tensor, X: Rows, y: Rows, number: int) -> Tensor:
-        rows, targets = (part.to(self.device) for part in _spoiled(*self._brought(X, y, number), self.dtype))
+        rows, targets = (part.to(self.device) for part in spoiled(*self._brought(X, y, number), self.dtype))
         weights = torch.ones_like(targets)
         if len(rows) == 1:  # padded like in a batch, so that either half of the rows is there
             rows, targets, weights = (torch.cat([part, torch.zeros_like(part)]) for part in (rows, targets, weights))
@@ -253,7 +249,7 @@ class Executor:
 
         def work(mine: list[tuple[int, int]]) -> list[Tensor]:
             out: list[Tensor] = []
-            update = self._update.alone()  # a worker's own: calls with other parameters are not safe across threads
+            update = self._update.quick()  # a worker's own: calls with other parameters are not safe across threads
             for first, last in mine:
                 mine_alone = partial(self._alone, update, vector, X[first:last], y[first:last], number)
                 take(self._guarded(mine_alone), out)
@@ -272,7 +268,13 @@ class Executor:
                 return [part for parts in pool.map(work, shares) for part in parts]
 
     def _in_one_step(
-        self, public: Array, X: Rows, y: Rows, offsets: Offsets, number: int, take: Callable[[Chunk, list[Tensor]], None]
+        self,
+        public: Array,
+        X: Rows,
+        y: Rows,
+        offsets: Offsets,
+        number: int,
+        take: Callable[[Chunk, list[Tensor]], None],
     ) -> list[Tensor]:
         """Hand what consecutive chunks' slopes are made of to ``take``, on coarse workers."""
         vector, users = self._public(public), len(offsets) - 1
@@ -343,58 +345,10 @@ class Executor:
         answers: Tensor = together(public.clone(), rows, targets, weights)
         return answers
 
-    def _packed(self, X: Rows, y: Rows, bounds: Offsets, chunk: int, number: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows of a chunk's users, padded to the public number of rows and users."""
-        size = max(2, self._update.training.rows)  # either half of the rows is there
-        turns = number if (np.diff(bounds) > size).any() else 0
-        # Rows that nobody can write to are kept from round to round, by where they lie; and held, so that they stay.
-        key = (*(part.__array_interface__["data"] for part in (X, y)), X.shape[1], bounds.tobytes(), chunk, turns)
-        if key in self._kept:
-            return self._kept[key]
-        rows = torch.zeros((chunk, size, X.shape[1]), dtype=self.dtype)
-        targets, weights = (torch.zeros((chunk, size), dtype=self.dtype) for _ in range(2))
-        brought = [self._brought(X[i:j], y[i:j], number) for i, j in itertools.pairwise(bounds.tolist())]
-        counts = np.array([len(mine) for _, mine in brought])
-        taken = torch.from_numpy(np.arange(size) < counts[:, None])
-        for place, part in enumerate((rows, targets)):
-            part[: len(counts)][taken] = torch.cat([_spoiled(*both, self.dtype)[place] for both in brought])
-        weights[: len(counts)] = taken
-        one, two, three = (part.to(self.device) for part in (rows, targets, weights))
-        fixed = self.device.type != "cpu" and not (X.flags.writeable or y.flags.writeable)
-        if fixed and turns == 0 and self._kept_bytes + rows.nbytes < _KEPT:
-            self._kept[key] = one, two, three
-            self._kept_bytes += rows.nbytes
-            self._sources.append((X, y))
-        return one, two, three
-
-    def _brought(self, X: Rows, y: Rows, number: int) -> tuple[Rows, Rows]:
-        """Return the rows a user brings to round ``number``: all, or the next stretch of them."""
-        size = self._update.training.rows
-        if len(X) <= size:
-            return X, y
-        # Scattered, because rows may come sorted by class; a stride without common factor reaches all of them in turn.
-        stride = next(s for s in range(int(0.618 * len(X)), 0, -1) if math.gcd(s, len(X)) == 1)
-        chosen = (number * size + np.arange(size)) * stride % len(X)
-        return X[chosen], y[chosen]
-
 
 def _joined(users: Sequence[tuple[Rows, Rows]]) -> tuple[Rows, Rows, Offsets]:
     X, y = (np.concatenate([user[i] for user in users]) for i in (0, 1))
     return X, y, np.append(0, np.cumsum([len(user[1]) for user in users])).astype(np.int64)
-
-
-def _spoiled(X: Rows, y: Rows, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Rows and targets as tensors; a target that is no number makes its row none, and so its user's update.
-
-    In memory of PyTorch's own, which begins at a multiple of 64: the last bits of a product depend on where its rows
-    begin, and where NumPy's do depends on what was there before.
-    """
-    rows, targets = torch.empty(X.shape, dtype=dtype), torch.empty(y.shape, dtype=dtype)
-    with np.errstate(all="ignore"):
-        rows.numpy()[...], targets.numpy()[...] = X, y
-    if not bool((known := torch.isfinite(targets)).all()):
-        rows[~known] = torch.nan
-    return rows, targets
 
 
 def _norms(answers: Tensor) -> Tensor:

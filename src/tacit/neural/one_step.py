@@ -1,13 +1,14 @@
 """One local step for many users at once, without anybody's slope of the body ever being written down.
 
 With a single step everybody's slope is taken at the public body, so rows of a chunk of users go through it together:
-forward once, a head and the slope of the loss in every row's features for each user by itself, backward once. What went
-into every linear layer and the slopes of what came out are all that is needed (:mod:`tacit.neural.slopes` bounds and adds
-them, and says why that is sound). Memory is rows × width of a chunk, and a body or two; not users × body.
+forward once, a head and the slope of the loss in every row's features for each user by itself, backward once. (On a CPU
+each user's rows go alone, so that nothing is padded; heads are fitted together on both.) What went into every linear
+layer and the slopes of what came out are all that is needed: :mod:`tacit.neural.slopes` bounds and adds them, and says
+why that is sound. Memory is rows × width of a chunk, and a body or two; not users × body.
 
 A row's numbers do not depend on anybody else's, to the last bit: only layers that take rows one by one are let in
-(:data:`tacit.neural.taps.ROW_BY_ROW`), places and shapes are public, and a product of matrices gives every row from that
-row alone, also where another is not finite.
+(:data:`tacit.neural.taps.ROW_BY_ROW`), places and shapes are public, and a product of matrices gives every row from
+that row alone, also where another is not finite.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ def can(update: UserUpdate) -> bool:
     )
 
 
+def together(device: torch.device) -> bool:
+    """Whether rows of all users go through the body in one call, with padding: on a CPU everybody's go alone."""
+    return device.type != "cpu"
+
+
 class Chunk(NamedTuple):
     """What the slopes of users in these places are made of (nothing, where that failed), and weights of all rows."""
 
@@ -61,9 +67,7 @@ class OneStep:
         self._taps = Taps(self._body.module, list(update.body.shapes))
         self._pulls = vmap(self._update.pulls, in_dims=(None, 0, 0, 0), randomness="error")
 
-    def guarded(
-        self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor, taken: int
-    ) -> Iterator[Chunk]:
+    def guarded(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor, taken: int) -> Iterator[Chunk]:
         """Yield a chunk, or everybody in it without the others where a user's numbers make it fail: that is private."""
         whole = self._safely(public, rows, targets, weights)
         if whole is not None:
@@ -87,16 +91,17 @@ class OneStep:
     def __call__(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> list[Piece]:
         """Return everybody's slopes, a piece for every parameter in order; rows are users × rows × columns."""
         size, public, (users, most) = self._body.size, public.clone(), rows.shape[:2]
-        even = rows.device.type != "cpu"
-        counts = [most] * users if even else weights.count_nonzero(1).clamp_min(1).tolist()
+        self._taps.forget()
+        padded = together(rows.device)
+        counts = [most] * users if padded else weights.count_nonzero(1).clamp_min(1).tolist()
         with torch.enable_grad():
             parts = self._body.parts(public[:size])
-            apart = [rows.flatten(0, 1)] if even else [mine[:count] for mine, count in zip(rows, counts, strict=True)]
+            apart = [rows.flatten(0, 1)] if padded else [mine[:count] for mine, count in zip(rows, counts, strict=True)]
             features = [self._body.at(parts, mine) for mine in apart]
         seen = self._taps.take()
-        shown = features[0].detach().unflatten(0, (users, most)) if even else _padded(features, most)
+        shown = features[0].detach().unflatten(0, (users, most)) if padded else _padded(features, most)
         down, head = self._pulls(public[size:], shown, targets, weights)
-        downs = [down.flatten(0, 1)] if even else [mine[:count] for mine, count in zip(down, counts, strict=True)]
+        downs = [down.flatten(0, 1)] if padded else [mine[:count] for mine, count in zip(down, counts, strict=True)]
         outputs = [output for calls in seen.values() for _, output in calls]
         slopes = torch.autograd.grad(features, outputs, downs, allow_unused=True, materialize_grads=True)
         found = {layer: slopes[i * len(apart) : (i + 1) * len(apart)] for i, layer in enumerate(seen)}
@@ -106,7 +111,7 @@ class OneStep:
             layer, _, kind = name.rpartition(".")
             g = torch.cat(found[layer])
             if kind == "weight":
-                pieces.append(Products.made(inputs[layer], g, counts, even=even))
+                pieces.append(Products.made(inputs[layer], g, counts, even=padded))
             else:
                 pieces.append(Vectors.made(torch.stack([mine.double().sum(0) for mine in g.split(counts)])))
         lengths = [shape.numel() for shape in self._given.head.shapes.values()] if self._given.move_head else []

@@ -10,7 +10,7 @@ Why nobody adds more than the clip C (a contribution *is* what these numbers a a
    (row by row: a/α and α·g stand for the same). With T = Σᵢ ‖aᵢ‖‖gᵢ‖, a user of m rows and a layer of p × q weights,
    every product in ‖M‖² is off by at most (p + q + 1) u ‖aᵢ‖‖aⱼ‖‖gᵢ‖‖gⱼ‖, and adding m² of them by m² u T² more, to
    first order and in any order of adding. So ‖M‖² ≤ found + n·2u·T² with n = p + q + m² + 8; the 2 and the 8 pay for
-   higher orders, for T itself and for the root. Where a user's rows cancel, T is large against ‖M‖ and the bound says so.
+   higher orders, for T itself and for the root. Where a user's rows cancel, T and the bound are large against ‖M‖.
 2. **Bounds are at least T/κ**, κ = 2¹⁰: a user whose rows cancel to less than a thousandth is brought to less than
    the clip. What is added up then has Σᵢ ‖aᵢ‖‖c gᵢ‖ = c T ≤ κ C: rounding c·g costs κ u C < 2⁻⁴² C.
 3. **Rounding of the sum.** Users are added in float64, U at a time, K = U m products an entry, again in any order: off

@@ -24,8 +24,8 @@ ROW_BY_ROW: frozenset[type[nn.Module]] = frozenset(
 )
 """Layers that make rows × numbers of rows × numbers, each row by itself, in evaluation mode.
 
-Not in it: what could take rows for something else. ``Flatten(0)`` joins them, ``Unflatten`` splits them, and convolutions
-and pools take an input of one dimension less for a single picture, whose channels rows then are.
+Not in it: what could take rows for something else. ``Flatten(0)`` joins them, ``Unflatten`` splits them, and
+convolutions and pools take an input of one dimension less for a single picture, whose channels rows then are.
 """
 
 
@@ -63,9 +63,13 @@ class Taps:
     def take(self) -> dict[str, list[tuple[Tensor, Tensor]]]:
         """Return what the calls since the last time had, and forget it."""
         found = {owner: list(calls) for owner, calls in self._found.items()}
+        self.forget()
+        return found
+
+    def forget(self) -> None:
+        """Let go of what calls had: a user's that failed half-way is nobody else's business."""
         for calls in self._found.values():
             calls.clear()
-        return found
 
 
 def _listen(calls: list[tuple[Tensor, Tensor]], layer: nn.Module, given: tuple[Tensor], output: Tensor) -> None:

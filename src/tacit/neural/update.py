@@ -11,17 +11,18 @@ the user's own knowledge and stays there. Labels are whole numbers from 0; numbe
 
 from __future__ import annotations
 
-import copy
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, grad
+from torch import Tensor
+from torch.func import grad
 
-from tacit.neural.layers import fresh
+from tacit.neural.flat import Flat as Flat
+from tacit.neural.flat import Parts, flatten
+from tacit.neural.layers import own_kinds
+from tacit.neural.taps import Taps
 
 _ABSENT = -1e9  # logit of a class the user does not hold: probability zero, gradient zero, and finite
 
@@ -57,110 +58,6 @@ class LocalTraining:
             raise ValueError(f"loss must be 'classes' or 'squares'. Found {self.loss!r}.")
 
 
-Parts = tuple[Tensor, ...]
-
-
-class Flat:
-    """A module as a function of one flat vector of its trainable parameters; everything else in it is public.
-
-    The module is copied and in evaluation mode, so that nothing a user's rows do to it can reach what is published:
-    no dropout, no statistics of rows.
-
-    >>> flat = Flat(nn.Linear(3, 2))
-    >>> flat.size, flat(flat.start, torch.ones(1, 3)).shape
-    (8, torch.Size([1, 2]))
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = fresh(module)
-        trained = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
-        self.shapes = {name: value.shape for name, value in trained}
-        self.start = flatten(value.detach() for _, value in trained)
-        self.fixed: dict[str, Tensor] = {
-            name: value.detach().clone()
-            for name, value in [*self.module.named_parameters(), *self.module.named_buffers()]
-            if name not in self.shapes
-        }
-
-    @property
-    def size(self) -> int:
-        """Number of trainable parameters."""
-        return int(self.start.numel())
-
-    def to(self, device: torch.device) -> Flat:
-        """Bring everything public to a device; the module itself is left where it is."""
-        self.start = self.start.to(device)
-        self.fixed = {name: value.to(device) for name, value in self.fixed.items()}
-        return self
-
-    def alone(self) -> Flat:
-        """Return the same function on a copy of the module, for one user at a time."""
-        return _Alone(self)
-
-    def refresh(self) -> None:
-        """Forget whatever the user before has left behind: nothing, where there are only functions."""
-
-    def parts(self, vector: Tensor) -> Parts:
-        """Return the parameters that a flat vector stands for, in order."""
-        sizes = [math.prod(shape) for shape in self.shapes.values()]
-        pieces = torch.split(vector, sizes) if sizes else ()
-        return tuple(piece.view(shape) for shape, piece in zip(self.shapes.values(), pieces, strict=True))
-
-    def named(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return the parameters that a flat vector stands for, by name."""
-        return dict(zip(self.shapes, self.parts(vector), strict=True))
-
-    def __call__(self, vector: Tensor, rows: Tensor) -> Tensor:
-        """Apply the module with these parameters."""
-        return self.at(self.parts(vector), rows)
-
-    def at(self, parts: Sequence[Tensor], rows: Tensor) -> Tensor:
-        """Apply the module with these parameters, given one by one."""
-        named = dict(zip(self.shapes, parts, strict=True))
-        result: Tensor = functional_call(self.module, {**self.fixed, **named}, (rows,))
-        return result
-
-
-class _Alone(Flat):
-    """Parameters are put into a module of one's own: a third of the cost of a functional call for small layers."""
-
-    def __init__(self, flat: Flat) -> None:
-        self.module = copy.deepcopy(flat.module).to(flat.start.device)
-        self.shapes, self.start, self.fixed = flat.shapes, flat.start, flat.fixed
-        homes = {id(value): (owner._parameters, key) for owner, key, value in _owned(self.module, "_parameters")}
-        named = dict(self.module.named_parameters())
-        self._homes = [homes[id(named[name])] for name in self.shapes]
-        self._buffers = [(owner._buffers, key, value) for owner, key, value in _owned(self.module, "_buffers")]
-
-    def refresh(self) -> None:
-        """Forget whatever the user before has left behind in buffers."""
-        for home, key, value in self._buffers:
-            home[key] = value.clone()
-
-    def at(self, parts: Sequence[Tensor], rows: Tensor) -> Tensor:
-        """Apply the module with these parameters."""
-        for (home, key), part in zip(self._homes, parts, strict=True):
-            home[key] = part  # type: ignore[assignment]
-        result: Tensor = self.module(rows)
-        return result
-
-
-def _owned(module: nn.Module, kind: str) -> list[tuple[nn.Module, str, Tensor]]:
-    """Parameters or buffers with the modules that hold them; one that several hold is in the list once for each."""
-    return [
-        (owner, key, value)
-        for owner in module.modules()
-        for key, value in getattr(owner, kind).items()
-        if value is not None
-    ]
-
-
-def flatten(values: Iterable[Tensor]) -> Tensor:
-    """One vector of all values."""
-    parts = [value.reshape(-1) for value in values]
-    return torch.cat(parts) if parts else torch.zeros(0)
-
-
 @dataclass(frozen=True, kw_only=True)
 class UserUpdate:
     """How one user's rows ask the body to move."""
@@ -175,6 +72,7 @@ class UserUpdate:
     pull: float = 0.0  # of the local model towards the public one, for the baseline that has it
     _gradient: Any = field(default=grad, repr=False)
     _move: Any = field(default_factory=lambda: together, repr=False)
+    _taps: Taps | None = field(default=None, repr=False)
 
     @property
     def move_head(self) -> bool:
@@ -190,10 +88,22 @@ class UserUpdate:
         """Return the same update on copies of the modules and the ordinary tape: for one user at a time."""
         return replace(self, body=self.body.alone(), head=self.head.alone(), _gradient=plain_gradient, _move=at_once)
 
+    def quick(self) -> UserUpdate:
+        """Return the same as :meth:`alone`; steps on linear layers are taken without writing their slopes down.
+
+        Not where layers of the user's own could see it, or an update is of another kind.
+        """
+        mine = self.alone()
+        if type(self) is not UserUpdate or own_kinds(self.body.module, self.head.module):
+            return mine
+        return replace(mine, _taps=Taps(mine.body.module, list(mine.body.shapes)))
+
     def __call__(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return the update, before the clip; ``public`` is the current body (and head, where that is shared too)."""
         self.body.refresh()
         self.head.refresh()
+        if self._taps is not None:
+            self._taps.forget()
         body, head = public[: self.body.size], public[self.body.size :]
         if self.shared == "both":
             return self._both(public, torch.zeros_like(head), rows, targets, weights)
@@ -214,9 +124,11 @@ class UserUpdate:
         """Phase 1: steps on the head, from the public one, with the body fixed."""
         if self.training.head_steps == 0:
             return head
-        features = self.body(body, rows).detach()
-        if self.training.augment is not None:
-            features = torch.cat([features, self.body(body, self.training.augment(rows)).detach()])
+        with torch.no_grad():
+            features = self.body(body, rows)
+            if self.training.augment is not None:
+                features = torch.cat([features, self.body(body, self.training.augment(rows))])
+        if len(features) > len(targets):
             targets, weights = torch.cat([targets, targets]), torch.cat([weights, weights])
         return self._head_steps(head, features, targets, weights)
 
@@ -236,6 +148,8 @@ class UserUpdate:
 
     def _body_steps(self, body: Tensor, head: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Phases 2 and 3: steps on the body with the head fixed; the way it went."""
+        if self._taps is not None:
+            return self._steps_in_place(self._taps, body, head, rows, targets, weights)
         start, own, goals = self.body.parts(body), self.head.parts(head), self.goals(targets, weights)
         moved, present = start, self.present(goals)
         for x, y, w in self._batches(rows, goals, weights):
@@ -243,6 +157,32 @@ class UserUpdate:
             slope = self._gradient(lambda parts, x=x, loss=loss: loss(self.head.at(own, self.body.at(parts, x))))
             moved = self._move(moved, slope(moved), self.training.local_rate)
         return flatten(after - before for after, before in zip(moved, start, strict=True))
+
+    def _steps_in_place(
+        self, taps: Taps, body: Tensor, head: Tensor, rows: Tensor, targets: Tensor, weights: Tensor
+    ) -> Tensor:
+        """Do the same in one place: a slope gᵀa of a layer's weights goes into them as it is multiplied out."""
+        place, own, goals = body.clone(), self.head.parts(head), self.goals(targets, weights)
+        rate, present = self.training.local_rate, self.present(goals)
+        moved = dict(zip(self.body.shapes, self.body.parts(place), strict=True))
+        rest = [value.requires_grad_(True) for name, value in moved.items() if name not in taps.names]
+        for x, y, w in self._batches(rows, goals, weights):
+            with torch.enable_grad():
+                value = self.loss(y, w, present)(self.head.at(own, self.body.at(tuple(moved.values()), x)))
+                seen = [(layer, *calls[0]) for layer, calls in taps.take().items()]
+                wanted = [*(output for _, _, output in seen), *rest]
+                slopes = torch.autograd.grad(value, wanted, allow_unused=True, materialize_grads=True)
+            with torch.no_grad():
+                for (layer, given, _), slope in zip(seen, slopes, strict=False):
+                    if slope.ndim > 2:
+                        slope, given = slope.flatten(0, -2), given.flatten(0, -2)
+                    if (weight := moved.get(f"{layer}.weight")) is not None:
+                        weight.addmm_(slope.mT, given, alpha=-rate)
+                    if (level := moved.get(f"{layer}.bias")) is not None:
+                        level.add_(slope.sum(0), alpha=-rate)
+                for part, slope in zip(rest, slopes[len(seen) :], strict=True):
+                    part.add_(slope, alpha=-rate)
+        return place - body
 
     def _both(self, public: Tensor, own: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Local training of the whole network, a fixed head of the user's ``own`` added to the shared one."""
@@ -308,6 +248,9 @@ class UserUpdate:
         # Spread over all rows, because they may come sorted by class.
         apart = torch.div(count + size - 1, size, rounding_mode="floor")
         chosen = torch.where(count <= size, places, (places * apart + steps[:, None]) % count.clamp_min(1))
+        if chosen.numel() <= 2 * len(rows):  # one call for all steps where that takes little room
+            yield from zip(rows[chosen], goals[chosen], weights[chosen], strict=True)
+            return
         for mine in chosen:
             yield rows[mine], goals[mine], weights[mine]
 
