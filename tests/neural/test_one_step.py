@@ -28,7 +28,7 @@ OFFSETS = np.append(0, np.cumsum(COUNTS))
 @pytest.fixture(params=["alone", "padded"])
 def route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows go through the body as on a CPU, each user's alone; and as on a GPU, all of them with padding."""
-    monkeypatch.setattr("tacit.neural.one_step.together", lambda device: request.param == "padded")
+    monkeypatch.setattr("tacit.neural.one_step.together", lambda *_: request.param == "padded")
 
 
 def rows(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

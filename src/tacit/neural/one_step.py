@@ -2,7 +2,7 @@
 
 With a single step everybody's slope is taken at the public body, so rows of a chunk of users go through it together:
 forward once, a head and the slope of the loss in every row's features for each user by itself, backward once. (On a CPU
-each user's rows go alone, so that nothing is padded; heads are fitted together on both.) What went into every linear
+each user's rows go alone where there may be many, so that nothing is padded; heads are fitted together all the same.) What went into every linear
 layer and the slopes of what came out are all that is needed: :mod:`tacit.neural.slopes` bounds and adds them, and says
 why that is sound. Memory is rows × width of a chunk, and a body or two; not users × body.
 
@@ -44,9 +44,9 @@ def can(update: UserUpdate) -> bool:
     )
 
 
-def together(device: torch.device) -> bool:
-    """Whether rows of all users go through the body in one call, with padding: on a CPU everybody's go alone."""
-    return device.type != "cpu"
+def together(device: torch.device, rows: int) -> bool:
+    """Whether everybody's rows go through the body in one call, with padding: not where that is most of it on a CPU."""
+    return device.type != "cpu" or rows <= 32
 
 
 class Chunk(NamedTuple):
@@ -92,7 +92,7 @@ class OneStep:
         """Return everybody's slopes, a piece for every parameter in order; rows are users × rows × columns."""
         size, public, (users, most) = self._body.size, public.clone(), rows.shape[:2]
         self._taps.forget()
-        padded = together(rows.device)
+        padded = together(rows.device, most)
         counts = [most] * users if padded else weights.count_nonzero(1).clamp_min(1).tolist()
         with torch.enable_grad():
             parts = self._body.parts(public[:size])

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
+from tacit.neural.chains import Chain
 from tacit.neural.flat import Flat as Flat
 from tacit.neural.flat import Parts, flatten
 from tacit.neural.layers import own_kinds
@@ -73,6 +74,7 @@ class UserUpdate:
     _gradient: Any = field(default=grad, repr=False)
     _move: Any = field(default_factory=lambda: together, repr=False)
     _taps: Taps | None = field(default=None, repr=False)
+    _chain: Chain | None = field(default=None, repr=False)
 
     @property
     def move_head(self) -> bool:
@@ -91,12 +93,13 @@ class UserUpdate:
     def quick(self) -> UserUpdate:
         """Return the same as :meth:`alone`; steps on linear layers are taken without writing their slopes down.
 
-        Not where layers of the user's own could see it, or an update is of another kind.
+        Not where layers of the user's own could see it, the head is shared too, or an update is of another kind.
         """
         mine = self.alone()
-        if type(self) is not UserUpdate or own_kinds(self.body.module, self.head.module):
+        if type(self) is not UserUpdate or self.move_head or own_kinds(self.body.module, self.head.module):
             return mine
-        return replace(mine, _taps=Taps(mine.body.module, list(mine.body.shapes)))
+        chain = Chain.of(mine.body.module, mine.head.module)
+        return replace(mine, _taps=Taps(mine.body.module, list(mine.body.shapes)), _chain=chain)
 
     def __call__(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return the update, before the clip; ``public`` is the current body (and head, where that is shared too)."""
@@ -165,6 +168,11 @@ class UserUpdate:
         place, own, goals = body.clone(), self.head.parts(head), self.goals(targets, weights)
         rate, present = self.training.local_rate, self.present(goals)
         moved = dict(zip(self.body.shapes, self.body.parts(place), strict=True))
+        if self._chain is not None:
+            with torch.no_grad():
+                for x, y, w in self._batches(rows, goals, weights):
+                    self._chain.step(moved, own, x, self.output_slope(y, w, present), rate)
+            return place - body
         rest = [value.requires_grad_(True) for name, value in moved.items() if name not in taps.names]
         for x, y, w in self._batches(rows, goals, weights):
             with torch.enable_grad():
@@ -278,6 +286,15 @@ class UserUpdate:
         if present is None:
             return lambda output: (torch.log_softmax(output, -1) * shares).sum()
         return lambda output: (torch.log_softmax(torch.where(present, output, _ABSENT), -1) * shares).sum()
+
+    def output_slope(self, goals: Tensor, weights: Tensor, present: Tensor | None) -> Callable[[Tensor], Tensor]:
+        """Return the slope of :meth:`loss` in outputs."""
+        shares = (weights / weights.sum().clamp_min(1.0))[:, None]
+        if self.training.loss == "squares":
+            return lambda output: (output - goals[:, None]) * shares
+        if present is None:
+            return lambda output: (torch.softmax(output, -1) - goals).mul_(shares)
+        return lambda output: (torch.softmax(torch.where(present, output, _ABSENT), -1) - goals).mul_(shares)
 
 
 def labels(targets: Tensor, classes: int) -> Tensor:
