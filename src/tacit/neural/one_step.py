@@ -2,9 +2,9 @@
 
 With a single step everybody's slope is taken at the public body, so rows of a chunk of users go through it together:
 forward once, a head and the slope of the loss in every row's features for each user by itself, backward once. (On a CPU
-each user's rows go alone where there may be many, so that nothing is padded; heads are fitted together all the same.) What went into every linear
-layer and the slopes of what came out are all that is needed: :mod:`tacit.neural.slopes` bounds and adds them, and says
-why that is sound. Memory is rows × width of a chunk, and a body or two; not users × body.
+each user's rows go alone where there may be many, so that nothing is padded; heads are fitted together all the same.)
+What went into every linear layer and the slopes of what came out are all that is needed: :mod:`tacit.neural.slopes`
+bounds and adds them, and says why that is sound. Memory is rows × width of a chunk and a body or two.
 
 A row's numbers do not depend on anybody else's, to the last bit: only layers that take rows one by one are let in
 (:data:`tacit.neural.taps.ROW_BY_ROW`), places and shapes are public, and a product of matrices gives every row from
