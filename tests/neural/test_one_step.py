@@ -172,7 +172,7 @@ def test_nobody_moves_the_sum_by_more_than_the_clip(
 
 def gap(a: Tensor, g: Tensor, bound: float = 1.0) -> float:
     """What one user's rows really add, in clips, by sums without rounding."""
-    piece, total = Products.made(a, g, [len(a)]), torch.zeros(a.shape[1] * g.shape[1], dtype=torch.float64)
+    piece, total = Products.made(a, g, [len(a)], len(a)), torch.zeros(a.shape[1] * g.shape[1], dtype=torch.float64)
     add_bounded(total, [piece], bound, 1.0, normalised=True)
     return math.sqrt(math.fsum(float(v) ** 2 for v in total)) / bound
 
@@ -193,7 +193,7 @@ def test_rows_that_cancel_are_bounded_from_above(dtype: torch.dtype) -> None:
             a, g = cancelling(rng, dtype, m, width, left)
             reached.append(gap(a * size, g / size**0.5))
             assert reached[-1] <= 1.0
-            made = Products.made(a, g, [2 * m])
+            made = Products.made(a, g, [2 * m], 2 * m)
             one, two = a.double().numpy(), g.double().numpy()
             exact = [math.fsum(one[:, i] * two[:, j]) for i, j in np.ndindex(width, width)]
             assert float(made.length * made.scale) >= np.linalg.norm(exact)
@@ -243,7 +243,7 @@ def test_users_whose_rows_cancel_do_not_spoil_how_others_are_rounded() -> None:
         if not there:
             mine[: 2 * m] = 0.0
         total = torch.zeros(width * width, dtype=torch.float64)
-        add_bounded(total, [Products.made(a, mine, [2 * m] * users)], 1.0, 1.0, normalised=True)
+        add_bounded(total, [Products.made(a, mine, [2 * m] * users, 2 * m)], 1.0, 1.0, normalised=True)
         sums.append(total)
     assert float(torch.linalg.vector_norm(sums[0] - sums[1])) <= 1.0
     assert 2.0 * 2.0**-53 * KAPPA * users**2 * 2 * m <= GUARD / 4

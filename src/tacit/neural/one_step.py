@@ -99,7 +99,7 @@ class OneStep:
             apart = [rows.flatten(0, 1)] if padded else [mine[:count] for mine, count in zip(rows, counts, strict=True)]
             features = [self._body.at(parts, mine) for mine in apart]
         seen = self._taps.take()
-        shown = features[0].detach().unflatten(0, (users, most)) if padded else _padded(features, most)
+        shown = features[0].detach().view(users, most, -1) if padded else _padded(features, most)
         down, head = self._pulls(public[size:], shown, targets, weights)
         downs = [down.flatten(0, 1)] if padded else [mine[:count] for mine, count in zip(down, counts, strict=True)]
         outputs = [output for calls in seen.values() for _, output in calls]
@@ -109,11 +109,13 @@ class OneStep:
         pieces: list[Piece] = []
         for name in self._given.body.shapes:
             layer, _, kind = name.rpartition(".")
-            g = torch.cat(found[layer])
+            a, g = inputs[layer], torch.cat(found[layer])
             if kind == "weight":
-                pieces.append(Products.made(inputs[layer], g, counts, even=padded))
+                pieces.append(Products.padded(a, g, most) if padded else Products.made(a, g, counts, most))
+            elif padded:
+                pieces.append(Vectors.made(g.view(users, most, -1).sum(1, dtype=torch.float64)))
             else:
-                pieces.append(Vectors.made(torch.stack([mine.double().sum(0) for mine in g.split(counts)])))
+                pieces.append(Vectors.made(torch.stack([mine.double().sum(0) for mine in torch.split(g, counts)])))
         lengths = [shape.numel() for shape in self._given.head.shapes.values()] if self._given.move_head else []
         return [*pieces, *(Vectors.made(part) for part in torch.split(head, lengths, 1) if lengths)]
 

@@ -81,38 +81,38 @@ class Vectors:
 
 @dataclass(frozen=True)
 class Products:
-    """Slopes of one layer's weights: rows × inputs and rows × outputs in float64, everybody's ``counts`` of rows."""
+    """Slopes of one layer's weights: rows × inputs and rows × outputs in float64, everybody's ``counts`` of rows.
+
+    Counts are private where they are no padding; ``most`` rows of a user is what everything public is made from.
+    """
 
     inputs: Tensor
     slopes: Tensor
-    counts: Sequence[int]
+    counts: list[int]
+    most: int
     length: Tensor
     spread: Tensor
     scale: Tensor
 
     @classmethod
-    def made(cls, inputs: Tensor, slopes: Tensor, counts: Sequence[int], *, even: bool = False) -> Products:
-        """Bound their norms from above: all at once where counts are ``even``, else from each user's rows alone."""
-        scale = torch.ones(len(counts), dtype=torch.float64, device=slopes.device)
-        if inputs.dtype == torch.float64:
-            size = inputs.abs().amax(1, keepdim=True)
-            inputs, slopes = inputs / torch.where(size == 0, 1.0, size), slopes * size
-            scale = torch.stack([part.abs().amax() for part in slopes.split(list(counts))])
-            each = scale.repeat_interleave(torch.tensor(counts, device=scale.device))[:, None]
-            slopes = slopes / torch.where(each == 0, 1.0, each)
-        a, g = inputs.double(), slopes.double()
-        if even:
-            squares, spread = _squares(*(part.unflatten(0, (len(counts), counts[0])) for part in (a, g)))
-        else:
-            own = [_squares(*both) for both in zip(*(part.split(list(counts)) for part in (a, g)), strict=True)]
-            squares, spread = (torch.stack(part) for part in zip(*own, strict=True))
-        n = a.shape[1] + g.shape[1] + max(counts) ** 2 + 8
-        length = (squares.clamp_min(0.0) + 2.0 * n * _UNIT * spread.square()).sqrt()
-        return cls(a, g, counts, length, spread, scale)
+    def made(cls, inputs: Tensor, slopes: Tensor, counts: list[int], most: int) -> Products:
+        """Bound their norms from above, each user's from its rows alone."""
+        a, g, scale = _to_size_one(inputs, slopes, counts)
+        own = [_squares(*both) for both in zip(torch.split(a, counts), torch.split(g, counts), strict=True)]
+        squares, spread = (torch.stack(part) for part in zip(*own, strict=True))
+        return cls(a, g, counts, most, _bound(squares, spread, a, g, most), spread, scale)
+
+    @classmethod
+    def padded(cls, inputs: Tensor, slopes: Tensor, most: int) -> Products:
+        """Do the same for users who all come with ``most`` rows, at once."""
+        users = len(inputs) // most
+        a, g, scale = _to_size_one(inputs, slopes, [most] * users)
+        squares, spread = _squares(a.view(users, most, -1), g.view(users, most, -1))
+        return cls(a, g, [most] * users, most, _bound(squares, spread, a, g, most), spread, scale)
 
     def of(self, user: int) -> Tensor:
         """Return one user's, written down after all."""
-        a, g = (part.split(list(self.counts))[user] for part in (self.inputs, self.slopes))
+        a, g = (torch.split(part, self.counts)[user] for part in (self.inputs, self.slopes))
         return (g.mT @ a).flatten() * self.scale[user]
 
     def add(self, total: Tensor, factors: Tensor, there: Tensor) -> None:
@@ -122,12 +122,29 @@ class Products:
         if not bool(there.all()):
             rows = there.repeat_interleave(counts)[:, None]
             a, g = (torch.where(rows, part, 0.0) for part in (a, g))
-        g = g * factors.repeat_interleave(counts)[:, None]
+        shares = factors.repeat_interleave(counts)[:, None]
         matrix = total.view(g.shape[1], a.shape[1])
-        users, ends = together_at_most(max(self.counts)), [0, *itertools.accumulate(self.counts)]
+        users, ends = together_at_most(self.most), [0, *itertools.accumulate(self.counts)]
         for start in range(0, len(self.counts), users):
             mine = slice(ends[start], ends[min(start + users, len(self.counts))])
-            matrix += g[mine].mT @ a[mine]  # a product of its own: nobody in it touches how others' are rounded
+            # A product of its own, in memory of its own: nobody in it touches how others' are rounded.
+            matrix += (g[mine] * shares[mine]).mT @ (a[mine].clone() if start else a[mine])
+
+
+def _to_size_one(inputs: Tensor, slopes: Tensor, counts: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return rows and slopes in float64, and everybody's scale: float64 ones over it, so that no square is lost."""
+    if inputs.dtype != torch.float64:
+        return inputs.double(), slopes.double(), torch.ones(len(counts), dtype=torch.float64, device=slopes.device)
+    size = inputs.abs().amax(1, keepdim=True)
+    inputs, slopes = inputs / torch.where(size == 0, 1.0, size), slopes * size
+    scale = torch.stack([part.abs().amax() for part in torch.split(slopes, counts)])
+    each = scale.repeat_interleave(torch.tensor(counts, device=scale.device))[:, None]
+    return inputs, slopes / torch.where(each == 0, 1.0, each), scale
+
+
+def _bound(squares: Tensor, spread: Tensor, a: Tensor, g: Tensor, most: int) -> Tensor:
+    n = a.shape[1] + g.shape[1] + most**2 + 8
+    return (squares.clamp_min(0.0) + 2.0 * n * _UNIT * spread.square()).sqrt()
 
 
 def _squares(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -161,7 +178,7 @@ def add_bounded(
 ) -> None:
     """Add −rate times everybody's slopes to ``total``, each user's brought within ``bound``, as a whole or each piece.
 
-    >>> slopes = Products.made(torch.tensor([[3.0]]), torch.tensor([[2.0]]), [1])
+    >>> slopes = Products.made(torch.tensor([[3.0]]), torch.tensor([[2.0]]), [1], most=1)
     >>> total = torch.zeros(1, dtype=torch.float64)
     >>> add_bounded(total, [slopes], 1.0, 0.1, normalised=False)
     >>> round(float(total), 6)
