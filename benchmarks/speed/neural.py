@@ -158,7 +158,7 @@ def measure_one_step(device: str, quick: bool) -> list[dict[str, Any]]:
                 engine.one_step, engine.chunk = False, 256
             start = update.body.start.cpu().double().numpy()
             ways[way] = partial(engine.clipped_sum, start, X, y, offsets, 1.0, 0, normalised=True)
-        speeds = [{way: rate(work, users * size, 1) for way, work in ways.items()} for _ in range(1 if quick else 5)]
+        speeds = [{way: rate(work, users * size, 1) for way, work in ways.items()} for _ in range(1 if quick else 3)]
         for way in ways:
             speed = float(np.median([one[way] for one in speeds]))
             name = f"MLP, one local step, {steps} head steps"

@@ -21,7 +21,7 @@ from tacit.privacy.clipping import GUARD
 
 torch.set_num_threads(1)
 D = 6
-COUNTS = np.array([5, 16, 21, 1, 0, 2])
+COUNTS = np.array([5, 11, 21, 1, 0, 2])
 OFFSETS = np.append(0, np.cumsum(COUNTS))
 
 
