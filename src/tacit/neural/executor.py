@@ -163,8 +163,8 @@ class Executor:
         """Sum of everybody's updates, each clipped (or brought) to norm ``bound``."""
         total = torch.zeros(self.size, dtype=torch.float64, device=self.device)
         if self.one_step:
-            add = partial(self._add_pieces, bound, normalised)
-            for part in self._in_one_step(public, X, y, offsets, number, add):
+            pieces = partial(self._add_pieces, bound, normalised)
+            for part in self._in_one_step(public, X, y, offsets, number, pieces):
                 total += part
         elif self.batched:
             for part, users in self._parts(public, X, y, offsets, number):
