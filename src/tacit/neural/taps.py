@@ -79,5 +79,14 @@ def _listen(calls: list[tuple[Tensor, Tensor]], layer: nn.Module, given: tuple[T
         calls.append((given[0].detach(), output))
 
 
+def parameter_of(layer: str, kind: str) -> str:
+    """Return the name of a layer's weights or levels; a body may be a layer itself, without a name.
+
+    >>> parameter_of("0", "weight"), parameter_of("", "weight")
+    ('0.weight', 'weight')
+    """
+    return f"{layer}.{kind}" if layer else kind
+
+
 def _owner(name: str) -> str:
     return name.rpartition(".")[0]

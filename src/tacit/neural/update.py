@@ -23,7 +23,7 @@ from tacit.neural.chains import Chain
 from tacit.neural.flat import Flat as Flat
 from tacit.neural.flat import Parts, flatten
 from tacit.neural.layers import own_kinds
-from tacit.neural.taps import Taps
+from tacit.neural.taps import Taps, parameter_of
 
 _ABSENT = -1e9  # logit of a class the user does not hold: probability zero, gradient zero, and finite
 
@@ -184,9 +184,9 @@ class UserUpdate:
                 for (layer, given, _), slope in zip(seen, slopes, strict=False):
                     if slope.ndim > 2:
                         slope, given = slope.flatten(0, -2), given.flatten(0, -2)
-                    if (weight := moved.get(f"{layer}.weight")) is not None:
+                    if (weight := moved.get(parameter_of(layer, "weight"))) is not None:
                         weight.addmm_(slope.mT, given, alpha=-rate)
-                    if (level := moved.get(f"{layer}.bias")) is not None:
+                    if (level := moved.get(parameter_of(layer, "bias"))) is not None:
                         level.add_(slope.sum(0), alpha=-rate)
                 for part, slope in zip(rest, slopes[len(seen) :], strict=True):
                     part.add_(slope, alpha=-rate)
