@@ -4,6 +4,9 @@ Five local steps of twenty images, a hundred images a user (as in the notes of t
 of one run. On a CPU the loop is what the library does, on coarse workers; there it is compared with batching and with
 the quickest loop one would write by hand.
 
+And a single local step of the perceptron, 500 users of 20 rows, with everybody's gradient written down (a loop on a
+CPU, chunks on a GPU) and without (tacit.neural.one_step): with the public head, and with fifteen steps on own ones.
+
     python -m benchmarks.speed.neural [--quick]
 """
 
@@ -19,7 +22,8 @@ import numpy as np
 import torch
 
 from benchmarks.tables import keep, table
-from tacit.neural.executor import Executor, one_thread
+from tacit.neural.executor import Executor
+from tacit.neural.machine import one_thread
 from tacit.neural.networks import lenet, mlp
 from tacit.neural.update import Flat, LocalTraining, UserUpdate
 
@@ -133,12 +137,42 @@ def measure(name: str, device: str, quick: bool) -> list[dict[str, Any]]:
     return found
 
 
+def measure_one_step(device: str, quick: bool) -> list[dict[str, Any]]:
+    users, size, found = (8 if quick else 500), 20, []
+    rng = np.random.default_rng(0)
+    X, y = (
+        rng.uniform(size=(users * size, 784)).astype(np.float32),
+        rng.integers(10, size=users * size).astype(np.float32),
+    )
+    X.flags.writeable = y.flags.writeable = False
+    offsets = size * np.arange(users + 1)
+    torch.manual_seed(0)
+    body, head = mlp()
+    for steps in (0, 15):
+        ways: dict[str, Callable[[], Any]] = {}
+        for way, written_down in (("gradients", True), ("no gradients", False)):
+            training = LocalTraining(local_steps=1, head_steps=steps, rows=size)
+            update = UserUpdate(body=Flat(body), head=Flat(head), training=training, classes=10)
+            engine = Executor(update, device=device)
+            if written_down:
+                engine.one_step, engine.chunk = False, 256
+            start = update.body.start.cpu().double().numpy()
+            ways[way] = partial(engine.clipped_sum, start, X, y, offsets, 1.0, 0, normalised=True)
+        speeds = [{way: rate(work, users * size, 1) for way, work in ways.items()} for _ in range(1 if quick else 3)]
+        for way in ways:
+            speed = float(np.median([one[way] for one in speeds]))
+            name = f"MLP, one local step, {steps} head steps"
+            found.append({"network": name, "device": device, "tf32": False, "way": way, "images_per_second": speed})
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rows = [row for name in NETWORKS for row in measure(name, device, options.quick)]
+    rows += measure_one_step(device, options.quick)
     printed = []
     for row in rows:
         first = next(r for r in rows if (r["network"], r["tf32"]) == (row["network"], row["tf32"]))

@@ -68,9 +68,9 @@ _range = np.arange
 
 @pytest.mark.parametrize("groups", [(), (1024, 15360)])
 @pytest.mark.parametrize("normalised", [False, True])
-@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("route", ["one step", "alone", "batched"])
 def test_numbers_whose_squares_vanish_or_overflow_are_clipped_too(
-    batched: bool, normalised: bool, groups: tuple[int, ...]
+    route: str, normalised: bool, groups: tuple[int, ...]
 ) -> None:
     """A layer that starts at zero, in float64: 16384 entries near 1e-162 had a norm of a few, and 45 clips passed."""
     torch.manual_seed(0)
@@ -79,7 +79,9 @@ def test_numbers_whose_squares_vanish_or_overflow_are_clipped_too(
     training = LocalTraining(head_steps=0, rows=4)
     update = UserUpdate(body=Flat(body), head=Flat(head), training=training, classes=2)
     executor = Executor(update, device="cpu", workers=1, groups=groups)
-    executor.batched, executor.chunk = batched, 2
+    assert executor.one_step == (groups == ())
+    executor.batched, executor.chunk = route == "batched", 2
+    executor.one_step = route == "one step" and groups == ()
     asked = BodyUpdate(update.body.start.numpy().copy(), 0, executor, normalised)
     X, y = np.full((4, 4096), 1.0), np.array([0.0, 1.0, 0.0, 1.0])
     X[1::2] = 0.0
@@ -99,6 +101,7 @@ def test_numbers_whose_squares_vanish_or_overflow_are_clipped_too(
 def test_norms_that_clips_are_chosen_by_neither_vanish_nor_overflow() -> None:
     X, y = np.zeros((2, D)), np.zeros(2)
     asked = query(dtype=torch.float64)
+    asked.executor.one_step = False
     for size in (1e-200, 1e200):
         asked.executor._alone = lambda *_, size=size: torch.full((asked.coordinates,), size, dtype=torch.float64)  # type: ignore[method-assign]
         norm = asked.norms(X, y, np.array([0, 2]))

@@ -8,8 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from tacit import neural
-from tacit.neural.executor import DeviceFailure, Executor
+from tacit.neural.executor import Executor
 from tacit.neural.layers import check_layers
+from tacit.neural.machine import DeviceFailure
+from tacit.neural.one_step import OneStep
+from tacit.neural.packing import Packing
 from tacit.neural.rehearsal import check_modules, rehearse
 from tacit.neural.update import Flat, LocalTraining, UserUpdate
 
@@ -38,7 +41,7 @@ def executor(body: nn.Module, *, batched: bool = False, **training: object) -> E
     torch.manual_seed(1)
     update = UserUpdate(body=Flat(body), head=Flat(nn.Linear(4, 2)), training=settings, classes=2)
     made = Executor(update, device="cpu", workers=1)
-    made.batched, made.chunk = batched, 8
+    made.batched, made.chunk, made._packed.keeps = batched, 8, batched
     return made
 
 
@@ -414,7 +417,7 @@ def test_layers_that_write_over_their_input_leave_rows_alone() -> None:
         0,
         normalised=True,
     )
-    kept = next(iter(made._kept.values()))[0]
+    kept = next(iter(made._packed._kept.values()))[0]
     assert (kept[0].numpy() == rows[:M]).all()
 
 
@@ -458,34 +461,41 @@ def test_numbers_that_make_no_sense_are_refused(settings: dict[str, object]) -> 
         model(body_with(), **settings).fit(*data())
 
 
-@pytest.mark.parametrize("batched", [False, True])
-def test_a_machine_without_memory_is_no_contribution_of_zero(batched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = executor(body_with(), batched=batched)
+@pytest.mark.parametrize("place", [(Executor, "_alone"), (Packing, "__call__"), (OneStep, "__call__")], ids=str)
+def test_a_machine_without_memory_is_no_contribution_of_zero(
+    place: tuple[type, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = executor(body_with(), batched=place[0] is Packing)
+    made.one_step = place[0] is OneStep
     X, y, _ = data()
 
     def full(*_: object) -> Tensor:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(Executor, "_packed" if batched else "_alone", full)
+    monkeypatch.setattr(*place, full)
     with pytest.raises(DeviceFailure, match="smaller chunk"):
         made.clipped_sum(
             made.update.body.start.numpy().astype(np.float64), X, y, np.arange(0, N * M + 1, M), 1.0, 0, normalised=True
         )
 
 
-def test_running_out_of_memory_in_a_round_ends_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kind", "name", "steps"), [(Executor, "_alone", 2), (OneStep, "__call__", 1)], ids=str)
+def test_running_out_of_memory_in_a_round_ends_the_fit(
+    kind: type, name: str, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It became a certified model that had learned nothing: the door took the failure for a user's."""
-    genuine, calls = Executor._alone, []
+    genuine, calls = getattr(kind, name), []
 
-    def full(self: Executor, *arguments: object) -> Tensor:
+    def full(self: object, *arguments: object) -> object:
         calls.append(1)
         if len(calls) > 6:  # after the rehearsal and the door's own
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-        return genuine(self, *arguments)  # type: ignore[arg-type]
+        return genuine(self, *arguments)
 
-    monkeypatch.setattr(Executor, "_alone", full)
+    monkeypatch.setattr(kind, name, full)
     with pytest.raises(MemoryError):
-        model(body_with()).fit(*data())
+        model(body_with(), local_steps=steps, rounds=10).fit(*data())
+    assert len(calls) >= 7
 
 
 def test_a_user_who_makes_a_chunk_fail_moves_nobody_else() -> None:
@@ -515,7 +525,7 @@ def test_rows_that_are_kept_on_a_device_are_those_that_were_asked_for() -> None:
     for part in (X, y):
         part.flags.writeable = False
     first = total(X[:16], y[:16], [0, 8, 16])
-    assert made._kept_bytes > 0
+    assert made._packed._kept_bytes > 0
     assert (total(X[:16], y[:16], [0, 8, 16]) == first).all()
     other = 1 - y[:16]
     other.flags.writeable = False

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from tacit.neural.executor import Executor
 from tacit.neural.networks import lenet, mlp
@@ -54,6 +55,35 @@ def test_a_users_update_alone_is_its_row_in_the_batch(shared: str, double: bool)
         alone = executor.one(start_of(update), X[mine], y[mine], 1)
         np.testing.assert_allclose(together[i], alone, rtol=0, atol=1e-14 if double else 1e-6)
         assert np.linalg.norm(together[i] - alone) <= (1e-12 if double else 1e-4) * np.linalg.norm(alone)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        nn.Linear(6, 5),
+        nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5, bias=False), nn.Sigmoid()),
+        nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 5)),
+        nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 5)),
+        nn.Sequential(nn.Linear(6, 8).requires_grad_(False), nn.ReLU(), nn.Linear(8, 5)),
+        nn.Sequential(nn.Unflatten(1, (2, 3)), nn.Linear(3, 2), nn.Flatten(1), nn.Linear(4, 5)),
+    ],
+    ids=["bare", "chain", "taps", "taps and tape", "frozen", "rows in rows"],
+)
+@pytest.mark.parametrize("loss", ["classes", "squares"])
+def test_steps_in_place_are_the_same_steps(body: nn.Module, loss: str) -> None:
+    """By hand, with slopes that are not written down, and by the tape: one update, in float64."""
+    torch.manual_seed(1)
+    head = nn.Linear(5, 3 if loss == "classes" else 1).double()
+    training = LocalTraining(local_steps=3, batch_rows=4, head_steps=2, rows=32, loss=loss)
+    update = UserUpdate(body=Flat(body.double()), head=Flat(head), training=training, classes=3)
+    X, y = rows()
+    given = (torch.tensor(X[:21]).double(), torch.tensor(y[:21]).double(), torch.ones(21, dtype=torch.float64))
+    plain = update.alone()(update.body.start.clone(), *given)
+    quick = update.quick()
+    assert quick._taps is not None
+    for _ in range(2):
+        torch.testing.assert_close(quick(update.body.start.clone(), *given), plain, rtol=1e-10, atol=1e-14)
+    assert float(plain.abs().max()) > 1e-4
 
 
 def test_the_papers_network_agrees_to_the_last_digits_of_float64() -> None:

@@ -1,7 +1,8 @@
 """Where users' updates are computed: many at once on a GPU, one after the other on a few coarse workers on a CPU.
 
 Both run the same :class:`~tacit.neural.update.UserUpdate`. Measured (docs/centaur.md): on a GPU a loop over users
-leaves the device idle, on a CPU batching them loses to the loop; so the device decides.
+leaves the device idle, on a CPU batching them loses to the loop; so the device decides. With one local step on linear
+layers neither is needed: :mod:`tacit.neural.one_step` runs chunks of users through the public body on both.
 
 Nobody's update may depend on anybody else's rows, to the last bit (:mod:`tacit.federation.base`), since local training
 can blow a last bit up. In the loop every user is alone. In the batch, a user's place is public: chunks of a fixed
@@ -20,8 +21,9 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import nullcontext
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,18 +32,16 @@ from torch import Tensor
 from torch.func import vmap
 
 from tacit.neural.layers import own_kinds
+from tacit.neural.machine import deterministic, machine_failures, one_thread
+from tacit.neural.one_step import Chunk, OneStep, can
+from tacit.neural.packing import Offsets, Packing, Rows, spoiled
+from tacit.neural.slopes import add_bounded, norms, scaled
 from tacit.neural.update import UserUpdate
 from tacit.privacy.clipping import GUARD
 
 Array = npt.NDArray[np.float64]
-Rows = npt.NDArray[np.floating]
-Offsets = npt.NDArray[np.int64]
 
-_KEPT = 8 << 30  # bytes of padded rows that may stay on a GPU from round to round
-
-
-class DeviceFailure(MemoryError):
-    """The machine failed, not a user: out of memory, or a device that stopped. The door lets this one out."""
+Item = TypeVar("Item")
 
 
 class Executor:
@@ -74,10 +74,12 @@ class Executor:
         update.head.to(self.device)
         self._update = update
         self.dtype = update.body.start.dtype
-        self.chunk = chunk or _fitting(update.size, self.device)
-        self._kept: dict[tuple[object, ...], tuple[Tensor, Tensor, Tensor]] = {}
-        self._kept_bytes = 0
-        self._sources: list[tuple[Rows, Rows]] = []
+        lengths = tuple(part.numel() for part in (*update.body.parts(update.body.start), *_shared_head(update)))
+        self.one_step = not self.own_layers and can(update) and groups in ((), lengths)
+        fitting = _fitting(update.size, self.device) if not self.one_step else _fitting_rows(update, self.device)
+        self.chunk = chunk or fitting
+        self._packed = Packing(update.training.rows, self.dtype, self.device)
+        self._brought = self._packed.brought
 
     @property
     def size(self) -> int:
@@ -100,7 +102,7 @@ class Executor:
 
         What fails is raised, so that a network that cannot run at all is heard of; unless ``guarded``, as in a round.
         """
-        update, vector = self._update.alone(), self._public(public)
+        update, vector = self._update.quick(), self._public(public)
         works = [partial(self._alone, update, vector, X, y, number) for X, y in users]
         with deterministic(self.tf32), machine_failures():
             found = [self._guarded(work) if guarded else work() for work in works]
@@ -110,19 +112,31 @@ class Executor:
         self, public: Array, users: Sequence[tuple[Rows, Rows]], chunk: int, number: int, *, guarded: bool = False
     ) -> Array:
         """Return several users' updates as they are computed together, a row a user, in a chunk of so many places."""
-        X, y = (np.concatenate([user[i] for user in users]) for i in (0, 1))
-        offsets = np.append(0, np.cumsum([len(user[1]) for user in users])).astype(np.int64)
+        X, y, offsets = _joined(users)
         work = self._together if guarded else self._all_at_once
         with deterministic(self.tf32), machine_failures():
             answers = work(self._public(public), X, y, offsets, chunk, number)[: len(users)]
         return np.asarray(answers.cpu().numpy(), dtype=np.float64)
+
+    def in_first_place(
+        self, public: Array, users: Sequence[tuple[Rows, Rows]], chunk: int, number: int, *, guarded: bool = False
+    ) -> Array:
+        """Return the first user's update as it is computed, or stands for itself, among others in a chunk."""
+        if not self.one_step:
+            return np.asarray(self.in_places(public, users, chunk, number, guarded=guarded)[0])
+        given = self._public(public), *self._packed(*_joined(users), chunk, number)
+        step = OneStep(self._update)
+        with one_thread(), deterministic(self.tf32), machine_failures():
+            pieces = next(step.guarded(*given, len(users))).pieces if guarded else step(*given)
+        moved = torch.cat([piece.of(0) for piece in pieces or ()]) * -self._update.training.local_rate
+        return np.asarray(moved.cpu().numpy())
 
     def _public(self, public: Array) -> Tensor:
         # A copy: what a layer writes into its parameters must not reach the numbers that rounds are made from.
         return torch.tensor(public, dtype=self.dtype, device=self.device)
 
     def _alone(self, update: UserUpdate, public: Tensor, X: Rows, y: Rows, number: int) -> Tensor:
-        rows, targets = (part.to(self.device) for part in _spoiled(*self._brought(X, y, number), self.dtype))
+        rows, targets = (part.to(self.device) for part in spoiled(*self._brought(X, y, number), self.dtype))
         weights = torch.ones_like(targets)
         if len(rows) == 1:  # padded like in a batch, so that either half of the rows is there
             rows, targets, weights = (torch.cat([part, torch.zeros_like(part)]) for part in (rows, targets, weights))
@@ -132,7 +146,11 @@ class Executor:
     def norms(self, public: Array, X: Rows, y: Rows, offsets: Offsets, number: int) -> Array:
         """Norms of everybody's updates, before the clip; not finite where an update is not."""
         found: list[Tensor] = []
-        if self.batched:
+        if self.one_step:
+            found = self._in_one_step(
+                public, X, y, offsets, number, lambda part, mine: mine.append(self._bounds_of(part))
+            )
+        elif self.batched:
             parts = self._parts(public, X, y, offsets, number)
             found = [_norms(part[:users]) for part, users in parts]
         else:
@@ -144,7 +162,11 @@ class Executor:
     ) -> Array:
         """Sum of everybody's updates, each clipped (or brought) to norm ``bound``."""
         total = torch.zeros(self.size, dtype=torch.float64, device=self.device)
-        if self.batched:
+        if self.one_step:
+            pieces = partial(self._add_pieces, bound, normalised)
+            for part in self._in_one_step(public, X, y, offsets, number, pieces):
+                total += part
+        elif self.batched:
             for part, users in self._parts(public, X, y, offsets, number):
                 total += self.bounded_sum(part[:users], bound, normalised=normalised)
         else:
@@ -165,7 +187,7 @@ class Executor:
 
         An answer that is not finite is zero.
         """
-        found = [_scaled(piece) for piece in torch.split(answers, self._lengths, 1)]
+        found = [scaled(piece) for piece in torch.split(answers, self._lengths, 1)]
         finite = torch.stack([torch.isfinite(length) & torch.isfinite(scale) for _, length, scale in found]).all(0)
         sums, share = [], self._share(bound)
         for piece, length, scale in found:
@@ -191,6 +213,19 @@ class Executor:
             factor = self._share(bound) / norm if norm > 0 else 0.0
             place.add_(piece, alpha=factor if normalised else min(1.0, factor))
 
+    def _add_pieces(self, bound: float, normalised: bool, chunk: Chunk, mine: list[Tensor]) -> None:
+        """Do the same for a chunk whose answers are not written down."""
+        if not mine:
+            mine.append(torch.zeros(self.size, dtype=torch.float64, device=self.device))
+        if chunk.pieces:
+            rate, each = self._update.training.local_rate, bool(self.groups)
+            add_bounded(mine[0], chunk.pieces, bound, rate, normalised=normalised, each=each)
+
+    def _bounds_of(self, chunk: Chunk) -> Tensor:
+        if not chunk.pieces:
+            return torch.full((len(chunk.weights[chunk.places]),), torch.nan, dtype=torch.float64, device=self.device)
+        return norms(chunk.pieces, self._update.training.local_rate)[chunk.places]
+
     @property
     def _lengths(self) -> list[int]:
         return list(self.groups) or [self.size]
@@ -210,25 +245,53 @@ class Executor:
     ) -> None:
         """Hand everybody's update, computed alone, to ``take``; coarse workers with one thread each, in order."""
         pairs = list(itertools.pairwise(offsets.tolist()))
-        shares = [part.tolist() for part in np.array_split(np.arange(len(pairs)), min(self.workers, len(pairs)) or 1)]
         vector = self._public(public)
 
-        def work(mine: list[int]) -> list[Tensor]:
+        def work(mine: list[tuple[int, int]]) -> list[Tensor]:
             out: list[Tensor] = []
-            update = self._update.alone()  # a worker's own: calls with other parameters are not safe across threads
-            for i in mine:
-                first, last = pairs[i]
+            update = self._update.quick()  # a worker's own: calls with other parameters are not safe across threads
+            for first, last in mine:
                 mine_alone = partial(self._alone, update, vector, X[first:last], y[first:last], number)
                 take(self._guarded(mine_alone), out)
             return out
 
-        with one_thread(), deterministic(self.tf32):
+        found += self._shared_out(pairs, work)
+
+    def _shared_out(self, items: list[Item], work: Callable[[list[Item]], list[Tensor]]) -> list[Tensor]:
+        """Return what workers with one thread each make of consecutive shares of some items, in order."""
+        cuts = np.linspace(0, len(items), min(self.workers, len(items) or 1) + 1).astype(int).tolist()
+        shares = [items[first:last] for first, last in itertools.pairwise(cuts)]
+        with one_thread() if self.device.type == "cpu" else nullcontext(), deterministic(self.tf32):
             if len(shares) == 1:
-                found += work(shares[0])
-                return
+                return work(shares[0])
             with ThreadPoolExecutor(len(shares)) as pool:
-                for part in pool.map(work, shares):
-                    found += part
+                return [part for parts in pool.map(work, shares) for part in parts]
+
+    def _in_one_step(
+        self,
+        public: Array,
+        X: Rows,
+        y: Rows,
+        offsets: Offsets,
+        number: int,
+        take: Callable[[Chunk, list[Tensor]], None],
+    ) -> list[Tensor]:
+        """Hand what consecutive chunks' slopes are made of to ``take``, on coarse workers."""
+        vector, users = self._public(public), len(offsets) - 1
+        chunk = self.chunk_of(users)
+
+        def work(mine: list[int]) -> list[Tensor]:
+            out: list[Tensor] = []
+            step = OneStep(self._update)
+            for start in mine:
+                taken = min(chunk, users - start)
+                packed = self._packed(X, y, offsets[start : start + taken + 1], chunk, number)
+                for part in step.guarded(vector, *packed, taken):
+                    take(part, out)
+            return out
+
+        with machine_failures():
+            return self._shared_out(list(range(0, users, chunk)), work)
 
     def _guarded(self, work: Callable[[], Tensor]) -> Tensor:
         """Return an answer, or nothing finite where a user's numbers make it fail: who they are is private."""
@@ -282,82 +345,15 @@ class Executor:
         answers: Tensor = together(public.clone(), rows, targets, weights)
         return answers
 
-    def _packed(self, X: Rows, y: Rows, bounds: Offsets, chunk: int, number: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows of a chunk's users, padded to the public number of rows and users."""
-        size = self._update.training.rows
-        turns = number if (np.diff(bounds) > size).any() else 0
-        # Rows that nobody can write to are kept from round to round, by where they lie; and held, so that they stay.
-        key = (*(part.__array_interface__["data"] for part in (X, y)), X.shape[1], bounds.tobytes(), chunk, turns)
-        if key in self._kept:
-            return self._kept[key]
-        rows = torch.zeros((chunk, size, X.shape[1]), dtype=self.dtype)
-        targets, weights = (torch.zeros((chunk, size), dtype=self.dtype) for _ in range(2))
-        for place, (first, last) in enumerate(itertools.pairwise(bounds.tolist())):
-            brought = _spoiled(*self._brought(X[first:last], y[first:last], number), self.dtype)
-            count = len(brought[1])
-            rows[place, :count], targets[place, :count], weights[place, :count] = *brought, 1.0
-        one, two, three = (part.to(self.device) for part in (rows, targets, weights))
-        fixed = not (X.flags.writeable or y.flags.writeable)
-        if fixed and turns == 0 and self._kept_bytes + rows.nbytes < _KEPT:
-            self._kept[key] = one, two, three
-            self._kept_bytes += rows.nbytes
-            self._sources.append((X, y))
-        return one, two, three
 
-    def _brought(self, X: Rows, y: Rows, number: int) -> tuple[Rows, Rows]:
-        """Return the rows a user brings to round ``number``: all, or the next stretch of them."""
-        size = self._update.training.rows
-        if len(X) <= size:
-            return X, y
-        # Scattered, because rows may come sorted by class; a stride without common factor reaches all of them in turn.
-        stride = next(s for s in range(int(0.618 * len(X)), 0, -1) if math.gcd(s, len(X)) == 1)
-        chosen = (number * size + np.arange(size)) * stride % len(X)
-        return X[chosen], y[chosen]
-
-
-def _spoiled(X: Rows, y: Rows, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Rows and targets as tensors; a target that is no number makes its row none, and so its user's update.
-
-    In memory of PyTorch's own, which begins at a multiple of 64: the last bits of a product depend on where its rows
-    begin, and where NumPy's do depends on what was there before.
-    """
-    rows, targets = torch.empty(X.shape, dtype=dtype), torch.empty(y.shape, dtype=dtype)
-    with np.errstate(all="ignore"):
-        rows.numpy()[...], targets.numpy()[...] = X, y
-    if not bool((known := torch.isfinite(targets)).all()):
-        rows[~known] = torch.nan
-    return rows, targets
-
-
-def _scaled(answers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return answers over a scale (a row each, in float64), their norms after that, and the scales.
-
-    Squares of float32 numbers neither overflow nor vanish in float64, so their scale is one. Those of float64 do: an
-    answer of entries near 1e-162 would have no norm, and pass the clip whole. Their scale is the largest entry.
-    """
-    if answers.dtype != torch.float64:
-        answers = answers.double()
-        return answers, torch.linalg.vector_norm(answers, dim=1), torch.ones_like(answers[:, 0])
-    largest = answers.abs().amax(1)
-    answers = answers / torch.where(largest > 0, largest, torch.ones_like(largest))[:, None]
-    return answers, torch.linalg.vector_norm(answers, dim=1), largest
+def _joined(users: Sequence[tuple[Rows, Rows]]) -> tuple[Rows, Rows, Offsets]:
+    X, y = (np.concatenate([user[i] for user in users]) for i in (0, 1))
+    return X, y, np.append(0, np.cumsum([len(user[1]) for user in users])).astype(np.int64)
 
 
 def _norms(answers: Tensor) -> Tensor:
-    _, norms, scale = _scaled(answers)
+    _, norms, scale = scaled(answers)
     return (norms * scale).clamp_max(torch.finfo(torch.float64).max)
-
-
-@contextmanager
-def machine_failures() -> Iterator[None]:
-    """Tell what a machine does from what a user's numbers do."""
-    try:
-        yield
-    except RuntimeError as error:
-        text = str(error)
-        if isinstance(error, torch.cuda.OutOfMemoryError) or "can't allocate memory" in text or "CUDA error" in text:
-            raise DeviceFailure(f"{text.splitlines()[0]} Take a smaller chunk, or fewer rows_per_user.") from None
-        raise
 
 
 def _fitting(size: int, device: torch.device) -> int:
@@ -369,25 +365,15 @@ def _fitting(size: int, device: torch.device) -> int:
     return max(1, min(256 if size > 1 << 16 else 1024, 1 << max(0, room.bit_length() - 1)))
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Keep PyTorch from starting threads of its own inside ours."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _fitting_rows(update: UserUpdate, device: torch.device) -> int:
+    """Users at a time where only their rows take room: those of a chunk stay in a CPU's cache (public)."""
+    rows = max(2, update.training.rows)
+    if device.type == "cpu":
+        return 1 << max(0, min(64, 2048 // rows).bit_length() - 1)
+    width = sum(sum(shape) for shape in update.body.shapes.values())
+    room = int(torch.cuda.get_device_properties(device).total_memory // 8 // (40 * rows * width))
+    return max(1, min(1024, 1 << max(0, room.bit_length() - 1)))
 
 
-@contextmanager
-def deterministic(tf32: bool = False) -> Iterator[None]:
-    """Ask for kernels whose result does not depend on timing, and (unless ``tf32``) for whole float32 products."""
-    convolutions, products = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = convolutions.deterministic, convolutions.benchmark, convolutions.allow_tf32, products.allow_tf32
-    convolutions.deterministic, convolutions.benchmark = True, False
-    convolutions.allow_tf32 = products.allow_tf32 = tf32
-    try:
-        yield
-    finally:
-        convolutions.deterministic, convolutions.benchmark, convolutions.allow_tf32, products.allow_tf32 = before
+def _shared_head(update: UserUpdate) -> tuple[Tensor, ...]:
+    return update.head.parts(update.head.start) if update.move_head else ()

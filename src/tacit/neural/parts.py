@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from tacit.cohort import Cohort
 from tacit.federation.base import Array
-from tacit.neural.executor import deterministic, machine_failures
 from tacit.neural.layers import fresh, own_kinds
+from tacit.neural.machine import deterministic, machine_failures
 from tacit.neural.update import Flat, UserUpdate
 
 

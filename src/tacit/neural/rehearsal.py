@@ -54,12 +54,12 @@ def rehearse(executor: Executor, public: Array, width: int, users: int) -> None:
     ordinary, others = _made_up(executor.update, width), [_other(width), _hostile(width)]
     modules, given = [executor.update.body.module, executor.update.head.module], public.copy()
     before = [_marks(module) for module in modules], _generators()
-    if executor.batched:
+    if executor.batched or executor.one_step:
         places = executor.chunk_of(max(users, 2))
         crowd = [ordinary] * places
-        first = executor.in_places(public, crowd, places, 0)[0]
+        first = executor.in_first_place(public, crowd, places, 0)
         again = [
-            executor.in_places(public, [ordinary, other, *crowd[2:]], places, 0, guarded=True)[0] for other in others
+            executor.in_first_place(public, [ordinary, other, *crowd[2:]], places, 0, guarded=True) for other in others
         ]
     else:
         first = executor.one_after_the_other(public, [ordinary], 0)[0]

@@ -11,17 +11,19 @@ the user's own knowledge and stays there. Labels are whole numbers from 0; numbe
 
 from __future__ import annotations
 
-import copy
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, grad
+from torch import Tensor
+from torch.func import grad
 
-from tacit.neural.layers import fresh
+from tacit.neural.chains import Chain
+from tacit.neural.flat import Flat as Flat
+from tacit.neural.flat import Parts, flatten
+from tacit.neural.layers import own_kinds
+from tacit.neural.taps import Taps, parameter_of
 
 _ABSENT = -1e9  # logit of a class the user does not hold: probability zero, gradient zero, and finite
 
@@ -57,110 +59,6 @@ class LocalTraining:
             raise ValueError(f"loss must be 'classes' or 'squares'. Found {self.loss!r}.")
 
 
-Parts = tuple[Tensor, ...]
-
-
-class Flat:
-    """A module as a function of one flat vector of its trainable parameters; everything else in it is public.
-
-    The module is copied and in evaluation mode, so that nothing a user's rows do to it can reach what is published:
-    no dropout, no statistics of rows.
-
-    >>> flat = Flat(nn.Linear(3, 2))
-    >>> flat.size, flat(flat.start, torch.ones(1, 3)).shape
-    (8, torch.Size([1, 2]))
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = fresh(module)
-        trained = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
-        self.shapes = {name: value.shape for name, value in trained}
-        self.start = flatten(value.detach() for _, value in trained)
-        self.fixed: dict[str, Tensor] = {
-            name: value.detach().clone()
-            for name, value in [*self.module.named_parameters(), *self.module.named_buffers()]
-            if name not in self.shapes
-        }
-
-    @property
-    def size(self) -> int:
-        """Number of trainable parameters."""
-        return int(self.start.numel())
-
-    def to(self, device: torch.device) -> Flat:
-        """Bring everything public to a device; the module itself is left where it is."""
-        self.start = self.start.to(device)
-        self.fixed = {name: value.to(device) for name, value in self.fixed.items()}
-        return self
-
-    def alone(self) -> Flat:
-        """Return the same function on a copy of the module, for one user at a time."""
-        return _Alone(self)
-
-    def refresh(self) -> None:
-        """Forget whatever the user before has left behind: nothing, where there are only functions."""
-
-    def parts(self, vector: Tensor) -> Parts:
-        """Return the parameters that a flat vector stands for, in order."""
-        sizes = [math.prod(shape) for shape in self.shapes.values()]
-        pieces = torch.split(vector, sizes) if sizes else ()
-        return tuple(piece.view(shape) for shape, piece in zip(self.shapes.values(), pieces, strict=True))
-
-    def named(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return the parameters that a flat vector stands for, by name."""
-        return dict(zip(self.shapes, self.parts(vector), strict=True))
-
-    def __call__(self, vector: Tensor, rows: Tensor) -> Tensor:
-        """Apply the module with these parameters."""
-        return self.at(self.parts(vector), rows)
-
-    def at(self, parts: Sequence[Tensor], rows: Tensor) -> Tensor:
-        """Apply the module with these parameters, given one by one."""
-        named = dict(zip(self.shapes, parts, strict=True))
-        result: Tensor = functional_call(self.module, {**self.fixed, **named}, (rows,))
-        return result
-
-
-class _Alone(Flat):
-    """Parameters are put into a module of one's own: a third of the cost of a functional call for small layers."""
-
-    def __init__(self, flat: Flat) -> None:
-        self.module = copy.deepcopy(flat.module).to(flat.start.device)
-        self.shapes, self.start, self.fixed = flat.shapes, flat.start, flat.fixed
-        homes = {id(value): (owner._parameters, key) for owner, key, value in _owned(self.module, "_parameters")}
-        named = dict(self.module.named_parameters())
-        self._homes = [homes[id(named[name])] for name in self.shapes]
-        self._buffers = [(owner._buffers, key, value) for owner, key, value in _owned(self.module, "_buffers")]
-
-    def refresh(self) -> None:
-        """Forget whatever the user before has left behind in buffers."""
-        for home, key, value in self._buffers:
-            home[key] = value.clone()
-
-    def at(self, parts: Sequence[Tensor], rows: Tensor) -> Tensor:
-        """Apply the module with these parameters."""
-        for (home, key), part in zip(self._homes, parts, strict=True):
-            home[key] = part  # type: ignore[assignment]
-        result: Tensor = self.module(rows)
-        return result
-
-
-def _owned(module: nn.Module, kind: str) -> list[tuple[nn.Module, str, Tensor]]:
-    """Parameters or buffers with the modules that hold them; one that several hold is in the list once for each."""
-    return [
-        (owner, key, value)
-        for owner in module.modules()
-        for key, value in getattr(owner, kind).items()
-        if value is not None
-    ]
-
-
-def flatten(values: Iterable[Tensor]) -> Tensor:
-    """One vector of all values."""
-    parts = [value.reshape(-1) for value in values]
-    return torch.cat(parts) if parts else torch.zeros(0)
-
-
 @dataclass(frozen=True, kw_only=True)
 class UserUpdate:
     """How one user's rows ask the body to move."""
@@ -175,6 +73,8 @@ class UserUpdate:
     pull: float = 0.0  # of the local model towards the public one, for the baseline that has it
     _gradient: Any = field(default=grad, repr=False)
     _move: Any = field(default_factory=lambda: together, repr=False)
+    _taps: Taps | None = field(default=None, repr=False)
+    _chain: Chain | None = field(default=None, repr=False)
 
     @property
     def move_head(self) -> bool:
@@ -190,10 +90,23 @@ class UserUpdate:
         """Return the same update on copies of the modules and the ordinary tape: for one user at a time."""
         return replace(self, body=self.body.alone(), head=self.head.alone(), _gradient=plain_gradient, _move=at_once)
 
+    def quick(self) -> UserUpdate:
+        """Return the same as :meth:`alone`; steps on linear layers are taken without writing their slopes down.
+
+        Not where layers of the user's own could see it, the head is shared too, or an update is of another kind.
+        """
+        mine = self.alone()
+        if type(self) is not UserUpdate or self.move_head or own_kinds(self.body.module, self.head.module):
+            return mine
+        chain = Chain.of(mine.body.module, mine.head.module)
+        return replace(mine, _taps=Taps(mine.body.module, list(mine.body.shapes)), _chain=chain)
+
     def __call__(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return the update, before the clip; ``public`` is the current body (and head, where that is shared too)."""
         self.body.refresh()
         self.head.refresh()
+        if self._taps is not None:
+            self._taps.forget()
         body, head = public[: self.body.size], public[self.body.size :]
         if self.shared == "both":
             return self._both(public, torch.zeros_like(head), rows, targets, weights)
@@ -214,10 +127,15 @@ class UserUpdate:
         """Phase 1: steps on the head, from the public one, with the body fixed."""
         if self.training.head_steps == 0:
             return head
-        features = self.body(body, rows).detach()
-        if self.training.augment is not None:
-            features = torch.cat([features, self.body(body, self.training.augment(rows)).detach()])
+        with torch.no_grad():
+            features = self.body(body, rows)
+            if self.training.augment is not None:
+                features = torch.cat([features, self.body(body, self.training.augment(rows))])
+        if len(features) > len(targets):
             targets, weights = torch.cat([targets, targets]), torch.cat([weights, weights])
+        return self._head_steps(head, features, targets, weights)
+
+    def _head_steps(self, head: Tensor, features: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         goals = self.goals(targets, weights)
         loss = self.loss(goals, weights, self.present(goals))
         slope = self._gradient(lambda parts: loss(self.head.at(parts, features)))
@@ -233,6 +151,8 @@ class UserUpdate:
 
     def _body_steps(self, body: Tensor, head: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Phases 2 and 3: steps on the body with the head fixed; the way it went."""
+        if self._taps is not None:
+            return self._steps_in_place(self._taps, body, head, rows, targets, weights)
         start, own, goals = self.body.parts(body), self.head.parts(head), self.goals(targets, weights)
         moved, present = start, self.present(goals)
         for x, y, w in self._batches(rows, goals, weights):
@@ -240,6 +160,37 @@ class UserUpdate:
             slope = self._gradient(lambda parts, x=x, loss=loss: loss(self.head.at(own, self.body.at(parts, x))))
             moved = self._move(moved, slope(moved), self.training.local_rate)
         return flatten(after - before for after, before in zip(moved, start, strict=True))
+
+    def _steps_in_place(
+        self, taps: Taps, body: Tensor, head: Tensor, rows: Tensor, targets: Tensor, weights: Tensor
+    ) -> Tensor:
+        """Do the same in one place: a slope gᵀa of a layer's weights goes into them as it is multiplied out."""
+        place, own, goals = body.clone(), self.head.parts(head), self.goals(targets, weights)
+        rate, present = self.training.local_rate, self.present(goals)
+        moved = dict(zip(self.body.shapes, self.body.parts(place), strict=True))
+        if self._chain is not None:
+            with torch.no_grad():
+                for x, y, w in self._batches(rows, goals, weights):
+                    self._chain.step(moved, own, x, self.output_slope(y, w, present), rate)
+            return place - body
+        rest = [value.requires_grad_(True) for name, value in moved.items() if name not in taps.names]
+        for x, y, w in self._batches(rows, goals, weights):
+            with torch.enable_grad():
+                value = self.loss(y, w, present)(self.head.at(own, self.body.at(tuple(moved.values()), x)))
+                seen = [(layer, *calls[0]) for layer, calls in taps.take().items()]
+                wanted = [*(output for _, _, output in seen), *rest]
+                slopes = torch.autograd.grad(value, wanted, allow_unused=True, materialize_grads=True)
+            with torch.no_grad():
+                for (layer, given, _), slope in zip(seen, slopes, strict=False):
+                    if slope.ndim > 2:
+                        slope, given = slope.flatten(0, -2), given.flatten(0, -2)
+                    if (weight := moved.get(parameter_of(layer, "weight"))) is not None:
+                        weight.addmm_(slope.mT, given, alpha=-rate)
+                    if (level := moved.get(parameter_of(layer, "bias"))) is not None:
+                        level.add_(slope.sum(0), alpha=-rate)
+                for part, slope in zip(rest, slopes[len(seen) :], strict=True):
+                    part.add_(slope, alpha=-rate)
+        return place - body
 
     def _both(self, public: Tensor, own: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Local training of the whole network, a fixed head of the user's ``own`` added to the shared one."""
@@ -261,6 +212,38 @@ class UserUpdate:
             moved = self._move(moved, slope(moved), self.training.local_rate)
         return flatten(after - before for after, before in zip(moved, start, strict=True))
 
+    def pulls(self, public_head: Tensor, features: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the slopes of the only step's loss in every row's features, and in the head where that is shared.
+
+        Minus ``local_rate`` times what they say of the body is what a call answers, where there is one local step.
+        """
+        if self.shared == "both":
+            return self._pulls(public_head, features, targets, weights)
+        if self.shared == "sum":
+            return self._pulls(self._fitted(public_head, features, targets, weights), features, targets, weights)
+        head = self.head.start.clone()
+        if not self.training.cross_fit or self.training.head_steps == 0:
+            return self._pulls(self._fitted(head, features, targets, weights), features, targets, weights)
+        down = torch.zeros_like(features)
+        for mine, other in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
+            fitted = self._head_steps(head, features[mine], targets[mine], weights[mine])
+            down[other] = self._pulls(fitted, features[other], targets[other], weights[other])[0]
+        return down, down.new_zeros(0)
+
+    def _fitted(self, head: Tensor, features: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        return self._head_steps(head, features, targets, weights) if self.training.head_steps else head
+
+    def _pulls(self, head: Tensor, features: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        goals, own = self.goals(targets, weights), self.head.parts(head)
+        present = self.present(goals)
+
+        def objective(parts: Parts) -> Tensor:
+            ((x, y, w),) = self._batches(parts[0], goals, weights)
+            return self.loss(y, w, present)(self.head.at(parts[1:] or own, x))
+
+        down, *rest = self._gradient(objective)((features, *(own if self.move_head else ())))
+        return down, flatten(rest) if rest else down.new_zeros(0)
+
     def _batches(self, rows: Tensor, goals: Tensor, weights: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield the rows of every step: the next in turn, or all of them if they are no more than a batch."""
         size = self.training.batch_rows
@@ -273,6 +256,9 @@ class UserUpdate:
         # Spread over all rows, because they may come sorted by class.
         apart = torch.div(count + size - 1, size, rounding_mode="floor")
         chosen = torch.where(count <= size, places, (places * apart + steps[:, None]) % count.clamp_min(1))
+        if chosen.numel() <= 2 * len(rows):  # one call for all steps where that takes little room
+            yield from zip(rows[chosen], goals[chosen], weights[chosen], strict=True)
+            return
         for mine in chosen:
             yield rows[mine], goals[mine], weights[mine]
 
@@ -300,6 +286,15 @@ class UserUpdate:
         if present is None:
             return lambda output: (torch.log_softmax(output, -1) * shares).sum()
         return lambda output: (torch.log_softmax(torch.where(present, output, _ABSENT), -1) * shares).sum()
+
+    def output_slope(self, goals: Tensor, weights: Tensor, present: Tensor | None) -> Callable[[Tensor], Tensor]:
+        """Return the slope of :meth:`loss` in outputs."""
+        shares = (weights / weights.sum().clamp_min(1.0))[:, None]
+        if self.training.loss == "squares":
+            return lambda output: (output - goals[:, None]) * shares
+        if present is None:
+            return lambda output: (torch.softmax(output, -1) - goals).mul_(shares)
+        return lambda output: (torch.softmax(torch.where(present, output, _ABSENT), -1) - goals).mul_(shares)
 
 
 def labels(targets: Tensor, classes: int) -> Tensor:
