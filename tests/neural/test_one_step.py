@@ -296,6 +296,47 @@ def test_nothing_of_others_moves_by_a_bit(change: str) -> None:
             assert one.scale[user] == two.scale[user]
 
 
+def norms_beside(count: int, dtype: torch.dtype) -> np.ndarray:
+    """Norms of users whose rows nearly cancel, behind one of so many rows; widths are odd, so places are uneven."""
+    rng, width, m = np.random.default_rng(0), 129, 64
+    torch.manual_seed(0)
+    body, head = (module.to(dtype) for module in mlp(width, (33,), classes=1))
+    training = LocalTraining(head_steps=0, cross_fit=False, loss="squares", rows=m)
+    update = UserUpdate(body=Flat(body), head=Flat(head), training=training, classes=1)
+    x = rng.normal(size=(m // 2, width))
+    X = np.vstack([x, x + 0.03 * rng.normal(size=x.shape)])
+    with torch.no_grad():
+        y = head(body(torch.tensor(X).to(dtype))).double().numpy()[:, 0]
+    off = 1 + rng.random(m // 2)
+    y += np.concatenate([off, -off * (1 + 0.03 * rng.normal(size=m // 2))])
+    first, level = rng.normal(size=(m, width)), rng.normal(size=m)
+    rows, targets = np.vstack([first[:count], *([X] * 7)]), np.concatenate([level[:count], *([y] * 7)])
+    offsets = np.append(0, np.cumsum([count, *([m] * 7)]))
+    asked = Executor(update, device="cpu", workers=1)
+    assert asked.one_step
+    return asked.norms(start_of(asked), rows, targets, offsets, 0)[1:]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_how_many_rows_another_has_moves_no_last_bit(dtype: torch.dtype) -> None:
+    """It did, where everybody's rows lay in one array: all of these norms, and with them bins of a histogram."""
+    found = [norms_beside(count, dtype) for count in (40, 41, 64)]
+    assert (found[0] == found[1]).all()
+    assert (found[0] == found[2]).all()
+    assert len(set(found[0])) == 1
+
+
+def test_rows_that_cancel_are_brought_below_the_clip_so_that_their_rounding_is_small() -> None:
+    a, g = cancelling(np.random.default_rng(0), torch.float32, 4, 6, 1e-6)
+    made = Products.made(a, g, [8], 8)
+    assert made.length < made.spread / KAPPA
+    length, scale = slopes.bounds([made])
+    total = torch.zeros(36, dtype=torch.float64)
+    assert float(length) == float(made.spread / KAPPA)
+    add_bounded(total, [made], 1.0, 1.0, normalised=True)
+    assert float(made.spread * scale) * float(torch.linalg.vector_norm(total) / (made.length * scale)) <= 1.001 * KAPPA
+
+
 class Largest(TorchDispatchMode):
     """Remembers how many numbers the largest tensor had that was made."""
 

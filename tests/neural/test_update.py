@@ -57,17 +57,21 @@ def test_a_users_update_alone_is_its_row_in_the_batch(shared: str, double: bool)
         assert np.linalg.norm(together[i] - alone) <= (1e-12 if double else 1e-4) * np.linalg.norm(alone)
 
 
+ONE_FOR_ALL = nn.Tanh()
+
+
 @pytest.mark.parametrize(
     "body",
     [
         nn.Linear(6, 5),
         nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5, bias=False), nn.Sigmoid()),
+        nn.Sequential(nn.Linear(6, 8), ONE_FOR_ALL, nn.Linear(8, 5), ONE_FOR_ALL),
         nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 5)),
         nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 5)),
         nn.Sequential(nn.Linear(6, 8).requires_grad_(False), nn.ReLU(), nn.Linear(8, 5)),
         nn.Sequential(nn.Unflatten(1, (2, 3)), nn.Linear(3, 2), nn.Flatten(1), nn.Linear(4, 5)),
     ],
-    ids=["bare", "chain", "taps", "taps and tape", "frozen", "rows in rows"],
+    ids=["bare", "chain", "one activation twice", "taps", "taps and tape", "frozen", "rows in rows"],
 )
 @pytest.mark.parametrize("loss", ["classes", "squares"])
 def test_steps_in_place_are_the_same_steps(body: nn.Module, loss: str) -> None:

@@ -40,7 +40,7 @@ class Chain:
         if type(body) is not nn.Sequential or type(head) is not nn.Linear or not learned:
             return None
         layers: list[tuple[str, type[nn.Module] | None]] = []
-        for name, layer in body.named_children():
+        for name, layer in body._modules.items():  # named_children would leave out an activation that is used twice
             if type(layer) is nn.Linear:
                 layers.append((name, None))
             elif type(layer) in _BACK and layers and layers[-1][1] is None:

@@ -371,7 +371,8 @@ def _fitting_rows(update: UserUpdate, device: torch.device) -> int:
     if device.type == "cpu":
         return 1 << max(0, min(64, 2048 // rows).bit_length() - 1)
     width = sum(sum(shape) for shape in update.body.shapes.values())
-    room = int(torch.cuda.get_device_properties(device).total_memory // 8 // (40 * rows * width))
+    each = 40 * rows * width + 24 * rows**2  # what goes in and out of layers, and products of rows with rows
+    room = int(torch.cuda.get_device_properties(device).total_memory // 8 // each)
     return max(1, min(1024, 1 << max(0, room.bit_length() - 1)))
 
 

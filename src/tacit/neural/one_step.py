@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from tacit.neural.machine import machine_failures
-from tacit.neural.slopes import Piece, Products, Vectors
+from tacit.neural.slopes import Piece, Products, Vectors, own_rows
 from tacit.neural.taps import Taps, learned_by_linear_layers, row_by_row
 from tacit.neural.update import UserUpdate
 
@@ -115,7 +115,7 @@ class OneStep:
             elif padded:
                 pieces.append(Vectors.made(g.view(users, most, -1).sum(1, dtype=torch.float64)))
             else:
-                pieces.append(Vectors.made(torch.stack([mine.double().sum(0) for mine in torch.split(g, counts)])))
+                pieces.append(Vectors.made(torch.stack([mine.double().sum(0) for mine in own_rows(g, counts)])))
         lengths = [shape.numel() for shape in self._given.head.shapes.values()] if self._given.move_head else []
         return [*pieces, *(Vectors.made(part) for part in torch.split(head, lengths, 1) if lengths)]
 

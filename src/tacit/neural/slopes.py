@@ -98,7 +98,7 @@ class Products:
     def made(cls, inputs: Tensor, slopes: Tensor, counts: list[int], most: int) -> Products:
         """Bound their norms from above, each user's from its rows alone."""
         a, g, scale = _to_size_one(inputs, slopes, counts)
-        own = [_squares(*both) for both in zip(torch.split(a, counts), torch.split(g, counts), strict=True)]
+        own = [_squares(*both) for both in zip(own_rows(a, counts), own_rows(g, counts), strict=True)]
         squares, spread = (torch.stack(part) for part in zip(*own, strict=True))
         return cls(a, g, counts, most, _bound(squares, spread, a, g, most), spread, scale)
 
@@ -112,7 +112,7 @@ class Products:
 
     def of(self, user: int) -> Tensor:
         """Return one user's, written down after all."""
-        a, g = (torch.split(part, self.counts)[user] for part in (self.inputs, self.slopes))
+        a, g = (own_rows(part, self.counts)[user] for part in (self.inputs, self.slopes))
         return (g.mT @ a).flatten() * self.scale[user]
 
     def add(self, total: Tensor, factors: Tensor, there: Tensor) -> None:
@@ -129,6 +129,15 @@ class Products:
             mine = slice(ends[start], ends[min(start + users, len(self.counts))])
             # A product of its own, in memory of its own: nobody in it touches how others' are rounded.
             matrix += (g[mine] * shares[mine]).mT @ (a[mine].clone() if start else a[mine])
+
+
+def own_rows(rows: Tensor, counts: list[int]) -> list[Tensor]:
+    """Return everybody's rows, each in memory of its own.
+
+    Where a part of a larger array begins depends on how many rows those before it have, and products round differently
+    at different places: a last bit of one user's norm would tell of another's number of rows.
+    """
+    return [part.clone() for part in torch.split(rows, counts)]
 
 
 def _to_size_one(inputs: Tensor, slopes: Tensor, counts: list[int]) -> tuple[Tensor, Tensor, Tensor]:
