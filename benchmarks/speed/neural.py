@@ -166,6 +166,24 @@ def measure_one_step(device: str, quick: bool) -> list[dict[str, Any]]:
     return found
 
 
+def measure_memory(quick: bool) -> dict[int, float]:
+    """MiB beside the rows at the peak of a round of LeNets in chunks of 32, for some users and twice as many (GPU)."""
+    found = {}
+    for users in (32, 64) if quick else (128, 256):
+        rng = np.random.default_rng(0)
+        X = rng.uniform(size=(users * 100, 3072)).astype(np.float32)
+        y = rng.integers(10, size=users * 100).astype(np.float32)
+        body, head = lenet()
+        update = UserUpdate(body=Flat(body), head=Flat(head), training=TRAINING, classes=10)
+        engine = Executor(update, device="cuda", chunk=32)
+        start = update.body.start.cpu().double().numpy()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        engine.clipped_sum(start, X, y, 100 * np.arange(users + 1), 1.0, 0, normalised=False)
+        found[users] = (torch.cuda.max_memory_allocated() - X.nbytes) / 2**20
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
@@ -181,7 +199,13 @@ def main() -> None:
             [row["network"], device, "yes" if row["tf32"] else "no", row["way"], row["images_per_second"], ratio]
         )
     header = ["network", "device", "TF32", "way", "images/s", "ratio"]
-    keep(f"speed_neural_{device}", {"rows": rows}, table(header, printed), quick=options.quick)
+    text = table(header, printed)
+    found: dict[str, Any] = {"rows": rows}
+    if device == "cuda":
+        found["memory"] = memory = measure_memory(options.quick)
+        each = " and ".join(f"{size:.0f} MiB for {users} users" for users, size in memory.items())
+        text += f"\n\nPeak memory beside the rows, LeNets in chunks of 32: {each}."
+    keep(f"speed_neural_{device}", found, text, quick=options.quick)
 
 
 if __name__ == "__main__":
