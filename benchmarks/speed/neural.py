@@ -13,6 +13,7 @@ CPU, chunks on a GPU) and without (tacit.neural.one_step): with the public head,
 from __future__ import annotations
 
 import argparse
+import gc
 import time
 from collections.abc import Callable
 from functools import partial
@@ -121,7 +122,7 @@ def measure(name: str, device: str, quick: bool) -> list[dict[str, Any]]:
                 total.cpu()
 
             note("loop over users", rate(loop, 100 * few, repeats))
-            for chunk in (8,) if quick else (64, 256, 1024):
+            for chunk in (8,) if quick else (64, 128, 256, 1024):
                 if chunk <= users:
                     note(f"chunks of {chunk}", rate(added(executor(chunk), users), 100 * users, repeats))
         else:
@@ -167,7 +168,7 @@ def measure_one_step(device: str, quick: bool) -> list[dict[str, Any]]:
 
 
 def measure_memory(quick: bool) -> dict[int, float]:
-    """MiB beside the rows at the peak of a round of LeNets in chunks of 32, for some users and twice as many (GPU)."""
+    """MiB at the peak of a round of LeNets in chunks of 32, for some users and twice as many; rows come as needed."""
     found = {}
     for users in (32, 64) if quick else (128, 256):
         rng = np.random.default_rng(0)
@@ -177,10 +178,12 @@ def measure_memory(quick: bool) -> dict[int, float]:
         update = UserUpdate(body=Flat(body), head=Flat(head), training=TRAINING, classes=10)
         engine = Executor(update, device="cuda", chunk=32)
         start = update.body.start.cpu().double().numpy()
+        gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
         engine.clipped_sum(start, X, y, 100 * np.arange(users + 1), 1.0, 0, normalised=False)
-        found[users] = (torch.cuda.max_memory_allocated() - X.nbytes) / 2**20
+        found[users] = (torch.cuda.max_memory_allocated() - before) / 2**20
     return found
 
 
@@ -204,7 +207,7 @@ def main() -> None:
     if device == "cuda":
         found["memory"] = memory = measure_memory(options.quick)
         each = " and ".join(f"{size:.0f} MiB for {users} users" for users, size in memory.items())
-        text += f"\n\nPeak memory beside the rows, LeNets in chunks of 32: {each}."
+        text += f"\n\nPeak memory on the GPU, LeNets in chunks of 32: {each}."
     keep(f"speed_neural_{device}", found, text, quick=options.quick)
 
 
