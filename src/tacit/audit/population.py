@@ -37,7 +37,7 @@ def canaries(n_features: int = FEATURES, *, labels: tuple[float, float] | None =
         signs = np.where(np.arange(rows) % 2, 1.0, -1.0)
         axis = np.outer(signs, np.eye(n_features)[0])
         for shape in (X, axis):
-            for size in (1.0, 1e3, 1e6):
+            for size in (1.0, 1e3, 1e6, 1e40):  # the last is beyond any clip, also one that was read off noise
                 for level in (1.0, 1e3, 1e6):
                     y = level * (size * shape @ direction)
                     mine = (size * shape, y)

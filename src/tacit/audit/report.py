@@ -107,9 +107,9 @@ def audit(
     certificate = first_certificate(estimator)
     budget = certificate.budget
     hostile = list(side_channels(estimator, budget.unit))
-    attacker, power = loudest(estimator, budget.unit, budget.adjacency)
+    attacker, power, most = loudest(estimator, budget.unit, budget.adjacency)
     findings = [*hostile, *exact_findings(attacker, budget.adjacency), *noise_findings(attacker)]
-    if certificate.certified and power.share(certificate.epsilon, budget.delta) > 1.001:
+    if certificate.certified and most.share(certificate.epsilon, budget.delta) > 1.001:
         findings.append("the loudest canary moves what is released by more than the certificate covers")
     if claimed is None:
         claimed = certificate.epsilon if certificate.certified else certificate.nominal_epsilon or math.inf
