@@ -8,7 +8,7 @@ WORKERS ?= 2
 .PHONY: demo test types suite lint benchmarks clean
 
 demo: $(STAMP)
-	$(BIN)/tacit demo
+	$(BIN)/tacitly demo
 
 # Types beside tests, not before them: mypy has one core to itself and leaves the other idle.
 test: lint

@@ -15,43 +15,43 @@ from typing import Any
 
 import numpy as np
 
-import tacit
+import tacitly
 from benchmarks.flaws import cases
 from benchmarks.tables import RESULTS, keep, table
-from tacit.audit import audit, from_runs
-from tacit.audit.attack import first_certificate
-from tacit.estimators.base import PrivateModel
-from tacit.privacy.accounting import compose
+from tacitly.audit import audit, from_runs
+from tacitly.audit.attack import first_certificate
+from tacitly.methods.base import PrivateModel
+from tacitly.privacy.accounting import compose
 
 ESTIMATORS: dict[str, Callable[[], PrivateModel]] = {
-    "PrivateFedRep": lambda: tacit.PrivateFedRep(rank=1, epsilon=1.0),
-    "PrivateFedRep, replace-one": lambda: tacit.PrivateFedRep(rank=1, epsilon=1.0, adjacency="replace-one"),
-    "PrivateFedRep, intercepts": lambda: tacit.PrivateFedRep(rank=1, epsilon=1.0, fit_intercept=True),
-    "PrivateAltMin": lambda: tacit.PrivateAltMin(rank=1, epsilon=1.0),
-    "FedPower, rows": lambda: tacit.FedPower(1, 1.0, unit="row"),
-    "FedPower, users": lambda: tacit.FedPower(1, 1.0, unit="user"),
-    "FedPower, power route": lambda: tacit.FedPower(1, 1.0, unit="row", route="power"),
-    "LowRankSparse": lambda: tacit.LowRankSparse(rank=1, sparsity=1, epsilon=1.0),
-    "LowRankSparse, one weight": lambda: tacit.LowRankSparse(rank=1, sparsity=1, epsilon=1.0, shared_weight=True),
-    "PrivateFedRep, logistic": lambda: tacit.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic"),
-    "Centaur": lambda: tacit.Centaur(rank=1, epsilon=1.0),
-    "Centaur, power start": lambda: tacit.Centaur(rank=1, epsilon=1.0, start="power"),
+    "PrivateFedRep": lambda: tacitly.PrivateFedRep(rank=1, epsilon=1.0),
+    "PrivateFedRep, replace-one": lambda: tacitly.PrivateFedRep(rank=1, epsilon=1.0, adjacency="replace-one"),
+    "PrivateFedRep, intercepts": lambda: tacitly.PrivateFedRep(rank=1, epsilon=1.0, fit_intercept=True),
+    "PrivateAltMin": lambda: tacitly.PrivateAltMin(rank=1, epsilon=1.0),
+    "FedPower, rows": lambda: tacitly.FedPower(1, 1.0, unit="row"),
+    "FedPower, users": lambda: tacitly.FedPower(1, 1.0, unit="user"),
+    "FedPower, power route": lambda: tacitly.FedPower(1, 1.0, unit="row", route="power"),
+    "LowRankSparse": lambda: tacitly.LowRankSparse(rank=1, sparsity=1, epsilon=1.0),
+    "LowRankSparse, one weight": lambda: tacitly.LowRankSparse(rank=1, sparsity=1, epsilon=1.0, shared_weight=True),
+    "PrivateFedRep, logistic": lambda: tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic"),
+    "Centaur": lambda: tacitly.Centaur(rank=1, epsilon=1.0),
+    "Centaur, power start": lambda: tacitly.Centaur(rank=1, epsilon=1.0, start="power"),
     "neural.Centaur, 2 rounds": lambda: network(),
     "neural.LowRankSparse, 2 rounds": lambda: own_networks(),
-    "MarginClassifier": lambda: tacit.MarginClassifier(rank=1, epsilon=1.0),
-    "TraceRegression, observations": lambda: tacit.TraceRegression(1, 1.0, shape=(2, 2)),
-    "TraceRegression, users": lambda: tacit.TraceRegression(1, 1.0, unit="user", shape=(2, 2)),
+    "MarginClassifier": lambda: tacitly.MarginClassifier(rank=1, epsilon=1.0),
+    "TraceRegression, observations": lambda: tacitly.TraceRegression(1, 1.0, shape=(2, 2)),
+    "TraceRegression, users": lambda: tacitly.TraceRegression(1, 1.0, unit="user", shape=(2, 2)),
 }
 
 PAPERS: dict[str, PrivateModel] = {
     **{
-        f"Private FedRep (003), ε = {epsilon:g}, replace-one": tacit.PrivateFedRep(
+        f"Private FedRep (003), ε = {epsilon:g}, replace-one": tacitly.PrivateFedRep(
             rank=1, epsilon=epsilon, adjacency="replace-one", mode="paper"
         )
         for epsilon in (1.0, 4.0, 8.0)
     },
-    "FedPower (001), ε = 1": tacit.FedPower(1, 1.0, unit="user", mode="paper"),
-    "DP-AMHT-LRS (004), ε = 1, public clips": tacit.LowRankSparse(
+    "FedPower (001), ε = 1": tacitly.FedPower(1, 1.0, unit="user", mode="paper"),
+    "DP-AMHT-LRS (004), ε = 1, public clips": tacitly.LowRankSparse(
         rank=1, sparsity=1, epsilon=1.0, mode="paper", clips=(3.0, 3.0, 3.0, 3.0, 6.0)
     ),
 }
@@ -59,7 +59,7 @@ PAPERS: dict[str, PrivateModel] = {
 
 def network() -> PrivateModel:
     """Return a small network in few rounds: a fit at the defaults takes a second, and thousands are needed."""
-    from tacit import neural
+    from tacitly import neural
 
     body, head = neural.mlp(4, (3,), classes=2)
     return neural.Centaur(body, head, epsilon=1.0, rounds=2, head_steps=1, rows_per_user=8, device="cpu")
@@ -67,7 +67,7 @@ def network() -> PrivateModel:
 
 def own_networks() -> PrivateModel:
     """Return a model as small."""
-    from tacit import neural
+    from tacitly import neural
 
     short = {"rounds": 2, "head_steps": 1, "final_steps": 1, "rows_per_user": 8, "device": "cpu"}
     return neural.LowRankSparse(1, 2, epsilon=1.0, hidden=(3,), **short)

@@ -1,4 +1,4 @@
-"""The papers' public data sets, from a folder that is not part of the repository (TACIT_DATA)."""
+"""The papers' public data sets, from a folder that is not part of the repository (TACITLY_DATA)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tacit.datasets.ratings import Ratings, ratings_of, read_movies
+from tacitly.datasets.ratings import Ratings, ratings_of, read_movies
 
 Array = npt.NDArray[np.float64]
 
-FOLDER = Path(os.environ.get("TACIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
+FOLDER = Path(os.environ.get("TACITLY_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
 def available() -> bool:

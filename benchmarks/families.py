@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.tables import keep, table
-from tacit import Cohort, LocalModels, PrivateFedRep
-from tacit.datasets import make_shared_subspace
-from tacit.heads import fit_heads
+from tacitly import Cohort, LocalModels, PrivateFedRep
+from tacitly.datasets import make_shared_subspace
+from tacitly.heads.ridge import fit_heads
 
 BASE: dict[str, Any] = {"n_users": 5000, "n_features": 50, "rank": 2, "n_samples": 10, "noise": 0.1}
 FAMILIES: dict[str, dict[str, Any]] = {

@@ -17,7 +17,7 @@ from scipy.linalg import hadamard
 from scipy.special import logsumexp
 from scipy.stats import binom, norm
 
-from tacit.privacy.accounting import epsilon_of, mu_of
+from tacitly.privacy.accounting import epsilon_of, mu_of
 
 Rng = np.random.Generator
 Pair = tuple[np.ndarray, np.ndarray]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from benchmarks.data import FOLDER
 
-CIFAR10 = Path(os.environ.get("TACIT_CIFAR10", FOLDER / "cifar10"))
+CIFAR10 = Path(os.environ.get("TACITLY_CIFAR10", FOLDER / "cifar10"))
 
 
 class Images(NamedTuple):

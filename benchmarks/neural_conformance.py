@@ -19,9 +19,9 @@ import torch
 from torch import nn
 
 from benchmarks.tables import keep, table
-from tacit.neural.executor import Executor
-from tacit.neural.networks import lenet, mlp
-from tacit.neural.update import Flat, LocalTraining, UserUpdate
+from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
+from tacitly.neural.networks.architectures import lenet, mlp
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 Network = Callable[[], tuple[nn.Module, nn.Module]]

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-import tacit
-from tacit.federation.flower.node import read_heads
+import tacitly
+from tacitly.federation.flower.node import read_heads
 
-TACIT = [sys.executable, "-m", "tacit.cli"]
+TACITLY = [sys.executable, "-m", "tacitly"]
 
 
 def main() -> None:
@@ -39,14 +39,14 @@ def main() -> None:
         finally:
             for process in [hub, *sites]:
                 process.kill()
-        print(tacit.load(place / "model").certificate_)
+        print(tacitly.load(place / "model").certificate_)
         for site in ("north", "south"):
             print(f"{site}: {len(read_heads(place / site / 'heads.npz')['heads'])} heads, in its own folder")
 
 
 def write_tables(place: Path) -> None:
     """Write a table a site, of users with a shared subspace."""
-    data = tacit.datasets.make_shared_subspace(1000, 10, 2, 8, noise=0.1, random_state=0)
+    data = tacitly.datasets.make_shared_subspace(1000, 10, 2, 8, noise=0.1, random_state=0)
     header = ",".join(["user", *(f"x{j}" for j in range(10)), "y"])
     for site, half in (("north", data.users < 500), ("south", data.users >= 500)):
         rows = np.column_stack([data.users, data.X, data.y])[half]
@@ -60,11 +60,11 @@ def free_port() -> int:
 
 
 def run(*words: str, cwd: Path) -> None:
-    subprocess.run([*TACIT, *words], cwd=cwd, check=True)
+    subprocess.run([*TACITLY, *words], cwd=cwd, check=True)
 
 
 def start(*words: str, cwd: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([*TACIT, *words], cwd=cwd)
+    return subprocess.Popen([*TACITLY, *words], cwd=cwd)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tacit.audit.sensitivity import added_by, check_sensitivity
-from tacit.audit.users import User as Rows
-from tacit.audit.users import adversarial_units
-from tacit.federation.base import Query
+from tacitly.audit.sensitivity import added_by, check_sensitivity
+from tacitly.audit.users import User as Rows
+from tacitly.audit.users import adversarial_units
+from tacitly.federation.base import Query
 
 
 def clipped(query: Query, user: Rows, bound: float, dtype: type = np.float64) -> np.ndarray:

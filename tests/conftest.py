@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 HERE = Path(__file__).parent
-SOURCE = HERE.parent / "src" / "tacit"
+SOURCE = HERE.parent / "src" / "tacitly"
 sys.path[:0] = [str(HERE), str(HERE.parent)]  # the adversary, and the benchmarks' attacks
 
 # Workers share few cores. BLAS keeps its second thread: that sums do not depend on it is tested.
@@ -28,20 +28,19 @@ settings.load_profile("suite")
 
 FIRST = (
     # This file compiles most kernels there are, while another worker is busy with what needs none of them.
-    "tests/algorithms/test_sensitivity.py",
+    "tests/methods/test_sensitivity.py",
     "tests/neural/",
     "tests/privacy/",
     "tests/federation/test_select.py",
-    "tests/test_tables.py",
-    "tests/test_cohort.py",
+    "tests/data/",
     # Then what takes long, so that no worker is left alone with it in the end.
     "processes",
-    "tests/algorithms/",
+    "tests/methods/",
     "tests/audit/",
     "tests/federation/",
     "tests/test_benchmarks.py",
 )
-PROCESSES = ("tests/federation/test_ray.py", "tests/federation/test_flower_processes.py", "engines]", "two_sites]")
+PROCESSES = ("tests/federation/test_ray.py", "tests/deployment/test_processes.py", "engines]", "two_sites]")
 
 
 def group_of(name: str) -> str:
@@ -79,7 +78,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def forget_stale_kernels() -> None:
     """Numba sees that a kernel's own file has changed, but not what the kernel calls in others."""
     files = [path for path in sorted(SOURCE.rglob("*.py")) if "pragma: no cover" in path.read_text(encoding="utf-8")]
-    seen = hashlib.sha256(b"".join(path.read_bytes() for path in [*files, SOURCE / "compiled.py"])).hexdigest()
+    seen = hashlib.sha256(
+        b"".join(path.read_bytes() for path in [*files, SOURCE / "simd" / "registers.py"])
+    ).hexdigest()
     stamp = SOURCE / "__pycache__" / "kernels.sha256"
     if stamp.exists() and stamp.read_text() == seen:
         return

@@ -9,55 +9,55 @@ from typing import Any
 
 import numpy as np
 
-import tacit
-from tacit.estimators.base import PrivateModel
-from tacit.federation.place import Engine
+import tacitly
+from tacitly.federation.engine import Engine
+from tacitly.methods.base import PrivateModel
 
 EVERY: dict[str, Callable[..., PrivateModel]] = {
-    "fedrep": lambda **o: tacit.PrivateFedRep(rank=2, rounds=4, **o),
-    "fedrep, intercepts": lambda **o: tacit.PrivateFedRep(rank=2, rounds=3, fit_intercept=True, **o),
-    "fedrep, as printed": lambda **o: tacit.PrivateFedRep(rank=2, mode="paper", **o),
-    "altmin": lambda **o: tacit.PrivateAltMin(rank=2, **o),
-    "logistic": lambda **o: tacit.PrivateFedRep(rank=2, rounds=3, loss="logistic", fit_intercept=True, **o),
-    "three classes": lambda **o: tacit.PrivateFedRep(rank=2, rounds=2, loss="logistic", classes=(0, 1, 2), **o),
-    "hinge": lambda **o: tacit.PrivateFedRep(rank=2, rounds=2, loss="hinge", **o),
-    "poisson": lambda **o: tacit.PrivateFedRep(rank=2, rounds=2, loss="poisson", **o),
-    "sparse": lambda **o: tacit.LowRankSparse(2, 1, rounds=3, fit_intercept=True, **o),
-    "sparse, chosen": lambda **o: tacit.LowRankSparse(2, "auto", rounds=2, **o),
-    "sparse, equations": lambda **o: tacit.LowRankSparse(2, 1, route="equations", rounds=2, **o),
-    "sparse, central": lambda **o: tacit.LowRankSparse(1, 1, shared_weight=True, rounds=3, **o),
-    "sparse, as printed": lambda **o: tacit.LowRankSparse(
+    "fedrep": lambda **o: tacitly.PrivateFedRep(rank=2, rounds=4, **o),
+    "fedrep, intercepts": lambda **o: tacitly.PrivateFedRep(rank=2, rounds=3, fit_intercept=True, **o),
+    "fedrep, as printed": lambda **o: tacitly.PrivateFedRep(rank=2, mode="paper", **o),
+    "altmin": lambda **o: tacitly.PrivateAltMin(rank=2, **o),
+    "logistic": lambda **o: tacitly.PrivateFedRep(rank=2, rounds=3, loss="logistic", fit_intercept=True, **o),
+    "three classes": lambda **o: tacitly.PrivateFedRep(rank=2, rounds=2, loss="logistic", classes=(0, 1, 2), **o),
+    "hinge": lambda **o: tacitly.PrivateFedRep(rank=2, rounds=2, loss="hinge", **o),
+    "poisson": lambda **o: tacitly.PrivateFedRep(rank=2, rounds=2, loss="poisson", **o),
+    "sparse": lambda **o: tacitly.LowRankSparse(2, 1, rounds=3, fit_intercept=True, **o),
+    "sparse, chosen": lambda **o: tacitly.LowRankSparse(2, "auto", rounds=2, **o),
+    "sparse, equations": lambda **o: tacitly.LowRankSparse(2, 1, route="equations", rounds=2, **o),
+    "sparse, central": lambda **o: tacitly.LowRankSparse(1, 1, shared_weight=True, rounds=3, **o),
+    "sparse, as printed": lambda **o: tacitly.LowRankSparse(
         2, 1, mode="paper", clips=(5, 5, 5, 2, 8), start="moments", rounds=2, **o
     ),
-    "margin, cover": lambda **o: tacit.MarginClassifier(1, mode="cover", dimension=2, **o),
-    "margin, search": lambda **o: tacit.MarginClassifier(
+    "margin, cover": lambda **o: tacitly.MarginClassifier(1, mode="cover", dimension=2, **o),
+    "margin, search": lambda **o: tacitly.MarginClassifier(
         2, mode="search", dimension=4, choices=3, candidates=40, heads="second half", **o
     ),
-    "margin, gradient": lambda **o: tacit.MarginClassifier(
+    "margin, gradient": lambda **o: tacitly.MarginClassifier(
         2, mode="gradient", dimension=4, fit_intercept=True, **{"delta": 1e-6} | o
     ),
-    "trace of rows": lambda **o: tacit.TraceRegression(1, shape=(2, 3), steps=3, random_state=0, **o),
-    "trace of rows, powers": lambda **o: tacit.TraceRegression(1, shape=(2, 3), start="power", random_state=0, **o),
-    "trace of users": lambda **o: tacit.TraceRegression(1, shape=(2, 3), unit="user", steps=3, random_state=0, **o),
-    "trace of users, rank one": lambda **o: tacit.TraceRegression(
+    "trace of rows": lambda **o: tacitly.TraceRegression(1, shape=(2, 3), steps=3, random_state=0, **o),
+    "trace of rows, powers": lambda **o: tacitly.TraceRegression(1, shape=(2, 3), start="power", random_state=0, **o),
+    "trace of users": lambda **o: tacitly.TraceRegression(1, shape=(2, 3), unit="user", steps=3, random_state=0, **o),
+    "trace of users, rank one": lambda **o: tacitly.TraceRegression(
         1, shape=(3, 3), design="rank-one", unit="user", steps=2, random_state=0, **o
     ),
-    "trace of rows, tasks": lambda **o: tacit.TraceRegression(
+    "trace of rows, tasks": lambda **o: tacitly.TraceRegression(
         1, shape=(3, 5), design="tasks", steps=2, random_state=0, **o
     ),
-    "trace of rows, off centre": lambda **o: tacit.TraceRegression(1, shape=(2, 3), steps=3, random_state=0, **o),
-    "trace of rows, tasks, off centre": lambda **o: tacit.TraceRegression(
+    "trace of rows, off centre": lambda **o: tacitly.TraceRegression(1, shape=(2, 3), steps=3, random_state=0, **o),
+    "trace of rows, tasks, off centre": lambda **o: tacitly.TraceRegression(
         1, shape=(3, 5), design="tasks", steps=2, random_state=0, **o
     ),
-    "trace of rows, as printed": lambda **o: tacit.TraceRegression(
+    "trace of rows, as printed": lambda **o: tacitly.TraceRegression(
         1, shape=(2, 3), mode="paper", sensitivities=(1.0, 1.0, 1.0), steps=1, random_state=0, **o
     ),
-    "gram": lambda **o: tacit.FedPower(2, route="gram", center=True, **o),
-    "gram of rows": lambda **o: tacit.FedPower(2, unit="row", route="gram", **o),
-    "power": lambda **o: tacit.FedPower(2, route="power", rounds=3, random_state=0, **o),
-    "power, in turns": lambda **o: tacit.FedPower(2, route="power", rounds=2, participants=40, random_state=0, **o),
-    "device": lambda **o: tacit.FedPower(2, route="device", local_steps=2, rounds=3, random_state=0, **o),
-    "local noise": lambda **o: tacit.FedPower(
+    "gram": lambda **o: tacitly.FedPower(2, route="gram", center=True, **o),
+    "gram of rows": lambda **o: tacitly.FedPower(2, unit="row", route="gram", **o),
+    "power": lambda **o: tacitly.FedPower(2, route="power", rounds=3, random_state=0, **o),
+    "power, in turns": lambda **o: tacitly.FedPower(2, route="power", rounds=2, participants=40, random_state=0, **o),
+    "device": lambda **o: tacitly.FedPower(2, route="device", local_steps=2, rounds=3, random_state=0, **o),
+    "local noise": lambda **o: tacitly.FedPower(
         2, unit="row", route="local-noise", trust="local", local_steps=2, rounds=1, random_state=0, **o
     ),
 }
@@ -74,7 +74,7 @@ FEW = ("local noise",)
 """Algorithms that ask every user alone: a message a user and step."""
 
 
-def users(n: int, seed: int = 0, name: str = "") -> tacit.Cohort:
+def users(n: int, seed: int = 0, name: str = "") -> tacitly.Cohort:
     """Ragged users with a shared subspace of two directions; targets as ``name`` wants them."""
     rng = np.random.default_rng(seed)
     counts = rng.integers(6, 16, size=n)
@@ -88,14 +88,14 @@ def users(n: int, seed: int = 0, name: str = "") -> tacit.Cohort:
         X, y = X + 5.0, y + 5.0
     if "tasks" in name:
         X[:, 0] = rng.integers(0, 3, size=len(X))
-    return tacit.Cohort.from_offsets(X, y, offsets)
+    return tacitly.Cohort.from_offsets(X, y, offsets)
 
 
 def fit(name: str, source: Any, engine: Engine | None = None, **options: Any) -> PrivateModel:
     """Fit without noise (or with the noise that ``options`` ask for)."""
     model = EVERY[name](**{"epsilon": math.inf, "engine": engine} | options)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", tacit.UncertifiedWarning)
+        warnings.simplefilter("ignore", tacitly.UncertifiedWarning)
         model.fit(source)  # type: ignore[attr-defined]
     return model
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-import tacit
-from tacit.federation.flower.coordinator import FlowerPlace, Patience
-from tacit.federation.flower.masks import new_key
-from tacit.federation.flower.node import Card, Node
+import tacitly
+from tacitly.federation.flower.coordinator import FlowerPopulation, Patience
+from tacitly.federation.flower.masks import new_key
+from tacitly.federation.flower.node import Card, Node
 
 QUICK = Patience(deadline=2.0, gather=1.0, again=0.5, poll=0.005)
 
@@ -42,8 +42,8 @@ class Loopback:
 
 
 def loopback(
-    cohort: tacit.Cohort, folder: Path, nodes: int = 3, *, trust: str = "central", rows: bool = False, **options: Any
-) -> FlowerPlace:
+    cohort: tacitly.Cohort, folder: Path, nodes: int = 3, *, trust: str = "central", rows: bool = False, **options: Any
+) -> FlowerPopulation:
     """Spread a cohort over nodes that keep their state under ``folder``."""
     edges = np.linspace(0, cohort.n_users, nodes + 1).astype(int)
     keys = [new_key() for _ in range(nodes)]
@@ -66,4 +66,4 @@ def loopback(
             target=part.target_name,
             rows=part.n_rows if rows else None,
         )
-    return FlowerPlace(transport=Loopback(made), roster=roster, how=trust, patience=QUICK)
+    return FlowerPopulation(transport=Loopback(made), roster=roster, how=trust, patience=QUICK)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "tacit"
+SOURCE = Path(__file__).parents[1] / "src" / "tacitly"
 MODULES = {
-    ".".join(("tacit", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__"): path
+    ".".join(("tacitly", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__"): path
     for path in SOURCE.rglob("*.py")
 }
 
@@ -32,44 +32,49 @@ def users_of(module: str) -> set[str]:
 
 def test_only_noise_draws_noise_and_only_the_door_and_the_planner_know_it() -> None:
     rooms = {"base", "shard", "flower.node", "flower.coordinator"}
-    assert users_of("tacit.privacy.noise") <= {f"tacit.federation.{room}" for room in rooms}
-    assert users_of("opendp") == {"tacit.privacy.noise"}
+    assert users_of("tacitly.privacy.noise") <= {f"tacitly.federation.{room}" for room in rooms}
+    assert users_of("opendp") == {"tacitly.privacy.noise"}
     for name, path in MODULES.items():
         text = path.read_text(encoding="utf-8")
-        if name != "tacit.privacy.noise":
+        if name != "tacitly.privacy.noise":
             assert "urandom" not in text, name
 
 
 def test_algorithms_never_hold_a_cohort() -> None:
     for name in MODULES:
-        if name.startswith(("tacit.algorithms", "tacit.privacy")):
-            assert not {"tacit.cohort", "tacit.federation.local", "tacit.federation.shard"} & imports(MODULES[name]), (
-                name
-            )
+        outside = ("estimator", "base", "shared_basis", "public_design")
+        if name.startswith(("tacitly.methods", "tacitly.privacy")) and not name.endswith(outside):
+            assert not {"tacitly.data.cohort", "tacitly.federation.local", "tacitly.federation.shard"} & imports(
+                MODULES[name]
+            ), name
 
 
-def test_nothing_imports_algorithms_but_the_facade() -> None:
-    rooms = ("tacit.algorithms", "tacit.estimators", "tacit.neural", "tacit.commands")
-    assert all(name.startswith(rooms) for name in users_of("tacit.algorithms"))
+def test_nothing_below_the_methods_imports_them() -> None:
+    below = ("tacitly.privacy", "tacitly.federation", "tacitly.data", "tacitly.heads", "tacitly.simd")
+    assert not [name for name in users_of("tacitly.methods") if name.startswith(below)]
 
 
 def test_privacy_stands_on_nothing_of_ours() -> None:
     for name, path in MODULES.items():
-        if name.startswith("tacit.privacy"):
-            ours = {i for i in imports(path) if i.startswith("tacit.")}
-            assert all(i.startswith("tacit.privacy") for i in ours), name
+        if name.startswith("tacitly.privacy"):
+            ours = {i for i in imports(path) if i.startswith("tacitly.")}
+            assert all(i.startswith("tacitly.privacy") for i in ours), name
 
 
 def test_the_second_opinion_shares_no_arithmetic_with_the_first() -> None:
-    for name in ("tacit.privacy.verification", "tacit.privacy.second_opinion"):
-        assert not any(i.startswith("tacit.privacy.accounting") for i in imports(MODULES[name])), name
+    for name in ("tacitly.privacy.verification", "tacitly.privacy.second_opinion"):
+        assert not any(i.startswith("tacitly.privacy.accounting") for i in imports(MODULES[name])), name
 
 
 @pytest.mark.parametrize(
     ("package", "room"),
-    [("flwr", "tacit.federation.flower"), ("ray", "tacit.federation.ray"), ("torch", "tacit.neural")],
+    [
+        ("flwr", ("tacitly.federation.flower", "tacitly.deployment")),
+        ("ray", "tacitly.federation.ray"),
+        ("torch", "tacitly.neural"),
+    ],
 )
-def test_optional_engines_stay_in_their_rooms(package: str, room: str) -> None:
+def test_optional_engines_stay_in_their_rooms(package: str, room: str | tuple[str, ...]) -> None:
     assert all(name.startswith(room) for name in users_of(package))
 
 

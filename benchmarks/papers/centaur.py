@@ -1,7 +1,7 @@
 """Paper 000, Table 1 and Figure 1: networks with a shared body and private heads, at ε from 0.25 to 4 and δ = 1e-5.
 
 Public start. Everything below ``LeNet, public start`` begins from the paper's LeNet after contrastive training on
-made-up images (:func:`tacit.neural.contrast`): no picture of any data set was used for it. Convolutions and the first
+made-up images (:func:`tacitly.neural.contrast`): no picture of any data set was used for it. Convolutions and the first
 hidden layer stay as they are; the second hidden layer (384 → 32, factored into public directions and a private matrix)
 and the heads are learned. Test accuracy is the mean over users on all test pictures of a user's classes, after the
 last round.
@@ -40,17 +40,17 @@ from torch import nn
 
 from benchmarks import images
 from benchmarks.tables import IMAGES, RESULTS, keep, table
-from tacit import neural
-from tacit.datasets.shards import class_shards
-from tacit.neural.executor import Executor
-from tacit.neural.update import Flat, LocalTraining, UserUpdate
+from tacitly import neural
+from tacitly.datasets.shards import class_shards
+from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
 
 DELTA = 1e-5
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0)
 SEEDS = (0, 1, 2)
 DIRECTIONS, WIDTH = 64, 32
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-CACHE = Path(os.environ.get("TACIT_CACHE", Path.home() / ".cache" / "tacit"))
+CACHE = Path(os.environ.get("TACITLY_CACHE", Path.home() / ".cache" / "tacitly"))
 PRETRAINING = {"lenet": 6000, "deep": 2500} if DEVICE == "cuda" else {"lenet": 60, "deep": 30}  # steps
 BATCH = 2048 if DEVICE == "cuda" else 128
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from benchmarks.papers.private_fedrep import mse
 from benchmarks.tables import keep, table
-from tacit import Centaur, Cohort, PrivateAltMin, PrivateFedRep, UncertifiedWarning, subspace_distance
-from tacit.algorithms.centaur import agreed
-from tacit.datasets import make_shared_subspace
-from tacit.linalg import orthonormal
+from tacitly import Centaur, Cohort, PrivateAltMin, PrivateFedRep, UncertifiedWarning, subspace_distance
+from tacitly.datasets import make_shared_subspace
+from tacitly.linalg import orthonormal
+from tacitly.methods.centaur.algorithm import agreed
 
 DELTA = 1e-6
 

@@ -3,7 +3,8 @@
 One metric for every method: the spectral sine of the angle to the exact top-5 space, over all five columns.
 
 ``python -m benchmarks.papers.fedpower`` (about ten minutes on two cores; ``--quick`` for a smoke test).
-The data sets come from TACIT_DATA; TACIT_DIFFPRIVLIB names a Python that has diffprivlib (it does not go with ours).
+The data sets come from TACITLY_DATA; TACITLY_DIFFPRIVLIB names a Python that has diffprivlib (it does not go with
+ours).
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ import numpy.typing as npt
 
 from benchmarks.data import available, load, public_range
 from benchmarks.tables import IMAGES, RESULTS, keep, table
-from tacit import FedPower, subspace_distance
-from tacit.algorithms.paper_fedpower import Settings, fed_power, iterates
-from tacit.baselines.one_shot import randomized_svd, unweighted_average, weighted_average
-from tacit.privacy.accounting import epsilon_of, mu_of
+from tacitly import FedPower, subspace_distance
+from tacitly.baselines.one_shot import randomized_svd, unweighted_average, weighted_average
+from tacitly.methods.fedpower.as_printed import Settings, fed_power, iterates
+from tacitly.privacy.accounting import epsilon_of, mu_of
 
 Array = npt.NDArray[np.float64]
 
@@ -49,7 +50,7 @@ def main() -> None:
     arguments = parser.parse_args()
     quick = arguments.quick
     if not quick and not available():
-        sys.exit("the data sets are not there: set TACIT_DATA to their folder.")
+        sys.exit("the data sets are not there: set TACITLY_DATA to their folder.")
     names, parts = ["housing"] if quick else arguments.sets.split(","), arguments.parts.split(",")
     draws = 1 if quick else 5
     data: dict[str, Any] = {"table2": {}, "table3": {}, "true_epsilon": {}}
@@ -138,11 +139,11 @@ def against_true_epsilon(X: Array, name: str, draws: int, epsilons: Iterable[flo
         common: dict[str, Any] = {"epsilon": epsilon, "delta": DELTA, "feature_range": (low, high)}
         line = {}
         models = [FedPower(K, **common).fit(X) for _ in range(draws)]
-        line["tacit"] = mean(subspace_distance(model.components_.T, truth) for model in models)
-        line["tacit, predicted"] = mean(model.predicted_error_ for model in models)
+        line["tacitly"] = mean(subspace_distance(model.components_.T, truth) for model in models)
+        line["tacitly, predicted"] = mean(model.predicted_error_ for model in models)
         models = [FedPower(K, **common, route="power", random_state=i).fit(X) for i in range(min(draws, 2))]
-        line["tacit, power steps"] = mean(subspace_distance(model.components_.T, truth) for model in models)
-        line["tacit, power steps, predicted"] = mean(model.predicted_error_ or math.nan for model in models)
+        line["tacitly, power steps"] = mean(subspace_distance(model.components_.T, truth) for model in models)
+        line["tacitly, power steps, predicted"] = mean(model.predicted_error_ or math.nan for model in models)
         norms = np.linalg.norm(X, axis=1)
         widest = math.sqrt(X.shape[1]) * max(abs(low), abs(high))
         line["analyze-Gauss, public range"] = mean(gauss(X, widest, epsilon, truth, i) for i in range(draws))
@@ -198,7 +199,7 @@ np.save(sys.argv[4], np.array(out))
 
 def diffprivlib_error(X: Array, widest: float, epsilon: float, truth: Array) -> float | None:
     """IBM's PCA (pure ε), in a Python of its own; None where there is none or it takes too long."""
-    python = os.environ.get("TACIT_DIFFPRIVLIB")
+    python = os.environ.get("TACITLY_DIFFPRIVLIB")
     if python is None or X.shape[1] > 12:
         return None
     with tempfile.TemporaryDirectory() as place:
@@ -229,7 +230,7 @@ def text_of(data: dict[str, Any]) -> str:
     rows = [[name, *(f"{np.mean(found[b]):.2e}" for b in budgets)] for name, found in data["table3"].items()]
     text += "\n\n" + table(["Table 3, ε₁ a round (ε₂ = 0.1)", *(b.replace("inf", "∞") for b in budgets)], rows)
     methods = sorted({m for sets in data["true_epsilon"].values() for line in sets.values() for m in line})
-    methods = ["tacit"] + [m for m in methods if m != "tacit"]
+    methods = ["tacitly"] + [m for m in methods if m != "tacitly"]
     rows = [
         [f"{name}, ε = {epsilon}", *(f"{line[m]:.3f}" if m in line else "–" for m in methods)]
         for name, sets in data["true_epsilon"].items()

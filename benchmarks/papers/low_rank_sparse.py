@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks import data as folder
 from benchmarks.tables import IMAGES, keep, table
-from tacit import (
+from tacitly import (
     CentralModel,
     Cohort,
     FedRep,
@@ -29,7 +29,7 @@ from tacit import (
     UncertifiedWarning,
     subspace_distance,
 )
-from tacit.datasets import LowRankSparseUsers, make_low_rank_sparse
+from tacitly.datasets import LowRankSparseUsers, make_low_rank_sparse
 
 DELTA = 1e-5
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -131,8 +131,8 @@ def simulation(users: int, draws: int, epsilons: tuple[float, ...]) -> dict[str,
             ]
         )
     text = f"**A.1.4, certified** ({users:,} users, d = 10, 100 rows each, δ = 1e-5)\n\n" + table(
-        ["ε", "tacit", "paper's mechanism at the same true ε (better of two clips)", "private single model",
-         "tacit, of single model", "paper's over tacit's"],
+        ["ε", "tacitly", "paper's mechanism at the same true ε (better of two clips)", "private single model",
+         "tacitly, of single model", "paper's over tacitly's"],
         rows,
     )  # fmt: skip
     text += (
@@ -214,7 +214,7 @@ def framework(method: str) -> Any:
 def movielens(quick: bool) -> dict[str, Any]:
     """MovieLens latest-small: 610 users, public features of movies (a one, genres, year), half-star ratings."""
     if not folder.available():
-        return {"text": "MovieLens: the data are not here (TACIT_DATA)."}
+        return {"text": "MovieLens: the data are not here (TACITLY_DATA)."}
     ratings = folder.movielens()
     X, y, users = ratings.tasks()
     errors: dict[str, list[float]] = {}
@@ -271,7 +271,7 @@ def plot(part: dict[str, Any]) -> None:
 
     mean = {name: float(np.mean(values)) for name, values in part["rmse"].items()}
     figure, axes = plt.subplots(figsize=(7.5, 3.8))
-    axes.loglog(EPSILONS, [mean[f"ours, {e:g}"] for e in EPSILONS], "o-", label="tacit")
+    axes.loglog(EPSILONS, [mean[f"ours, {e:g}"] for e in EPSILONS], "o-", label="tacitly")
     best = [min(mean[f"paper {q:g}, {e:g}"] for q in QUANTILES) for e in EPSILONS]
     axes.loglog(EPSILONS, best, "v-", label="paper's mechanism, same true ε")
     axes.loglog(EPSILONS, [mean[f"private single, {e:g}"] for e in EPSILONS], "s--", label="private single model")

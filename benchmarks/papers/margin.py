@@ -30,15 +30,15 @@ import numpy as np
 
 from benchmarks import data as real_data
 from benchmarks.tables import IMAGES, RESULTS, keep, table
-from tacit import Cohort, FedRep, LocalModels, MarginClassifier, PrivateFedRep, SingleModel, UncertifiedWarning
-from tacit.algorithms.margin import sign_matrix
-from tacit.algorithms.margin_losses import MarginLosses, head_dictionary
-from tacit.federation.local import LocalFederation
-from tacit.federation.shard import one_blas_thread
-from tacit.linalg import orthonormal
-from tacit.personal import PersonalModel
-from tacit.privacy.guarantee import SelectionEvent
-from tacit.privacy.ledger import Ledger
+from tacitly import Cohort, FedRep, LocalModels, MarginClassifier, PrivateFedRep, SingleModel, UncertifiedWarning
+from tacitly.federation.local import LocalFederation
+from tacitly.federation.shard import one_blas_thread
+from tacitly.linalg import orthonormal
+from tacitly.methods.margin.algorithm import sign_matrix
+from tacitly.methods.margin.queries import MarginLosses, head_dictionary
+from tacitly.methods.personal import PersonalModel
+from tacitly.privacy.guarantee import SelectionEvent
+from tacitly.privacy.ledger import Ledger
 
 DELTA = 1e-6
 SECTIONS = ("losses", "margin", "wide", "mnist-writers", "walking-uci")

@@ -22,8 +22,8 @@ import torch
 
 from benchmarks import data as folder
 from benchmarks.tables import keep, table
-from tacit import Cohort, UncertifiedWarning
-from tacit.neural import (
+from tacitly import Cohort, UncertifiedWarning
+from tacitly.neural import (
     LowRankSparse,
     PromptLearning,
     full_fine_tuning,
@@ -128,7 +128,7 @@ def made_up(quick: bool) -> dict[str, Any]:
 def movielens(quick: bool) -> dict[str, Any]:
     """MovieLens latest-small with public features of movies; one draw, errors of differences over its users."""
     if not folder.available():
-        return {"text": "MovieLens: the data are not here (TACIT_DATA)."}
+        return {"text": "MovieLens: the data are not here (TACITLY_DATA)."}
     problem = ratings(people=30 if quick else None)
     X, y, users, held = problem
     people = len(np.unique(users))

@@ -17,11 +17,11 @@ import warnings
 import numpy as np
 
 from benchmarks.tables import IMAGES, keep, table
-from tacit import Cohort, FedRep, LocalModels, PrivateAltMin, PrivateFedRep, UncertifiedWarning
-from tacit.datasets import SharedSubspace, make_shared_subspace
-from tacit.heads import fit_heads
-from tacit.privacy.accounting import compose
-from tacit.privacy.guarantee import Adjacency
+from tacitly import Cohort, FedRep, LocalModels, PrivateAltMin, PrivateFedRep, UncertifiedWarning
+from tacitly.datasets import SharedSubspace, make_shared_subspace
+from tacitly.heads.ridge import fit_heads
+from tacitly.privacy.accounting import compose
+from tacitly.privacy.guarantee import Adjacency
 
 DELTA = 1e-6
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -73,8 +73,8 @@ def main() -> None:
     text = table(
         [
             "ε",
-            "tacit, zero-out",
-            "tacit, replace-one",
+            "tacitly, zero-out",
+            "tacitly, replace-one",
             "Priv-AltMin, zero-out",
             "paper as printed",
             "its true ε (zero-out / replace-one)",
@@ -115,7 +115,7 @@ def plot(mean: dict[str, float], true: dict[float, tuple[float, float]], epsilon
 
     figure, axes = plt.subplots(figsize=(9, 4.2))
     for name, style in (("ours, zero-out", "o-"), ("ours, replace-one", "s--"), ("Priv-AltMin, zero-out", "^-")):
-        axes.loglog(epsilons, [mean[f"{name}, {e:g}"] for e in epsilons], style, label=name.replace("ours", "tacit"))
+        axes.loglog(epsilons, [mean[f"{name}, {e:g}"] for e in epsilons], style, label=name.replace("ours", "tacitly"))
     axes.loglog(
         [true[e][1] for e in epsilons],
         [mean[f"paper as printed, {e:g}"] for e in epsilons],

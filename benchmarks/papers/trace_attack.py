@@ -5,7 +5,7 @@ no test is better. Neighbours are zero-out: the outlier, against an observation 
 
 Two lower bounds on ε are proved from the runs. One assumes nothing; at ε = 1 and δ = 1e-6 it would need millions of
 them. The other tests the very claim, that the whole transcript is as private as one Gaussian of this ε and δ
-(:mod:`tacit.audit.bounds`), and sees most of it.
+(:mod:`tacitly.audit.bounds`), and sees most of it.
 
 ``python -m benchmarks.papers.trace_attack`` (ten minutes on one core; ``--quick`` for a smoke test).
 """
@@ -20,18 +20,19 @@ from typing import Any
 import numpy as np
 
 from benchmarks.tables import keep, table
-from tacit.algorithms.designs import Design
-from tacit.algorithms.trace_regression import Settings, learn
-from tacit.audit import from_runs
-from tacit.audit.bounds import mu_from_counts
-from tacit.audit.tape import Tape
-from tacit.cohort import Cohort
-from tacit.federation.base import Array, Query
-from tacit.federation.local import LocalFederation
-from tacit.federation.shard import Shard
-from tacit.linalg import orthonormal
-from tacit.privacy.accounting import epsilon_of
-from tacit.privacy.guarantee import Budget, GaussianEvent, Unit
+from tacitly.arrays import Array
+from tacitly.audit import from_runs
+from tacitly.audit.bounds import mu_from_counts
+from tacitly.audit.recording import Tape
+from tacitly.data.cohort import Cohort
+from tacitly.federation.base import Query
+from tacitly.federation.local import LocalFederation
+from tacitly.federation.shard import Shard
+from tacitly.linalg import orthonormal
+from tacitly.methods.trace_regression.algorithm import Settings, learn
+from tacitly.methods.trace_regression.designs import Design
+from tacitly.privacy.accounting import epsilon_of
+from tacitly.privacy.guarantee import Budget, GaussianEvent, Unit
 
 
 def main() -> None:

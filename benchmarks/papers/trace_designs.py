@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.tables import keep, table
-from tacit import RGrad, TraceRegression
+from tacitly import RGrad, TraceRegression
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 ENTRIES: dict[str, Draw] = {

@@ -11,17 +11,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tacit.algorithms.clip_quantile import NormHistogram, quantile_of
-from tacit.algorithms.designs import Design
-from tacit.algorithms.trace_queries import Scales
-from tacit.algorithms.trace_start import StartSettings, scales_of, start_of
-from tacit.cohort import Cohort
-from tacit.federation.base import Array, Query, Rows
-from tacit.federation.local import LocalFederation
-from tacit.privacy.calibration import Phase, Plan
-from tacit.privacy.clipping import GUARD
-from tacit.privacy.guarantee import Budget, Unit
-from tacit.privacy.ledger import Ledger
+from tacitly.arrays import Array, Rows
+from tacitly.data.cohort import Cohort
+from tacitly.federation.base import Query
+from tacitly.federation.local import LocalFederation
+from tacitly.methods.shared.norm_histogram import NormHistogram, quantile_of
+from tacitly.methods.trace_regression.designs import Design
+from tacitly.methods.trace_regression.queries import Scales
+from tacitly.methods.trace_regression.start import StartSettings, scales_of, start_of
+from tacitly.privacy.calibration import Phase, Plan
+from tacitly.privacy.clipping import GUARD
+from tacitly.privacy.guarantee import Budget, Unit
+from tacitly.privacy.ledger import Ledger
 
 STEPS = 10
 

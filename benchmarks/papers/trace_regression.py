@@ -20,9 +20,9 @@ import numpy as np
 from benchmarks.papers.trace_attack import spent_by_outlier
 from benchmarks.papers.trace_factorised import factorised
 from benchmarks.tables import IMAGES, keep, table
-from tacit import NuclearNorm, RGrad, TraceRegression, UncertifiedWarning
-from tacit.linalg import orthonormal
-from tacit.theory import loop_rate, minimax_lower_bound, paper_sensitivities
+from tacitly import NuclearNorm, RGrad, TraceRegression, UncertifiedWarning
+from tacitly.linalg import orthonormal
+from tacitly.methods.trace_regression.theory import loop_rate, minimax_lower_bound, paper_sensitivities
 
 DELTA, NOISE = 1e-6, 0.5
 BASE = {"n": 40_000, "d": 40, "r": 2, "epsilon": 1.0}
@@ -96,11 +96,11 @@ def methods(setting: dict[str, float], draws: int) -> dict[str, list[float]]:
     runs: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
         "RGrad, not private": lambda X, y: RGrad(r, tolerance=1e-5).fit(X, y).coef_,
         "nuclear norm, not private": lambda X, y: NuclearNorm().fit(X, y).coef_,
-        "tacit, zero-out": lambda X, y: fit(X, y, setting),
-        "tacit, replace-one": lambda X, y: fit(X, y, setting, adjacency="replace-one"),
-        "tacit, power start": lambda X, y: fit(X, y, setting, start="power"),
-        "tacit, known Λ": lambda X, y: fit(X, y, setting, covariance=np.ones((d, d))),
-        "tacit, labels only": lambda X, y: fit(X, y, setting, privacy="labels"),
+        "tacitly, zero-out": lambda X, y: fit(X, y, setting),
+        "tacitly, replace-one": lambda X, y: fit(X, y, setting, adjacency="replace-one"),
+        "tacitly, power start": lambda X, y: fit(X, y, setting, start="power"),
+        "tacitly, known Λ": lambda X, y: fit(X, y, setting, covariance=np.ones((d, d))),
+        "tacitly, labels only": lambda X, y: fit(X, y, setting, privacy="labels"),
         "paper mode, C = 1 (not certified)": lambda X, y: fit(X, y, setting, mode="paper", sensitivities=claimed),
         "naive noisy gradient on factors": lambda X, y: factorised(X, y, r, epsilon, DELTA),
     }

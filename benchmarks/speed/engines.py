@@ -5,9 +5,10 @@
 * a round of 1,000,000 users in one process on one core, and on two Ray actors;
 * a round of 10,000 users in one process on two threads, and on two Ray actors: the difference is Ray's overhead;
 * the same round (a user's head by least squares, the gradient in the basis, one vector of norm one, the sum; the change
-  of the basis, QR) for users of 50 rows and 200 features, rank 5, in ours and, where they are installed (``TACIT_PFL``
-  and ``TACIT_FLOWER`` name a Python), in Apple's ``pfl`` and in Flower's simulator. Everybody is asked, from the same
-  rows and the same basis, without noise, and a contender whose next basis differs from ours is an error.
+  of the basis, QR) for users of 50 rows and 200 features, rank 5, in ours and, where they are installed
+  (``TACITLY_PFL`` and ``TACITLY_FLOWER`` name a Python), in Apple's ``pfl`` and in Flower's simulator. Everybody is
+  asked, from the same rows and the same basis, without noise, and a contender whose next basis differs from ours is an
+  error.
 
 Times are medians after a warm-up; compare ratios, not times. Ours are of sums alone: no noise, no ledger. A simulator
 that needs longer than ``--limit`` seconds for a round is stopped, and that is what is kept.
@@ -32,16 +33,17 @@ import numpy as np
 
 from benchmarks.speed.others.same_maths import SCALE, K, advance
 from benchmarks.tables import RESULTS, keep, table
-from tacit.algorithms.fedrep import BasisStep
-from tacit.algorithms.whitening import Whitening
-from tacit.cohort import Cohort
-from tacit.federation.base import Array, Federation
-from tacit.federation.local import LocalFederation
-from tacit.linalg import orthonormal
-from tacit.privacy.ledger import Ledger
+from tacitly.arrays import Array
+from tacitly.data.cohort import Cohort
+from tacitly.federation.base import Federation
+from tacitly.federation.local import LocalFederation
+from tacitly.linalg import orthonormal
+from tacitly.methods.fedrep.algorithm import BasisStep
+from tacitly.methods.shared.whitening import Whitening
+from tacitly.privacy.ledger import Ledger
 
-OTHERS = {"pfl": "TACIT_PFL", "flower": "TACIT_FLOWER"}
-OURS = {"tacit, one core": 1, "tacit, local": 2, "tacit, ray": 2}
+OTHERS = {"pfl": "TACITLY_PFL", "flower": "TACITLY_FLOWER"}
+OURS = {"tacitly, one core": 1, "tacitly, local": 2, "tacitly, ray": 2}
 GRID = 2.0**-40
 CLOSE = 1e-5  # of a basis whose entries are about 0.07; rows are in single precision
 
@@ -85,9 +87,9 @@ def local(data: Cohort, threads: int) -> LocalFederation:
 
 
 def on_ray(data: Cohort, workers: int) -> Federation:
-    from tacit.federation.ray import RayEngine
+    from tacitly.federation.ray import RayEngine
 
-    return RayEngine(workers=workers).place(data).federation(Ledger().run("ray", config={}))
+    return RayEngine(workers=workers).population(data).federation(Ledger().run("ray", config={}))
 
 
 def alternate(first: Callable[[], list[float]], second: Callable[[], list[float]], turns: int) -> list[float]:
@@ -235,10 +237,10 @@ def faster(row: dict[str, Any], rows: list[dict[str, Any]]) -> float | None:
     """
     ours = {other["engine"]: other["seconds a round"] for other in rows if other["users"] == row["users"]}
     own = row["seconds a round"]
-    if not isinstance(own, float) or "tacit, local" not in ours:
+    if not isinstance(own, float) or "tacitly, local" not in ours:
         return None
     least = min(own, row["of its main process"]) if row["engine"] in OTHERS else own
-    return float(least / ours["tacit, local"])
+    return float(least / ours["tacitly, local"])
 
 
 if __name__ == "__main__":

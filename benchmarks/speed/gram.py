@@ -1,6 +1,6 @@
 """One Gram pass and one power step against the bare products they cannot do without, on the same array, in one run.
 
-``python -m benchmarks.speed.gram`` (a minute; ``--quick`` for a smoke test). Needs the data sets (TACIT_DATA).
+``python -m benchmarks.speed.gram`` (a minute; ``--quick`` for a smoke test). Needs the data sets (TACITLY_DATA).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 
 from benchmarks.data import available, load
 from benchmarks.tables import keep, table
-from tacit.algorithms.fedpower_gram import ShiftedGram
-from tacit.algorithms.fedpower_power import PowerStep
-from tacit.cohort import Cohort
-from tacit.federation.base import Query
-from tacit.federation.local import LocalFederation
-from tacit.linalg import orthonormal
-from tacit.privacy.ledger import Ledger
+from tacitly.data.cohort import Cohort
+from tacitly.federation.base import Query
+from tacitly.federation.local import LocalFederation
+from tacitly.linalg import orthonormal
+from tacitly.methods.fedpower.gram import ShiftedGram
+from tacitly.methods.fedpower.power import PowerStep
+from tacitly.privacy.ledger import Ledger
 
 
 def main() -> None:

@@ -20,16 +20,16 @@ import numpy as np
 
 from benchmarks.speed.round import extra_megabytes, read
 from benchmarks.tables import keep, table
-from tacit.algorithms.low_rank_sparse import swaps_for
-from tacit.algorithms.low_rank_sparse_query import SparseEquations, SparseStep
-from tacit.algorithms.sparse_heads import Sparsity
-from tacit.algorithms.whitening import Whitening
-from tacit.cohort import Cohort
-from tacit.datasets import make_low_rank_sparse
-from tacit.federation.base import Query
-from tacit.federation.local import LocalFederation
-from tacit.linalg import orthonormal
-from tacit.privacy.ledger import Ledger
+from tacitly.data.cohort import Cohort
+from tacitly.datasets import make_low_rank_sparse
+from tacitly.federation.base import Query
+from tacitly.federation.local import LocalFederation
+from tacitly.linalg import orthonormal
+from tacitly.methods.low_rank_sparse.algorithm import swaps_for
+from tacitly.methods.low_rank_sparse.heads import Sparsity
+from tacitly.methods.low_rank_sparse.queries import SparseEquations, SparseStep
+from tacitly.methods.shared.whitening import Whitening
+from tacitly.privacy.ledger import Ledger
 
 FEATURES, RANK, ROWS, OWN = 50, 3, 20, 5
 REPEATS = 9

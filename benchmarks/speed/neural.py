@@ -5,7 +5,8 @@ of one run. On a CPU the loop is what the library does, on coarse workers; there
 the quickest loop one would write by hand.
 
 And a single local step of the perceptron, 500 users of 20 rows, with everybody's gradient written down (a loop on a
-CPU, chunks on a GPU) and without (tacit.neural.one_step): with the public head, and with fifteen steps on own ones.
+CPU, chunks on a GPU) and without (tacitly.neural.engine.one_step): with the public head, and with fifteen steps on own
+ones.
 
     python -m benchmarks.speed.neural [--quick]
 """
@@ -23,10 +24,10 @@ import numpy as np
 import torch
 
 from benchmarks.tables import keep, table
-from tacit.neural.executor import Executor
-from tacit.neural.machine import one_thread
-from tacit.neural.networks import lenet, mlp
-from tacit.neural.update import Flat, LocalTraining, UserUpdate
+from tacitly.neural.engine.device import one_thread
+from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
+from tacitly.neural.networks.architectures import lenet, mlp
 
 TRAINING = LocalTraining(local_steps=5, batch_rows=20, head_steps=0, rows=100, local_rate=0.01)
 NETWORKS = {"LeNet": (lenet, 3072), "MLP": (mlp, 784)}

@@ -19,14 +19,14 @@ import numpy as np
 from numba import njit
 
 from benchmarks.tables import keep, table
-from tacit import PrivateFedRep
-from tacit.algorithms.fedrep import BasisStep
-from tacit.algorithms.whitening import Whitening
-from tacit.cohort import Cohort
-from tacit.datasets import make_shared_subspace
-from tacit.federation.local import LocalFederation
-from tacit.linalg import orthonormal
-from tacit.privacy.ledger import Ledger
+from tacitly import PrivateFedRep
+from tacitly.data.cohort import Cohort
+from tacitly.datasets import make_shared_subspace
+from tacitly.federation.local import LocalFederation
+from tacitly.linalg import orthonormal
+from tacitly.methods.fedrep.algorithm import BasisStep
+from tacitly.methods.shared.whitening import Whitening
+from tacitly.privacy.ledger import Ledger
 
 CASES = ((100_000, 64, 4), (100_000, 128, 8))
 REPEATS = 25

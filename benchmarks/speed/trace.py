@@ -18,15 +18,16 @@ import numpy.typing as npt
 from numba import njit
 
 from benchmarks.tables import keep, table
-from tacit import TraceRegression
-from tacit.algorithms.designs import Design
-from tacit.algorithms.trace_queries import Scales, TangentSum
-from tacit.cohort import Cohort
-from tacit.federation.base import Query, Rows
-from tacit.federation.local import LocalFederation
-from tacit.linalg import orthonormal
-from tacit.privacy.guarantee import Unit
-from tacit.privacy.ledger import Ledger
+from tacitly import TraceRegression
+from tacitly.arrays import Rows
+from tacitly.data.cohort import Cohort
+from tacitly.federation.base import Query
+from tacitly.federation.local import LocalFederation
+from tacitly.linalg import orthonormal
+from tacitly.methods.trace_regression.designs import Design
+from tacitly.methods.trace_regression.queries import Scales, TangentSum
+from tacitly.privacy.guarantee import Unit
+from tacitly.privacy.ledger import Ledger
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import binom
 
-from tacit.audit.bounds import from_counts, from_one_run, from_runs, mu_from_counts, rate_at_least, rate_at_most
-from tacit.privacy.accounting import epsilon_of
+from tacitly.audit.bounds import from_counts, from_one_run, from_runs, mu_from_counts, rate_at_least, rate_at_most
+from tacitly.privacy.accounting import epsilon_of
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 7), (3, 7), (7, 7), (40, 100), (999, 1000)])

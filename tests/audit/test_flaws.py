@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tacit.audit import from_runs
+from tacitly.audit import from_runs
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks.flaws import Case, cases
@@ -46,7 +46,7 @@ def test_the_mended_version_keeps_its_claim_and_the_attack_has_power(name: str) 
 
 def test_the_clip_that_turns_negative_numbers_around_would_show() -> None:
     """M4: x·min(1, ρ/x). Ours leaves small values as they are."""
-    from tacit.privacy.clipping import clip
+    from tacitly.privacy.clipping import clip
 
     def printed(x: float, bound: float) -> float:
         return x * min(1.0, bound / x)

@@ -14,54 +14,56 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-import tacit
-from tacit.algorithms.margin_losses import MarginLosses
-from tacit.algorithms.whitening import FeatureMoment
-from tacit.audit import audit, audit_one_run, check_sensitivity
-from tacit.audit.attack import Attacker
-from tacit.audit.population import canaries, worlds
-from tacit.cli import app
-from tacit.estimators.base import PrivateModel
-from tacit.privacy.guarantee import Adjacency, SelectionEvent, Unit
+import tacitly
+from tacitly.audit import audit, audit_one_run, check_sensitivity
+from tacitly.audit.attack import Attacker
+from tacitly.audit.population import canaries, worlds
+from tacitly.cli.main import app
+from tacitly.methods.base import PrivateModel
+from tacitly.methods.margin.queries import MarginLosses
+from tacitly.methods.shared.whitening import FeatureMoment
+from tacitly.privacy.guarantee import Adjacency, SelectionEvent, Unit
 
 ESTIMATORS = {
-    "fedrep": lambda: tacit.PrivateFedRep(rank=1, epsilon=1.0),
-    "fedrep, replace-one": lambda: tacit.PrivateFedRep(rank=1, epsilon=1.0, adjacency="replace-one"),
-    "fedrep, centred": lambda: tacit.PrivateFedRep(rank=1, epsilon=1.0, fit_intercept=True),
-    "altmin": lambda: tacit.PrivateAltMin(rank=1, epsilon=1.0),
-    "fedpower, rows": lambda: tacit.FedPower(1, 1.0, unit="row"),
-    "fedpower, users": lambda: tacit.FedPower(1, 1.0, unit="user"),
-    "fedpower, power": lambda: tacit.FedPower(1, 1.0, unit="row", route="power"),
-    "low rank plus sparse": lambda: tacit.LowRankSparse(rank=1, sparsity=1, epsilon=1.0),
-    "low rank plus sparse, one weight": lambda: tacit.LowRankSparse(1, 1, 1.0, shared_weight=True),
-    "fedrep, logistic": lambda: tacit.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic"),
-    "margin": lambda: tacit.MarginClassifier(rank=1, epsilon=1.0),
-    "margin, search": lambda: tacit.MarginClassifier(rank=1, epsilon=1.0, mode="search", choices=4, candidates=16),
-    "margin, replace-one": lambda: tacit.MarginClassifier(
+    "fedrep": lambda: tacitly.PrivateFedRep(rank=1, epsilon=1.0),
+    "fedrep, replace-one": lambda: tacitly.PrivateFedRep(rank=1, epsilon=1.0, adjacency="replace-one"),
+    "fedrep, centred": lambda: tacitly.PrivateFedRep(rank=1, epsilon=1.0, fit_intercept=True),
+    "altmin": lambda: tacitly.PrivateAltMin(rank=1, epsilon=1.0),
+    "fedpower, rows": lambda: tacitly.FedPower(1, 1.0, unit="row"),
+    "fedpower, users": lambda: tacitly.FedPower(1, 1.0, unit="user"),
+    "fedpower, power": lambda: tacitly.FedPower(1, 1.0, unit="row", route="power"),
+    "low rank plus sparse": lambda: tacitly.LowRankSparse(rank=1, sparsity=1, epsilon=1.0),
+    "low rank plus sparse, one weight": lambda: tacitly.LowRankSparse(1, 1, 1.0, shared_weight=True),
+    "fedrep, logistic": lambda: tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic"),
+    "margin": lambda: tacitly.MarginClassifier(rank=1, epsilon=1.0),
+    "margin, search": lambda: tacitly.MarginClassifier(rank=1, epsilon=1.0, mode="search", choices=4, candidates=16),
+    "margin, replace-one": lambda: tacitly.MarginClassifier(
         rank=1, epsilon=1.0, mode="random", candidates=16, adjacency="replace-one"
     ),
-    "centaur": lambda: tacit.Centaur(rank=1, epsilon=1.0),
-    "centaur, power start": lambda: tacit.Centaur(rank=1, epsilon=1.0, start="power", copies=2, power_steps=2),
-    "trace regression": lambda: tacit.TraceRegression(1, 1.0, shape=(2, 2)),
-    "trace regression, replace-one": lambda: tacit.TraceRegression(1, 1.0, adjacency="replace-one", shape=(2, 2)),
-    "trace regression, users": lambda: tacit.TraceRegression(1, 1.0, unit="user", shape=(2, 2)),
+    "centaur": lambda: tacitly.Centaur(rank=1, epsilon=1.0),
+    "centaur, power start": lambda: tacitly.Centaur(rank=1, epsilon=1.0, start="power", copies=2, power_steps=2),
+    "trace regression": lambda: tacitly.TraceRegression(1, 1.0, shape=(2, 2)),
+    "trace regression, replace-one": lambda: tacitly.TraceRegression(1, 1.0, adjacency="replace-one", shape=(2, 2)),
+    "trace regression, users": lambda: tacitly.TraceRegression(1, 1.0, unit="user", shape=(2, 2)),
 }
 RELATIVES = {  # audited with fewer runs: their exact checks are what counts
-    "fedrep, words": lambda: tacit.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic", classes=("no", "may", "yes")),
-    "fedrep, poisson": lambda: tacit.PrivateFedRep(rank=1, epsilon=1.0, loss="poisson", rounds=2),
+    "fedrep, words": lambda: tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic", classes=("no", "may", "yes")),
+    "fedrep, poisson": lambda: tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="poisson", rounds=2),
     "neural centaur": lambda: network(),
     "neural centaur, clip found privately": lambda: network(clip="auto", head_steps=0, rounds=1),
     "neural low rank plus sparse": lambda: own_networks(),
     "neural low rank plus sparse, clip found privately": lambda: own_networks(clip="auto", rounds=1),
-    "margin, gradient": lambda: tacit.MarginClassifier(rank=1, epsilon=1.0, delta=1e-6, mode="gradient"),
-    "margin, projected": lambda: tacit.MarginClassifier(rank=1, epsilon=1.0, delta=1e-6, mode="gradient", dimension=2),
-    "trace regression, rank one": lambda: tacit.TraceRegression(1, 1.0, design="rank-one", shape=(2, 2)),
+    "margin, gradient": lambda: tacitly.MarginClassifier(rank=1, epsilon=1.0, delta=1e-6, mode="gradient"),
+    "margin, projected": lambda: tacitly.MarginClassifier(
+        rank=1, epsilon=1.0, delta=1e-6, mode="gradient", dimension=2
+    ),
+    "trace regression, rank one": lambda: tacitly.TraceRegression(1, 1.0, design="rank-one", shape=(2, 2)),
 }
 
 
 def network(**settings: object) -> PrivateModel:
     """Few and short rounds: a fit of the default takes a second."""
-    from tacit import neural
+    from tacitly import neural
 
     body, head = neural.mlp(4, (3,), classes=2)
     for value in (*body.parameters(), *head.parameters()):
@@ -71,7 +73,7 @@ def network(**settings: object) -> PrivateModel:
 
 
 def own_networks(**settings: object) -> PrivateModel:
-    from tacit import neural
+    from tacitly import neural
 
     chosen = {"rounds": 2, "head_steps": 1, "final_steps": 1, "rows_per_user": 8, "device": "cpu", **settings}
     return neural.LowRankSparse(1, 2, epsilon=1.0, hidden=(3,), **chosen)  # type: ignore[arg-type]
@@ -113,13 +115,13 @@ def test_labels_counts_and_choices_beside_sums_are_audited_too(name: str) -> Non
     ],
 )
 def test_noise_of_users_and_groups_that_take_turns_are_understood(options: dict[str, Any], reach: float) -> None:
-    report = audit(tacit.FedPower(1, 1.0, **options), runs=10, confidence=1 - 1e-6)
+    report = audit(tacitly.FedPower(1, 1.0, **options), runs=10, confidence=1 - 1e-6)
     assert report.ok, str(report)
     assert report.canary == pytest.approx(reach, rel=0.1)
 
 
 def test_the_report_speaks() -> None:
-    report = audit(tacit.PrivateAltMin(rank=1, epsilon=1.0, rounds=1), runs=40)
+    report = audit(tacitly.PrivateAltMin(rank=1, epsilon=1.0, rounds=1), runs=40)
     text = str(report)
     assert "certified ε = 1.00 at δ = 1e-06 (zero-out, unit: user)" in text
     assert "could have proved at most" in text
@@ -137,7 +139,7 @@ class Loud(FeatureMoment):
         return 3.0 * super().block_sums(X, y, offsets, bound, size)
 
 
-class Honest(tacit.PrivateAltMin):
+class Honest(tacitly.PrivateAltMin):
     """Learns through the door, and publishes what came out."""
 
     def _learn(self, federation, budget):  # type: ignore[no-untyped-def]
@@ -149,8 +151,8 @@ class Honest(tacit.PrivateAltMin):
         return federation.release(query, self._planned(budget)[0], "moment")
 
     def _planned(self, budget):  # type: ignore[no-untyped-def]
-        from tacit.privacy.accounting import mu_of
-        from tacit.privacy.guarantee import GaussianEvent, Sensitivity
+        from tacitly.privacy.accounting import mu_of
+        from tacitly.privacy.guarantee import GaussianEvent, Sensitivity
 
         sensitivity = Sensitivity.of_clip(1.0, acute=True)
         return [GaussianEvent(sigma=1.001 / mu_of(budget.epsilon, budget.delta), sensitivity=sensitivity)]
@@ -216,7 +218,7 @@ def test_a_sum_that_is_too_loud_is_proved_by_runs_alone() -> None:
 
 def test_runs_can_be_shared_by_processes() -> None:
     finished = []
-    report = audit(tacit.PrivateAltMin(rank=1, epsilon=1.0, rounds=1), runs=40, workers=2, progress=finished.append)
+    report = audit(tacitly.PrivateAltMin(rank=1, epsilon=1.0, rounds=1), runs=40, workers=2, progress=finished.append)
     assert report.counts.runs == sum(finished) == 80
 
 
@@ -247,7 +249,7 @@ def test_a_choice_has_no_gaussian_bound_and_a_pure_claim_allows_more() -> None:
     assert "at δ = 0" in str(report)
 
 
-class Chooses(tacit.MarginClassifier):
+class Chooses(tacitly.MarginClassifier):
     """Chooses once, among five candidates, by losses of a test's own."""
 
     losses: type[MarginLosses] = MarginLosses
@@ -329,12 +331,12 @@ def test_one_run_with_labels_proves_less_than_is_claimed(name: str) -> None:
 
 
 def test_one_run_proves_less_than_is_claimed() -> None:
-    bound = audit_one_run(tacit.PrivateFedRep(rank=1, epsilon=1.0), canaries=300, n_features=8, confidence=0.999)
+    bound = audit_one_run(tacitly.PrivateFedRep(rank=1, epsilon=1.0), canaries=300, n_features=8, confidence=0.999)
     assert bound.epsilon <= 1.0 < bound.ceiling
 
 
 BROKEN = '''
-from tacit import PrivateAltMin
+from tacitly import PrivateAltMin
 
 class Broken(PrivateAltMin):
     """Publishes the mean of everybody's heads as it is."""
@@ -356,8 +358,8 @@ def test_the_command_catches_a_broken_estimator_and_passes_a_sound_model(
     assert result.exit_code == 1
     assert "BROKEN: mean_: is published" in result.output
 
-    X, y, users, *_ = tacit.datasets.make_shared_subspace(50, 4, 1, 6, random_state=0)
-    tacit.save(tacit.PrivateAltMin(rank=1, epsilon=1.0, rounds=1).fit(X, y, users), tmp_path / "model")
+    X, y, users, *_ = tacitly.datasets.make_shared_subspace(50, 4, 1, 6, random_state=0)
+    tacitly.save(tacitly.PrivateAltMin(rank=1, epsilon=1.0, rounds=1).fit(X, y, users), tmp_path / "model")
     first = CliRunner().invoke(app, ["audit", "model", "--runs", "20"])
     assert first.exit_code == 0, first.output
     again = CliRunner().invoke(app, ["audit", "model", "--runs", "20"])
@@ -381,6 +383,6 @@ def test_a_mistake_in_the_file_is_named(tmp_path: Path, content: str, complaint:
 
 
 def test_infinite_epsilon_allows_everything() -> None:
-    report = audit(tacit.PrivateAltMin(rank=1, epsilon=math.inf, rounds=1), runs=20)
+    report = audit(tacitly.PrivateAltMin(rank=1, epsilon=math.inf, rounds=1), runs=20)
     assert report.accuracy_allowed == 1.0
     assert report.proved <= report.claimed

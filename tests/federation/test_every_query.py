@@ -10,13 +10,13 @@ import pytest
 import scipy.sparse
 from scipy import stats
 
-from tacit.algorithms.fedpower_gram import ShiftedGram
-from tacit.algorithms.fedpower_power import PowerStep
-from tacit.cohort import Cohort
-from tacit.federation.local import LocalFederation
-from tacit.privacy.guarantee import GaussianEvent, Sensitivity, Unit
-from tacit.privacy.ledger import Ledger, LedgerMismatch
-from tacit.sparse import SparseCohort
+from tacitly.data.cohort import Cohort
+from tacitly.data.sparse_cohort import SparseCohort
+from tacitly.federation.local import LocalFederation
+from tacitly.methods.fedpower.gram import ShiftedGram
+from tacitly.methods.fedpower.power import PowerStep
+from tacitly.privacy.guarantee import GaussianEvent, Sensitivity, Unit
+from tacitly.privacy.ledger import Ledger, LedgerMismatch
 
 D, USERS = 4, 6
 SUM = GaussianEvent(sigma=2.0, sensitivity=Sensitivity.of_clip(1.0, unit=Unit.ROW))

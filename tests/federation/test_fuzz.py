@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.algorithms.fedpower_gram import CentreVote
-from tacit.algorithms.whitening import FeatureMoment
-from tacit.federation import wire
-from tacit.federation.flower.inbox import VERDICTS, Inbox
-from tacit.federation.flower.messages import Answer, Ask
-from tacit.federation.flower.node import Card
-from tacit.federation.wire import WireError
+from tacitly.federation import wire
+from tacitly.federation.flower.inbox import VERDICTS, Inbox
+from tacitly.federation.flower.messages import Answer, Ask
+from tacitly.federation.flower.node import Card
+from tacitly.federation.wire import WireError
+from tacitly.methods.fedpower.gram import CentreVote
+from tacitly.methods.shared.whitening import FeatureMoment
 
 SIZE, REACH, TOKEN = 8, 1000.0, "a" * 32
 GOOD = Answer(TOKEN, "ok", np.arange(SIZE)).to_bytes()
-MAGIC = b"tacit1\n"
+MAGIC = b"tacitly1\n"
 
 
 def inbox() -> Inbox:

@@ -14,20 +14,20 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-import tacit
+import tacitly
 from engines import EVERY, FEW, ROUGH, distance, fit, promised, users
-from tacit.algorithms.whitening import FeatureMoment
-from tacit.cells import DataError
-from tacit.cli import main
-from tacit.federation.local import LocalFederation
-from tacit.federation.wire import WireError
-from tacit.heads import RidgeHeads
-from tacit.privacy.guarantee import GaussianEvent, Sensitivity
-from tacit.privacy.ledger import Ledger
+from tacitly.cli.main import main
+from tacitly.data.validation import DataError
+from tacitly.federation.local import LocalFederation
+from tacitly.federation.wire import WireError
+from tacitly.heads.ridge import RidgeHeads
+from tacitly.methods.shared.whitening import FeatureMoment
+from tacitly.privacy.guarantee import GaussianEvent, Sensitivity
+from tacitly.privacy.ledger import Ledger
 
 ray = pytest.importorskip("ray")
 
-from tacit.federation.ray import Part, RayEngine, RayPlace, ShardsLost  # noqa: E402
+from tacitly.federation.ray import Part, RayEngine, RayPopulation, ShardsLost  # noqa: E402
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,12 +41,12 @@ class Kept:
     """An engine that spreads the same users once: starting actors takes longer than any algorithm here."""
 
     def __init__(self) -> None:
-        self._places: dict[bytes, RayPlace] = {}
+        self._places: dict[bytes, RayPopulation] = {}
 
-    def place(self, source: Any) -> RayPlace:
+    def population(self, source: Any) -> RayPopulation:
         told = source.X.tobytes() + source.y.tobytes()
         if told not in self._places:
-            self._places[told] = RayEngine(workers=2).place(source)
+            self._places[told] = RayEngine(workers=2).population(source)
         return self._places[told]
 
 
@@ -64,15 +64,15 @@ def test_every_algorithm_finds_the_same_basis_as_in_one_process(name: str, kept:
 def test_sparse_rows_are_spread_too() -> None:
     data = users(60)
     rows, ids = scipy.sparse.csr_matrix(np.where(data.X > 1, data.X, 0)), np.repeat(data.users, np.diff(data.offsets))
-    models = [tacit.FedPower(2, math.inf, route="gram", engine=engine) for engine in (None, RayEngine(workers=2))]
+    models = [tacitly.FedPower(2, math.inf, route="gram", engine=engine) for engine in (None, RayEngine(workers=2))]
     for model in models:
-        with pytest.warns(tacit.UncertifiedWarning):
+        with pytest.warns(tacitly.UncertifiedWarning):
             model.fit(rows, ids)
     assert distance(*models) < 1e-10
 
 
 def test_who_adds_the_noise_is_what_the_certificate_says() -> None:
-    model = tacit.FedPower(2, 1.0, trust="local", engine=RayEngine(workers=2)).fit(users(40))
+    model = tacitly.FedPower(2, 1.0, trust="local", engine=RayEngine(workers=2)).fit(users(40))
     assert model.certificate_.trust.startswith("local")
 
 
@@ -81,7 +81,7 @@ def test_with_whole_blocks_the_sum_is_the_same_to_the_last_bit() -> None:
     alone = LocalFederation(data, Ledger().run("a", config={}))._exact_sum(FeatureMoment(6), 1.0, 2.0**-40)
     for workers in (1, 2, 4):
         run = Ledger().run("b", config={})
-        spread = RayEngine(workers=workers).place(data).federation(run)
+        spread = RayEngine(workers=workers).population(data).federation(run)
         np.testing.assert_array_equal(spread._exact_sum(FeatureMoment(6), 1.0, 2.0**-40), alone)
 
 
@@ -98,7 +98,7 @@ def test_with_noise_the_ledger_is_the_same(name: str, kept: Kept) -> None:
 def test_a_tree_of_many_sums_adds_up() -> None:
     data = users(40)
     run = Ledger().run("a", config={})
-    federation = RayEngine(workers=2).place(data).federation(run)
+    federation = RayEngine(workers=2).population(data).federation(run)
     parts = [ray.put(np.full(3, i)) for i in range(100)]
     np.testing.assert_array_equal(federation._added_up(parts, 3), np.full(3, 4950))
 
@@ -108,7 +108,9 @@ def test_an_actor_that_is_killed_has_its_shard_again_and_adds_the_same(read: str
     data = users(60)
     data.save(tmp_path / "cohort")
     parts = tuple(Part(path=str(tmp_path / "cohort"), first=a, last=b) for a, b in ((0, 30), (30, 60)))
-    place = RayEngine(parts=parts).place(None) if read == "by the actors" else RayEngine(workers=2).place(data)
+    place = (
+        RayEngine(parts=parts).population(None) if read == "by the actors" else RayEngine(workers=2).population(data)
+    )
     federation = place.federation(Ledger().run("a", config={}))
     before = federation._exact_sum(FeatureMoment(6), 1.0, 2.0**-40)
     os.kill(ray.get(place._actors[1].about.remote())["process"], signal.SIGKILL)
@@ -118,7 +120,7 @@ def test_an_actor_that_is_killed_has_its_shard_again_and_adds_the_same(read: str
 
 def test_an_actor_gone_for_good_adds_nothing_and_the_round_goes_on() -> None:
     data = users(60)
-    place = RayEngine(workers=2).place(data)
+    place = RayEngine(workers=2).population(data)
     federation = place.federation(Ledger().run("a", config={}))
     ray.kill(place._actors[1], no_restart=True)
     half = LocalFederation(data.take(np.arange(30)), Ledger().run("b", config={}))
@@ -130,7 +132,7 @@ def test_an_actor_gone_for_good_adds_nothing_and_the_round_goes_on() -> None:
 
 
 def test_below_the_quorum_nothing_is_released(tmp_path: Path) -> None:
-    place = RayEngine(workers=2, quorum=0.6).place(users(60))
+    place = RayEngine(workers=2, quorum=0.6).population(users(60))
     ledger = Ledger()
     federation = place.federation(ledger.run("a", config={}))
     ray.kill(place._actors[1], no_restart=True)
@@ -143,7 +145,7 @@ def test_below_the_quorum_nothing_is_released(tmp_path: Path) -> None:
 def test_a_shard_that_is_read_again_with_other_users_is_lost(tmp_path: Path) -> None:
     users(60).save(tmp_path / "cohort")
     parts = tuple(Part(path=str(tmp_path / "cohort"), first=a, last=b) for a, b in ((0, 40), (40, 60)))
-    place = RayEngine(parts=parts).place(None)
+    place = RayEngine(parts=parts).population(None)
     federation = place.federation(Ledger().run("a", config={}))
     shutil.rmtree(tmp_path / "cohort")
     users(60, seed=1).save(tmp_path / "cohort")
@@ -153,8 +155,8 @@ def test_a_shard_that_is_read_again_with_other_users_is_lost(tmp_path: Path) -> 
 
 
 def test_a_shard_that_hangs_is_lost_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tacit.federation.ray._AGAIN", 1.0)
-    place = RayEngine(workers=2, timeout=2.0, quorum=1.0).place(users(60))
+    monkeypatch.setattr("tacitly.federation.ray._AGAIN", 1.0)
+    place = RayEngine(workers=2, timeout=2.0, quorum=1.0).population(users(60))
     federation = place.federation(Ledger().run("a", config={}))
     os.kill(ray.get(place._actors[1].about.remote())["process"], signal.SIGSTOP)
     with pytest.raises(ShardsLost):
@@ -164,8 +166,8 @@ def test_a_shard_that_hangs_is_lost_when_its_time_is_up(monkeypatch: pytest.Monk
 
 
 def test_a_question_that_no_shard_can_read_is_a_mistake_and_not_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    federation = RayEngine(workers=2).place(users(60)).federation(Ledger().run("a", config={}))
-    monkeypatch.setattr("tacit.federation.wire.encode", lambda query: b"rubbish")
+    federation = RayEngine(workers=2).population(users(60)).federation(Ledger().run("a", config={}))
+    monkeypatch.setattr("tacitly.federation.wire.encode", lambda query: b"rubbish")
     with pytest.raises(WireError, match="not a message"):
         federation._exact_sum(FeatureMoment(6), 1.0, 2.0**-40)
     assert federation.lost == 0
@@ -183,7 +185,7 @@ def test_a_cluster_that_nobody_named_is_not_used(given: str | None, used: str, m
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     with pytest.raises(Stopped, match=f"^{used}$"):
-        RayEngine(address=given).place(users(4))
+        RayEngine(address=given).population(users(4))
 
 
 def test_a_user_with_rows_in_two_parts_is_refused(tmp_path: Path) -> None:
@@ -191,18 +193,18 @@ def test_a_user_with_rows_in_two_parts_is_refused(tmp_path: Path) -> None:
     data.save(tmp_path / "cohort")
     parts = tuple(Part(path=str(tmp_path / "cohort"), first=a, last=b) for a, b in ((0, 11), (10, 20)))
     with pytest.raises(DataError, match="1 users have rows in more than one part"):
-        RayEngine(parts=parts).place(None)
+        RayEngine(parts=parts).population(None)
 
 
 def test_rows_that_actors_read_themselves_give_the_same_model(tmp_path: Path) -> None:
     data = users(50)
     data.save(tmp_path / "cohort")
     parts = tuple(Part(path=str(tmp_path / "cohort"), first=a, last=b) for a, b in ((0, 20), (20, 50)))
-    model = tacit.PrivateFedRep(rank=2, rounds=2, epsilon=math.inf, engine=RayEngine(parts=parts))
-    with pytest.warns(tacit.UncertifiedWarning):
+    model = tacitly.PrivateFedRep(rank=2, rounds=2, epsilon=math.inf, engine=RayEngine(parts=parts))
+    with pytest.warns(tacitly.UncertifiedWarning):
         model.fit()
-    with pytest.warns(tacit.UncertifiedWarning):
-        local = tacit.PrivateFedRep(rank=2, rounds=2, epsilon=math.inf).fit(data)
+    with pytest.warns(tacitly.UncertifiedWarning):
+        local = tacitly.PrivateFedRep(rank=2, rounds=2, epsilon=math.inf).fit(data)
     assert distance(model, local) < 1e-10
     assert model.users_.tolist() == list(range(50))
 
@@ -215,11 +217,11 @@ def test_the_command_fits_on_a_cluster(
     (tmp_path / "rows.csv").write_text("\n".join(["u,a,b,y", *rows]) + "\n")
     words = ["fit", str(tmp_path / "rows.csv"), "--user", "u", "--target", "y", "--rank", "1", "--epsilon", "2"]
     words += ["--no-compare", "--out", str(tmp_path / "model"), "--engine", "ray", "--workers", "2"]
-    monkeypatch.setattr("sys.argv", ["tacit", *words])
+    monkeypatch.setattr("sys.argv", ["tacitly", *words])
     with pytest.raises(SystemExit) as stop:
         main()
     assert not stop.value.code
     assert "Ray cluster" in capsys.readouterr().out
-    model = tacit.load(tmp_path / "model")
+    model = tacitly.load(tmp_path / "model")
     assert model.engine is None
     assert len(model.heads_) == 100

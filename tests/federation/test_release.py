@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tacit.algorithms import altmin, fedrep, paper_fedrep
-from tacit.algorithms.whitening import FeatureMoment
-from tacit.cohort import Cohort
-from tacit.federation.base import BLOCK, Query
-from tacit.federation.local import LocalFederation
-from tacit.privacy.guarantee import Budget, GaussianEvent, Sensitivity, Unit
-from tacit.privacy.ledger import BudgetExceeded, Ledger
+from tacitly.data.cohort import Cohort
+from tacitly.federation.base import BLOCK, Query
+from tacitly.federation.local import LocalFederation
+from tacitly.methods.altmin import algorithm as altmin
+from tacitly.methods.fedrep import algorithm as fedrep
+from tacitly.methods.fedrep import as_printed as paper_fedrep
+from tacitly.methods.shared.whitening import FeatureMoment
+from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity, Unit
+from tacitly.privacy.ledger import BudgetExceeded, Ledger
 
 D, K = 5, 2
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
@@ -214,10 +216,10 @@ def layouts(query: Query, mine: tuple[np.ndarray, np.ndarray], dtype: type) -> l
 @pytest.mark.parametrize("kind", ["ordinary", "rounding noise"])
 def test_nobodys_contribution_depends_on_how_many_rows_others_have(dtype: type, kind: str) -> None:
     """A last bit that moves is blown up to a whole clip where the direction itself is rounding noise."""
-    from tacit.algorithms.fedrep import BasisStep
-    from tacit.algorithms.subspace import DirectionVote
-    from tacit.algorithms.whitening import Whitening
-    from tacit.linalg import orthonormal
+    from tacitly.linalg import orthonormal
+    from tacitly.methods.fedrep.algorithm import BasisStep
+    from tacitly.methods.shared.direction_votes import DirectionVote
+    from tacitly.methods.shared.whitening import Whitening
 
     rng = np.random.default_rng(6)
     row = rng.normal(size=D)

@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tacit.audit.tape import Tape
-from tacit.cohort import Cohort
-from tacit.federation.base import Query
-from tacit.federation.local import LocalFederation
-from tacit.federation.scores import Scores
-from tacit.privacy import accounting, noise, second_opinion
-from tacit.privacy.accounting import compose, delta_of, mixed_delta, mu_of, worst_losses
-from tacit.privacy.calibration import Phase, Plan
-from tacit.privacy.certificate import Certificate
-from tacit.privacy.guarantee import Adjacency, Budget, GaussianEvent, SelectionEvent, Sensitivity, Unit
-from tacit.privacy.ledger import BudgetExceeded, Ledger, LedgerMismatch
-from tacit.privacy.verification import verify
+from tacitly.audit.recording import Tape
+from tacitly.data.cohort import Cohort
+from tacitly.federation.base import Query
+from tacitly.federation.local import LocalFederation
+from tacitly.federation.scores import Scores
+from tacitly.privacy import accounting, noise, second_opinion
+from tacitly.privacy.accounting import compose, delta_of, mixed_delta, mu_of, worst_losses
+from tacitly.privacy.calibration import Phase, Plan
+from tacitly.privacy.certificate import Certificate
+from tacitly.privacy.guarantee import Adjacency, Budget, GaussianEvent, SelectionEvent, Sensitivity, Unit
+from tacitly.privacy.ledger import BudgetExceeded, Ledger, LedgerMismatch
+from tacitly.privacy.verification import verify
 
 PURE = Budget(epsilon=1.0, delta=0.0)
 

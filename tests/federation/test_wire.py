@@ -8,28 +8,30 @@ import pkgutil
 import numpy as np
 import pytest
 
-import tacit.algorithms
-import tacit.heads
-from algorithms.test_sensitivity import BASIS, ONE, QUERIES, THREE, D, features
-from tacit.algorithms.paper_fedrep import PaperHeads
-from tacit.algorithms.sparse_heads import SparseHeadWork
-from tacit.federation import wire
-from tacit.federation.base import Query
-from tacit.heads import HeadWork, RidgeHeads
-from tacit.loss_heads import LossHeads
-from tacit.losses import Loss
+import tacitly.heads.ridge
+import tacitly.methods
+from methods.test_sensitivity import BASIS, ONE, QUERIES, THREE, D, features
+from tacitly.federation import wire
+from tacitly.federation.base import Query
+from tacitly.heads.glm import LossHeads
+from tacitly.heads.losses import Loss
+from tacitly.heads.ridge import HeadWork, RidgeHeads
+from tacitly.methods.fedrep.as_printed import PaperHeads
+from tacitly.methods.low_rank_sparse.heads import SparseHeadWork
 
 
 def of_ours(kind: type) -> set[type]:
-    for module in pkgutil.iter_modules(tacit.algorithms.__path__, "tacit.algorithms."):
+    for module in pkgutil.walk_packages(tacitly.methods.__path__, "tacitly.methods."):
         importlib.import_module(module.name)
     found = {kind}
-    while more := {sub for one in found for sub in one.__subclasses__() if sub.__module__.startswith("tacit.")} - found:
+    while (
+        more := {sub for one in found for sub in one.__subclasses__() if sub.__module__.startswith("tacitly.")} - found
+    ):
         found |= more
     return {
         one
         for one in found - {kind}
-        if one.__module__.startswith(("tacit.algorithms", "tacit.heads", "tacit.loss_heads"))
+        if one.__module__.startswith(("tacitly.methods", "tacitly.heads.ridge", "tacitly.heads.glm"))
     }
 
 
@@ -37,7 +39,7 @@ def test_every_query_and_every_work_at_home_stands_in_the_list() -> None:
     for kind in of_ours(Query) | of_ours(HeadWork):
         if kind.__name__.startswith("_"):
             continue  # what two of them have in common
-        if kind.__module__.startswith("tacit.neural"):
+        if kind.__module__.startswith("tacitly.neural"):
             assert kind.__name__ not in wire.KNOWN  # a network does not travel
             continue
         if not getattr(kind, "clipped", True):
@@ -46,7 +48,9 @@ def test_every_query_and_every_work_at_home_stands_in_the_list() -> None:
         assert wire.KNOWN.get(kind.__name__) == kind.__module__, f"{kind.__name__} is missing in wire.KNOWN"
 
 
-SENT = {name: (query, bound) for name, (query, bound) in QUERIES.items() if type(query).__module__.startswith("tacit.")}
+SENT = {
+    name: (query, bound) for name, (query, bound) in QUERIES.items() if type(query).__module__.startswith("tacitly.")
+}
 
 
 @pytest.mark.parametrize("name", SENT)
@@ -101,8 +105,8 @@ def test_labels_stay_at_home() -> None:
 
 
 def test_sums_by_definition_and_compiled_agree() -> None:
-    from tacit.cohort import Cohort
-    from tacit.federation.shard import Shard
+    from tacitly.data.cohort import Cohort
+    from tacitly.federation.shard import Shard
 
     rng = np.random.default_rng(1)
     for name, (query, bound) in QUERIES.items():

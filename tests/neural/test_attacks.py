@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from tacit import neural
-from tacit.audit import from_runs
-from tacit.audit.tape import Tape
-from tacit.cohort import Cohort
-from tacit.federation.base import Array
-from tacit.privacy.guarantee import Budget
-from tacit.privacy.ledger import Ledger
+from tacitly import neural
+from tacitly.arrays import Array
+from tacitly.audit import from_runs
+from tacitly.audit.recording import Tape
+from tacitly.data.cohort import Cohort
+from tacitly.privacy.guarantee import Budget
+from tacitly.privacy.ledger import Ledger
 
 torch.set_num_threads(1)
 D, RUNS = 3, 150
@@ -75,9 +75,9 @@ def test_a_count_in_the_denominator_is_noticed() -> None:
 PROGRAM = """
 import sys
 import numpy as np, torch
-import tacit
-from tacit import neural
-from tacit.privacy.guarantee import Budget
+import tacitly
+from tacitly import neural
+from tacitly.privacy.guarantee import Budget
 
 torch.set_num_threads(1)
 rng = np.random.default_rng(0)
@@ -85,11 +85,11 @@ X = rng.normal(size=(300, 4)); users = np.arange(300) // 10; y = (X[:, 0] > 0).a
 body, head = neural.mlp(4, (3,), classes=2)
 for value in (*body.parameters(), *head.parameters()):
     value.data = (torch.arange(value.numel()).cos() / 2).reshape(value.shape)
-ledger = tacit.Ledger(sys.argv[1] + "/ledger", ceiling=Budget(epsilon=1.0, delta=1e-6))
+ledger = tacitly.Ledger(sys.argv[1] + "/ledger", ceiling=Budget(epsilon=1.0, delta=1e-6))
 model = neural.Centaur(body, head, 1.0, rounds=12, head_steps=2, device="cpu", threads=1, ledger=ledger, run="fit")
 print("ready", flush=True)
 model.fit(X, y, users, on_release=lambda name: print("released", flush=True))
-tacit.save(model, sys.argv[1] + "/model")
+tacitly.save(model, sys.argv[1] + "/model")
 print("done", flush=True)
 """
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.privacy.accounting import (
+from tacitly.privacy.accounting import (
     AccountingError,
     compose,
     cross_check,
@@ -17,8 +17,8 @@ from tacit.privacy.accounting import (
     mu_of,
     total_mu,
 )
-from tacit.privacy.calibration import Phase, Plan
-from tacit.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity, Unit
+from tacitly.privacy.calibration import Phase, Plan
+from tacitly.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity, Unit
 
 
 def event(sigma: float, *, acute: bool = False, rate: float = 1.0) -> GaussianEvent:
@@ -55,7 +55,7 @@ def test_replace_one_doubles_the_sensitivity_and_acute_contributions_pay_root_tw
 
 
 def test_a_disagreement_between_accountants_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tacit.privacy.accounting._pld_epsilon", lambda *_: 0.4)
+    monkeypatch.setattr("tacitly.privacy.accounting._pld_epsilon", lambda *_: 0.4)
     with pytest.raises(AccountingError, match="closed form"):
         cross_check([event(5.0)], Adjacency.ZERO_OUT, 1e-5)
 

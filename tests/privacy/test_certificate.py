@@ -10,10 +10,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tacit.privacy.accounting import compose, mu_of
-from tacit.privacy.certificate import FLOAT_NOISE, NOT_COVERED, Certificate, shown
-from tacit.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity, Unit
-from tacit.privacy.release import Release
+from tacitly.privacy.accounting import compose, mu_of
+from tacitly.privacy.certificate import FLOAT_NOISE, NOT_COVERED, Certificate, shown
+from tacitly.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity, Unit
+from tacitly.privacy.release import Release
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 SIGMA = math.sqrt(7) / mu_of(1.0, 1e-6)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tacit.privacy.clipping import GUARD, clip, clip_factor
+from tacitly.privacy.clipping import GUARD, clip, clip_factor
 
 
 @given(arrays(np.float64, st.integers(1, 20)), st.floats(1e-6, 1e6))

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tacit
-from tacit.privacy.accounting import compose, mu_of
-from tacit.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity, Unit
-from tacit.privacy.ledger import BudgetExceeded, Ledger, LedgerMismatch, Release, Run, RunInUse
+import tacitly
+from tacitly.privacy.accounting import compose, mu_of
+from tacitly.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity, Unit
+from tacitly.privacy.ledger import BudgetExceeded, Ledger, LedgerMismatch, Release, Run, RunInUse
 
 CEILING = Budget(epsilon=1.0, delta=1e-6)
 
@@ -356,7 +356,7 @@ def test_runs_and_releases_are_listed_in_order() -> None:
 
 
 def test_sampled_releases_are_added_up_once_for_a_whole_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tacit.privacy import ledger as module
+    from tacitly.privacy import ledger as module
 
     calls: list[int] = []
 
@@ -491,7 +491,7 @@ def test_a_file_that_is_not_a_ledger_is_refused_and_left_alone(path: Path, conte
 def test_another_programs_database_is_refused(path: Path) -> None:
     with sqlite3.connect(path) as database:
         database.execute("CREATE TABLE ceiling (budget TEXT)")
-    with pytest.raises(LedgerMismatch, match="not a tacit ledger"):
+    with pytest.raises(LedgerMismatch, match="not a tacitly ledger"):
         Ledger(path)
 
 
@@ -500,7 +500,7 @@ def test_another_version_is_refused(path: Path, version: int) -> None:
     Ledger(path).close()
     with sqlite3.connect(path) as database:
         database.execute(f"PRAGMA user_version = {version}")
-    with pytest.raises(LedgerMismatch, match=f"must be 2. Found {version}: use the version of tacit that wrote it"):
+    with pytest.raises(LedgerMismatch, match=f"must be 2. Found {version}: use the version of tacitly that wrote it"):
         Ledger(path)
 
 
@@ -650,18 +650,18 @@ def test_a_release_reads_what_it_wrote_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_a_second_fit_does_not_replay_the_first_on_other_data(path: Path, in_memory: bool) -> None:
-    first, second = (tacit.datasets.make_shared_subspace(100, 4, 1, 6, random_state=seed) for seed in (0, 1))
+    first, second = (tacitly.datasets.make_shared_subspace(100, 4, 1, 6, random_state=seed) for seed in (0, 1))
     with Ledger(None if in_memory else path) as ledger:
-        estimator = tacit.PrivateFedRep(rank=1, epsilon=1.0, ledger=ledger)
+        estimator = tacitly.PrivateFedRep(rank=1, epsilon=1.0, ledger=ledger)
         estimator.fit(first.X, first.y, first.users)
         with pytest.raises(RunInUse, match="open in this process already"):
-            tacit.PrivateFedRep(rank=1, epsilon=1.0, ledger=ledger).fit(second.X, second.y, second.users)
+            tacitly.PrivateFedRep(rank=1, epsilon=1.0, ledger=ledger).fit(second.X, second.y, second.users)
         estimator.close()
         assert ledger.runs()[0].state == "finished"
 
 
 def test_a_fit_that_fails_can_be_repeated_and_goes_on() -> None:
-    data = tacit.datasets.make_shared_subspace(100, 4, 1, 6, random_state=0)
+    data = tacitly.datasets.make_shared_subspace(100, 4, 1, 6, random_state=0)
     released: list[str] = []
 
     def stop(name: str) -> None:
@@ -670,7 +670,7 @@ def test_a_fit_that_fails_can_be_repeated_and_goes_on() -> None:
             raise KeyboardInterrupt
 
     with Ledger() as ledger:
-        estimator = tacit.PrivateFedRep(rank=1, epsilon=1.0, ledger=ledger)
+        estimator = tacitly.PrivateFedRep(rank=1, epsilon=1.0, ledger=ledger)
         with pytest.raises(KeyboardInterrupt):
             estimator.fit(data.X, data.y, data.users, on_release=stop)
         before = ledger._file.rows("SELECT idx, value FROM releases ORDER BY seq")
@@ -681,21 +681,21 @@ def test_a_fit_that_fails_can_be_repeated_and_goes_on() -> None:
 
 @pytest.mark.parametrize("options", [{"epsilon": math.inf}, {"epsilon": 1.0, "noise_seed": 1}, {"mode": "paper"}])
 def test_an_uncertified_fit_does_not_enter_a_certified_ledger(options: dict[str, Any]) -> None:
-    data = tacit.datasets.make_shared_subspace(100, 4, 1, 6, random_state=0)
+    data = tacitly.datasets.make_shared_subspace(100, 4, 1, 6, random_state=0)
     with Ledger() as ledger:
         ledger.run("certified", config={})
-        estimator = tacit.PrivateFedRep(**{"rank": 1, "epsilon": 1.0, "ledger": ledger, **options})
-        with pytest.raises(LedgerMismatch, match="own"), pytest.warns(tacit.UncertifiedWarning):
+        estimator = tacitly.PrivateFedRep(**{"rank": 1, "epsilon": 1.0, "ledger": ledger, **options})
+        with pytest.raises(LedgerMismatch, match="own"), pytest.warns(tacitly.UncertifiedWarning):
             estimator.fit(data.X, data.y, data.users)
     with Ledger() as ledger:
-        with pytest.warns(tacit.UncertifiedWarning):
+        with pytest.warns(tacitly.UncertifiedWarning):
             estimator.set_params(ledger=ledger).fit(data.X, data.y, data.users)
         assert [run.certified for run in ledger.runs()] == [False]
 
 
 def test_a_planned_run_with_sampling_is_added_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clips found along the way and slack do not make it another plan."""
-    from tacit.privacy import accounting, ledger
+    from tacitly.privacy import accounting, ledger
 
     asked: list[int] = []
 

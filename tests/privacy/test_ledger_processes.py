@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import tacit
-from tacit.privacy.accounting import compose
-from tacit.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity
-from tacit.privacy.ledger import Ledger, RunInUse
+import tacitly
+from tacitly.privacy.accounting import compose
+from tacitly.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity
+from tacitly.privacy.ledger import Ledger, RunInUse
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -29,8 +29,8 @@ PRELUDE = """
 import os, random, signal, sys, time
 import numpy as np
 from scipy.special import ndtri
-from tacit.privacy.guarantee import Budget, GaussianEvent, Sensitivity
-from tacit.privacy.ledger import BudgetExceeded, Ledger
+from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity
+from tacitly.privacy.ledger import BudgetExceeded, Ledger
 
 path, log = sys.argv[1], sys.argv[2]
 EVENT = GaussianEvent(sigma=50.0, sensitivity=Sensitivity.of_clip(1.0))
@@ -61,7 +61,7 @@ def forked(work):
 
 def supervise(program: str, *arguments: Path) -> str:
     """Run a program and return what it printed."""
-    source = str(Path(tacit.__file__).parents[1])
+    source = str(Path(tacitly.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + program, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": source},
@@ -170,7 +170,7 @@ os.waitpid(forked(own), 0)
 def test_the_lock_of_a_dead_process_does_not_block_even_if_its_children_live(tmp_path: Path) -> None:
     path, log = tmp_path / "ledger.db", tmp_path / "log"
     # Output must not be captured through a pipe that the sleeping grandchild would keep open.
-    source = str(Path(tacit.__file__).parents[1])
+    source = str(Path(tacitly.__file__).parents[1])
     subprocess.run(
         [sys.executable, "-c", PRELUDE + ORPHAN, str(path), str(log)],
         env={**os.environ, "PYTHONPATH": source},

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tacit.privacy.noise import add_noise, default_mode, grid_of, slack_of, to_grid
+from tacitly.privacy.noise import add_noise, default_mode, grid_of, slack_of, to_grid
 
 FALSE_ALARM = 1e-6
 

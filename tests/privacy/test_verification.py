@@ -19,15 +19,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-import tacit
-from tacit.cli import app
-from tacit.model_folder import ModelError, publish
-from tacit.privacy import second_opinion, verification
-from tacit.privacy.accounting import compose, delta_of, mu_of
-from tacit.privacy.certificate import Certificate
-from tacit.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity
-from tacit.privacy.ledger import Ledger
-from tacit.privacy.verification import verify
+import tacitly
+from tacitly.cli.main import app
+from tacitly.model_folder import ModelError, publish
+from tacitly.privacy import second_opinion, verification
+from tacitly.privacy.accounting import compose, delta_of, mu_of
+from tacitly.privacy.certificate import Certificate
+from tacitly.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity
+from tacitly.privacy.ledger import Ledger
+from tacitly.privacy.verification import verify
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 BILLBOARD = b"the public state"
@@ -380,13 +380,13 @@ def test_a_certificate_of_nothing_is_no_certificate(ledger: Ledger, text: str) -
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two certified models of one ledger, cheap and dear, and a seeded one of another."""
     place = tmp_path_factory.mktemp("models")
-    data = tacit.datasets.make_shared_subspace(200, 4, 1, 8, random_state=0)
+    data = tacitly.datasets.make_shared_subspace(200, 4, 1, 8, random_state=0)
     for name, options in MODELS.items():
         account = Ledger(place / ("seeded.ledger" if "noise_seed" in options else "ledger"))
         with account, warnings.catch_warnings():
-            warnings.simplefilter("ignore", tacit.UncertifiedWarning)
-            model = tacit.PrivateFedRep(rank=1, **options, ledger=account, run=name)  # type: ignore[arg-type]
-            tacit.save(model.fit(data.X, data.y, data.users), place / name)
+            warnings.simplefilter("ignore", tacitly.UncertifiedWarning)
+            model = tacitly.PrivateFedRep(rank=1, **options, ledger=account, run=name)  # type: ignore[arg-type]
+            tacitly.save(model.fit(data.X, data.y, data.users), place / name)
     return place
 
 
@@ -397,27 +397,27 @@ MODELS: dict[str, dict[str, float]] = {
 }
 
 
-def tacit_verify(*words: object) -> int:
+def tacitly_verify(*words: object) -> int:
     return CliRunner().invoke(app, ["verify", *map(str, words)]).exit_code
 
 
 def test_a_saved_model_is_verified_against_its_ledger_and_no_other_model_is(folders: Path, tmp_path: Path) -> None:
     for name in ("cheap", "dear"):
-        assert tacit_verify(folders / name, "--ledger", folders / "ledger") == 0
+        assert tacitly_verify(folders / name, "--ledger", folders / "ledger") == 0
     data = tmp_path / "forged" / "billboard.safetensors"
     shutil.copytree(folders / "dear", data.parent)
     claim = Certificate.from_json((folders / "cheap" / "certificate.json").read_text(encoding="utf-8"))
     forged = replace(claim, billboard_sha256=hashlib.sha256(data.read_bytes()).hexdigest())
     (data.parent / "certificate.json").write_text(forged.to_json(), encoding="utf-8")
-    assert tacit_verify(data.parent) == 0
-    assert tacit_verify(data.parent, "--ledger", folders / "ledger") == 1
+    assert tacitly_verify(data.parent) == 0
+    assert tacitly_verify(data.parent, "--ledger", folders / "ledger") == 1
 
 
 def test_the_command_fails_on_an_uncertified_model_unless_told_otherwise(folders: Path) -> None:
     model, account = folders / "seeded", folders / "seeded.ledger"
-    assert tacit_verify(model, "--ledger", account) == 1
-    assert tacit_verify(model, "--ledger", account, "--allow-uncertified") == 0
-    assert tacit_verify(model, "--ledger", folders / "ledger", "--allow-uncertified") == 1
+    assert tacitly_verify(model, "--ledger", account) == 1
+    assert tacitly_verify(model, "--ledger", account, "--allow-uncertified") == 0
+    assert tacitly_verify(model, "--ledger", folders / "ledger", "--allow-uncertified") == 1
 
 
 def test_an_uncertified_model_is_published_only_where_that_is_allowed(folders: Path, tmp_path: Path) -> None:
@@ -499,7 +499,7 @@ def test_noise_too_small_to_matter_is_infinite_not_an_error() -> None:
 
 
 def test_a_wrong_accountant_does_not_convince_its_own_verifier(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tacit.privacy import certificate
+    from tacitly.privacy import certificate
 
     def halved(events, adjacency, delta):
         return compose(events, adjacency, delta) / 2
@@ -517,4 +517,4 @@ def test_the_verifier_shares_no_code_with_the_accountant(module: Any) -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and id(node) not in for_types and node.module
     }
-    assert {name for name in imported if name.startswith("tacit")} <= {"tacit.privacy.second_opinion"}
+    assert {name for name in imported if name.startswith("tacitly")} <= {"tacitly.privacy.second_opinion"}

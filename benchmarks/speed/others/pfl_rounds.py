@@ -1,4 +1,4 @@
-"""Rounds of Apple's ``pfl``: the same maths as a query of ours, written with its own seams. Needs pfl, not tacit."""
+"""Rounds of Apple's ``pfl``: the same maths as a query of ours, written with its own seams. Needs pfl, not tacitly."""
 
 import asyncio
 import json

@@ -1,1 +1,0 @@
-"""The papers' algorithms: short programs that call the door."""

@@ -1,1 +1,0 @@
-"""The subcommands of ``tacit``, a file a subject."""

@@ -1,0 +1,92 @@
+"""Learn together without telling.
+
+Many users, each with a little private data, learn a shared low-rank representation under user-level differential
+privacy; each keeps a small personal model that nobody else ever sees.
+
+>>> import tacitly
+>>> sorted(name for name in dir(tacitly) if name.startswith("Private"))
+['PrivateAltMin', 'PrivateFedRep']
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tacitly import datasets as datasets
+    from tacitly import neural as neural
+    from tacitly.baselines import CentralModel as CentralModel
+    from tacitly.baselines import FedRep as FedRep
+    from tacitly.baselines import FullFineTuning as FullFineTuning
+    from tacitly.baselines import LocalModels as LocalModels
+    from tacitly.baselines import NuclearNorm as NuclearNorm
+    from tacitly.baselines import PromptLearning as PromptLearning
+    from tacitly.baselines import RGrad as RGrad
+    from tacitly.baselines import SingleModel as SingleModel
+    from tacitly.data.cohort import Cohort as Cohort
+    from tacitly.data.validation import DataError as DataError
+    from tacitly.linalg import subspace_distance as subspace_distance
+    from tacitly.methods.altmin.estimator import PrivateAltMin as PrivateAltMin
+    from tacitly.methods.centaur.estimator import Centaur as Centaur
+    from tacitly.methods.fedpower.estimator import FedPower as FedPower
+    from tacitly.methods.fedrep.estimator import PrivateFedRep as PrivateFedRep
+    from tacitly.methods.low_rank_sparse.estimator import LowRankSparse as LowRankSparse
+    from tacitly.methods.margin.estimator import MarginClassifier as MarginClassifier
+    from tacitly.methods.trace_regression import theory as theory
+    from tacitly.methods.trace_regression.estimator import TraceRegression as TraceRegression
+    from tacitly.model_folder import load as load
+    from tacitly.model_folder import save as save
+    from tacitly.privacy.certificate import Certificate as Certificate
+    from tacitly.privacy.guarantee import UncertifiedWarning as UncertifiedWarning
+    from tacitly.privacy.ledger import BudgetExceeded as BudgetExceeded
+    from tacitly.privacy.ledger import Ledger as Ledger
+
+__version__ = "0.1.0"
+
+# Heavy modules (Numba, scikit-learn, pyarrow) load when they are first used, so that `tacitly --help` is quick.
+_HOMES = {
+    "BudgetExceeded": "tacitly.privacy.ledger",
+    "Centaur": "tacitly.methods.centaur.estimator",
+    "CentralModel": "tacitly.baselines",
+    "Certificate": "tacitly.privacy.certificate",
+    "Cohort": "tacitly.data.cohort",
+    "DataError": "tacitly.data.validation",
+    "FedPower": "tacitly.methods.fedpower.estimator",
+    "FedRep": "tacitly.baselines",
+    "FullFineTuning": "tacitly.baselines",
+    "Ledger": "tacitly.privacy.ledger",
+    "LocalModels": "tacitly.baselines",
+    "LowRankSparse": "tacitly.methods.low_rank_sparse.estimator",
+    "MarginClassifier": "tacitly.methods.margin.estimator",
+    "NuclearNorm": "tacitly.baselines",
+    "PrivateAltMin": "tacitly.methods.altmin.estimator",
+    "PrivateFedRep": "tacitly.methods.fedrep.estimator",
+    "PromptLearning": "tacitly.baselines",
+    "RGrad": "tacitly.baselines",
+    "SingleModel": "tacitly.baselines",
+    "TraceRegression": "tacitly.methods.trace_regression.estimator",
+    "UncertifiedWarning": "tacitly.privacy.guarantee",
+    "load": "tacitly.model_folder",
+    "save": "tacitly.model_folder",
+    "subspace_distance": "tacitly.linalg",
+}
+_MODULES = {
+    "datasets": "tacitly.datasets",
+    "neural": "tacitly.neural",
+    "theory": "tacitly.methods.trace_regression.theory",
+}
+
+__all__ = [*_HOMES, *_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
+    raise AttributeError(f"module 'tacitly' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,25 @@
+"""Attack what is published: lower bounds on ε from runs, and worst-case users for any query.
+
+:func:`audit` attacks an estimator, :func:`check_sensitivity` a query; :func:`from_runs` and :func:`from_one_run` turn
+what your own attack found into a bound.
+"""
+
+from tacitly.audit.bounds import Bound, from_counts, from_one_run, from_runs
+from tacitly.audit.one_run import audit_one_run
+from tacitly.audit.report import Audit, audit, guessing_allowed
+from tacitly.audit.sensitivity import SensitivityReport, check_sensitivity
+from tacitly.audit.users import adversarial_users
+
+__all__ = [
+    "Audit",
+    "Bound",
+    "SensitivityReport",
+    "adversarial_users",
+    "audit",
+    "audit_one_run",
+    "check_sensitivity",
+    "from_counts",
+    "from_one_run",
+    "from_runs",
+    "guessing_allowed",
+]

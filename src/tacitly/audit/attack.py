@@ -1,0 +1,353 @@
+"""Attack an estimator: run it in two neighbouring worlds, many times, and try to tell them apart.
+
+The attacker knows every row but the canary's, both versions of the canary, every question that is asked (they are
+public) and every answer. Given the questions, the sums in the two worlds are known, so the best test of one answer R
+against another is its likelihood ratio, ⟨R − S_out, S_in − S_out⟩/σ² up to a constant, and of a whole run the sum of
+those: an adaptive attack over all releases. A choice among candidates is read the same way, by the ratio of the chosen
+one's probabilities (of the exponential mechanism, which are close to those of permute-and-flip). Two more statistics
+look for noise whose *size* depends on the data: the energy of R − S_out, and its largest entry.
+
+Before that, exact checks along a forced transcript: the same answers are given in both worlds, and then everything else
+must be the same too: the questions, the noise, the schedule, and every public array of the result.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, fields, is_dataclass
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+from scipy.special import log_softmax
+from scipy.stats import chi2
+
+from tacitly.arrays import Array
+from tacitly.audit.population import Worlds, canaries, worlds
+from tacitly.audit.recording import Entry, Tape, TapeRun
+from tacitly.data.cohort import Cohort
+from tacitly.federation.base import Chosen, Query
+from tacitly.federation.local import LocalFederation
+from tacitly.federation.scores import Scores
+from tacitly.federation.shard import one_blas_thread
+from tacitly.methods.base import PrivateModel
+from tacitly.privacy.accounting import compose, mu_of
+from tacitly.privacy.certificate import Certificate
+from tacitly.privacy.guarantee import Adjacency, GaussianEvent, SelectionEvent, Sensitivity, UncertifiedWarning, Unit
+
+STATISTICS = ("likelihood ratio", "energy", "largest", "seconds")
+_FALSE_ALARM = 1e-9
+_FAILED = 1e300
+_LOUD, _AGAIN = 6, 4  # canaries that are tried again, and how often
+
+
+@dataclass(frozen=True)
+class Power:
+    """How far the canary moves what is released: μ = √Σ‖S_in − S_out‖²/σ² of sums, and the log-odds of each choice."""
+
+    mu: float = 0.0
+    pure: tuple[float, ...] = ()
+
+    @property
+    def size(self) -> float:
+        """One number to compare canaries by."""
+        return math.hypot(self.mu, *self.pure)
+
+    def share(self, claimed: float, delta: float) -> float:
+        """Return what part of the claim the canary makes use of: of μ, or of ε where there are choices."""
+        if math.isinf(claimed):
+            return 0.0
+        if not self.pure:
+            return self.mu / mu_of(claimed, delta)
+        unit = Sensitivity.of_clip(1.0)
+        sums = [GaussianEvent(sigma=1.0 / self.mu, sensitivity=unit)] if self.mu > 0 else []
+        choices = [SelectionEvent(scale=1.0 / epsilon) for epsilon in self.pure if epsilon > 0]
+        return compose([*sums, *choices], Adjacency.ZERO_OUT, delta) / claimed
+
+
+class Attacker:
+    """Runs one estimator in two worlds and reads what it releases."""
+
+    def __init__(self, estimator: PrivateModel, pair: Worlds) -> None:
+        self.estimator, self.worlds = _numbered(estimator), pair
+        # The attacker's own copy of the door adds up what it knows; nothing of it is released.
+        trust = getattr(estimator, "trust", "central")
+        self._sums = [_sums(self.estimator.as_asked(cohort), trust) for cohort in (pair.inside, pair.outside)]
+        self._projected: dict[bytes, list[LocalFederation]] = {}
+
+    def run(self, cohort: Cohort, answers: Sequence[Array] | None = None) -> tuple[PrivateModel, list[Entry]]:
+        """Fit on a cohort; return the model and what was released."""
+        tape = Tape(answers)
+        model = prepared(self.estimator, tape)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UncertifiedWarning)
+            model.fit(cohort)
+        return model, list(tape.entries)
+
+    def read(self, entries: Sequence[Entry]) -> tuple[Array, Power]:
+        """Return the statistics of one run, and the power of the canary in it."""
+        ratio = energy = largest = power = 0.0
+        pure = []
+        for entry in entries:
+            event = entry.event
+            if not event.private:
+                continue
+            inside, outside = self.known(entry)
+            if isinstance(event, SelectionEvent):
+                odds = log_odds(entry, inside) - log_odds(entry, outside)
+                ratio += float(odds[int(entry.value[0])])
+                pure.append(float(np.abs(odds).max()))
+                continue
+            sigma = self.sigma(entry)
+            shift, rest = (inside - outside) / sigma, (entry.value.ravel() - event.sampling_rate * outside) / sigma
+            ratio += float(rest @ shift - shift @ shift / 2)
+            energy += float(rest @ rest)
+            largest = max(largest, float(np.abs(rest).max()))
+            power += float(shift @ shift)
+        return np.array([ratio, energy, largest]), Power(math.sqrt(power), tuple(pure))
+
+    def power(self) -> Power:
+        """How far the canary moves what is released, in a run with it; none where that fails."""
+        try:
+            return self.read(self.run(self.worlds.inside)[1])[1]
+        except Exception:
+            return Power()
+
+    def known(self, entry: Entry) -> tuple[Array, Array]:
+        """Return the sums in the two worlds, before noise, those of several groups one after the other.
+
+        Losses are in whole steps.
+        """
+        bound, grid = entry.event.sensitivity.zero_out, entry.release.grid or 2.0**-40
+        if isinstance(entry.queries[0], Scores):
+            bound, grid = math.inf, 1.0
+        inside, outside = (
+            np.concatenate([door._exact_sum(query, bound, grid, group) for query, group in _parts(door, entry)])
+            for door in self._doors(entry)
+        )
+        return inside.astype(np.float64) * grid, outside.astype(np.float64) * grid
+
+    def _doors(self, entry: Entry) -> list[LocalFederation]:
+        """Return doors to the rows that were asked about: projected ones, where they were."""
+        if entry.through is None:
+            return self._sums
+        key = entry.through.tobytes()
+        if key not in self._projected:
+            self._projected[key] = [door.projected(entry.through) for door in self._sums]
+        return self._projected[key]
+
+    def sigma(self, entry: Entry) -> Array:
+        """Noise that every coordinate should have; where users add it themselves, as many shares as messages."""
+        door, event = self._sums[0], entry.event
+        if not isinstance(event, GaussianEvent):
+            raise TypeError(f"only sums have noise. Found {type(event).__name__}.")
+        noise = [
+            np.full(query.coordinates, door.sum_sigma(event, None if group is None else int(np.count_nonzero(group))))
+            for query, group in _parts(door, entry)
+        ]
+        return np.concatenate(noise)
+
+    def sample(self, inside: bool, runs: int) -> Array:
+        """Statistics of ``runs`` runs in one world, a row a run, and last how long each took."""
+        cohort = self.worlds.inside if inside else self.worlds.outside
+        rows = []
+        with one_blas_thread():
+            for _ in range(runs):
+                began = time.perf_counter()
+                try:
+                    statistics = self.read(self.run(cohort)[1])[0]
+                except Exception:  # an error is an output like any other
+                    statistics = np.full(len(STATISTICS) - 1, _FAILED)
+                rows.append(np.append(statistics, time.perf_counter() - began))
+        return np.array(rows)
+
+
+def log_odds(entry: Entry, totals: Array) -> Array:
+    """Log-probabilities of every candidate, given everybody's losses in whole steps."""
+    query, event = entry.queries[0], entry.event
+    if not (isinstance(query, Scores) and isinstance(event, SelectionEvent)):
+        raise TypeError(f"a choice is made by Scores. Found {type(query).__name__} with {type(event).__name__}.")
+    return np.asarray(log_softmax(-totals / (event.scale * query.steps)))
+
+
+def prepared(estimator: PrivateModel, tape: Tape) -> PrivateModel:
+    """Return a copy of the estimator that writes on a tape, and is quick."""
+    parameters = estimator.get_params(deep=False)
+    wanted: dict[str, Any] = {"ledger": tape, "threads": 1, "noise": "float"}
+    if parameters.get("random_state", 0) is None:
+        wanted["random_state"] = 0  # public randomness must be the same in both worlds
+    copy: PrivateModel = type(estimator)(**{**parameters, **{k: v for k, v in wanted.items() if k in parameters}})
+    return copy
+
+
+def first_certificate(estimator: PrivateModel) -> Certificate:
+    """Run once among ordinary users, to hear what is claimed: unit, adjacency, ε."""
+    labels = estimator.audit_labels
+    canary = next(canaries(labels=labels))
+    pair = worlds(Unit.USER, Adjacency.ZERO_OUT, canary, labels=labels)
+    return Attacker(estimator, pair).run(pair.inside)[0].certificate_
+
+
+def loudest(estimator: PrivateModel, unit: Unit, adjacency: Adjacency) -> tuple[Attacker, Power, Power]:
+    """Try all canaries; return an attacker with the most powerful, its power in an ordinary run, and the most in any.
+
+    One run each, and some more for the largest of those that were loud: where a clip is bought with noise, a canary may
+    reach it in one run and not in the next.
+    """
+    labels = estimator.audit_labels
+    tried: list[tuple[Attacker, list[Power], float]] = []
+    for canary in canaries(labels=labels):
+        attacker = Attacker(estimator, worlds(unit, adjacency, canary, labels=labels))
+        tried.append((attacker, [attacker.power()], max(float(np.abs(part).max()) for part in canary[0])))
+    most = max(powers[0].size for _, powers, _ in tried)
+    loud = sorted((one for one in tried if one[1][0].size >= 0.99 * most), key=lambda one: one[2])[-_LOUD:]
+    for attacker, powers, _ in loud:
+        powers.extend(attacker.power() for _ in range(_AGAIN))
+    attacker, powers, _ = max(loud, key=lambda one: _typical(one[1]).size)
+    return attacker, _typical(powers), max(powers, key=lambda power: power.size)
+
+
+def _typical(powers: Sequence[Power]) -> Power:
+    mu = math.sqrt(np.mean([power.mu**2 for power in powers]))
+    choices = [power.pure for power in powers if len(power.pure) == len(powers[0].pure)]
+    return Power(mu, tuple(float(mean) for mean in np.mean(choices, axis=0)))
+
+
+def exact_findings(attacker: Attacker, adjacency: Adjacency) -> Iterator[str]:
+    """Yield what differs between the worlds though the answers are the same, and every sum that moves too far."""
+    try:
+        model, entries = attacker.run(attacker.worlds.inside)
+        twin, replayed = attacker.run(attacker.worlds.outside, [entry.value for entry in entries])
+    except Exception as error:
+        yield f"raises {type(error).__name__} in one of the worlds"
+        return
+    if not entries:
+        yield "nothing went through the door: what is published was never released"
+    if len(entries) != len(replayed):
+        yield f"asks {len(entries)} questions with the canary and {len(replayed)} without, at the same answers"
+    for entry, other in zip(entries, replayed, strict=False):
+        name = entry.release.name
+        # What is replayed is not asked again, so of groups that take turns only the first question is there.
+        both = min(len(entry.queries), len(other.queries))
+        if entry.release.name != other.release.name or not _same(entry.queries[:both], other.queries[:both]):
+            yield f"{name}: the question depends on the canary's rows"
+        if entry.event != other.event:
+            yield f"{name}: the noise or the clip depends on the canary's rows"
+        if np.isfinite(entry.value).all():
+            inside, outside = attacker.known(entry)
+            moved, allowed = float(np.linalg.norm(inside - outside)), entry.event.sensitivity.under(adjacency)
+            if isinstance(entry.queries[0], Scores):
+                moved, allowed = float(np.abs(inside - outside).max()), float(entry.queries[0].steps)
+                if adjacency is Adjacency.ZERO_OUT and (inside > outside).any() and (inside < outside).any():
+                    yield f"{name}: the canary raises some totals and lowers others"
+            if moved > allowed:
+                yield f"{name}: the canary moves the sum by {moved / allowed:.4g} times its sensitivity"
+    for name, array in model.public_arrays().items():
+        if not np.array_equal(array, twin.public_arrays()[name], equal_nan=True):
+            yield f"{name}_: is published and depends on the canary's rows other than through what was released"
+
+
+def noise_findings(attacker: Attacker, runs: int = 20) -> Iterator[str]:
+    """Yield where noise is not what the ledger says: another size, or drawn twice."""
+    energy: dict[str, tuple[float, int]] = {}
+    seen: dict[int, list[Array]] = {}
+    for _ in range(runs):
+        try:
+            entries = attacker.run(attacker.worlds.outside)[1]
+        except Exception:
+            return  # the exact checks say so
+        for entry in entries:
+            event = entry.event
+            if not isinstance(event, GaussianEvent):
+                continue  # a choice: an index, and no noise to look at
+            if event.sampling_rate < 1 or not event.private:
+                continue
+            noise = (entry.value.ravel() - attacker.known(entry)[1]) / attacker.sigma(entry)
+            total, count = energy.get(entry.release.name, (0.0, 0))
+            energy[entry.release.name] = (total + float(noise @ noise), count + noise.size)
+            seen.setdefault(noise.size, []).append(noise)
+    for name, (total, count) in energy.items():
+        if chi2.cdf(total, count) < _FALSE_ALARM:
+            yield f"{name}: noise has {math.sqrt(total / count):.3g} of the standard deviation that is accounted for"
+        if chi2.sf(total, count) < _FALSE_ALARM:
+            yield f"{name}: noise has {math.sqrt(total / count):.3g} times the standard deviation that is stated"
+    for size, vectors in seen.items():
+        stacked = np.array(vectors)
+        if size > 1 and len(np.unique(np.round(stacked, 9), axis=0)) < len(stacked):
+            yield f"the same noise is drawn twice ({size} coordinates)"
+        # Independent Gaussians span everything, so a direction without noise (an antisymmetric part, a coordinate
+        # that was forgotten) shows as a loss of rank.
+        elif np.linalg.matrix_rank(stacked) < min(stacked.shape):
+            yield f"some direction has no noise of its own ({size} coordinates)"
+
+
+def many_runs(
+    attacker: Attacker, runs: int, *, workers: int = 1, progress: Callable[[int], None] | None = None
+) -> tuple[Array, Array]:
+    """Statistics of ``runs`` runs in each world."""
+    size = max(1, min(250, runs // (2 * workers)))
+    sizes = [size] * (runs // size) + ([runs % size] if runs % size else [])
+    jobs = [(inside, count) for inside in (True, False) for count in sizes]
+    results: dict[bool, list[Array]] = {True: [], False: []}
+
+    def keep(job: tuple[bool, int], result: Array) -> None:
+        results[job[0]].append(result)
+        if progress is not None:
+            progress(job[1])
+
+    if workers == 1:
+        for job in jobs:
+            keep(job, attacker.sample(*job))
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # forking is safe here: nothing runs in other threads
+            with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
+                futures = [pool.submit(_sample, attacker.estimator, attacker.worlds, *job) for job in jobs]
+                for job, future in zip(jobs, futures, strict=True):
+                    keep(job, future.result())
+    return np.concatenate(results[True]), np.concatenate(results[False])
+
+
+def _sample(estimator: PrivateModel, pair: Worlds, inside: bool, runs: int) -> Array:
+    """Work of one process; it opens doors of its own."""
+    return Attacker(estimator, pair).sample(inside, runs)
+
+
+def _sums(cohort: Cohort, trust: str) -> LocalFederation:
+    return LocalFederation(cohort, TapeRun(Tape(), "known", {}), threads=1, trust=trust)  # type: ignore[arg-type]
+
+
+def _parts(door: LocalFederation, entry: Entry) -> list[tuple[Query, Chosen | None]]:
+    """Return every question of a release, and who was asked it; None for everybody."""
+    asked = entry.queries
+    if len(asked) == 1:
+        return [(asked[0], None)]
+    return [(query, door.group_of(len(asked), turn)) for turn, query in enumerate(asked)]
+
+
+def _numbered(estimator: PrivateModel) -> PrivateModel:
+    """Return the estimator with numbers for classes that are words: a cohort holds numbers."""
+    classes = getattr(estimator, "classes", None)
+    if classes is None or not isinstance(classes[0], str):
+        return estimator
+    parameters = {**estimator.get_params(deep=False), "classes": list(range(len(classes)))}
+    numbered: PrivateModel = type(estimator)(**parameters)
+    return numbered
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Whether two questions are the same in every public field, to the last bit."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, tuple | list):
+        return len(first) == len(second) and all(_same(a, b) for a, b in zip(first, second, strict=True))
+    if isinstance(first, np.ndarray):
+        return np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
+    if is_dataclass(first):
+        # A field that says it is not compared is a worker, not a number.
+        return all(_same(getattr(first, f.name), getattr(second, f.name)) for f in fields(first) if f.compare)
+    return bool(first == second)

@@ -1,0 +1,182 @@
+"""What an audit says, in words people understand."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import norm
+
+from tacitly.audit.attack import Attacker, exact_findings, first_certificate, loudest, many_runs, noise_findings
+from tacitly.audit.bounds import Bound, from_runs
+from tacitly.audit.side_channels import side_channels
+from tacitly.methods.base import PrivateModel
+from tacitly.privacy.accounting import mu_of
+from tacitly.privacy.guarantee import Adjacency, GaussianEvent, Unit
+
+QUICK, FULL = 300, 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """What is claimed, what the strongest attack proves, and what exact checks found."""
+
+    estimator: str
+    claimed: float
+    certified: bool
+    adjacency: Adjacency
+    unit: Unit
+    counts: Bound
+    gaussian: Bound | None
+    findings: tuple[str, ...]
+    canary: float
+    accuracy: float
+    accuracy_allowed: float
+    clock: Bound
+
+    @property
+    def proved(self) -> float:
+        """Best lower bound on ε."""
+        return max(self.counts.epsilon, self.gaussian.epsilon if self.gaussian is not None else 0.0)
+
+    @property
+    def ceiling(self) -> float:
+        """The most that as many runs could have proved, by whichever bound is stronger."""
+        return max(self.counts.ceiling, self.gaussian.ceiling if self.gaussian is not None else 0.0)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing contradicts the claim."""
+        return self.proved <= self.claimed and not self.findings
+
+    def __str__(self) -> str:
+        kind = "certified" if self.certified else "not certified; its paper says"
+        lines = [
+            f"{self.estimator}: {kind} ε = {self.claimed:.2f} at δ = {self.counts.delta:g} "
+            f"({self.adjacency}, unit: {self.unit})",
+            f"the strongest attack we know proves at least {self.proved:.2f} ({self.counts.confidence:.0%}), "
+            f"and could have proved at most {self.ceiling:.1f} with {self.counts.runs} runs",
+            f"whether the loudest user took part: guessed right {self.accuracy:.1%} of the time "
+            f"(a coin: 50.0%; the claim allows {self.accuracy_allowed:.1%})",
+            f"the canary has {self.canary:.0%} of the power that the claim covers",
+            f"by the clock alone, which no certificate covers: at least {self.clock.epsilon:.2f}",
+        ]
+        lines += [f"BROKEN: {text}" for text in self.findings]
+        if self.proved > self.claimed:
+            lines.append("BROKEN: more is proved than is claimed")
+        return "\n".join(lines)
+
+
+def audit(
+    estimator: PrivateModel,
+    *,
+    runs: int = QUICK,
+    claimed: float | None = None,
+    confidence: float = 0.95,
+    workers: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Audit:
+    """Attack an estimator as its users would run it: many fits in two neighbouring worlds of made-up users.
+
+    Parameters
+    ----------
+    estimator
+        Any estimator of tacitly, or one of your own that learns through the door. It need not be fitted.
+    runs
+        Fits in each world. A few hundred find what is badly broken; 10,000 come near what is claimed.
+    claimed
+        The ε to hold it to; None for what its own certificate says.
+    confidence
+        Probability with which the bound is right.
+    workers
+        Processes; None for all cores where there are enough runs to share.
+    progress
+        Called with the number of runs that were finished since the last call.
+
+    Examples
+    --------
+    >>> import tacitly
+    >>> report = audit(tacitly.PrivateAltMin(rank=1, epsilon=1.0, rounds=1), runs=20)
+    >>> report.ok, round(report.claimed, 3)
+    (True, 1.0)
+    """
+    certificate = first_certificate(estimator)
+    budget = certificate.budget
+    hostile = list(side_channels(estimator, budget.unit))
+    attacker, power, most = loudest(estimator, budget.unit, budget.adjacency)
+    findings = [*hostile, *exact_findings(attacker, budget.adjacency), *noise_findings(attacker)]
+    if certificate.certified and most.share(certificate.epsilon, budget.delta) > 1.001:
+        findings.append("the loudest canary moves what is released by more than the certificate covers")
+    if claimed is None:
+        claimed = certificate.epsilon if certificate.certified else certificate.nominal_epsilon or math.inf
+    workers = (os.cpu_count() or 1 if runs >= 1000 else 1) if workers is None else workers
+    inside, outside = many_runs(attacker, runs, workers=workers, progress=progress)
+    seen, unseen = inside[:, :-1], outside[:, :-1]
+    # Two bounds are read off the same runs, so each may be wrong half as often.
+    each = 1 - (1 - confidence) / 2
+    whole = all(
+        isinstance(release.event, GaussianEvent) and release.event.sampling_rate == 1.0
+        for release in certificate.releases
+    )
+    return Audit(
+        estimator=type(estimator).__name__,
+        claimed=claimed,
+        certified=certificate.certified,
+        adjacency=budget.adjacency,
+        unit=budget.unit,
+        counts=_stated(from_runs(seen, unseen, budget.delta, confidence=each), confidence),
+        gaussian=_stated(from_runs(seen, unseen, budget.delta, confidence=each, gaussian=True), confidence)
+        if whole
+        else None,
+        findings=tuple(findings),
+        canary=power.share(claimed, budget.delta),
+        accuracy=guessing(seen, unseen),
+        clock=from_runs(inside[:, -1], outside[:, -1], budget.delta, confidence=confidence),
+        accuracy_allowed=guessing_allowed(claimed, budget.delta, gaussian=whole),
+    )
+
+
+def guessing(inside: npt.ArrayLike, outside: npt.ArrayLike) -> float:
+    """How often an attacker is right who says "took part" beyond a threshold; chosen on every other run.
+
+    >>> rng = np.random.default_rng(0)
+    >>> 0.9 < guessing(rng.normal(3, 1, 4000), rng.normal(0, 1, 4000)) < 0.96
+    True
+    """
+    here, there = (np.asarray(x, dtype=np.float64).reshape(len(np.asarray(x)), -1) for x in (inside, outside))
+    best = (-1.0, 0, 0.0, 1.0)
+    for column in range(here.shape[1]):
+        for threshold in np.quantile(np.concatenate([here[::2, column], there[::2, column]]), np.linspace(0, 1, 41)):
+            for sign in (1.0, -1.0):
+                right = np.mean(sign * here[::2, column] > sign * threshold)
+                right = (right + np.mean(sign * there[::2, column] <= sign * threshold)) / 2
+                best = max(best, (float(right), column, float(threshold), sign))
+    _, column, threshold, sign = best
+    hits = np.mean(sign * here[1::2, column] > sign * threshold)
+    return float((hits + np.mean(sign * there[1::2, column] <= sign * threshold)) / 2)
+
+
+def guessing_allowed(epsilon: float, delta: float, *, gaussian: bool = True) -> float:
+    """How often any attacker can be right about a coin, under the claim.
+
+    >>> round(guessing_allowed(1.0, 1e-5, gaussian=False), 3), round(guessing_allowed(1.0, 1e-5), 3)
+    (0.731, 0.553)
+    """
+    if math.isinf(epsilon):
+        return 1.0
+    if gaussian:
+        return float(norm.cdf(mu_of(epsilon, delta) / 2))
+    return min(1.0, (math.exp(epsilon) + delta) / (1 + math.exp(epsilon)))
+
+
+def _stated(bound: Bound, confidence: float) -> Bound:
+    return Bound(
+        epsilon=bound.epsilon, ceiling=bound.ceiling, delta=bound.delta, confidence=confidence, runs=bound.runs
+    )
+
+
+__all__ = ["Attacker", "Audit", "audit", "guessing", "guessing_allowed"]

@@ -1,0 +1,94 @@
+"""Everybody alone: a ridge fit a user, penalty chosen by the user's own leave-one-out error.
+
+Nothing is shared, so nothing needs protecting. It is what a user has without us, and what sharing must beat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator
+
+from tacitly.data.cohort import Cohort
+from tacitly.heads.glm import fit_loss_heads
+from tacitly.heads.ridge import fit_heads
+from tacitly.methods.personal import PersonalModel
+
+_PENALTIES = np.array([1e-6, 1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0])
+
+
+class LocalModels(PersonalModel, BaseEstimator):  # type: ignore[misc]
+    """One ridge regression (or logistic, hinge, Poisson) a user.
+
+    Examples
+    --------
+    >>> import tacitly
+    >>> X, y, users, *_ = tacitly.datasets.make_shared_subspace(5, 4, 1, 20, noise=0.0, random_state=0)
+    >>> round(tacitly.LocalModels().fit(X, y, users).score(X, y, users), 3)
+    1.0
+    """
+
+    def __init__(
+        self, *, fit_intercept: bool = False, loss: str = "squared", classes: Sequence[Any] | None = None
+    ) -> None:
+        self.fit_intercept = fit_intercept
+        self.loss = loss
+        self.classes = classes
+
+    def fit(self, X: Any, y: Any = None, users: Any = None) -> LocalModels:
+        """Fit every user's own model."""
+        cohort = X if isinstance(X, Cohort) else Cohort.from_arrays(X, y, users)
+        assert cohort.y is not None
+        d = cohort.n_features
+        self.basis_ = np.eye(d)
+        loss = self._loss()
+        heads = np.zeros((cohort.n_users, d + 1, *((loss.columns,) if loss.columns > 1 else ())))
+        few = np.diff(cohort.offsets) <= d
+        for i in range(cohort.n_users):
+            rows, targets = cohort.rows(i)
+            assert targets is not None
+            if loss.name != "squared":
+                heads[i] = self._on_own_span(np.asarray(rows, np.float64), loss.encode(targets))
+            elif few[i]:
+                heads[i] = _dual(np.asarray(rows, np.float64), np.asarray(targets, np.float64), self.fit_intercept)
+            else:
+                span = np.array([0, len(rows)])
+                heads[i] = fit_heads(rows, targets, span, self.basis_, intercept=self.fit_intercept)[0]
+        self._take_heads(heads)
+        self.users_ = cohort.users
+        self.n_features_in_ = d
+        self.feature_names_in_ = np.array(cohort.feature_names, dtype=str)
+        return self
+
+    def _on_own_span(self, X: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Fit on an orthonormal basis of the user's own rows: a ridge solution has no part outside their span."""
+        loss = self._loss()
+        span = np.linalg.qr(X.T)[0] if len(X) < X.shape[1] else np.eye(X.shape[1])
+        head = fit_loss_heads(X, y, np.array([0, len(X)]), span, loss, intercept=self.fit_intercept)[0]
+        whole = np.vstack([span @ head[:-1], head[-1:]])
+        return whole if loss.columns > 1 else whole[:, 0]
+
+
+def _dual(X: npt.NDArray[np.float64], y: npt.NDArray[np.float64], intercept: bool) -> npt.NDArray[np.float64]:
+    """Ridge with fewer rows than features, through the m×m kernel; leave-one-out by α_j / (K + λ)⁻¹_jj."""
+    means, level = (X.mean(axis=0), float(y.mean())) if intercept else (np.zeros(X.shape[1]), 0.0)
+    rows, targets = X - means, y - level
+    values, vectors = np.linalg.eigh(rows @ rows.T)
+    values = np.maximum(values, 0.0)
+    turned = vectors.T @ targets
+    scale = float(values.mean())
+    if not scale > 0:
+        return np.append(np.zeros(X.shape[1]), level)
+    penalties = scale * _PENALTIES[:, None]
+    inverse = 1.0 / (values + penalties)
+    alphas = (inverse * turned) @ vectors.T
+    leverages = inverse @ (vectors**2).T
+    if intercept:
+        # The intercept leaves every row a leverage of 1/m of its own.
+        leverages = leverages - 1.0 / (len(y) * penalties)
+    errors = np.sum((alphas / np.maximum(leverages, 1e-9 * inverse.max(axis=1, keepdims=True))) ** 2, axis=1)
+    weights = rows.T @ alphas[int(np.argmin(errors))]
+    return np.append(weights, level - float(means @ weights) if intercept else 0.0)

@@ -1,0 +1,1 @@
+"""The ``tacitly`` command: one module per command."""

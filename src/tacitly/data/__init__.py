@@ -1,0 +1,1 @@
+"""Tables in, cohorts out: reading, checking, grouping rows by user."""

@@ -1,0 +1,326 @@
+"""The users and their private rows, kept so that one user's rows are one slice.
+
+All rows lie in one contiguous `X`, user after user; `offsets` says where each user begins. The arrays are read-only and
+may be memory maps larger than RAM. Every way in checks that each cell is a finite number and that each row belongs to a
+known user, because the privacy claim is about users: a row whose user is missing is a row nobody's guarantee covers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from tacitly.data.grouping import (
+    aligned_empty,
+    check_new,
+    check_shape,
+    choose_columns,
+    matrix,
+    new_folder,
+    new_map,
+    scatter,
+    vector,
+)
+from tacitly.data.grouping import count_users as _count_users
+from tacitly.data.tables import open_table
+from tacitly.data.user_ids import Directory, Positions, check_users, factor, id_array, plain, stable_order
+from tacitly.data.validation import Array, DataError, float_type
+
+__all__ = ["Cohort", "DataError"]
+
+_FORMAT = {"format": "tacitly cohort", "version": 1}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Cohort:
+    """Users and their rows; build one with `from_arrays`, `from_table`, `from_offsets` or `open`.
+
+    Attributes
+    ----------
+    X
+        Features, N x d, C-contiguous, float32 or float64.
+    y
+        Targets, N, of the same dtype; or None.
+    offsets
+        Where each user's rows begin, n + 1: the rows of user i are `X[offsets[i]:offsets[i + 1]]`.
+    users
+        The n distinct ids: whole numbers or text. Any other type of id becomes text.
+    feature_names, target_name
+        What the columns are called.
+    """
+
+    X: Array
+    y: Array | None
+    offsets: Positions
+    users: Array
+    feature_names: tuple[str, ...]
+    target_name: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_structure(self)
+        for name in ("X", "y", "offsets", "users"):
+            if (array := getattr(self, name)) is not None:
+                view = np.asarray(array).view()
+                view.flags.writeable = False
+                object.__setattr__(self, name, view)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        X: Any,
+        y: Any = None,
+        users: Any = None,
+        *,
+        feature_names: Iterable[str] | None = None,
+        target_name: str | None = None,
+        dtype: DTypeLike | None = None,
+    ) -> Cohort:
+        """Group rows by user; rows already in the order of their users' ids are not copied.
+
+        Parameters
+        ----------
+        X
+            N x d numbers: an array, nested lists, or a pandas, polars or Arrow table.
+        y
+            N numbers, or None.
+        users
+            N ids, one for each row, in any order. A user's rows keep their order.
+        feature_names, target_name
+            Default to the names that `X` and `y` carry, if any.
+        dtype
+            float32 or float64. By default float32 stays and everything else becomes float64.
+        """
+        if users is None:
+            raise DataError(
+                "users was not given. Expected one id for each row: users are the unit of privacy. If every row is a "
+                "different person, pass users=range(len(X))."
+            )
+        X, names = matrix(X, feature_names, dtype)
+        y, target_name = vector(y, len(X), target_name, X.dtype)
+        given = id_array(users)
+        if len(given) != len(X):
+            raise DataError(f"users has {len(given)} ids and X has {len(X)} rows. Expected one id for each row.")
+        ids, codes = factor(given)
+        check_users(len(ids), int((codes < 0).sum()), "users")
+        if not (codes[1:] >= codes[:-1]).all():
+            order = stable_order(codes)
+            X = np.take(X, order, axis=0, out=aligned_empty(X.shape, X.dtype), mode="clip")
+            y = None if y is None else y[order]
+        return cls(X, y, _offsets(np.bincount(codes)), ids, names, target_name)
+
+    @classmethod
+    def from_offsets(
+        cls,
+        X: Any,
+        y: Any,
+        offsets: ArrayLike,
+        *,
+        users: Any = None,
+        feature_names: Iterable[str] | None = None,
+        target_name: str | None = None,
+        dtype: DTypeLike | None = None,
+    ) -> Cohort:
+        """Take rows that are grouped already, without a copy; users default to 0, 1, 2, ..."""
+        X, names = matrix(X, feature_names, dtype)
+        y, target_name = vector(y, len(X), target_name, X.dtype)
+        starts = np.asarray(offsets)
+        if starts.ndim != 1 or starts.dtype.kind not in "iu" or len(starts) < 2:
+            raise DataError(
+                f"offsets has shape {starts.shape} and type {starts.dtype}. Expected whole numbers in one dimension, "
+                "one more than there are users."
+            )
+        ids = np.arange(len(starts) - 1) if users is None else plain(users)
+        return cls(X, y, starts.astype(np.int64), ids, names, target_name)
+
+    @classmethod
+    def from_table(
+        cls,
+        table: Any,
+        *,
+        user: str,
+        target: str | None = None,
+        features: Iterable[str] | None = None,
+        dtype: DTypeLike | None = None,
+        folder: str | os.PathLike[str] | None = None,
+    ) -> Cohort:
+        """Group the rows of a table by the ids in its `user` column.
+
+        Parameters
+        ----------
+        table
+            A pandas or polars DataFrame, a pyarrow Table, the path of a .csv, .parquet, .arrow or .feather file, or of
+            a folder of Parquet files.
+        user, target
+            The columns with the ids and, if there is one, the target.
+        features
+            The columns to learn from; by default all others.
+        dtype
+            float32 or float64; by default float32 only if every feature is stored as float32.
+        folder
+            Where to write the cohort, as `save` does, for tables larger than RAM: the table is read twice in small
+            batches, once to count rows and once to put each in its place. It appears complete or not at all.
+        """
+        user, target = str(user), None if target is None else str(target)
+        source = open_table(table, user)
+        names = choose_columns(source, user, target, features)
+        kind = float_type(dtype, [source.types[name] for name in names])
+        if folder is not None:
+            check_new(Path(folder))
+        users, counts = _count_users(source, user)
+        offsets = _offsets(counts)
+        shape = (int(offsets[-1]), len(names))
+        if folder is None:
+            X, y = aligned_empty(shape, kind), None if target is None else np.empty(shape[0], kind)
+            scatter(source, user, names, target, users, offsets, X, y)
+            return cls(X, y, offsets, users, names, target)
+        with new_folder(Path(folder)) as place:
+            X = new_map(place / "X.npy", kind, shape)
+            y = None if target is None else new_map(place / "y.npy", kind, shape[:1])
+            scatter(source, user, names, target, users, offsets, X, y)
+            _describe(cls(X, y, offsets, users, names, target), place)
+            del X, y
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str], *, mmap: bool = True) -> Cohort:
+        """Open a saved cohort; `mmap` leaves the rows on disk until they are read."""
+        place = Path(folder)
+        try:
+            about = json.loads((place / "cohort.json").read_text("utf-8"))
+            if {key: about.get(key) for key in _FORMAT} != _FORMAT:
+                raise DataError(
+                    f"The folder {place.name!r} holds another format or version than {_FORMAT}. Build the cohort again "
+                    "with this version of tacitly."
+                )
+            mode: Literal["r"] | None = "r" if mmap else None
+            X = np.load(place / "X.npy", mode, allow_pickle=False)
+            y = np.load(place / "y.npy", mode, allow_pickle=False) if about["has_target"] else None
+            offsets = np.load(place / "offsets.npy", allow_pickle=False)
+            users = np.load(place / "users.npy", allow_pickle=False)
+            names, target_name = tuple(about["feature_names"]), about["target_name"]
+        except DataError:
+            raise
+        except (OSError, ValueError, KeyError, AttributeError, TypeError, EOFError) as error:
+            raise DataError(
+                f"The folder {place.name!r} could not be opened ({type(error).__name__}). Expected a folder written by "
+                "Cohort.save or Cohort.from_table."
+            ) from None
+        return cls(X, y, offsets, users, names, target_name)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the cohort to a new folder, which appears complete or not at all."""
+        with new_folder(Path(folder)) as place:
+            np.save(place / "X.npy", self.X, allow_pickle=False)
+            if self.y is not None:
+                np.save(place / "y.npy", self.y, allow_pickle=False)
+            _describe(self, place)
+
+    @property
+    def n_users(self) -> int:
+        """The number of users, n."""
+        return len(self.users)
+
+    @property
+    def n_features(self) -> int:
+        """The number of features, d."""
+        return int(self.X.shape[1])
+
+    @property
+    def n_rows(self) -> int:
+        """The number of rows of all users together, N; private."""
+        return len(self.X)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of `X` and `y`."""
+        return self.X.dtype
+
+    def rows(self, i: int) -> tuple[Array, Array | None]:
+        """Return the features and targets of the user at position `i`, as views."""
+        if not 0 <= i < self.n_users:
+            raise IndexError(f"There is no user {i}. Expected 0 to {self.n_users - 1}.")
+        own = slice(self.offsets[i], self.offsets[i + 1])
+        return self.X[own], None if self.y is None else self.y[own]
+
+    def index_of(self, ids: Any) -> Positions:
+        """Return the position of each id, -1 where it is unknown; 17 and '17' are the same id."""
+        return self._directory.find(ids)
+
+    def take(self, positions: ArrayLike) -> Cohort:
+        """Return the users at these positions, in this order; neighbours are not copied."""
+        chosen = np.asarray(positions)
+        if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or not len(chosen):
+            raise DataError(
+                f"positions has shape {chosen.shape} and type {chosen.dtype}. Expected whole numbers in one dimension, "
+                "at least one (np.flatnonzero(mask) for a mask)."
+            )
+        if outside := int(((chosen < 0) | (chosen >= self.n_users)).sum()):
+            raise DataError(
+                f"{outside} of {len(chosen)} positions are outside 0 to {self.n_users - 1}. "
+                "(index_of returns -1 for an unknown user.)"
+            )
+        chosen = chosen.astype(np.int64)
+        offsets = _offsets(np.diff(self.offsets)[chosen])
+        starts = self.offsets[chosen]
+        own: slice | Positions = slice(starts[0], starts[0] + offsets[-1])
+        if (np.diff(chosen) != 1).any():
+            own = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], np.diff(offsets))
+        y = None if self.y is None else self.y[own]
+        return Cohort(self.X[own], y, offsets, self.users[chosen], self.feature_names, self.target_name)
+
+    def __repr__(self) -> str:
+        return f"Cohort(n_users={self.n_users}, n_features={self.n_features}, dtype={self.dtype})"
+
+    @cached_property
+    def _directory(self) -> Directory:
+        return Directory(self.users)
+
+
+def _offsets(counts: Array) -> Positions:
+    return np.append(0, np.cumsum(counts))
+
+
+def _check_structure(cohort: Cohort) -> None:
+    X, y, offsets, users = cohort.X, cohort.y, cohort.offsets, cohort.users
+    if X.ndim != 2 or X.dtype not in (np.float32, np.float64) or not X.flags.c_contiguous:
+        raise DataError(f"X is {X.ndim}-D {X.dtype}. Expected C-contiguous 2-D float32 or float64.")
+    if y is not None and (y.shape != X.shape[:1] or y.dtype != X.dtype):
+        raise DataError(f"y is {y.shape} {y.dtype}. Expected {X.shape[:1]} {X.dtype}, as X.")
+    if y is None and cohort.target_name is not None:
+        raise DataError("target_name was given without y. Expected both or neither.")
+    if offsets.ndim != 1 or offsets.dtype != np.int64:
+        raise DataError(f"offsets is {offsets.ndim}-D {offsets.dtype}. Expected 1-D int64.")
+    check_shape(X.shape, cohort.feature_names, cohort.target_name)
+    if len(offsets) != len(users) + 1 or offsets[0] != 0 or offsets[-1] != len(X):
+        raise DataError(
+            f"offsets has {len(offsets)} entries for {len(users)} users and {len(X)} rows. Expected one more than "
+            "users, from 0 to the number of rows."
+        )
+    if empty := int((np.diff(offsets) == 0).sum()):
+        raise DataError(f"offsets: {empty} users have no rows. Expected a row for each; drop them.")
+    if (np.diff(offsets) < 0).any():
+        raise DataError("offsets goes down. Expected each user to begin where the last one ended.")
+    if users.dtype.kind not in "iuU":
+        raise DataError(f"users has type {users.dtype}. Expected whole numbers or text.")
+    if not (users[1:] > users[:-1]).all() and (twice := len(users) - len(np.unique(users))):
+        raise DataError(f"users: {twice} ids are repeated. Expected each user once.")
+
+
+def _describe(cohort: Cohort, place: Path) -> None:
+    np.save(place / "offsets.npy", cohort.offsets, allow_pickle=False)
+    np.save(place / "users.npy", cohort.users, allow_pickle=False)
+    about = {
+        **_FORMAT,
+        "feature_names": list(cohort.feature_names),
+        "target_name": cohort.target_name,
+        "has_target": cohort.y is not None,
+    }
+    (place / "cohort.json").write_text(json.dumps(about, indent=1), "utf-8")

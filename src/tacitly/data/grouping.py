@@ -1,0 +1,277 @@
+"""Rows come in: arrays at once, tables in two passes that hold one batch at a time.
+
+The first pass over a table counts each user's rows, so the second knows where every row belongs and puts it there,
+be it in memory or in a memory map larger than RAM. What is on disk is complete or not there at all.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from tacitly.data.tables import Source, batch_rows, check_names, is_frame, open_table, quoted, row_blocks
+from tacitly.data.user_ids import Directory, Positions, check_users, factor, stable_order
+from tacitly.data.validation import Array, DataError, Faults, convert, float_type
+
+
+def matrix(X: Any, names: Iterable[str] | None, dtype: DTypeLike | None) -> tuple[Array, tuple[str, ...]]:
+    """Return features as checked, C-contiguous floats, and their names."""
+    given = None if names is None else tuple(map(str, names))
+    if is_frame(X):
+        source = open_table(X)
+        chosen = tuple(source.types) if given is None else given
+        check_shape((len(X), len(source.types)), chosen)
+        return _frame_floats(source, len(X), chosen, dtype), chosen
+    array = _array(X, "X")
+    if array.ndim != 2:
+        raise DataError(
+            f"X has {array.ndim} dimensions. Expected 2: a row for each observation, a column for each feature. "
+            "(Make a sparse matrix dense with .toarray().)"
+        )
+    columns = range(array.shape[1])
+    labels = [f"column {j}" for j in columns] if given is None else _labels(given)
+    chosen = tuple(f"x{j}" for j in columns) if given is None else given
+    check_shape(array.shape, chosen)
+    return _floats(array, labels, dtype), chosen
+
+
+def vector(y: Any, rows: int, name: str | None, dtype: np.dtype[Any]) -> tuple[Array | None, str | None]:
+    """Return targets as checked floats, and their name."""
+    if y is None:
+        return None, name
+    array = _array(y, "y")
+    if array.ndim != 1:
+        raise DataError(f"y has shape {array.shape}. Expected one dimension: use y.ravel().")
+    if len(array) != rows:
+        raise DataError(f"y has {len(array)} rows and X has {rows}. Expected the same number.")
+    carried = getattr(y, "name", None)
+    if name is None and isinstance(carried, str) and carried:
+        name = carried
+    label = "target y" if name is None else f"target column {name!r}"
+    return _floats(array[:, None], [label], dtype)[:, 0], name
+
+
+def check_shape(shape: tuple[int, ...], names: tuple[str, ...], target: str | None = None) -> None:
+    """Refuse features without rows, without columns, or with other names than one for each column."""
+    rows, columns = shape
+    if len(names) != columns:
+        raise DataError(f"feature_names has {len(names)} names for {columns} columns. Expected one for each.")
+    if not rows:
+        raise DataError("X has no rows. Expected at least one row for each of two users.")
+    check_names(names, target)
+
+
+def choose_columns(source: Source, user: str, target: str | None, features: Iterable[str] | None) -> tuple[str, ...]:
+    """Check the columns asked for against those there are, and return the features."""
+    if isinstance(features, str):
+        raise DataError("features is one text. Expected a list of column names: features=['age'].")
+    chosen = None if features is None else tuple(str(name) for name in features)
+    for role, name in [("user", user), ("target", target), *(("feature", f) for f in chosen or ())]:
+        if name is not None and name not in source.types:
+            raise DataError(_no_such_column(source, role, name))
+    if target == user:
+        raise DataError(f"Column {user!r} is both user and target. Expected two columns.")
+    if chosen is None:
+        chosen = tuple(name for name in source.types if name not in (user, target))
+        if any(not name.strip() for name in chosen):
+            raise DataError(
+                f"{source.title} has a column without a name, often a row number that was saved along. Name the "
+                "columns to use (features=[...]) or write the table without it."
+            )
+    check_names(chosen, target)
+    if user in chosen:
+        raise DataError(f"Column {user!r} is both user and feature. Leave it out of features.")
+    return chosen
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Return room that starts on a cache line; NumPy's own starts beside one, and every wide load straddles two."""
+    size = int(np.prod(shape)) * dtype.itemsize
+    room = np.empty(size + 64, dtype=np.uint8)
+    start = -room.ctypes.data % 64
+    return room[start : start + size].view(dtype).reshape(shape)
+
+
+def read_columns(table: Any, columns: Sequence[str], user: str | None) -> tuple[Array, Array | None]:
+    """Read columns of finite numbers, rows in the table's order, and the ids next to them if there is a user column."""
+    source = open_table(table, user)
+    for role, name in [("user", user), *(("feature", column) for column in columns)]:
+        if name is not None and name not in source.types:
+            raise DataError(_no_such_column(source, role, name))
+    types = [source.types[name] for name in columns]
+    faults, blocks, ids = Faults(_labels(columns)), [], []
+    for cells in source.batches([*columns, *([user] if user else [])], batch_rows(len(columns))):
+        if user is not None:
+            *cells, own = cells
+            ids.append(own)
+        blocks.append(convert(cells, types, np.dtype(np.float64), faults))
+    faults.check()
+    if not blocks:
+        raise DataError(f"{source.title} has no rows. Expected at least one.")
+    return np.concatenate(blocks), np.concatenate(ids) if ids else None
+
+
+def count_users(source: Source, user: str) -> tuple[Array, Positions]:
+    """Read the user column once; return the ids in order and how many rows each has."""
+    pending: list[tuple[Array, Array]] = []
+    held = missing = merged = 0
+    for (values,) in source.batches([user], batch_rows(1)):
+        ids, codes = factor(values)
+        missing += int((codes < 0).sum())
+        pending.append((ids, np.bincount(codes[codes >= 0], minlength=len(ids))))
+        held += len(ids)
+        if held > 2 * merged + 4 * batch_rows(1):
+            pending = [_merge(pending)]
+            held = merged = len(pending[0][0])
+    if not pending:
+        raise DataError(f"{source.title} has no rows. Expected at least one for each of two users.")
+    users, counts = _merge(pending)
+    check_users(len(users), missing, f"user column {user!r}")
+    return (users, counts) if source.typed else _whole_if_text_is(users, counts)
+
+
+def scatter(
+    source: Source,
+    user: str,
+    names: tuple[str, ...],
+    target: str | None,
+    users: Array,
+    offsets: Positions,
+    X: Array,
+    y: Array | None,
+) -> None:
+    """Read the table once more and put each row behind the rows its user has already."""
+    columns = [*names] if target is None else [*names, target]
+    types = [source.types[name] for name in columns]
+    faults = Faults([*_labels(names), f"target column {target!r}"])
+    directory, free, changed = Directory(users), offsets[:-1].copy(), False
+    for ids, *cells in source.batches([user, *columns], batch_rows(len(columns))):
+        block = convert(cells, types, X.dtype, faults)
+        if faults:
+            continue
+        owners = directory.find(ids)
+        changed = bool((owners < 0).any())
+        if changed:
+            break
+        order = stable_order(owners)
+        owners = owners[order]
+        places = free[owners] + np.arange(len(owners)) - np.searchsorted(owners, owners)
+        changed = bool((places >= offsets[owners + 1]).any())
+        if changed:
+            break
+        X[places] = block[order, : X.shape[1]]
+        if y is not None:
+            y[places] = block[order, -1]
+        free[owners] = places + 1  # NumPy keeps the last, and the last of a user's places is the highest
+    faults.check()
+    if changed or (free != offsets[1:]).any():
+        raise DataError(f"{source.title} changed while it was read. Read it again undisturbed.")
+
+
+def check_new(folder: Path) -> None:
+    """Refuse to write where there is something already, or nowhere."""
+    if not folder.parent.is_dir():
+        raise DataError(f"There is no folder {folder.parent.name!r} to write to. Create it first.")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(f"The folder {folder.name!r} exists. Expected a new one: remove or rename.")
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Give a private folder beside the one wanted, which takes its name only if all goes well."""
+    check_new(folder)
+    place = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        yield place
+        os.rename(place, folder)
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+
+
+def new_map(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    """Create a file that is an array, with all of its space on disk."""
+    array: Array = np.lib.format.open_memmap(path, "w+", dtype, shape)
+    if hasattr(os, "posix_fallocate"):  # a full disk is an error now instead of a crash later
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
+
+
+def _no_such_column(source: Source, role: str, name: str) -> str:
+    close = difflib.get_close_matches(name, source.types, 1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"{source.title} has no {role} column {name!r}. It has {quoted(source.types)}.{hint}"
+
+
+def _frame_floats(source: Source, rows: int, names: tuple[str, ...], dtype: DTypeLike | None) -> Array:
+    types, faults = list(source.types.values()), Faults(_labels(names))
+    out = np.empty((rows, len(names)), float_type(dtype, types))
+    start = 0
+    for batch in source.batches(tuple(source.types), batch_rows(len(names))):
+        block = convert(batch, types, out.dtype, faults)
+        out[start : start + len(block)] = block
+        start += len(block)
+    faults.check()
+    return out
+
+
+def _floats(array: Array, labels: Sequence[str], dtype: DTypeLike | None) -> Array:
+    """Check every cell and convert where the type asks for it, a block of rows at a time."""
+    kind = float_type(dtype, [array.dtype.name])
+    out = array if array.dtype == kind else np.empty(array.shape, kind)
+    faults = Faults(labels)
+    for rows in row_blocks(*array.shape):
+        if array.dtype.kind not in "fiub":
+            out[rows] = convert(list(array[rows].T), [str(array.dtype)] * len(labels), kind, faults)
+            continue
+        if out is not array:
+            with np.errstate(over="ignore"):
+                out[rows] = array[rows]
+        faults.scan(array[rows].T, out[rows])
+    faults.check()
+    return np.require(out, requirements=["C", "A"])
+
+
+def _array(values: Any, what: str) -> Array:
+    if isinstance(values, np.ma.MaskedArray):
+        values = np.ma.filled(values if values.dtype.kind == "f" else values.astype(float), np.nan)
+    try:
+        return np.asarray(values)
+    except ValueError:
+        pass
+    raise DataError(f"{what} has rows of different lengths. Expected a rectangle of numbers.")
+
+
+def _labels(names: Iterable[str]) -> list[str]:
+    return [f"column {name!r}" for name in names]
+
+
+def _merge(tallies: list[tuple[Array, Array]]) -> tuple[Array, Positions]:
+    kinds = {ids.dtype.kind for ids, _ in tallies if len(ids)}
+    ids = [ids if len(kinds) == 1 else ids.astype(str) for ids, _ in tallies if len(ids)]
+    users, codes = factor(np.concatenate(ids or [np.empty(0, np.int64)]))
+    counts = np.zeros(len(users), np.int64)
+    np.add.at(counts, codes, np.concatenate([n for ids, n in tallies if len(ids)] or [codes]))
+    return users, counts
+
+
+def _whole_if_text_is(users: Array, counts: Positions) -> tuple[Array, Positions]:
+    """Turn ids read from text into whole numbers if not one of them changes its spelling."""
+    try:
+        whole = users.astype(np.int64)
+    except (ValueError, OverflowError):
+        return users, counts
+    if (whole.astype(str) != users).any():
+        return users, counts
+    order = np.argsort(whole)
+    return whole[order], counts[order]

@@ -1,0 +1,302 @@
+"""From whatever table a user has to named columns, a batch at a time.
+
+A frame in memory or a file becomes a `Source`: column names, column types, and `batches`, which reads only the columns
+asked for and never more than a bounded piece of a file at once.
+
+The exceptions of the parsers underneath quote cells, which are private, so they are replaced, not chained.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacitly.data.validation import NULL_WORDS, Array, DataError, listed, rows_in_words
+
+__all__ = ["DataError", "Source", "batch_rows", "check_names", "is_frame", "open_table", "quoted", "row_blocks"]
+
+_CELLS = 1 << 18  # cells in one block of rows: 2 MiB of float64
+_CSV_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table that can be read more than once, some columns at a time.
+
+    Attributes
+    ----------
+    title
+        What errors call the table.
+    types
+        Column names, in order, with the type each is stored as.
+    batches
+        Called with column names and a number of rows; yields one list of arrays per batch.
+    typed
+        False where every cell is text, so that an id such as 17 arrives as '17'.
+    """
+
+    title: str
+    types: dict[str, str]
+    batches: Callable[[Sequence[str], int], Iterator[list[Array]]]
+    typed: bool = True
+
+
+def row_blocks(rows: int, columns: int) -> Iterator[slice]:
+    """Cut rows into slices small enough that a scan of one needs little memory."""
+    step = max(1, _CELLS // max(1, columns))
+    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
+
+
+def batch_rows(columns: int) -> int:
+    """How many rows of this many columns to read at once."""
+    return int(np.clip(_CELLS // max(1, columns), 1, 1 << 16))
+
+
+def check_names(features: Sequence[str], target: str | None) -> None:
+    """Refuse no features at all, a feature named twice, and a target among the features."""
+    if not features:
+        raise DataError("There are no feature columns. Expected at least one.")
+    if twice := _repeated(features):
+        raise DataError(f"Duplicate feature names: {quoted(twice)}. Expected each name once.")
+    if target is not None and target in features:
+        raise DataError(f"Column {target!r} is both target and feature. Leave it out of features.")
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Name columns in a message, the first twenty of them."""
+    return listed([repr(name) for name in names], ", ", 20)
+
+
+def is_frame(table: object) -> bool:
+    """Whether this is a table with named columns (pandas, polars or Arrow)."""
+    reads = ("iloc", "to_arrow", "to_batches")
+    return any(hasattr(table, name) for name in reads) and hasattr(table, "columns")
+
+
+def open_table(table: object, user: str | None = None) -> Source:
+    """Make a `Source` of a pandas or polars frame, an Arrow table, or the path of a file.
+
+    In a CSV file the `user` column is kept as text, so that '007' and '7' stay two users.
+    """
+    if isinstance(table, (str, PathLike)):
+        return _open_path(Path(table), user)
+    if is_frame(table):
+        frame: Any = table
+        if hasattr(frame, "iloc"):
+            return _open_pandas(frame)
+        with _replacing_errors("The table", "Arrow"):
+            arrow = frame.to_arrow() if hasattr(frame, "to_arrow") else frame
+        types = _types("The table", arrow.schema.names, arrow.schema.types)
+        return Source("The table", types, lambda names, rows: _cut(arrow, names, rows))
+    raise DataError(
+        f"table is a {type(table).__name__}. Expected a pandas or polars DataFrame, a pyarrow Table, or the path of a "
+        ".csv, .parquet, .arrow or .feather file. (Collect a lazy frame first; for arrays use Cohort.from_arrays.)"
+    )
+
+
+def _open_path(path: Path, user: str | None) -> Source:
+    title = f"The file {path.name!r}"
+    if not path.exists():
+        raise DataError(f"{title} was not found. Expected an existing file: check the path.")
+    if path.is_dir():
+        files = sorted(p for p in path.rglob("*.parquet") if p.name[0] not in "._")
+        if not files:
+            raise DataError(
+                f"The folder {path.name!r} has no .parquet files. Expected a file or a folder of Parquet files. "
+                "(A saved cohort is read with Cohort.open.)"
+            )
+        return _open_parquet(f"The folder {path.name!r}", files)
+    suffix = path.suffix.lower()
+    if suffix not in (".csv", ".parquet", ".arrow", ".feather"):
+        raise DataError(f"{title} has the extension {suffix!r}. Expected .csv, .parquet, .arrow or .feather.")
+    if path.stat().st_size == 0:
+        raise DataError(f"{title} is empty. Expected a header and rows.")
+    if suffix == ".csv":
+        return _open_csv(title, path, user)
+    return _open_parquet(title, [path]) if suffix == ".parquet" else _open_ipc(title, path)
+
+
+def _open_pandas(frame: Any) -> Source:
+    names = [str(name) for name in frame.columns]
+    types = _types("The table", names, list(frame.dtypes))
+
+    def batches(chosen: Sequence[str], rows: int) -> Iterator[list[Array]]:
+        columns = [frame.iloc[:, names.index(name)].to_numpy() for name in chosen]
+        for start in range(0, len(frame), rows):
+            yield [column[start : start + rows] for column in columns]
+
+    return Source("The table", types, batches)
+
+
+def _open_csv(title: str, path: Path, user: str | None) -> Source:
+    """Read every cell as text and convert it here: types guessed from a first block go wrong."""
+    arrow_csv, pa = import_module("pyarrow.csv"), import_module("pyarrow")
+    with _replacing_errors(title, "CSV"), path.open(newline="", encoding="utf-8-sig") as file:
+        header = next(filter(None, csv.reader(file)), None)
+    if header is None:
+        raise DataError(f"{title} is empty. Expected a header and rows.")
+    if user is not None and user not in header and any(_reads_as_number(n) for n in header):
+        raise DataError(
+            f"{title} has no column {user!r}, and its first line looks like data. Expected a header line with the "
+            "names of the columns."
+        )
+    types = _types(title, header, ["text"] * len(header))
+
+    def batches(names: Sequence[str], rows: int) -> Iterator[list[Array]]:
+        torn: list[int] = []
+
+        def skip(row: Any) -> str:
+            torn.append(row.actual_columns)
+            return "skip"
+
+        with _replacing_errors(title, "CSV"):
+            stream = arrow_csv.open_csv(
+                path,
+                arrow_csv.ReadOptions(block_size=max(_CSV_BLOCK_BYTES, 256 * len(header))),
+                arrow_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
+                arrow_csv.ConvertOptions(
+                    include_columns=list(names),
+                    column_types=dict.fromkeys(names, pa.string()),
+                    strings_can_be_null=True,
+                    null_values=list(NULL_WORDS),
+                ),
+            )
+            for batch in stream:
+                for piece in _pieces(batch, rows):
+                    yield [_csv_column(piece.column(name), name == user) for name in names]
+        if torn:
+            raise DataError(
+                f"{title} has {rows_in_words(len(torn))} without exactly {len(header)} cells, the number of columns "
+                "in its header. Look for stray commas, quotes or line breaks."
+            )
+
+    return Source(title, types, batches, typed=False)
+
+
+def _csv_column(column: Any, is_id: bool) -> Array:
+    pa, pc = import_module("pyarrow"), import_module("pyarrow.compute")
+    if is_id:
+        return _to_numpy(pc.utf8_trim_whitespace(column))
+    try:
+        converted: Array = pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
+        return converted
+    except pa.ArrowInvalid:
+        return _to_numpy(column)
+
+
+def _open_parquet(title: str, files: Sequence[Path]) -> Source:
+    parquet = import_module("pyarrow.parquet")
+    with _replacing_errors(title, "Parquet"):
+        schemas = [parquet.read_schema(file) for file in files]
+    if any(set(schema.names) != set(schemas[0].names) for schema in schemas):
+        raise DataError(f"{title} holds files with different columns. Expected the same in each.")
+    types = _types(title, schemas[0].names, schemas[0].types)
+    for name in types:
+        if len(kinds := {str(schema.field(name).type) for schema in schemas}) > 1:
+            types[name] = " or ".join(sorted(kinds))
+
+    def batches(names: Sequence[str], rows: int) -> Iterator[list[Array]]:
+        with _replacing_errors(title, "Parquet"):
+            for path in files:
+                with parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 16) as file:
+                    for batch in file.iter_batches(rows, columns=list(names)):
+                        yield [_to_numpy(batch.column(name)) for name in names]
+
+    return Source(title, types, batches)
+
+
+def _open_ipc(title: str, path: Path) -> Source:
+    pa = import_module("pyarrow")
+
+    def read() -> Iterator[Any]:
+        # Through a memory map all columns cost nothing; a choice of columns would be copied.
+        with pa.memory_map(str(path)) as data:
+            if data.read(6) == b"ARROW1":
+                with pa.ipc.open_file(data) as file:
+                    yield file.schema
+                    yield from (file.get_batch(i) for i in range(file.num_record_batches))
+            else:
+                data.seek(0)
+                with pa.ipc.open_stream(data) as flow:
+                    yield flow.schema
+                    yield from flow
+
+    with _replacing_errors(title, "Arrow"):
+        schema = next(read())
+    types = _types(title, schema.names, schema.types)
+
+    def batches(names: Sequence[str], rows: int) -> Iterator[list[Array]]:
+        with _replacing_errors(title, "Arrow"):
+            stream = read()
+            next(stream)
+            for batch in stream:
+                yield from _cut(batch, names, rows)
+
+    return Source(title, types, batches)
+
+
+@contextmanager
+def _replacing_errors(title: str, kind: str) -> Iterator[None]:
+    pa = import_module("pyarrow")
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeError, csv.Error) as error:
+        raise DataError(
+            f"{title} could not be read as {kind} ({type(error).__name__}). Check that it is complete and really "
+            f"{kind}; the reader's own message is withheld, it may quote data."
+        ) from None
+
+
+def _types(title: str, names: Sequence[str], types: Sequence[object]) -> dict[str, str]:
+    if twice := _repeated(names):
+        raise DataError(f"{title} has duplicate column names: {quoted(twice)}. Rename them.")
+    # pandas saves an unnamed index as a column of this name; it is no feature of anybody.
+    return {
+        name: str(kind)
+        for name, kind in zip(names, types, strict=True)
+        if not re.fullmatch(r"__index_level_\d+__", name)
+    }
+
+
+def _pieces(batch: Any, rows: int) -> Iterator[Any]:
+    return (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
+
+
+def _cut(table: Any, names: Sequence[str], rows: int) -> Iterator[list[Array]]:
+    for piece in _pieces(table, rows):
+        yield [_to_numpy(piece.column(name)) for name in names]
+
+
+def _to_numpy(column: Any) -> Array:
+    pa = import_module("pyarrow")
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if isinstance(column, pa.DictionaryArray):
+        column = column.dictionary_decode()
+    exact = pa.types.is_integer(column.type) and column.null_count  # floats would blur large ids
+    if exact or isinstance(column, pa.ExtensionArray):
+        return np.fromiter(column.to_pylist(), dtype=object, count=len(column))
+    values: Array = column.to_numpy(zero_copy_only=False)
+    return values
+
+
+def _reads_as_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    return sorted(name for name, count in Counter(names).items() if count > 1)

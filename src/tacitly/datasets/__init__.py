@@ -1,0 +1,18 @@
+"""Data sets: the papers' synthetic families, made on the spot, ratings, and users made from labelled rows."""
+
+from tacitly.datasets.low_rank_sparse import LowRankSparseUsers, make_low_rank_sparse
+from tacitly.datasets.ratings import Ratings, load_jester, load_movielens
+from tacitly.datasets.shards import Shards, class_shards
+from tacitly.datasets.synthetic import SharedSubspace, make_shared_subspace
+
+__all__ = [
+    "LowRankSparseUsers",
+    "Ratings",
+    "Shards",
+    "SharedSubspace",
+    "class_shards",
+    "load_jester",
+    "load_movielens",
+    "make_low_rank_sparse",
+    "make_shared_subspace",
+]

@@ -1,0 +1,224 @@
+"""A site's folder: its users' rows, its keys, its heads; and how it joins a coordinator or works alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tacitly.data.cohort import Cohort
+from tacitly.federation.flower.keys import make_node_key, write_private
+from tacitly.federation.flower.masks import new_key
+from tacitly.federation.flower.node import Card, Node, majority
+from tacitly.federation.flower.version import check_flower
+from tacitly.privacy.accounting import mu_of
+from tacitly.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity
+from tacitly.privacy.ledger import BudgetExceeded, Ledger
+
+_TRUST = ("central", "node", "secure")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
+
+
+def prepare(folder: Path, name: str, cohort: Cohort, *, tell_rows: bool = False) -> Card:
+    """Make a site's folder from its users' rows; return (and write) the card to give to the coordinator."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"a node's name must be letters, digits, - and _. Found {name!r}.")
+    folder.mkdir(mode=0o700, parents=True)
+    try:
+        cohort.save(folder / "cohort")
+        private, public = new_key()
+        write_private(folder / "mask.key", private)
+        card = Card(
+            name=name,
+            key=make_node_key(folder / "node.key"),
+            mask_key=public.hex(),
+            users=cohort.n_users,
+            features=cohort.feature_names,
+            target=cohort.target_name,
+            rows=cohort.n_rows if tell_rows else None,
+        )
+        (folder / "card.json").write_text(card.to_json(), "utf-8")
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return card
+
+
+def open_node(
+    folder: Path,
+    invitation: dict[str, Any],
+    *,
+    ceiling: Budget | None = None,
+    trust: str | None = None,
+    threads: int | None = None,
+) -> Node:
+    """Open a site's folder as the node that an invitation speaks of.
+
+    ``ceiling`` is what the site allows all runs together to spend where it adds noise. It is the site's own: set once,
+    by default to what the first run asks for, and no invitation changes it. ``trust`` is how far the site trusts the
+    coordinator; None for what the invitation says. A site that has a ceiling is never opened as one that adds no noise.
+    """
+    card = Card.from_json((folder / "card.json").read_text("utf-8"))
+    keys, trust = invitation["mask_keys"], _own_trust(folder, invitation["trust"], trust, ceiling)
+    # Sites that compare the fingerprint compare the whole list, so it is enough that each finds itself in it.
+    if keys.get(card.name) != card.mask_key:
+        raise ValueError(f"the invitation does not hold the mask key of {card.name}, but another or none. Do not join.")
+    if len(set(keys.values())) < len(keys):
+        raise ValueError("the invitation gives two sites one mask key. Do not join.")
+    return Node(
+        card.name,
+        Cohort.open(folder / "cohort"),
+        folder,
+        trust=trust,
+        ceiling=None if trust == "central" else _own_ceiling(folder / "node.ledger", ceiling, invitation),
+        mask_key=(folder / "mask.key").read_bytes(),
+        peers={name: bytes.fromhex(key) for name, key in invitation["mask_keys"].items() if name != card.name},
+        colluding=int(invitation["colluding"]),
+        threads=threads,
+    )
+
+
+def asked_for(invitation: dict[str, Any]) -> Budget:
+    """Return what the run of an invitation will spend."""
+    return Budget(
+        epsilon=float(invitation["epsilon"]),
+        delta=float(invitation["delta"]),
+        adjacency=Adjacency(invitation["adjacency"]),
+    )
+
+
+def _own_trust(folder: Path, invited: str, wanted: str | None, ceiling: Budget | None) -> str:
+    """Return how far the coordinator is trusted; an invitation does not talk a site out of adding noise."""
+    if invited not in _TRUST or wanted not in (None, *_TRUST):
+        raise ValueError(
+            f"trust must be one of {', '.join(_TRUST)}. Found {invited!r} in the invitation, {wanted!r} here."
+        )
+    if wanted is not None and wanted != invited:
+        raise ValueError(f"the invitation says trust {invited!r}, this site {wanted!r}. Do not join.")
+    if invited == "central" and (ceiling is not None or (folder / "node.ledger").exists()):
+        why = "was given a ceiling (--epsilon)" if ceiling is not None else "has a ceiling (node.ledger)"
+        raise ValueError(
+            f"this site {why}, and the invitation says trust 'central': the coordinator would see sums without noise, "
+            "which no ceiling guards. Do not join, or make another folder for it."
+        )
+    return invited
+
+
+def _own_ceiling(path: Path, wanted: Budget | None, invitation: dict[str, Any]) -> Budget:
+    """Return the ceiling that stands, or set it; say here, not by silence later, if the run does not fit under it."""
+    asked = asked_for(invitation)
+    with Ledger(path, ceiling=wanted or (None if path.exists() else asked)) as ledger:
+        standing = ledger.ceiling
+        if standing is None:
+            raise ValueError(f"{path} has no ceiling, so it cannot guard this site's users.")
+        begun = any(row.run.startswith(f"{invitation['run']}/") for row in ledger.releases())
+        if standing.adjacency == asked.adjacency and not begun:
+            try:
+                ledger.afford([_whole(asked)], "the run")
+            except BudgetExceeded:
+                raise ValueError(
+                    f"the run asks for ε = {asked.epsilon:g}; this site's ceiling is ε = {standing.epsilon:g}, and "
+                    f"{ledger.spent():.3g} of it is spent. Do not join."
+                ) from None
+    return standing
+
+
+def _whole(asked: Budget) -> GaussianEvent:
+    """Return one release that costs what a run will, all in all."""
+    sensitivity = Sensitivity.of_clip(1.0)
+    distance = sensitivity.zero_out if asked.adjacency is Adjacency.ZERO_OUT else sensitivity.replace_one
+    return GaussianEvent(sigma=distance / mu_of(asked.epsilon, asked.delta), sensitivity=sensitivity)
+
+
+def fingerprint(invitation: dict[str, Any]) -> str:
+    """Digest of who takes part and on what terms, for people at the sites to compare, all of it.
+
+    The coordinator hands the keys out, so only a comparison past it shows that everybody has the same ones. It could
+    make up keys until a shorter digest is the same for two lists.
+    """
+    text = json.dumps([invitation[name] for name in ("mask_keys", "trust", "colluding")], sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return "-".join(digest[i : i + 4] for i in range(0, len(digest), 4))
+
+
+def terms(folder: Path, invitation: dict[str, Any]) -> list[str]:
+    """Say what a site agrees to by joining: with whom, how much is spent, and who must be honest."""
+    names, asked = sorted(invitation["mask_keys"]), asked_for(invitation)
+    said = [
+        f"joining {invitation['server']} (trust: {invitation['trust']})",
+        f"{len(names)} sites: {', '.join(names)}",
+        f"the run spends ε = {asked.epsilon:g}, δ = {asked.delta:g} ({asked.adjacency})",
+    ]
+    if invitation["trust"] == "central":
+        said.append("the coordinator sees the sums of this site's users without noise")
+    else:
+        with Ledger(folder / "node.ledger") as ledger:
+            if ledger.ceiling is not None:
+                said.append(
+                    f"this site's ceiling is ε = {ledger.ceiling.epsilon:g}; {ledger.spent():.3g} of it is spent"
+                )
+    if invitation["trust"] == "secure":
+        said.append(f"{majority(len(names))} of them must be honest, {invitation['colluding']} of a group may not be")
+        said.append(f"fingerprint {fingerprint(invitation)}: compare it, and the names, with the other sites")
+    return said
+
+
+def join(
+    folder: Path,
+    invitation: dict[str, Any],
+    say: Callable[[str], None],
+    *,
+    ceiling: Budget | None = None,
+    trust: str | None = None,
+    patience: float = 60.0,
+) -> None:
+    """Answer a coordinator until interrupted."""
+    check_flower()
+    from tacitly.federation.flower.fleet import stay
+
+    node = open_node(folder, invitation, ceiling=ceiling, trust=trust)
+    for line in terms(folder, invitation):
+        say(f"{node.name}: {line}")
+    _warm(node, invitation.get("learns", {}), say)
+    count = 0
+
+    def answered() -> None:
+        nonlocal count
+        count += 1
+        say(f"{node.name}: {count} answered")
+
+    stay(
+        node.answer,
+        server=invitation["server"],
+        key=folder / "node.key",
+        authority=invitation["authority"],
+        coordinator=bytes.fromhex(invitation["coordinator"]),
+        patience=patience,
+        on_answer=answered,
+    )
+
+
+def _warm(node: Node, told: dict[str, Any], say: Callable[[str], None]) -> None:
+    """Compile before saying to be there, so that no round waits for it; whatever comes of it, the site joins."""
+    from tacitly.deployment.warm_up import warm_up
+
+    started = time.monotonic()
+    try:
+        if warm_up(node, told):
+            say(f"{node.name}: ready after {time.monotonic() - started:.0f} s of compiling")
+    except Exception as error:
+        say(f"{node.name}: nothing could be compiled beforehand ({type(error).__name__}); the first rounds may be slow")
+
+
+def personalize(folder: Path, model: Any) -> Path:
+    """Fit heads for this site's users on a published billboard: offline, and free for everybody else's privacy."""
+    cohort = Cohort.open(folder / "cohort")
+    names = tuple(str(name) for name in model.feature_names_in_)
+    if cohort.feature_names != names:
+        raise ValueError("this site's columns are not those of the model. Expected the same names in the same order.")
+    return Node("here", model.as_asked(cohort), folder).keep_heads(model.head_work())

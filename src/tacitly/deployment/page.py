@@ -1,0 +1,92 @@
+"""A page that shows how a coordinator is doing: for this machine only, and nothing on it is private."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>tacitly serve</title>
+<meta name="viewport" content="width=device-width">
+<style>
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 44rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
+h1 { font-size: 1.3rem } dl { display: grid; grid-template-columns: 11rem 1fr; gap: .3rem 1rem } dt { color: #666 }
+dd { margin: 0 } .bar, .bar div { height: .7rem; border-radius: .35rem } .bar { background: #eee }
+.bar div { background: #2a6; width: 0 } .error { color: #b00 }
+</style>
+<h1>tacitly coordinator: <span id="state">…</span></h1>
+<div class="bar"><div id="done"></div></div>
+<dl id="facts"></dl>
+<script>
+const label = {release: "latest release", releases: "releases", rounds: "rounds", nodes: "nodes",
+  users: "users on the roster", spent: "ε spent", verdicts: "answers, by verdict",
+  silent: "silent in the last round", last_error: "last error",
+  updated: "updated"};
+async function show() {
+  const told = await (await fetch("status.json", {cache: "no-store"})).json();
+  document.getElementById("state").textContent = told.state;
+  document.getElementById("done").style.width = told.planned ? 100 * (told.releases || 0) / told.planned + "%" : "0";
+  const shown = {...told, silent: (told.last_round || {}).silent};
+  if (told.planned) shown.releases = (told.releases || 0) + " of " + told.planned;
+  if (told.spent != null) shown.spent = told.spent.toFixed(3);
+  if (told.updated) shown.updated = new Date(1000 * told.updated).toLocaleTimeString();
+  const facts = document.getElementById("facts");
+  facts.replaceChildren(...Object.entries(label).filter(([key]) => shown[key] != null).flatMap(([key, name]) => {
+    const dt = document.createElement("dt"), dd = document.createElement("dd"), value = shown[key];
+    dt.textContent = name; dd.id = key;
+    dd.textContent = Array.isArray(value) ? value.join(", ") || "nobody" : typeof value === "object"
+      ? Object.entries(value).map(([k, v]) => k + " " + v).join(", ") : value;
+    if (key === "last_error") dd.className = "error";
+    return [dt, dd];
+  }));
+}
+show(); setInterval(show, 1000);
+</script></html>
+"""
+
+
+@contextmanager
+def page(folder: Path, port: int) -> Iterator[str]:
+    """Serve the page on this machine's loopback while the block runs; yield its address.
+
+    >>> import tempfile, urllib.request
+    >>> with tempfile.TemporaryDirectory() as folder, page(Path(folder), 0) as address:
+    ...     b"tacitly coordinator" in urllib.request.urlopen(address).read()
+    True
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            # Another name in Host means that a page from elsewhere is asking, through a name that now points here.
+            if self.headers.get("Host") not in (f"127.0.0.1:{server.server_port}", f"localhost:{server.server_port}"):
+                self.send_error(403)
+            elif self.path == "/":
+                self._send(_PAGE.encode(), "text/html; charset=utf-8")
+            elif self.path == "/status.json":
+                status = folder / "status.json"
+                text = status.read_bytes() if status.exists() else b'{"state": "not started"}'
+                self._send(text, "application/json")
+            else:
+                self.send_error(404)
+
+        def _send(self, body: bytes, kind: str) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Security-Policy", "default-src 'self' 'unsafe-inline'")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+        server.server_close()

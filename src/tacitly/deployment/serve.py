@@ -1,0 +1,329 @@
+"""The coordinator: makes keys, starts Flower's SuperLink with TLS and node authentication, and keeps the run going.
+
+What must survive is on disk: the ledger, who is registered, who was asked. What nodes sent is in memory only. Killed at
+any moment and started again, it goes on: a release that was published is read from the ledger, one that was only
+debited is asked for again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from tacitly.deployment.settings import Settings, Status, write_whole
+from tacitly.federation.flower.keys import make_certificates, make_signing_key, write_private
+from tacitly.federation.flower.link import SECRET_HEADER
+from tacitly.federation.flower.version import check_flower
+
+_APP = {
+    "pyproject.toml": """[project]
+name = "tacitly-app"
+version = "0.1.0"
+license = "Apache-2.0"
+dependencies = []
+[tool.flwr.app]
+publisher = "tacitly"
+[tool.flwr.app.components]
+serverapp = "tacitly_app.server_app:app"
+clientapp = "tacitly_app.client_app:app"
+[tool.flwr.app.config]
+folder = ""
+""",
+    "tacitly_app/__init__.py": '"""What Flower starts."""\n',
+    "tacitly_app/server_app.py": "from tacitly.deployment import server_app\n\napp = server_app.app\n",
+    # Flower wants one; nodes run code of their own and never this.
+    "tacitly_app/client_app.py": "from flwr.clientapp import ClientApp\n\napp = ClientApp()\n",
+}
+_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_ATTEMPTS = 5
+_START = 600.0  # seconds for Flower to start a run: three processes one after the other, on a machine that may be busy
+
+
+def prepare(folder: Path, settings: Settings) -> None:
+    """Make a coordinator's folder: certificates, its key, and the invitation for nodes."""
+    if Path(settings.out).exists():
+        raise FileExistsError(f"{settings.out} exists already. Choose another --out, or remove it.")
+    settings.model(None, None)  # says what is wrong with them before anything is there
+    folder.mkdir(mode=0o700, parents=True)
+    make_certificates(folder, settings.server.rsplit(":", 1)[0])
+    public = make_signing_key(folder / "coordinator.key")
+    write_private(folder / "control.key", secrets.token_hex(32).encode())
+    invitation = {
+        "server": settings.server,
+        "authority": (folder / "ca.crt").read_text("utf-8"),
+        "coordinator": public,
+        "trust": settings.trust,
+        "colluding": settings.colluding,
+        "epsilon": str(settings.epsilon),
+        "delta": settings.delta,
+        "adjacency": settings.adjacency,
+        "run": settings.run,
+        "learns": settings.told,
+        "mask_keys": {card.name: card.mask_key for card in settings.cards},
+    }
+    write_whole(folder / "invitation.json", json.dumps(invitation, indent=2))
+    for name, text in _APP.items():
+        path = folder / "app" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    (folder / "cards").mkdir()
+    for card in settings.cards:
+        (folder / "cards" / f"{card.name}.pub").write_text(card.key + "\n", "utf-8")
+    settings.save(folder)  # last: a folder with settings is complete
+
+
+def serve(folder: Path, say: Callable[[str], None]) -> bool:
+    """Run the coordinator until its model is there (True) or it had to stop (False)."""
+    check_flower()
+    settings, status = Settings.load(folder), Status(folder)
+    inner = f"127.0.0.1:{_free_port()}"
+    with _alone(folder), _forgotten(folder), _superlink(folder, settings, inner) as link:
+        for address in (inner, settings.server):
+            _wait_for_port(address, link)
+        _register(folder, settings, inner)
+        say(f"{len(settings.cards)} nodes registered; waiting for them at {settings.server}")
+        for attempt in range(_ATTEMPTS):
+            status.change(state="starting", process=None, attempt=attempt + 1)
+            _start_run(folder, inner)
+            if _ended(status, link):
+                break
+            say(f"stopped: {status.read().get('last_error') or 'the run was lost'}")
+            time.sleep(1.0)
+        else:
+            return False
+    return True
+
+
+@contextmanager
+def _forgotten(folder: Path) -> Iterator[None]:
+    """Wipe what nodes sent when the coordinator ends, however it ends: nothing that goes on needs it.
+
+    (All but SIGKILL: then it is left for the next start, which wipes it when it ends.) Ids that Flower gave are gone
+    with it, so where there is no state to go on with, nodes are registered anew.
+    """
+    if not (_memory(folder) / _STATE).exists():
+        (folder / "nodes.json").unlink(missing_ok=True)
+    before = _leave_on(signal.SIGTERM, signal.SIGHUP)  # the second comes when a terminal or a connection is closed
+    try:
+        yield
+    finally:
+        shutil.rmtree(_memory(folder), ignore_errors=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave_on(*numbers: signal.Signals) -> dict[signal.Signals, Any]:
+    """End in good order on these signals; return what was done on them before. One that is ignored (nohup) stays so."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    return {number: signal.signal(number, _leave) for number in heard}
+
+
+def _leave(number: int, _: object) -> NoReturn:
+    signal.signal(number, signal.SIG_IGN)  # heard: what is being wiped is not to be interrupted by it again
+    raise SystemExit(128 + number)
+
+
+def _ended(status: Status, link: subprocess.Popen[bytes]) -> bool:
+    """Wait until the run is over; True if the model is there."""
+    started, seen = time.monotonic(), None
+    while True:
+        told = status.read()
+        if told["state"] == "finished":
+            return True
+        if link.poll() is not None:
+            raise RuntimeError("Flower's SuperLink ended. See superlink.log in the coordinator's folder.")
+        seen = told.get("process") or seen
+        if told["state"] == "stopped" or (seen and not _alive(seen)):
+            return False
+        if seen is None and time.monotonic() - started > _START:
+            raise RuntimeError(f"Flower did not start the run within {_START:g} s. See superlink.log.")
+        time.sleep(0.2)
+
+
+def _alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder; whoever lost its coordinator notices that the lock is free."""
+    with (folder / "serve.lock").open("a") as lock:
+        for _ in range(50):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            time.sleep(0.2)
+        else:
+            raise RuntimeError(f"another coordinator is using {folder}.")
+        yield
+
+
+@contextmanager
+def _superlink(folder: Path, settings: Settings, inner: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run Flower's SuperLink: nodes reach its fleet routes, nobody but this program starts anything there."""
+    host, port = inner.rsplit(":", 1)
+    home = folder / "flower"
+    home.mkdir(exist_ok=True)
+    tls = [f"--ssl-{name}={folder / file}" for name, file in _CERTIFICATES.items()]
+    command = [sys.executable, "-m", "tacitly.federation.flower.link", settings.server, str(settings.longest_answer)]
+    command += [
+        str(folder / "control.key"),
+        str(_memory(folder) / _READY),
+        *tls,
+        "--enable-supernode-auth",
+        f"--host={host}",
+        f"--port={port}",
+    ]
+    command += [f"--database={_memory(folder) / _STATE}", "--disable-runtime-dependency-installation"]
+    with (folder / "superlink.log").open("ab") as log:
+        link = _start(command, folder, log)
+    try:
+        yield link
+    finally:
+        link.terminate()
+        try:
+            link.wait(10)
+        except subprocess.TimeoutExpired:
+            link.kill()
+            link.wait()  # what it wrote is wiped next, and nothing may write it again
+
+
+_MEMORY = Path("/dev/shm")
+_STATE, _READY = "state.db", "registered"
+_CERTIFICATES = {"ca-certfile": "ca.crt", "certfile": "server.pem", "keyfile": "server.key"}
+
+
+def _start(command: list[str], folder: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    def die_with_parent() -> None:
+        with contextlib.suppress(OSError, AttributeError):  # elsewhere than on Linux it may be left over
+            ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
+
+    return subprocess.Popen(
+        command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment(folder), preexec_fn=die_with_parent
+    )
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return what Flower's programs need to keep to this folder and off the network."""
+    programs = str(Path(sys.executable).parent)
+    return {
+        **os.environ,
+        "PATH": os.pathsep.join([programs, os.environ.get("PATH", "")]),
+        "FLWR_HOME": str((folder / "flower").absolute()),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+
+
+def _memory(folder: Path) -> Path:
+    """Return where Flower keeps what nodes sent: in memory, but for all processes, so that it outlives them.
+
+    Where trust is central these are sums without noise, which no disk should remember.
+    """
+    if not _MEMORY.is_dir():
+        raise RuntimeError(f"{_MEMORY} is not there: sums without noise would be written to a disk.")
+    secret = (folder / "control.key").read_bytes()
+    place = _MEMORY / f"tacitly-{hashlib.sha256(secret).hexdigest()[:32]}"  # a name that nobody else can guess
+    place.mkdir(mode=0o700, exist_ok=True)
+    return place
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class _Secret:
+    """Puts the secret that the inner door asks for on every request."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+
+    def intercept(self, context: Any, call_next: Callable[[Any], Any]) -> Any:
+        context.request.headers[SECRET_HEADER] = self._secret
+        return call_next(context)
+
+
+def control(address: str, authority: bytes, *, secret: str = "") -> Any:
+    """Connect to Flower's control interface."""
+    from flwr.supercore.control import ControlHttpClient
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+    told: list[Any] = [RuntimeVersionHttpInterceptor(component_name="flwr"), _Secret(secret)]
+    return contextlib.closing(ControlHttpClient.from_server_address(address, False, authority, interceptors=told))
+
+
+def _own_control(folder: Path, inner: str) -> Any:
+    return control(inner, (folder / "ca.crt").read_bytes(), secret=(folder / "control.key").read_text("ascii"))
+
+
+def _register(folder: Path, settings: Settings, inner: str) -> None:
+    """Register keys that are not yet known, write every node's id down by its name, then let nodes in."""
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+    from flwr.proto.control_pb2 import RegisterNodeRequest
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+    path = folder / "nodes.json"
+    known: dict[str, int] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    with _own_control(folder, inner) as link:
+        for card in settings.cards:
+            if card.name not in known:
+                key = public_key_to_bytes(load_ssh_public_key(card.key.encode()))  # type: ignore[arg-type]
+                known[card.name] = link.RegisterNode(RegisterNodeRequest(public_key=key, name=card.name)).node_id
+                write_whole(path, json.dumps(known))
+    (_memory(folder) / _READY).touch()
+
+
+def build_app(folder: Path) -> Any:
+    """Return the app that Flower is to start."""
+    from flwr.cli.build import build_fab_from_disk
+    from flwr.common.serde import fab_to_proto
+    from flwr.supercore.fab import Fab
+
+    content = build_fab_from_disk(folder / "app")
+    return fab_to_proto(Fab(hashlib.sha256(content).hexdigest(), content, {}))
+
+
+def _start_run(folder: Path, inner: str) -> None:
+    from flwr.common.serde import user_config_to_proto
+    from flwr.proto.control_pb2 import StartRunRequest
+
+    told = user_config_to_proto({"folder": str(folder.absolute())})
+    with _own_control(folder, inner) as link:
+        link.StartRun(StartRunRequest(fab=build_app(folder), override_config=told))
+
+
+def _wait_for_port(server: str, link: subprocess.Popen[bytes], seconds: float = _START) -> None:
+    host, port = server.rsplit(":", 1)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and link.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+            return
+        time.sleep(0.1)
+    raise RuntimeError(f"Flower's SuperLink did not come up at {server}. See superlink.log.")

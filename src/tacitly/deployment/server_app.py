@@ -1,0 +1,145 @@
+"""The coordinator's algorithm as a Flower server app, started by ``tacitly serve``. All its inputs are public."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.serverapp import Grid, ServerApp
+
+from tacitly.deployment.settings import Groups, Settings, Status
+from tacitly.federation.flower.coordinator import FlowerPopulation, Patience
+from tacitly.federation.flower.fleet import MESSAGE_TYPE, from_content, to_content
+from tacitly.federation.flower.keys import signed
+
+app = ServerApp()
+
+_LIFETIME = 600.0  # seconds after which Flower drops a message
+_LOOK = 1.0  # seconds between looks at who is there
+
+
+class GridTransport:
+    """Flower's grid as a :class:`~tacitly.federation.flower.coordinator.Transport`: signed asks out, bytes in."""
+
+    def __init__(self, grid: Grid, key: bytes) -> None:
+        self._grid, self._key = grid, key
+        self._pending: set[str] = set()
+        self._online: tuple[float, list[int]] = (0.0, [])
+
+    def begin(self) -> None:
+        """Begin a round: replies to what was sent before are not pulled any more."""
+        self._pending.clear()
+
+    def online(self) -> Iterable[int]:
+        """Ids of nodes that can be reached now."""
+        if time.monotonic() - self._online[0] > _LOOK:
+            self._online = time.monotonic(), [int(node) for node in self._grid.get_node_ids()]
+        return self._online[1]
+
+    def send(self, messages: Mapping[int, bytes]) -> None:
+        """Send each node its message."""
+        out = [
+            Message(
+                content=to_content(signed(data, self._key)),
+                message_type=MESSAGE_TYPE,
+                dst_node_id=node,
+                ttl=_LIFETIME,
+                group_id="",
+            )
+            for node, data in messages.items()
+        ]
+        self._pending |= {message for message in self._grid.push_messages(out) if message}
+
+    def receive(self) -> Iterable[tuple[Any, Any]]:
+        """Return what arrived since the last call: who sent it, and what."""
+        if not self._pending:
+            return []
+        arrived = list(self._grid.pull_messages(list(self._pending)))
+        self._pending -= {message.metadata.reply_to_message_id for message in arrived}
+        return [
+            (message.metadata.src_node_id, from_content(message.content) if message.has_content() else None)
+            for message in arrived
+        ]
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Fit the model that the settings describe and save it."""
+    folder = Path(str(context.run_config["folder"]))
+    threading.Thread(target=_end_with_the_server, args=(folder,), daemon=True).start()
+    coordinate(folder, GridTransport(grid, (folder / "coordinator.key").read_bytes()))
+
+
+def coordinate(folder: Path, transport: Any) -> None:
+    """Fit over any transport; whatever happens is in the status."""
+    from tacitly.model_folder import save
+    from tacitly.privacy.ledger import Ledger
+
+    settings = Settings.load(folder)
+    status = Status(folder)
+    out = Path(settings.out)
+    if out.exists():
+        if not made_by(settings.run, out):
+            status.change(state="stopped", last_error=f"{out} is there, and this run did not make it. Remove it.")
+            raise FileExistsError(out)
+        status.change(state="finished")
+        return
+    with Ledger(folder / "ledger", ceiling=settings.ceiling) as ledger:
+        status.change(state="waiting for nodes", process=os.getpid(), last_error=None)
+
+        def released(name: str) -> None:
+            done = [row for row in ledger.releases(settings.run) if row.state == "published"]
+            spent = ledger.spent() if ledger.ceiling is not None else None
+            status.change(state="running", release=name, releases=len(done), spent=spent)
+
+        population = FlowerPopulation(
+            transport=transport,
+            roster=settings.roster(folder),
+            how=settings.trust,
+            patience=Patience(**settings.patience),
+            colluding=settings.colluding,
+            groups=Groups(folder),
+            on_round=status.round,
+        )
+        model = settings.model(ledger, population)
+        status.change(planned=settings.planned(model), users=population.n_users)
+        try:
+            model.fit(on_release=released)
+            save(model, out)
+        except BaseException as error:
+            # Of an exception only the kind is told, except where the text is ours and speaks of public numbers.
+            told = str(error) if type(error).__module__.startswith("tacitly.") else type(error).__name__
+            status.change(state="stopped", last_error=told)
+            raise
+    status.change(state="finished")
+
+
+def made_by(run: str, out: Path) -> bool:
+    """Whether a model folder is this run's: its certificate names the run's releases and fits the billboard."""
+    from tacitly.privacy.certificate import Certificate
+
+    try:
+        certificate = Certificate.from_json((out / "certificate.json").read_text("utf-8"))
+        billboard = hashlib.sha256((out / "billboard.safetensors").read_bytes()).hexdigest()
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return certificate.billboard_sha256 == billboard and {row.run for row in certificate.releases} == {run}
+
+
+def _end_with_the_server(folder: Path) -> None:
+    """Leave when ``tacitly serve`` is gone (its lock is free then), so that the next one finds the ledger free."""
+    with (folder / "serve.lock").open("a") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.5)
+                continue
+            os._exit(1)

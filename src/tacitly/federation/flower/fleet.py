@@ -1,0 +1,190 @@
+"""A node's connection: pull a message, answer it, push the answer. Flower's fleet protocol and nothing of its apps.
+
+Flower's own SuperNode would run whatever app the server sends it, in a new process for every message. A node here runs
+no code but its own: it speaks the fleet protocol itself, answers asks that bear the coordinator's signature, and
+ignores everything else. (That protocol is Flower's own affair and may change, so another version of it is refused.)
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.supercore.heartbeat import HeartbeatSender
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
+from flwr.supercore.retry import RetryInvoker
+from flwr.supercore.retry.http_retry import make_simple_http_retry_invoker
+from flwr.supercore.run import RunNotRunningException
+from flwr.supernode import fleet_http_connection
+
+from tacitly.federation.flower.keys import opened
+from tacitly.federation.flower.version import OtherFlower, check_flower
+
+MESSAGE_TYPE = "query.tacitlyly"
+_STYPE = "tacitly.wire"
+_POLL, _AGAIN = 0.1, 1.0
+
+logging.getLogger("flwr").setLevel(logging.ERROR)  # its messages quote what was asked
+
+
+class NotRegistered(RuntimeError):
+    """The server does not know this node's key."""
+
+
+def _not_let_in(*_: object, **__: object) -> NoReturn:
+    raise NotRegistered
+
+
+class SteadyHeartbeat(HeartbeatSender):
+    """Flower's heartbeat, for a node that outlives its server.
+
+    A server that was started with new memory does not know the node's old id, and Flower then interrupts the process.
+    Here the beat is only missed: pulling meets the same refusal and connects again, under the new id.
+    """
+
+    def __init__(self, heartbeat_fn: Callable[[], bool]) -> None:
+        def beat() -> bool:
+            try:
+                return heartbeat_fn()
+            except (httpx.HTTPError, RuntimeError):
+                return False
+
+        super().__init__(beat)
+
+
+def steady_invoker() -> RetryInvoker:
+    """Flower's way of trying again, but to one who is not known it gives up, where Flower would end the process."""
+    invoker = make_simple_http_retry_invoker()
+    hopeless = invoker.should_giveup
+
+    def give_up(error: Exception) -> bool:
+        unknown = isinstance(error, httpx.HTTPStatusError) and error.response.status_code == httpx.codes.UNAUTHORIZED
+        return unknown or (hopeless is not None and hopeless(error))
+
+    invoker.should_giveup = give_up
+    return invoker
+
+
+_OURS: dict[str, Any] = {
+    # Flower ends the process where a connection cannot be made. A node tries again, and says why in its own words.
+    "flwr_exit": _not_let_in,
+    "HeartbeatSender": SteadyHeartbeat,
+    "make_simple_http_retry_invoker": steady_invoker,
+    "os": SimpleNamespace(getpid=os.getpid, kill=lambda *_: None),
+}
+
+
+def replace_what_ends_processes(connection: Any) -> None:
+    """Put ours in the place of what Flower's connection module ends a process with, all of it or nothing."""
+    check_flower()
+    if missing := [name for name in _OURS if not hasattr(connection, name)]:
+        raise OtherFlower(f"this Flower's connections are made otherwise: they have no {', '.join(missing)}.")
+    for name, own in _OURS.items():
+        setattr(connection, name, own)
+
+
+replace_what_ends_processes(fleet_http_connection)
+
+
+def to_content(data: bytes) -> RecordDict:
+    """Wrap bytes as Flower carries them."""
+    array = Array(dtype="uint8", shape=(len(data),), stype=_STYPE, data=data)
+    return RecordDict({"tacitly": ArrayRecord({"message": array})})
+
+
+def from_content(content: Any) -> bytes | None:
+    """Unwrap them; None for anything else."""
+    try:
+        array = content["tacitly"]["message"]
+        return bytes(array.data) if array.stype == _STYPE else None
+    except Exception:
+        return None
+
+
+def stay(
+    answer: Callable[[bytes], bytes],
+    *,
+    server: str,
+    key: Path,
+    authority: str,
+    coordinator: bytes,
+    patience: float = 60.0,
+    on_answer: Callable[[], None] | None = None,
+    until: Callable[[], bool] = lambda: False,
+) -> None:
+    """Answer the coordinator's asks until told to stop; connect again whenever the connection is lost.
+
+    A node whose key the server does not know tries for ``patience`` seconds, then gives up.
+    """
+    private = load_ssh_private_key(key.read_bytes(), None)
+    if not isinstance(private, ec.EllipticCurvePrivateKey):
+        raise ValueError(f"{key} is not a node's key.")
+    keys, refused, end = (private, private.public_key()), False, time.monotonic() + patience
+    while not until():
+        try:
+            with fleet_http_connection.http_request_response(server, False, authority.encode(), keys) as connection:
+                end = math.inf  # once it was let in, it comes back whenever it can
+                _answer_all(connection, answer, coordinator, on_answer, until)
+        except NotRegistered:
+            refused = True
+        if refused and time.monotonic() > end:
+            raise NotRegistered(
+                f"{server} does not know this node's key. Give card.json to whoever runs the coordinator."
+            )
+        time.sleep(_AGAIN)
+
+
+def _answer_all(
+    connection: Any,
+    answer: Callable[[bytes], bytes],
+    coordinator: bytes,
+    on_answer: Callable[[], None] | None,
+    until: Callable[[], bool],
+) -> None:
+    _, receive, send, _, _, pull, push, confirm = connection
+
+    def answer_one(message: Message, tree: Any) -> bool:
+        run = message.metadata.run_id
+        filled = pull_and_inflate_object_from_tree(tree, partial(pull, run), partial(confirm, run), return_type=Message)
+        reply = _reply(message, from_content(filled.content), answer, coordinator)
+        if reply is None:
+            return False
+        with no_object_id_recompute():
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            wanted, session = send(reply, get_object_tree(reply), 0.0)
+            push_objects(get_all_nested_objects(reply), partial(push, run, session), object_ids_to_push=wanted)
+        return True
+
+    while not until():
+        try:
+            got = receive()
+            if got is None:
+                time.sleep(_POLL)
+            elif answer_one(*got) and on_answer is not None:
+                on_answer()
+        except RunNotRunningException:
+            continue  # a message of a run that ended meanwhile, such as that of a coordinator that was killed
+
+
+def _reply(message: Message, data: bytes | None, answer: Callable[[bytes], bytes], coordinator: bytes) -> Any:
+    """Answer what the coordinator signed; to anything else there is no answer, not even that it was wrong."""
+    if message.metadata.message_type != MESSAGE_TYPE or data is None:
+        return None
+    ask = opened(data, coordinator)
+    return None if ask is None else Message(content=to_content(answer(ask)), reply_to=message)

@@ -1,0 +1,365 @@
+"""Users on the machines of a Ray cluster: an actor holds a shard of them, the driver keeps the door.
+
+A round is one broadcast of the query (a name and numbers, :mod:`tacitly.federation.wire`) and one sum of integers from
+each shard, added up in a tree. Partial sums are integers on the grid, so the total does not depend on how many shards
+there are or in which order they answer; shards are cut where blocks of users end, so that even its rounding is that of
+one process. Noise is drawn once, by the driver, in the ledger's transaction: an actor that is lost is started again,
+reads its shard again and answers again with the same integers. If it cannot, or finds other users there, its users add
+nothing to this release, with a warning; below a quorum of users there is no release.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tacitly.arrays import Array, Rows
+from tacitly.data.cohort import Cohort
+from tacitly.data.sparse_cohort import SparseCohort
+from tacitly.data.validation import DataError
+from tacitly.federation import wire
+from tacitly.federation.base import BLOCK, Chosen, Federation, Query
+from tacitly.federation.projected import Projected
+from tacitly.federation.shard import Shard
+from tacitly.heads.ridge import HeadWork
+from tacitly.privacy.ledger import Run
+
+TRUST = (
+    "central: the machines of the Ray cluster hold the rows and their driver adds the noise and keeps the heads; "
+    "everybody else sees the billboard only, and a user their own head (joint differential privacy)."
+)
+_TREE = 8  # sums that are added at one place
+_RESTARTS = 3
+_PATIENCE = 180.0
+_AGAIN = 60.0  # seconds for shards to be read again when one is lost
+
+
+class ShardsLost(RuntimeError):
+    """Too few users could be reached; nothing was drawn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Users that one actor reads itself: a saved cohort (or a stretch of its users), or a table."""
+
+    path: str
+    user: str | None = None
+    target: str | None = None
+    features: tuple[str, ...] | None = None
+    first: int = 0
+    last: int | None = None
+
+    def read(self) -> Cohort:
+        """Read them; rows of a saved cohort stay on disk until they are used."""
+        if os.path.exists(os.path.join(self.path, "cohort.json")):
+            cohort = Cohort.open(self.path)
+            last = cohort.n_users if self.last is None else self.last
+            return cohort if (self.first, last) == (0, cohort.n_users) else cohort.take(np.arange(self.first, last))
+        if self.user is None:
+            raise DataError(f"{self.path} is a table. Say which column holds the user: Part(path=..., user=...).")
+        return Cohort.from_table(self.path, user=self.user, target=self.target, features=self.features)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayEngine:
+    """Run an estimator on a Ray cluster: ``PrivateFedRep(..., engine=RayEngine())``.
+
+    Parameters
+    ----------
+    address
+        Of a running cluster, as for ``ray.init`` (``"auto"``: whichever runs here; everybody who can reach it can read
+        what it holds). None for a new one on this machine, which ends with this process.
+    workers
+        Shards to cut a cohort into; None for a shard a core of the cluster.
+    parts
+        What the actors read themselves, one each, where rows are not to pass through this process (``fit()`` without
+        rows). No user may have rows in two parts; that is checked.
+    quorum
+        Share of the users that must be reached in every release; below it nothing is drawn.
+    timeout
+        Seconds after which a shard that does not answer counts as lost.
+
+    Examples
+    --------
+    >>> import tacitly
+    >>> from tacitly.federation.ray import RayEngine
+    >>> model = tacitly.PrivateFedRep(rank=2, epsilon=1.0, engine=RayEngine(workers=2))
+    >>> model.engine.workers
+    2
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    parts: tuple[Part, ...] = ()
+    quorum: float = 0.5
+    timeout: float = 3600.0
+
+    def population(self, source: Cohort | SparseCohort | None) -> RayPopulation:
+        """Spread the users of ``source`` (or of ``parts``) over actors."""
+        import ray
+
+        if not ray.is_initialized():
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            # Never by accident one that is somebody else's: None would take whichever is running, or RAY_ADDRESS.
+            ray.init(
+                address=self.address or "local", include_dashboard=False, log_to_driver=False, configure_logging=False
+            )
+        cores = ray.cluster_resources().get("CPU", 1)  # type: ignore[no-untyped-call]
+        workers = self.workers or max(1, int(cores))
+        actor = _actor_class()
+        if source is None:
+            if not self.parts:
+                raise ValueError("fit was called without rows, and the engine has no parts to read them from.")
+            actors = [actor.remote(part) for part in self.parts]
+            return RayPopulation(actors, cut=False, quorum=self.quorum, timeout=self.timeout)
+        # Held as long as the population: an actor that is started again finds its shard in the object store.
+        held = [ray.put(_slice(source, first, last)) for first, last in cuts(source.n_users, workers)]
+        actors = [actor.remote(shard) for shard in held]
+        return RayPopulation(actors, cut=True, cohort=source, held=held, quorum=self.quorum, timeout=self.timeout)
+
+
+class RayPopulation:
+    """Actors that hold shards, and what is public about them."""
+
+    trust: str | None = TRUST
+
+    def __init__(
+        self,
+        actors: list[Any],
+        *,
+        cut: bool,
+        cohort: Cohort | SparseCohort | None = None,
+        held: Sequence[Any] = (),
+        quorum: float = 0.5,
+        timeout: float = 3600.0,
+    ) -> None:
+        import ray
+
+        self._actors, self._held = actors, held
+        self.sparse = isinstance(cohort, SparseCohort)
+        self.quorum, self.timeout = quorum, timeout
+        try:
+            about = ray.get([actor.about.remote() for actor in actors], timeout=_PATIENCE)
+        except ray.exceptions.GetTimeoutError:
+            raise RuntimeError(
+                f"the cluster did not start {len(actors)} shards within {_PATIENCE:g} s: each needs a core. "
+                "Use fewer workers."
+            ) from None
+        self.sizes = [int(facts["users"]) for facts in about]
+        self.digests = [str(facts["digest"]) for facts in about]
+        self.n_users = sum(self.sizes)
+        self.n_rows = sum(int(facts["rows"]) for facts in about)
+        first = about[0]
+        self.n_features = int(first["features"])
+        self.feature_names: tuple[str, ...] = tuple(first["names"])
+        self.target_name: str | None = first["target"]
+        if any((facts["names"], facts["target"]) != (first["names"], first["target"]) for facts in about):
+            raise DataError("the parts have other columns, or another order of them. Expected the same in every part.")
+        self.users: npt.NDArray[Any] = (
+            cohort.users if cohort is not None else np.concatenate(ray.get([a.users.remote() for a in actors]))
+        )
+        if not cut and (twice := self.n_users - len(np.unique(self.users))):
+            raise DataError(
+                f"{twice} users have rows in more than one part. Expected every user in one: users are the unit of "
+                "privacy."
+            )
+
+    def federation(self, run: Run, *, threads: int | None = None, **options: Any) -> RayFederation:
+        """Put the users behind the door; ``threads`` belongs to the actors and is one each."""
+        return RayFederation(self, self._actors, run, **options)
+
+
+class RayFederation(Federation):
+    """Shards of users on Ray actors, behind the door. Made by :meth:`RayPopulation.federation`."""
+
+    def __init__(self, population: RayPopulation, actors: list[Any], run: Run, **options: Any) -> None:
+        super().__init__(run, **options)
+        self._population, self._actors = population, actors
+        self.sparse = population.sparse
+        self._directions: Array | None = None
+        self.lost = 0
+        """Users that added nothing to a release, because their actor was gone for good; summed over releases."""
+
+    @property
+    def n_users(self) -> int:
+        """Length of the roster: public."""
+        return self._population.n_users
+
+    @property
+    def n_features(self) -> int:
+        """Columns of everybody's rows: public."""
+        return self._population.n_features if self._directions is None else len(self._directions)
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows there are. Public only where the unit is the row; used for nothing else."""
+        return self._population.n_rows
+
+    def _exact_sum(
+        self, query: Query, bound: float, grid: float, chosen: Chosen | None = None
+    ) -> npt.NDArray[np.int64]:
+        import ray
+
+        message = wire.encode(query if self._directions is None else Projected(query, self._directions))
+        # Large queries go through the object store once; small ones are quicker inside the call.
+        sent = ray.put(message) if len(message) > 100_000 else message
+        pieces = (
+            [None] * len(self._actors) if chosen is None else np.split(chosen, np.cumsum(self._population.sizes)[:-1])
+        )
+        answers = [
+            actor.exact_sum.remote(sent, bound, grid, None if piece is None else np.ascontiguousarray(piece), digest)
+            for actor, piece, digest in zip(self._actors, pieces, self._population.digests, strict=True)
+        ]
+        return self._added_up(answers, query.coordinates)
+
+    def projected(self, directions: Array) -> RayFederation:
+        """Return the same users behind the same doors, with rows directions·x, which the actors keep."""
+        other = copy.copy(self)
+        other._directions = directions
+        return other
+
+    def users_map(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Array]) -> Array:
+        """Let the actors do ``work``, which must be data that can travel; a row a user."""
+        import ray
+
+        if not isinstance(work, HeadWork):
+            raise TypeError(f"work for users elsewhere must be a HeadWork, which is data. Found {type(work).__name__}.")
+        message = wire.encode(work)
+        asked = zip(self._actors, self._population.digests, strict=True)
+        answers = [actor.users_map.remote(message, digest) for actor, digest in asked]
+        try:
+            return np.concatenate(ray.get(answers, timeout=self._population.timeout))
+        except (ray.exceptions.GetTimeoutError, ray.exceptions.RayActorError):
+            raise ShardsLost(
+                f"a shard is lost, or did not fit its users' heads within {self._population.timeout:g} s. "
+                "Nothing was drawn: start the same run again to go on."
+            ) from None
+
+    def _added_up(self, answers: Sequence[Any], coordinates: int) -> npt.NDArray[np.int64]:
+        import ray
+
+        level = list(answers)
+        try:
+            if len(level) > _TREE:
+                add = ray.remote(_add)
+                while len(level) > _TREE:
+                    level = [add.remote(*level[i : i + _TREE]) for i in range(0, len(level), _TREE)]
+            return (
+                _add(*ray.get(level, timeout=self._population.timeout))
+                if level
+                else np.zeros(coordinates, dtype=np.int64)
+            )
+        except wire.WireError:
+            raise  # a question that cannot be read is nobody's loss, and the same everywhere
+        except ray.exceptions.RayError:
+            return self._what_can_be_had(answers, coordinates)
+
+    def _what_can_be_had(self, answers: Sequence[Any], coordinates: int) -> npt.NDArray[np.int64]:
+        """Add up one by one, somebody being gone: what cannot be had is left out, if enough is left."""
+        import ray
+
+        total, heard = np.zeros(coordinates, dtype=np.int64), 0
+        # Everybody has had the whole time once; what is not there now is lost.
+        ready, _ = ray.wait(list(answers), num_returns=len(answers), timeout=_AGAIN)
+        for answer, size in zip(answers, self._population.sizes, strict=True):
+            if answer not in ready:
+                continue
+            try:
+                total += ray.get(answer)
+                heard += size
+            except wire.WireError:
+                raise
+            except ray.exceptions.RayError:
+                continue
+        n_users = self._population.n_users
+        self.lost += n_users - heard
+        if heard < self._population.quorum * n_users:
+            raise ShardsLost(
+                f"shards with {n_users - heard} of {n_users} users are lost; the quorum is "
+                f"{self._population.quorum:.0%}. Nothing was drawn: {self.how_to_go_on}."
+            )
+        warnings.warn(
+            f"shards with {n_users - heard} of {n_users} users are lost: they add nothing to this release.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return total
+
+
+def cuts(n_users: int, workers: int) -> list[tuple[int, int]]:
+    """Stretches of users, about equal, that end where blocks end; with few blocks, wherever makes them equal.
+
+    >>> cuts(10_000, 2), cuts(10, 3)
+    ([(0, 5120), (5120, 10000)], [(0, 3), (3, 7), (7, 10)])
+    """
+    step = BLOCK if n_users >= 2 * BLOCK * workers else 1
+    edges = [round(n_users * i / workers / step) * step for i in range(workers)] + [n_users]
+    return [(a, b) for a, b in itertools.pairwise(edges) if a < b]
+
+
+class _Actor:
+    """A shard on a worker. Nothing but integers on the grid, and heads for the driver, leaves it."""
+
+    def __init__(self, source: Any) -> None:
+        cohort = source.read() if isinstance(source, Part) else source
+        self._shard = Shard(cohort, threads=1)
+        told = hashlib.sha256(np.ascontiguousarray(cohort.offsets).tobytes())
+        told.update("\n".join(map(repr, cohort.users.tolist())).encode())
+        self._digest = told.hexdigest()
+
+    def about(self) -> dict[str, Any]:
+        cohort = self._shard.cohort
+        return {
+            "users": cohort.n_users,
+            "rows": cohort.n_rows,
+            "features": cohort.n_features,
+            "names": cohort.feature_names,
+            "target": getattr(cohort, "target_name", None),
+            "process": os.getpid(),
+            "digest": self._digest,
+        }
+
+    def users(self) -> npt.NDArray[Any]:
+        return self._shard.cohort.users
+
+    def exact_sum(
+        self, message: bytes, bound: float, grid: float, chosen: Chosen | None, digest: str
+    ) -> npt.NDArray[np.int64]:
+        self._check(digest)
+        return self._shard.exact_sum(wire.decode(message), bound, grid, chosen)
+
+    def users_map(self, message: bytes, digest: str) -> Array:
+        self._check(digest)
+        return self._shard.users_map(wire.decode(message))
+
+    def _check(self, digest: str) -> None:
+        """Raise if what was read again is not what was read first: a user might be in two shards now."""
+        if digest != self._digest:
+            raise DataError("this shard has other users than when the run began.")
+
+
+def _actor_class() -> Any:
+    import ray
+
+    return ray.remote(num_cpus=1, max_restarts=_RESTARTS, max_task_retries=_RESTARTS)(_Actor)
+
+
+def _add(*sums: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return np.asarray(np.sum(sums, axis=0, dtype=np.int64))
+
+
+def _slice(cohort: Cohort | SparseCohort, first: int, last: int) -> Any:
+    if isinstance(cohort, Cohort):
+        return cohort.take(np.arange(first, last))
+    start, end = int(cohort.offsets[first]), int(cohort.offsets[last])
+    offsets = cohort.offsets[first : last + 1] - start
+    return SparseCohort(cohort.X[start:end], offsets, cohort.users[first:last], cohort.feature_names)

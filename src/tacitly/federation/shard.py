@@ -1,0 +1,222 @@
+"""Some users in this process: blocks of users on a few coarse threads, one pass over the rows a release.
+
+What every engine is made of: a local federation is one shard, a Ray actor holds one, a node behind Flower is one. A
+shard adds up on the grid and never draws noise.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import cache, partial
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from threadpoolctl import ThreadpoolController
+
+from tacitly.arrays import Array, Offsets, Rows
+from tacitly.data.cohort import Cohort
+from tacitly.federation.base import BLOCK, ROW_BLOCK, Chosen, Query
+from tacitly.federation.projected import Projected
+from tacitly.privacy.guarantee import Unit
+from tacitly.privacy.noise import to_grid
+
+T = TypeVar("T")
+
+_ROW_CELLS = 1 << 22  # numbers in a block of rows: 32 MiB of float64
+
+
+class Shard:
+    """A :class:`~tacitly.data.cohort.Cohort` that can be summed over.
+
+    ``plain`` uses the queries' NumPy form, which needs no compiler.
+
+    >>> from tacitly.methods.shared.whitening import FeatureMoment
+    >>> data = Cohort.from_offsets([[1.0, 0.0], [0.0, 1.0]], None, [0, 1, 2])
+    >>> shard = Shard(data, threads=1, plain=True)
+    >>> (shard.exact_sum(FeatureMoment(2), 1.0, 2.0**-40) * 2.0**-40).round(3)
+    array([1., 0., 1.])
+    """
+
+    def __init__(self, cohort: Cohort, *, threads: int | None = None, plain: bool = False) -> None:
+        self.cohort = cohort
+        self._plain = plain
+        self._threads = threads or len(os.sched_getaffinity(0))
+        self._pool: ThreadPoolExecutor | None = None
+        self._along: tuple[bytes, Shard] | None = None
+
+    def exact_sum(self, query: Query, bound: float, grid: float, chosen: Chosen | None = None) -> npt.NDArray[np.int64]:
+        """Sum of all (or the chosen) users' clipped contributions, in steps of the grid."""
+        if isinstance(query, Projected):
+            return self._seen_along(query.directions).exact_sum(query.query, bound, grid, chosen)
+        asked = _Plain(query) if self._plain else query
+
+        def several(X: Rows, y: Rows, offsets: Offsets) -> npt.NDArray[np.int64]:
+            sums = _attempt(lambda: asked.block_sums(X, y, offsets, bound, BLOCK), query.coordinates)
+            if sums is None:
+                sums = _without_the_cause(asked, X, y, offsets, bound)
+            return np.asarray(to_grid(sums, grid).sum(axis=0), dtype=np.int64)
+
+        total = np.zeros(query.coordinates, dtype=np.int64)
+        for part in self._blocks(several, self._spans(query, chosen), of_rows=query.unit is not Unit.USER):
+            total += part
+        return total
+
+    def users_map(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Array]) -> Array:
+        """Run ``work`` on every block and stack what it returns, a row a user. Stays with the users.
+
+        Not a door: what comes back is private (heads), and the caller keeps it so.
+        """
+        users = self.cohort.n_users
+        spans = [(a, min(a + BLOCK, users)) for a in range(0, users, BLOCK)]
+        return np.concatenate(list(self._blocks(work, spans)))
+
+    def projected(self, directions: Array) -> Shard:
+        """Return the same users with rows directions·x; each depends on that row alone, to the last bit.
+
+        Projected rows are held in memory, also where the rows themselves are mapped from a file.
+        """
+        from tacitly.simd.projections import project_each
+
+        users = self.cohort.n_users
+        spans = [(a, min(a + BLOCK, users)) for a in range(0, users, BLOCK)]
+        rows = np.concatenate(list(self._blocks(lambda X, y, offsets: project_each(X, directions), spans)))
+        other = copy.copy(self)
+        names = tuple(f"direction {j}" for j in range(len(directions)))
+        other.cohort = replace(self.cohort, X=rows, feature_names=names)
+        return other
+
+    def _seen_along(self, directions: Array) -> Shard:
+        """Return :meth:`projected`, kept from the last time where the directions are the same."""
+        told = directions.shape[0].to_bytes(8) + directions.tobytes()
+        if self._along is None or self._along[0] != told:
+            self._along = told, self.projected(directions)
+        return self._along[1]
+
+    def _spans(self, query: Query, chosen: Chosen | None) -> Sequence[tuple[int, int]]:
+        """Where blocks begin and end: in rows if the unit is the row (their number is public then), else in users."""
+        offsets = self.cohort.offsets
+        users = [(0, self.cohort.n_users)] if chosen is None else _runs(chosen)
+        if query.unit is Unit.USER:
+            # Between calls threads hand the interpreter's lock to each other, which costs as much as a hundred users;
+            # so many blocks go into one call, where their sums together are small.
+            most = 32 if query.coordinates <= 10_000 else 1
+            return [span for first, last in users for span in _spans(first, last, BLOCK, 2 * self._threads, most)]
+        step = int(np.clip(_ROW_CELLS // self.cohort.n_features, 256, ROW_BLOCK))
+        rows = [(int(offsets[first]), int(offsets[last])) for first, last in users]
+        return [(a, min(a + step, last)) for first, last in rows for a in range(first, last, step)]
+
+    def _blocks(
+        self,
+        work: Callable[[Rows, Rows, npt.NDArray[np.int64]], T],
+        spans: Sequence[tuple[int, int]],
+        *,
+        of_rows: bool = False,
+    ) -> Iterator[T]:
+        cohort = self.cohort
+        y = cohort.y if cohort.y is not None else np.zeros(cohort.n_rows, dtype=cohort.dtype)
+
+        def one(span: tuple[int, int]) -> T:
+            if of_rows:
+                rows, bounds = slice(*span), np.array([0, span[1] - span[0]])
+            else:
+                bounds = cohort.offsets[span[0] : span[1] + 1]
+                rows, bounds = slice(int(bounds[0]), int(bounds[-1])), bounds - bounds[0]
+            X = cohort.X[rows]
+            # Set here because NumPy keeps it per thread. A warning that depends on private numbers is a leak.
+            with np.errstate(all="ignore"):
+                return work(np.asarray(X) if isinstance(X, np.ndarray) else X, np.asarray(y[rows]), bounds)
+
+        if self._threads == 1 or len(spans) == 1:
+            with one_blas_thread():
+                yield from map(one, spans)
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads)
+        with one_blas_thread():
+            yield from self._pool.map(one, spans)
+
+
+def one_blas_thread() -> AbstractContextManager[object]:
+    """Keep BLAS from starting threads of its own inside ours: nested pools collapse by 4-60×.
+
+    Costs next to nothing where it does not already.
+    """
+    libraries = _loaded_libraries()
+    if all(library.num_threads == 1 for library in libraries.lib_controllers if library.user_api == "blas"):
+        return nullcontext()
+    limited: AbstractContextManager[object] = libraries.limit(limits=1, user_api="blas")
+    return limited
+
+
+class _Plain(Query):
+    """A query asked by its definition, contribution by contribution."""
+
+    def __init__(self, query: Query) -> None:
+        self._query, self.unit = query, query.unit
+
+    @property
+    def coordinates(self) -> int:
+        return self._query.coordinates
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        return self._query.contribution(X, y)
+
+
+@cache
+def _loaded_libraries() -> ThreadpoolController:
+    """Look the BLAS libraries up once: it takes milliseconds."""
+    return ThreadpoolController()
+
+
+def _runs(chosen: Chosen) -> list[tuple[int, int]]:
+    """Stretches of users that are chosen, first and one past the last."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]])))
+    return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _spans(start: int, stop: int, size: int, share: int, most: int) -> Iterator[tuple[int, int]]:
+    """Cut units into spans of whole blocks: long at first, short at the end, so that threads finish together."""
+    while start < stop:
+        left = -(-(stop - start) // size)
+        end = min(stop, start + size * max(1, min(most, left // share)))
+        yield start, end
+        start = end
+
+
+def _without_the_cause(query: Query, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
+    """Sum blocks, leaving out units whose numbers make a fused form fail or let something not finite through.
+
+    Everybody is asked again alone by the same fused form, so that nobody's contribution is computed differently
+    because of somebody else's numbers.
+    """
+    bounds = query.bounds(X, offsets)
+    size = BLOCK if query.unit is Unit.USER else len(bounds)
+    sums = np.zeros((-(-(len(bounds) - 1) // size), query.coordinates))
+    for i, (first, last) in enumerate(itertools.pairwise(bounds)):
+        one = partial(query.block_sum, X[first:last], y[first:last], np.array([0, last - first]), bound)
+        alone = _attempt(one, query.coordinates)
+        if alone is not None:
+            sums[i // size] += alone
+    return sums
+
+
+def _attempt(work: Callable[[], Array], coordinates: int) -> Array | None:
+    """Return finite sums, or None where private numbers make the work fail: nothing may be raised on them.
+
+    What comes back, and its shape, may depend on those numbers too. A machine without memory is another matter: a sum
+    without those it had no room for would be certified and worthless.
+    """
+    try:
+        sums = np.asarray(work(), dtype=np.float64)
+        return sums if sums.shape[-1:] == (coordinates,) and np.isfinite(sums).all() else None
+    except MemoryError:
+        raise
+    except Exception:
+        return None

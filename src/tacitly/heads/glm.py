@@ -1,0 +1,182 @@
+"""Heads for losses beyond least squares: ridge fits by Newton's method, averaged over penalties.
+
+As for least squares (:mod:`tacitly.heads.ridge`) nothing needs choosing: heads for a fixed grid of penalties are
+averaged with weights exp(−leave-one-out loss) on the user's own rows. Penalties are in units of a standardised
+direction: λ says that a direction's share of the score has a variance of about 1/λ. Leave-one-out scores come from the
+last Hessian, without refitting: taking row j away moves its score by −r q/(1 − w q), with r and w its
+slope and curvature and q = pᵀH⁻¹p.
+
+A user with rows of one class only gets a finite head (the penalty holds it); a user without rows a head of zero.
+"""
+
+# What Numba compiles has no types that mypy knows.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
+from tacitly.heads.losses import SOFTMAX, Loss
+from tacitly.heads.ridge import HeadWork
+from tacitly.simd.lazy_njit import njit
+from tacitly.simd.newton import fit_newton, hessian, loss_of, project, slopes
+from tacitly.simd.small_solves import cholesky_solve
+
+PENALTIES = np.array([100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03])  # each starts from the one before
+INTERCEPT_PENALTY = 0.05  # a level's prior variance of 20: any but a certain one
+
+_kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
+
+
+def fit_loss_heads(
+    X: Rows, y: Rows, offsets: Offsets, basis: npt.ArrayLike, loss: Loss, *, intercept: bool = False
+) -> Array:
+    """Fit a head for each of several users, (users, k + 1, columns): weights on the basis, then the intercept (or 0).
+
+    ``y`` are targets as ``loss.encode`` gives them.
+
+    >>> X = np.array([[1.0], [2.0], [-1.0], [-2.0]]); y = np.array([1.0, 1.0, 0.0, 0.0])
+    >>> bool(fit_loss_heads(X, y, np.array([0, 4]), np.eye(1), Loss("logistic"))[0, 0, 0] > 1)
+    True
+    """
+    directions = np.ascontiguousarray(np.asarray(basis, dtype=np.float64).T)
+    heads = np.zeros((len(offsets) - 1, len(directions) + 1, loss.columns))
+    rows, targets = read_only(np.asarray(X)), read_only(np.asarray(y))
+    _fit(rows, directions, targets, np.array(offsets), loss.code, PENALTIES, intercept, heads)
+    return heads
+
+
+@dataclass(frozen=True)
+class LossHeads(HeadWork):
+    """Heads by :func:`fit_loss_heads` on a public basis; ``half`` fits on the second half of everybody's rows.
+
+    >>> X = np.array([[1.0], [2.0], [-1.0], [-2.0]]); y = np.array([1.0, 1.0, 0.0, 0.0])
+    >>> LossHeads(np.eye(1), Loss("logistic")).own(X, y).shape
+    (2,)
+    """
+
+    basis: Array
+    loss: Loss
+    intercept: bool = False
+    half: bool = False
+
+    def __post_init__(self) -> None:
+        check_shape("basis", self.basis, None, None)
+        if self.loss.name == "squared":
+            raise ValueError("heads for loss 'squared' are ridge regressions: RidgeHeads.")
+
+    def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Fit them all, compiled."""
+        check_shape("X", X, None, len(self.basis))
+        if self.half:
+            counts = np.diff(offsets)
+            late = np.arange(len(X)) >= np.repeat(offsets[:-1] + counts // 2, counts)
+            X, y, offsets = X[late], y[late], np.concatenate([[0], np.cumsum(counts - counts // 2)])
+        heads = fit_loss_heads(X, y, offsets, self.basis, self.loss, intercept=self.intercept)
+        return heads if self.loss.columns > 1 else heads[:, :, 0]
+
+    def own(self, X: Rows, y: Rows) -> Array:
+        """Fit one."""
+        head: Array = self(np.ascontiguousarray(X), np.ascontiguousarray(y), np.array([0, len(X)]))[0]
+        return head
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """A weight a direction, and the intercept; a column a class where there are more than two."""
+        columns = (self.loss.columns,) if self.loss.columns > 1 else ()
+        return (self.basis.shape[1] + 1, *columns)
+
+
+@_kernel
+def _fit(X, directions, y, offsets, loss, grid, intercept, heads):  # pragma: no cover
+    k, c = directions.shape[0], heads.shape[2]
+    q = k + (1 if intercept else 0)
+    for i in range(offsets.size - 1):
+        first, last = offsets[i], offsets[i + 1]
+        m = last - first
+        if m == 0:
+            continue
+        P, targets = np.empty((m, q)), np.empty(m)
+        size, means = project(X, first, last, directions, intercept, P)
+        for j in range(m):
+            targets[j] = y[first + j]
+        if not (math.isfinite(size) and size > 0.0):
+            if not (intercept and size == 0.0):
+                continue
+            size = 1.0
+        V, scores = np.zeros((q, c)), np.zeros((m, c))
+        kept, errors, penalties = np.empty((grid.size, q, c)), np.empty(grid.size), np.empty(q)
+        for g in range(grid.size):
+            penalties[:] = grid[g] * size
+            if intercept:
+                penalties[k] = INTERCEPT_PENALTY
+            fit_newton(P, targets, loss, penalties, V, scores)
+            kept[g] = V
+            errors[g] = _left_out(P, targets, scores, loss, penalties, V)
+        _average(kept, errors, means, intercept, heads[i])
+
+
+@_kernel
+def _average(kept, errors, means, intercept, head):  # pragma: no cover
+    """Average heads by how well each predicts rows it has not seen; what is not finite does not count."""
+    k, c, best, total = means.size, head.shape[1], math.inf, 0.0
+    for g in range(errors.size):
+        if math.isfinite(errors[g]) and np.isfinite(kept[g]).all():
+            best = min(best, errors[g])
+    for g in range(errors.size):
+        if not (math.isfinite(errors[g]) and np.isfinite(kept[g]).all()):
+            continue
+        weight = math.exp(best - errors[g])
+        total += weight
+        for a in range(c):
+            for b in range(kept.shape[1]):
+                head[b, a] += weight * kept[g, b, a]
+    if total == 0.0:
+        return
+    for a in range(c):
+        for b in range(k + 1):
+            head[b, a] /= total
+        if intercept:
+            for b in range(k):
+                head[k, a] -= means[b] * head[b, a]
+
+
+@_kernel
+def _left_out(P, targets, scores, loss, penalties, V):  # pragma: no cover
+    """Sum of losses of rows under fits that leave them out, to first order."""
+    m, q = P.shape
+    c = V.shape[1]
+    H, part, without = np.empty((q, q)), np.empty(q), scores.copy()
+    for a in range(c):
+        hessian(P, targets, scores, loss, a, penalties, V, H, part)
+        if not cholesky_solve(H, part, q):  # leaves the factor L, reciprocals on its diagonal
+            return math.inf
+        for j in range(m):
+            leverage = 0.0  # pᵀH⁻¹p = ‖L⁻¹p‖²
+            for b in range(q):
+                value = P[j, b]
+                for e in range(b):
+                    value -= H[b, e] * part[e]
+                part[b] = value * H[b, b]
+                leverage += part[b] * part[b]
+            first, second = slopes(loss, targets, scores, j, a)
+            without[j, a] -= first * leverage / max(1.0 - second * leverage, 1e-3)
+    error = 0.0
+    for j in range(m):
+        if loss != SOFTMAX:
+            error += loss_of(loss, targets[j], without[j, 0])
+            continue
+        largest = without[j].max()
+        total = 0.0
+        for a in range(c):
+            total += math.exp(without[j, a] - largest)
+        for a in range(c):
+            if targets[j] == a:
+                error += math.log(total) + largest - without[j, a]
+    return error

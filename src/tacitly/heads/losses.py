@@ -1,0 +1,156 @@
+"""What a target means: the loss it is fitted with, and how a linear score becomes a prediction.
+
+``squared`` for numbers; ``logistic`` for two classes (softmax for more); ``hinge`` for classes by margin (the squared
+hinge, whose second derivative Newton's method needs); ``poisson`` for counts, with rates exp(score).
+
+The set of classes is *declared*. Finding it in the data would publish which labels occur, and a label that one user
+alone has would give that user away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tacitly.arrays import Array
+from tacitly.data.validation import DataError, numbers, rows_in_words
+
+LOSSES = ("squared", "logistic", "hinge", "poisson")
+LOGISTIC, HINGE, POISSON, SOFTMAX = 1, 2, 3, 4  # as compiled code knows them
+LARGEST_SCORE = 30.0  # of a logarithm of a rate: e^30 is more than anybody counts
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss and, for classes, the labels that may occur.
+
+    >>> Loss("logistic", ("no", "yes")).encode(["yes", "no"])
+    array([1., 0.])
+    """
+
+    name: str = "squared"
+    classes: Sequence[Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in LOSSES:
+            raise ValueError(f"loss must be one of {LOSSES}. Found {self.name!r}.")
+        if not self.classifies:
+            object.__setattr__(self, "classes", None)
+            return
+        labels = (0, 1) if self.classes is None else _listed(self.classes)
+        if len(labels) < 2 or len(set(labels)) != len(labels):
+            raise ValueError(f"classes must be at least two different labels. Found {labels!r}.")
+        if len(labels) > 2 and self.name == "hinge":
+            raise ValueError(f"loss 'hinge' has two classes; take 'logistic' for more. Found {labels!r}.")
+        object.__setattr__(self, "classes", labels)
+
+    @property
+    def classifies(self) -> bool:
+        """Whether targets are classes."""
+        return self.name in ("logistic", "hinge")
+
+    @property
+    def columns(self) -> int:
+        """Scores a row: one, or one a class where there are more than two."""
+        return len(self.classes) if self.classes is not None and len(self.classes) > 2 else 1
+
+    @property
+    def code(self) -> int:
+        """The number that compiled code knows the loss by."""
+        return SOFTMAX if self.columns > 1 else {"logistic": LOGISTIC, "hinge": HINGE, "poisson": POISSON}[self.name]
+
+    def encode(self, y: npt.ArrayLike) -> Array:
+        """Return targets as numbers: the position of each label among ``classes``, counts as they are.
+
+        Raises where a label is not declared; the message says how many rows, never which.
+        """
+        if self.classes is None:
+            return self._numbers(y)
+        given = np.asarray(y)
+        codes = np.full(given.shape, -1.0)
+        for position, label in enumerate(self.classes):
+            codes[given == label] = position
+        unknown = int(np.count_nonzero(codes < 0))
+        if unknown:
+            raise DataError(
+                f"the target has {rows_in_words(unknown)} with a label outside classes={list(self.classes)!r}. "
+                "Declare every label that may occur, whether or not it does, or drop these rows."
+            )
+        return codes
+
+    def predict(self, scores: Array) -> npt.NDArray[Any]:
+        """Return classes, rates or numbers from scores (one a row, or one a class)."""
+        if self.classes is not None:
+            codes = scores.argmax(axis=1) if self.columns > 1 else (scores > 0).astype(np.int64)
+            labels: npt.NDArray[Any] = np.asarray(self.classes)[codes]
+            return labels
+        return np.exp(np.minimum(scores, LARGEST_SCORE)) if self.name == "poisson" else scores
+
+    def probabilities(self, scores: Array) -> Array:
+        """Return a probability a class."""
+        if self.name != "logistic":
+            raise AttributeError(f"predict_proba needs loss='logistic'. Found loss={self.name!r}.")
+        from scipy.special import expit, softmax  # here and below, so that a node starts without SciPy
+
+        if self.columns > 1:
+            return np.asarray(softmax(scores, axis=1))
+        return np.column_stack([expit(-scores), expit(scores)])
+
+    def score(self, y: npt.ArrayLike, prediction: npt.NDArray[Any]) -> float:
+        """Return accuracy for classes; for numbers the share of (squared, Poisson) deviance that is explained."""
+        if self.classes is not None:
+            return float(np.mean(np.asarray(y) == prediction))
+        target = _as_numbers(y)
+        level = np.full_like(target, target.mean())
+        spread = self._deviance(target, level)
+        return float(1.0 - self._deviance(target, prediction) / spread) if spread > 0 else 0.0
+
+    def error(self, y: npt.ArrayLike, prediction: npt.NDArray[Any]) -> float:
+        """Return the mean loss of predictions: share of wrong classes, squared error, or Poisson deviance."""
+        if self.classes is not None:
+            return 1.0 - self.score(y, prediction)
+        return self._deviance(_as_numbers(y), prediction) / len(prediction)
+
+    def _deviance(self, target: Array, prediction: Array) -> float:
+        if self.name == "squared":
+            return float(np.sum((target - prediction) ** 2))
+        from scipy.special import xlogy
+
+        rates = np.maximum(prediction, np.finfo(float).tiny)
+        return float(2.0 * np.sum(xlogy(target, target) - xlogy(target, rates) - target + rates))
+
+    def _numbers(self, y: npt.ArrayLike) -> Array:
+        target = _as_numbers(y)
+        if self.name == "poisson":
+            negative = int(np.count_nonzero(target < 0))
+            if negative:
+                raise DataError(
+                    f"the target has {rows_in_words(negative)} below zero. loss='poisson' is for counts: drop these "
+                    "rows, or take loss='squared'."
+                )
+        return target
+
+
+def _as_numbers(y: npt.ArrayLike) -> Array:
+    """Return targets as floats; what is no number is counted, never shown."""
+    values, strangers = numbers(np.asarray(y))
+    if strangers:
+        raise DataError(f"the target has {rows_in_words(strangers)} that are not numbers. Drop or fix these rows.")
+    return np.asarray(values, dtype=np.float64)
+
+
+def _listed(classes: Any) -> tuple[Any, ...]:
+    """Return declared labels in their order, as plain Python values."""
+    if isinstance(classes, str | bytes | set | frozenset | dict) or not hasattr(classes, "__iter__"):
+        raise ValueError(
+            "classes must be a list of labels: their order is that of predict_proba's columns. "
+            f"Found a {type(classes).__name__}."
+        )
+    labels = tuple(label.item() if isinstance(label, np.generic) else label for label in classes)
+    if not (all(isinstance(label, str) for label in labels) or all(isinstance(label, int | float) for label in labels)):
+        raise ValueError(f"classes must be all text or all numbers. Found {labels!r}.")
+    return labels

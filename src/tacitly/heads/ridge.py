@@ -1,0 +1,212 @@
+"""The user's half after the billboard: a small personal model on a public basis.
+
+A head is fitted by the user, from the user's rows and public numbers only. It is never released, so it costs nobody any
+privacy: for everybody else it is post-processing of the billboard, and for the user it is their own data at home.
+
+Ridge least squares over a fixed grid of penalties, averaged with weights that fall with each penalty's leave-one-out
+error on the user's own rows, L^(−m/2): with many clean rows the best penalty takes all, with few rows the average is
+steadier than any choice. Penalties are relative to the mean
+eigenvalue of the user's own k×k system, so scale does not matter. Leave-one-out errors need no refitting: with the
+system's eigenvectors at hand they are residuals over one minus leverage. Where rows barely outnumber directions even
+leave-one-out cannot see an exploding fit, so the smallest penalties are left out there.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
+from tacitly.simd.lazy_njit import njit
+
+PENALTIES = np.array([1e-9, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0])
+# Index of the smallest penalty to use with no free row, and with one.
+_LEAST_NONE, _LEAST_ONE = 3, 2
+_LEAST_TRACE = 2.0**-450  # below it penalties underflow: no data to speak of
+
+
+def fit_heads(X: Rows, y: Rows, offsets: Offsets, basis: npt.ArrayLike, *, intercept: bool = False) -> Array:
+    """Fit a head for each of several users; a row a user, the personal intercept (or 0) in the last column.
+
+    >>> X = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 1.0]]); y = 2 * X[:, 0]
+    >>> fit_heads(X, y, np.array([0, 3]), np.eye(2)[:, :1]).round(6)
+    array([[2., 0.]])
+    """
+    directions = np.ascontiguousarray(basis, dtype=np.float64)
+    heads = np.zeros((len(offsets) - 1, directions.shape[1] + 1))
+    rows, targets = read_only(np.asarray(X)), read_only(np.asarray(y))
+    _fit(rows, directions.T.copy(), targets, np.array(offsets), PENALTIES, intercept, heads)
+    return heads
+
+
+def fit_head(X: npt.ArrayLike, y: npt.ArrayLike, basis: npt.ArrayLike, *, intercept: bool = False) -> Array:
+    """Fit one user's head: k weights and the intercept (or 0). What a device runs: no compiler needed.
+
+    >>> X = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 1.0]])
+    >>> fit_head(X, 2 * X[:, 0], np.eye(2)[:, :1]).round(6)
+    array([2., 0.])
+    """
+    with np.errstate(all="ignore"):
+        targets = np.asarray(y, dtype=np.float64)
+        rows = np.asarray(X, dtype=np.float64) @ np.asarray(basis, dtype=np.float64)
+        (m, k), mean, level = rows.shape, np.zeros(rows.shape[1]), 0.0
+        if intercept and m > 0:
+            mean, level = rows.mean(axis=0), float(targets.mean())
+            rows, targets = rows - mean, targets - level
+        system, right = rows.T @ rows, rows.T @ targets
+        trace = float(np.trace(system))
+        if not (math.isfinite(trace) and trace > _LEAST_TRACE and np.isfinite(right).all()):
+            return np.append(np.zeros(k), level if math.isfinite(level) else 0.0)
+        values, vectors = np.linalg.eigh(system)
+        turned, right = rows @ vectors, vectors.T @ right
+        shrinkage = 1.0 / (np.maximum(values, 0.0) + PENALTIES[:, None] * (trace / k))
+        fitted = (shrinkage * right) @ turned.T
+        leverage = shrinkage @ (turned**2).T + (1.0 / m if intercept else 0.0)
+        errors = np.square((targets - fitted) / np.maximum(1.0 - leverage, 1e-6)).sum(axis=1)
+        errors[: _least_penalty(m - k - int(intercept))] = np.inf
+        best = errors.min()
+        weights = np.where(errors == best, 1.0, (best / errors) ** (m / 2.0))
+        head = vectors @ ((weights @ shrinkage) * right / weights.sum())
+        return np.append(head, level - mean @ head if intercept else 0.0)
+
+
+class HeadWork(ABC):
+    """What every user does at home with the billboard, as data: public fields, no code, so that it can travel."""
+
+    @abstractmethod
+    def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Heads of several users, a row a user, the intercept last."""
+
+    @abstractmethod
+    def own(self, X: Rows, y: Rows) -> Array:
+        """Return one user's head."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """Shape of a head."""
+
+
+@dataclass(frozen=True)
+class RidgeHeads(HeadWork):
+    """Heads by :func:`fit_heads` on a public basis.
+
+    >>> X = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 1.0]])
+    >>> RidgeHeads(np.eye(2)[:, :1]).own(X, 2 * X[:, 0]).round(6)
+    array([2., 0.])
+    """
+
+    basis: Array
+    intercept: bool = False
+
+    def __post_init__(self) -> None:
+        check_shape("basis", self.basis, None, None)
+
+    def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Fit them all, compiled."""
+        return fit_heads(X, y, offsets, self.basis, intercept=self.intercept)
+
+    def own(self, X: Rows, y: Rows) -> Array:
+        """Fit one, in NumPy."""
+        return fit_head(X, y, self.basis, intercept=self.intercept)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """A weight a direction, and the intercept."""
+        return (self.basis.shape[1] + 1,)
+
+
+def _least_penalty(free: int) -> int:
+    """Index of the smallest penalty to use with so many rows more than unknowns."""
+    return _LEAST_NONE if free <= 0 else (_LEAST_ONE if free == 1 else 0)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _fit(X, directions, y, offsets, penalties, intercept, heads):  # type: ignore[no-untyped-def]  # pragma: no cover
+    k, d = directions.shape
+    for i in range(offsets.size - 1):
+        first, last = offsets[i], offsets[i + 1]
+        m = last - first
+        # Row by row in a fixed order: queries use heads, and nobody's may depend on how many rows others have.
+        rows = np.empty((m, k))
+        for j in range(m):
+            for b in range(k):
+                dot = 0.0
+                for a in range(d):
+                    dot += X[first + j, a] * directions[b, a]
+                rows[j, b] = dot
+        targets = np.empty(m)
+        means = np.zeros(k)
+        mean_y = 0.0
+        for j in range(m):
+            targets[j] = y[first + j]
+        if intercept and m > 0:
+            for j in range(m):
+                mean_y += targets[j] / m
+                for b in range(k):
+                    means[b] += rows[j, b] / m
+            for j in range(m):
+                targets[j] -= mean_y
+                for b in range(k):
+                    rows[j, b] -= means[b]
+        head, solved = average_ridges(rows, targets, intercept, penalties)
+        if not solved:
+            if intercept and math.isfinite(mean_y):
+                heads[i, k] = mean_y
+            continue
+        offset = 0.0
+        if intercept:
+            offset = mean_y
+            for b in range(k):
+                offset -= means[b] * head[b]
+        for b in range(k):
+            heads[i, b] = head[b]
+        heads[i, k] = offset
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Average one user's ridge fits over the penalties; return it, and whether there was anything to fit.
+
+    ``intercept`` says that both were centred before.
+    """
+    m, k = rows.shape
+    system = rows.T @ rows
+    right = rows.T @ targets
+    trace = np.trace(system)
+    if not (math.isfinite(trace) and trace > _LEAST_TRACE and np.isfinite(right).all()):
+        return np.zeros(k), False
+    values, vectors = np.linalg.eigh(system)
+    turned = rows @ vectors
+    right = vectors.T @ right
+    errors = np.empty(penalties.size)
+    for q in range(penalties.size):
+        penalty = penalties[q] * trace / k
+        error = 0.0
+        for j in range(m):
+            fitted, leverage = 0.0, 0.0
+            if intercept:
+                leverage = 1.0 / m
+            for b in range(k):
+                shrunk = turned[j, b] / (max(values[b], 0.0) + penalty)
+                fitted += shrunk * right[b]
+                leverage += shrunk * turned[j, b]
+            left = (targets[j] - fitted) / max(1.0 - leverage, 1e-6)
+            error += left * left
+        errors[q] = error
+    free = m - k - (1 if intercept else 0)
+    least = _LEAST_NONE if free <= 0 else (_LEAST_ONE if free == 1 else 0)
+    best = errors[least:].min()
+    chosen = np.zeros(k)
+    total = 0.0
+    for q in range(least, penalties.size):
+        weight = 1.0 if errors[q] == best else (best / errors[q]) ** (m / 2.0)
+        total += weight
+        penalty = penalties[q] * trace / k
+        for b in range(k):
+            chosen[b] += weight * right[b] / (max(values[b], 0.0) + penalty)
+    return vectors @ (chosen / total), True

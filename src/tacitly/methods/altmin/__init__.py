@@ -1,0 +1,1 @@
+"""Private alternating minimisation (Jain et al. 2021)."""

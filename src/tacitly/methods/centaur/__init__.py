@@ -1,0 +1,1 @@
+"""CENTAUR (Shen et al. 2023) for linear models."""

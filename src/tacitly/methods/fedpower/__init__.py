@@ -1,0 +1,1 @@
+"""FedPower (Guo et al. 2021): private SVD and PCA."""

@@ -1,0 +1,224 @@
+"""One noisy Gram matrix, of rows moved to a public centre first.
+
+The mean carries most of a row's norm, and noise is proportional to the square of the clip. So a small share of the
+budget buys a centre m, and the matrix is released of the rows (a − m, c): a constant coordinate c keeps, next to the
+centred Gram matrix, the sum of what the centre misses. With H the matrix, b = H[:d, d]/c and N the number of rows,
+
+    Σ aaᵀ = H[:d, :d] + b mᵀ + m bᵀ + N·m mᵀ,        Σ (a − ā)(a − ā)ᵀ = H[:d, :d] − b bᵀ/N,
+
+so an error of the centre costs clip, never accuracy. Everything after the releases is post-processing.
+
+Release :class:`CentreVote`: (Σ(a − a₀), n·s) scaled to norm one, a₀ and s public. Sensitivity 1 (zero-out), 2
+(replace-one). Release :class:`ShiftedGram`: Σ (a − m, c)(a − m, c)ᵀ of a unit, clipped in Frobenius norm by one factor.
+Sensitivity C (zero-out), √2·C (replace-one: positive semi-definite, ⟨P, Q⟩ ≥ 0). One Gaussian event each.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tacitly.arrays import Array, Offsets, Rows, check_shape
+from tacitly.federation.base import Query
+from tacitly.linalg import pack_symmetric
+from tacitly.methods.fedpower.sparse_rows import dense, finite_rows, is_sparse, squared_norms, stays_sparse
+from tacitly.privacy.clipping import GUARD, LEAST, clip_factor, safe_norm
+from tacitly.privacy.guarantee import Unit
+from tacitly.simd.lazy_njit import njit
+
+_CACHED = 1 << 17  # numbers worked on at a time: 1 MiB, so that they are still in cache for the product
+_FEWEST = 2048  # rows in a product, or its overhead shows
+
+
+@dataclass(frozen=True)
+class CentreVote(Query):
+    """Where this unit's rows lie: their sum around ``origin`` and their number times ``scale``, as one unit vector."""
+
+    origin: Array
+    scale: float
+    unit: Unit = Unit.ROW
+
+    def __post_init__(self) -> None:
+        check_shape("origin", self.origin, None)
+
+    @property
+    def coordinates(self) -> int:
+        """A number a feature, and the weight."""
+        return self.origin.size + 1
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        """Return (Σ(a − a₀), n·s)/‖·‖."""
+        total = np.append((dense(X) - self.origin).sum(axis=0), len(dense(X)) * self.scale)
+        norm = np.linalg.norm(total)
+        return total / norm if np.isfinite(norm) else np.zeros(self.coordinates)
+
+    def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
+        """One pass over the rows."""
+        if is_sparse(X):
+            return super().block_sum(X, y, offsets, bound)
+        total = np.zeros(self.coordinates)
+        bounds = offsets if self.unit is Unit.USER else np.zeros(0, dtype=np.int64)
+        _centre_votes(X, bounds, self.origin, self.scale, clip_factor(1.0, bound), total)
+        return total
+
+
+@dataclass(frozen=True)
+class ShiftedGram(Query):
+    """Gram matrix of a unit's rows (a − centre, constant)."""
+
+    centre: Array
+    constant: float
+    unit: Unit = Unit.ROW
+    acute: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_shape("centre", self.centre, None)
+
+    @property
+    def coordinates(self) -> int:
+        """Entries of a symmetric matrix of one more row than features."""
+        size = self.centre.size + 1
+        return size * (size + 1) // 2
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        """Return the matrix, packed."""
+        rows = _moved(X, self.centre, self.constant)
+        return pack_symmetric(rows.T @ rows)
+
+    def norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Frobenius norm of every unit's matrix: ‖row‖² for a row."""
+        if is_sparse(X) and self.unit is Unit.ROW:
+            stays_sparse(self.centre)
+            rows, good = finite_rows(X)
+            return np.where(good, squared_norms(rows) + self.constant**2, math.nan)
+        if self.unit is Unit.ROW:
+            found = np.empty(len(X))
+            _row_norms(X, self.centre, self.constant, found)
+            return found
+        return np.array([_user_gram(_moved(X[a:b], self.centre, self.constant))[1] for a, b in _pairs(offsets)])
+
+    def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
+        """Scaled rows first, then one product for many of them; no matrix a row."""
+        size = self.centre.size + 1
+        if self.unit is Unit.USER:
+            return pack_symmetric(self._of_users(X, offsets, bound))
+        if is_sparse(X):
+            return pack_symmetric(self._of_sparse_rows(X, bound))
+        total, part_sum = np.zeros((size, size)), np.empty((size, size))
+        step = max(_FEWEST, _CACHED // size)
+        moved = np.empty((min(step, len(X)), size))
+        for first in range(0, len(X), step):
+            part = X[first : first + step]
+            rows = moved[: len(part)]
+            _move_and_clip(part, self.centre, self.constant, bound * (1.0 - GUARD), rows)
+            # Not scipy's dsyrk: it keeps other threads waiting.
+            total += np.matmul(rows.T, rows, out=part_sum)
+        return pack_symmetric(total)
+
+    def _of_users(self, X: Rows, offsets: Offsets, bound: float) -> Array:
+        size = self.centre.size + 1
+        total = np.zeros((size, size))
+        for first, last in _pairs(offsets):
+            rows = _moved(X[first:last], self.centre, self.constant)
+            with np.errstate(all="ignore"):
+                gram, norm = _user_gram(rows)
+                factor = clip_factor(norm, bound)
+                if factor == 0.0:
+                    continue
+                if gram is None:
+                    rows *= math.sqrt(factor)
+                    gram, factor = rows.T @ rows, 1.0
+                total += gram if factor == 1.0 else gram * factor
+        return total
+
+    def _of_sparse_rows(self, X: Rows, bound: float) -> Array:
+        """Rows as they are, scaled where they are long."""
+        stays_sparse(self.centre)
+        rows, good = finite_rows(X)
+        factors = np.array([clip_factor(norm, bound) for norm in squared_norms(rows) + self.constant**2]) * good
+        root = np.sqrt(factors)
+        scaled = rows.multiply(root[:, None]).tocsr()
+        size = self.centre.size + 1
+        total = np.zeros((size, size))
+        total[:-1, :-1] = (scaled.T @ scaled).toarray()
+        total[:-1, -1] = total[-1, :-1] = self.constant * (scaled.T @ root)
+        total[-1, -1] = self.constant**2 * factors.sum()
+        return total
+
+
+def _pairs(offsets: Offsets) -> itertools.pairwise[tuple[int, int]]:
+    return itertools.pairwise(int(a) for a in offsets)
+
+
+def _moved(X: Rows, centre: Array, constant: float) -> Array:
+    rows = dense(X)
+    out = np.empty((len(rows), centre.size + 1))
+    out[:, :-1] = rows - centre
+    out[:, -1] = constant
+    return out
+
+
+def _user_gram(rows: Array) -> tuple[Array | None, float]:
+    """Frobenius norm of RᵀR from whichever of RᵀR and RRᵀ is smaller; the matrix too if it is the first."""
+    with np.errstate(all="ignore"):
+        if len(rows) < rows.shape[1]:
+            return None, safe_norm(rows @ rows.T)[0]
+        gram = rows.T @ rows
+        return gram, safe_norm(gram)[0]
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
+def _move_and_clip(X, centre, constant, bound, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write √f·(a − m, c), f = min(1, bound/‖(a − m, c)‖²); a row that is not finite becomes zero."""
+    d = X.shape[1]
+    for i in range(X.shape[0]):
+        squared = constant * constant
+        for j in range(d):
+            value = X[i, j] - centre[j]
+            out[i, j] = value
+            squared += value * value
+        out[i, d] = constant
+        if squared > bound or not math.isfinite(squared):
+            # A ratio below LEAST has lost digits to underflow, and the product could exceed the clip.
+            factor = math.sqrt(bound / squared) if math.isfinite(squared) and bound / squared > LEAST else 0.0
+            for j in range(d + 1):
+                # Not a product with 0: that would turn an infinite entry into NaN.
+                out[i, j] = out[i, j] * factor if factor > 0.0 else 0.0
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
+def _row_norms(X, centre, constant, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+    for i in range(X.shape[0]):
+        squared = constant * constant
+        for j in range(X.shape[1]):
+            value = X[i, j] - centre[j]
+            squared += value * value
+        out[i] = squared
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
+def _centre_votes(X, offsets, origin, scale, weight, total):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Add every unit's vote; without offsets every row is a unit."""
+    d = X.shape[1]
+    vote = np.empty(d)
+    units = offsets.size - 1 if offsets.size > 0 else X.shape[0]
+    for i in range(units):
+        first, last = (offsets[i], offsets[i + 1]) if offsets.size > 0 else (i, i + 1)
+        vote[:] = 0.0
+        for row in range(first, last):
+            for j in range(d):
+                vote[j] += X[row, j] - origin[j]
+        mass = (last - first) * scale
+        squared = mass * mass
+        for j in range(d):
+            squared += vote[j] * vote[j]
+        if not (math.isfinite(squared) and squared > LEAST):
+            continue
+        factor = weight / math.sqrt(squared)
+        for j in range(d):
+            total[j] += vote[j] * factor
+        total[d] += mass * factor

@@ -1,0 +1,218 @@
+"""Noisy power steps, for matrices too large to be released whole.
+
+A public basis Z (d×r) is multiplied with everybody's Gram matrix, and the noisy product, made orthonormal, is the next
+basis: paper 001's Algorithm 1 with noise. Rows are moved to a public centre m and carry a constant coordinate c, as in
+:mod:`tacitly.methods.fedpower.gram`, so that the product with the uncentred (or centred) matrix follows exactly.
+
+Release :class:`PowerStep`: Σ a'(a'ᵀW) of a unit's rows a' = (a − m, c), W = diag(Z, 1), clipped in Frobenius norm
+(‖a'‖·‖Wᵀa'‖ for a row). Sensitivity C (zero-out), 2C (replace-one: a product with Z is not positive semi-definite).
+
+Release :class:`DeviceStep`: a device takes p steps on its own matrix, starting at the public Z, turns the result
+towards the same public Z, multiplies once more and clips. It uses its own rows and public Z only, so whatever happened
+in between, the clip bounds it: sensitivity C (zero-out), 2C (replace-one), one event for p steps. The unit is the
+device: for one row of it there is no better bound than replacing the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size
+from tacitly.federation.base import Query
+from tacitly.linalg import orthonormal, procrustes, sign_fixing
+from tacitly.methods.fedpower.sparse_rows import dense, finite_rows, is_sparse, squared_norms, stays_sparse
+from tacitly.privacy.clipping import GUARD, LEAST
+from tacitly.privacy.guarantee import Unit
+from tacitly.simd.lazy_njit import njit
+
+ALIGNMENTS: dict[str, Callable[[Array, Array], Array]] = {
+    "procrustes": procrustes,
+    "signs": sign_fixing,
+    "none": lambda matrix, target: np.eye(matrix.shape[1]),
+}
+_CACHED = 1 << 17  # numbers of X worked on at a time: the product finds them in cache
+_FEWEST = 256
+_LANES = 8
+_MOST_STEPS = 1000
+
+
+@dataclass(frozen=True)
+class PowerStep(Query):
+    """Product of a unit's Gram matrix, around ``centre`` and with a constant coordinate, with ``basis``."""
+
+    basis: Array
+    centre: Array
+    constant: float
+    unit: Unit = Unit.ROW
+
+    def __post_init__(self) -> None:
+        check_shape("basis", self.basis, None, None)
+        check_shape("centre", self.centre, self.basis.shape[0])
+
+    @property
+    def coordinates(self) -> int:
+        """Entries of the product."""
+        d, r = self.basis.shape
+        return int((d + 1) * (r + 1))
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        """Return RᵀRW for the unit's rows R = (A − m, c)."""
+        rows = np.column_stack([dense(X) - self.centre, np.full(X.shape[0], self.constant)])
+        return (rows.T @ self._along(rows[:, :-1])).ravel()
+
+    def norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Norm of every unit's product."""
+        if self.unit is Unit.USER:
+            return super().norms(X, y, offsets)
+        return np.concatenate([norms for _, _, norms in self._clipped(X, math.inf)])
+
+    def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
+        """Clip row by row, then one product for many of them."""
+        if self.unit is Unit.USER:
+            return super().block_sum(X, y, offsets, bound)
+        d, r = self.basis.shape
+        total = np.zeros((r + 1, d + 1))
+        for moved, along, _ in self._clipped(X, bound * (1.0 - GUARD)):
+            if is_sparse(moved):
+                total[:, :-1] += np.asarray(moved.T @ along).T
+                total[:, -1] += self.constant * along.sum(axis=0)
+            else:
+                total += (along.T @ moved)[:, : d + 1]
+        return np.ascontiguousarray(total.T).ravel()
+
+    def split(self, released: Array) -> tuple[Array, Array, float]:
+        """Return the product with the centred matrix, the sum b of centred rows, and their number."""
+        d, r = self.basis.shape
+        product = released.reshape(d + 1, r + 1)
+        return product[:-1, :-1], product[:-1, -1] / self.constant, float(product[-1, -1]) / self.constant**2
+
+    def _along(self, moved: Array) -> Array:
+        return np.column_stack([moved @ self.basis, np.full(len(moved), self.constant)])
+
+    def _clipped(self, X: Rows, limit: float) -> Iterator[tuple[Any, Array, Array]]:
+        """Yield factors of some rows' clipped products, a' and Wᵀa', and what the norms were (NaN: not finite).
+
+        No product across rows comes before the clip. A row across the basis has a product made of rounding errors;
+        a matrix product makes other ones where a block has other rows, and the clip would blow them up.
+        """
+        d, r = self.basis.shape
+        if is_sparse(X):
+            stays_sparse(self.centre)
+            rows, good = finite_rows(X)
+            along = np.empty((X.shape[0], r + 1))
+            along[:, :-1], along[:, -1] = rows @ self.basis, self.constant
+            squared = np.where(good, squared_norms(rows) + self.constant**2, math.nan)
+            norms = np.empty(len(good))
+            _clip_sparse(squared, along, limit, norms)
+            yield rows, along, norms
+            return
+        step = min(max(_FEWEST, _CACHED // d), len(X))
+        # Zeros make rows as long as a few vectors of the processor, and columns a multiple of four.
+        width = -(-(d + 1) // _LANES) * _LANES
+        columns = np.zeros((-(-r // 4) * 4, width))
+        columns[:r, :d] = self.basis.T
+        moved, along, norms = np.zeros((step, width)), np.empty((step, r + 1)), np.empty(step)
+        for first in range(0, len(X), step):
+            part = X[first : first + step]
+            some = slice(len(part))
+            _clip_dense(part, self.centre, self.constant, columns, limit, moved[some], along[some], norms[some])
+            yield moved[some], along[some], norms[some].copy()
+
+
+@dataclass(frozen=True)
+class DeviceStep(Query):
+    """Several steps on the device's own matrix, turned towards the public ``basis``, and one product more."""
+
+    basis: Array
+    steps: int = 1
+    alignment: str = "procrustes"
+
+    def __post_init__(self) -> None:
+        check_shape("basis", self.basis, None, None)
+        check_size("steps", self.steps, _MOST_STEPS)
+        if self.alignment not in ALIGNMENTS:
+            raise ValueError(f"alignment must be one of {', '.join(ALIGNMENTS)}. Found {self.alignment!r}.")
+
+    @property
+    def coordinates(self) -> int:
+        """Entries of the basis."""
+        return int(self.basis.size)
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        """Return AᵀA·Z_local·D."""
+        rows: Any = X if is_sparse(X) else dense(X)
+        local = self.basis
+        for _ in range(self.steps - 1):
+            local = orthonormal(rows.T @ (rows @ local))[0]
+        turn: Array = ALIGNMENTS[self.alignment](local, self.basis)
+        local = local @ turn
+        return np.asarray(rows.T @ (rows @ local), dtype=np.float64).ravel()
+
+
+_kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
+
+
+@_kernel
+def _factors(squared, size, limit):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Scales for both factors of a product whose norm is √(squared·size), and that norm; NaN if it is not finite."""
+    norm = math.sqrt(squared) * math.sqrt(size)
+    if not math.isfinite(norm):
+        return 0.0, 0.0, math.nan
+    if norm <= limit:
+        return 1.0, 1.0, norm
+    # Below LEAST a factor loses digits to underflow, and the product could exceed the clip.
+    if not limit / norm > LEAST:
+        return 0.0, 0.0, norm
+    # Half of it each, so that neither a huge row nor a tiny clip makes one of them denormal.
+    return math.sqrt(limit) / math.sqrt(squared), math.sqrt(limit) / math.sqrt(size), norm
+
+
+@_kernel
+def _clip_sparse(squared, along, limit, norms):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Clip products of rows whose squared norms are known, by their second factors alone."""
+    for i in range(along.shape[0]):
+        size = 0.0
+        for j in range(along.shape[1]):
+            size += along[i, j] * along[i, j]
+        first, second, norms[i] = _factors(squared[i], size, limit)
+        for j in range(along.shape[1]):
+            along[i, j] = along[i, j] * second * first if first > 0.0 else 0.0
+
+
+@_kernel
+def _clip_dense(X, centre, constant, columns, limit, moved, along, norms):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write a' = (a − m, c) and Wᵀa' of every row, scaled so that the norm of a'(Wᵀa')ᵀ is at most ``limit``."""
+    d, r, width = X.shape[1], along.shape[1] - 1, moved.shape[1]
+    for i in range(X.shape[0]):
+        squared = constant * constant
+        for j in range(d):
+            value = X[i, j] - centre[j]
+            moved[i, j] = value
+            squared += value * value
+        moved[i, d] = constant
+        size = constant * constant
+        for b in range(0, r, 4):
+            s0 = s1 = s2 = s3 = 0.0
+            for j in range(width):
+                value = moved[i, j]
+                s0 += value * columns[b, j]
+                s1 += value * columns[b + 1, j]
+                s2 += value * columns[b + 2, j]
+                s3 += value * columns[b + 3, j]
+            for j in range(min(4, r - b)):
+                sums = s0 if j == 0 else s1 if j == 1 else s2 if j == 2 else s3
+                along[i, b + j] = sums
+                size += sums * sums
+        along[i, r] = constant
+        first, second, norms[i] = _factors(squared, size, limit)
+        if first != 1.0 or second != 1.0:
+            # Not a product with 0: that would turn an infinite entry into NaN.
+            for j in range(width):
+                moved[i, j] = moved[i, j] * first if first > 0.0 else 0.0
+            for j in range(r + 1):
+                along[i, j] = along[i, j] * second if second > 0.0 else 0.0

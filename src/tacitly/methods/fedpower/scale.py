@@ -1,0 +1,106 @@
+"""Where rows lie, how long they are, and at which norm to clip: bought, each for a few hundredths of the budget.
+
+The clip is the one that makes predicted harm smallest: noise grows with it, what it cuts off shrinks. Both are read off
+one released histogram of norms. Releases: :class:`~tacitly.methods.shared.norm_histogram.NormHistogram` (sensitivity 1,
+√2 for replace-one) and :class:`~tacitly.methods.fedpower.gram.CentreVote` (sensitivity 1, 2); the rest is
+post-processing.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tacitly.arrays import Array
+from tacitly.federation.base import Federation, Query
+from tacitly.methods.fedpower.gram import CentreVote, ShiftedGram
+from tacitly.methods.shared.norm_histogram import NormHistogram, bin_edges, quantile_of
+from tacitly.privacy.calibration import Plan
+from tacitly.privacy.clipping import safe_norm
+from tacitly.privacy.guarantee import Unit
+
+Bounds = tuple[Array, Array]
+
+_PER_OCTAVE = 8  # bins of the histogram that the clip is read off: 9 % apart
+_HARM = 0.03  # share of what a clip cuts off that turns components: most of it shrinks them all alike
+
+
+def centre_of(
+    federation: Federation, plan: Plan, unit: Unit, bounds: Bounds | None, *, shifted: bool
+) -> tuple[Array, float]:
+    """Return a public centre of everybody's rows and the scale of a row."""
+    d = federation.n_features
+    if bounds is not None:
+        low, high = bounds
+        origin, scale = (low + high) / 2, safe_norm(high - low)[0] / 2
+    else:
+        event = plan.event("scale", clip=1.0, acute=True)
+        query = NormHistogram(ShiftedGram(np.zeros(d), 0.0, unit))
+        histogram = federation.release(query, event, "scale")
+        # Matrices have the norm of a row squared (and of many rows together, where the unit is the user).
+        origin, scale = np.zeros(d), math.sqrt(quantile_of(histogram, federation.sum_sigma(event), 0.5))
+    if not shifted:
+        return np.zeros(d), scale
+    event = plan.event("centre", clip=1.0)
+    released = federation.release(CentreVote(origin, scale, unit), event, "centre")
+    sigma = federation.sum_sigma(event)
+    if not released[-1] > 4 * sigma:
+        return origin, scale
+    moved = released[:-1] / released[-1]
+    # Noise alone has this norm; what is not clearly longer is shrunk, so that a centre is never worse than none.
+    excess = float(np.sum(released[:-1] ** 2)) - d * sigma**2
+    share = max(0.0, excess / float(np.sum(released[:-1] ** 2))) if np.any(released[:-1]) else 0.0
+    return origin + share * scale * moved, scale
+
+
+def chosen_clip(
+    federation: Federation, plan: Plan, query: Query, name: str, fallback: float, *, turns: int = 1
+) -> float:
+    """Release a histogram of the query's norms; return the clip with the least predicted harm.
+
+    A turn, or a sample, has noise as large as if all had answered, and as much smaller a sum.
+    """
+    event = plan.event("clip", clip=1.0, acute=True)
+    histogram = federation.release(NormHistogram(query, _PER_OCTAVE), event, f"norms of {name}")
+    unit = plan.event("sum", clip=1.0, acute=query.acute)
+    share = plan.sampling_rate / turns
+    messages = int(np.count_nonzero(federation.group_of(turns, turns - 1)))
+    noise = federation.sum_sigma(unit, messages) * math.sqrt(federation.n_features / 2) / share
+    return best_clip(histogram / plan.sampling_rate, federation.sum_sigma(event) / plan.sampling_rate, noise, fallback)
+
+
+def best_clip(histogram: Array, sigma: float, noise: float, fallback: float) -> float:
+    """Return the clip C for which noise·C plus the harm of cutting norms off at C is least.
+
+    >>> counts = np.zeros(1920); counts[960:964] = 1000  # norms from 1 to √2
+    >>> round(best_clip(counts, 0.0, 0.0, 1.0), 2), round(best_clip(counts, 0.0, 100.0, 1.0), 2)
+    (1.41, 1.09)
+    """
+    kept, edges, per_octave = readable_bins(histogram, sigma)
+    if not kept.any():
+        return fallback
+    if sigma > 0:
+        width = max(1, round(8 * per_octave))
+        first = int(np.argmax(np.convolve(kept, np.ones(width), mode="valid")))
+        kept[:first], kept[first + width :] = 0.0, 0.0
+    used = np.flatnonzero(kept)
+    low = int(np.searchsorted(np.cumsum(kept), 0.25 * kept.sum()))
+    candidates = edges[max(low, used[0]) + 1 : used[-1] + 2]
+    lost = [float(np.sum(kept[used] * np.maximum(edges[used + 1] - c, 0.0))) for c in candidates]
+    return float(candidates[int(np.argmin(noise * candidates + _HARM * np.array(lost)))])
+
+
+def readable_bins(histogram: Array, sigma: float) -> tuple[Array, Array, float]:
+    """Return counts, edges and bins to an octave of a histogram of norms with its noise read away.
+
+    Bins that noise alone could fill are dropped, after joining neighbours as far as few units make necessary.
+    """
+    best: tuple[Array, Array, float] | None = None
+    for joined in (16, 8, 4, 2, 1):
+        counts = histogram.reshape(-1, joined).sum(axis=1)
+        kept = np.where(counts > 3.5 * sigma * math.sqrt(joined), counts, 0.0)
+        if best is None or kept.sum() > 0.8 * best[0].sum():
+            best = kept, bin_edges(_PER_OCTAVE)[::joined], _PER_OCTAVE / joined
+    assert best is not None
+    return best

@@ -1,0 +1,160 @@
+"""Private FedRep, as a user sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tacitly.arrays import Array
+from tacitly.federation.base import Federation
+from tacitly.federation.engine import Engine, Population
+from tacitly.heads.ridge import HeadWork
+from tacitly.methods.fedrep import algorithm as fedrep
+from tacitly.methods.fedrep import as_printed as paper_fedrep
+from tacitly.methods.shared_basis import SharedBasisModel
+from tacitly.privacy.guarantee import Budget, GaussianEvent
+from tacitly.privacy.ledger import Ledger
+
+
+class PrivateFedRep(SharedBasisModel):
+    """Learn a shared low-rank representation under user-level differential privacy, and a personal model a user.
+
+    Everybody's weights are wᵢ = U vᵢ: a basis U of ``rank`` directions that all share, learned privately, and a head vᵢ
+    that stays with its user. Nothing needs tuning but ``epsilon``.
+
+    Parameters
+    ----------
+    rank
+        Number of shared directions, k.
+    epsilon
+        The privacy budget for everything that is released, together. ``math.inf`` for none (not certified).
+    delta
+        Probability with which ε may fail; well below one over the number of users.
+    adjacency
+        ``"zero-out"``: a user's contribution against nothing. ``"replace-one"``: against any other data.
+    mode
+        ``"auto"``: the sound algorithm. ``"paper"``: paper 003 as printed, not certified, to compare with.
+    random_state
+        Steers public randomness only. (The default algorithm has none.) Privacy noise cannot be seeded with it.
+    fit_intercept
+        Whether every user has a level of their own; it is fitted at home, like the head.
+    loss
+        ``"squared"`` for numbers, ``"logistic"`` or ``"hinge"`` for classes, ``"poisson"`` for counts.
+    classes
+        The labels that may occur, where the target is a class; (0, 1) if none are given. Declared, never read from the
+        rows: which labels occur is private. More than two: loss ``"logistic"``, and heads with a column a class.
+    rounds
+        Noisy steps of the basis; None for the default (16; 5 in paper mode).
+    noise
+        ``"auto"``, ``"exact"`` or ``"float"``: how noise is drawn. The certificate says.
+    noise_seed
+        Seeds the privacy noise, for experiments that must repeat. The run is then not certified.
+    ledger, run
+        An account to debit and the name of this run in it; a run that was interrupted goes on from there.
+    threads
+        Threads to use; None for all cores.
+    engine
+        Where the users are: None for this process, or a :class:`~tacitly.federation.ray.RayEngine`.
+
+    Attributes
+    ----------
+    basis_ : (n_features, rank) orthonormal; public
+    heads_ : (n_users, rank), rows in the order of ``users_``; private; (n_users, rank, classes) for more than two
+    intercepts_ : (n_users,), zeros unless ``fit_intercept``; private; (n_users, classes) for more than two
+    classes_ : the declared labels, where the target is a class
+    users_ : ids, sorted
+    certificate_ : what was released and what it costs
+
+    Examples
+    --------
+    >>> import tacitly
+    >>> X, y, users, basis, _ = tacitly.datasets.make_shared_subspace(2000, 20, 2, 10, random_state=0)
+    >>> model = tacitly.PrivateFedRep(rank=2, epsilon=2.0).fit(X, y, users)
+    >>> model.certificate_.certified, round(model.certificate_.epsilon, 6)
+    (True, 2.0)
+    >>> tacitly.subspace_distance(model.basis_, basis) < 0.05
+    True
+    >>> head = model.personalize(X[users == 3], y[users == 3])  # a new user: costs nobody anything
+    >>> head.predict(X[:1]).shape
+    (1,)
+    >>> yes = (y > 0).astype(int)
+    >>> model = tacitly.PrivateFedRep(rank=2, epsilon=2.0, loss="logistic").fit(X, yes, users)
+    >>> model.predict_proba(X[:3], users[:3]).shape, model.score(X, yes, users) > 0.8
+    ((3, 2), True)
+    """
+
+    _modes = ("auto", "paper")
+
+    def __init__(
+        self,
+        rank: int,
+        epsilon: float,
+        delta: float = 1e-6,
+        adjacency: str = "zero-out",
+        mode: str = "auto",
+        random_state: int | None = None,
+        *,
+        fit_intercept: bool = False,
+        loss: str = "squared",
+        classes: Sequence[Any] | None = None,
+        rounds: int | None = None,
+        noise: str = "auto",
+        noise_seed: int | None = None,
+        ledger: Ledger | None = None,
+        run: str = "private-fedrep",
+        threads: int | None = None,
+        engine: Engine | None = None,
+    ) -> None:
+        self.rank = rank
+        self.epsilon = epsilon
+        self.delta = delta
+        self.adjacency = adjacency
+        self.mode = mode
+        self.random_state = random_state
+        self.fit_intercept = fit_intercept
+        self.loss = loss
+        self.classes = classes
+        self.rounds = rounds
+        self.noise = noise
+        self.noise_seed = noise_seed
+        self.ledger = ledger
+        self.run = run
+        self.threads = threads
+        self.engine = engine
+
+    def _settings(self) -> fedrep.Settings:
+        return fedrep.Settings() if self.rounds is None else fedrep.Settings(rounds=self.rounds)
+
+    def _paper_settings(self) -> paper_fedrep.Settings:
+        return paper_fedrep.Settings() if self.rounds is None else paper_fedrep.Settings(rounds=self.rounds)
+
+    def _planned(self, budget: Budget) -> Sequence[GaussianEvent]:
+        if self.mode == "paper":
+            start, loop = self._paper_settings().events(budget)
+            return [start] + [loop] * self._paper_settings().rounds
+        return self._settings().events(self._settings().plan(budget))
+
+    def _learn(self, federation: Federation, budget: Budget) -> Array:
+        if self.mode == "paper":
+            return paper_fedrep.learn(federation, budget, self._paper_settings(), self.rank)
+        settings = self._settings()
+        loss = None if self.loss == "squared" else self._loss()
+        return fedrep.learn(
+            federation, settings.plan(budget), settings, self.rank, centered=self.fit_intercept, loss=loss
+        )
+
+    def _head_work(self) -> HeadWork:
+        return paper_fedrep.PaperHeads(self.basis_) if self.mode == "paper" else super()._head_work()
+
+    def _standing(self, budget: Budget) -> tuple[str, tuple[str, ...]]:
+        mode, reasons = super()._standing(budget)
+        return (mode, reasons) if self.mode == "auto" else ("paper", (*reasons, *paper_fedrep.REASONS))
+
+    def _check_parameters(self, population: Population) -> None:
+        super()._check_parameters(population)
+        if self.mode == "paper" and self.fit_intercept:
+            raise ValueError("paper mode has no intercept. Set fit_intercept=False.")
+        if self.mode == "paper" and self.loss != "squared":
+            raise ValueError(f"paper mode is for loss='squared'. Found {self.loss!r}.")
+        if self.classes is not None and not self._loss().classifies:
+            raise ValueError(f"classes are for loss='logistic' and loss='hinge'. Found loss={self.loss!r}.")

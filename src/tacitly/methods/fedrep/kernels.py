@@ -1,0 +1,354 @@
+"""The compiled half of :class:`~tacitly.methods.fedrep.algorithm.BasisStep`: a round at the speed of reading the rows.
+
+Users are worked on eight at a time, few enough for their rows to stay in cache:
+
+1. each user's rows are read from memory, once: projections P = XU, the k×k system PᵀP, the energy of the rows;
+2. the eight systems are solved together, one a lane of a register;
+3. each user's rows are read again, from cache: residuals, and the correction Xᵀe they ask for;
+4. norms and weights of the eight users, one a lane, and their sum of (weighted) rank-one steps.
+
+Nothing but sums crosses from one user to another, and a user's lane never enters another's: a user with numbers that
+are not finite ends with a norm that is not, and adds zero. Sums run over users in order, so a user who adds zero
+changes no bit of them. k×k systems, norms and sums are in double precision whatever the rows are in, and a
+contribution is normalised with the norm of the very numbers that are added.
+
+Arrays are addressed by position, counted along rows; see :mod:`tacitly.simd.registers` for the registers. (Numba keeps
+compiled code in ``__pycache__`` and looks for changes in this file only: after a change to ``compiled.py``, touch it.)
+"""
+
+# What Numba compiles, and what generates code for it, has no types that mypy knows.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from tacitly.privacy.clipping import LEAST
+from tacitly.simd.projections import combine_rows, four, project_rows, store_four
+from tacitly.simd.registers import (
+    add_products,
+    lanes_of,
+    load,
+    load_doubles,
+    load_every,
+    load_first,
+    no_products,
+    root,
+    spread,
+    store,
+    store_totals,
+    total,
+    where_usable,
+)
+from tacitly.simd.small_solves import TINY_RIDGE
+
+_USERS = 8  # doubles in a register
+_GROUP_BYTES = 1 << 18  # of rows of eight users: a quarter of a common second cache
+_AHEAD = 1 << 16  # bytes ahead of the rows in work to ask memory for
+
+_kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+
+
+@_kernel
+def basis_steps(  # pragma: no cover
+    X, y, offsets, size, basis, scale, directions, gains, metric, c, weight, centered, out
+):
+    """Add every user's contribution, of norm ``weight``, to its block of ``size`` users in ``out``.
+
+    It is v rᵀ in the first columns and v vᵀ in the last, where r is the correction over c before whitening. Whitening
+    is linear, so the caller applies it once, to the sum; here it only enters the norm, with its directions orthonormal:
+    ‖g‖² = ‖scale∘r‖² + Σ_q gains[q]·(directions[q]·r)². ``basis`` and ``directions`` (as rows, for raw features),
+    ``scale`` and both parts of ``out`` are :func:`~tacitly.simd.registers.padded`.
+    """
+    k, K, width = metric.shape[0], basis.shape[0], basis.shape[1]
+    n, d, row_bytes = offsets.size - 1, X.shape[1], X.shape[1] * X.itemsize
+    room = _longest_group(offsets, size, row_bytes)
+    projected, errors = lane_zeros(K, room), np.empty(room, dtype=X.dtype)
+    mean, squared = np.zeros((1, width), dtype=X.dtype), (scale * scale).astype(X.dtype)
+    systems, cholesky = lane_zeros(_USERS * (K + 4), K), lane_zeros(K * K, _USERS)
+    heads, measured, weights = lane_zeros(k, _USERS), lane_zeros(K, _USERS), lane_zeros(K, _USERS)
+    free, energy, level = lane_zeros(1, _USERS)[0], lane_zeros(1, _USERS)[0], lane_zeros(1, _USERS)[0]
+    lengths, sizes = lane_zeros(1, _USERS)[0], lane_zeros(1, _USERS)[0]
+    rows, along = lane_zeros(_USERS, out.shape[2]), lane_zeros(directions.shape[0], _USERS)
+
+    start = 0
+    while start < n:
+        stop = _group_end(offsets, start, size, row_bytes)
+        free[:] = 0.0
+        for u in range(stop - start):
+            first, last = offsets[start + u], offsets[start + u + 1]
+            free[u] = max(0, last - first - k - centered)
+            if free[u] > 0:
+                place = _place(first - offsets[start], u)
+                project_rows(X, first, last, d, basis, projected, place, _AHEAD)
+                if centered:
+                    mean_row(X, first, last, errors, mean)
+                    level[u] = _center(projected, place, y, first, last)
+                energy[u] = mean_square(X, first, last, mean, squared)
+                _normal_equations(projected, place, y, first, last, level[u], systems, u)
+        _solve(systems, k, cholesky, heads)
+        store(lengths, 0, spread(1.0 / c) / (load(free, 0) * load(energy, 0)))
+        for u in range(stop - start):
+            first, last = offsets[start + u], offsets[start + u + 1]
+            if free[u] > 0:
+                _residuals(projected, _place(first - offsets[start], u), y, first, last, level[u], heads, u, errors)
+        for u in range(stop - start - 1, -1, -1):  # backwards: the rows read last are still in the first cache
+            first, last = offsets[start + u], offsets[start + u + 1]
+            if free[u] > 0:
+                combine_rows(X, first, last, errors, _place(first - offsets[start], u), 1, rows, u)
+                sizes[u] = scale_row(rows, u, lengths[u], scale)
+        add_gains(rows, directions, gains, along, sizes)
+        weigh(heads, metric, lengths, sizes, weight, measured, weights)
+        add_steps(measured, weights, k, rows, width, out, start // size)
+        start = stop
+
+
+@_kernel
+def add_steps(measured, weights, k, rows, width, out, block):  # pragma: no cover
+    """Add the weighted steps of eight users to their block."""
+    _complete_rows(measured, weights, k, rows, width)
+    _add_outer(weights, rows, out, block)
+
+
+@_kernel
+def lane_zeros(rows, columns):  # pragma: no cover
+    """Zeros that start on a cache line: a register that straddles two takes twice as long to read."""
+    flat = np.zeros(rows * columns + 8)
+    start = -(flat.ctypes.data // 8) % 8
+    return flat[start : start + rows * columns].reshape(rows, columns)
+
+
+@_kernel
+def _group_end(offsets, start, size, row_bytes):  # pragma: no cover
+    """Find the end of a group: at most eight users of one block, with rows that fit the cache (or one user)."""
+    stop, end = start + 1, min(offsets.size - 1, start + _USERS, start - start % size + size)
+    while stop < end:
+        if (offsets[stop + 1] - offsets[start]) * row_bytes > _GROUP_BYTES:
+            break
+        stop += 1
+    return stop
+
+
+@_kernel
+def _longest_group(offsets, size, row_bytes):  # pragma: no cover
+    """Room for the projections of any group."""
+    rows, start = 0, 0
+    while start < offsets.size - 1:
+        stop = _group_end(offsets, start, size, row_bytes)
+        rows = max(rows, offsets[stop] - offsets[start])
+        start = stop
+    return _place(rows, _USERS) + 8
+
+
+@_kernel
+def _place(rows, u):  # pragma: no cover
+    """Where a user's projections start: aligned, and three columns of room after the last user's."""
+    return (rows + 10 * u) // 8 * 8
+
+
+@_kernel
+def mean_row(X, first, last, weights, out):  # pragma: no cover
+    """Write the mean of rows first..last to the first row of ``out``; ``weights`` is room for one a row."""
+    for j in range(last - first):
+        weights[j] = 1.0 / (last - first)
+    combine_rows(X, first, last, weights, 0, 1, out, 0)
+
+
+@_kernel
+def _center(P, place, y, first, last):  # pragma: no cover
+    """Take the means out of a user's projections; return the mean target."""
+    m = last - first
+    for b in range(P.shape[0]):
+        mean = 0.0
+        for j in range(m):
+            mean += P[b, place + j] / m
+        for j in range(m):
+            P[b, place + j] -= mean
+    mean = 0.0
+    for j in range(first, last):
+        mean += y[j] / m
+    return mean
+
+
+@_kernel
+def mean_square(X, first, last, mean, squared):  # pragma: no cover
+    """Mean squared feature (in whitening's scale) of every fourth row: the step's length needs no more."""
+    d, lanes = X.shape[1], lanes_of(X)
+    zero = spread(X.dtype.type(0))
+    sums, broad = zero, d - d % (4 * lanes)
+    for a in range(0, broad, 4 * lanes):
+        s0 = s1 = s2 = s3 = zero
+        m0, m1, m2, m3 = four(mean, a, lanes)
+        for j in range(first, last, 4):
+            x0, x1, x2, x3 = four(X, j * d + a, lanes)
+            x0, x1, x2, x3 = x0 - m0, x1 - m1, x2 - m2, x3 - m3
+            s0, s1, s2, s3 = s0 + x0 * x0, s1 + x1 * x1, s2 + x2 * x2, s3 + x3 * x3
+        m0, m1, m2, m3 = four(squared, a, lanes)
+        sums = sums + (s0 * m0 + s1 * m1) + (s2 * m2 + s3 * m3)
+    for a in range(broad, d, lanes):
+        part = zero
+        for j in range(first, last, 4):
+            value = load_first(X, j * d + a, d - a) - load(mean, a)
+            part = part + value * value
+        sums = sums + part * load(squared, a)
+    return total(sums) / ((last - first + 3) // 4 * d)
+
+
+@_kernel
+def _normal_equations(P, place, y, first, last, level, systems, u):  # pragma: no cover
+    """Write the lower triangle of PPᵀ to systems[u], and P(y − level) as the row after it."""
+    m, K = last - first, P.shape[0]
+    for b in range(0, K, 4):
+        for c in range(0, b, 4):
+            sums = no_products(P)
+            for i in range(0, m, _USERS):
+                rows = some_rows(P, b, place + i, m - i)
+                sums = add_products(sums, rows, some_rows(P, c, place + i, m - i), "all")
+            store_totals(systems, (u * (K + 4) + b) * K + c, K, sums)
+        sums, right = no_products(P), no_products(P)
+        for i in range(0, m, _USERS):
+            rows = some_rows(P, b, place + i, m - i)
+            target = load_doubles(y, first + i, m - i) - spread(level)
+            sums = add_products(sums, rows, rows, "lower")
+            right = add_products(right, (target, target, target, target), rows, "first")
+        store_totals(systems, (u * (K + 4) + b) * K + b, K, sums)
+        store_totals(systems, (u * (K + 4) + K) * K + b, K, right)
+
+
+@_kernel
+def some_rows(P, b, place, count):  # pragma: no cover
+    """Read ``count`` elements, then zeros, of four consecutive rows."""
+    room = P.shape[1]
+    position = b * room + place
+    return (
+        load_first(P, position, count),
+        load_first(P, position + room, count),
+        load_first(P, position + 2 * room, count),
+        load_first(P, position + 3 * room, count),
+    )
+
+
+@_kernel
+def _solve(systems, k, cholesky, heads):  # pragma: no cover
+    """Find the heads of all users at once, one a lane, by Cholesky. A lane without a solution gets NaN or infinity.
+
+    The diagonal is kept as its reciprocal: divisions are what a small solve costs.
+    """
+    K, size = systems.shape[1], systems.size // _USERS
+    trace = spread(0.0)
+    for i in range(k):
+        trace = trace + load_every(systems, i * K + i, size)
+    ridge = trace * spread(TINY_RIDGE)
+    for j in range(k):
+        for i in range(j, k):
+            value = load_every(systems, i * K + j, size)
+            for p in range(j):
+                value = value - load(cholesky, (i * K + p) * _USERS) * load(cholesky, (j * K + p) * _USERS)
+            scaled = spread(1.0) / root(value + ridge) if i == j else value * load(cholesky, (j * K + j) * _USERS)
+            store(cholesky, (i * K + j) * _USERS, scaled)
+        value = load_every(systems, K * K + j, size)
+        for p in range(j):
+            value = value - load(cholesky, (j * K + p) * _USERS) * load(heads, p * _USERS)
+        store(heads, j * _USERS, value * load(cholesky, (j * K + j) * _USERS))
+    for i in range(k - 1, -1, -1):
+        value = load(heads, i * _USERS)
+        for p in range(i + 1, k):
+            value = value - load(cholesky, (p * K + i) * _USERS) * load(heads, p * _USERS)
+        store(heads, i * _USERS, value * load(cholesky, (i * K + i) * _USERS))
+
+
+@_kernel
+def _residuals(P, place, y, first, last, level, heads, u, out):  # pragma: no cover
+    """Write y − level − Pᵀ heads[:, u] to ``out``."""
+    m, room = last - first, P.shape[1]
+    for i in range(0, m, _USERS):
+        value = load_doubles(y, first + i, m - i) - spread(level)
+        for b in range(heads.shape[0]):
+            value = value - load(P, b * room + place + i) * spread(heads[b, u])
+        store(out, place + i, value)
+
+
+@_kernel
+def scale_row(rows, u, factor, scale):  # pragma: no cover
+    """Multiply rows[u] by a factor; return the squared norm of what that is in whitening's scale.
+
+    Scaled first, squared then: a correction of usual size may be the product of a tiny and a huge number.
+    """
+    start, sums, factors = u * rows.shape[1], spread(0.0), spread(factor)
+    for a in range(0, scale.size, _USERS):
+        value = load(rows, start + a) * factors
+        store(rows, start + a, value)
+        value = value * load(scale, a)
+        sums = sums + value * value
+    return total(sums)
+
+
+@_kernel
+def add_gains(rows, directions, gains, along, sizes):  # pragma: no cover
+    """Add what whitening's directions add to the squared norms of the eight users."""
+    if gains.size == 0:
+        return
+    project_rows(rows, 0, _USERS, directions.shape[1], directions, along, 0, 0)
+    value = load(sizes, 0)
+    for q in range(gains.size):
+        part = load(along, q * _USERS)
+        value = value + spread(gains[q]) * part * part
+    store(sizes, 0, value)
+
+
+@_kernel
+def weigh(heads, metric, lengths, sizes, weight, measured, weights):  # pragma: no cover
+    """Heads as they are measured, and weights that give eight contributions (weights ⊗ (r, v)) the norm ``weight``.
+
+    Both are zero for a user whose numbers are not finite or lost to rounding.
+    """
+    k = metric.shape[0]
+    size = spread(0.0)
+    for b in range(k):
+        value = spread(0.0)
+        for p in range(k):
+            value = value + load(heads, p * _USERS) * spread(metric[p, b])
+        store(measured, b * _USERS, value)
+        size = size + value * value
+    norm = root(size) * root(load(sizes, 0) + size)  # ν
+    # A length of zero is an energy that overflowed.
+    part = where_usable(load(lengths, 0), where_usable(norm, spread(weight) / norm))
+    part = where_usable(size - spread(LEAST), part)
+    for b in range(k):
+        value = where_usable(part, load(measured, b * _USERS))
+        store(measured, b * _USERS, value)
+        store(weights, b * _USERS, value * part)
+
+
+@_kernel
+def _complete_rows(measured, weights, k, rows, width):  # pragma: no cover
+    """Put measured heads behind the corrections; clear rows of weight zero, because zero times NaN is NaN."""
+    for u in range(_USERS):
+        size = 0.0
+        for b in range(k):
+            rows[u, width + b] = measured[b, u]
+            size += abs(weights[b, u])
+        if size == 0.0:
+            rows[u] = 0.0
+
+
+@_kernel
+def _add_outer(weights, rows, out, block):  # pragma: no cover
+    """Add Σ_u weights[b, u]·rows[u] to out[block, b], four rows of out at a time, users in order."""
+    width, height = out.shape[2], out.shape[1]
+    for b in range(0, height, 4):
+        for a in range(0, width, 2 * _USERS):
+            position = (block * height + b) * width + a
+            s0, s1, s2, s3 = four(out, position, width)
+            t0, t1, t2, t3 = four(out, position + _USERS, width)
+            for u in range(_USERS):
+                low, high = load(rows, u * width + a), load(rows, u * width + a + _USERS)
+                w0, w1 = spread(weights[b, u]), spread(weights[b + 1, u])
+                w2, w3 = spread(weights[b + 2, u]), spread(weights[b + 3, u])
+                s0, s1, s2, s3 = s0 + w0 * low, s1 + w1 * low, s2 + w2 * low, s3 + w3 * low
+                t0, t1, t2, t3 = t0 + w0 * high, t1 + w1 * high, t2 + w2 * high, t3 + w3 * high
+            store_four(out, position, width, (s0, s1, s2, s3))
+            store_four(out, position + _USERS, width, (t0, t1, t2, t3))

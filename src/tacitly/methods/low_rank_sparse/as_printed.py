@@ -1,0 +1,193 @@
+"""DP-AMHT-LRS as paper 004 prints it (Algorithm 5, equations 8 and 9), to compare with.
+
+Rows, targets, xᵀb and w are clipped one by one at public A₁, A₂, A₃ and A_w; a user adds m rows (more are left out,
+fewer are as if zero), so
+
+    ‖A_i‖ ≤ Γ₁ = m A₁² A_w²    and    ‖V_i‖ ≤ Γ₂ = m A₁ (A₂ + A₃) A_w,
+
+and both sums are released in every iteration with noise in proportion to Γ₁ and Γ₂. With public clips and a public m
+that is sound (the thresholds read off the data, the start that is not paid for and the ragged m of the paper's own
+experiments are not, and are not reproduced); noise comes from exact accounting instead of the printed constant, which
+is a quarter larger than it need be. The printed scalar clip maps −x to +ρ; |x| is meant.
+
+Release :class:`ClippedGram`: sensitivity Γ₁ (zero-out), √2·Γ₁ (replace-one: positive semi-definite).
+Release :class:`ClippedRight`: sensitivity Γ₂ (zero-out), 2·Γ₂ (replace-one).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tacitly.arrays import Array, Offsets, Rows
+from tacitly.federation.base import Federation, Query
+from tacitly.linalg import orthonormal, unpack_symmetric
+from tacitly.methods.low_rank_sparse.heads import Sparsity
+from tacitly.methods.low_rank_sparse.queries import check_model, fit_one
+from tacitly.methods.shared.whitening import FeatureMoment
+from tacitly.privacy.calibration import Phase, Plan
+from tacitly.privacy.clipping import clip
+from tacitly.privacy.guarantee import Budget, GaussianEvent, positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clips:
+    """The public bounds A₁ (rows), A₂ (targets), A₃ (xᵀb), A_w (weights), and m (rows a user)."""
+
+    rows: float
+    targets: float
+    quirks: float
+    weights: float
+    count: int
+
+    def __post_init__(self) -> None:
+        positive(rows=self.rows, targets=self.targets, quirks=self.quirks, weights=self.weights, count=self.count)
+        positive(gram_bound=self.gram, right_bound=self.right)
+
+    @property
+    def gram(self) -> float:
+        """Γ₁."""
+        return self.count * self.rows**2 * self.weights**2
+
+    @property
+    def right(self) -> float:
+        """Γ₂."""
+        return self.count * self.rows * (self.targets + self.quirks) * self.weights
+
+
+@dataclass(frozen=True)
+class _Clipped(Query):
+    basis: Array
+    sparsity: Sparsity
+    clips: Clips
+    shared_weight: bool = False
+    centered: ClassVar[bool] = False
+    swaps: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        check_model(self)
+
+    def _parts(self, X: Rows, y: Rows) -> tuple[Array, Array, Array] | None:
+        """One user's clipped rows, what the targets leave for the basis, and weights."""
+        fit = fit_one(X, y, self.basis, np.ones(X.shape[1]), self)
+        if fit is None:
+            return None
+        weights, residual, _ = fit
+        rows, targets = X[: self.clips.count].astype(np.float64), y[: self.clips.count].astype(np.float64)
+        quirks = targets - residual[: len(targets)] - rows @ (self.basis @ weights)
+        sizes = np.linalg.norm(rows, axis=1, keepdims=True)
+        # A size that overflowed makes what follows not finite, and the last clip, on the whole contribution, zero.
+        kept = rows * np.minimum(1.0, self.clips.rows / np.maximum(sizes, np.finfo(float).tiny))
+        left = np.clip(targets, -self.clips.targets, self.clips.targets)
+        left = left - np.clip(quirks, -self.clips.quirks, self.clips.quirks)
+        return kept, left, clip(weights, self.clips.weights)
+
+
+@dataclass(frozen=True)
+class ClippedGram(_Clipped):
+    """Equation 8: wwᵀ ⊗ XᵀX of one user."""
+
+    acute: ClassVar[bool] = True
+
+    @property
+    def coordinates(self) -> int:
+        """Entries of a dr×dr matrix."""
+        return int(self.basis.size**2)
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        """Return the matrix, row by row."""
+        parts = self._parts(X, y)
+        if parts is None:
+            return np.zeros(self.coordinates)
+        rows, _, weights = parts
+        return np.asarray(np.kron(np.outer(weights, weights), rows.T @ rows).ravel(), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class ClippedRight(_Clipped):
+    """Equation 9: Xᵀ(y − Xb) wᵀ of one user."""
+
+    @property
+    def coordinates(self) -> int:
+        """Entries of a d×r matrix."""
+        return int(self.basis.size)
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        """Return the matrix, column by column."""
+        parts = self._parts(X, y)
+        if parts is None:
+            return np.zeros(self.coordinates)
+        rows, left, weights = parts
+        return np.outer(weights, rows.T @ left).ravel()
+
+
+@dataclass(frozen=True)
+class TargetMoment(FeatureMoment):
+    """Appendix F: Σ y²xxᵀ of one user, scaled to norm one (the paper's sum has no bound)."""
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        """Return S/‖S‖ for S = Xᵀdiag(y²)X, packed."""
+        return super().contribution(X.astype(np.float64) * y[:, None], y)
+
+    def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
+        """Weigh the rows, then as for the features' moment."""
+        return super().block_sum(X.astype(np.float64) * y[:, None], y, offsets, bound)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Iterations, clips, and where U starts: at random (public), or at the method of moments (paid for)."""
+
+    clips: Clips
+    rounds: int = 15
+    start: str = "random"
+    start_share: float = 0.1
+
+    def plan(self, budget: Budget) -> Plan:
+        """Divide a budget: both sums get the same multiple of their bounds, as in Theorem 2."""
+        first = [Phase(name="start", share=self.start_share)] if self.start == "moments" else []
+        rest = (1.0 - math.fsum(phase.share for phase in first)) / 2
+        both = [Phase(name=name, share=rest, releases=self.rounds) for name in ("gram", "right")]
+        return Plan(budget, [*first, *both])
+
+    def events(self, plan: Plan) -> list[GaussianEvent]:
+        """Every release the algorithm will make, in order."""
+        pair = [plan.event("gram", clip=self.clips.gram, acute=True), plan.event("right", clip=self.clips.right)]
+        start = [plan.event("start", clip=1.0, acute=True)] if self.start == "moments" else []
+        return start + pair * self.rounds
+
+
+def learn(
+    federation: Federation,
+    plan: Plan,
+    settings: Settings,
+    rank: int,
+    sparsity: Sparsity,
+    *,
+    shared_weight: bool,
+    random_state: int,
+) -> Array:
+    """Algorithm 5 (Algorithm 3 with noise, for a shared weight: no QR, from zero)."""
+    d = federation.n_features
+    basis = np.zeros((d, 1)) if shared_weight else _start(federation, plan, settings, rank, random_state)
+    gram, right = settings.events(plan)[-2:]
+    for number in range(settings.rounds):
+        asked = (basis, sparsity, settings.clips, shared_weight)
+        matrix = federation.release(ClippedGram(*asked), gram, f"gram {number + 1}").reshape(d * rank, d * rank)
+        side = federation.release(ClippedRight(*asked), right, f"right-hand side {number + 1}")
+        basis = np.asarray(np.linalg.lstsq(matrix, side)[0].reshape(rank, d).T, dtype=np.float64)
+        if not shared_weight:
+            basis = orthonormal(basis)[0]
+    return basis
+
+
+def _start(federation: Federation, plan: Plan, settings: Settings, rank: int, random_state: int) -> Array:
+    d = federation.n_features
+    if settings.start == "random":
+        return orthonormal(np.random.default_rng(random_state).standard_normal((d, rank)))[0]
+    event = plan.event("start", clip=1.0, acute=True)
+    moment = unpack_symmetric(federation.release(TargetMoment(d), event, "target moment"), d)
+    return np.ascontiguousarray(np.linalg.eigh(moment)[1][:, ::-1][:, :rank])

@@ -1,0 +1,1 @@
+"""Releases that several methods make: whitening, direction votes, norm histograms."""

@@ -1,0 +1,94 @@
+"""A clip chosen privately: a noisy histogram of the logarithm of everybody's norms, and a quantile read off it.
+
+For queries whose scale nobody knows beforehand. (Private FedRep needs none of this: its contributions have norm one.)
+
+Release :class:`NormHistogram`: a unit (a user, or a row if that is the query's unit) contributes the indicator of the
+bin its norm falls in, a unit vector; norms that are zero or not finite contribute nothing. Sensitivity 1 (zero-out), √2
+(replace-one: entries are not negative). One Gaussian event; what is read off it is post-processing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tacitly.arrays import Array, Offsets, Rows, check_size
+from tacitly.federation.base import Federation, Query
+from tacitly.privacy.clipping import clip_factor
+from tacitly.privacy.guarantee import GaussianEvent
+
+_LOWEST, _HIGHEST, _PER_OCTAVE = -120, 120, 2  # norms from 2^-120 to 2^120 in steps of √2
+
+
+@dataclass(frozen=True)
+class NormHistogram(Query):
+    """In which bin the norm of this unit's contribution to ``query`` lies, of ``per_octave`` to a factor of two."""
+
+    query: Query
+    per_octave: int = _PER_OCTAVE
+    acute: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_size("per_octave", self.per_octave, 64)
+        object.__setattr__(self, "unit", self.query.unit)
+
+    @property
+    def coordinates(self) -> int:
+        """Number of bins."""
+        return (_HIGHEST - _LOWEST) * self.per_octave
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        """Return the indicator of the bin."""
+        return self._count(self.query.plain_norms(X, y, np.array([0, X.shape[0]])), 1.0)
+
+    def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
+        """Count a whole block."""
+        return self._count(self.query.norms(X, y, offsets), clip_factor(1.0, bound))
+
+    def _count(self, norms: Array, weight: float) -> Array:
+        with np.errstate(all="ignore"):
+            known = norms[np.isfinite(norms) & (norms > 0)]
+            places = np.floor((np.log2(known) - _LOWEST) * self.per_octave).astype(np.int64)
+        places = np.clip(places, 0, self.coordinates - 1)
+        return weight * np.bincount(places, minlength=self.coordinates).astype(np.float64)
+
+
+def bin_edges(per_octave: int = _PER_OCTAVE) -> Array:
+    """Lower edges of the bins, and the upper one of the last."""
+    return np.asarray(2.0 ** (_LOWEST + np.arange((_HIGHEST - _LOWEST) * per_octave + 1) / per_octave))
+
+
+def quantile_of(histogram: npt.ArrayLike, sigma: float, quantile: float) -> float:
+    """Read a quantile off a noisy histogram of log-norms.
+
+    Bins that noise alone could fill are dropped, then the densest stretch of eight octaves is kept, so that noise in
+    hundreds of empty bins does not move the answer.
+
+    >>> counts = np.zeros(480); counts[240:244] = 100
+    >>> round(quantile_of(counts, 1.0, 0.5), 3)  # the middle of two octaves from 2^0
+    2.0
+    """
+    counts = np.asarray(histogram, dtype=np.float64)
+    kept = np.where(counts > 2.0 * sigma, counts, 0.0)
+    width = 8 * _PER_OCTAVE
+    sums = np.convolve(kept, np.ones(width), mode="valid")
+    first = int(np.argmax(sums))
+    window = kept[first : first + width]
+    if not window.sum() > 0:
+        return 1.0
+    shares = np.cumsum(window) / window.sum()
+    position = int(np.searchsorted(shares, quantile))
+    before = float(shares[position - 1]) if position else 0.0
+    inside = (quantile - before) / max(float(shares[position]) - before, 1e-12)
+    return float(2.0 ** (_LOWEST + (first + position + inside) / _PER_OCTAVE))
+
+
+def private_clip(
+    federation: Federation, query: Query, event: GaussianEvent, name: str, *, quantile: float = 0.5
+) -> float:
+    """Release a histogram of the norms of ``query`` and return a quantile of it: a clip that was paid for."""
+    histogram = federation.release(NormHistogram(query), event, name)
+    return quantile_of(histogram, federation.sum_sigma(event), quantile)

@@ -1,0 +1,233 @@
+"""Features on one scale, bought once.
+
+The papers assume features with identity covariance. Real ones are not, so a small share of the budget buys the
+second moment of everybody's features, and the rest of the run works in coordinates x' = Wᵀx in which it is close to
+the identity, as far as the public noise level allows one to know it.
+
+Release :class:`FeatureMoment`: user i contributes S/‖S‖ with S = XᵢᵀXᵢ, a unit vector whatever the data, so there is
+no clip to choose. Sensitivity 1 (zero-out), √2 (replace-one: both are positive semi-definite). One Gaussian event.
+Everything after it is post-processing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, read_only
+from tacitly.federation.base import Query
+from tacitly.linalg import denoise_spectrum, pack_symmetric, unpack_symmetric
+from tacitly.privacy.clipping import LEAST, clip_factor
+from tacitly.simd.lazy_njit import njit
+from tacitly.simd.small_solves import center_rows
+
+# Noise raises some variances and lowers others; adding this many standard deviations keeps the lowered ones from
+# being divided by almost nothing, which would make the features they belong to dominate and the loop overshoot.
+_DAMPING = 1.5
+_SMALLEST_EIGENVALUE = 0.02
+_ORTHONORMAL = 1e-9
+MOST_FEATURES = 1 << 20
+
+
+@dataclass(frozen=True)
+class FeatureMoment(Query):
+    """Second moment of a user's features, scaled to norm one; around the user's own mean if ``centered``."""
+
+    n_features: int
+    centered: bool = False
+    acute: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_size("n_features", self.n_features, MOST_FEATURES)
+
+    @property
+    def coordinates(self) -> int:
+        """Entries of a symmetric d×d matrix."""
+        return self.n_features * (self.n_features + 1) // 2
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        """Return S/‖S‖ for S = XᵀX, packed."""
+        rows = X.astype(np.float64)
+        if self.centered:
+            rows = rows - rows.mean(axis=0)
+        moment = rows.T @ rows
+        norm = float(np.linalg.norm(moment))
+        return pack_symmetric(moment / norm) if norm**2 > LEAST else np.zeros(self.coordinates)
+
+    def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
+        """Weighted rows first, then one matrix product for the block: no d×d matrix a user."""
+        total = np.zeros((self.n_features, self.n_features))
+        for mine, _, starts in user_chunks(X, y, offsets):
+            rows = np.empty(mine.shape, dtype=np.float64)
+            _unit_moment_rows(mine, starts, self.centered, clip_factor(1.0, bound), rows)
+            total += rows.T @ rows
+        return pack_symmetric(total)
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """Coordinates x' = (I + Q diag(gains) Qᵀ) diag(scale) x, Q orthonormal, and invertible.
+
+    Fused sums take norms in these coordinates, so what is claimed of them is checked: it may have come over a wire.
+    """
+
+    scale: Array
+    directions: Array
+    gains: Array
+
+    def __post_init__(self) -> None:
+        check_shape("scale", self.scale, None)
+        check_shape("directions", self.directions, self.scale.size, None)
+        check_shape("gains", self.gains, self.directions.shape[1])
+        if not (np.isfinite(self.scale).all() and np.isfinite(self.directions).all() and np.isfinite(self.gains).all()):
+            raise ValueError("a whitening must be finite.")
+        if not ((self.scale > 0).all() and (self.gains > -1).all()):
+            raise ValueError("a whitening must have scales above 0 and gains above -1.")
+        off = self.directions.T @ self.directions - np.eye(self.gains.size)
+        if not np.abs(off).max(initial=0.0) <= _ORTHONORMAL:
+            raise ValueError("a whitening's directions must be orthonormal.")
+
+    @classmethod
+    def identity(cls, n_features: int) -> Whitening:
+        """Features as they are."""
+        return cls(np.ones(n_features), np.zeros((n_features, 0)), np.zeros(0))
+
+    @classmethod
+    def from_moment(cls, packed: Array, sigma: float, n_features: int) -> Whitening:
+        """Estimate coordinates from a noisy second moment with noise of known standard deviation ``sigma``.
+
+        Variances first: James-Stein towards their mean, because each carries noise ``sigma``. Then the
+        correlations left: eigenvalues that stand out of the noise's semicircle are denoised, the others are
+        taken for 1.
+        """
+        moment = unpack_symmetric(packed, n_features)
+        variances = np.diag(moment)
+        mean = float(variances.mean())
+        if not mean > sigma:
+            return cls.identity(n_features)
+        spread = float(variances.var())
+        trust = max(0.0, 1.0 - sigma**2 / spread) if spread > 0 else 0.0
+        variances = np.maximum(mean + trust * (variances - mean), 0.0) + _DAMPING * sigma
+        variances = np.maximum(variances, 1e-12 * float(variances.max()))
+        scale = 1.0 / np.sqrt(variances)
+        values, vectors = np.linalg.eigh(moment * np.outer(scale, scale))
+        level = sigma * math.sqrt(n_features / 2.0) * float(np.mean(scale**2))
+        floor = max(_SMALLEST_EIGENVALUE, min(1.0, level))
+        values = np.maximum(1.0 + denoise_spectrum(values - 1.0, level), floor)
+        keep = np.abs(values - 1.0) > 1e-9
+        # Only relative scale matters from here on; a mean scale of 1/typical keeps numbers near one.
+        return cls(scale, vectors[:, keep], 1.0 / np.sqrt(values[keep]) - 1.0)
+
+    def transform(self, X: Rows) -> Array:
+        """Rows in whitened coordinates; each row's result depends on that row alone, to the last bit."""
+        out = np.empty(X.shape)
+        _whiten_rows(read_only(X), self.scale, np.ascontiguousarray(self.directions.T), self.gains, out)
+        return out
+
+    def transform_own(self, X: Rows) -> Array:
+        """Transform one user's rows, without a compiler; for rows of several users see :meth:`transform`."""
+        rows: Array = np.multiply(X, self.scale, dtype=np.float64)
+        return rows + (rows @ self.directions) * self.gains @ self.directions.T
+
+    def to_raw(self, basis: Array) -> Array:
+        """Directions in whitened coordinates as weights on raw features."""
+        full = basis + self.directions @ (self.gains[:, None] * (self.directions.T @ basis))
+        return self.scale[:, None] * full
+
+
+def user_chunks(
+    X: Rows, y: Rows, offsets: Offsets, size: int = 64
+) -> Iterator[tuple[Rows, Rows, npt.NDArray[np.int64]]]:
+    """Cut a block into chunks of a few users, so that copies of their rows stay in cache."""
+    for start in range(0, len(offsets) - 1, size):
+        bounds = offsets[start : start + size + 1]
+        rows = slice(int(bounds[0]), int(bounds[-1]))
+        yield read_only(X[rows]), read_only(y[rows]), bounds - bounds[0]
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
+def _whiten_rows(X, scale, directions, gains, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Whiten row by row in a fixed order: a matrix product's last bits would depend on how many rows others have."""
+    d, r = X.shape[1], gains.size
+    along = np.empty(r)
+    for j in range(X.shape[0]):
+        for a in range(d):
+            out[j, a] = X[j, a] * scale[a]
+        for q in range(r):
+            dot = 0.0
+            for a in range(d):
+                dot += directions[q, a] * out[j, a]
+            along[q] = gains[q] * dot
+        for q in range(r):
+            for a in range(d):
+                out[j, a] += along[q] * directions[q, a]
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
+def gram_lower(X, first, last, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write inner products of rows first..last to the lower triangle, four at a time: a row is loaded once for four."""
+    d = X.shape[1]
+    for j in range(last - first):
+        row = first + j
+        p = 0
+        while p + 3 <= j:
+            s0 = s1 = s2 = s3 = 0.0
+            for a in range(d):
+                value = X[row, a]
+                s0 += value * X[first + p, a]
+                s1 += value * X[first + p + 1, a]
+                s2 += value * X[first + p + 2, a]
+                s3 += value * X[first + p + 3, a]
+            out[j, p], out[j, p + 1], out[j, p + 2], out[j, p + 3] = s0, s1, s2, s3
+            p += 4
+        while p <= j:
+            s0 = 0.0
+            for a in range(d):
+                s0 += X[row, a] * X[first + p, a]
+            out[j, p] = s0
+            p += 1
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
+def _unit_moment_rows(X, offsets, centered, weight, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Scale each user's rows so that the user's second moment has Frobenius norm ``weight`` (or is zero)."""
+    d = X.shape[1]
+    for i in range(offsets.size - 1):
+        first, last = offsets[i], offsets[i + 1]
+        if centered:
+            center_rows(X, first, last, out)
+        else:
+            for j in range(first, last):
+                for a in range(d):
+                    out[j, a] = X[j, a]
+        squared = 0.0
+        if last - first <= d:
+            gram = np.empty((last - first, last - first))
+            gram_lower(out, first, last, gram)
+            for j in range(last - first):
+                for p in range(j):
+                    squared += 2.0 * gram[j, p] * gram[j, p]
+                squared += gram[j, j] * gram[j, j]
+        else:
+            moment = np.zeros((d, d))
+            for j in range(first, last):
+                for a in range(d):
+                    value = out[j, a]
+                    for b in range(a + 1):
+                        moment[a, b] += value * out[j, b]
+            for a in range(d):
+                for b in range(a):
+                    squared += 2.0 * moment[a, b] * moment[a, b]
+                squared += moment[a, a] * moment[a, a]
+        factor = 0.0
+        if math.isfinite(squared) and squared > LEAST:
+            factor = math.sqrt(weight / math.sqrt(squared))
+        for j in range(first, last):
+            for a in range(d):
+                # Not a product with 0: that would turn an infinite entry into NaN.
+                out[j, a] = out[j, a] * factor if factor > 0.0 else 0.0

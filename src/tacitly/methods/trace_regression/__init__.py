@@ -1,0 +1,1 @@
+"""DP-RGrad (Zha 2024): private low-rank trace regression."""

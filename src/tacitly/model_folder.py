@@ -1,0 +1,236 @@
+"""A fitted model as a folder: what is public in it, and what is not, in different places. No pickle.
+
+``billboard.safetensors`` (the basis, or the components), ``certificate.json`` and ``config.json`` are public.
+``private/`` holds heads, intercepts and ids, readable by its owner only; :func:`publish` leaves it out. A model without
+heads has no such folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import math
+import os
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacitly import methods as estimators
+from tacitly.methods.base import PrivateModel, plain_parameter
+from tacitly.methods.personal import Head
+from tacitly.methods.shared_basis import SharedBasisModel
+from tacitly.privacy.certificate import Certificate
+
+PUBLIC = ("billboard.safetensors", "certificate.json", "config.json")
+_NEURAL = "neural."
+
+
+class ModelError(ValueError):
+    """A model folder is missing, incomplete or not what it should be."""
+
+
+def save(model: PrivateModel, folder: str | os.PathLike[str]) -> Path:
+    """Write a fitted model to ``folder``, all of it or nothing; then finish its run in the ledger.
+
+    >>> import tacitly, tempfile
+    >>> X, y, users, *_ = tacitly.datasets.make_shared_subspace(200, 4, 1, 8, random_state=0)
+    >>> model = tacitly.PrivateFedRep(rank=1, epsilon=4.0).fit(X, y, users)
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     folder = tacitly.save(model, place + "/model")
+    ...     again = tacitly.load(folder)
+    >>> bool((again.predict(X, users) == model.predict(X, users)).all())
+    True
+    """
+    from safetensors.numpy import save as to_bytes
+
+    target = Path(folder)
+    if target.exists():
+        raise ModelError(f"{target} exists already. Choose another folder, or remove it.")
+    billboard = to_bytes({name: np.ascontiguousarray(array) for name, array in model.public_arrays().items()})
+    model.certificate_ = replace(model.certificate_, billboard_sha256=hashlib.sha256(billboard).hexdigest())
+    heads = _private_as_bytes(model)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        (place / "billboard.safetensors").write_bytes(billboard)
+        (place / "certificate.json").write_text(model.certificate_.to_json() + "\n", encoding="utf-8")
+        (place / "config.json").write_text(json.dumps(_config(model), indent=2) + "\n", encoding="utf-8")
+        if heads is not None:
+            (place / "private").mkdir(mode=0o700)
+            write_private(place / "private" / "heads.safetensors", heads)
+        place.chmod(0o755)
+        place.rename(target)
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+    model.close(model.certificate_.billboard_sha256)
+    return target
+
+
+def load(folder: str | os.PathLike[str], **modules: Any) -> PrivateModel:
+    """Read a model folder. A published one has no heads: it can only personalise.
+
+    A network's folder holds numbers, not code: give ``body=`` and ``head=`` of the same build (and ``augment=``, where
+    the model has one).
+    """
+    from safetensors.numpy import load as from_bytes
+
+    place = Path(folder)
+    for name in PUBLIC:
+        if not (place / name).is_file():
+            raise ModelError(f"{place} is not a model folder: {name} is missing.")
+    config = json.loads((place / "config.json").read_text(encoding="utf-8"))
+    kind = _kind(place, str(config.get("class")))
+    parameters: dict[str, Any] = {
+        key: math.inf if value == "inf" else value for key, value in config["parameters"].items()
+    }
+    code = {"body", "head"} & set(kind._get_param_names())
+    if parameters.pop("augment", False):
+        code.add("augment")
+    if set(modules) != code:
+        given = ", ".join(f"{name}=…" for name in sorted(code))
+        raise ModelError(
+            f"{place} holds a network. Give load(folder, {given}) modules of the same build."
+            if code
+            else f"{place} holds no network. Found {sorted(modules)} for load."
+        )
+    model = kind(**modules, **parameters)
+    model.feature_names_in_ = np.array(config["features"], dtype=str)
+    model.n_features_in_ = len(model.feature_names_in_)
+    model.target_name_ = config["target"]
+    model.user_column_ = config.get("user")
+    model.take_public_arrays(from_bytes((place / "billboard.safetensors").read_bytes()))
+    model.certificate_ = Certificate.from_json((place / "certificate.json").read_text(encoding="utf-8"))
+    private = place / "private" / "heads.safetensors"
+    if private.is_file():
+        data = private.read_bytes()
+        tensors = from_bytes(data)
+        model.users_ = _ids_from_bytes(tensors.pop("users"), _metadata(data)["users"])
+        model.take_private_arrays(tensors)
+    return model
+
+
+def _kind(place: Path, name: str) -> type[PrivateModel]:
+    """Return the class a folder names: one of ours, and nothing else."""
+    home = importlib.import_module("tacitly.neural") if name.startswith(_NEURAL) else estimators
+    kind = getattr(home, name.removeprefix(_NEURAL), None) if name.removeprefix(_NEURAL) in home.__all__ else None
+    if not (isinstance(kind, type) and issubclass(kind, PrivateModel)):
+        raise ModelError(f"{place} holds a {name!r}. Expected one of {estimators.__all__}, or a network's estimator.")
+    return kind
+
+
+def publish(folder: str | os.PathLike[str], target: str | os.PathLike[str], *, allow_uncertified: bool = False) -> Path:
+    """Copy the public part of a model folder, after verifying its certificate."""
+    from tacitly.privacy.verification import verify
+
+    source, goal = Path(folder), Path(target)
+    for name in PUBLIC:
+        if not (source / name).is_file():
+            raise ModelError(f"{source} is not a model folder: {name} is missing.")
+    _kind(source, str(json.loads((source / "config.json").read_text(encoding="utf-8")).get("class")))
+    certificate = Certificate.from_json((source / "certificate.json").read_text(encoding="utf-8"))
+    if not certificate.certified and not allow_uncertified:
+        raise ModelError(
+            f"this model is not certified ({'; '.join(certificate.reasons)}). "
+            "It is not published unless you allow uncertified models."
+        )
+    verdict = verify(
+        (source / "certificate.json").read_text(encoding="utf-8"),
+        billboard=(source / "billboard.safetensors").read_bytes(),
+        allow_uncertified=allow_uncertified,
+    )
+    if not verdict.ok:
+        raise ModelError(f"the certificate does not hold: {', '.join(verdict.failed)}. Nothing was published.")
+    if goal.exists():
+        raise ModelError(f"{goal} exists already. Choose another folder, or remove it.")
+    goal.mkdir(parents=True)
+    for name in PUBLIC:
+        shutil.copyfile(source / name, goal / name)
+    return goal
+
+
+def _private_as_bytes(model: PrivateModel) -> bytes | None:
+    from safetensors.numpy import save as to_bytes
+
+    private = model.private_arrays()
+    if not private:
+        return None
+    ids, kind = _ids_as_bytes(model.users_)
+    tensors = {name: np.ascontiguousarray(array) for name, array in private.items()} | {"users": ids}
+    return bytes(to_bytes(tensors, metadata={"users": kind}))
+
+
+def _config(model: PrivateModel) -> dict[str, Any]:
+    return {
+        "class": model.folder_class,
+        "parameters": {key: plain_parameter(value) for key, value in model.folder_parameters().items()},
+        "features": [str(name) for name in model.feature_names_in_],
+        "target": model.target_name_,
+        "user": model.user_column_,
+    }
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a new file that only its owner can read."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+
+
+def _ids_as_bytes(users: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], str]:
+    """Return ids as a tensor: numbers as they are, text as fixed-width UTF-8."""
+    if users.dtype.kind in "iu":
+        return np.ascontiguousarray(users), "numbers"
+    encoded = np.char.encode(users.astype(str), "utf-8")
+    width = max(encoded.dtype.itemsize, 1)
+    return np.ascontiguousarray(encoded).view(np.uint8).reshape(len(users), width), "text"
+
+
+def _ids_from_bytes(ids: np.ndarray[Any, Any], kind: str) -> np.ndarray[Any, Any]:
+    if kind == "numbers":
+        return ids
+    return np.char.decode(np.ascontiguousarray(ids).view(f"S{ids.shape[1]}").ravel(), "utf-8")
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    size = int.from_bytes(data[:8], "little")
+    metadata: dict[str, str] = json.loads(data[8 : 8 + size])["__metadata__"]
+    return metadata
+
+
+def save_head(head: Head, path: str | os.PathLike[str]) -> None:
+    """Write one user's head to a file only its owner can read."""
+    target = Path(path)
+    if target.exists():
+        raise ModelError(f"{target} exists already. Choose another file, or remove it.")
+    content: dict[str, Any] = {"weights": head.weights.tolist(), "intercept": np.asarray(head.intercept).tolist()}
+    if head.values.size:
+        content |= {"indices": head.indices.tolist(), "values": head.values.tolist()}
+    write_private(target, (json.dumps(content) + "\n").encode())
+
+
+def load_head(path: str | os.PathLike[str], model: SharedBasisModel) -> Head:
+    """Read a head written for ``model``."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        weights = np.array(content["weights"], dtype=np.float64)
+        intercept = np.array(content["intercept"], dtype=np.float64)
+        indices = np.array(content.get("indices", []), dtype=np.int64)
+        values = np.array(content.get("values", []), dtype=np.float64)
+    except (KeyError, TypeError, AttributeError, OverflowError, ValueError):
+        raise ModelError(f"{path} is not a head written by 'tacitly personalize'.") from None
+    if weights.shape != model.heads_.shape[1:] or intercept.shape != model.intercepts_.shape[1:]:
+        raise ModelError(
+            f"{path} has weights of shape {weights.shape}; this model's heads have {model.heads_.shape[1:]}. "
+            "Was the head fitted for another model?"
+        )
+    features = len(model.basis_)
+    if indices.shape != values.shape or indices.ndim != 1 or not ((indices >= 0) & (indices < features)).all():
+        raise ModelError(f"{path} has coordinates that this model's {features} features do not have.")
+    level = intercept if intercept.ndim else float(intercept)
+    return Head(weights, level, model.basis_, model._loss(), indices, values)

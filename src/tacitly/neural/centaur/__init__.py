@@ -1,0 +1,1 @@
+"""CENTAUR for networks: a shared body, one head per user."""

@@ -1,0 +1,115 @@
+"""Heads at home: one user's head on the public body, and what it answers. Nothing here is released."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from tacitly.arrays import Array
+from tacitly.data.validation import DataError
+from tacitly.neural.centaur.linear_heads import fit_classes, fit_linear
+from tacitly.neural.engine.parts import outputs
+from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate, labels
+
+Own = tuple[Array, Array]
+"""A head's parameters, and a 1 for every class its user holds."""
+
+
+@dataclass(frozen=True)
+class HeadMaker:
+    """Fits heads next to a public one: closed form where it is linear, steps otherwise."""
+
+    public: nn.Module
+    training: LocalTraining
+
+    @property
+    def classes(self) -> int:
+        """How many numbers a head gives."""
+        return outputs(self.public)
+
+    @property
+    def size(self) -> int:
+        """Parameters of a head."""
+        return sum(value.numel() for value in self.public.parameters() if value.requires_grad)
+
+    def fit(self, features: Array, targets: npt.NDArray[Any]) -> Own:
+        """Return one user's head."""
+        held = np.ones(self.classes)
+        numbers = np.asarray(targets, dtype=np.float64)
+        if self.training.loss == "classes":
+            numbers = labels(torch.from_numpy(numbers.copy()), self.classes).numpy()
+            held = (np.bincount(numbers, minlength=self.classes) > 0).astype(np.float64)
+        if type(self.public) is nn.Linear and self.public.bias is not None:
+            prior = self.public.weight.detach().double().numpy()
+            if self.training.loss == "classes":
+                weights, levels = fit_classes(features, numbers, prior)
+            else:
+                weights, levels = fit_linear(features, numbers[:, None], prior)
+            return np.concatenate([weights.ravel(), levels]), held
+        flat = Flat(self.public)
+        update = UserUpdate(body=Flat(nn.Identity()), head=flat, training=self._plain(), classes=self.classes).alone()
+        rows = torch.tensor(np.asarray(features), dtype=flat.start.dtype)
+        goals = torch.tensor(numbers, dtype=flat.start.dtype)
+        fitted = update.fitted_head(torch.zeros(0), flat.start, rows, goals, torch.ones_like(goals))
+        return np.asarray(fitted.detach().double().numpy()), held
+
+    def safely(self, seen: Callable[[], tuple[Array, npt.NDArray[Any]]]) -> Own:
+        """Return one user's head; the public one where the user's numbers allow no other: who that is stays private."""
+        try:
+            head, held = self.fit(*seen())
+            if np.isfinite(head).all():
+                return head, held
+        except MemoryError:
+            raise
+        except Exception:
+            pass
+        return np.asarray(Flat(self.public).start.double().numpy()), np.ones(self.classes)
+
+    def answers(self, features: Array, own: Own) -> npt.NDArray[Any]:
+        """Return predictions: the best of the classes the user holds, or a number."""
+        head, held = own
+        flat = Flat(self.public)
+        with torch.no_grad():
+            rows = torch.tensor(np.asarray(features), dtype=flat.start.dtype)
+            scores: Tensor = flat(torch.tensor(head, dtype=flat.start.dtype), rows)
+        if self.training.loss != "classes":
+            return np.asarray(scores[:, 0].numpy())
+        return np.asarray(np.where(held > 0, scores.numpy(), -np.inf).argmax(axis=1))
+
+    def safe_answers(self, seen: Callable[[], npt.NDArray[Any]], own: Own) -> npt.NDArray[Any] | float:
+        """Return the same; one answer for all where a user's rows cannot be taken: nothing is raised about them."""
+        try:
+            return self.answers(seen(), own)
+        except MemoryError:
+            raise
+        except Exception:
+            return float(own[1].argmax()) if self.training.loss == "classes" else np.nan
+
+    def _plain(self) -> LocalTraining:
+        """Return the training without views: features come with them already."""
+        return LocalTraining(
+            head_steps=self.training.head_steps,
+            head_rate=self.training.head_rate,
+            head_momentum=self.training.head_momentum,
+            loss=self.training.loss,
+        )
+
+
+def check_labels(y: npt.NDArray[Any], classes: int) -> None:
+    """Raise where a target is no class number; before anything is learned, and without saying which.
+
+    >>> check_labels(np.array([0.0, 2.0]), classes=3)
+    """
+    with np.errstate(all="ignore"):
+        wrong = int(np.count_nonzero(~((y == np.rint(y)) & (y >= 0) & (y < classes))))
+    if wrong:
+        raise DataError(
+            f"y must hold class numbers from 0 to {classes - 1}, as many as the head has outputs. "
+            f"Found {wrong} of {len(y)} rows with something else."
+        )

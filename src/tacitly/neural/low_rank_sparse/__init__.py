@@ -1,0 +1,1 @@
+"""Low rank plus sparse for networks (AMHT-LRS, appendix B.2)."""

@@ -1,0 +1,39 @@
+"""A bar that says how many rounds are out and what they have cost so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tacitly.neural.centaur.estimator import Centaur
+from tacitly.privacy.accounting import compose
+
+
+@contextmanager
+def progress(model: Centaur) -> Iterator[Callable[[str], None]]:
+    """Show a bar while ``model`` is fitted: ``with progress(model) as tell: model.fit(…, on_release=tell)``.
+
+    ε is that of the releases so far; under sampling, where adding up takes seconds, it is shown at the end only.
+
+    >>> import torch; from tacitly.neural import mlp
+    >>> with progress(Centaur(*mlp(3, (2,), 2), epsilon=1.0, rounds=2)) as tell:
+    ...     tell("body update 1")
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    budget = model._budget()
+    events = model._events(model._plan(budget))
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("ε = 0", total=len(events))
+        made = 0
+
+        def tell(name: str) -> None:
+            nonlocal made
+            made += 1
+            note = name
+            if budget.private and (model.sampling_rate == 1.0 or made == len(events)):
+                note = f"{name}, ε = {compose(events[:made], budget.adjacency, budget.delta):.3f}"
+            bar.update(task, advance=1, description=note)
+
+        yield tell

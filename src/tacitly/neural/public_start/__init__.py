@@ -1,0 +1,1 @@
+"""Public starting points for a body, learned from synthetic images."""

@@ -1,0 +1,131 @@
+"""A public start for a body: learned from made-up images, so that nobody's data are in it.
+
+:func:`contrast` trains a body to recognise two altered views of one made-up scene among many others (InfoNCE; Chen et
+al. 2020; on procedural images, Baradad et al. 2021). :func:`public_directions` then gives the directions in which its
+features spread over such scenes, at unit spread: a fixed linear layer in front of the private one, so that noise falls
+on few numbers and evenly. Both look at no private row, and cost nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tacitly.neural.public_start.synthetic_images import made_up_images
+
+
+def contrast(
+    body: nn.Module,
+    *,
+    steps: int = 3000,
+    batch: int = 2048,
+    scenes: int = 100_000,
+    size: int = 32,
+    channels: int = 3,
+    temperature: float = 0.2,
+    rate: float = 1e-3,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    on_step: Callable[[int, float], None] | None = None,
+) -> nn.Module:
+    """Train ``body`` (flat images → features) on made-up scenes, in place; return it on the CPU, in evaluation mode.
+
+    >>> from tacitly.neural import lenet
+    >>> body = contrast(lenet(widths=(4, 4, 16, 8))[0], steps=2, batch=8, scenes=16)
+    >>> body.training
+    False
+    """
+    generator = torch.Generator(device=device).manual_seed(seed)
+    pool = (made_up_images(scenes, size=size, seed=seed + 1, device=device) * 255).byte()
+    body.to(device).train()
+    with torch.no_grad():
+        width = body(_rows(pool[:2].float() / 255, channels)).shape[1]
+    with torch.random.fork_rng(devices=[]):  # layers start from the common generator, which is left as it was
+        torch.manual_seed(seed)
+        projector = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 128)).to(device)
+    parameters = [*body.parameters(), *projector.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=1e-4)
+    partner = torch.arange(2 * batch, device=device).roll(batch)
+    half = torch.autocast("cuda", dtype=torch.bfloat16, enabled=torch.device(device).type == "cuda")
+    for step in range(steps):
+        done = step / steps
+        for group in optimizer.param_groups:
+            group["lr"] = rate * min(1.0, 20 * done + 0.01) * 0.5 * (1 + math.cos(math.pi * done))
+        chosen = torch.randint(scenes, (batch,), generator=generator, device=device)
+        images = pool[chosen].float() / 255
+        with half:
+            views = torch.cat([altered(images, generator), altered(images, generator)])
+            seen = projector(body(_rows(views, channels)))
+        seen = functional.normalize(seen.float(), dim=1)
+        alike = (seen @ seen.T / temperature).fill_diagonal_(-1e9)
+        loss = functional.cross_entropy(alike, partner)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        if on_step is not None and step % 500 == 499:
+            on_step(step + 1, float(loss.detach()))
+    return body.to("cpu").eval()
+
+
+def altered(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Another view of each scene: a crop, perhaps mirrored, in another light."""
+    count = len(images)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator, device=images.device)
+
+    zoom = (0.3 + 0.7 * uniform(count)).sqrt()
+    turn = torch.zeros(count, 2, 3, device=images.device)
+    turn[:, 0, 0] = zoom * torch.where(uniform(count) < 0.5, -1.0, 1.0)
+    turn[:, 1, 1] = zoom
+    turn[:, :, 2] = (2.0 * uniform(count, 2) - 1.0) * (1.0 - zoom)[:, None]
+    grid = functional.affine_grid(turn, list(images.shape), align_corners=False)
+    view = functional.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
+    mean = view.mean((1, 2, 3), keepdim=True)
+    light, sharp = 0.6 + 0.8 * uniform(count, 1, 1, 1), 0.6 + 0.8 * uniform(count, 1, 1, 1)
+    view = ((view - mean) * sharp + mean * light) * (0.85 + 0.3 * uniform(count, 3, 1, 1))
+    grey = view.mean(1, keepdim=True).expand_as(view)
+    return torch.where(uniform(count, 1, 1, 1) < 0.2, grey, view).clamp(0.0, 1.0)
+
+
+def public_directions(
+    features: nn.Module,
+    components: int,
+    *,
+    images: int = 20_000,
+    size: int = 32,
+    channels: int = 3,
+    seed: int = 0,
+    floor: float = 0.01,
+    device: str | torch.device = "cpu",
+) -> nn.Linear:
+    """Return a fixed layer: the widest directions of ``features`` over made-up scenes, centred, each at unit spread.
+
+    Directions narrower than ``floor`` (in variance, of the widest) are not blown up further.
+
+    >>> layer = public_directions(nn.Identity(), 4, images=50, size=4)
+    >>> layer.weight.shape, layer.weight.requires_grad
+    (torch.Size([4, 48]), False)
+    """
+    features.to(device).eval()
+    with torch.no_grad():
+        scenes = made_up_images(images, size=size, seed=seed + 2, device=device)
+        seen = torch.cat([features(_rows(part, channels)) for part in torch.split(scenes, 2000)]).double()
+        mean = seen.mean(0)
+        values, vectors = torch.linalg.eigh(torch.cov((seen - mean).T))
+        values, vectors = values.flip(0)[:components], vectors.flip(1)[:, :components]
+        weight = (vectors * (values + floor * values[0]).rsqrt()).T
+        layer = nn.Linear(weight.shape[1], components)
+        layer.weight.copy_(weight)
+        layer.bias.copy_(-weight @ mean)
+    features.to("cpu")
+    return layer.requires_grad_(False).cpu()
+
+
+def _rows(images: Tensor, channels: int) -> Tensor:
+    """Flat rows, as users have them; one channel is the mean of three."""
+    return (images if channels == images.shape[1] else images.mean(1, keepdim=True)).flatten(1)

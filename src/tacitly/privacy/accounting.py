@@ -1,0 +1,338 @@
+"""From releases to ε.
+
+Full participation: a release with sensitivity Δ and noise σ is μ-Gaussian-DP with μ = Δ/σ, adaptive
+composition adds squares, and ε follows from the exact profile (Balle and Wang 2018; Dong, Roth and
+Su 2022)
+
+    δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2).
+
+Choices (:class:`~tacitly.privacy.guarantee.SelectionEvent`) are pure ε_j. Of all mechanisms with pure ε_j, randomised
+response, whose privacy loss is ±ε_j with odds e^ε_j to 1, dominates every other (Kairouz, Oh and Viswanath 2015), and
+dominating pairs compose adaptively (Zhu, Dong and Wang 2022). Losses of independent parts add up, so with μ-Gaussian
+releases beside the choices
+
+    δ(ε) = E[ δ_μ(ε − S) ],   S = Σ ±ε_j,
+
+exactly, for this pair; at δ = 0 it is Σ ε_j, and infinite if any Gaussian is there.
+
+Poisson sampling: privacy-loss distributions from ``dp_accounting``, whose PLD accountant handles each
+adjacency. (Its RDP accountant does not double a Gaussian's sensitivity under replace-one and is not used.)
+Where both apply they are compared and a disagreement raises: an accountant that is wrong must not certify.
+
+Noise drawn on a grid is not the ideal Gaussian rounded to that grid, but the two laws have densities within
+a factor e^±η of each other (``slack``; see :mod:`tacitly.privacy.noise`). A mechanism within e^±η of an (ε, δ)
+one is (ε + 2η, e^η δ): pay η twice in ε and once in δ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from tacitly.privacy.guarantee import Adjacency, Event, GaussianEvent, SelectionEvent, Sensitivity, check_target
+
+_CROSS_CHECK_TOLERANCE = 0.02
+_INTERVAL = 1e-4
+_LEAST_SLACK = 1e-10  # far above what noise on a grid needs, far below what shows
+_MOST_LOSSES = 50_000
+_MOST_SUMS = 2_000_000  # held at a time
+_MOST_COMPOSED = 1e6  # beyond it ε's are added: nothing is lost where every response is sure to be true
+_LEAST_MU = 1e-12
+
+
+class AccountingError(RuntimeError):
+    """Two accountants disagree about the same releases, so neither is believed."""
+
+
+def delta_of(mu: float, epsilon: float) -> float:
+    """δ at ε (of either sign) of a μ-Gaussian-DP mechanism.
+
+    >>> round(delta_of(1.0, 1.0), 4)
+    0.1269
+    """
+    return float(_profile(mu, np.array([epsilon]))[0])
+
+
+def epsilon_of(mu: float, delta: float) -> float:
+    """Smallest ε for which a μ-Gaussian-DP mechanism is (ε, δ)-DP.
+
+    >>> round(epsilon_of(0.2681, 1e-5), 3)
+    1.0
+    """
+    check_target(1.0, delta)
+    if math.isinf(mu):
+        return math.inf
+    if delta_of(mu, 0.0) <= delta:
+        return 0.0
+    high = 1.0
+    while delta_of(mu, high) > delta:
+        high *= 2
+    return _smallest(lambda epsilon: delta_of(mu, epsilon) <= delta, 0.0, high)
+
+
+def mu_of(epsilon: float, delta: float, pure: Sequence[float] = ()) -> float:
+    """Largest μ for which a μ-Gaussian-DP mechanism, beside choices of ``pure`` ε each, is (ε, δ)-DP.
+
+    >>> round(mu_of(1.0, 1e-6), 4), round(mu_of(1.0, 1e-6, [0.2]), 4)
+    (0.2367, 0.1984)
+    """
+    return _mu_of(epsilon, delta, tuple(pure))
+
+
+@lru_cache(4096)  # plans ask for the same again and again
+def _mu_of(epsilon: float, delta: float, pure: tuple[float, ...]) -> float:
+    from scipy.optimize import brentq
+
+    check_target(epsilon, delta)
+    if math.isinf(epsilon):
+        return math.inf
+    if not added(pure) < epsilon:
+        raise ValueError(f"choices of {added(pure):.6g} leave nothing of epsilon = {epsilon:.6g} for noisy sums.")
+    losses = worst_losses(pure)
+
+    def spent(mu: float) -> float:
+        return mixed_delta(mu, losses, epsilon)
+
+    low, high = _LEAST_MU, 1.0
+    if spent(low) > delta:
+        raise ValueError(f"choices of {added(pure):.12g} leave too little of epsilon = {epsilon:.12g} for noisy sums.")
+    while spent(high) <= delta:
+        high *= 2
+    root = float(brentq(lambda mu: spent(mu) - delta, low, high, xtol=1e-300, rtol=1e-14))
+    while spent(root) > delta:
+        root *= 1 - 1e-13
+    return root
+
+
+Law = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+"""Privacy losses and the probability of each."""
+
+
+def worst_losses(pure: Iterable[float]) -> Law:
+    """Law of the summed privacy loss of randomised responses with these ε.
+
+    Equal ε's are a binomial, exactly. Where different ones make too many sums for a table, the law is put on fewer
+    points in a way that can only overstate δ (:func:`_sums`).
+
+    >>> losses, chances = worst_losses([1.0, 1.0])
+    >>> losses.tolist(), chances.round(4).tolist()
+    ([-2.0, 0.0, 2.0], [0.0723, 0.3932, 0.5344])
+    """
+    from scipy.special import gammaln  # here, so that a node that only answers queries starts without SciPy
+
+    law: Law = (np.zeros(1), np.ones(1))
+    for epsilon, count in sorted(Counter(pure).items()):
+        truths = np.arange(count + 1.0)
+        likely = -math.log1p(math.exp(-epsilon))  # of the truth; a lie has e^-ε of its odds
+        ways = gammaln(count + 1.0) - gammaln(truths + 1.0) - gammaln(count - truths + 1.0)
+        more: Law = (epsilon * (2 * truths - count), np.exp(ways + count * likely - epsilon * (count - truths)))
+        law = _sums(law, more)
+    return law
+
+
+def mixed_delta(mu: float, law: Law, epsilon: float) -> float:
+    """δ at ε of a μ-Gaussian-DP mechanism beside a pure one with this law of losses."""
+    return float(law[1] @ _profile(mu, epsilon - law[0]))
+
+
+def total_mu(events: Iterable[GaussianEvent], adjacency: Adjacency) -> float:
+    """Gaussian-DP parameter of full-participation releases together."""
+    return math.hypot(*(event.mu(adjacency) for event in events))
+
+
+def compose(events: Sequence[Event], adjacency: Adjacency, delta: float, *, interval: float = _INTERVAL) -> float:
+    """Return ε at ``delta`` of all ``events`` together, chosen adaptively, under ``adjacency``.
+
+    ``interval`` is the spacing of privacy losses where there is no closed form: ε is an upper bound at any, closer at
+    smaller ones.
+
+    >>> from tacitly.privacy.guarantee import Sensitivity
+    >>> event = GaussianEvent(sigma=10.0, sensitivity=Sensitivity.of_clip(1.0))
+    >>> round(compose([event] * 4, Adjacency.ZERO_OUT, 1e-5), 3)
+    0.726
+    """
+    if delta != 0:
+        check_target(1.0, delta)
+    adjacency = Adjacency(adjacency)
+    if any(not event.private for event in events):
+        return math.inf
+    if not events:
+        return 0.0
+    units = {event.sensitivity.unit for event in events}
+    if len(units) > 1:
+        raise AccountingError(f"releases must protect one unit to be added up. Found {sorted(units)}.")
+    sums = [event for event in events if isinstance(event, GaussianEvent)]
+    pure = [event.epsilon(adjacency) for event in events if isinstance(event, SelectionEvent)]
+    if delta == 0:
+        return math.inf if sums else added(pure)
+    slack = math.fsum(event.slack for event in sums)
+    inner = delta * math.exp(-slack)
+    if any(event.sampling_rate < 1.0 for event in sums):
+        # Beside sampled sums the ε of choices is simply added: sound, and nobody mixes them in one plan.
+        return _pld_epsilon(sums, adjacency, inner, interval) + 2 * slack + added(pure)
+    mu = total_mu(sums, adjacency)
+    alone = epsilon_of(mu, inner)
+    if not pure:
+        return alone + 2 * slack
+    most = alone + added(pure)
+    if most > _MOST_COMPOSED:
+        return most + 2 * slack
+    losses = worst_losses(pure)
+    if mixed_delta(mu, losses, 0.0) <= inner:
+        return 2 * slack
+    if mixed_delta(mu, losses, most) > inner:  # what rounding losses up may do
+        return most + 2 * slack
+    return _smallest(lambda epsilon: mixed_delta(mu, losses, epsilon) <= inner, 0.0, most) + 2 * slack
+
+
+def cross_check(events: Sequence[GaussianEvent], adjacency: Adjacency, delta: float) -> float:
+    """Return ε of noisy sums by the closed form after comparing it with privacy-loss distributions.
+
+    Costs seconds; used by ``tacitly verify`` and by tests, not in the loop.
+    """
+    closed = compose(events, adjacency, delta)
+    if math.isinf(closed):
+        return closed
+    slack = math.fsum(event.slack for event in events)
+    numeric = _pld_epsilon(events, adjacency, delta * math.exp(-slack)) + 2 * slack
+    # The numeric one is an upper bound on a discrete grid: it may lie a little above, never far below.
+    if abs(numeric - closed) > _CROSS_CHECK_TOLERANCE * max(closed, 0.05):
+        raise AccountingError(
+            f"the closed form gives epsilon = {closed:.4f} under {adjacency}, privacy-loss "
+            f"distributions give {numeric:.4f}. They must agree to {_CROSS_CHECK_TOLERANCE:.0%}."
+        )
+    return closed
+
+
+def _sums(law: Law, more: Law) -> Law:
+    """Law of the sum of two independent losses, on a grid if there are too many values.
+
+    On a grid each loss is divided between the two points around it so that both worlds keep their mass: ΣP, and
+    ΣP·e^(−loss). Any δ(ε) = E(1 − e^(ε − loss))₊ is convex in e^(−loss), so dividing can only raise it, beside anything
+    else, and by no more than the square of the spacing (Doroshenko and others 2022, "connect the dots").
+    """
+    size = law[0].size * more[0].size
+    if size <= _MOST_LOSSES:
+        return np.add.outer(law[0], more[0]).ravel(), np.multiply.outer(law[1], more[1]).ravel()
+    low, high = law[0].min() + more[0].min(), law[0].max() + more[0].max()
+    points, kept = np.linspace(low, high, _MOST_LOSSES), np.zeros(_MOST_LOSSES)
+    step = points[1] - points[0]
+    for start in range(0, more[0].size, some := max(1, _MOST_SUMS // law[0].size)):
+        losses = np.add.outer(law[0], more[0][start : start + some]).ravel()
+        chances = np.multiply.outer(law[1], more[1][start : start + some]).ravel()
+        below = np.clip(((losses - low) / step).astype(np.int64), 0, _MOST_LOSSES - 2)
+        share = np.expm1(-np.clip(losses - points[below], 0.0, step)) / math.expm1(-step)
+        kept += np.bincount(below, chances * (1 - share), _MOST_LOSSES)
+        kept += np.bincount(below + 1, chances * share, _MOST_LOSSES)
+    return points, kept
+
+
+def _profile(mu: float, epsilon: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """δ at each ε, of either sign, of a μ-Gaussian-DP mechanism."""
+    if mu == 0:
+        return np.maximum(0.0, -np.expm1(np.minimum(epsilon, 0.0)))
+    if math.isinf(mu):
+        return np.ones_like(epsilon)
+    from scipy.special import log_ndtr
+
+    upper = log_ndtr(-epsilon / mu + mu / 2)
+    lower = epsilon + log_ndtr(-epsilon / mu - mu / 2)
+    return np.where(lower >= upper, 0.0, np.exp(upper) * -np.expm1(np.minimum(lower - upper, 0.0)))
+
+
+def added(pure: Iterable[float]) -> float:
+    """Return Σ ε, infinite where it is beyond any number."""
+    try:
+        return math.fsum(pure)
+    except OverflowError:
+        return math.inf
+
+
+def _smallest(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """Bisect to the smallest point at which a monotone condition holds; errs on the side that holds."""
+    while high - low > 1e-12 * max(1.0, high):
+        middle = (low + high) / 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _pld_epsilon(
+    events: Sequence[GaussianEvent], adjacency: Adjacency, delta: float, interval: float = _INTERVAL
+) -> float:
+    counts: Counter[tuple[float, float]] = Counter()
+    for event in events:
+        # dp_accounting doubles the sensitivity itself under REPLACE_ONE, so it is told half of ours
+        # there, which keeps the √2 of acute contributions. Not so under sampling: the mixtures it
+        # compares are centred at ±1, and only twice the clip dominates every pair of neighbours.
+        moved = event.sensitivity.under(adjacency)
+        if adjacency is Adjacency.REPLACE_ONE:
+            moved = moved / 2 if event.sampling_rate == 1.0 else event.sensitivity.zero_out
+        counts[rounded_down(event.sigma / moved), event.sampling_rate] += 1
+    return _pld_epsilon_of(tuple(sorted(counts.items())), adjacency, rounded_down(delta), interval)
+
+
+@lru_cache(maxsize=256)
+def _pld_epsilon_of(
+    counts: tuple[tuple[tuple[float, float], int], ...], adjacency: Adjacency, delta: float, interval: float
+) -> float:
+    """Take seconds, so what was asked before is remembered: a run asks about its plan again before every release."""
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
+    relation = {
+        Adjacency.ZERO_OUT: dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
+        Adjacency.REPLACE_ONE: dp_accounting.NeighboringRelation.REPLACE_ONE,
+    }[adjacency]
+    accountant = PLDAccountant(relation, value_discretization_interval=interval)
+    for (noise_multiplier, rate), count in counts:
+        step: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(noise_multiplier)
+        if rate < 1.0:
+            step = dp_accounting.PoissonSampledDpEvent(rate, step)
+        accountant.compose(dp_accounting.SelfComposedDpEvent(step, count))
+    return float(accountant.get_epsilon(delta))
+
+
+def same_for_equal_costs(event: Event) -> Event:
+    """Return an event of clip 1 that costs as much, or a little more; the same one for all that cost the same.
+
+    Clips are found along the way and slack is known late, so a release and its plan are equal in this form only.
+
+    >>> from tacitly.privacy.guarantee import Sensitivity
+    >>> first, second = (GaussianEvent(sigma=3.3 * c, sensitivity=Sensitivity.of_clip(c)) for c in (1.0, 0.7))
+    >>> same_for_equal_costs(first) == same_for_equal_costs(second)
+    True
+    """
+    if isinstance(event, SelectionEvent):
+        return event
+    clip = event.sensitivity.zero_out
+    acute = event.sensitivity.replace_one <= math.sqrt(2.0) * clip
+    return replace(
+        event,
+        sigma=rounded_down(event.sigma / clip),
+        sensitivity=Sensitivity.of_clip(1.0, acute=acute, unit=event.sensitivity.unit),
+        slack=max(event.slack, _LEAST_SLACK),
+    )
+
+
+def rounded_down(value: float) -> float:
+    """Drop all but eleven digits, so that equal costs are found equal whatever their clips.
+
+    Less noise, or a smaller δ, than there is: what is charged is never too little.
+
+    >>> rounded_down(0.1 + 0.2) == rounded_down(0.3) <= 0.3
+    True
+    """
+    if not (math.isfinite(value) and value > 0):
+        return value
+    unit = 10.0 ** (math.floor(math.log10(value)) - 10)
+    # A relative 1e-12 apart counts as equal; it is taken off again, so that rounding never goes up.
+    return math.floor(value / unit * (1 + 1e-12)) * unit * (1 - 1e-12)

@@ -1,0 +1,222 @@
+"""The claim made to the world about one fitted model.
+
+The idea. A certificate is a list of releases and what follows from it. Every number that can be derived
+(ε under either adjacency) is derived here from the releases and never passed in, so a claim cannot drift
+from the noise that was drawn; whoever reads the file can derive it again (:mod:`tacitly.privacy.verification`).
+
+Why ε is what it says. The releases are the only thing that left the users (the ledger's promise), they
+compose adaptively, and everything else in the model is computed from them: post-processing. A run with a
+reason not to be certified (no noise, noise from a seed, constants from a paper that do not bound the
+sensitivity) has no such argument, so its ε is infinite; a number its paper prints is kept apart, as
+``nominal_epsilon``, and is not a claim.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, field, fields
+from fractions import Fraction
+from functools import cache, cached_property
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from tacitly.privacy.accounting import compose
+from tacitly.privacy.guarantee import Adjacency, Budget, Unit
+from tacitly.privacy.release import Release, canonical_json, check_fields, plain
+
+MODES = ("certified", "paper", "non-private", "seeded")
+NOT_COVERED = (
+    "heads, and predictions made with them, that are shown to others",
+    "any metric or average computed from private data outside the ledger",
+    "hyper-parameters tuned on the same data",
+    "side channels, such as how long a computation takes",
+)
+FLOAT_NOISE = (
+    "what noise in float64 lacks: probabilities are right to about 2^-33 of themselves, out to 12 standard deviations"
+)
+_DERIVED = ("certified", "epsilon", "epsilon_zero_out", "epsilon_replace_one")
+
+
+@cache
+def _version() -> str:
+    try:
+        return version("tacitly")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """What was released, what that costs one unit, and what is not covered.
+
+    ``budget`` is what was asked for. ``trust`` says who sees what. ``reasons`` say why a run is not
+    certified and are empty exactly in mode ``certified``.
+    """
+
+    algorithm: str
+    mode: str
+    budget: Budget
+    releases: tuple[Release, ...]
+    n_users: int
+    trust: str
+    reasons: tuple[str, ...] = ()
+    nominal_epsilon: float | None = None
+    not_covered: tuple[str, ...] = NOT_COVERED
+    notes: tuple[str, ...] = ()
+    billboard_sha256: str | None = None
+    version: str = field(default_factory=_version)
+
+    def __post_init__(self) -> None:
+        for name in ("releases", "reasons", "not_covered", "notes"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if self.mode not in MODES:
+            raise ValueError(f"mode must be one of {MODES}. Found {self.mode!r}.")
+        if self.n_users < 1:
+            raise ValueError(f"n_users must be at least 1. Found {self.n_users!r}.")
+        if (self.mode == "certified") != (not self.reasons):
+            raise ValueError(
+                "reasons must be given exactly where mode is not 'certified'. "
+                f"Found mode {self.mode!r} with reasons {self.reasons}."
+            )
+        bare = [release.name for release in self.releases if not release.cost.private]
+        if bare and self.mode == "certified":
+            raise ValueError(f"a certified run must put fresh noise on every release. Found none on {bare}.")
+        if foreign := {release.event.sensitivity.unit for release in self.releases} - {self.budget.unit}:
+            raise ValueError(
+                f"every release must protect the budget's unit, {self.budget.unit}. Found {sorted(foreign)}."
+            )
+        if any(release.noise == "float" for release in self.releases):
+            self._add("not_covered", FLOAT_NOISE)
+        if self.budget.delta >= 1 / self.n_users:
+            self._add(
+                "notes",
+                f"δ = {self.budget.delta:g} is not below 1/n = {1 / self.n_users:.3g}: "
+                "a mechanism that publishes one unit's data at random could meet it",
+            )
+
+    @cached_property
+    def epsilon_zero_out(self) -> float:
+        """ε where one unit's contribution becomes zero."""
+        return self._epsilon(Adjacency.ZERO_OUT)
+
+    @cached_property
+    def epsilon_replace_one(self) -> float:
+        """ε where one unit's data become any other data."""
+        return self._epsilon(Adjacency.REPLACE_ONE)
+
+    @property
+    def epsilon(self) -> float:
+        """ε under the adjacency that was asked for; infinite where there is a reason against it."""
+        zero_out = self.adjacency is Adjacency.ZERO_OUT
+        return self.epsilon_zero_out if zero_out else self.epsilon_replace_one
+
+    @property
+    def delta(self) -> float:
+        """δ at which every ε is stated."""
+        return self.budget.delta
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """Which data sets count as neighbours."""
+        return self.budget.adjacency
+
+    @property
+    def unit(self) -> Unit:
+        """Whose data are protected."""
+        return self.budget.unit
+
+    @property
+    def certified(self) -> bool:
+        """Whether ε is a claim that holds."""
+        return not self.reasons and math.isfinite(self.epsilon)
+
+    def summary(self) -> str:
+        """One line."""
+        return f"{self.algorithm}: {self._claim()}; unit: {self.unit}; {self._count()}"
+
+    def __str__(self) -> str:
+        kinds = ", ".join(sorted({release.noise for release in self.releases})) or "none"
+        lines = [f"{self._claim()}; unit: {self.unit}; {self._count()}; noise: {kinds}"]
+        lines.append(f"  {self.algorithm}, {self.n_users} {self.unit}s, mode: {self.mode}, tacitly {self.version}")
+        lines.append(f"  trust: {self.trust}")
+        lines += [f"  not certified because: {reason}" for reason in self._objections()]
+        lines += [f"  not covered: {item}" for item in self.not_covered]
+        lines += [f"  note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """Write all fields, what follows from them, and a digest of both."""
+        content = {
+            **{entry.name: getattr(self, entry.name) for entry in fields(self)},
+            **{name: getattr(self, name) for name in _DERIVED},
+            "budget": asdict(self.budget),
+            "releases": [release.to_dict() for release in self.releases],
+        }
+        content["digest"] = _digest(content)
+        return json.dumps(plain(content), indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Certificate:
+        """Read what :meth:`to_json` wrote; derived numbers are derived again, not believed."""
+        data = json.loads(text)
+        if not isinstance(data, dict):
+            raise ValueError(f"a certificate must be a JSON object. Found {type(data).__name__}.")
+        own = {entry.name for entry in fields(cls)}
+        check_fields("certificate", data, own | {*_DERIVED, "digest"})
+        if data.pop("digest") != _digest(data):
+            raise ValueError("the certificate was changed after it was written: its digest differs.")
+        check_fields("budget", data["budget"], {entry.name for entry in fields(Budget)})
+        kept = {name: data[name] for name in own}
+        kept["budget"] = Budget(**{**data["budget"], "epsilon": float(data["budget"]["epsilon"])})
+        kept["releases"] = tuple(Release.from_dict(release) for release in data["releases"])
+        if kept["nominal_epsilon"] is not None:
+            kept["nominal_epsilon"] = float(kept["nominal_epsilon"])
+        return cls(**kept)
+
+    def _epsilon(self, adjacency: Adjacency) -> float:
+        if self.reasons:
+            return math.inf
+        return compose([release.cost for release in self.releases], adjacency, self.delta)
+
+    def _claim(self) -> str:
+        if not self.certified:
+            nominal = "" if self.nominal_epsilon is None else f"; nominal ε = {shown(self.nominal_epsilon)}"
+            return f"NOT CERTIFIED{nominal}"
+        zero_out, replace_one = shown(self.epsilon_zero_out), shown(self.epsilon_replace_one)
+        return f"ε = {zero_out} (zero-out), {replace_one} (replace-one) at δ = {self.delta:g}"
+
+    def _objections(self) -> tuple[str, ...]:
+        if self.certified or self.reasons:
+            return self.reasons
+        return (f"the releases have no finite ε at δ = {self.delta:g} under {self.adjacency}",)
+
+    def _count(self) -> str:
+        return f"{len(self.releases)} release{'' if len(self.releases) == 1 else 's'}"
+
+    def _add(self, name: str, line: str) -> None:
+        if line not in getattr(self, name):
+            object.__setattr__(self, name, (*getattr(self, name), line))
+
+
+def shown(epsilon: float) -> str:
+    """ε for people: two decimals (three digits below 0.1), rounded up, never down.
+
+    >>> shown(1.0), shown(1.000001), shown(0.00521), shown(math.inf)
+    ('1.00', '1.01', '0.00521', '∞')
+    """
+    if math.isinf(epsilon):
+        return "∞"
+    if epsilon == 0:
+        return "0"
+    places = 2 if epsilon >= 0.1 else 2 - math.floor(math.log10(epsilon))
+    # In fractions, because a product of floats can itself fall below. What bisection leaves over (a billionth
+    # of ε, a thousandth of the last digit) is not worth a step of that digit.
+    exact = Fraction(epsilon) * 10**places
+    steps = math.ceil(exact - min(exact / 10**9, Fraction(1, 1000)))
+    return f"{steps // 10**places}.{steps % 10**places:0{places}d}"
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(content).encode()).hexdigest()

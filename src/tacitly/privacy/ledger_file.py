@@ -1,0 +1,322 @@
+"""A SQLite file that can only grow: what the ledger is written on.
+
+The idea. Four properties are kept by the file itself, so that no caller has to be trusted with them:
+
+* *append-only*: triggers forbid to remove anything and to change anything but the two steps in a row's
+  life, ``debited`` → ``debited`` (one more attempt) and ``debited`` → ``published``, and the one in a
+  run's, ``open`` → ``finished``, which writes down what the run made (the billboard's hash);
+* *of one kind*: runs that are certified and runs that are not never share a file;
+* *durable*: write-ahead log with ``synchronous=FULL``, so a commit is on disk before it returns. (A
+  rollback journal with FULL is not enough: its commit is the deletion of the journal file, and a power
+  cut can bring that file back, which would undo a debit whose value is already out.);
+* *one writer*: every write begins with ``BEGIN IMMEDIATE``, so a balance that is read and then debited
+  cannot be spent twice; and each run is locked by the ledger that writes it. The kernel drops the
+  lock of a process that dies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from tacitly.privacy.release import canonical_json
+
+_APPLICATION, _VERSION = 0x54414349, 2
+_BUSY_SECONDS = 30.0
+
+_TABLES = f"""
+PRAGMA application_id = {_APPLICATION};
+PRAGMA user_version = {_VERSION};
+CREATE TABLE ceiling (budget TEXT NOT NULL);
+CREATE TABLE runs (
+    name TEXT PRIMARY KEY, config TEXT NOT NULL, planned TEXT NOT NULL,
+    certified INTEGER NOT NULL CHECK (certified IN (0, 1)), state TEXT NOT NULL, billboard TEXT);
+CREATE TABLE releases (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT CHECK (seq > 0),
+    run TEXT NOT NULL REFERENCES runs (name), idx INTEGER NOT NULL, name TEXT NOT NULL,
+    event TEXT NOT NULL, noise TEXT NOT NULL, grid REAL NOT NULL, coordinates INTEGER NOT NULL,
+    state TEXT NOT NULL, attempts INTEGER NOT NULL, value BLOB, UNIQUE (run, idx));
+"""
+
+# (operation, table, what is forbidden, message). The INSERT rules look for a row in the way because
+# SQLite fires no DELETE trigger for a row that INSERT OR REPLACE displaces.
+_FORBIDDEN = (
+    ("UPDATE", "ceiling", "1", "the ceiling of a ledger cannot be changed"),
+    ("DELETE", "ceiling", "1", "the ceiling of a ledger cannot be removed"),
+    ("INSERT", "ceiling", "EXISTS (SELECT 1 FROM ceiling)", "a ledger has one ceiling"),
+    ("DELETE", "runs", "1", "a ledger is append-only"),
+    (
+        "INSERT",
+        "runs",
+        "NEW.state <> 'open' OR NEW.billboard IS NOT NULL OR EXISTS (SELECT 1 FROM runs WHERE name = NEW.name)",
+        "a run is appended once, as open",
+    ),
+    (
+        "INSERT",
+        "runs",
+        "EXISTS (SELECT 1 FROM runs WHERE certified <> NEW.certified)",
+        "certified and uncertified runs do not share a ledger",
+    ),
+    (
+        "UPDATE",
+        "runs",
+        "NOT (OLD.state = 'open' AND NEW.state = 'finished' AND NEW.name = OLD.name"
+        " AND NEW.config = OLD.config AND NEW.planned = OLD.planned AND NEW.certified = OLD.certified)",
+        "a run can only be finished",
+    ),
+    ("DELETE", "releases", "1", "a ledger is append-only"),
+    (
+        "INSERT",
+        "releases",
+        "NEW.state <> 'debited' OR NEW.attempts <> 1 OR NEW.value IS NOT NULL"
+        " OR EXISTS (SELECT 1 FROM releases WHERE seq = NEW.seq)"
+        " OR NEW.idx <> (SELECT COUNT(*) FROM releases WHERE run = NEW.run)"
+        " OR NOT EXISTS (SELECT 1 FROM runs WHERE name = NEW.run AND state = 'open')",
+        "a release is appended to an open run, as debited",
+    ),
+    (
+        "UPDATE",
+        "releases",
+        "NOT (OLD.state = 'debited' AND NEW.seq = OLD.seq AND NEW.run = OLD.run"
+        " AND NEW.idx = OLD.idx AND NEW.name = OLD.name AND NEW.event = OLD.event"
+        " AND NEW.noise = OLD.noise AND NEW.grid = OLD.grid AND NEW.coordinates = OLD.coordinates"
+        " AND ((NEW.state = 'debited' AND NEW.attempts = OLD.attempts + 1 AND NEW.value IS NULL)"
+        " OR (NEW.state = 'published' AND NEW.attempts = OLD.attempts AND NEW.value NOT NULL)))",
+        "a release can only be tried again or published",
+    ),
+)
+
+
+class LedgerMismatch(RuntimeError):
+    """What is asked of a ledger contradicts what is written in it, or it cannot be read."""
+
+
+class RunInUse(RuntimeError):
+    """A run is being written already, here or by another process."""
+
+
+class LedgerFile:
+    """The open file (or memory, where ``path`` is None) under one ledger.
+
+    ``ceiling`` is the text stored in a file that is new; a file that exists keeps its own.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None, ceiling: str) -> None:
+        self.path = None if path is None else Path(path)
+        self._guard = threading.RLock()
+        self._process = os.getpid()
+        self._locks: dict[str, int | None] = {}  # None in memory: nobody else can reach it
+        if self.path is None:
+            self._db = _connect(":memory:")
+            _initialise(self._db, ceiling)
+        else:
+            if not self.path.exists():
+                _create(self.path, ceiling)
+            self._db = _open(self.path)
+        _OPEN.add(self)
+
+    def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run one statement and return what it yields."""
+        self._check_process()
+        with self._guard, self._damage_named():
+            return self._db.execute(statement, values).fetchall()
+
+    def change(self, statement: str, *values: Any) -> int:
+        """Run one statement inside a :meth:`transaction` and return how many rows it changed."""
+        return self._db.execute(statement, values).rowcount
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Exclude every other writer; commit durably at the end, or roll back on any exception."""
+        self._check_process()
+        with self._guard, self._damage_named():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def lock(self, run: str) -> None:
+        """Make the caller the only one that writes ``run``, or raise :class:`RunInUse`."""
+        self._check_process()
+        with self._guard:
+            if run in self._locks:
+                raise RunInUse(
+                    f"run {run!r} is open in this process already; finish or abandon it, or choose another name."
+                )
+            self._locks[run] = None if self.path is None else self._lock_sidecar(run)
+
+    def unlock(self, run: str) -> None:
+        """Let others write ``run``."""
+        handle = self._locks.pop(run, None)
+        if handle is not None:
+            with suppress(FileNotFoundError):
+                self._sidecar(run).unlink()  # while the lock is held: nobody else can hold it
+            os.close(handle)
+
+    def close(self) -> None:
+        """Release every lock and close the file."""
+        for run in list(self._locks):
+            self.unlock(run)
+        self._db.close()
+
+    def forget_locks(self) -> None:
+        """Drop the inherited handles in a forked child, so that they do not outlive the owner."""
+        for handle in self._locks.values():
+            if handle is not None:
+                os.close(handle)
+        self._locks.clear()
+
+    def _lock_sidecar(self, run: str) -> int:
+        import fcntl  # here, so that in-memory ledgers work where there is no such module
+
+        sidecar = self._sidecar(run)
+        while True:
+            handle = os.open(sidecar, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                owner = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
+                os.close(handle)
+                raise RunInUse(
+                    f"run {run!r} of {self.path} is being written by another process (pid {owner}). "
+                    "Wait until it ends, or choose another name."
+                ) from None
+            if _same_file(handle, sidecar):
+                break
+            os.close(handle)  # its owner removed it between open and flock
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        return handle
+
+    def _sidecar(self, run: str) -> Path:
+        digest = hashlib.sha256(run.encode()).hexdigest()[:16]
+        return Path(f"{self.path}.lock-{digest}")
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "a ledger must be opened by the process that uses it. "
+                f"Found one opened by process {self._process} in process {os.getpid()}."
+            )
+
+    @contextmanager
+    def _damage_named(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            if type(error) is not sqlite3.DatabaseError:
+                raise  # locked, full, forbidden by a trigger: not damage
+            raise LedgerMismatch(f"the ledger {self.path} is damaged: {error}.") from error
+
+
+def _connect(target: str) -> sqlite3.Connection:
+    database = sqlite3.connect(target, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True)
+    database.execute("PRAGMA synchronous = FULL")
+    database.execute("PRAGMA fullfsync = ON")  # macOS: through the disk's own cache
+    database.execute("PRAGMA foreign_keys = ON")
+    return database
+
+
+def _uri(path: Path) -> str:
+    # mode=rw: SQLite must never create a file here, or a vanished ledger would read as unspent.
+    return f"file:{quote(str(path.absolute()))}?mode=rw"
+
+
+def _initialise(database: sqlite3.Connection, ceiling: str) -> None:
+    database.executescript(_TABLES)
+    database.execute("INSERT INTO ceiling VALUES (?)", (ceiling,))
+    for number, (operation, table, condition, message) in enumerate(_FORBIDDEN):
+        database.execute(
+            f"CREATE TRIGGER rule_{number} BEFORE {operation} ON {table} WHEN {condition} "
+            f"BEGIN SELECT RAISE(ABORT, '{message}'); END"
+        )
+
+
+def _create(path: Path, ceiling: str) -> None:
+    """Build the file aside and link it into place: a half-made ledger is never seen."""
+    draft = path.with_name(f"{path.name}.new-{secrets.token_hex(8)}")
+    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    try:
+        database = _connect(_uri(draft))
+        database.execute("PRAGMA journal_mode = WAL")
+        _initialise(database, ceiling)
+        database.close()
+        with suppress(FileExistsError):  # another process was first: its ledger stands
+            os.link(draft, path)
+    finally:
+        draft.unlink()
+    folder = os.open(path.parent, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    try:
+        database = _connect(_uri(path))
+        (application,) = database.execute("PRAGMA application_id").fetchone()
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+    except sqlite3.DatabaseError as error:
+        raise LedgerMismatch(f"{path} cannot be read as a ledger: {error}.") from error
+    if application != _APPLICATION:
+        database.close()
+        raise LedgerMismatch(f"{path} is not a tacitly ledger. Move it away or choose another path.")
+    if version != _VERSION:
+        database.close()
+        raise LedgerMismatch(
+            f"the schema version of {path} must be {_VERSION}. Found {version}: use the version of "
+            "tacitly that wrote it."
+        )
+    return database
+
+
+def _same_file(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _forget_locks_after_fork() -> None:
+    for file in list(_OPEN):
+        file.forget_locks()
+
+
+def check_resumable(name: str, found: Sequence[Any], config: str, plan: str, certified: bool) -> None:
+    """Raise unless the run written as ``found`` is open and the one that is asked for."""
+    stored_config, stored_plan, stored_certified, state = found
+    if state == "finished":
+        raise LedgerMismatch(f"run {name!r} is finished. Choose another name for a new run.")
+    if stored_config != config:
+        old, new = json.loads(stored_config), json.loads(config)
+        keys = [key for key in sorted({*old, *new}) if _entry(old, key) != _entry(new, key)]
+        raise LedgerMismatch(
+            f"run {name!r} was begun with another configuration; these keys differ: "
+            f"{', '.join(keys)}. Choose another name, or go back to that configuration."
+        )
+    if stored_plan != plan:
+        raise LedgerMismatch(f"run {name!r} was begun with another plan of releases.")
+    if bool(stored_certified) != certified:
+        raise LedgerMismatch(f"run {name!r} was begun with certified={bool(stored_certified)}. Found {certified}.")
+
+
+def _entry(config: Mapping[str, Any], key: str) -> str:
+    return canonical_json(config[key]) if key in config else "absent"
+
+
+_OPEN: weakref.WeakSet[LedgerFile] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_locks_after_fork)

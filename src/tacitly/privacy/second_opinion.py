@@ -1,0 +1,259 @@
+"""ε of a list of releases, by code that shares nothing with the accountant.
+
+The idea. Two programs that agree are worth more than one that agrees with itself, so this module imports
+nothing of tacitly and reads releases as plain data, as a certificate lists them.
+
+What is computed. With a = ε/μ − μ/2, b = ε/μ + μ/2 and the Mills ratio M(x) = Φ(−x)/φ(x), the identity
+φ(a) = e^ε φ(b) turns the profile of a Gaussian (Balle and Wang 2018, Theorem 8) into
+
+    δ(ε) = φ(a)·(M(a) − M(b)),
+
+which does not cancel in the tail. Noise on a grid of spacing γ is within e^±η of the ideal Gaussian rounded
+to that grid, η = 200·coordinates·(γ/σ)²: within 40σ the log-density of a Gaussian bends over one step by at
+most 40²/8·(γ/σ)², and beyond lies mass below 10⁻³⁴⁸. Passing from one law to the other and back costs 2η in
+ε and a factor e^η in δ. Sampled releases go to the privacy-loss distributions of ``dp_accounting``.
+
+A choice by permute-and-flip is pure ε. With s ε's beside a Gaussian, δ(ε) is the mean of the Gaussian's profile over
+the 2^s outcomes of randomised responses, grouped into binomials of equal ε; at negative ε the profile follows from
+δ(ε) = 1 − e^ε + e^ε δ(−ε). The numeric check composes ``dp_accounting``'s distribution of a pure mechanism instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import erfcx, ndtr
+
+Array = npt.NDArray[np.float64]
+ReleaseData = Mapping[str, Any]
+SENSITIVITY = {"zero-out": "zero_out", "replace-one": "replace_one"}
+_BEND = 40.0**2 / 8
+_RATIO = math.sqrt(math.pi / 2)
+_MOST_OUTCOMES = 60_000
+_MOST_COMPOSED = 1e6  # choices of more together count by their sum
+_INTERVAL = 1e-4  # of privacy loss; what the accountant of dp_accounting rounds to
+
+
+def epsilon_of(releases: Sequence[ReleaseData], adjacency: str, delta: float) -> float:
+    """Return ε at ``delta`` of all ``releases`` together.
+
+    >>> event = {"sigma": 10.0, "sensitivity": {"zero_out": 1.0}, "sampling_rate": 1.0}
+    >>> release = {"event": event, "noise": "float", "grid": 0.0, "coordinates": 3}
+    >>> round(epsilon_of([release] * 4, "zero-out", 1e-5), 3)
+    0.726
+    """
+    if not releases:
+        return 0.0
+    if not all(map(protected, releases)):
+        return math.inf
+    choices = [release for release in releases if chosen(release)]
+    pure = [_pure(release, adjacency) for release in choices]
+    together = sum(sorted(pure))
+    releases = [release for release in releases if not chosen(release)]
+    if delta == 0:
+        return math.inf if releases else together
+    if not releases:
+        return together if together > _MOST_COMPOSED else _first_epsilon(partial(_beside, pure, 0.0), delta)
+    steps = _steps(releases, adjacency)
+    slack = math.fsum(map(slack_of, releases))
+    full = math.hypot(*(ratio for ratio, rate in steps if rate == 1))
+    sampled = [step for step in steps if step[1] < 1]
+    if sampled:
+        losses = _loss_distribution(sampled + ([(full, 1.0)] if full else []), adjacency, _INTERVAL)
+        return _first_epsilon(losses.get_delta_for_epsilon, delta * math.exp(-slack)) + 2 * slack + together
+    alone = _first_epsilon(partial(gaussian_delta, full), delta * math.exp(-slack)) + 2 * slack
+    if not pure or alone + together > _MOST_COMPOSED:
+        return alone + together
+    return _first_epsilon(partial(_beside, pure, full), delta * math.exp(-slack)) + 2 * slack
+
+
+def numeric_epsilon(releases: Sequence[ReleaseData], adjacency: str, delta: float, near: float) -> float:
+    """Return ε again, composed step by step on a grid of losses that is fine enough around ``near``."""
+    pure = [_pure(release, adjacency) for release in releases if chosen(release)]
+    releases = [release for release in releases if not chosen(release)]
+    steps = _steps(releases, adjacency)
+    # The error of rounding grows like steps·interval².
+    interval = near / 2000 / max(1.0, math.sqrt(len(steps) / 1000), len(pure) / 10)
+    if any(rate < 1 for _, rate in steps):
+        interval = min(interval, _INTERVAL / 2)
+    slack = math.fsum(map(slack_of, releases))
+    losses, added = _loss_distribution(steps, adjacency, interval), 0.0
+    if any(rate < 1 for _, rate in steps):
+        added = math.fsum(pure)  # as above: beside sampled sums ε's are added
+    else:
+        losses = _with_choices(losses, pure, interval)
+    return float(losses.get_epsilon_for_delta(delta * math.exp(-slack))) + 2 * slack + added
+
+
+def protected(release: ReleaseData) -> bool:
+    """Whether fresh noise protects a release."""
+    return release["noise"] in ("exact", "float") and noise_of(release) > 0
+
+
+def chosen(release: ReleaseData) -> bool:
+    """Whether a release is the choice of a candidate, and not a sum."""
+    return "scale" in release["event"]
+
+
+def noise_of(release: ReleaseData) -> float:
+    """Scale of the noise: a choice's, or the standard deviation of a sum's."""
+    return float(release["event"]["scale" if chosen(release) else "sigma"])
+
+
+def slack_of(release: ReleaseData) -> float:
+    """Bound η on the log-ratio of noise on a grid to the ideal Gaussian rounded to it."""
+    if chosen(release) or not protected(release):
+        return 0.0
+    step = release["grid"] / release["event"]["sigma"]
+    return float(_BEND * release["coordinates"] * step * step)
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """δ at ε of a Gaussian with sensitivity ``mu`` and unit noise.
+
+    >>> round(gaussian_delta(1.0, 1.0), 6)
+    0.126937
+    """
+    if epsilon < 0:
+        return 1 - math.exp(epsilon) * (1 - gaussian_delta(mu, -epsilon))
+    if mu == 0:
+        return 0.0
+    a, b = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+    density = math.exp(-a * a / 2) / math.sqrt(2 * math.pi) if abs(a) < 40 else 0.0
+    if a < 0:
+        return max(0.0, math.erfc(a / math.sqrt(2)) / 2 - density * _mills(b))
+    return max(0.0, density * (_mills(a) - _mills(b)))
+
+
+def _pure(release: ReleaseData, adjacency: str) -> float:
+    return float(release["event"]["sensitivity"][SENSITIVITY[adjacency]] / release["event"]["scale"])
+
+
+def _beside(pure: Sequence[float], mu: float, epsilon: float) -> float:
+    """δ at ε of randomised responses of these ε and a Gaussian: a mean over how many of each speak the truth."""
+    losses, odds = _outcomes(tuple(pure))
+    return float(odds @ _gaussian_deltas(mu, epsilon - losses))
+
+
+@lru_cache(maxsize=8)
+def _outcomes(pure: tuple[float, ...]) -> tuple[Array, Array]:
+    """Losses and their odds, made once a profile.
+
+    Where there are too many they are bundled on a grid of losses, which can only raise δ.
+    """
+    losses, odds = np.zeros(1), np.ones(1)
+    for each, count in sorted(Counter(pure).items(), reverse=True):
+        truths = np.arange(count + 1)
+        more = each * (2.0 * truths - count)
+        chances = np.exp([_log_binomial(count, int(k), each) for k in truths])
+        grid = np.linspace(losses.min() + more.min(), losses.max() + more.max(), _MOST_OUTCOMES + 1)
+        if losses.size * more.size <= _MOST_OUTCOMES:
+            losses, odds = (losses[:, None] + more).ravel(), (odds[:, None] * chances).ravel()
+        else:
+            total = np.zeros_like(grid)
+            for far, chance in zip(more, chances, strict=True):
+                total += _bundled(losses + far, odds * chance, grid)
+            losses, odds = grid, total
+    return losses, odds
+
+
+def _bundled(losses: Array, odds: Array, grid: Array) -> Array:
+    """Divide outcomes between the ends of their cells of a grid, keeping the mass that each world gives a cell."""
+    cell = np.clip(np.searchsorted(grid, losses, side="right") - 1, 0, grid.size - 2)
+    first = np.bincount(cell, odds, grid.size - 1)
+    second = np.bincount(cell, odds * np.exp(grid[cell] - losses), grid.size - 1)  # over e^(-lower end)
+    width = np.exp(grid[:-1] - grid[1:])
+    lower = np.clip((second - first * width) / (1 - width), 0.0, first)
+    divided: Array = np.append(lower, 0.0) + np.insert(first - lower, 0, 0.0)
+    return divided
+
+
+def _log_binomial(count: int, k: int, epsilon: float) -> float:
+    """Logarithm of the chance that k of ``count`` randomised responses of ε speak the truth."""
+    ways = math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
+    return ways - (count - k) * epsilon - count * math.log1p(math.exp(-epsilon))
+
+
+def _gaussian_deltas(mu: float, epsilon: Array) -> Array:
+    """Return :func:`gaussian_delta` of many, by the scaled complementary error function."""
+    size = np.abs(epsilon)
+    if mu == 0:
+        positive = np.zeros_like(size)
+    else:
+        a, b = size / mu - mu / 2, size / mu + mu / 2
+        density = np.exp(-a * a / 2) / math.sqrt(2 * math.pi)
+        tail = np.where(a < 0, ndtr(-a), density * _RATIO * erfcx(np.maximum(a, 0) / math.sqrt(2)))
+        positive = np.maximum(0.0, tail - density * _RATIO * erfcx(b / math.sqrt(2)))
+    return np.where(epsilon < 0, 1 - np.exp(-size) * (1 - positive), positive)
+
+
+def _mills(x: float) -> float:
+    """Φ(−x)/φ(x) for x ≥ 0: by definition near zero, else by Laplace's continued fraction."""
+    if x < 4:
+        return math.sqrt(math.pi / 2) * math.exp(x * x / 2) * math.erfc(x / math.sqrt(2))
+    tail = 0.0
+    for k in range(120, 0, -1):
+        tail = k / (x + tail)
+    return 1 / (x + tail)
+
+
+def _first_epsilon(profile: Callable[[float], float], delta: float) -> float:
+    """Smallest ε at which a falling profile is at most ``delta``."""
+    if profile(0.0) <= delta:
+        return 0.0
+    low, high = 0.0, 1.0
+    while profile(high) > delta:
+        low, high = high, 2 * high
+        if high > 1e300:
+            return math.inf
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (low, middle) if profile(middle) <= delta else (middle, high)
+    return high
+
+
+def _steps(releases: Iterable[ReleaseData], adjacency: str) -> list[tuple[float, float]]:
+    """Sensitivity over noise, and sampling rate, of every release.
+
+    Under sampling both neighbours are mixtures around one centre, and only a move of zero_out to either
+    side of it dominates every pair of them; a full release moves by its own sensitivity.
+    """
+    steps = []
+    for event in (release["event"] for release in releases):
+        kind = adjacency if event["sampling_rate"] == 1 else "zero-out"
+        steps.append((event["sensitivity"][SENSITIVITY[kind]] / event["sigma"], event["sampling_rate"]))
+    return steps
+
+
+def _with_choices(losses: Any, pure: Sequence[float], interval: float) -> Any:
+    from dp_accounting.pld import common, privacy_loss_distribution
+
+    for epsilon, count in Counter(pure).items():
+        parameters = common.DifferentialPrivacyParameters(epsilon, 0.0)
+        step = privacy_loss_distribution.from_privacy_parameters(parameters, value_discretization_interval=interval)
+        losses = losses.compose(step.self_compose(count))
+    return losses
+
+
+def _loss_distribution(steps: Iterable[tuple[float, float]], adjacency: str, interval: float) -> Any:
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    one_sided = NeighboringRelation.REPLACE_SPECIAL
+    both_sided = NeighboringRelation.REPLACE_ONE
+    total = pld.identity(value_discretization_interval=interval)
+    for (ratio, rate), count in Counter((float(f"{r:.12g}"), rate) for r, rate in steps).items():
+        two = rate < 1 and adjacency == "replace-one"
+        step = pld.from_gaussian_mechanism(
+            1 / ratio,
+            sampling_prob=rate,
+            neighboring_relation=both_sided if two else one_sided,
+            value_discretization_interval=interval,
+        )
+        total = total.compose(step.self_compose(count))
+    return total

@@ -1,0 +1,367 @@
+"""Check a certificate without believing anything in it.
+
+The idea. A claim is worth what a stranger can check. The text is read strictly (every field known, present,
+of its type and range), every derived number is derived again by :mod:`tacitly.privacy.second_opinion`,
+and the parts are held against each other. Nothing here uses the accountant or the classes that wrote the
+certificate, so a mistake there does not repeat itself here.
+
+What this cannot see: whether the releases listed are all there were (give the ledger), whether they made
+this model (give the billboard and the ledger, which says what its run made), and whether the sensitivities
+bound what users sent (tests and audits do that). Without a ledger, somebody who rewrites every number
+consistently writes another certificate, not a forged one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tacitly.privacy.second_opinion import (
+    SENSITIVITY,
+    chosen,
+    epsilon_of,
+    noise_of,
+    numeric_epsilon,
+    protected,
+    slack_of,
+)
+
+if TYPE_CHECKING:
+    from tacitly.privacy.ledger import Ledger
+
+_TOLERANCE = 1e-6
+_CROSS_TOLERANCE = 0.02
+_CROSS_RANGE = (0.01, 50.0)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    message: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Everything that was looked at."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every check passed."""
+        return all(check.ok for check in self.checks)
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """Names of the checks that did not pass."""
+        return tuple(check.name for check in self.checks if not check.ok)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{'ok    ' if c.ok else 'FAILED'} {c.name}: {c.message}" for c in self.checks)
+
+
+def verify(
+    certificate_json: str,
+    *,
+    billboard: bytes | None = None,
+    ledger: Ledger | None = None,
+    allow_uncertified: bool = False,
+) -> Verdict:
+    """Check a certificate's text and, where given, that it belongs to a billboard and to a ledger.
+
+    A certificate that says of itself that it is none passes only if uncertified models are allowed.
+    """
+    try:
+        data = _read(certificate_json)
+    except (ValueError, RecursionError) as error:
+        return Verdict((Check("well-formed", False, str(error)),))
+    checks = [Check("well-formed", True, "every field is known, present and of its type")]
+    checks.append(_digest_matches(data))
+    checks += _releases_hold(data["releases"], data["budget"]["unit"])
+    checks.append(_marked_properly(data))
+    checks.append(_certified(data, allow_uncertified))
+    checks += _claims_follow(data)
+    if billboard is not None:
+        checks.append(_same("billboard", data["billboard_sha256"], hashlib.sha256(billboard).hexdigest()))
+    if ledger is not None:
+        checks += _ledger_agrees(data, ledger)
+    return Verdict(tuple(checks))
+
+
+def _digest_matches(data: Mapping[str, Any]) -> Check:
+    rest = _writable({key: value for key, value in data.items() if key != "digest"})
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _same("digest", data["digest"], hashlib.sha256(text.encode()).hexdigest())
+
+
+def _releases_hold(releases: list[dict[str, Any]], unit: str) -> Iterable[Check]:
+    """Look at each release by itself, and at gaps between them."""
+    nothing = "none: a model that released nothing has nothing to certify"
+    yield Check("releases", bool(releases), f"{len(releases)}" if releases else nothing)
+    expected: Counter[str] = Counter()
+    faults: dict[str, list[str]] = {
+        name: [] for name in ("published", "order", "sensitivity", "unit", "slack", "selection")
+    }
+    for release in releases:
+        event, name = release["event"], release["name"]
+        moves = event["sensitivity"]
+        selection = chosen(release)
+        claimed = 0.0 if selection else event["slack"]
+        slack = slack_of(release) if protected(release) else claimed
+        ideal = release["noise"] == "exact" and release["grid"] == 0
+        found = {
+            "published": release["state"] == "published",
+            "order": release["index"] == expected[release["run"]],
+            "sensitivity": (moves["zero_out"], moves["replace_one"]) == (1, 2)
+            if selection
+            else 0 < moves["zero_out"] <= moves["replace_one"] <= 2 * moves["zero_out"],
+            "unit": moves["unit"] == unit,
+            "slack": math.isclose(slack, claimed, rel_tol=_TOLERANCE) and not ideal,
+            "selection": not selection or release["noise"] != "float",
+        }
+        expected[release["run"]] = release["index"] + 1
+        for check, ok in found.items():
+            if not ok:
+                faults[check].append(name)
+    meaning = {
+        "published": "every release has a value",
+        "order": "no release is missing before another",
+        "sensitivity": "zero_out <= replace_one <= 2 zero_out; 1 and 2 for a choice by losses in [0, 1]",
+        "unit": f"every release protects one {unit}",
+        "slack": "200 * coordinates * (grid / sigma)^2, on a grid where noise is exact",
+        "selection": "a choice is drawn exactly",
+    }
+    for check, names in faults.items():
+        yield Check(check, not names, meaning[check] + (f"; not so in {names}" if names else ""))
+
+
+def _marked_properly(data: Mapping[str, Any]) -> Check:
+    """Hold a certificate to what it calls itself."""
+    problems = []
+    releases, reasons, certified = data["releases"], data["reasons"], data["mode"] == "certified"
+    bare = [release["name"] for release in releases if not protected(release)]
+    if certified == bool(reasons):
+        problems.append(f"mode {data['mode']!r} with {len(reasons)} reasons")
+    if certified and bare:
+        problems.append(f"certified although nothing protects {bare}")
+    if any((release["noise"] == "none") != (noise_of(release) == 0) for release in releases):
+        problems.append("a noise of 'none' with a sigma (or scale), or the reverse")
+    if data["certified"] != (certified and not bare and math.isfinite(data["epsilon"])):
+        problems.append(f"certified is {data['certified']} with epsilon {data['epsilon']}")
+    return Check("marking", not problems, "; ".join(problems) or f"mode {data['mode']}")
+
+
+def _certified(data: Mapping[str, Any], allow_uncertified: bool) -> Check:
+    if data["certified"] and data["mode"] == "certified":
+        return Check("certified", True, "the certificate makes a claim")
+    reasons = "; ".join(data["reasons"]) or "epsilon is infinite"
+    return Check("certified", allow_uncertified, f"not certified{' (allowed)' * allow_uncertified}: {reasons}")
+
+
+def _claims_follow(data: Mapping[str, Any]) -> Iterable[Check]:
+    """Compare the three numbers, the budget and, within its range, a numeric composition."""
+    budget, releases = data["budget"], data["releases"]
+    uncertified = data["mode"] != "certified" or data["reasons"]
+    derived = {
+        adjacency: math.inf if uncertified else epsilon_of(releases, adjacency, budget["delta"])
+        for adjacency in SENSITIVITY
+    }
+    epsilon = derived[budget["adjacency"]]
+    yield _close("epsilon", data["epsilon"], epsilon, _TOLERANCE)
+    for adjacency, name in SENSITIVITY.items():
+        yield _close(f"epsilon_{name}", data[f"epsilon_{name}"], derived[adjacency], _TOLERANCE)
+    if not uncertified:
+        within = epsilon <= budget["epsilon"] * (1 + _TOLERANCE)
+        yield Check("budget", within, f"{epsilon:.6g} of the {budget['epsilon']:.6g} asked for")
+    for adjacency, value in derived.items():
+        # At δ = 0 ε is a plain sum, and a grid of losses has nothing to say.
+        if releases and budget["delta"] > 0 and _CROSS_RANGE[0] <= value <= _CROSS_RANGE[1]:
+            numeric = numeric_epsilon(releases, adjacency, budget["delta"], near=value)
+            yield _close(f"numeric_{SENSITIVITY[adjacency]}", value, numeric, _CROSS_TOLERANCE)
+
+
+def _ledger_agrees(data: Mapping[str, Any], ledger: Ledger) -> Iterable[Check]:
+    """Hold a certificate against the one run it comes from: its end, its rows, and what it made."""
+    runs = ledger.runs()
+    names = sorted({release["run"] for release in data["releases"]})
+    run = next((run for run in runs if [run.name] == names), None)
+    problems = []
+    if run is None:
+        problems.append(f"the releases must come from one run of the ledger, found {names}")
+    elif run.state != "finished":
+        problems.append(f"run {run.name!r} is {run.state}, not finished")
+    if run is not None and run.certified != (data["mode"] == "certified"):
+        problems.append(f"mode {data['mode']!r} of a run that the ledger has with certified={run.certified}")
+    yield Check("run", not problems, "; ".join(problems) or f"{names[0]!r}, finished")
+    rows = [] if run is None else [row.to_dict() for row in ledger.releases(run.name)]
+    agree = bool(rows) and _writable(rows) == _writable(data["releases"])
+    yield Check("ledger", agree, f"{len(rows)} rows in the ledger, {len(data['releases'])} releases claimed")
+    made, claimed = None if run is None else run.billboard, data["billboard_sha256"]
+    yield Check(
+        "ledger_billboard",
+        made is not None and made == claimed,
+        f"claimed sha256 {claimed}, the ledger has {made or 'none: the run was finished without a saved model'}",
+    )
+    yield _total(data, rows, ledger, sound=all(run.certified for run in runs))
+
+
+def _total(data: Mapping[str, Any], rows: list[dict[str, Any]], ledger: Ledger, *, sound: bool) -> Check:
+    """Say what everybody in this ledger has spent together, which is what a user in it has lost."""
+    budget, everything = data["budget"], [row.to_dict() for row in ledger.releases()]
+    mine, total = (
+        epsilon_of(part, budget["adjacency"], budget["delta"]) if sound else math.inf for part in (rows, everything)
+    )
+    where = f"{budget['adjacency']}, delta = {budget['delta']:g}"
+    return Check("ledger_total", True, f"this run {mine:.6g} of the ledger's total {total:.6g} ({where})")
+
+
+def _same(name: str, claimed: str | None, found: str) -> Check:
+    return Check(name, claimed == found, f"claimed sha256 {claimed}, found {found}")
+
+
+def _close(name: str, claimed: float, derived: float, tolerance: float) -> Check:
+    ok = claimed == derived or math.isclose(claimed, derived, rel_tol=tolerance, abs_tol=1e-9)
+    return Check(name, ok, f"claimed {claimed:.9g}, derived {derived:.9g}")
+
+
+def _writable(data: Any) -> Any:
+    """Turn infinities back into the string that stands for them in the text."""
+    if isinstance(data, dict):
+        return {key: _writable(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_writable(value) for value in data]
+    return "inf" if isinstance(data, float) and math.isinf(data) else data
+
+
+def _read(text: str) -> dict[str, Any]:
+    """Parse the text and hold every field against its expected shape."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) != len(pairs):
+            raise ValueError(f"a field occurs twice among {sorted(key for key, _ in pairs)}.")
+        return dict(pairs)
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is not JSON.")
+
+    data: dict[str, Any] = _conform(
+        "certificate", json.loads(text, object_pairs_hook=once, parse_constant=refuse), _CERTIFICATE
+    )
+    return data
+
+
+def _conform(path: str, value: Any, shape: Any) -> Any:
+    """Return ``value`` with infinities read, or say where it does not have the ``shape``."""
+    if isinstance(shape, dict):
+        if not isinstance(value, dict) or set(value) != set(shape):
+            found = sorted(value) if isinstance(value, dict) else type(value).__name__
+            raise ValueError(f"{path} must have exactly the fields {sorted(shape)}. Found {found}.")
+        return {key: _conform(f"{path}.{key}", value[key], shape[key]) for key in value}
+    if isinstance(shape, _Either):
+        known, kind = shape, value.get(shape.field) if isinstance(value, dict) else None
+        shape = shape.shapes.get(kind) if isinstance(kind, str) else None
+        if shape is None:
+            raise ValueError(f"{path}.{known.field} must be one of {tuple(known.shapes)}. Found {kind!r}.")
+        return _conform(path, value, shape)
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            raise ValueError(f"{path} must be a list. Found {type(value).__name__}.")
+        return [_conform(f"{path}[{i}]", entry, shape[0]) for i, entry in enumerate(value)]
+    if value == "inf" and shape.infinite:
+        return math.inf
+    if not shape.holds(value):
+        raise ValueError(f"{path} must be {shape.meaning}. Found {value!r}.")
+    return value
+
+
+@dataclass(frozen=True)
+class _Either:
+    """One of several shapes, told apart by one field."""
+
+    field: str
+    shapes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    meaning: str
+    holds: Callable[[Any], bool]
+    infinite: bool = False
+
+
+def _finite(value: Any) -> bool:
+    """Whether a value is a number that fits a float: JSON has 1e999, and whole numbers of any length."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
+def _number(meaning: str, holds: Callable[[float], bool], *, infinite: bool = False) -> _Leaf:
+    return _Leaf(f"a {meaning} finite number", lambda v: _finite(v) and holds(v), infinite)
+
+
+def _among(*choices: str) -> _Leaf:
+    return _Leaf(f"one of {choices}", lambda v: v in choices)
+
+
+def _count(least: int) -> _Leaf:
+    return _Leaf(f"a whole number from {least}, below 2^63", lambda v: type(v) is int and least <= v < 2**63)
+
+
+_TEXT = _Leaf("a string", lambda v: isinstance(v, str))
+_FLAG = _Leaf("true or false", lambda v: isinstance(v, bool))
+_POSITIVE = _number("positive", lambda v: v > 0)
+_NOT_NEGATIVE = _number("not negative", lambda v: v >= 0)
+_CLAIM = _number("not negative", lambda v: v >= 0, infinite=True)
+_UNIT = _among("user", "row", "label")
+_SENSITIVITY = {"zero_out": _POSITIVE, "replace_one": _POSITIVE, "unit": _UNIT}
+_GAUSSIAN = {
+    "mechanism": _among("gaussian"),
+    "sigma": _NOT_NEGATIVE,
+    "sensitivity": _SENSITIVITY,
+    "sampling_rate": _number("positive, at most one,", lambda v: 0 < v <= 1),
+    "slack": _number("not negative, below one,", lambda v: 0 <= v < 1),
+}
+_SELECTION = {"mechanism": _among("selection"), "scale": _NOT_NEGATIVE, "sensitivity": _SENSITIVITY}
+_EVENT = _Either("mechanism", {"gaussian": _GAUSSIAN, "selection": _SELECTION})
+_RELEASE = {
+    "run": _TEXT,
+    "index": _count(0),
+    "name": _TEXT,
+    "event": _EVENT,
+    "noise": _among("exact", "float", "none", "seeded"),
+    "grid": _NOT_NEGATIVE,
+    "coordinates": _count(1),
+    "state": _among("debited", "published"),
+    "attempts": _count(1),
+}
+_BUDGET = {
+    "epsilon": _number("positive", lambda v: v > 0, infinite=True),
+    "delta": _number("not negative, below one,", lambda v: 0 <= v < 1),
+    "adjacency": _among(*SENSITIVITY),
+    "unit": _UNIT,
+}
+_CERTIFICATE = {
+    "algorithm": _TEXT,
+    "mode": _among("certified", "paper", "non-private", "seeded"),
+    "budget": _BUDGET,
+    "releases": [_RELEASE],
+    "n_users": _count(1),
+    "trust": _TEXT,
+    "reasons": [_TEXT],
+    "nominal_epsilon": _Leaf("null or a not negative finite number", lambda v: v is None or _CLAIM.holds(v), True),
+    "not_covered": [_TEXT],
+    "notes": [_TEXT],
+    "billboard_sha256": _Leaf("null or a string", lambda v: v is None or isinstance(v, str)),
+    "version": _TEXT,
+    **dict.fromkeys(("epsilon", "epsilon_zero_out", "epsilon_replace_one"), _CLAIM),
+    "certified": _FLAG,
+    "digest": _TEXT,
+}

@@ -1,0 +1,161 @@
+"""Many short dot products at once: rows on public directions, and weighted sums of rows.
+
+What is computed of a row depends on that row alone, to the last bit, wherever it stands and whatever is next to it; a
+matrix product does not promise that. (Numba looks for changes in this file only: after one in ``compiled.py`` touch
+it.)
+"""
+
+# What Numba compiles, and what generates code for it, has no types that mypy knows.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from tacitly.simd.registers import (
+    add_products,
+    aligned_zeros,
+    fetch,
+    lanes_of,
+    load,
+    load_first,
+    no_products,
+    padded,
+    spread,
+    store,
+    store_totals,
+)
+
+_ROWS = 256  # projected at a time: what is written stays in cache until it is turned
+
+_kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+
+
+def project_each(X: npt.NDArray[np.floating], directions: npt.NDArray[np.float64]) -> npt.NDArray[np.floating]:
+    """Return every row's products with the rows of ``directions``, in the type of X.
+
+    >>> project_each(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.0, 1.0]]))
+    array([[3.],
+           [7.]])
+    """
+    public = padded(directions, X.dtype)
+    out = np.empty((len(X), len(directions)), dtype=X.dtype)
+    some = aligned_zeros(len(public), _ROWS + 8)
+    for start in range(0, len(X), _ROWS):
+        stop = min(start + _ROWS, len(X))
+        project_rows(X, start, stop, X.shape[1], public, some, 0, 0)
+        out[start:stop] = some[: len(directions), : stop - start].T
+    return out
+
+
+@_kernel
+def four(X, position, stride):  # pragma: no cover
+    """Load four registers that lie ``stride`` apart."""
+    return (
+        load(X, position),
+        load(X, position + stride),
+        load(X, position + 2 * stride),
+        load(X, position + 3 * stride),
+    )
+
+
+@_kernel
+def store_four(X, position, stride, registers):  # pragma: no cover
+    """Store four registers ``stride`` apart."""
+    store(X, position, registers[0])
+    store(X, position + stride, registers[1])
+    store(X, position + 2 * stride, registers[2])
+    store(X, position + 3 * stride, registers[3])
+
+
+def _projection(part, lines=1):
+    """Compile the projection on a basis of which only some of every four rows are not zero.
+
+    One of every so many ``lines`` is asked for ahead of time; the others are left to who reads the rows next.
+    """
+
+    @_kernel
+    def project(X, first, last, d, basis, out, place, ahead):  # pragma: no cover
+        """Write basis[b]·X[first + j] to out[b, place + j], over the first d columns, four by four at a time.
+
+        Up to three columns after the last are overwritten, with copies of it. Asks memory for the rows ``ahead`` bytes
+        further on: a user's rows are read in a burst and worked on for longer, and memory would idle meanwhile.
+        """
+        length, width, lanes, room = X.shape[1], basis.shape[1], lanes_of(X), out.shape[1]
+        whole, end, ahead = d - d % lanes, (last - 1) * length, ahead // X.itemsize
+        for j in range(first, last, 4):
+            p0 = j * length
+            p1, p2, p3 = min(p0 + length, end), min(p0 + 2 * length, end), min(p0 + 3 * length, end)
+            if ahead > 0:
+                for position in range(0, 4 * length, lines * lanes):
+                    fetch(X, p0 + ahead + position)
+            for b in range(0, basis.shape[0], 4):
+                sums = no_products(X)
+                for a in range(0, whole, lanes):
+                    rows = load(X, p0 + a), load(X, p1 + a), load(X, p2 + a), load(X, p3 + a)
+                    sums = add_products(sums, four(basis, b * width + a, width), rows, part)
+                if whole < d:
+                    a, rest = whole, d - whole
+                    rows = (
+                        load_first(X, p0 + a, rest),
+                        load_first(X, p1 + a, rest),
+                        load_first(X, p2 + a, rest),
+                        load_first(X, p3 + a, rest),
+                    )
+                    sums = add_products(sums, four(basis, b * width + a, width), rows, part)
+                store_totals(out, b * room + place + j - first, room, sums)
+
+    return project
+
+
+project_rows = _projection("all")
+project_two = _projection("two")
+project_three = _projection("three")
+project_rows_half = _projection("all", 2)
+project_two_half = _projection("two", 2)
+project_three_half = _projection("three", 2)
+
+
+@_kernel
+def combine_rows(X, first, last, weights, at, stride, out, u):  # pragma: no cover
+    """Write Σ_j weights[at + stride·j]·X[first + j] to out[u], a few columns at a time: sums stay in registers."""
+    d, lanes, place = X.shape[1], lanes_of(X), u * out.shape[1]
+    zero = spread(X.dtype.type(0))
+    broad, even = d - d % (4 * lanes), last - (last - first) % 2
+    for a in range(0, broad, 4 * lanes):
+        # Two rows at a time, each with sums of its own: an addition waits for the one before.
+        s0 = s1 = s2 = s3 = t0 = t1 = t2 = t3 = zero
+        w = at
+        for j in range(first, even, 2):
+            s, t = spread(weights[w]), spread(weights[w + stride])
+            x0, x1, x2, x3 = four(X, j * d + a, lanes)
+            s0, s1, s2, s3 = s0 + s * x0, s1 + s * x1, s2 + s * x2, s3 + s * x3
+            x0, x1, x2, x3 = four(X, (j + 1) * d + a, lanes)
+            t0, t1, t2, t3 = t0 + t * x0, t1 + t * x1, t2 + t * x2, t3 + t * x3
+            w += 2 * stride
+        if even < last:
+            s = spread(weights[w])
+            x0, x1, x2, x3 = four(X, even * d + a, lanes)
+            s0, s1, s2, s3 = s0 + s * x0, s1 + s * x1, s2 + s * x2, s3 + s * x3
+        store_four(out, place + a, lanes, (s0 + t0, s1 + t1, s2 + t2, s3 + t3))
+    for a in range(broad, d, 4 * lanes):  # once, if at all
+        rest, w = d - a, at
+        s0 = s1 = s2 = s3 = zero
+        for j in range(first, last):
+            s, p = spread(weights[w]), j * d + a
+            s0 = s0 + s * load_first(X, p, rest)
+            s1 = s1 + s * load_first(X, p + lanes, rest - lanes)
+            s2 = s2 + s * load_first(X, p + 2 * lanes, rest - 2 * lanes)
+            s3 = s3 + s * load_first(X, p + 3 * lanes, rest - 3 * lanes)
+            w += stride
+        store(out, place + a, s0)
+        if rest > lanes:
+            store(out, place + a + lanes, s1)
+        if rest > 2 * lanes:
+            store(out, place + a + 2 * lanes, s2)
+        if rest > 3 * lanes:
+            store(out, place + a + 3 * lanes, s3)

@@ -1,0 +1,259 @@
+"""``tacitly serve`` and ``tacitly join`` as a stranger meets them, before anything is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tacitly
+from engines import users
+from tacitly.cli.main import main
+from tacitly.deployment import join, serve
+from tacitly.deployment.join import fingerprint, open_node, personalize, terms
+from tacitly.deployment.join import prepare as site_prepare
+from tacitly.deployment.serve import prepare
+from tacitly.deployment.settings import Settings
+from tacitly.deployment.warm_up import warm_up
+from tacitly.federation.flower.keys import opened, signed
+from tacitly.federation.flower.messages import Answer
+from tacitly.federation.flower.node import Card, Node, read_heads
+from tacitly.privacy.accounting import mu_of
+from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity
+from tacitly.privacy.ledger import Ledger, LedgerMismatch
+
+
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: object) -> tuple[int, str]:
+    monkeypatch.setattr(sys, "argv", ["tacitly", *map(str, words)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    captured = capsys.readouterr()
+    return int(stop.value.code or 0), captured.out + captured.err
+
+
+@pytest.fixture
+def site(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Path:
+    rng = np.random.default_rng(0)
+    rows = [f"anna{i // 4},{a:.3f},{b:.3f},{a:.3f}" for i, (a, b) in enumerate(rng.normal(size=(40, 2)))]
+    (tmp_path / "rows.csv").write_text("\n".join(["who,a,b,y", *rows]) + "\n")
+    words = ("join", tmp_path / "north", "--table", tmp_path / "rows.csv", "--user", "who", "--target", "y")
+    code, said = run(capsys, monkeypatch, *words)
+    assert code == 0, said
+    assert "10 users" in said
+    return tmp_path / "north"
+
+
+def test_a_site_tells_what_is_public_and_keeps_its_keys(site: Path) -> None:
+    card = json.loads((site / "card.json").read_text())
+    assert (card["name"], card["users"], card["features"], card["target"]) == ("north", 10, ["a", "b"], "y")
+    assert card["rows"] is None
+    assert "anna" not in json.dumps(card)
+    for key in ("node.key", "mask.key"):
+        assert stat.S_IMODE((site / key).stat().st_mode) == 0o600
+    assert stat.S_IMODE(site.stat().st_mode) == 0o700
+
+
+def test_what_is_missing_is_said(
+    tmp_path: Path, site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = ("--rank", 1, "--epsilon", 1, "--node", site / "card.json")
+    for words, expected in (
+        (("serve", tmp_path / "hub"), "give --rank, --epsilon and a --node"),
+        (("join", tmp_path / "south"), "give --table, --user"),
+        (("join", tmp_path / "a b", "--table", tmp_path / "rows.csv", "--user", "who"), "letters, digits"),
+        (("serve", tmp_path / "hub", *alone, "--trust", "secure"), "three nodes"),
+        (("serve", tmp_path / "hub", *alone, "--set", "loss"), "--set must be name=value"),
+        (("serve", tmp_path / "hub", *alone, "--set", "colour=3"), "does not fit --method fedrep"),
+        (("serve", tmp_path / "hub", *alone, "--method", "margin", "--rounds", 3), "does not fit --method margin"),
+        (("serve", tmp_path / "hub", *alone, "--method", "magic"), "--method must be one of"),
+        (("serve", tmp_path / "hub", *alone, "--method", "trace", "--trust", "node"), "guard whole users"),
+        (("serve", tmp_path / "hub", *alone, "--method", "margin", "--trust", "node"), "guard whole users"),
+    ):
+        code, said = run(capsys, monkeypatch, *words)
+        assert (code, expected in said) == (2, True), said
+    code, said = run(capsys, monkeypatch, "serve", tmp_path / "hub", "--status")
+    assert (code, "not started" in said) == (0, True)
+
+
+def settings(tmp_path: Path, site: Path, **changed: object) -> Settings:
+    card = Card.from_json((site / "card.json").read_text())
+    options = {"server": "127.0.0.1:9", "out": str(tmp_path / "m"), "rank": 1, "epsilon": 1.0, "cards": (card,)}
+    return Settings(**options | changed)  # type: ignore[arg-type]
+
+
+def test_a_coordinators_folder_says_the_same_again_and_its_invitation_holds_no_secret(
+    tmp_path: Path, site: Path
+) -> None:
+    made = settings(tmp_path, site)
+    prepare(tmp_path / "hub", made)
+    assert Settings.load(tmp_path / "hub") == made
+    text = (tmp_path / "hub" / "invitation.json").read_text()
+    assert "PRIVATE" not in text
+    key = (tmp_path / "hub" / "coordinator.key").read_bytes()
+    assert key.hex() not in text
+    invitation = json.loads(text)
+    public = bytes.fromhex(invitation["coordinator"])
+    assert opened(signed(b"ask", key), public) == b"ask"
+    assert opened(signed(b"ask", key)[:-1] + b"x", public) is None
+    assert len(fingerprint(invitation).replace("-", "")) == 64  # all of a SHA-256
+
+
+def test_a_ceiling_that_a_site_set_once_stands(tmp_path: Path, site: Path) -> None:
+    prepare(tmp_path / "hub", settings(tmp_path, site, trust="node"))
+    invitation = json.loads((tmp_path / "hub" / "invitation.json").read_text())
+    own = Budget(epsilon=3.0, delta=1e-6)
+    open_node(site, invitation, ceiling=own)
+    assert open_node(site, {**invitation, "epsilon": "2"})._ceiling == own  # another run, under the same ceiling
+    with pytest.raises(ValueError, match="asks for ε = 50; this site's ceiling is ε = 3"):
+        open_node(site, {**invitation, "epsilon": "50"})
+    with pytest.raises(LedgerMismatch, match="stands as it was first set"):
+        open_node(site, invitation, ceiling=Budget(epsilon=50.0, delta=1e-6))
+
+
+def test_no_invitation_talks_a_site_out_of_its_noise(tmp_path: Path, site: Path) -> None:
+    prepare(tmp_path / "hub", settings(tmp_path, site))
+    central = json.loads((tmp_path / "hub" / "invitation.json").read_text())
+    with pytest.raises(ValueError, match="was given a ceiling"):
+        open_node(site, central, ceiling=Budget(epsilon=0.1, delta=1e-6))
+    with pytest.raises(ValueError, match="says trust 'central', this site 'node'"):
+        open_node(site, central, trust="node")
+    with pytest.raises(ValueError, match="trust must be one of"):
+        open_node(site, {**central, "trust": "none"})
+    assert not (site / "node.ledger").exists()
+    open_node(site, central)
+    assert any("without noise" in line for line in terms(site, central))
+    open_node(site, {**central, "trust": "node"}, trust="node")  # from here on it adds noise
+    for trust in (None, "central"):
+        with pytest.raises(ValueError, match="has a ceiling"):
+            open_node(site, central, trust=trust)
+
+
+def test_a_run_that_does_not_fit_into_what_is_left_is_not_joined(tmp_path: Path, site: Path) -> None:
+    prepare(tmp_path / "hub", settings(tmp_path, site, trust="node"))
+    invitation = json.loads((tmp_path / "hub" / "invitation.json").read_text())
+    open_node(site, invitation, ceiling=Budget(epsilon=1.2, delta=1e-6))
+    half = GaussianEvent(sigma=1 / mu_of(0.9, 1e-6), sensitivity=Sensitivity.of_clip(1.0))
+    with Ledger(site / "node.ledger") as ledger:
+        run = ledger.run(f"{invitation['run']}/1.0", config={}, planned=[half])
+        run.release("1.0", half, lambda: np.zeros(1), noise="exact", grid=2.0**-40, coordinates=1)
+    open_node(site, invitation)  # the same run goes on
+    with pytest.raises(ValueError, match=r"asks for ε = 1; this site's ceiling is ε = 1\.2, and 0\.9 of it is spent"):
+        open_node(site, {**invitation, "run": "another"})
+    open_node(site, {**invitation, "run": "another", "epsilon": "0.5"})
+
+
+def test_settings_that_would_change_nothing_are_refused(
+    tmp_path: Path, site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(tmp_path / "hub", settings(tmp_path, site))
+    words = ("serve", tmp_path / "hub", "--epsilon", 5, "--set", "loss=hinge")
+    code, said = run(capsys, monkeypatch, *words)
+    assert (code, "--epsilon, --set would change nothing" in " ".join(said.split())) == (2, True), said
+    served: list[Path] = []
+    monkeypatch.setattr("tacitly.deployment.serve.serve", lambda folder, say: served.append(folder))
+    run(capsys, monkeypatch, "serve", tmp_path / "hub")
+    assert served == [tmp_path / "hub"]
+
+
+def test_where_flowers_state_is_new_nodes_are_registered_anew(tmp_path: Path, site: Path) -> None:
+    hub = tmp_path / "hub"
+    prepare(hub, settings(tmp_path, site))
+    (hub / "nodes.json").write_text('{"north": 1}')
+    (serve._memory(hub) / "state.db").touch()  # a coordinator that was killed
+    with serve._forgotten(hub):
+        assert (hub / "nodes.json").exists()
+    with serve._forgotten(hub):  # a container that was started again: no reboot, and nothing in memory
+        assert not (hub / "nodes.json").exists()
+
+
+@pytest.mark.parametrize("end", [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_what_nodes_sent_is_wiped_however_the_coordinator_ends(
+    end: type[BaseException], tmp_path: Path, site: Path
+) -> None:
+    prepare(tmp_path / "hub", settings(tmp_path, site))
+    memory = serve._memory(tmp_path / "hub")
+    before = signal.getsignal(signal.SIGTERM)  # not the system's own where another test has started Ray
+
+    def coordinate() -> None:
+        with serve._forgotten(tmp_path / "hub"):
+            (memory / "state.db").write_bytes(b"sums")
+            if end is SystemExit:
+                os.kill(os.getpid(), signal.SIGTERM)
+            raise end
+
+    with pytest.raises(end):
+        coordinate()
+    assert not memory.exists()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(
+    ("told", "compiles"),
+    [
+        ({"method": "fedrep"}, False),
+        ({"method": "svd"}, False),
+        ({"method": "fedrep", "loss": "logistic"}, True),
+        ({"method": "margin", "several": True}, True),
+        ({"method": "trace", "unit": "user"}, True),
+    ],
+)
+def test_a_site_compiles_what_it_will_be_asked_before_it_says_that_it_is_there(
+    told: dict[str, str], compiles: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered: list[bytes] = []
+    real = Node.answer
+    monkeypatch.setattr(Node, "answer", lambda self, data: answered.append(real(self, data)) or answered[-1])
+    assert warm_up(Node("n", users(30), tmp_path), told) == compiles
+    assert bool(answered) == compiles
+    assert {Answer.from_bytes(data).code for data in answered} <= {"ok"}
+    assert not list(tmp_path.iterdir())  # made-up heads stay elsewhere
+
+
+def test_a_site_joins_whatever_comes_of_compiling(tmp_path: Path) -> None:
+    said: list[str] = []
+    join._warm(Node("n", users(30), tmp_path), {"method": "magic"}, said.append)
+    assert said == ["n: nothing could be compiled beforehand (ValueError); the first rounds may be slow"]
+
+
+def test_a_site_joins_only_under_its_own_mask_key_and_is_told_the_terms(tmp_path: Path, site: Path) -> None:
+    prepare(tmp_path / "hub", settings(tmp_path, site, trust="node"))
+    invitation = json.loads((tmp_path / "hub" / "invitation.json").read_text())
+    open_node(site, invitation)
+    for keys in ({"north": "ab" * 32}, {"south": "ab" * 32}, {}):
+        with pytest.raises(ValueError, match="does not hold the mask key of north"):
+            open_node(site, {**invitation, "mask_keys": keys})
+    own = invitation["mask_keys"]["north"]
+    with pytest.raises(ValueError, match="two sites one mask key"):
+        open_node(site, {**invitation, "mask_keys": {"north": own, "south": own}})
+    three = {**invitation, "trust": "secure", "mask_keys": {"north": own, "south": "aa" * 32, "west": "bb" * 32}}
+    said = "\n".join(terms(site, three))
+    for part in (
+        "3 sites: north, south, west",
+        "ε = 1, δ = 1e-06",
+        "ceiling is ε = 1",
+        "2 of them",
+        fingerprint(three),
+    ):
+        assert part in said
+    for changed in ({"colluding": 5}, {"mask_keys": {**three["mask_keys"], "west": "cc" * 32}}):
+        assert fingerprint({**three, **changed}) != fingerprint(three)
+
+
+def test_a_newcomers_heads_are_those_of_the_models_own_loss(tmp_path: Path) -> None:
+    data = users(30, name="logistic")
+    model = tacitly.PrivateFedRep(1, 2.0, loss="logistic", fit_intercept=True).fit(users(500, name="logistic"))
+    site_prepare(tmp_path / "new", "new", data, tell_rows=True)
+    assert Card.from_json((tmp_path / "new" / "card.json").read_text()).rows == data.n_rows
+    kept = read_heads(personalize(tmp_path / "new", model))
+    expected = model.with_heads_of(data)
+    np.testing.assert_allclose(kept["heads"], np.column_stack([expected.heads_, expected.intercepts_]), atol=1e-10)
+
+
+def test_every_coordinators_folder_names_its_run_anew(tmp_path: Path, site: Path) -> None:
+    assert settings(tmp_path, site).run != settings(tmp_path, site).run
