@@ -458,7 +458,7 @@ def refusal_once(tmp_path: Path, path: Path) -> str:
 STREAM = """
     import sys, threading, time
     import pyarrow.compute, pyarrow.parquet
-    from tacitly.cohort import Cohort
+    from tacitly.data.cohort import Cohort
 
     def held():  # memory of its own; the pages of mapped files are the system's to take back
         with open("/proc/self/status") as status:

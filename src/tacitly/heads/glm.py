@@ -94,7 +94,7 @@ class LossHeads(HeadWork):
 
 
 @_kernel
-def _fit(X, directions, y, offsets, loss, grid, intercept, heads):  # pragma: no cover
+def _fit(X, directions, y, offsets, loss, grid, intercept, heads):
     k, c = directions.shape[0], heads.shape[2]
     q = k + (1 if intercept else 0)
     for i in range(offsets.size - 1):
@@ -123,7 +123,7 @@ def _fit(X, directions, y, offsets, loss, grid, intercept, heads):  # pragma: no
 
 
 @_kernel
-def _average(kept, errors, means, intercept, head):  # pragma: no cover
+def _average(kept, errors, means, intercept, head):
     """Average heads by how well each predicts rows it has not seen; what is not finite does not count."""
     k, c, best, total = means.size, head.shape[1], math.inf, 0.0
     for g in range(errors.size):
@@ -148,7 +148,7 @@ def _average(kept, errors, means, intercept, head):  # pragma: no cover
 
 
 @_kernel
-def _left_out(P, targets, scores, loss, penalties, V):  # pragma: no cover
+def _left_out(P, targets, scores, loss, penalties, V):
     """Sum of losses of rows under fits that leave them out, to first order."""
     m, q = P.shape
     c = V.shape[1]

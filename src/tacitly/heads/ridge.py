@@ -126,7 +126,7 @@ def _least_penalty(free: int) -> int:
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _fit(X, directions, y, offsets, penalties, intercept, heads):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _fit(X, directions, y, offsets, penalties, intercept, heads):  # type: ignore[no-untyped-def]
     k, d = directions.shape
     for i in range(offsets.size - 1):
         first, last = offsets[i], offsets[i + 1]
@@ -169,7 +169,7 @@ def _fit(X, directions, y, offsets, penalties, intercept, heads):  # type: ignor
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-untyped-def]  # pragma: no cover
+def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-untyped-def]
     """Average one user's ridge fits over the penalties; return it, and whether there was anything to fit.
 
     ``intercept`` says that both were centred before.

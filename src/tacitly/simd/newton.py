@@ -27,7 +27,7 @@ _kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reas
 
 
 @_kernel
-def slopes(loss, targets, scores, j, a):  # pragma: no cover
+def slopes(loss, targets, scores, j, a):
     """Return minus the first and the second derivative of row j's loss in its score a."""
     score, target = scores[j, a], targets[j]
     if loss == LOGISTIC:
@@ -51,7 +51,7 @@ def slopes(loss, targets, scores, j, a):  # pragma: no cover
 
 
 @_kernel
-def loss_of(loss, target, score):  # pragma: no cover
+def loss_of(loss, target, score):
     """Loss of one row with one score, up to what depends on the target alone."""
     if loss == LOGISTIC:
         return max(score, 0.0) + math.log1p(math.exp(-abs(score))) - target * score
@@ -61,7 +61,7 @@ def loss_of(loss, target, score):  # pragma: no cover
 
 
 @_kernel
-def fit_newton(P, targets, loss, penalties, V, scores):  # pragma: no cover
+def fit_newton(P, targets, loss, penalties, V, scores):
     """Improve V and the scores P V in place."""
     m, q = P.shape
     H, right, moved = np.empty((q, q)), np.empty(q), np.empty(m)
@@ -88,7 +88,7 @@ def fit_newton(P, targets, loss, penalties, V, scores):  # pragma: no cover
 
 
 @_kernel
-def _center_classes(rows):  # pragma: no cover
+def _center_classes(rows):
     """Take the mean over classes out: it changes no probability, and at the minimum it is zero."""
     for j in range(rows.shape[0]):
         mean = 0.0
@@ -99,7 +99,7 @@ def _center_classes(rows):  # pragma: no cover
 
 
 @_kernel
-def hessian(P, targets, scores, loss, a, penalties, V, H, right):  # pragma: no cover
+def hessian(P, targets, scores, loss, a, penalties, V, H, right):
     """Write the lower triangle of the Hessian in class a, and minus the gradient."""
     m, q = P.shape
     H[:] = 0.0
@@ -115,7 +115,7 @@ def hessian(P, targets, scores, loss, a, penalties, V, H, right):  # pragma: no 
 
 
 @_kernel
-def project(X, first, last, directions, intercept, P):  # pragma: no cover
+def project(X, first, last, directions, intercept, P):
     """Write a user's rows on the directions to P; around the user's means, ones in the last column, with an intercept.
 
     Returns the mean square of what was written (penalties are measured in it) and the means. Row by row in a fixed

@@ -53,7 +53,7 @@ def project_each(X: npt.NDArray[np.floating], directions: npt.NDArray[np.float64
 
 
 @_kernel
-def four(X, position, stride):  # pragma: no cover
+def four(X, position, stride):
     """Load four registers that lie ``stride`` apart."""
     return (
         load(X, position),
@@ -64,7 +64,7 @@ def four(X, position, stride):  # pragma: no cover
 
 
 @_kernel
-def store_four(X, position, stride, registers):  # pragma: no cover
+def store_four(X, position, stride, registers):
     """Store four registers ``stride`` apart."""
     store(X, position, registers[0])
     store(X, position + stride, registers[1])
@@ -79,7 +79,7 @@ def _projection(part, lines=1):
     """
 
     @_kernel
-    def project(X, first, last, d, basis, out, place, ahead):  # pragma: no cover
+    def project(X, first, last, d, basis, out, place, ahead):
         """Write basis[b]·X[first + j] to out[b, place + j], over the first d columns, four by four at a time.
 
         Up to three columns after the last are overwritten, with copies of it. Asks memory for the rows ``ahead`` bytes
@@ -121,7 +121,7 @@ project_three_half = _projection("three", 2)
 
 
 @_kernel
-def combine_rows(X, first, last, weights, at, stride, out, u):  # pragma: no cover
+def combine_rows(X, first, last, weights, at, stride, out, u):
     """Write Σ_j weights[at + stride·j]·X[first + j] to out[u], a few columns at a time: sums stay in registers."""
     d, lanes, place = X.shape[1], lanes_of(X), u * out.shape[1]
     zero = spread(X.dtype.type(0))

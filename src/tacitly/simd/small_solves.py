@@ -15,7 +15,7 @@ TINY_RIDGE = 1e-12  # of the trace: keeps a singular head system solvable, chang
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def center_rows(X, first, last, out):  # pragma: no cover
+def center_rows(X, first, last, out):
     """Write rows first..last of X less their mean to ``out``."""
     d = X.shape[1]
     mean = np.zeros(d)
@@ -28,7 +28,7 @@ def center_rows(X, first, last, out):  # pragma: no cover
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def cholesky_solve(A, b, size):  # pragma: no cover
+def cholesky_solve(A, b, size):
     """Solve the positive definite system in the lower triangle of A in place; False if it is not one.
 
     The diagonal is kept as its reciprocal: divisions are what a small solve costs.

@@ -100,7 +100,7 @@ def where_less(typing_context, a, b, value, other):
 
 
 @_kernel
-def keep_largest(keys, length, count, out):  # pragma: no cover
+def keep_largest(keys, length, count, out):
     """Write the ``count`` largest of ``length`` keys of every lane to ``out``, in order; the keys are used up.
 
     Four at a time stay in registers; what they do not keep is left for the next four.

@@ -172,7 +172,7 @@ def _user_gram(rows: Array) -> tuple[Array | None, float]:
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
-def _move_and_clip(X, centre, constant, bound, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _move_and_clip(X, centre, constant, bound, out):  # type: ignore[no-untyped-def]
     """Write √f·(a − m, c), f = min(1, bound/‖(a − m, c)‖²); a row that is not finite becomes zero."""
     d = X.shape[1]
     for i in range(X.shape[0]):
@@ -191,7 +191,7 @@ def _move_and_clip(X, centre, constant, bound, out):  # type: ignore[no-untyped-
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
-def _row_norms(X, centre, constant, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _row_norms(X, centre, constant, out):  # type: ignore[no-untyped-def]
     for i in range(X.shape[0]):
         squared = constant * constant
         for j in range(X.shape[1]):
@@ -201,7 +201,7 @@ def _row_norms(X, centre, constant, out):  # type: ignore[no-untyped-def]  # pra
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
-def _centre_votes(X, offsets, origin, scale, weight, total):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _centre_votes(X, offsets, origin, scale, weight, total):  # type: ignore[no-untyped-def]
     """Add every unit's vote; without offsets every row is a unit."""
     d = X.shape[1]
     vote = np.empty(d)

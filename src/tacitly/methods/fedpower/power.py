@@ -158,7 +158,7 @@ _kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reas
 
 
 @_kernel
-def _factors(squared, size, limit):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _factors(squared, size, limit):  # type: ignore[no-untyped-def]
     """Scales for both factors of a product whose norm is √(squared·size), and that norm; NaN if it is not finite."""
     norm = math.sqrt(squared) * math.sqrt(size)
     if not math.isfinite(norm):
@@ -173,7 +173,7 @@ def _factors(squared, size, limit):  # type: ignore[no-untyped-def]  # pragma: n
 
 
 @_kernel
-def _clip_sparse(squared, along, limit, norms):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _clip_sparse(squared, along, limit, norms):  # type: ignore[no-untyped-def]
     """Clip products of rows whose squared norms are known, by their second factors alone."""
     for i in range(along.shape[0]):
         size = 0.0
@@ -185,7 +185,7 @@ def _clip_sparse(squared, along, limit, norms):  # type: ignore[no-untyped-def] 
 
 
 @_kernel
-def _clip_dense(X, centre, constant, columns, limit, moved, along, norms):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _clip_dense(X, centre, constant, columns, limit, moved, along, norms):  # type: ignore[no-untyped-def]
     """Write a' = (a − m, c) and Wᵀa' of every row, scaled so that the norm of a'(Wᵀa')ᵀ is at most ``limit``."""
     d, r, width = X.shape[1], along.shape[1] - 1, moved.shape[1]
     for i in range(X.shape[0]):

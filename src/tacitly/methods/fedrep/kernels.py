@@ -53,9 +53,7 @@ _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="
 
 
 @_kernel
-def basis_steps(  # pragma: no cover
-    X, y, offsets, size, basis, scale, directions, gains, metric, c, weight, centered, out
-):
+def basis_steps(X, y, offsets, size, basis, scale, directions, gains, metric, c, weight, centered, out):
     """Add every user's contribution, of norm ``weight``, to its block of ``size`` users in ``out``.
 
     It is v rᵀ in the first columns and v vᵀ in the last, where r is the correction over c before whitening. Whitening
@@ -107,14 +105,14 @@ def basis_steps(  # pragma: no cover
 
 
 @_kernel
-def add_steps(measured, weights, k, rows, width, out, block):  # pragma: no cover
+def add_steps(measured, weights, k, rows, width, out, block):
     """Add the weighted steps of eight users to their block."""
     _complete_rows(measured, weights, k, rows, width)
     _add_outer(weights, rows, out, block)
 
 
 @_kernel
-def lane_zeros(rows, columns):  # pragma: no cover
+def lane_zeros(rows, columns):
     """Zeros that start on a cache line: a register that straddles two takes twice as long to read."""
     flat = np.zeros(rows * columns + 8)
     start = -(flat.ctypes.data // 8) % 8
@@ -122,7 +120,7 @@ def lane_zeros(rows, columns):  # pragma: no cover
 
 
 @_kernel
-def _group_end(offsets, start, size, row_bytes):  # pragma: no cover
+def _group_end(offsets, start, size, row_bytes):
     """Find the end of a group: at most eight users of one block, with rows that fit the cache (or one user)."""
     stop, end = start + 1, min(offsets.size - 1, start + _USERS, start - start % size + size)
     while stop < end:
@@ -133,7 +131,7 @@ def _group_end(offsets, start, size, row_bytes):  # pragma: no cover
 
 
 @_kernel
-def _longest_group(offsets, size, row_bytes):  # pragma: no cover
+def _longest_group(offsets, size, row_bytes):
     """Room for the projections of any group."""
     rows, start = 0, 0
     while start < offsets.size - 1:
@@ -144,13 +142,13 @@ def _longest_group(offsets, size, row_bytes):  # pragma: no cover
 
 
 @_kernel
-def _place(rows, u):  # pragma: no cover
+def _place(rows, u):
     """Where a user's projections start: aligned, and three columns of room after the last user's."""
     return (rows + 10 * u) // 8 * 8
 
 
 @_kernel
-def mean_row(X, first, last, weights, out):  # pragma: no cover
+def mean_row(X, first, last, weights, out):
     """Write the mean of rows first..last to the first row of ``out``; ``weights`` is room for one a row."""
     for j in range(last - first):
         weights[j] = 1.0 / (last - first)
@@ -158,7 +156,7 @@ def mean_row(X, first, last, weights, out):  # pragma: no cover
 
 
 @_kernel
-def _center(P, place, y, first, last):  # pragma: no cover
+def _center(P, place, y, first, last):
     """Take the means out of a user's projections; return the mean target."""
     m = last - first
     for b in range(P.shape[0]):
@@ -174,7 +172,7 @@ def _center(P, place, y, first, last):  # pragma: no cover
 
 
 @_kernel
-def mean_square(X, first, last, mean, squared):  # pragma: no cover
+def mean_square(X, first, last, mean, squared):
     """Mean squared feature (in whitening's scale) of every fourth row: the step's length needs no more."""
     d, lanes = X.shape[1], lanes_of(X)
     zero = spread(X.dtype.type(0))
@@ -198,7 +196,7 @@ def mean_square(X, first, last, mean, squared):  # pragma: no cover
 
 
 @_kernel
-def _normal_equations(P, place, y, first, last, level, systems, u):  # pragma: no cover
+def _normal_equations(P, place, y, first, last, level, systems, u):
     """Write the lower triangle of PPᵀ to systems[u], and P(y − level) as the row after it."""
     m, K = last - first, P.shape[0]
     for b in range(0, K, 4):
@@ -219,7 +217,7 @@ def _normal_equations(P, place, y, first, last, level, systems, u):  # pragma: n
 
 
 @_kernel
-def some_rows(P, b, place, count):  # pragma: no cover
+def some_rows(P, b, place, count):
     """Read ``count`` elements, then zeros, of four consecutive rows."""
     room = P.shape[1]
     position = b * room + place
@@ -232,7 +230,7 @@ def some_rows(P, b, place, count):  # pragma: no cover
 
 
 @_kernel
-def _solve(systems, k, cholesky, heads):  # pragma: no cover
+def _solve(systems, k, cholesky, heads):
     """Find the heads of all users at once, one a lane, by Cholesky. A lane without a solution gets NaN or infinity.
 
     The diagonal is kept as its reciprocal: divisions are what a small solve costs.
@@ -261,7 +259,7 @@ def _solve(systems, k, cholesky, heads):  # pragma: no cover
 
 
 @_kernel
-def _residuals(P, place, y, first, last, level, heads, u, out):  # pragma: no cover
+def _residuals(P, place, y, first, last, level, heads, u, out):
     """Write y − level − Pᵀ heads[:, u] to ``out``."""
     m, room = last - first, P.shape[1]
     for i in range(0, m, _USERS):
@@ -272,7 +270,7 @@ def _residuals(P, place, y, first, last, level, heads, u, out):  # pragma: no co
 
 
 @_kernel
-def scale_row(rows, u, factor, scale):  # pragma: no cover
+def scale_row(rows, u, factor, scale):
     """Multiply rows[u] by a factor; return the squared norm of what that is in whitening's scale.
 
     Scaled first, squared then: a correction of usual size may be the product of a tiny and a huge number.
@@ -287,7 +285,7 @@ def scale_row(rows, u, factor, scale):  # pragma: no cover
 
 
 @_kernel
-def add_gains(rows, directions, gains, along, sizes):  # pragma: no cover
+def add_gains(rows, directions, gains, along, sizes):
     """Add what whitening's directions add to the squared norms of the eight users."""
     if gains.size == 0:
         return
@@ -300,7 +298,7 @@ def add_gains(rows, directions, gains, along, sizes):  # pragma: no cover
 
 
 @_kernel
-def weigh(heads, metric, lengths, sizes, weight, measured, weights):  # pragma: no cover
+def weigh(heads, metric, lengths, sizes, weight, measured, weights):
     """Heads as they are measured, and weights that give eight contributions (weights ⊗ (r, v)) the norm ``weight``.
 
     Both are zero for a user whose numbers are not finite or lost to rounding.
@@ -324,7 +322,7 @@ def weigh(heads, metric, lengths, sizes, weight, measured, weights):  # pragma: 
 
 
 @_kernel
-def _complete_rows(measured, weights, k, rows, width):  # pragma: no cover
+def _complete_rows(measured, weights, k, rows, width):
     """Put measured heads behind the corrections; clear rows of weight zero, because zero times NaN is NaN."""
     for u in range(_USERS):
         size = 0.0
@@ -336,7 +334,7 @@ def _complete_rows(measured, weights, k, rows, width):  # pragma: no cover
 
 
 @_kernel
-def _add_outer(weights, rows, out, block):  # pragma: no cover
+def _add_outer(weights, rows, out, block):
     """Add Σ_u weights[b, u]·rows[u] to out[block, b], four rows of out at a time, users in order."""
     width, height = out.shape[2], out.shape[1]
     for b in range(0, height, 4):

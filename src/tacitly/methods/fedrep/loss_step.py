@@ -142,7 +142,7 @@ def newton_head(
 
 
 @_kernel
-def _add_steps(  # pragma: no cover
+def _add_steps(
     X,
     y,
     offsets,
@@ -201,7 +201,7 @@ def _add_steps(  # pragma: no cover
 
 
 @_kernel
-def _head_size(V, k):  # pragma: no cover
+def _head_size(V, k):
     size = 0.0
     for b in range(k):
         for a in range(V.shape[1]):
@@ -210,7 +210,7 @@ def _head_size(V, k):  # pragma: no cover
 
 
 @_kernel
-def _energy(X, first, last, scale, centered, mean):  # pragma: no cover
+def _energy(X, first, last, scale, centered, mean):
     """Mean squared feature in whitening's scale, around the user's means if ``centered``; writes the means."""
     d, m = X.shape[1], last - first
     mean[:] = 0.0
@@ -227,7 +227,7 @@ def _energy(X, first, last, scale, centered, mean):  # pragma: no cover
 
 
 @_kernel
-def _corrections(X, first, last, targets, scores, loss, mean, G):  # pragma: no cover
+def _corrections(X, first, last, targets, scores, loss, mean, G):
     """Write XᵀR, a row a class, to G; return the mean curvature."""
     d, c = X.shape[1], scores.shape[1]
     G[:] = 0.0
@@ -243,7 +243,7 @@ def _corrections(X, first, last, targets, scores, loss, mean, G):  # pragma: no 
 
 
 @_kernel
-def _whiten(G, scale, across, gains, length):  # pragma: no cover
+def _whiten(G, scale, across, gains, length):
     d, r = G.shape[1], gains.size
     for a in range(G.shape[0]):
         for e in range(d):
@@ -258,7 +258,7 @@ def _whiten(G, scale, across, gains, length):  # pragma: no cover
 
 
 @_kernel
-def _leave_out(G, basis):  # pragma: no cover
+def _leave_out(G, basis):
     """Take out of each row what lies in the basis: a ridge leaves some there, and it would change nothing."""
     for a in range(G.shape[0]):
         for b in range(basis.shape[0]):
@@ -270,7 +270,7 @@ def _leave_out(G, basis):  # pragma: no cover
 
 
 @_kernel
-def _products(V, metric, G, c, D, S):  # pragma: no cover
+def _products(V, metric, G, c, D, S):
     """Write D = metric·V·G/c and S = (metric·V)(metric·V)ᵀ; return the norm of both together."""
     k, d = D.shape
     columns = V.shape[1]

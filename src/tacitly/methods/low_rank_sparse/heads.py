@@ -174,7 +174,7 @@ class SparseHeadWork(HeadWork):
 
 
 @kernel
-def _fit(X, y, offsets, basis, shared, intercept, sizes, penalties, desk, table):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _fit(X, y, offsets, basis, shared, intercept, sizes, penalties, desk, table):  # type: ignore[no-untyped-def]
     n, scale, wanted = offsets.size - 1, np.zeros((X.shape[1], LANES)), np.zeros(LANES, dtype=np.int64)
     start = 0
     while start < n:
@@ -192,7 +192,7 @@ def _fit(X, y, offsets, basis, shared, intercept, sizes, penalties, desk, table)
 
 
 @kernel
-def own_scale(X, first, last, intercept, scale, u):  # type: ignore[no-untyped-def]  # pragma: no cover
+def own_scale(X, first, last, intercept, scale, u):  # type: ignore[no-untyped-def]
     """Write one over the size of each feature on these rows (around their mean, with an intercept); 0 for no size."""
     m, d = last - first, X.shape[1]
     mean, squares = np.zeros(d), np.zeros(d)
@@ -209,7 +209,7 @@ def own_scale(X, first, last, intercept, scale, u):  # type: ignore[no-untyped-d
 
 
 @kernel
-def choose_size(X, first, last, y, basis, shared, intercept, scale, u, sizes, desk):  # type: ignore[no-untyped-def]  # pragma: no cover
+def choose_size(X, first, last, y, basis, shared, intercept, scale, u, sizes, desk):  # type: ignore[no-untyped-def]
     """Choose the number of coordinates: all there may be, or one of ``sizes`` by the user's own cross-validation.
 
     The fewest whose error is within one standard error of the smallest; never more than the rows can tell apart.
@@ -267,7 +267,7 @@ def choose_size(X, first, last, y, basis, shared, intercept, scale, u, sizes, de
 
 
 @kernel
-def _left_of(X, j, target, basis, shared, intercept, u, desk):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _left_of(X, j, target, basis, shared, intercept, u, desk):  # type: ignore[no-untyped-def]
     """Return what the fit of user u leaves of the target of row j."""
     fixed = desk.fixed.size
     left = target - (level_of(desk, u) if intercept else 0.0)
@@ -282,7 +282,7 @@ def _left_of(X, j, target, basis, shared, intercept, u, desk):  # type: ignore[n
 
 
 @kernel
-def _refit(desk, m, u, intercept, penalties, out, scale):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _refit(desk, m, u, intercept, penalties, out, scale):  # type: ignore[no-untyped-def]
     """Fit weights and values of a settled user again, with penalties; coordinates are brought to one size for it."""
     fixed, count, most = desk.fixed.size, desk.size[u], desk.support.shape[1]
     support, rank = desk.support[u], out.size - 1 - 2 * most

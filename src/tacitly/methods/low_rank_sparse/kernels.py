@@ -51,13 +51,13 @@ def desk_for(offsets: Offsets, X: npt.NDArray[np.floating], fixed: int, most: in
 
 
 @kernel
-def affordable(rows, fixed, wanted):  # pragma: no cover
+def affordable(rows, fixed, wanted):
     """Count the coordinates a user with so many rows can tell apart: one for two rows that ``fixed`` columns leave."""
     return max(0, min(wanted, (rows - fixed) // 2))
 
 
 @kernel
-def group_end(offsets, start, end):  # pragma: no cover
+def group_end(offsets, start, end):
     """Find the end of a group that starts here: one long user, or at most eight others."""
     stop = start
     while stop < min(end, start + LANES) and offsets[stop + 1] - offsets[stop] < LONG:
@@ -66,13 +66,13 @@ def group_end(offsets, start, end):  # pragma: no cover
 
 
 @kernel
-def place_of(rows, u):  # pragma: no cover
+def place_of(rows, u):
     """Where a user's numbers begin on the desk, and how far they are apart."""
     return (0, 1) if rows >= LONG else (u, LANES)
 
 
 @inlined
-def fit_users(X, y, first, last, n, basis, shared, intercept, scale, wanted, stages, swaps, desk):  # pragma: no cover
+def fit_users(X, y, first, last, n, basis, shared, intercept, scale, wanted, stages, swaps, desk):
     """Fit n users with ``wanted`` coordinates each (or fewer, where no more help). What was found is on the desk.
 
     User u has rows first[u] to last[u]. ``basis`` is padded, directions as rows; ``shared`` fixes the only weight at
@@ -122,7 +122,7 @@ def fit_users(X, y, first, last, n, basis, shared, intercept, scale, wanted, sta
 
 
 @kernel
-def settle(X, first, last, intercept, u, desk):  # pragma: no cover
+def settle(X, first, last, intercept, u, desk):
     """Bring the columns of a user's support back to the desk, if those of a worse one were left there."""
     if not desk.settled[u]:
         for s in range(desk.size[u]):
@@ -132,7 +132,7 @@ def settle(X, first, last, intercept, u, desk):  # pragma: no cover
 
 
 @kernel
-def level_of(desk, u):  # pragma: no cover
+def level_of(desk, u):
     """Return the intercept that goes with the centred columns of a settled user."""
     level = desk.means[0, u]
     for b in range(1, 1 + desk.fixed.size + desk.size[u]):
@@ -141,7 +141,7 @@ def level_of(desk, u):  # pragma: no cover
 
 
 @inlined
-def _lay_out(X, y, first, last, n, basis, shared, intercept, desk):  # pragma: no cover
+def _lay_out(X, y, first, last, n, basis, shared, intercept, desk):
     """Put targets and projections on the desk; return how many registers a column takes."""
     columns, projected, fixed = desk.columns, desk.projected, desk.fixed.size
     room, length = columns.shape[1], projected.shape[1]
@@ -175,7 +175,7 @@ def _lay_out(X, y, first, last, n, basis, shared, intercept, desk):  # pragma: n
 
 
 @inlined
-def _grow(X, first, last, n, intercept, scale, wanted, stages, stage, desk):  # pragma: no cover
+def _grow(X, first, last, n, intercept, scale, wanted, stages, stage, desk):
     """Add coordinates to the supports; return which rows of the systems are new."""
     size, support, base, mask, goals = desk.size, desk.support, 1 + desk.fixed.size, desk.mask[0], desk.goal
     score, best, bits, spare, columns, means = desk.score, desk.best, desk.bits, desk.spare, desk.columns, desk.means
@@ -211,7 +211,7 @@ def _grow(X, first, last, n, intercept, scale, wanted, stages, stage, desk):  # 
 
 
 @inlined
-def _swap(X, first, last, n, intercept, scale, desk):  # pragma: no cover
+def _swap(X, first, last, n, intercept, scale, desk):
     """Put the largest of b + gradient on the desk as supports to try; return which rows of the systems are new."""
     size, support, attempt, base, mask = desk.size, desk.support, desk.attempt, 1 + desk.fixed.size, desk.mask[0]
     pull, score, keys, best, bits, active = desk.pull, desk.score, desk.keys, desk.best, desk.bits, desk.active
@@ -245,7 +245,7 @@ def _swap(X, first, last, n, intercept, scale, desk):  # pragma: no cover
 
 
 @inlined
-def _exchange(size, u, support, attempt, entering, marks, bits, mask):  # pragma: no cover
+def _exchange(size, u, support, attempt, entering, marks, bits, mask):
     """Write the best candidates as the support to try, those that stay in their places; return whether any is new."""
     for s in range(size):
         marks[support[u, s]] = 1
@@ -268,7 +268,7 @@ def _exchange(size, u, support, attempt, entering, marks, bits, mask):  # pragma
 
 
 @inlined
-def _score(pull, scale, mask, score):  # pragma: no cover
+def _score(pull, scale, mask, score):
     """Write every user's correlations with what is left, in units of scale, as keys."""
     for a in range(scale.shape[0]):
         value = load_every(pull, a, pull.shape[1]) * load(scale, a * LANES)
@@ -276,7 +276,7 @@ def _score(pull, scale, mask, score):  # pragma: no cover
 
 
 @inlined
-def _fetch_column(X, first, last, feature, intercept, columns, means, row, u):  # pragma: no cover
+def _fetch_column(X, first, last, feature, intercept, columns, means, row, u):
     at, step = place_of(last - first, u)
     place, source, d = row * columns.shape[1] + at, first * X.shape[1] + feature, X.shape[1]
     for _ in range(last - first):

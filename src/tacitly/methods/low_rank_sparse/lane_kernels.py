@@ -102,7 +102,7 @@ def _apart(dtype: npt.DTypeLike, *shapes: tuple[int, int]) -> list[npt.NDArray[A
 
 
 @inlined
-def take_mean(columns, means, row, u, at, step, m):  # pragma: no cover
+def take_mean(columns, means, row, u, at, step, m):
     """Take the mean out of a user's column, and note it."""
     mean = 0.0
     for j in range(m):
@@ -113,7 +113,7 @@ def take_mean(columns, means, row, u, at, step, m):  # pragma: no cover
 
 
 @inlined
-def extend_factor(columns, spare, factor, low, top, height, alone):  # pragma: no cover
+def extend_factor(columns, spare, factor, low, top, height, alone):
     """Make rows low..top of the factors, from the products of their columns with all before; NaN where there is none.
 
     What is right of the diagonal is not used.
@@ -146,7 +146,7 @@ def extend_factor(columns, spare, factor, low, top, height, alone):  # pragma: n
 
 
 @inlined
-def solve(columns, factor, trial, tried, top, height, alone):  # pragma: no cover
+def solve(columns, factor, trial, tried, top, height, alone):
     """Write the solutions of systems with rows 1..top, and what they leave; return its squares."""
     room, width = columns.shape[1], columns.shape[0] * LANES
     for i in range(top - 1, 0, -1):
@@ -169,7 +169,7 @@ def solve(columns, factor, trial, tried, top, height, alone):  # pragma: no cove
 
 
 @inlined
-def keep_chosen(chosen, trial, kept, tried, left, small, top, height):  # pragma: no cover
+def keep_chosen(chosen, trial, kept, tried, left, small, top, height):
     """Keep solutions, and what they leave, in lanes where ``chosen`` is positive."""
     zero, mask = spread(0.0), load(chosen, 0)
     for i in range(LANES, top * LANES, LANES):

@@ -232,13 +232,13 @@ def _desk(query: Asks, offsets: Offsets, X: Rows) -> Desk:
 
 
 @kernel
-def _in_lanes(scale):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _in_lanes(scale):  # type: ignore[no-untyped-def]
     """Write what all users share as a column a user."""
     return np.repeat(scale, LANES).reshape(scale.size, LANES)
 
 
 @inlined
-def _fit_group(X, y, offsets, start, stop, basis, shared, centered, scale, sizes, effort, desk, group):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _fit_group(X, y, offsets, start, stop, basis, shared, centered, scale, sizes, effort, desk, group):  # type: ignore[no-untyped-def]
     """Fit users the way a round does; write how many rows each has to spare, zero for those with none to fit."""
     fixed, n = desk.fixed.size + centered, stop - start
     first, last, wanted, free, size = group[0], group[1], group[2], group[3], desk.size
@@ -254,12 +254,12 @@ def _fit_group(X, y, offsets, start, stop, basis, shared, centered, scale, sizes
 
 
 @kernel
-def _fit_one(X, y, offsets, basis, shared, centered, scale, sizes, effort, desk, group):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _fit_one(X, y, offsets, basis, shared, centered, scale, sizes, effort, desk, group):  # type: ignore[no-untyped-def]
     _fit_group(X, y, offsets, 0, 1, basis, shared, centered, scale, sizes, effort, desk, group)
 
 
 @kernel
-def _steps(  # type: ignore[no-untyped-def]  # pragma: no cover
+def _steps(  # type: ignore[no-untyped-def]
     X,
     y,
     offsets,
@@ -312,7 +312,7 @@ def _steps(  # type: ignore[no-untyped-def]  # pragma: no cover
 
 
 @kernel
-def _equations(  # type: ignore[no-untyped-def]  # pragma: no cover
+def _equations(  # type: ignore[no-untyped-def]
     X,
     whitened,
     y,
@@ -377,7 +377,7 @@ def _equations(  # type: ignore[no-untyped-def]  # pragma: no cover
 
 
 @kernel
-def _to_unit(vector):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _to_unit(vector):  # type: ignore[no-untyped-def]
     """Scale to norm one in place and return the norm; zeros (and NaN) where there is no usable norm."""
     total = 0.0
     for a in range(vector.size):

@@ -100,7 +100,7 @@ def head_dictionary(rank: int, random_state: int = 0) -> Array:
 
 
 @_kernel
-def _margin_losses(X, y, offsets, candidates, dictionary, margin, half, centered, out):  # pragma: no cover
+def _margin_losses(X, y, offsets, candidates, dictionary, margin, half, centered, out):
     """Score users one by one; everything runs over the candidates, which lie side by side (k, k', number)."""
     k, _, number = candidates.shape
     heads = dictionary.shape[0]
@@ -127,7 +127,7 @@ def _margin_losses(X, y, offsets, candidates, dictionary, margin, half, centered
 
 
 @_kernel
-def _combine(weights, rows, out):  # pragma: no cover
+def _combine(weights, rows, out):
     """Write Σ_a weights[a]·rows[a] to ``out``, eight rows at a time: what is written is read again less often."""
     d, number = rows.shape
     out[:] = np.float32(0.0)
@@ -145,7 +145,7 @@ def _combine(weights, rows, out):  # pragma: no cover
 
 
 @_kernel
-def _count(head, P, margin, above, below):  # pragma: no cover
+def _count(head, P, margin, above, below):
     """Count a row for every candidate that puts it beyond the margin, with this head or with its negative."""
     one, zero = np.float32(1.0), np.float32(0.0)
     if P.shape[0] == 2:
@@ -164,7 +164,7 @@ def _count(head, P, margin, above, below):  # pragma: no cover
 
 
 @_kernel
-def _signed_units(X, y, first, m, centered):  # pragma: no cover
+def _signed_units(X, y, first, m, centered):
     """Rows scaled to length one and turned by their label; zero where there is no length, or no number."""
     d = X.shape[1]
     units, row, mean = np.empty((m, d), dtype=np.float32), np.empty(d), np.zeros(d)

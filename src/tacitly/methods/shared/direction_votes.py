@@ -161,7 +161,7 @@ def top_directions(votes: Array, sigma: float, size: int, rank: int) -> tuple[Ar
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
-def _directions(X, y, offsets, centered, varied, length, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _directions(X, y, offsets, centered, varied, length, out):  # type: ignore[no-untyped-def]
     """Direction of each user's ridge regression, scaled to ``length``; zero where there is none."""
     d = X.shape[1]
     for i in range(offsets.size - 1):

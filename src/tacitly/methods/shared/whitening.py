@@ -151,7 +151,7 @@ def user_chunks(
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
-def _whiten_rows(X, scale, directions, gains, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _whiten_rows(X, scale, directions, gains, out):  # type: ignore[no-untyped-def]
     """Whiten row by row in a fixed order: a matrix product's last bits would depend on how many rows others have."""
     d, r = X.shape[1], gains.size
     along = np.empty(r)
@@ -169,7 +169,7 @@ def _whiten_rows(X, scale, directions, gains, out):  # type: ignore[no-untyped-d
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
-def gram_lower(X, first, last, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+def gram_lower(X, first, last, out):  # type: ignore[no-untyped-def]
     """Write inner products of rows first..last to the lower triangle, four at a time: a row is loaded once for four."""
     d = X.shape[1]
     for j in range(last - first):
@@ -194,7 +194,7 @@ def gram_lower(X, first, last, out):  # type: ignore[no-untyped-def]  # pragma: 
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
-def _unit_moment_rows(X, offsets, centered, weight, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _unit_moment_rows(X, offsets, centered, weight, out):  # type: ignore[no-untyped-def]
     """Scale each user's rows so that the user's second moment has Frobenius norm ``weight`` (or is zero)."""
     d = X.shape[1]
     for i in range(offsets.size - 1):

@@ -53,7 +53,7 @@ def _combination(ahead):
     """Compile two weighted sums of rows at once that ask for every other line so many bytes ahead, from the second."""
 
     @_exact
-    def combine(X, first, last, weights, at, out, u):  # pragma: no cover
+    def combine(X, first, last, weights, at, out, u):
         """As :func:`~tacitly.simd.projections.combine_rows`, for the two users u and u + 1 at once."""
         d, lanes, place, width, m = X.shape[1], lanes_of(X), u * out.shape[1], out.shape[1], last - first
         zero, far = spread(X.dtype.type(0)), ahead // X.itemsize
@@ -87,14 +87,14 @@ _combine_two_ahead = _combination(_AHEAD)
 
 
 @_kernel
-def bin_of(norm, limit):  # pragma: no cover
+def bin_of(norm, limit):
     """Return the bin of a positive norm."""
     octaves = min(max(math.log2(norm) - math.log2(limit), -100.0), 100.0)
     return min(max(ZERO + math.floor(PER_OCTAVE * octaves), 0), BINS - 1)
 
 
 @_kernel
-def _coefficient(norm, weight, limit, counts):  # pragma: no cover
+def _coefficient(norm, weight, limit, counts):
     """Return what a unit of this norm, weighted so, is multiplied with; 0 to leave it out. Counts its bin."""
     size = abs(weight) * norm
     if not (norm * norm > LEAST and size > 0.0 and math.isfinite(size)):
@@ -108,13 +108,13 @@ def _coefficient(norm, weight, limit, counts):  # pragma: no cover
 
 
 @_kernel
-def _norm(left, right, inside, level):  # pragma: no cover
+def _norm(left, right, inside, level):
     """Norm of a unit from ‖A‖², ‖B‖², ‖VᵀB‖² and what it adds to the level."""
     return math.sqrt(max(left + right - inside, 0.5 * right) + level * level)
 
 
 @_kernel
-def _scale(rows, r, shift, scales):  # pragma: no cover
+def _scale(rows, r, shift, scales):
     """Subtract a public shift from r rows and multiply them by scales, entry by entry; return their squared norm."""
     total = 0.0
     for k in range(r):
@@ -125,7 +125,7 @@ def _scale(rows, r, shift, scales):  # pragma: no cover
 
 
 @_kernel
-def _inner(first, k, second, j, size):  # pragma: no cover
+def _inner(first, k, second, j, size):
     total = 0.0
     for b in range(size):
         total += first[k, b] * second[j, b]
@@ -133,14 +133,14 @@ def _inner(first, k, second, j, size):  # pragma: no cover
 
 
 @_kernel
-def _add(target, source, r, size, factor):  # pragma: no cover
+def _add(target, source, r, size, factor):
     for k in range(r):
         for j in range(size):
             target[k, j] += factor * source[k, j]
 
 
 @_kernel
-def _inside(right, rows, r, core):  # pragma: no cover
+def _inside(right, rows, r, core):
     """Write VᵀB to ``core``; return its squared norm."""
     total, size = 0.0, right.shape[1]
     for k in range(r):
@@ -151,7 +151,7 @@ def _inside(right, rows, r, core):  # pragma: no cover
 
 
 @_kernel
-def dense_products(  # pragma: no cover
+def dense_products(
     X, y, offsets, by_row, sides, to_left, to_right, shift1, shift2, right, values, scale1, scale2, level, limit, out1,
     out2, counts, norms
 ):  # fmt: skip
@@ -227,7 +227,7 @@ def dense_products(  # pragma: no cover
 
 
 @_kernel
-def position(value, size):  # pragma: no cover
+def position(value, size):
     """Return the position that a number means, or −1."""
     if value >= 0.0 and value < size and value == math.floor(value):
         return int(value)
@@ -235,7 +235,7 @@ def position(value, size):  # pragma: no cover
 
 
 @_kernel
-def touch(place, marks, touched, count):  # pragma: no cover
+def touch(place, marks, touched, count):
     """Note a place that was not noted before; return how many are."""
     if marks[place] == 0:
         marks[place] = 1
@@ -245,7 +245,7 @@ def touch(place, marks, touched, count):  # pragma: no cover
 
 
 @_kernel
-def factored_products(  # pragma: no cover
+def factored_products(
     X, y, offsets, by_row, sides, hot1, hot2, scaled1, scaled2, right, values, scale1, scale2, limit, out1, out2,
     counts, norms
 ):  # fmt: skip

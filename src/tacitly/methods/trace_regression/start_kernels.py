@@ -22,7 +22,7 @@ _kernel: Any = njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, er
 
 
 @_kernel
-def dense_energies(X, offsets, by_row, centre, limit, out, norms):  # pragma: no cover
+def dense_energies(X, offsets, by_row, centre, limit, out, norms):
     """Add every unit's clipped sums of squares, by row and by column of its matrices, counted from ``centre``."""
     d1, d2 = centre.shape
     own = np.zeros(d1 + d2)
@@ -42,7 +42,7 @@ def dense_energies(X, offsets, by_row, centre, limit, out, norms):  # pragma: no
 
 
 @_kernel
-def _add_energies(own, limit, out, norms, u):  # pragma: no cover
+def _add_energies(own, limit, out, norms, u):
     total = 0.0
     for j in range(own.size):
         total += own[j] * own[j]
@@ -54,7 +54,7 @@ def _add_energies(own, limit, out, norms, u):  # pragma: no cover
 
 
 @_kernel
-def factored_energies(X, offsets, by_row, hot1, hot2, d1, d2, limit, out, norms):  # pragma: no cover
+def factored_energies(X, offsets, by_row, hot1, hot2, d1, d2, limit, out, norms):
     """As :func:`dense_energies`, for X = a bᵀ: a²·‖b‖² and b²·‖a‖²."""
     split = 1 if hot1 else d1
     own = np.zeros(d1 + d2)
@@ -96,7 +96,7 @@ def factored_energies(X, offsets, by_row, hot1, hot2, d1, d2, limit, out, norms)
 
 
 @_kernel
-def dense_labelled(X, y, offsets, by_row, centre, scales, limit, out, norms):  # pragma: no cover
+def dense_labelled(X, y, offsets, by_row, centre, scales, limit, out, norms):
     """Add every unit's clipped Σ y·X̃ to ``out``, X counted from ``centre``.
 
     Entries are scaled before they are squared, and added as they were squared: squares of rows as they come could be
@@ -128,7 +128,7 @@ def dense_labelled(X, y, offsets, by_row, centre, scales, limit, out, norms):  #
 
 
 @_kernel
-def dense_along(X, offsets, by_row, direction, middle, out):  # pragma: no cover
+def dense_along(X, offsets, by_row, direction, middle, out):
     """Write every unit's Σ(⟨X, direction⟩ − middle)²."""
     for u in range(X.shape[0] if by_row else offsets.size - 1):
         first, last = (u, u + 1) if by_row else (offsets[u], offsets[u + 1])
@@ -140,7 +140,7 @@ def dense_along(X, offsets, by_row, direction, middle, out):  # pragma: no cover
 
 
 @_kernel
-def factored_along(X, offsets, by_row, hot1, hot2, left, right, out):  # pragma: no cover
+def factored_along(X, offsets, by_row, hot1, hot2, left, right, out):
     """As :func:`dense_along`, for X = a bᵀ and the direction left·rightᵀ."""
     d1, d2, r = left.shape[0], right.shape[0], left.shape[1]
     split = 1 if hot1 else d1
