@@ -123,7 +123,7 @@ def _status_megabytes(field: str) -> float:
 
 
 @njit(nogil=True, cache=True, fastmath=True)
-def read(values):  # type: ignore[no-untyped-def]  # pragma: no cover
+def read(values):  # type: ignore[no-untyped-def]
     """Add up everything: what reading costs."""
     total = values.dtype.type(0)
     for i in range(values.size):

@@ -10,7 +10,7 @@ from tacitly.simd.top_k import LANES, NOTHING, keep_largest, keyed, position_mas
 
 
 @njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def ranked(values, mask, count, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+def ranked(values, mask, count, out):  # type: ignore[no-untyped-def]
     for a in range(values.shape[0]):
         store(values, a * LANES, keyed(load(values, a * LANES), a, mask))
     keep_largest(values, values.shape[0], count, out)
