@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import signal
@@ -76,11 +77,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def forget_stale_kernels() -> None:
-    """Numba sees that a kernel's own file has changed, but not what the kernel calls in others."""
+    """Delete compiled kernels if any kernel's code has changed.
+
+    Numba notices changes in a kernel's own file, but not in what the kernel calls in other files. Comments and
+    docstrings do not count.
+    """
     files = [path for path in sorted(SOURCE.rglob("*.py")) if "tacitly.simd" in path.read_text(encoding="utf-8")]
-    seen = hashlib.sha256(
-        b"".join(path.read_bytes() for path in [*files, SOURCE / "simd" / "registers.py"])
-    ).hexdigest()
+    seen = hashlib.sha256("".join(code_of(path) for path in files).encode()).hexdigest()
     stamp = SOURCE / "__pycache__" / "kernels.sha256"
     if stamp.exists() and stamp.read_text() == seen:
         return
@@ -88,6 +91,15 @@ def forget_stale_kernels() -> None:
         path.unlink()
     stamp.parent.mkdir(exist_ok=True)
     stamp.write_text(seen)
+
+
+def code_of(path: Path) -> str:
+    """Return a module's syntax tree without its docstrings, as text."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            del node.body[0]
+    return ast.dump(tree)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
