@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from tacitly.data.grouping import Declared as Declared
 from tacitly.data.grouping import (
     aligned_empty,
     check_new,
@@ -27,16 +28,18 @@ from tacitly.data.grouping import (
     new_folder,
     new_map,
     scatter,
+    schema_of,
     vector,
 )
 from tacitly.data.grouping import count_users as _count_users
+from tacitly.data.schema import Schema
 from tacitly.data.tables import open_table
 from tacitly.data.user_ids import Directory, Positions, check_users, factor, id_array, plain, stable_order
 from tacitly.data.validation import Array, DataError, float_type
 
 __all__ = ["Cohort", "DataError"]
 
-_FORMAT = {"format": "tacitly cohort", "version": 1}
+_FORMAT = {"format": "tacitly cohort", "version": 2}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,6 +58,9 @@ class Cohort:
         The n distinct ids: whole numbers or text. Any other type of id becomes text.
     feature_names, target_name
         What the columns are called.
+    schema
+        How a table's columns became these features; None where they were numbers already. Only with a schema may
+        features be missing (NaN).
     """
 
     X: Array
@@ -63,6 +69,7 @@ class Cohort:
     users: Array
     feature_names: tuple[str, ...]
     target_name: str | None = None
+    schema: Schema | None = None
 
     def __post_init__(self) -> None:
         _check_structure(self)
@@ -82,6 +89,7 @@ class Cohort:
         feature_names: Iterable[str] | None = None,
         target_name: str | None = None,
         dtype: DTypeLike | None = None,
+        schema: Declared | None = None,
     ) -> Cohort:
         """Group rows by user; rows already in the order of their users' ids are not copied.
 
@@ -97,13 +105,16 @@ class Cohort:
             Default to the names that `X` and `y` carry, if any.
         dtype
             float32 or float64. By default float32 stays and everything else becomes float64.
+        schema
+            What columns mean (:mod:`tacitly.data.schema`), for text, yes/no values and missing cells; ``{}`` to read it
+            off the table. Without one, every cell must be a finite number.
         """
         if users is None:
             raise DataError(
                 "users was not given. Expected one id for each row: users are the unit of privacy. If every row is a "
                 "different person, pass users=range(len(X))."
             )
-        X, names = matrix(X, feature_names, dtype)
+        X, names, schema = matrix(X, feature_names, dtype, schema)
         y, target_name = vector(y, len(X), target_name, X.dtype)
         given = id_array(users)
         if len(given) != len(X):
@@ -114,7 +125,7 @@ class Cohort:
             order = stable_order(codes)
             X = np.take(X, order, axis=0, out=aligned_empty(X.shape, X.dtype), mode="clip")
             y = None if y is None else y[order]
-        return cls(X, y, _offsets(np.bincount(codes)), ids, names, target_name)
+        return cls(X, y, _offsets(np.bincount(codes)), ids, names, target_name, schema)
 
     @classmethod
     def from_offsets(
@@ -129,7 +140,7 @@ class Cohort:
         dtype: DTypeLike | None = None,
     ) -> Cohort:
         """Take rows that are grouped already, without a copy; users default to 0, 1, 2, ..."""
-        X, names = matrix(X, feature_names, dtype)
+        X, names, _ = matrix(X, feature_names, dtype)
         y, target_name = vector(y, len(X), target_name, X.dtype)
         starts = np.asarray(offsets)
         if starts.ndim != 1 or starts.dtype.kind not in "iu" or len(starts) < 2:
@@ -150,6 +161,7 @@ class Cohort:
         features: Iterable[str] | None = None,
         dtype: DTypeLike | None = None,
         folder: str | os.PathLike[str] | None = None,
+        schema: Declared | None = None,
     ) -> Cohort:
         """Group the rows of a table by the ids in its `user` column.
 
@@ -167,10 +179,16 @@ class Cohort:
         folder
             Where to write the cohort, as `save` does, for tables larger than RAM: the table is read twice in small
             batches, once to count rows and once to put each in its place. It appears complete or not at all.
+        schema
+            As for :meth:`from_arrays`.
         """
         user, target = str(user), None if target is None else str(target)
         source = open_table(table, user)
         names = choose_columns(source, user, target, features)
+        if schema is not None:
+            schema = schema_of(source, names, schema)
+            names = schema.feature_names
+            source = schema.source(source, keep=(user,) if target is None else (user, target))
         kind = float_type(dtype, [source.types[name] for name in names])
         if folder is not None:
             check_new(Path(folder))
@@ -179,13 +197,13 @@ class Cohort:
         shape = (int(offsets[-1]), len(names))
         if folder is None:
             X, y = aligned_empty(shape, kind), None if target is None else np.empty(shape[0], kind)
-            scatter(source, user, names, target, users, offsets, X, y)
-            return cls(X, y, offsets, users, names, target)
+            scatter(source, user, names, target, users, offsets, X, y, missing=schema is not None)
+            return cls(X, y, offsets, users, names, target, schema)
         with new_folder(Path(folder)) as place:
             X = new_map(place / "X.npy", kind, shape)
             y = None if target is None else new_map(place / "y.npy", kind, shape[:1])
-            scatter(source, user, names, target, users, offsets, X, y)
-            _describe(cls(X, y, offsets, users, names, target), place)
+            scatter(source, user, names, target, users, offsets, X, y, missing=schema is not None)
+            _describe(cls(X, y, offsets, users, names, target, schema), place)
             del X, y
         return cls.open(folder)
 
@@ -206,6 +224,7 @@ class Cohort:
             offsets = np.load(place / "offsets.npy", allow_pickle=False)
             users = np.load(place / "users.npy", allow_pickle=False)
             names, target_name = tuple(about["feature_names"]), about["target_name"]
+            schema = None if about["schema"] is None else Schema.from_dict(about["schema"])
         except DataError:
             raise
         except (OSError, ValueError, KeyError, AttributeError, TypeError, EOFError) as error:
@@ -213,7 +232,7 @@ class Cohort:
                 f"The folder {place.name!r} could not be opened ({type(error).__name__}). Expected a folder written by "
                 "Cohort.save or Cohort.from_table."
             ) from None
-        return cls(X, y, offsets, users, names, target_name)
+        return cls(X, y, offsets, users, names, target_name, schema)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the cohort to a new folder, which appears complete or not at all."""
@@ -274,7 +293,7 @@ class Cohort:
         if (np.diff(chosen) != 1).any():
             own = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], np.diff(offsets))
         y = None if self.y is None else self.y[own]
-        return Cohort(self.X[own], y, offsets, self.users[chosen], self.feature_names, self.target_name)
+        return Cohort(self.X[own], y, offsets, self.users[chosen], self.feature_names, self.target_name, self.schema)
 
     def __repr__(self) -> str:
         return f"Cohort(n_users={self.n_users}, n_features={self.n_features}, dtype={self.dtype})"
@@ -322,5 +341,6 @@ def _describe(cohort: Cohort, place: Path) -> None:
         "feature_names": list(cohort.feature_names),
         "target_name": cohort.target_name,
         "has_target": cohort.y is not None,
+        "schema": None if cohort.schema is None else cohort.schema.to_dict(),
     }
     (place / "cohort.json").write_text(json.dumps(about, indent=1), "utf-8")

@@ -10,7 +10,7 @@ import difflib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from tacitly.data.schema import Schema, infer
 from tacitly.data.tables import Source, batch_rows, check_names, is_frame, open_table, quoted, row_blocks
 from tacitly.data.user_ids import Directory, Positions, check_users, factor, stable_order
 from tacitly.data.validation import Array, DataError, Faults, convert, float_type
 
+Declared = Schema | Mapping[str, Mapping[str, Any]]
+"""A schema, or declarations of some columns; the others are read off the table."""
 
-def matrix(X: Any, names: Iterable[str] | None, dtype: DTypeLike | None) -> tuple[Array, tuple[str, ...]]:
-    """Return features as checked, C-contiguous floats, and their names."""
+
+def matrix(
+    X: Any, names: Iterable[str] | None, dtype: DTypeLike | None, schema: Declared | None = None
+) -> tuple[Array, tuple[str, ...], Schema | None]:
+    """Return features as checked, C-contiguous floats, their names, and the schema they were encoded by, if any."""
     given = None if names is None else tuple(map(str, names))
     if is_frame(X):
         source = open_table(X)
+        if schema is not None:
+            found = schema_of(source, tuple(source.types), schema)
+            encoded = found.source(source)
+            return _frame_floats(encoded, len(X), found.feature_names, dtype, missing=True), found.feature_names, found
         chosen = tuple(source.types) if given is None else given
         check_shape((len(X), len(source.types)), chosen)
-        return _frame_floats(source, len(X), chosen, dtype), chosen
+        return _frame_floats(source, len(X), chosen, dtype), chosen, None
     array = _array(X, "X")
     if array.ndim != 2:
         raise DataError(
@@ -41,7 +51,26 @@ def matrix(X: Any, names: Iterable[str] | None, dtype: DTypeLike | None) -> tupl
     labels = [f"column {j}" for j in columns] if given is None else _labels(given)
     chosen = tuple(f"x{j}" for j in columns) if given is None else given
     check_shape(array.shape, chosen)
-    return _floats(array, labels, dtype), chosen
+    if schema is None:
+        return _floats(array, labels, dtype), chosen, None
+    declared = schema.columns if isinstance(schema, Schema) else schema
+    found = schema if isinstance(schema, Schema) else Schema.declared({name: schema.get(name, {}) for name in chosen})
+    if found.names != chosen or not found.plain:
+        raise DataError(
+            f"The schema declares {len(declared)} columns, text or categories among them, for an array of "
+            f"{len(chosen)} numbers per row. Give a table with named columns (a DataFrame) instead."
+        )
+    return _floats(array, labels, dtype, missing=True), chosen, found
+
+
+def schema_of(source: Source, names: Sequence[str], declared: Declared) -> Schema:
+    """Return the schema of these columns: one that was stored, or declarations to complete from the table."""
+    if not isinstance(declared, Schema):
+        return infer(source, names, declared)
+    absent = [name for name in declared.names if name not in source.types]
+    if absent:
+        raise DataError(f"{source.title} has no column {quoted(absent)}, which the model was fitted with.")
+    return declared
 
 
 def vector(y: Any, rows: int, name: str | None, dtype: np.dtype[Any]) -> tuple[Array | None, str | None]:
@@ -148,11 +177,14 @@ def scatter(
     offsets: Positions,
     X: Array,
     y: Array | None,
+    *,
+    missing: bool = False,
 ) -> None:
     """Read the table once more and put each row behind the rows its user has already."""
     columns = [*names] if target is None else [*names, target]
     types = [source.types[name] for name in columns]
-    faults = Faults([*_labels(names), f"target column {target!r}"])
+    labels = [*_labels(names), f"target column {target!r}"]
+    faults = Faults(labels, may_miss=len(names) if missing else 0)
     directory, free, changed = Directory(users), offsets[:-1].copy(), False
     for ids, *cells in source.batches([user, *columns], batch_rows(len(columns))):
         block = convert(cells, types, X.dtype, faults)
@@ -213,8 +245,10 @@ def _no_such_column(source: Source, role: str, name: str) -> str:
     return f"{source.title} has no {role} column {name!r}. It has {quoted(source.types)}.{hint}"
 
 
-def _frame_floats(source: Source, rows: int, names: tuple[str, ...], dtype: DTypeLike | None) -> Array:
-    types, faults = list(source.types.values()), Faults(_labels(names))
+def _frame_floats(
+    source: Source, rows: int, names: tuple[str, ...], dtype: DTypeLike | None, *, missing: bool = False
+) -> Array:
+    types, faults = list(source.types.values()), Faults(_labels(names), may_miss=len(names) if missing else 0)
     out = np.empty((rows, len(names)), float_type(dtype, types))
     start = 0
     for batch in source.batches(tuple(source.types), batch_rows(len(names))):
@@ -225,11 +259,11 @@ def _frame_floats(source: Source, rows: int, names: tuple[str, ...], dtype: DTyp
     return out
 
 
-def _floats(array: Array, labels: Sequence[str], dtype: DTypeLike | None) -> Array:
+def _floats(array: Array, labels: Sequence[str], dtype: DTypeLike | None, *, missing: bool = False) -> Array:
     """Check every cell and convert where the type asks for it, a block of rows at a time."""
     kind = float_type(dtype, [array.dtype.name])
     out = array if array.dtype == kind else np.empty(array.shape, kind)
-    faults = Faults(labels)
+    faults = Faults(labels, may_miss=len(labels) if missing else 0)
     for rows in row_blocks(*array.shape):
         if array.dtype.kind not in "fiub":
             out[rows] = convert(list(array[rows].T), [str(array.dtype)] * len(labels), kind, faults)

@@ -26,8 +26,10 @@ class DataError(ValueError):
 class Faults:
     """Counts the rows that cannot be used, column by column, and reports them all at once."""
 
-    def __init__(self, labels: Sequence[str]) -> None:
+    def __init__(self, labels: Sequence[str], *, may_miss: int = 0) -> None:
+        """Cells of the first ``may_miss`` columns may be missing; those of the others may not."""
         self._labels = labels
+        self._may_miss = may_miss
         self._counts: dict[int, dict[str, int]] = {}
 
     def add(self, column: int, kind: str, rows: int) -> None:
@@ -43,7 +45,7 @@ class Faults:
         for j, column in enumerate(columns):
             missing, infinite = np.isnan(column).sum(), np.isinf(column).sum()
             lost = (~np.isfinite(block[:, j])).sum() - missing - infinite
-            self.add(j, "missing", missing)
+            self.add(j, "missing", 0 if j < self._may_miss else missing)
             self.add(j, "infinite", infinite)
             self.add(j, f"too large for {block.dtype}", lost)
 

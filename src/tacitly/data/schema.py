@@ -1,0 +1,355 @@
+"""What the columns of a table mean, and how they become numbers: declared, stored with the model, applied again.
+
+A model learns from numbers. A :class:`Schema` says of every feature column whether it holds numbers (with a public
+range, if one is known), yes/no values, or categories, and encodes a table row by row:
+
+* a number stays a number; a missing one stays missing (NaN), and the model fills in the population's mean;
+* a yes/no value becomes 0 or 1;
+* a category with *declared* levels becomes one indicator per level but the first, the reference level. A level that was
+  not declared is treated as missing;
+* a category without declared levels becomes indicators of hash buckets. Which levels occur is private, and so is how
+  often; buckets are a public function of the text, so no list of levels is ever read off the rows.
+
+Encoding is a public map of one row. What is *not* private about a table is its header: names of columns and the kind of
+each, which :func:`infer` reads off the cells where the file does not say. Declare them where even that is too much.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacitly.arrays import Array
+from tacitly.data.tables import Source, batch_rows
+from tacitly.data.validation import Array as Cells
+from tacitly.data.validation import DataError, absent, listed, numbers, rows_in_words
+
+BUCKETS = 16
+"""Indicators of a text column without declared levels."""
+
+_VERSION = 1
+_KINDS = ("number", "boolean", "category", "hashed")
+_TRUTH = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "t": 1.0, "f": 0.0, "y": 1.0, "n": 0.0}
+_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
+_STORED_DATES = ("date", "time", "timestamp", "duration")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its kind, the levels of a category, the public range of a number.
+
+    >>> Column("region", "category", levels=("north", "south", "west")).encoded
+    ('region=south', 'region=west')
+    >>> Column("age", "number", range=(0.0, 120.0)).encoded
+    ('age',)
+    """
+
+    name: str
+    kind: str = "number"
+    levels: tuple[str, ...] = ()
+    range: tuple[float, float] | None = None
+    buckets: int = BUCKETS
+
+    def __post_init__(self) -> None:
+        if self.kind not in _KINDS:
+            raise DataError(f"Column {self.name!r}: kind must be one of {', '.join(_KINDS)}. Found {self.kind!r}.")
+        if self.kind == "category" and (len(self.levels) < 2 or len(set(self.levels)) < len(self.levels)):
+            raise DataError(f"Column {self.name!r}: a category needs two or more levels, each declared once.")
+        if self.kind == "hashed" and not 2 <= self.buckets <= 1024:
+            raise DataError(f"Column {self.name!r}: buckets must lie between 2 and 1024. Found {self.buckets!r}.")
+        if self.range is not None:
+            low, high = self.range
+            if self.kind != "number" or not (np.isfinite(low) and np.isfinite(high) and low < high):
+                raise DataError(f"Column {self.name!r}: range is for numbers, two finite ones, the lower first.")
+
+    @property
+    def encoded(self) -> tuple[str, ...]:
+        """Names of the numeric columns it becomes."""
+        if self.kind == "category":
+            return tuple(f"{self.name}={level}" for level in self.levels[1:])
+        if self.kind == "hashed":
+            return tuple(f"{self.name}#{bucket}" for bucket in range(self.buckets))
+        return (self.name,)
+
+    @property
+    def bounds(self) -> tuple[tuple[float, float] | None, ...]:
+        """Public bounds of each encoded column; None where there are none."""
+        return (self.range if self.kind == "number" else (0.0, 1.0),) * len(self.encoded)
+
+    def encode(self, cells: Cells) -> tuple[Array, int]:
+        """Return the encoded columns, one row per cell, and how many cells do not fit the declared kind."""
+        if self.kind == "number":
+            values, misfits = numbers(cells)
+            values = np.array(values, dtype=np.float64)
+            values[~np.isfinite(values)] = np.nan
+            return values[:, None], misfits
+        if self.kind == "boolean":
+            return _booleans(cells)
+        texts, position = np.unique(_texts(cells), return_inverse=True)
+        codes = np.array([self._code(text) for text in texts.tolist()], dtype=np.int64)[position]
+        width = len(self.encoded)
+        out = np.zeros((len(codes), width))
+        seen = codes >= 0
+        first = 1 if self.kind == "category" else 0  # the reference level has no indicator
+        marked = seen & (codes >= first)
+        out[marked, codes[marked] - first] = 1.0
+        out[~seen] = np.nan
+        return out, 0
+
+    def _code(self, text: str) -> int:
+        if not text:
+            return -1
+        if self.kind == "category":
+            return self.levels.index(text) if text in self.levels else -1
+        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") % self.buckets
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the column as plain data."""
+        extra: dict[str, Any] = {}
+        if self.kind == "category":
+            extra["levels"] = list(self.levels)
+        if self.kind == "hashed":
+            extra["buckets"] = self.buckets
+        if self.range is not None:
+            extra["range"] = list(self.range)
+        return {"kind": self.kind, **extra}
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table that a model learns from, in order.
+
+    >>> schema = Schema.declared({"age": {"range": [0, 120]}, "smoker": {"kind": "boolean"}})
+    >>> schema.feature_names
+    ('age', 'smoker')
+    >>> schema.encode([np.array([40.0, np.nan]), np.array(["yes", "no"])])
+    array([[40.,  1.],
+           [nan,  0.]])
+    """
+
+    columns: tuple[Column, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the table's columns."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the numeric columns they become."""
+        return tuple(name for column in self.columns for name in column.encoded)
+
+    @property
+    def bounds(self) -> tuple[tuple[float, float] | None, ...]:
+        """Public bounds of each numeric column; None where there are none."""
+        return tuple(bound for column in self.columns for bound in column.bounds)
+
+    @property
+    def plain(self) -> bool:
+        """Whether every column is a number, so that encoding changes nothing."""
+        return all(column.kind == "number" for column in self.columns)
+
+    def encode(self, cells: Sequence[Cells]) -> Array:
+        """Return the table's cells, one array per column, as rows of numbers; NaN where a value is missing."""
+        parts, misfits = [], []
+        for column, values in zip(self.columns, cells, strict=True):
+            encoded, wrong = column.encode(np.asarray(values))
+            parts.append(encoded)
+            if wrong:
+                misfits.append(f"column {column.name!r} ({column.kind}): {rows_in_words(wrong)}")
+        if misfits:
+            raise DataError(
+                f"Found cells of another kind than the schema declares. {listed(misfits, '; ', 10)}. Mend them, leave "
+                "them empty, or declare the column's kind and levels in the schema."
+            )
+        return np.hstack(parts) if parts else np.zeros((0, 0))
+
+    def source(self, source: Source, keep: Sequence[str] = ()) -> Source:
+        """Return a table with the encoded columns in place of the original ones, and the columns to ``keep`` as is."""
+        homes = {name: column for column in self.columns for name in column.encoded}
+
+        def batches(names: Sequence[str], rows: int) -> Iterator[list[Cells]]:
+            needed = [column for column in self.columns if any(homes.get(name) is column for name in names)]
+            others = [name for name in names if name not in homes]
+            sub = Schema(tuple(needed))
+            place = {name: index for index, name in enumerate(sub.feature_names)}
+            for cells in source.batches([*(column.name for column in needed), *others], rows):
+                block = sub.encode(cells[: len(needed)])
+                rest = dict(zip(others, cells[len(needed) :], strict=True))
+                yield [block[:, place[name]] if name in place else rest[name] for name in names]
+
+        types = {name: source.types[name] for name in keep} | dict.fromkeys(self.feature_names, "double")
+        return Source(source.title, types, batches, source.typed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the schema as plain data, as it is stored with a model."""
+        return {"version": _VERSION, "columns": {column.name: column.to_dict() for column in self.columns}}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Schema:
+        """Make the schema that :meth:`to_dict` wrote."""
+        if data.get("version") != _VERSION:
+            raise DataError(f"The schema has version {data.get('version')!r}. Expected {_VERSION}.")
+        return cls.declared(data["columns"])
+
+    @classmethod
+    def declared(cls, columns: Mapping[str, Mapping[str, Any]]) -> Schema:
+        """Make a schema from ``{"name": {"kind": …, "levels": […], "range": [low, high]}}``.
+
+        The kind follows from the rest where it is not given: levels make a category, anything else is a number.
+        """
+        return cls(tuple(_column(str(name), about) for name, about in columns.items()))
+
+
+def read_declared(file: str | Path) -> dict[str, dict[str, Any]]:
+    """Read the declared columns of a schema file (JSON): either what a model stores or the columns alone."""
+    path = Path(file)
+    try:
+        data = json.loads(path.read_text("utf-8"))
+        columns = data["columns"] if isinstance(data.get("columns"), dict) and "version" in data else data
+        return {str(name): dict(about) for name, about in columns.items()}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise DataError(
+            f"The schema {path.name!r} could not be read ({type(error).__name__}). Expected JSON such as "
+            '{"age": {"range": [0, 120]}, "region": {"levels": ["north", "south"]}}.'
+        ) from None
+
+
+def infer(source: Source, names: Sequence[str], declared: Mapping[str, Mapping[str, Any]] | None = None) -> Schema:
+    """Return the schema of these columns: as declared, else by the stored type, else by what the cells look like.
+
+    Kinds are treated as public, like the header. Dates are refused: what matters about them (an age, a month, days
+    since an event) is not for a program to guess.
+    """
+    given = dict(declared or {})
+    unknown = sorted(set(given) - set(source.types))
+    if unknown:
+        raise DataError(
+            f"The schema declares columns that {source.title[0].lower()}{source.title[1:]} does not have: "
+            f"{listed([repr(name) for name in unknown], ', ', 10)}."
+        )
+    open_names = [name for name in names if name not in given or not _says_kind(given[name])]
+    kinds = _kinds(source, open_names)
+    dates = [name for name, kind in kinds.items() if kind == "date"]
+    if dates:
+        raise DataError(
+            f"Columns hold dates: {listed([repr(name) for name in dates], ', ', 10)}. Turn each into a number that "
+            "means something (age, month, days since a fixed day), or leave it out of the features."
+        )
+    columns = []
+    for name in names:
+        column = _column(name, given.get(name, {}))
+        columns.append(replace(column, kind=kinds[name]) if name in kinds else column)
+    return Schema(tuple(columns))
+
+
+def _column(name: str, about: Mapping[str, Any]) -> Column:
+    strange = sorted(set(about) - {"kind", "levels", "range", "buckets"})
+    if strange:
+        raise DataError(
+            f"Column {name!r}: the schema says {', '.join(strange)}. Expected kind, levels, range, buckets."
+        )
+    levels = tuple(_text(level) for level in about.get("levels", ()))
+    kind = str(about.get("kind", "category" if levels else "number"))
+    low_high = about.get("range")
+    return Column(
+        name,
+        kind,
+        levels,
+        None if low_high is None else (float(low_high[0]), float(low_high[1])),
+        int(about.get("buckets", BUCKETS)),
+    )
+
+
+def _says_kind(about: Mapping[str, Any]) -> bool:
+    return bool({"kind", "levels", "range"} & set(about))
+
+
+def _kinds(source: Source, names: Sequence[str]) -> dict[str, str]:
+    """Return the kind of each column that is not declared: by the stored type, else by all of its cells."""
+    kinds: dict[str, str] = {}
+    for name in names:
+        stored = source.types[name].lower()
+        if stored.startswith("bool"):
+            kinds[name] = "boolean"
+        elif stored.startswith(_STORED_DATES):
+            kinds[name] = "date"
+        elif any(word in stored for word in ("int", "float", "double", "decimal", "half")):
+            kinds[name] = "number"
+    unsure = [name for name in names if name not in kinds]
+    candidates = {name: {"number", "boolean", "date"} for name in unsure}
+    if unsure:
+        for cells in source.batches(unsure, batch_rows(len(unsure))):
+            for name, values in zip(unsure, cells, strict=True):
+                candidates[name] &= _possible(values, candidates[name])
+    order = ("number", "boolean", "date")
+    for name in unsure:
+        kinds[name] = next((kind for kind in order if kind in candidates[name]), "hashed")
+    return kinds
+
+
+def _possible(values: Cells, candidates: set[str]) -> set[str]:
+    """Return the kinds that every present cell of a batch could be."""
+    if values.dtype.kind in "fiu":
+        return {"number"}
+    if values.dtype.kind == "b":
+        return {"boolean"}
+    if values.dtype.kind in "Mm":
+        return {"date"}
+    kept = set(candidates)
+    for text in np.unique(_texts(values)).tolist():
+        if not text or not kept:
+            continue
+        lowered = text.lower()
+        if "number" in kept and not _is_number(text):
+            kept.discard("number")
+        if "boolean" in kept and lowered not in _TRUTH:
+            kept.discard("boolean")
+        if "date" in kept and not _DATE.fullmatch(text):
+            kept.discard("date")
+    return kept
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text
+
+
+def _booleans(cells: Cells) -> tuple[Array, int]:
+    if cells.dtype.kind in "bfiu":
+        values = cells.astype(np.float64)
+        wrong = int(np.count_nonzero(~np.isnan(values) & (values != 0) & (values != 1)))
+        return values[:, None], wrong
+    texts = _texts(cells)
+    known = {**_TRUTH, "1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0, "": np.nan}
+    distinct, position = np.unique(texts, return_inverse=True)
+    values = np.array([known.get(text.lower(), np.inf) for text in distinct.tolist()])[position]
+    wrong = int(np.count_nonzero(np.isinf(values)))
+    return np.where(np.isinf(values), np.nan, values)[:, None], wrong
+
+
+def _texts(cells: Cells) -> Cells:
+    """Return cells as stripped text, empty where missing; 1.0 and "1" are one level."""
+    return np.array([_text(cell) for cell in cells.tolist()], dtype=str) if len(cells) else np.zeros(0, dtype=str)
+
+
+def _text(cell: Any) -> str:
+    if absent(cell):
+        return ""
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    from tacitly.data.validation import NULL_WORDS
+
+    text = str(cell).strip()
+    return "" if text in NULL_WORDS else text
