@@ -1,4 +1,4 @@
-"""Tables as they come: text, yes/no values and missing cells become numbers by a schema that is declared or read off."""
+"""Tables as they come: text, yes/no values and missing cells become numbers by a declared or inferred schema."""
 
 from __future__ import annotations
 
