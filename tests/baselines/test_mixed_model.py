@@ -8,7 +8,7 @@ from tacitly.baselines.mixed_model import MixedModel
 
 
 def test_it_agrees_with_statsmodels() -> None:
-    """Numbers by ``MixedLM(y, Z, users, exog_re=Z).fit(reml=False, method="lbfgs")`` of statsmodels 0.14."""
+    """Numbers by ``MixedLM(y, Z, users, exog_re=Z).fit(reml=False, method="lbfgs")`` of statsmodels 0.15."""
     rng = np.random.default_rng(3)
     counts = rng.integers(2, 9, 60)
     users = np.repeat(np.arange(60), counts)

@@ -86,7 +86,7 @@ class _Moments:
         """Posterior means and covariances in coordinates where the prior is standard normal, and ZᵀZ·root."""
         size = root.shape[1]
         products = self.grams @ root
-        covariances = np.linalg.inv(np.eye(size) + root.T @ products / noise)
+        covariances: Array = np.linalg.inv(np.eye(size) + root.T @ products / noise).astype(np.float64, copy=False)
         score = (self.rights - self.grams @ mean) @ root / noise
         return np.einsum("nij,nj->ni", covariances, score), covariances, products
 

@@ -1,0 +1,341 @@
+"""Learn a population prior N(w̄, S) and a noise variance s² through the door: a private linear mixed model.
+
+The server's half. Every release is a noisy mean over users of one of the queries of this folder; all the rest is
+post-processing of public numbers. In order:
+
+1. Units: center and scale of every column (:mod:`~tacitly.methods.mixed_effects.units`), unless they are public.
+2. The typical variance of targets within a user, to start the noise level.
+3. Two rounds of Newton's method for w̄ under a diagonal S, each followed by a correction of three variances: of the
+   intercept, of the slopes, of the noise (:class:`LogVariances`).
+4. The whole covariance at once: the noisy mean of u uᵀ − J, its eigenvalues shrunk by the known noise, so that S gets
+   as many directions as stand out of the noise (:func:`grow`). With few users none does, and S stays diagonal.
+5. Three rounds of Newton's method under that S, with fine corrections of the variances.
+6. The coverage of 90 % intervals, to calibrate them.
+
+Clips follow the typical norm of contributions (:mod:`~tacitly.methods.shared.typical_norm`), released for a few
+hundredths of the budget. Rounds of Newton's method are combined as measurements of w̄ with known noise
+(:class:`Newton`), which also gives its standard errors, privacy included.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tacitly.arrays import Array
+from tacitly.federation.base import Federation, Query
+from tacitly.linalg import unpack_symmetric
+from tacitly.methods.mixed_effects import units
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
+from tacitly.methods.mixed_effects.queries import (
+    NOMINAL,
+    Coverage,
+    Information,
+    LogVariances,
+    MeasuredScore,
+    MeasuredSpread,
+    Score,
+    Spread,
+    Variances,
+    WithinVariance,
+    pack,
+)
+from tacitly.methods.shared.typical_norm import typical_norm
+from tacitly.privacy.calibration import Phase, Plan
+from tacitly.privacy.guarantee import Budget, GaussianEvent
+
+ROUNDS = (2, 3)
+"""Newton rounds before and after the covariance is learned."""
+
+# Parts of the budget that is left after the units; they add up to 0.99 and are scaled to 1.
+_INFORMATION, _SCORE = (0.06, 0.08), (0.10, 0.26)
+_SPREAD, _VARIANCES, _NORMS, _COVERAGE = 0.34, 0.08, 0.05, 0.02
+_LOG_CLIP, _RATIO_CLIP = math.sqrt(3.0), 2.2
+
+Bounds = tuple[tuple[float, float] | None, ...]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is decided before anything is released: sizes, and which columns have public bounds (the target last)."""
+
+    n_users: int
+    bounds: Bounds
+
+    @property
+    def size(self) -> int:
+        """Number of weights, p."""
+        return len(self.bounds)
+
+    @property
+    def unknown(self) -> int:
+        """Number of columns whose units have to be found."""
+        return sum(bound is None for bound in self.bounds)
+
+    def plan(self, budget: Budget) -> Plan:
+        """Divide a budget; the share of units grows where users are few and columns many."""
+        whole = Plan(budget, [Phase(name="all", share=1.0)]).event("all", clip=1.0).sigma
+        share = 0.0
+        if self.unknown:
+            needed = (self.unknown + 1.25) / (0.08 * self.n_users / whole) ** 2 / 0.35 if whole > 0 else 0.0
+            share = min(max(needed, 0.06), 0.30)
+        phases = []
+        if share:
+            phases.append(Phase(name="magnitudes", share=share * units.MAGNITUDES_SHARE))
+            phases += [
+                Phase(name=f"centers {step + 1}", share=share * part) for step, part in enumerate(units.ANGLES_SHARES)
+            ]
+        total = sum(_INFORMATION) + sum(_SCORE) + _SPREAD + _VARIANCES + _NORMS + _COVERAGE
+        rest = (1.0 - share) / total * (1.0 - 1e-12)
+        norms, variances = _NORMS * rest, _VARIANCES * rest
+        phases += [
+            Phase(name="within", share=0.2 * norms),
+            Phase(name="information norm", share=0.2 * norms, releases=2),
+            Phase(name="score norm", share=0.4 * norms, releases=sum(ROUNDS)),
+            Phase(name="spread norm", share=0.2 * norms),
+            Phase(name="spread", share=_SPREAD * rest),
+            Phase(name="log variances", share=variances / 2.0, releases=ROUNDS[0]),
+            Phase(name="variances", share=variances / 2.0, releases=1 + ROUNDS[1]),
+            Phase(name="coverage", share=_COVERAGE * rest),
+        ]
+        for stage in (0, 1):
+            phases.append(Phase(name=f"information {stage + 1}", share=_INFORMATION[stage] * rest))
+            phases.append(Phase(name=f"score {stage + 1}", share=_SCORE[stage] * rest, releases=ROUNDS[stage]))
+        return Plan(budget, phases)
+
+    def events(self, plan: Plan) -> list[GaussianEvent]:
+        """Every release the algorithm will make; clips that follow from releases are of norm one here."""
+        return [plan.event(phase.name, clip=1.0) for phase in plan.phases for _ in range(phase.releases)]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What was learned; everything in it is public."""
+
+    units: Coordinates
+    prior: Prior
+    mean_covariance: Array  # of the estimate of the prior's mean, privacy noise included
+    inflation: float  # by which standard deviations of predictions are multiplied
+    weak: bool  # whether the noise level did not stand out of the noise: too few users
+
+
+def learn(federation: Federation, plan: Plan, settings: Settings) -> Learned:
+    """Learn the prior; see the module's docstring."""
+    coordinates = units.learn_units(federation, plan, settings.bounds)
+    state = _Learner(federation, plan, coordinates)
+    state.newton_rounds(0)
+    state.grow()
+    state.newton_rounds(1)
+    inflation = state.inflation()
+    return Learned(coordinates, state.prior, state.newton.covariance(), inflation, state.weak)
+
+
+@dataclass
+class _Learner:
+    """The public state of the algorithm."""
+
+    federation: Federation
+    plan: Plan
+    units: Coordinates
+    prior: Prior = field(init=False)
+    groups: Array = field(init=False)
+    newton: Newton = field(init=False)
+    weak: bool = False
+    _metric: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        size = self.units.size
+        event = self.plan.event("within", clip=1.0)
+        within = typical_norm(self.federation, WithinVariance(self.units), event, "within", reach=20.0)
+        noise = min(max(0.7 * within.size, 1e-10), 2.0) if within.found else 0.5
+        variances = np.append(0.5, np.full(size - 1, 0.1 / size))
+        self.prior = Prior(np.zeros(size), np.diag(np.sqrt(variances)), noise)
+        self.groups = np.append(0.0, np.ones(size - 1))
+        self.newton = Newton(size, self.federation.n_users)
+        self._metric = np.eye(size)
+
+    def newton_rounds(self, stage: int) -> None:
+        """Release the information under the current prior, then scores of which each moves the mean."""
+        n, size = self.federation.n_users, self.units.size
+        frozen = self.prior
+        information = Information(self.units, frozen, self._metric)
+        clip = self._clip(information, "information norm", f"information norm {stage + 1}", reach=12.0)
+        matrix, noise = self._mean(information, f"information {stage + 1}", f"information {stage + 1}", clip)
+        metric, slope, slope_noise = preconditioned(unpack_symmetric(matrix, size), noise, self._metric)
+        for number in range(ROUNDS[stage]):
+            label = f"{stage + 1}.{number + 1}"
+            score = Score(self.units, replace(frozen, mean=self.prior.mean), metric, self._metric, clip)
+            measured = MeasuredScore(score, self._clip(score, "score norm", f"score norm {label}", reach=8.0))
+            mean, noise = self._mean(measured, f"score {stage + 1}", f"score {label}", measured.bound)
+            vector, gain, length = measured.split(mean)
+            # Shrunk to what they are on average, by their known noise.
+            extra = measured.noise_of_extras(noise)
+            gain = min(max(0.8 + (gain - 0.8) * 0.01 / (0.01 + extra**2), 0.3), 1.0)
+            length = min(max(0.65 + (length - 0.65) * 0.02 / (0.02 + extra**2), 0.2), 1.0)
+            sampling = length * measured.clip**2 / (size * n)
+            moved = self.newton.add(slope * gain, vector, self.prior.mean, noise, slope_noise, sampling)
+            self.prior = replace(self.prior, mean=moved)
+            if stage == 0:
+                self._log_variances(label)
+            elif number > 0:
+                self._variances(label)
+
+    def grow(self) -> None:
+        """Release the spread and give the covariance the directions that stand out of the noise."""
+        query = Spread(self.units, self.prior)
+        clip = 1.5 * self._clip(query, "spread norm", "spread norm", reach=8.0)
+        measured = MeasuredSpread(self.units, self.prior, clip)
+        mean, noise = self._mean(measured, "spread", "spread", measured.bound)
+        root, self.groups = grown(mean, noise, self.prior.root)
+        self.prior = replace(self.prior, root=root)
+        self._variances("after growth 1")
+        self._variances("after growth 2")
+
+    def inflation(self) -> float:
+        """Release the coverage of nominal intervals; return by what to multiply standard deviations."""
+        mean, noise = self._mean(Coverage(self.units, self.prior), "coverage", "coverage", 1.0)
+        beyond = min(max(0.1 + float(mean[0]) * 0.05**2 / (0.05**2 + noise**2), 0.02), 0.3)
+        return NOMINAL / normal_quantile(1.0 - beyond / 2.0)
+
+    def _log_variances(self, label: str) -> None:
+        query = LogVariances(self.units, self.prior, self.groups)
+        mean, noise = self._mean(query, "log variances", f"log variances {label}", _LOG_CLIP)
+        factors, clear = query.factors(mean, noise)
+        self.weak = not bool(clear[-1])
+        self._rescale(factors)
+
+    def _variances(self, label: str) -> None:
+        query = Variances(self.units, self.prior, self.groups)
+        mean, noise = self._mean(query, "variances", f"variances {label}", _RATIO_CLIP)
+        self._rescale(query.factors(mean, noise))
+
+    def _rescale(self, factors: Array) -> None:
+        scales = np.sqrt(factors[self.groups.astype(np.int64)])
+        noise = max(self.prior.noise * float(factors[-1]), 1e-14)
+        self.prior = replace(self.prior, root=self.prior.root * scales, noise=noise)
+
+    def _clip(self, query: Query, phase: str, name: str, *, reach: float) -> float:
+        return typical_norm(self.federation, query, self.plan.event(phase, clip=1.0), name, reach=reach).size
+
+    def _mean(self, query: Query, phase: str, name: str, clip: float) -> tuple[Array, float]:
+        """Release a noisy mean over users; return it and its noise."""
+        event = self.plan.event(phase, clip=clip)
+        released = self.federation.release(query, event, name)
+        n = self.federation.n_users
+        return released / n, self.federation.sum_sigma(event) / n
+
+
+class Newton:
+    """Rounds of Newton's method as measurements of the population's weights, combined by their precision.
+
+    A round releases g ≈ J(w − wₜ) + noise at wₜ with a known slope J. Its noise has four parts: of privacy, of sampling
+    users, of the slope's own privacy noise, and of the linearisation; the last two grow with the step w − wₜ.
+    """
+
+    def __init__(self, size: int, n_users: int) -> None:
+        self._rounds: list[tuple[Array, Array, Array, float, float, float]] = []
+        self._size = size
+        self._precision = np.eye(size)
+        self._extra, self._sampling = np.zeros((size, size)), np.zeros((size, size))
+
+    def add(self, slope: Array, score: Array, at: Array, noise: float, slope_noise: float, sampling: float) -> Array:
+        """Add a round; return the estimate of the weights from all of them."""
+        self._rounds.append((slope, score, at, noise, slope_noise, sampling))
+        weights = at
+        for iteration in range(6):
+            weights = self._solve(weights, first=iteration == 0)
+        return weights
+
+    def covariance(self) -> Array:
+        """Return the covariance of the estimate's error; 1.1 for the information matrix being noisy itself."""
+        inverse = np.linalg.inv(self._precision)
+        return np.asarray(1.1 * inverse @ (self._extra + self._sampling @ self._sampling.T) @ inverse)
+
+    def _solve(self, weights: Array, *, first: bool) -> Array:
+        # In standardised units weights are of order one: a standard normal prior holds what rounds do not say.
+        precision, right = np.eye(self._size), np.zeros(self._size)
+        extra, shared = np.zeros((self._size, self._size)), np.zeros((self._size, self._size))
+        for slope, score, at, noise, slope_noise, sampling in self._rounds:
+            step = np.zeros(self._size) if first else weights - at
+            added = noise**2 + slope_noise**2 * float(step @ step) / 2.0
+            added += 0.15**2 * float(np.sum(np.square(slope @ step))) / self._size
+            variance = added + sampling
+            precision += slope.T @ slope / variance
+            right += slope.T @ (score + slope @ at) / variance
+            extra += slope.T @ slope * (added / variance**2)
+            # Every round asks the same users, so what sampling them does to the rounds is one and the same.
+            shared += slope.T * (math.sqrt(sampling) / variance)
+        self._precision, self._extra, self._sampling = precision, extra, shared
+        return np.asarray(np.linalg.solve(precision, right))
+
+
+def preconditioned(matrix: Array, noise: float, metric: Array) -> tuple[Array, Array, float]:
+    """Return from a noisy information matrix the metric for scores, the slope of scores in it, and the slope's noise.
+
+    Off-diagonals are shrunk by James and Stein's factor, eigenvalues kept above the noise; the metric is the inverse
+    root of what is left, so that scores have a like size in every direction.
+    """
+    size = len(matrix)
+    diagonal = np.diag(np.diag(matrix))
+    off = matrix - diagonal
+    kept = _james_stein(pack(off)[np.triu_indices(size)[0] != np.triu_indices(size)[1]], noise)
+    values, vectors = np.linalg.eigh(diagonal + kept * off)
+    floor = max(0.5 * noise * math.sqrt(2.0 * size), 2e-3 * max(float(values.max()), 0.0), 1e-9)
+    cleaned = (vectors * np.maximum(values, floor)) @ vectors.T
+    back = np.linalg.inv(metric)
+    information = back @ cleaned @ back
+    values, vectors = np.linalg.eigh(information)
+    values = np.maximum(values, 1e-6 * values.max())
+    found = (vectors / np.sqrt(values)) @ vectors.T
+    found *= math.sqrt(np.trace(cleaned) / np.trace(found @ information @ found))
+    return found, found @ information, float(np.linalg.norm(found @ back, 2)) * noise
+
+
+def grown(mean: Array, noise: float, root: Array) -> tuple[Array, Array]:
+    """Return a root of the new covariance, and the group of each of its directions, from the noisy mean spread.
+
+    The mean of u uᵀ − J is about k∘D for a change I + D of the whitened covariance, kᵢⱼ = E JᵢᵢJⱼⱼ. Eigenvalues of the
+    noise alone fill [−e, e], e = noise·√(2p); those beyond it are shrunk by √(λ² − e²), and what the diagonal says
+    beside them by James and Stein's factor. The group of a direction is 0 for the one nearest the intercept, 2 if its
+    variance stands out.
+    """
+    size = len(root)
+    squares = mean[-size:]
+    level = max(float(squares[1:].mean()) if size > 1 else 0.0, 0.0)
+    deviations = squares[1:] - level
+    squares = np.append(squares[0], level + _james_stein(deviations, noise) * deviations)
+    gains = np.sqrt(np.maximum(squares, 1e-9))
+    matrix = unpack_symmetric(mean[:-size], size)
+    values, vectors = np.linalg.eigh(matrix)
+    edge = noise * math.sqrt(2.0 * size)
+    spikes = (vectors * (np.sign(values) * np.sqrt(np.maximum(values**2 - edge**2, 0.0)))) @ vectors.T
+    rest = np.diag(matrix - spikes)
+    change = (spikes + _james_stein(rest, noise) * np.diag(rest)) / (np.outer(gains, gains) + 2.0 * noise + 0.02)
+    values, vectors = np.linalg.eigh(np.eye(size) + change)
+    values = np.clip(values, 0.05, 20.0)
+    intercept = int(np.argmax(np.abs(vectors[0])))
+    others = np.delete(np.arange(size), intercept)
+    groups = np.ones(size)
+    groups[intercept] = 0.0
+    if len(others):
+        large = values[others] > 1.5 * max(float(np.median(values[others])), 0.2)
+        groups[others[large]] = 2.0
+    return root @ (vectors * np.sqrt(values)), groups
+
+
+def normal_quantile(probability: float) -> float:
+    """Return the quantile of the standard normal distribution.
+
+    >>> round(normal_quantile(0.95), 4)
+    1.6449
+    """
+    from statistics import NormalDist
+
+    return NormalDist().inv_cdf(probability)
+
+
+def _james_stein(values: Array, noise: float) -> float:
+    energy = float(np.sum(np.square(values)))
+    return max(0.0, 1.0 - values.size * noise**2 / energy) if energy > 0 else 0.0

@@ -1,0 +1,140 @@
+"""One user's posterior under a public prior, for many users at once.
+
+Model: y = zᵀwᵢ + e with z = (1, x), wᵢ ~ N(w̄, S), e ~ N(0, s²). With S = L Lᵀ and r = y − Zw̄, in coordinates where the
+prior is standard normal (w = w̄ + L v):
+
+    G = LᵀZᵀZL/s²,  R = (I + G)⁻¹ (posterior covariance),  u = R·LᵀZᵀr/s² (posterior mean),  J = RG = I − R.
+
+u is also the score of w̄ and J its information: both are LᵀZᵀΩ⁻¹(r, ZL) with Ω = Z S Zᵀ + s² I the covariance of y. So
+E[u uᵀ] = J if the prior is right, which is what the method learns the prior from.
+
+Numbers of one user are computed from that user's rows alone, to the last bit: rows are added one after the other, and
+everything after that has one p×p matrix per user, whose place in memory does not depend on anybody's number of rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacitly.arrays import Array, Offsets, Rows, check_shape
+from tacitly.methods.shared.batch import per_user
+
+KNEE = 5.0
+"""Standardised features beyond ±KNEE grow logarithmically, so that one absurd cell does not rule a user's fit."""
+
+_CELLS = 1 << 21  # numbers that products of columns may take at once
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """Public units of features and target: z = (1, (x − center)·gain), target (y − level)/spread.
+
+    A gain of zero leaves a feature out. A missing feature counts as its center, the population's mean. A spread of zero
+    means that the target's scale was not found: there is too little to learn from.
+    """
+
+    center: Array
+    gain: Array
+    level: float
+    spread: float
+
+    def __post_init__(self) -> None:
+        check_shape("center", self.center, None)
+        check_shape("gain", self.gain, len(self.center))
+        if not (np.isfinite(self.center).all() and (self.gain >= 0).all() and self.spread >= 0):
+            raise ValueError("centers must be finite, gains and the spread not negative.")
+
+    @property
+    def size(self) -> int:
+        """Number of weights, p: the intercept and the features."""
+        return len(self.center) + 1
+
+    def design(self, X: Rows) -> Array:
+        """Return rows as (1, standardised features)."""
+        rows = (np.asarray(X, dtype=np.float64) - self.center) * self.gain
+        rows = np.where(np.isfinite(rows), rows, 0.0)
+        size = np.abs(rows)
+        rows = np.where(size <= KNEE, rows, np.sign(rows) * KNEE * (1.0 + np.log(np.maximum(size, KNEE) / KNEE)))
+        return np.concatenate([np.ones((len(rows), 1)), rows], axis=1)
+
+    def targets(self, y: Rows) -> Array:
+        """Return standardised targets."""
+        return np.asarray((np.asarray(y, dtype=np.float64) - self.level) / (self.spread or 1.0))
+
+
+@dataclass(frozen=True)
+class Prior:
+    """The public prior: w ~ N(mean, root·rootᵀ), noise variance, in public coordinates."""
+
+    mean: Array
+    root: Array
+    noise: float
+
+    def __post_init__(self) -> None:
+        check_shape("mean", self.mean, None)
+        check_shape("root", self.root, len(self.mean), len(self.mean))
+        if not self.noise > 0:
+            raise ValueError(f"noise must be positive. Found {self.noise!r}.")
+
+    @property
+    def covariance(self) -> Array:
+        """S."""
+        return np.asarray(self.root @ self.root.T)
+
+
+@dataclass(frozen=True)
+class Posteriors:
+    """Posteriors of several users in whitened coordinates, one row per user."""
+
+    means: Array  # u, n×p
+    covariances: Array  # R, n×p×p
+    information: Array  # J, n×p×p
+    residuals: Array  # ‖y − Zw‖² at the posterior mean
+    rows: Array  # m; 0 for a user whose numbers cannot be used
+
+
+def posteriors(X: Rows, y: Rows, offsets: Offsets, coordinates: Coordinates, prior: Prior) -> Posteriors:
+    """Return the posteriors of several users; a user without rows has the prior.
+
+    >>> units = Coordinates(np.zeros(1), np.ones(1), 0.0, 1.0)
+    >>> one = posteriors(np.zeros((2, 1)), np.ones(2), np.array([0, 2]), units, Prior(np.zeros(2), np.eye(2), 1.0))
+    >>> one.means.round(3), one.covariances[0].round(3).tolist()  # the mean of two ones, shrunk to zero by a third
+    (array([[0.667, 0.   ]]), [[0.333, 0.0], [0.0, 1.0]])
+    """
+    grams, rights, squares, rows = moments(X, y, offsets, coordinates)
+    root, noise = prior.root, prior.noise
+    moved = rights - grams @ prior.mean
+    squares = squares - (rights + moved) @ prior.mean
+    grams, rights = root.T @ grams @ root, moved @ root
+    covariances: Array = np.linalg.inv(np.eye(coordinates.size) + grams / noise).astype(np.float64, copy=False)
+    information = covariances @ (grams / noise)
+    information = (information + information.transpose(0, 2, 1)) / 2.0
+    means = np.einsum("nij,nj->ni", covariances, rights / noise)
+    fitted = np.einsum("nij,nj->ni", grams, means)
+    residuals = squares - np.einsum("ni,ni->n", means, 2.0 * rights - fitted)
+    return Posteriors(means, covariances, information, np.maximum(residuals, 0.0), rows)
+
+
+def moments(X: Rows, y: Rows, offsets: Offsets, coordinates: Coordinates) -> tuple[Array, Array, Array, Array]:
+    """Return ZᵀZ, Zᵀy, yᵀy and the number of rows of each user; zeros for a user with numbers that cannot be used.
+
+    Products of columns are added row by row, never by a matrix product over rows of several users.
+    """
+    count, size = len(offsets) - 1, coordinates.size
+    design, targets = coordinates.design(X), coordinates.targets(y)
+    grams = np.zeros((count, size, size))
+    step = max(1, _CELLS // max(1, design.size))
+    for first in range(0, size, step):
+        columns = design[:, None, :] * design[:, first : first + step, None]
+        grams[:, first : first + step] = per_user(columns, offsets)
+    rights, squares = per_user(design * targets[:, None], offsets), per_user(targets**2, offsets)
+    usable = np.isfinite(squares) & np.isfinite(rights).all(axis=1)
+    rows = np.where(usable, np.diff(offsets), 0).astype(np.float64)
+    return (
+        np.where(usable[:, None, None], grams, 0.0),
+        np.where(usable[:, None], rights, 0.0),
+        np.where(usable, squares, 0.0),
+        rows,
+    )

@@ -1,0 +1,362 @@
+"""What users send so that a population prior can be learned: all of it from their posteriors under the current prior.
+
+Adjacency, sensitivity and event are the same for every query here: a user's contribution is clipped, whole, to a
+public bound C, so the sum moves by at most C (zero-out) or 2C (replace-one), and each release is one Gaussian event.
+No clip, step or weight depends on data other than through earlier releases, and a user without rows sends zero.
+
+In the notation of :mod:`~tacitly.methods.mixed_effects.posterior`, u and J are a user's score and information about the
+population's weights in whitened coordinates, and E[u uᵀ] = J if the prior is right:
+
+* :class:`Information` and :class:`Score` give the population's weights by Newton's method. Both carry the same weight
+  1/√tr J per user, so that users with thousands of rows do not drown the others and the ratio stays unbiased.
+* :class:`LogVariances` and :class:`Variances` compare ‖u‖² with tr J for groups of coordinates, and residuals with
+  their degrees of freedom: first on a logarithmic scale, from any distance, then finely.
+* :class:`Spread` is u uᵀ − J, the direction in which the whole covariance should change.
+* :class:`Coverage` counts residuals beyond the nominal 90 % interval, to calibrate intervals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tacitly.arrays import Array, Offsets, Rows, check_shape
+from tacitly.methods.mixed_effects.posterior import Coordinates, Posteriors, Prior, posteriors
+from tacitly.methods.shared.batch import BatchQuery, circle, norms_of, per_user, uncircle
+
+GROUPS = 3
+"""Groups of coordinates with a variance factor of their own: the intercept, the bulk, directions that stand out."""
+
+REACHES = (12.0, 12.0, 12.0, 20.0)
+"""Octaves that fit on the circle of :class:`LogVariances`, per group and for the noise."""
+
+NOMINAL = 1.6448536269514722
+"""Standard deviations of a 90 % interval."""
+
+_CAP, _WEIGHT, _EXTRA = 3.0, 0.2, 0.3
+# E min(χ²_ν/ν, 3), which is P(χ²_{ν+2} ≤ 3ν) + 3 P(χ²_ν > 3ν).
+_FREEDOM = np.array([0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 20, 40, 100])
+_CAPPED = np.array(
+    [0.715147, 0.858168, 0.918929, 0.950213, 0.978809, 0.990085, 0.99747, 0.999275, 0.999929, 0.999999, 1.0, 1.0]
+)
+
+
+@dataclass(frozen=True)
+class WithinVariance(BatchQuery):
+    """The variance of a user's own targets; its typical size starts the noise level. Zero from a single row."""
+
+    coordinates_of: Coordinates
+
+    @property
+    def coordinates(self) -> int:
+        """One number."""
+        return 1
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one variance per user."""
+        targets = self.coordinates_of.targets(y)
+        rows = np.diff(offsets).astype(np.float64)
+        means = per_user(targets, offsets) / np.maximum(rows, 1.0)
+        left = per_user(np.square(targets - np.repeat(means, np.diff(offsets))), offsets)
+        return np.where(rows > 1, left / np.maximum(rows - 1.0, 1.0), 0.0)[:, None]
+
+
+@dataclass(frozen=True)
+class _PriorQuery(BatchQuery):
+    """A query about posteriors under a public prior."""
+
+    units: Coordinates
+    prior: Prior
+
+    def __post_init__(self) -> None:
+        check_shape("mean", self.prior.mean, self.units.size)
+
+    def _posteriors(self, X: Rows, y: Rows, offsets: Offsets) -> Posteriors:
+        return posteriors(X, y, offsets, self.units, self.prior)
+
+
+@dataclass(frozen=True)
+class Information(_PriorQuery):
+    """A user's information H = ZᵀΩ⁻¹Z about the population's weights, as metric·H·metric / √trace."""
+
+    metric: Array
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_shape("metric", self.metric, self.units.size, self.units.size)
+
+    @property
+    def coordinates(self) -> int:
+        """Entries of a symmetric matrix."""
+        return self.units.size * (self.units.size + 1) // 2
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one packed matrix per user."""
+        found = self._posteriors(X, y, offsets)
+        return self.of(found) * self.weights(found)[:, None]
+
+    def of(self, found: Posteriors) -> Array:
+        """Return metric·H·metric, packed."""
+        turned = np.linalg.solve(self.prior.root, self.metric)
+        return pack(turned.T @ found.information @ turned)
+
+    def weights(self, found: Posteriors) -> Array:
+        """Return 1/√trace, zero for a user without rows."""
+        turned = np.linalg.solve(self.prior.root, self.metric)
+        traces = np.einsum("ij,nik,kj->n", turned, found.information, turned, optimize=True)
+        return np.where((found.rows > 0) & (traces > 0), 1.0 / np.sqrt(np.maximum(traces, 1e-300)), 0.0)
+
+
+@dataclass(frozen=True)
+class Score(_PriorQuery):
+    """A user's score ZᵀΩ⁻¹(y − Zw̄), in a metric, weighted as its information was when that was released.
+
+    ``information`` is the query that was released and ``information_clip`` its clip; ``prior`` is the one it had, but
+    for the mean, which moves from round to round.
+    """
+
+    metric: Array
+    information_metric: Array
+    information_clip: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_shape("metric", self.metric, self.units.size, self.units.size)
+        check_shape("information_metric", self.information_metric, self.units.size, self.units.size)
+
+    @property
+    def coordinates(self) -> int:
+        """One number per weight."""
+        return self.units.size
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one score per user."""
+        found = self._posteriors(X, y, offsets)
+        information = Information(self.units, self.prior, self.information_metric)
+        weights = information.weights(found)
+        norms = norms_of(information.of(found)) * weights
+        weights = weights * np.minimum(1.0, self.information_clip / np.maximum(norms, 1e-300))
+        return found.means @ np.linalg.solve(self.prior.root, self.metric) * weights[:, None]
+
+
+@dataclass(frozen=True)
+class MeasuredScore(BatchQuery):
+    """A score, clipped to ``clip``, with two numbers that say what the clip did: mean slope and mean squared length."""
+
+    score: Score
+    clip: float
+
+    @property
+    def coordinates(self) -> int:
+        """One number per weight, and two."""
+        return self.score.coordinates + 2
+
+    @property
+    def bound(self) -> float:
+        """Largest norm of a contribution."""
+        return float(self.clip * np.sqrt(1.0 + 2.0 * _EXTRA**2))
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one clipped score and two numbers per user."""
+        scores = self.score.contributions(X, y, offsets)
+        norms = norms_of(scores)
+        factors = np.where(norms > 0, np.minimum(1.0, self.clip / np.maximum(norms, 1e-300)), 0.0)
+        # A clipped vector follows a change of its argument except along itself: one of p directions.
+        slope = factors * (1.0 - (norms > self.clip) / self.score.coordinates)
+        length = np.square(np.minimum(norms / self.clip, 1.0))
+        extra = _EXTRA * self.clip * np.stack([slope, length], axis=1)
+        return np.hstack([scores * factors[:, None], extra])
+
+    def split(self, released: Array) -> tuple[Array, float, float]:
+        """Return the mean score, the mean slope and the mean squared length in units of the clip."""
+        slope, length = released[-2:] / (_EXTRA * self.clip)
+        return released[:-2], float(slope), float(length)
+
+    def noise_of_extras(self, noise: float) -> float:
+        """Return the noise of the mean slope and length, given that of a coordinate."""
+        return noise / (_EXTRA * self.clip)
+
+
+@dataclass(frozen=True)
+class _GroupQuery(_PriorQuery):
+    """A query about sizes of groups of coordinates: ``groups`` has the number of its group for each coordinate."""
+
+    groups: Array
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_shape("groups", self.groups, self.units.size)
+
+    def _sizes(self, X: Rows, y: Rows, offsets: Offsets) -> tuple[Array, Array, Array]:
+        """Return size over expected size, degrees of freedom and weight, one column per group and one for the noise."""
+        found = self._posteriors(X, y, offsets)
+        ratios, freedoms, traces = [], [], []
+        for group in range(GROUPS):
+            own = np.flatnonzero(self.groups == group)
+            information = found.information[:, own][:, :, own]
+            trace = np.einsum("nii->n", information)
+            squared = np.square(information).sum(axis=(1, 2))
+            ratios.append(np.square(found.means[:, own]).sum(axis=1) / np.maximum(trace, 1e-300))
+            freedoms.append(np.square(trace) / np.maximum(squared, 1e-300))
+            traces.append(trace)
+        left = np.maximum(found.rows - np.einsum("nii->n", found.information), 1e-9)
+        ratios.append(found.residuals / (self.prior.noise * left))
+        freedoms.append(left)
+        traces.append(left)
+        trace = np.stack(traces, axis=1)
+        weight = trace / (trace + _WEIGHT) * (found.rows > 0)[:, None]
+        return np.stack(ratios, axis=1), np.maximum(np.stack(freedoms, axis=1), 0.5), weight
+
+
+@dataclass(frozen=True)
+class LogVariances(_GroupQuery):
+    """Logarithms of the sizes as points on circles, corrected for the bias of the logarithm of a χ² variable."""
+
+    @property
+    def coordinates(self) -> int:
+        """A point per group, and one for the noise."""
+        return 2 * (GROUPS + 1)
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one point per user and group."""
+        ratio, freedom, weight = self._sizes(X, y, offsets)
+        bias = digamma(freedom / 2.0) - np.log(freedom / 2.0)
+        octaves = (np.log(np.maximum(ratio, 1e-300)) - bias) / np.log(2.0)
+        points = [circle(octaves[:, column], reach) for column, reach in enumerate(REACHES)]
+        return np.concatenate([point * weight[:, [column]] for column, point in enumerate(points)], axis=1)
+
+    @staticmethod
+    def factors(released: Array, noise: float) -> tuple[Array, npt.NDArray[np.bool_]]:
+        """Return by what to multiply each variance (1 where nothing stands out of the noise), and what stood out."""
+        points = released.reshape(-1, 2)
+        clear = np.hypot(points[:, 0], points[:, 1]) > 3.0 * noise
+        octaves = [float(uncircle(point, reach)) for point, reach in zip(points, REACHES, strict=True)]
+        return np.where(clear, 2.0 ** np.array(octaves), 1.0), clear
+
+
+@dataclass(frozen=True)
+class Variances(_GroupQuery):
+    """Sizes capped at three times the expected one, less their expectation, with the weights they carry."""
+
+    @property
+    def coordinates(self) -> int:
+        """Two numbers per group, and two for the noise."""
+        return 2 * (GROUPS + 1)
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return excess and weight per user and group."""
+        ratio, freedom, weight = self._sizes(X, y, offsets)
+        expected = np.interp(np.log(freedom), np.log(_FREEDOM), _CAPPED)
+        excess = (np.minimum(ratio, _CAP) - expected) * weight
+        return np.stack([excess, weight], axis=2).reshape(len(excess), -1)
+
+    @staticmethod
+    def factors(released: Array, noise: float) -> Array:
+        """Return by what to multiply each variance."""
+        pairs = released.reshape(-1, 2)
+        return np.clip(1.0 + pairs[:, 0] / (np.maximum(pairs[:, 1], 0.0) + 2.0 * noise + 1e-12), 0.2, 3.0)
+
+
+@dataclass(frozen=True)
+class Spread(_PriorQuery):
+    """u uᵀ − J: how a user's posterior differs from what the prior expects."""
+
+    @property
+    def coordinates(self) -> int:
+        """Entries of a symmetric matrix."""
+        return self.units.size * (self.units.size + 1) // 2
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one packed matrix per user."""
+        return self.of(self._posteriors(X, y, offsets))
+
+    @staticmethod
+    def of(found: Posteriors) -> Array:
+        """Return u uᵀ − J, packed; zero for a user without rows."""
+        outer = found.means[:, :, None] * found.means[:, None, :]
+        return pack(outer - found.information) * (found.rows > 0)[:, None]
+
+
+@dataclass(frozen=True)
+class MeasuredSpread(_PriorQuery):
+    """The spread, clipped to ``clip``, with squares of J's diagonal under the same factor: how sensitive it is."""
+
+    clip: float
+
+    @property
+    def coordinates(self) -> int:
+        """Entries of a symmetric matrix and of a diagonal."""
+        return self.units.size * (self.units.size + 3) // 2
+
+    @property
+    def bound(self) -> float:
+        """The bound at which a contribution is clipped as a whole."""
+        return 1.12 * self.clip
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one packed matrix and one diagonal per user."""
+        found = self._posteriors(X, y, offsets)
+        spread = Spread.of(found)
+        norms = norms_of(spread)
+        factors = np.where(found.rows > 0, np.minimum(1.0, self.clip / np.maximum(norms, 1e-300)), 0.0)
+        squares = np.square(np.einsum("nii->ni", found.information))
+        return np.hstack([spread, squares]) * factors[:, None]
+
+
+@dataclass(frozen=True)
+class Coverage(_PriorQuery):
+    """Share of a user's rows whose leave-one-out residual lies beyond the nominal 90 % interval, less 10 %."""
+
+    @property
+    def coordinates(self) -> int:
+        """One number."""
+        return 1
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one share per user."""
+        found = self._posteriors(X, y, offsets)
+        residuals = left_out(X, y, offsets, self.units, self.prior, found)
+        beyond = per_user((np.abs(residuals) > NOMINAL).astype(np.float64), offsets)
+        return np.where(found.rows > 0, beyond / np.maximum(found.rows, 1.0) - 0.1, 0.0)[:, None]
+
+
+def left_out(X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prior: Prior, found: Posteriors) -> Array:
+    """Return each row's residual when its user's posterior is computed without it, in standard deviations.
+
+    No refitting: with q = lᵀRl/s² for the whitened row l, a residual r becomes r/√(s²(1 − q)).
+    """
+    design = units.design(X)
+    owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    weights = prior.mean + found.means @ prior.root.T
+    fitted = np.einsum("ij,ij->i", design, weights[owner])
+    spread = prior.root @ found.covariances @ prior.root.T
+    leverage = np.zeros(len(design))
+    step = max(1, (1 << 22) // units.size**2)
+    for first in range(0, len(design), step):
+        rows = slice(first, first + step)
+        leverage[rows] = np.einsum("ri,rij,rj->r", design[rows], spread[owner[rows]], design[rows])
+    free = np.maximum(1.0 - leverage / prior.noise, 1e-9)
+    return np.asarray((units.targets(y) - fitted) / np.sqrt(prior.noise * free))
+
+
+def pack(matrices: Array) -> Array:
+    """Return upper triangles, off-diagonals times √2, so that norms are Frobenius norms; one row per matrix."""
+    first, second = np.triu_indices(matrices.shape[-1])
+    return np.asarray(matrices[..., first, second] * np.where(first == second, 1.0, np.sqrt(2.0)))
+
+
+def digamma(x: Array) -> Array:
+    """Return the logarithmic derivative of the gamma function for x ≥ ¼ (no SciPy on a node).
+
+    >>> digamma(np.array([0.5, 1.0])).round(6)
+    array([-1.96351 , -0.577216])
+    """
+    shifted, total = np.asarray(x, dtype=np.float64), np.zeros(np.shape(x))
+    for _ in range(6):
+        total = total - 1.0 / shifted
+        shifted = shifted + 1.0
+    inverse = 1.0 / np.square(shifted)
+    series = inverse * (1.0 / 12.0 - inverse * (1.0 / 120.0 - inverse / 252.0))
+    return np.asarray(total + np.log(shifted) - 0.5 / shifted - series)

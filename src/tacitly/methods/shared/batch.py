@@ -1,0 +1,85 @@
+"""Queries that compute the contributions of many users at once, by array operations.
+
+The definition and the fast form are one function: the contribution of a single user is a batch of one. What makes that
+sound is that no number of one user depends on another's rows, to the last bit (:mod:`tacitly.federation.base`): rows
+are reduced user by user (:func:`per_user`), and everything after that has one entry of a public shape per user.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import numpy as np
+
+from tacitly.arrays import Array, Offsets, Rows
+from tacitly.federation.base import Query
+from tacitly.privacy.clipping import GUARD
+
+
+class BatchQuery(Query):
+    """A query defined by the contributions of several users, one row per user."""
+
+    @abstractmethod
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return the contributions of several users before the clip, one row per user."""
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        """Return the contribution of one user: a batch of one."""
+        return np.asarray(self.contributions(X, y, np.array([0, len(X)]))[0])
+
+    def norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return the norms of several users' contributions."""
+        return norms_of(self.contributions(X, y, offsets))
+
+    def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
+        """Clip each contribution and add them up."""
+        rows = self.contributions(X, y, offsets)
+        norms = norms_of(rows)
+        limit = bound * (1.0 - GUARD)
+        usable = np.isfinite(norms)
+        factors = np.where(usable & (norms > limit), limit / np.where(norms > 0, norms, 1.0), 1.0)
+        return np.asarray((np.where(usable[:, None], rows, 0.0) * factors[:, None]).sum(axis=0))
+
+
+def norms_of(rows: Array) -> Array:
+    """Return the norm of each row without overflow; NaN where an entry is not finite.
+
+    >>> norms_of(np.array([[3e200, 4e200], [np.inf, 0.0], [0.0, 0.0]]))
+    array([5.e+200,     nan, 0.e+000])
+    """
+    largest = np.max(np.abs(rows), axis=1, initial=0.0)
+    usable = np.isfinite(largest)
+    unit = np.where(usable & (largest > 0), largest, 1.0)
+    norms = unit * np.sqrt(np.sum(np.square(np.where(usable[:, None], rows, 0.0) / unit[:, None]), axis=1))
+    return np.where(usable, np.where(largest > 0, norms, 0.0), np.nan)
+
+
+def per_user(values: Array, offsets: Offsets) -> Array:
+    """Add up the rows of each user, one after the other; zero for a user without rows.
+
+    >>> per_user(np.array([[1.0], [2.0], [5.0]]), np.array([0, 2, 2, 3])).ravel()
+    array([3., 0., 5.])
+    """
+    out = np.zeros((len(offsets) - 1, *values.shape[1:]))
+    present = np.flatnonzero(np.diff(offsets))
+    if len(present):
+        out[present] = np.add.reduceat(values, offsets[present])
+    return out
+
+
+def circle(logarithm: Array, reach: float) -> Array:
+    """Return points on the unit circle, one per entry: the logarithm as an angle, ±``reach`` at ±162°.
+
+    The mean of such points shows a typical size over many orders of magnitude, and one user moves it by one point.
+    """
+    angle = np.clip(logarithm, -reach, reach) * (0.9 * np.pi / reach)
+    return np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+
+
+def uncircle(point: Array, reach: float) -> Array:
+    """Return the logarithm that :func:`circle` would put in this direction.
+
+    >>> uncircle(circle(np.array(3.0), 8.0), 8.0).round(6)
+    array(3.)
+    """
+    return np.asarray(np.arctan2(point[..., 1], point[..., 0]) * (reach / (0.9 * np.pi)))

@@ -1,0 +1,59 @@
+"""The typical norm of a contribution, for choosing a clip: two numbers, whatever the order of magnitude.
+
+Release :class:`TypicalNorm`. A user sends the logarithm of the norm of its contribution to another query as a point on
+the unit circle, and nothing if that norm is zero or not finite. Sensitivity 1 (zero-out), 2 (replace-one). One
+Gaussian event. The direction of the noisy mean is the typical logarithm; its length says how sure one can be.
+
+Compared with :mod:`~tacitly.methods.shared.norm_histogram`, which finds quantiles: 2 coordinates instead of hundreds,
+so it works with far fewer users, and what it finds is a kind of mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacitly.arrays import Array, Offsets, Rows
+from tacitly.federation.base import Federation, Query
+from tacitly.methods.shared.batch import BatchQuery, circle, uncircle
+from tacitly.privacy.guarantee import GaussianEvent
+
+
+@dataclass(frozen=True)
+class TypicalNorm(BatchQuery):
+    """The logarithm (base 2) of a contribution's norm as a point on the circle; ±``reach`` octaves fit on it."""
+
+    query: Query
+    reach: float
+
+    def __post_init__(self) -> None:
+        if not self.reach > 0:
+            raise ValueError(f"reach must be positive. Found {self.reach!r}.")
+        object.__setattr__(self, "unit", self.query.unit)
+
+    @property
+    def coordinates(self) -> int:
+        """A point in the plane."""
+        return 2
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one point per user."""
+        norms = self.query.norms(X, y, offsets)
+        seen = np.isfinite(norms) & (norms > 0)
+        return circle(np.log2(np.where(seen, norms, 1.0)), self.reach) * seen[:, None]
+
+
+@dataclass(frozen=True)
+class Typical:
+    """A typical size, and whether it stands out of the noise."""
+
+    size: float
+    found: bool
+
+
+def typical_norm(federation: Federation, query: Query, event: GaussianEvent, name: str, *, reach: float) -> Typical:
+    """Release the typical norm of the contributions to ``query``."""
+    released = federation.release(TypicalNorm(query, reach), event, name)
+    found = float(np.hypot(*released)) > 3.0 * federation.sum_sigma(event)
+    return Typical(float(2.0 ** uncircle(released, reach)), found)
