@@ -1,8 +1,9 @@
 """Queries that compute the contributions of many users at once, by array operations.
 
-The definition and the fast form are one function: the contribution of a single user is a batch of one. What makes that
-sound is that no number of one user depends on another's rows, to the last bit (:mod:`tacitly.federation.base`): rows
-are reduced user by user (:func:`per_user`), and everything after that has one entry of a public shape per user.
+The definition and the fast form are one function: the contribution of a single user is a batch of one. What makes
+that sound is that no number of one user depends on another's rows, to the last bit (:mod:`tacitly.federation.base`):
+rows are reduced user by user (:func:`per_user`), and every array after that has one entry per user, so that its shape
+and each user's place in it depend on the number of users alone, which is public.
 """
 
 from __future__ import annotations

@@ -1,0 +1,192 @@
+"""What users send for a population prior: computed alone, bounded, and what its docstring says it is."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+
+from tacitly.arrays import Array
+from tacitly.methods.mixed_effects import queries as module
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, posteriors
+from tacitly.methods.mixed_effects.queries import (
+    Coverage,
+    Information,
+    LogVariances,
+    MeasuredScore,
+    MeasuredSpread,
+    Score,
+    Spread,
+    Variances,
+    WithinVariance,
+    left_out,
+)
+from tacitly.methods.mixed_effects.units import Angles, Magnitudes
+from tacitly.methods.shared.batch import BatchQuery, norms_of
+from tacitly.methods.shared.typical_norm import TypicalNorm
+
+D = 3
+P = D + 1
+RNG = np.random.default_rng(5)
+UNITS = Coordinates(np.array([0.5, -1.0, 10.0]), np.array([1.0, 0.5, 0.0]), 2.0, 1.5)
+ROOT = np.linalg.cholesky(np.diag([0.5, 0.1, 0.2, 0.05]) + 0.02)
+PRIOR = Prior(RNG.normal(size=P) * 0.3, ROOT, 0.4)
+METRIC = np.diag([1.0, 2.0, 0.5, 3.0])
+GROUPS = np.array([0.0, 1.0, 1.0, 2.0])
+SCORE = Score(UNITS, PRIOR, METRIC, np.eye(P), 0.8)
+QUERIES: dict[str, BatchQuery] = {
+    "magnitudes": Magnitudes(np.ones(P), np.array([1.0, 1.0, 1.0, 1.5])),
+    "angles": Angles(np.array([1.0, 0.0, 1.0, 1.0]), np.zeros(P), np.full(P, 3.0), np.ones(P)),
+    "within": TypicalNorm(WithinVariance(UNITS), 20.0),
+    "information": Information(UNITS, PRIOR, METRIC),
+    "information norm": TypicalNorm(Information(UNITS, PRIOR, METRIC), 12.0),
+    "score": SCORE,
+    "score norm": TypicalNorm(SCORE, 8.0),
+    "measured score": MeasuredScore(SCORE, 0.7),
+    "log variances": LogVariances(UNITS, PRIOR, GROUPS),
+    "variances": Variances(UNITS, PRIOR, GROUPS),
+    "spread": Spread(UNITS, PRIOR),
+    "measured spread": MeasuredSpread(UNITS, PRIOR, 1.3),
+    "coverage": Coverage(UNITS, PRIOR),
+}
+BOUNDED = {
+    # Norms that no user exceeds, whatever the rows: what the clip is set to needs no cutting.
+    "magnitudes": math.sqrt(3 + 1.5**2),
+    "angles": math.sqrt(3),
+    "within": 1.0,
+    "information norm": 1.0,
+    "score norm": 1.0,
+    "measured score": 0.7 * math.sqrt(1.18),
+    "coverage": 0.9,
+}
+
+
+def ragged(counts: list[int], seed: int = 0) -> tuple[Array, Array, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    X = rng.normal(size=(offsets[-1], D)) * [1.0, 3.0, 10.0]
+    X[rng.random(X.shape) < 0.05] = np.nan
+    return X, X[:, 0] * 0 + rng.normal(size=offsets[-1]) * 2 + 1, offsets
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_user_alone_sends_the_same_as_among_others(name: str) -> None:
+    query = QUERIES[name]
+    counts = [1, 7, 2, 30, 5, 3, 12, 1, 64, 9]
+    X, y, offsets = ragged(counts)
+    together = query.contributions(X, y, offsets)
+    for user, (first, last) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+        alone = query.contribution(X[first:last], y[first:last])
+        np.testing.assert_allclose(alone, together[user], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_neighbours_rows_do_not_move_others_by_a_bit(name: str) -> None:
+    query = QUERIES[name]
+    X, y, offsets = ragged([4, 6, 5])
+    longer = np.concatenate([[0], np.cumsum([4, 19, 5])])
+    rng = np.random.default_rng(1)
+    X2 = np.concatenate([X[:4], rng.normal(size=(19, D)) * 1e3, X[10:]])
+    y2 = np.concatenate([y[:4], rng.normal(size=19), y[10:]])
+    before, after = query.contributions(X, y, offsets), query.contributions(X2, y2, longer)
+    np.testing.assert_array_equal(before[[0, 2]], after[[0, 2]])
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_no_rows_and_useless_rows_send_zero_or_something_finite(name: str) -> None:
+    query = QUERIES[name]
+    with np.errstate(all="ignore"):
+        empty = query.contributions(np.zeros((0, D)), np.zeros(0), np.array([0, 0]))
+        np.testing.assert_array_equal(empty, 0.0)
+        for bad in (np.nan, np.inf, 1e300, -1e300):
+            total = query.block_sum(np.full((3, D), bad), np.full(3, bad), np.array([0, 3]), 1.0)
+            assert np.isfinite(total).all()
+            assert np.linalg.norm(total) <= 1.0
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_block_sums_are_clipped_to_the_bound(name: str) -> None:
+    query = QUERIES[name]
+    rng = np.random.default_rng(2)
+    for size in (1e-6, 1.0, 1e6):
+        X, y = rng.normal(size=(40, D)) * size, rng.normal(size=40) * size
+        for bound in (1e-3, 0.5, 3.0):
+            total = query.block_sum(X, y, np.array([0, 40]), bound)
+            assert np.linalg.norm(total) <= bound
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_bounds_hold_without_a_clip_and_are_attained(name: str) -> None:
+    query, bound = QUERIES[name], BOUNDED[name]
+    rng = np.random.default_rng(3)
+    largest = 0.0
+    for size in (1e-9, 1e-3, 1.0, 1e3, 1e9):
+        for rows in (1, 2, 5, 50, 3000):
+            for values in (rng.normal(size=(rows, P)), np.ones((rows, P)), rng.integers(0, 2, size=(rows, P)) * 1.0):
+                table = values * size
+                norm = float(norms_of(query.contributions(table[:, :D], table[:, D], np.array([0, rows])))[0])
+                assert norm <= bound * (1 + 1e-12)
+                largest = max(largest, norm)
+    assert largest > 0.97 * bound
+
+
+def test_scores_and_information_are_derivatives_of_the_likelihood() -> None:
+    """H is minus the Hessian and ZᵀΩ⁻¹r the gradient of log N(y; Zw̄, ZSZᵀ + s²I) in w̄."""
+    X, y, offsets = ragged([6])
+    design, targets = UNITS.design(X), UNITS.targets(y)
+    omega = design @ PRIOR.covariance @ design.T + PRIOR.noise * np.eye(6)
+    information = design.T @ np.linalg.solve(omega, design)
+    gradient = design.T @ np.linalg.solve(omega, targets - design @ PRIOR.mean)
+    expected = METRIC @ information @ METRIC
+    weight = 1 / math.sqrt(np.trace(expected))
+    np.testing.assert_allclose(QUERIES["information"].contribution(X, y), module.pack(expected) * weight, rtol=1e-9)
+    plain = Score(UNITS, PRIOR, METRIC, METRIC, 1e9).contribution(X, y)
+    np.testing.assert_allclose(plain, METRIC @ gradient * weight, rtol=1e-9)
+
+
+def test_spread_is_zero_on_average_under_the_prior_and_not_otherwise() -> None:
+    """20,000 users drawn from the prior: each coordinate within 5.5 standard errors (false alarms below 1e-6)."""
+    rng = np.random.default_rng(4)
+    n, m = 20_000, 5
+    X = rng.normal(size=(n * m, D)) * [1, 2, 1] + UNITS.center
+    design = UNITS.design(X)
+    weights = PRIOR.mean + rng.normal(size=(n, P)) @ PRIOR.root.T
+    targets = np.einsum("ij,ij->i", design, np.repeat(weights, m, axis=0)) + math.sqrt(PRIOR.noise) * rng.normal(
+        size=n * m
+    )
+    y, offsets = targets * UNITS.spread + UNITS.level, np.arange(0, n * m + 1, m)
+    for query in (Spread(UNITS, PRIOR), SCORE, Variances(UNITS, PRIOR, GROUPS)):
+        sent = query.contributions(X, y, offsets)
+        if isinstance(query, Variances):
+            sent = sent[:, ::2]  # excesses; the other numbers are weights
+        errors = sent.std(axis=0) / math.sqrt(n)
+        allowed = 5.5 * errors + (0.02 if isinstance(query, Variances) else 0.0)  # sizes are only roughly χ²
+        assert (np.abs(sent.mean(axis=0)) <= allowed + 1e-12).all(), type(query).__name__
+    wider = Prior(PRIOR.mean, PRIOR.root * 0.7, PRIOR.noise)
+    sent = Spread(UNITS, wider).contributions(X, y, offsets)
+    assert sent.mean(axis=0)[0] > 5.5 * sent.std(axis=0)[0] / math.sqrt(n)
+
+
+def test_left_out_residuals_are_those_of_refitting() -> None:
+    X, y, offsets = ragged([7])
+    found = posteriors(X, y, offsets, UNITS, PRIOR)
+    quick = left_out(X, y, offsets, UNITS, PRIOR, found)
+    for row in range(7):
+        kept = np.arange(7) != row
+        rest = posteriors(X[kept], y[kept], np.array([0, 6]), UNITS, PRIOR)
+        design = UNITS.design(X[[row]])[0]
+        weights = PRIOR.mean + PRIOR.root @ rest.means[0]
+        spread = PRIOR.root @ rest.covariances[0] @ PRIOR.root.T
+        expected = (UNITS.targets(y[[row]])[0] - design @ weights) / math.sqrt(PRIOR.noise + design @ spread @ design)
+        assert quick[row] == pytest.approx(expected, rel=1e-8)
+
+
+def test_tables_and_series_agree_with_scipy() -> None:
+    freedom = module._FREEDOM
+    exact = scipy.stats.chi2.cdf(3 * freedom, freedom + 2) + 3 * scipy.stats.chi2.sf(3 * freedom, freedom)
+    np.testing.assert_allclose(module._CAPPED, exact, atol=1e-6)
+    x = np.array([0.25, 0.5, 1.0, 3.0, 50.0])
+    np.testing.assert_allclose(module.digamma(x), scipy.special.digamma(x), rtol=1e-8)
