@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -78,7 +79,7 @@ def test_a_user_alone_sends_the_same_as_among_others(name: str) -> None:
     counts = [1, 7, 2, 30, 5, 3, 12, 1, 64, 9]
     X, y, offsets = ragged(counts)
     together = query.contributions(X, y, offsets)
-    for user, (first, last) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+    for user, (first, last) in enumerate(itertools.pairwise(offsets)):
         alone = query.contribution(X[first:last], y[first:last])
         np.testing.assert_allclose(alone, together[user], rtol=1e-9, atol=1e-12)
 
@@ -135,7 +136,7 @@ def test_bounds_hold_without_a_clip_and_are_attained(name: str) -> None:
 
 def test_scores_and_information_are_derivatives_of_the_likelihood() -> None:
     """H is minus the Hessian and ZᵀΩ⁻¹r the gradient of log N(y; Zw̄, ZSZᵀ + s²I) in w̄."""
-    X, y, offsets = ragged([6])
+    X, y, _offsets = ragged([6])
     design, targets = UNITS.design(X), UNITS.targets(y)
     omega = design @ PRIOR.covariance @ design.T + PRIOR.noise * np.eye(6)
     information = design.T @ np.linalg.solve(omega, design)
