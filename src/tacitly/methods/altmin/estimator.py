@@ -1,20 +1,17 @@
-"""Private alternating minimisation, as a user sees it."""
+"""The estimator of private alternating minimisation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from tacitly.arrays import Array
-from tacitly.federation.base import Federation
-from tacitly.federation.engine import Engine
+from tacitly.federation.engine import Engine, Population
 from tacitly.methods.altmin import algorithm as altmin
+from tacitly.methods.base import Procedure
 from tacitly.methods.shared_basis import SharedBasisModel
-from tacitly.privacy.guarantee import Budget, GaussianEvent
+from tacitly.privacy.guarantee import Budget
 from tacitly.privacy.ledger import Ledger
 
 
 class PrivateAltMin(SharedBasisModel):
-    """Private alternating minimisation (Jain et al. 2021), sound: the method to compare Private FedRep with.
+    """Private alternating minimisation (Jain et al. 2021), with sound noise: a baseline for Private FedRep.
 
     Parameters are those of :class:`PrivateFedRep`.
 
@@ -44,24 +41,13 @@ class PrivateAltMin(SharedBasisModel):
         threads: int | None = None,
         engine: Engine | None = None,
     ) -> None:
+        super().__init__(epsilon, delta, adjacency, mode, random_state, noise, noise_seed, ledger, run, threads, engine)
         self.rank = rank
-        self.epsilon = epsilon
-        self.delta = delta
-        self.adjacency = adjacency
-        self.mode = mode
-        self.random_state = random_state
         self.rounds = rounds
-        self.noise = noise
-        self.noise_seed = noise_seed
-        self.ledger = ledger
-        self.run = run
-        self.threads = threads
-        self.engine = engine
 
-    def _planned(self, budget: Budget) -> Sequence[GaussianEvent]:
+    def _procedure(self, population: Population, budget: Budget) -> Procedure:
         settings = altmin.Settings(rounds=self.rounds)
-        return settings.events(settings.plan(budget))
-
-    def _learn(self, federation: Federation, budget: Budget) -> Array:
-        settings = altmin.Settings(rounds=self.rounds)
-        return altmin.learn(federation, settings.plan(budget), settings, self.rank)
+        plan = settings.plan(budget)
+        return Procedure(
+            settings.events(plan), lambda federation: {"basis": altmin.learn(federation, plan, settings, self.rank)}
+        )

@@ -1,4 +1,4 @@
-"""What paper 004 compares low rank plus sparse networks with: its four frameworks, on the same engine and budget.
+"""The four frameworks AMHT-LRS (Pal et al. 2024) compares its networks with, on the same engine and budget.
 
 | framework | user i's network | here | numbers (D parameters, n users) |
 |---|---|---|---|
@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 
 from tacitly.arrays import Array
-from tacitly.data.cohort import Cohort
 from tacitly.neural.low_rank_sparse.estimator import LowRankSparse
 from tacitly.neural.low_rank_sparse.personal_part import PromptUpdate
-from tacitly.neural.low_rank_sparse.personal_part_model import OwnPartModel
+from tacitly.neural.low_rank_sparse.personal_part_model import PersonalPartModel
+from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork
 from tacitly.privacy.ledger import Ledger
 
 
 def single_model(epsilon: float, **settings: Any) -> LowRankSparse:
-    """Share one network among all; ``settings`` are those of :class:`LowRankSparse`.
+    """Share one network among all users; ``settings`` are those of :class:`LowRankSparse`.
 
     >>> single_model(1.0).sparsity
     0
@@ -35,7 +35,7 @@ def single_model(epsilon: float, **settings: Any) -> LowRankSparse:
 
 
 def full_fine_tuning(epsilon: float, **settings: Any) -> LowRankSparse:
-    """Give every user a network of their own, begun from the shared one and pulled to it by ``penalty``.
+    """Give every user a whole network, started from the shared one and pulled to it by ``penalty``.
 
     >>> full_fine_tuning(1.0).sparsity
     1.0
@@ -44,7 +44,7 @@ def full_fine_tuning(epsilon: float, **settings: Any) -> LowRankSparse:
 
 
 def representation_learning(rank: int, epsilon: float, **settings: Any) -> LowRankSparse:
-    """Share networks U w, with nothing of a user's own but w.
+    """Share networks U w, of which only w is personal.
 
     >>> representation_learning(2, 1.0).rank
     2
@@ -52,11 +52,11 @@ def representation_learning(rank: int, epsilon: float, **settings: Any) -> LowRa
     return LowRankSparse(rank, 0, epsilon, **settings)
 
 
-class PromptLearning(OwnPartModel):
-    """One network for everybody, on rows followed by an embedding of every user's own.
+class PromptLearning(PersonalPartModel):
+    """One network for all users, on rows followed by a personal embedding.
 
-    Parameters are those of :class:`LowRankSparse`; ``embedding`` is the length of a user's (the paper's is as long as a
-    row, which is what None means).
+    Parameters are those of :class:`LowRankSparse`; ``embedding`` is the embedding's length (None: as long as a row, as
+    in the paper).
 
     Attributes
     ----------
@@ -125,25 +125,28 @@ class PromptLearning(OwnPartModel):
         self.embedding = embedding
 
     def n_parameters(self) -> int:
-        """Count what the model holds: a network of features and embedding, and everybody's embedding."""
+        """Count the numbers of the model: a network of features and embedding, and one embedding per user."""
+        self._check_fitted()
         return self.shared_.size + self.own_.size
 
-    def _update(self) -> PromptUpdate:
+    def _update(self, network: TanhNetwork) -> PromptUpdate:
         return PromptUpdate(
-            network=self._network(), training=self._training(), penalty=self.penalty, embedding=self._packed_size()
+            network=network,
+            training=self._training(),
+            penalty=self.penalty,
+            embedding=self._packed_size(network),
         )
 
-    def _start(self, rng: np.random.Generator) -> Array:
-        """Return a network, and the first layer's numbers for the embedding, drawn as those for the features."""
-        network, length = self._network(), self._packed_size()
+    def _start(self, network: TanhNetwork, rng: np.random.Generator) -> Array:
+        """Return a network, and the first layer's weights of the embedding, drawn like those of the features."""
         begin = network.start(rng)
-        prompts = rng.normal(size=network.hidden[0] * length) / math.sqrt(network.features)
+        prompts = rng.normal(size=network.hidden[0] * self._packed_size(network)) / math.sqrt(network.features)
         return np.concatenate([begin, prompts])
 
-    def _packed_size(self) -> int:
-        return self.n_features_in_ if self.embedding is None else self.embedding
+    def _packed_size(self, network: TanhNetwork) -> int:
+        return network.features if self.embedding is None else self.embedding
 
-    def _check_parameters(self, cohort: Cohort) -> None:
-        super()._check_parameters(cohort)
-        if self._packed_size() < 1:
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if self.embedding is not None and self.embedding < 1:
             raise ValueError(f"embedding must be at least 1. Found {self.embedding!r}.")
