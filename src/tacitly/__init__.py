@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tacitly.methods.fedrep.estimator import PrivateFedRep as PrivateFedRep
     from tacitly.methods.low_rank_sparse.estimator import LowRankSparse as LowRankSparse
     from tacitly.methods.margin.estimator import MarginClassifier as MarginClassifier
+    from tacitly.methods.mixed_effects.estimator import MixedEffects as MixedEffects
     from tacitly.methods.trace_regression import theory as theory
     from tacitly.methods.trace_regression.estimator import TraceRegression as TraceRegression
     from tacitly.model_folder import load as load
@@ -60,6 +61,7 @@ _HOMES = {
     "LowRankSparse": "tacitly.methods.low_rank_sparse.estimator",
     "MarginClassifier": "tacitly.methods.margin.estimator",
     "NuclearNorm": "tacitly.baselines",
+    "MixedEffects": "tacitly.methods.mixed_effects.estimator",
     "PrivateAltMin": "tacitly.methods.altmin.estimator",
     "PrivateFedRep": "tacitly.methods.fedrep.estimator",
     "PromptLearning": "tacitly.baselines",

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from tacitly.data.cohort import Cohort
+from tacitly.data.grouping import Declared
 from tacitly.data.sparse_cohort import SparseCohort
 from tacitly.data.validation import Array, DataError
 
@@ -22,11 +23,13 @@ def read_cohort(
     sparse: bool = False,
     target_name: str | None = None,
     dtype: DTypeLike | None = None,
+    schema: Declared | None = None,
 ) -> Any:
     """Return arrays or tables as a cohort; a cohort is returned as it is.
 
-    Without ``users``, where they are not needed, all rows belong to one device. ``sparse`` accepts sparse matrices too,
-    as a :class:`~tacitly.data.sparse_cohort.SparseCohort`.
+    Without ``users``, where they are not needed, all rows belong to one device. ``sparse`` accepts sparse matrices
+    too, as a :class:`~tacitly.data.sparse_cohort.SparseCohort`. A ``schema`` (``{}`` for one that is read off the
+    table) takes text, yes/no values and missing cells.
 
     >>> read_cohort([[1.0], [2.0], [3.0]], [1.0, 0.0, 1.0], ["b", "a", "b"]).users.tolist()
     ['a', 'b']
@@ -46,7 +49,7 @@ def read_cohort(
     if users is None:
         shape = getattr(X, "shape", None) or (len(X),)
         return Cohort.from_offsets(X, y, np.array([0, shape[0]]), **options)
-    return Cohort.from_arrays(X, y, users, **options)
+    return Cohort.from_arrays(X, y, users, schema=schema, **options)
 
 
 def read_rows(X: Any, feature_names: Array, dtype: DTypeLike = np.float64) -> Array:

@@ -325,6 +325,17 @@ def grown(mean: Array, noise: float, root: Array) -> tuple[Array, Array]:
     return root @ (vectors * np.sqrt(values)), groups
 
 
+def users_needed(size: int, budget: Budget) -> int:
+    """Return about how many users make the noise of a score a fifth of its sampling error, for ``size`` weights.
+
+    A rule of thumb from the shares of the budget, for warnings and plans; it looks at public numbers only.
+    """
+    if not budget.private:
+        return 1
+    sigma = Plan(budget, [Phase(name="all", share=1.0)]).event("all", clip=1.0).sigma
+    return math.ceil(1.3 * size * sigma / (0.2 * 0.6))
+
+
 def normal_quantile(probability: float) -> float:
     """Return the quantile of the standard normal distribution.
 

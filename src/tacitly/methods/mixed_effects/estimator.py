@@ -1,0 +1,427 @@
+"""The estimator of mixed effects: a private population prior, personal posteriors."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from copy import copy
+from os import PathLike
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from tacitly.arrays import Array
+from tacitly.data.cohort import Cohort
+from tacitly.data.grouping import matrix
+from tacitly.data.reading import read_cohort, read_rows
+from tacitly.data.schema import Schema, read_declared
+from tacitly.data.tables import is_frame
+from tacitly.data.user_ids import Directory
+from tacitly.data.validation import DataError
+from tacitly.federation.engine import Engine, Population
+from tacitly.heads.losses import Loss
+from tacitly.methods.base import PrivateModel, Procedure, Statement
+from tacitly.methods.mixed_effects import algorithm
+from tacitly.methods.mixed_effects.heads import PosteriorHeads, variances
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
+from tacitly.methods.mixed_effects.summary import Summary
+from tacitly.methods.personal import PersonalModel, Positions, with_type
+from tacitly.privacy.certificate import shown
+from tacitly.privacy.guarantee import Budget
+from tacitly.privacy.ledger import Ledger
+
+TRUST = (
+    "central: whoever runs this process holds the rows, adds the noise and keeps the personal models; everybody else "
+    "sees the billboard only, and a user their own model (joint differential privacy)."
+)
+FREE_HEADS = (
+    "personal models and personalize() cost nothing: a posterior is computed from the public prior and its own user's "
+    "rows, so for everybody else it is post-processing, and it is not released"
+)
+HEADER = "the table's header: names of columns and whether each holds numbers, yes/no values, categories or text"
+
+Declared = Schema | Mapping[str, Any] | str | PathLike[str]
+
+
+class Posterior:
+    """One user's personal model: a posterior on the public prior. Private to that user."""
+
+    def __init__(self, model: MixedEffects, head: Array) -> None:
+        self._model, self._head = model, head
+
+    @property
+    def weights(self) -> Array:
+        """Intercept and coefficients in the units of the data."""
+        return self._model._raw(self._head[: self._model.units_.size])
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Predict this user's rows; with ``return_std`` also the standard deviation of a new observation."""
+        model = self._model
+        rows = model._rows(X)
+        heads = np.broadcast_to(self._head, (len(rows), len(self._head)))
+        mean, std = model._predicted(rows, heads)
+        return (mean, std) if return_std else mean
+
+
+class MixedEffects(PersonalModel, PrivateModel):
+    """Regression with personal intercepts and slopes around a population that is learned under user-level privacy.
+
+    User i's weights are wᵢ ~ N(w̄, S) and y = (1, x)ᵀwᵢ + e with e ~ N(0, s²): a linear mixed model, as lme4 or
+    statsmodels fit without privacy. The prior (w̄, S, s²) is learned through noisy sums and is public; a user's weights
+    are the posterior given their own rows, computed at home. Somebody without rows gets the population's prediction,
+    somebody with many rows their own. Nothing needs choosing but ``epsilon``: columns may be in any units, text and
+    missing cells are taken as they come, and S gets as many directions as the number of users supports.
+
+    Parameters
+    ----------
+    epsilon, delta, adjacency
+        The privacy budget for everything that is released, together; as for :class:`~tacitly.PrivateFedRep`.
+    schema
+        What is public about the columns: a mapping such as ``{"age": {"range": [0, 120]}, "region": {"levels":
+        ["north", "south"]}}``, a :class:`~tacitly.data.schema.Schema`, or the path of a JSON file. What it does not say
+        is found out: kinds from the table, scales privately, paid from the budget.
+    target_range
+        Bounds of the target that are public, if there are any; they save a part of the budget.
+    noise, noise_seed, ledger, run, threads, engine
+        As for :class:`~tacitly.PrivateFedRep`.
+
+    Attributes
+    ----------
+    coef_, intercept_ : population coefficients in the units of the data; public
+    coef_std_, intercept_std_ : their standard errors, privacy noise included; public
+    covariance_ : (d + 1, d + 1), how intercept and coefficients vary across users; public
+    noise_variance_ : variance of an observation around its user's line; public
+    helps_ : whether the released prior stands out of the noise; if not, models are personal means
+    weights_ : (n_users, d + 1), users' posterior means in standardised units, in the order of ``users_``; private
+    users_, certificate_
+
+    Examples
+    --------
+    >>> import tacitly
+    >>> rng = np.random.default_rng(0)
+    >>> users = np.repeat(np.arange(2000), 5)
+    >>> x = rng.normal(size=10_000)
+    >>> slopes = 1.0 + 0.5 * rng.normal(size=2000)
+    >>> y = 3.0 + rng.normal(size=2000)[users] + slopes[users] * x + 0.3 * rng.normal(size=10_000)
+    >>> model = tacitly.MixedEffects(epsilon=1.0).fit(x[:, None], y, users)
+    >>> bool(abs(model.coef_[0] - 1.0) < 0.2), model.score(x[:, None], y, users) > 0.9
+    (True, True)
+    >>> mean, std = model.predict([[0.5]], users=[17], return_std=True)
+    >>> model.predict([[0.5]]).shape  # nobody in particular: the population's prediction
+    (1,)
+    """
+
+    _learned: ClassVar[str] = "prior_"
+    loss: str = "squared"
+    fit_intercept: bool = True
+    classes: None = None
+
+    units_: Coordinates
+    prior_: Prior
+    heads_: Array
+
+    def __init__(
+        self,
+        epsilon: float,
+        delta: float = 1e-6,
+        adjacency: str = "zero-out",
+        *,
+        schema: Declared | None = None,
+        target_range: tuple[float, float] | None = None,
+        noise: str = "auto",
+        noise_seed: int | None = None,
+        ledger: Ledger | None = None,
+        run: str = "mixed-effects",
+        threads: int | None = None,
+        engine: Engine | None = None,
+    ) -> None:
+        super().__init__(epsilon, delta, adjacency, "auto", None, noise, noise_seed, ledger, run, threads, engine)
+        self.schema = schema
+        self.target_range = target_range
+
+    def predict(self, X: Any, users: Any = None, *, return_std: bool = False) -> Any:
+        """Predict each row with its user's posterior; rows of unseen users, or without users, with the population's.
+
+        With ``return_std`` also return the standard deviation of a new observation, so that mean ± 1.645·std is a 90 %
+        interval.
+        """
+        self._check_fitted()
+        rows = self._rows(X)
+        positions = np.full(len(rows), -1) if users is None else self._positions(users, len(rows))
+        mean, std = self._predicted(rows, self._heads_at(positions))
+        return (mean, std) if return_std else mean
+
+    def personalize(self, X: Any, y: npt.ArrayLike) -> Posterior:
+        """Return the personal model of a user who was not there at training; costs no privacy."""
+        self._check_fitted()
+        rows, targets = self._rows(X), self._encoded(y)
+        if targets.shape != (len(rows),):
+            raise DataError(f"y must have one value per row of X ({len(rows)}). Found shape {targets.shape}.")
+        if not np.isfinite(targets).all():
+            raise DataError("y must be finite numbers. Found missing or infinite values.")
+        return self._personal_model(rows, targets)
+
+    def summary(self) -> Summary:
+        """Return the population's coefficients, their standard errors and how much users differ: public."""
+        self._check_fitted()
+        certificate = self.certificate_
+        used = np.append(True, self.units_.gain > 0)
+        names = np.append("(intercept)", self.feature_names_in_)
+        privacy = f"ε = {shown(certificate.epsilon)}" if math.isfinite(certificate.epsilon) else "no privacy"
+        title = f"mixed effects of {certificate.n_users} users; {privacy} at δ = {self.delta:g} ({self.adjacency})"
+        return Summary(
+            title=title,
+            names=tuple(str(name) for name in names[used]),
+            estimates=np.append(self.intercept_, self.coef_)[used],
+            errors=np.append(self.intercept_std_, self.coef_std_)[used],
+            spreads=np.sqrt(np.maximum(np.diag(self.covariance_), 0.0))[used],
+            residual=math.sqrt(self.noise_variance_),
+            target=self.target_name_ or "y",
+            left_out=tuple(str(name) for name in names[~used]),
+            warning="" if self.helps_ else self._too_few(),
+        )
+
+    @property
+    def coef_(self) -> Array:
+        """Population coefficients in the units of the data."""
+        return self._raw(self.prior_.mean)[1:]
+
+    @property
+    def intercept_(self) -> float:
+        """Population level of a row with all features zero."""
+        return float(self._raw(self.prior_.mean)[0])
+
+    @property
+    def coef_std_(self) -> Array:
+        """Standard errors of ``coef_``: of sampling users and of the privacy noise together."""
+        return np.sqrt(np.maximum(np.diag(self._raw_covariance(self.mean_covariance_)), 0.0))[1:]
+
+    @property
+    def intercept_std_(self) -> float:
+        """Standard error of ``intercept_``."""
+        return float(np.sqrt(max(self._raw_covariance(self.mean_covariance_)[0, 0], 0.0)))
+
+    @property
+    def covariance_(self) -> Array:
+        """Covariance of intercept and coefficients across users, in the units of the data."""
+        return self._raw_covariance(self.prior_.covariance)
+
+    @property
+    def noise_variance_(self) -> float:
+        """Variance of an observation around its user's own line."""
+        return self.prior_.noise * self.units_.spread**2
+
+    @property
+    def helps_(self) -> bool:
+        """Whether the target's scale and the noise level stood out of the privacy noise."""
+        return self.units_.spread > 0 and not self._weak
+
+    @property
+    def weights_(self) -> Array:
+        """Users' posterior means in standardised units, in the order of ``users_``; private."""
+        return self.heads_[:, : self.units_.size]
+
+    def with_heads_of(self, cohort: Cohort) -> Self:
+        """Return the same public model with personal models of these users instead."""
+        assert cohort.y is not None
+        refitted = copy(self)
+        refitted.heads_ = self._home_work()(cohort.X, cohort.y, cohort.offsets)
+        refitted.users_ = cohort.users
+        return refitted
+
+    def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return units, prior and calibration."""
+        self._check_fitted()
+        return {
+            "center": self.units_.center,
+            "gain": self.units_.gain,
+            "target": np.array([self.units_.level, self.units_.spread]),
+            "mean": self.prior_.mean,
+            "root": self.prior_.root,
+            "noise": np.array([self.prior_.noise]),
+            "mean_covariance": self.mean_covariance_,
+            "calibration": np.array([self._inflation, float(self._weak)]),
+        }
+
+    def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Set units, prior and calibration; no user has a posterior yet."""
+        level, spread = (float(value) for value in arrays["target"])
+        self.units_ = Coordinates(arrays["center"], arrays["gain"], level, spread)
+        self.prior_ = Prior(arrays["mean"], arrays["root"], float(arrays["noise"][0]))
+        self.mean_covariance_ = arrays["mean_covariance"]
+        self._inflation, self._weak = float(arrays["calibration"][0]), bool(arrays["calibration"][1])
+        self.heads_ = np.zeros((0, *self._home_work().shape))
+        self.users_ = np.zeros(0, dtype=np.int64)
+
+    def private_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return everybody's posterior; nothing where they stayed with their users."""
+        return {"posteriors": self.heads_.astype(np.float32)} if len(self.users_) else {}
+
+    def take_private_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Set everybody's posterior."""
+        self.heads_ = arrays["posteriors"].astype(np.float64)
+
+    def folder_parameters(self) -> dict[str, Any]:
+        """Return the parameters a model folder keeps; the schema as it was completed at fit."""
+        return {**super().folder_parameters(), "schema": None if self._schema is None else self._schema.to_dict()}
+
+    def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags: a regressor that takes missing values."""
+        tags = with_type(super().__sklearn_tags__(), classifies=False)
+        tags.input_tags.allow_nan = True
+        return tags
+
+    @property
+    def _schema(self) -> Schema | None:
+        found: Schema | None = self.__dict__.get("schema_")
+        if found is None:
+            declared = self._declared()
+            found = declared if isinstance(declared, Schema) else None
+        return found
+
+    def _declared(self) -> Schema | Mapping[str, Mapping[str, Any]]:
+        """Return the schema as it was given: complete, or declarations of some columns."""
+        if self.schema is None:
+            return {}
+        if isinstance(self.schema, Schema):
+            return self.schema
+        given = self.schema if isinstance(self.schema, Mapping) else read_declared(str(self.schema))
+        return Schema.from_dict(given) if "version" in given else given
+
+    def _cohort(self, X: Any, y: Any, users: Any) -> Cohort:
+        name = getattr(y, "name", None)
+        cohort: Cohort = read_cohort(
+            X, y, users, target_name=None if name is None else str(name), schema=self._declared()
+        )
+        return cohort
+
+    def _describe(self, population: Population) -> None:
+        super()._describe(population)
+        self.schema_ = getattr(getattr(population, "cohort", None), "schema", None)
+
+    def _procedure(self, population: Population, budget: Budget) -> Procedure:
+        settings = algorithm.Settings(population.n_users, self._bounds(population))
+        plan = settings.plan(budget)
+
+        def learn(federation: Any) -> Mapping[str, npt.NDArray[Any]]:
+            learned = algorithm.learn(federation, plan, settings)
+            return {
+                "center": learned.units.center,
+                "gain": learned.units.gain,
+                "target": np.array([learned.units.level, learned.units.spread]),
+                "mean": learned.prior.mean,
+                "root": learned.prior.root,
+                "noise": np.array([learned.prior.noise]),
+                "mean_covariance": learned.mean_covariance,
+                "calibration": np.array([learned.inflation, float(learned.weak)]),
+            }
+
+        return Procedure(settings.events(plan), learn)
+
+    def _bounds(self, population: Population) -> algorithm.Bounds:
+        """Return public bounds of features and target, None where there are none."""
+        schema = getattr(getattr(population, "cohort", None), "schema", None)
+        if schema is None:  # rows that are elsewhere: their columns are numbers already
+            declared = self._declared()
+            columns = {} if isinstance(declared, Schema) else declared
+            schema = Schema.declared({name: columns.get(name, {}) for name in population.feature_names})
+        return (*schema.bounds, None if self.target_range is None else _checked(self.target_range))
+
+    def _work_at_home(self, federation: Any, population: Population) -> None:
+        super()._work_at_home(federation, population)
+        if not self.helps_:
+            warnings.warn(self._too_few(), UserWarning, stacklevel=4)
+
+    def _home_work(self) -> PosteriorHeads:
+        if self.units_.spread > 0:
+            return PosteriorHeads(self.units_, self.prior_)
+        # Nothing was found out about the target: a level of one's own, and no slopes.
+        size = self.units_.size
+        alone = Coordinates(np.zeros(size - 1), np.zeros(size - 1), 0.0, 1.0)
+        return PosteriorHeads(alone, Prior(np.zeros(size), np.diag(np.append(1e9, np.zeros(size - 1))), 1.0))
+
+    def _take_heads(self, heads: Array) -> None:
+        self.heads_ = heads
+
+    def _statement(self, budget: Budget) -> Statement:
+        return Statement(TRUST, notes=(FREE_HEADS,), not_covered=(HEADER,))
+
+    def _loss(self) -> Loss:
+        return Loss()
+
+    def _rows(self, X: Any) -> npt.NDArray[Any]:
+        schema = self._schema
+        if schema is not None and is_frame(X):
+            return matrix(X, None, np.float64, schema)[0]
+        return read_rows(X, self.feature_names_in_, np.float64)
+
+    def _check_known(self, positions: Positions) -> None:
+        """Unseen users have the population's prediction."""
+
+    def _positions(self, users: npt.ArrayLike, rows: int) -> Positions:
+        ids = np.asarray(users)
+        if ids.shape != (rows,):
+            raise DataError(f"users must have one id per row of X ({rows}). Found shape {ids.shape}.")
+        return Directory(self.users_).find(ids) if len(self.users_) else np.full(rows, -1)
+
+    def _heads_at(self, positions: Positions) -> Array:
+        upper = np.triu_indices(self.units_.size)
+        population = np.concatenate([self.prior_.mean, self.prior_.covariance[upper]])
+        if not self.units_.spread > 0:
+            population = np.full(len(population), np.nan)  # nothing is known about the population
+        known = positions >= 0
+        heads = np.broadcast_to(population, (len(positions), len(population))).copy()
+        heads[known] = self.heads_[positions[known]]
+        return heads
+
+    def _predicted(self, rows: npt.NDArray[Any], heads: Array) -> tuple[Array, Array]:
+        """Return mean and standard deviation of new observations."""
+        size = self.units_.size
+        if not self.units_.spread > 0:
+            return heads[:, 0].copy(), np.full(len(rows), np.nan)
+        design = self.units_.design(rows)
+        mean = np.einsum("ij,ij->i", design, heads[:, :size])
+        variance = self.prior_.noise + np.maximum(variances(design, heads[:, size:]), 0.0)
+        spread = self.units_.spread
+        return mean * spread + self.units_.level, np.sqrt(variance) * (spread * self._inflation)
+
+    def _predictions(self, rows: npt.NDArray[Any], positions: Positions) -> npt.NDArray[Any]:
+        return self._predicted(rows, self._heads_at(positions))[0]
+
+    def _personal_model(self, rows: npt.NDArray[Any], targets: Array) -> Posterior:
+        return Posterior(self, self._home_work().own(rows, targets))
+
+    def _back(self) -> Array:
+        """Return the matrix from weights in public coordinates to coefficients in the units of the data."""
+        gain, center = self.units_.gain, self.units_.center
+        back = np.diag(np.append(1.0, gain))
+        back[0, 1:] = -gain * center
+        return np.asarray(back * (self.units_.spread or 1.0))
+
+    def _raw(self, weights: Array) -> Array:
+        raw = self._back() @ weights
+        raw[0] += self.units_.level
+        return np.asarray(raw)
+
+    def _raw_covariance(self, covariance: Array) -> Array:
+        back = self._back()
+        return np.asarray(back @ covariance @ back.T)
+
+    def _too_few(self) -> str:
+        units, size = self.certificate_.n_users if hasattr(self, "certificate_") else None, self.units_.size
+        needed = algorithm.users_needed(size, self._budget())
+        found = "" if units is None else f" Found {units}."
+        return (
+            f"the privacy noise hides what {size - 1} features say: every user falls back on their own rows. About "
+            f"{needed:,} users would do at this epsilon.{found} More users, fewer columns, declared ranges or a larger "
+            "epsilon help."
+        )
+
+
+def _checked(bounds: tuple[float, float]) -> tuple[float, float]:
+    low, high = (float(bound) for bound in bounds)
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError(f"target_range must be two finite numbers, the lower first. Found {bounds!r}.")
+    return low, high

@@ -1,0 +1,52 @@
+"""What was learned about the population, as a table: estimates, standard errors, and how much users differ.
+
+All of it is post-processing of what was released: printing or publishing it costs nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacitly.arrays import Array
+
+_WIDE = 1.959963984540054  # standard deviations of a 95 % interval
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Population coefficients and variance components, in the units of the data; ``str`` gives a table.
+
+    ``estimates[0]`` and ``spreads[0]`` belong to the intercept: the level of a row with all features zero.
+    """
+
+    title: str
+    names: tuple[str, ...]
+    estimates: Array
+    errors: Array  # standard errors: of sampling users and of the privacy noise together
+    spreads: Array  # standard deviation of each coefficient across users
+    residual: float  # standard deviation of the noise
+    target: str
+    left_out: tuple[str, ...] = ()
+    warning: str = ""
+
+    @property
+    def intervals(self) -> Array:
+        """95 % confidence intervals, one row per coefficient."""
+        half = _WIDE * self.errors
+        return np.stack([self.estimates - half, self.estimates + half], axis=1)
+
+    def __str__(self) -> str:
+        width = max(len(name) for name in ("(intercept)", *self.names))
+        lines = [self.title, f"target: {self.target}; residual standard deviation {self.residual:.4g}", ""]
+        lines.append(f"{'':{width}}  {'estimate':>10}  {'std. err.':>10}  {'95 % interval':^23}  {'users vary by':>13}")
+        rows = zip(self.names, self.estimates, self.errors, self.intervals, self.spreads, strict=True)
+        for name, estimate, error, (low, high), spread in rows:
+            interval = f"[{low:>10.4g}, {high:>10.4g}]"
+            lines.append(f"{name:{width}}  {estimate:>10.4g}  {error:>10.4g}  {interval:^23}  {spread:>13.4g}")
+        if self.left_out:
+            lines += ["", f"left out (no scale was found for them): {', '.join(self.left_out)}"]
+        if self.warning:
+            lines += ["", self.warning]
+        return "\n".join(lines)
