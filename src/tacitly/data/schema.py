@@ -153,6 +153,16 @@ class Schema:
         return tuple(bound for column in self.columns for bound in column.bounds)
 
     @property
+    def texts(self) -> tuple[int, ...]:
+        """For each numeric column, the number of the text column it is a bucket of, from 1; 0 for all others."""
+        numbers: list[int] = []
+        count = 0
+        for column in self.columns:
+            count += column.kind == "hashed"
+            numbers += [count if column.kind == "hashed" else 0] * len(column.encoded)
+        return tuple(numbers)
+
+    @property
     def plain(self) -> bool:
         """Whether every column is a number, so that encoding changes nothing."""
         return all(column.kind == "number" for column in self.columns)

@@ -25,14 +25,14 @@ from tacitly.methods.mixed_effects.queries import (
     WithinVariance,
     left_out,
 )
-from tacitly.methods.mixed_effects.units import Angles, Magnitudes
+from tacitly.methods.mixed_effects.units import Angles, Magnitudes, Shares
 from tacitly.methods.shared.batch import BatchQuery, norms_of
 from tacitly.methods.shared.typical_norm import TypicalNorm
 
 D = 3
 P = D + 1
 RNG = np.random.default_rng(5)
-UNITS = Coordinates(np.array([0.5, -1.0, 10.0]), np.array([1.0, 0.5, 0.0]), 2.0, 1.5)
+UNITS = Coordinates(np.array([0.5, -1.0, 10.0]), np.array([1.0, 0.5, 0.1]), 2.0, 1.5)
 ROOT = np.linalg.cholesky(np.diag([0.5, 0.1, 0.2, 0.05]) + 0.02)
 PRIOR = Prior(RNG.normal(size=P) * 0.3, ROOT, 0.4)
 METRIC = np.diag([1.0, 2.0, 0.5, 3.0])
@@ -41,6 +41,7 @@ SCORE = Score(UNITS, PRIOR, METRIC, np.eye(P), 0.8)
 QUERIES: dict[str, BatchQuery] = {
     "magnitudes": Magnitudes(np.ones(P), np.array([1.0, 1.0, 1.0, 1.5])),
     "angles": Angles(np.array([1.0, 0.0, 1.0, 1.0]), np.zeros(P), np.full(P, 3.0), np.ones(P)),
+    "shares": Shares(np.array([0.0, 1.0, 1.0]), 1),
     "within": TypicalNorm(WithinVariance(UNITS), 20.0),
     "information": Information(UNITS, PRIOR, METRIC),
     "information norm": TypicalNorm(Information(UNITS, PRIOR, METRIC), 12.0),
@@ -169,6 +170,17 @@ def test_spread_is_zero_on_average_under_the_prior_and_not_otherwise() -> None:
     wider = Prior(PRIOR.mean, PRIOR.root * 0.7, PRIOR.noise)
     sent = Spread(UNITS, wider).contributions(X, y, offsets)
     assert sent.mean(axis=0)[0] > 5.5 * sent.std(axis=0)[0] / math.sqrt(n)
+
+
+def test_a_feature_with_a_gain_of_zero_is_left_out() -> None:
+    X, y, offsets = ragged([6, 3])
+    narrow = Coordinates(UNITS.center, UNITS.gain * [1, 0, 1], UNITS.level, UNITS.spread)
+    prior = Prior(PRIOR.mean[:3], np.diag([1.0, 0.5, 0.2]), 0.4)
+    X2 = X.copy()
+    X2[:, 1] = 1e9
+    sent = [Spread(narrow, prior).contributions(rows, y, offsets) for rows in (X, X2)]
+    assert sent[0].shape == (2, 6)
+    np.testing.assert_array_equal(*sent)
 
 
 def test_left_out_residuals_are_those_of_refitting() -> None:

@@ -51,6 +51,7 @@ ROUNDS = (2, 3)
 
 # Parts of the budget that is left after the units; they add up to 0.99 and are scaled to 1.
 _INFORMATION, _SCORE = (0.06, 0.08), (0.10, 0.26)
+_TEXT = 0.05  # of what the units leave, if there are text columns without declared levels
 _SPREAD, _VARIANCES, _NORMS, _COVERAGE = 0.34, 0.08, 0.05, 0.02
 _LOG_CLIP, _RATIO_CLIP = math.sqrt(3.0), 2.2
 
@@ -59,10 +60,11 @@ Bounds = tuple[tuple[float, float] | None, ...]
 
 @dataclass(frozen=True)
 class Settings:
-    """What is decided before anything is released: sizes, and which columns have public bounds (the target last)."""
+    """What is decided before anything is released: sizes, public bounds of columns (the target last), text columns."""
 
     n_users: int
     bounds: Bounds
+    texts: tuple[int, ...] = ()  # for each feature, the number of its text column from 1, or 0
 
     @property
     def size(self) -> int:
@@ -87,6 +89,10 @@ class Settings:
             phases += [
                 Phase(name=f"centers {step + 1}", share=share * part) for step, part in enumerate(units.ANGLES_SHARES)
             ]
+        text_share = _TEXT * (1.0 - share) if any(self.texts) else 0.0
+        if text_share:
+            phases.append(Phase(name="shares of text", share=text_share))
+            share += text_share
         total = sum(_INFORMATION) + sum(_SCORE) + _SPREAD + _VARIANCES + _NORMS + _COVERAGE
         rest = (1.0 - share) / total * (1.0 - 1e-12)
         norms, variances = _NORMS * rest, _VARIANCES * rest
@@ -123,7 +129,7 @@ class Learned:
 
 def learn(federation: Federation, plan: Plan, settings: Settings) -> Learned:
     """Learn the prior; see the module's docstring."""
-    coordinates = units.learn_units(federation, plan, settings.bounds)
+    coordinates = units.learn_units(federation, plan, settings.bounds, settings.texts)
     state = _Learner(federation, plan, coordinates)
     state.newton_rounds(0)
     state.grow()

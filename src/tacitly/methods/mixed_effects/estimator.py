@@ -168,7 +168,11 @@ class MixedEffects(PersonalModel, PrivateModel):
         self._check_fitted()
         certificate = self.certificate_
         used = np.append(True, self.units_.gain > 0)
+        if not self.units_.spread > 0:
+            used[:] = False
         names = np.append("(intercept)", self.feature_names_in_)
+        schema = self._schema
+        buckets = np.append(False, np.zeros(len(used) - 1) if schema is None else np.array(schema.texts) > 0)
         privacy = f"ε = {shown(certificate.epsilon)}" if math.isfinite(certificate.epsilon) else "no privacy"
         title = f"mixed effects of {certificate.n_users} users; {privacy} at δ = {self.delta:g} ({self.adjacency})"
         return Summary(
@@ -179,7 +183,7 @@ class MixedEffects(PersonalModel, PrivateModel):
             spreads=np.sqrt(np.maximum(np.diag(self.covariance_), 0.0))[used],
             residual=math.sqrt(self.noise_variance_),
             target=self.target_name_ or "y",
-            left_out=tuple(str(name) for name in names[~used]),
+            left_out=tuple(str(name) for name in names[~used & ~buckets][int(not self.units_.spread > 0) :]),
             warning="" if self.helps_ else self._too_few(),
         )
 
@@ -299,10 +303,13 @@ class MixedEffects(PersonalModel, PrivateModel):
 
     def _describe(self, population: Population) -> None:
         super()._describe(population)
+        self.n_users_in_ = population.n_users
         self.schema_ = getattr(getattr(population, "cohort", None), "schema", None)
 
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
-        settings = algorithm.Settings(population.n_users, self._bounds(population))
+        schema = self._schema_of(population)
+        target = None if self.target_range is None else _checked(self.target_range)
+        settings = algorithm.Settings(population.n_users, (*schema.bounds, target), schema.texts)
         plan = settings.plan(budget)
 
         def learn(federation: Any) -> Mapping[str, npt.NDArray[Any]]:
@@ -320,14 +327,14 @@ class MixedEffects(PersonalModel, PrivateModel):
 
         return Procedure(settings.events(plan), learn)
 
-    def _bounds(self, population: Population) -> algorithm.Bounds:
-        """Return public bounds of features and target, None where there are none."""
-        schema = getattr(getattr(population, "cohort", None), "schema", None)
-        if schema is None:  # rows that are elsewhere: their columns are numbers already
-            declared = self._declared()
-            columns = {} if isinstance(declared, Schema) else declared
-            schema = Schema.declared({name: columns.get(name, {}) for name in population.feature_names})
-        return (*schema.bounds, None if self.target_range is None else _checked(self.target_range))
+    def _schema_of(self, population: Population) -> Schema:
+        found: Schema | None = getattr(getattr(population, "cohort", None), "schema", None)
+        if found is not None:
+            return found
+        # Rows that are elsewhere have been encoded there: only ranges can be declared here.
+        declared = self._declared()
+        columns = {} if isinstance(declared, Schema) else declared
+        return Schema.declared({name: columns.get(name, {}) for name in population.feature_names})
 
     def _work_at_home(self, federation: Any, population: Population) -> None:
         super()._work_at_home(federation, population)
@@ -338,9 +345,8 @@ class MixedEffects(PersonalModel, PrivateModel):
         if self.units_.spread > 0:
             return PosteriorHeads(self.units_, self.prior_)
         # Nothing was found out about the target: a level of one's own, and no slopes.
-        size = self.units_.size
-        alone = Coordinates(np.zeros(size - 1), np.zeros(size - 1), 0.0, 1.0)
-        return PosteriorHeads(alone, Prior(np.zeros(size), np.diag(np.append(1e9, np.zeros(size - 1))), 1.0))
+        nothing = np.zeros(len(self.units_.center))
+        return PosteriorHeads(Coordinates(nothing, nothing, 0.0, 1.0), Prior(np.zeros(1), np.full((1, 1), 1e9), 1.0))
 
     def _take_heads(self, heads: Array) -> None:
         self.heads_ = heads
@@ -367,10 +373,10 @@ class MixedEffects(PersonalModel, PrivateModel):
         return Directory(self.users_).find(ids) if len(self.users_) else np.full(rows, -1)
 
     def _heads_at(self, positions: Positions) -> Array:
-        upper = np.triu_indices(self.units_.size)
-        population = np.concatenate([self.prior_.mean, self.prior_.covariance[upper]])
-        if not self.units_.spread > 0:
-            population = np.full(len(population), np.nan)  # nothing is known about the population
+        if self.units_.spread > 0:
+            population = np.append(self.prior_.mean, self.prior_.covariance[np.triu_indices(self.units_.size)])
+        else:
+            population = np.full(2, np.nan)  # nothing is known about the population
         known = positions >= 0
         heads = np.broadcast_to(population, (len(positions), len(population))).copy()
         heads[known] = self.heads_[positions[known]]
@@ -395,9 +401,11 @@ class MixedEffects(PersonalModel, PrivateModel):
 
     def _back(self) -> Array:
         """Return the matrix from weights in public coordinates to coefficients in the units of the data."""
-        gain, center = self.units_.gain, self.units_.center
-        back = np.diag(np.append(1.0, gain))
-        back[0, 1:] = -gain * center
+        used = self.units_.used
+        back = np.zeros((len(self.units_.center) + 1, len(used) + 1))
+        back[0, 0] = 1.0
+        back[used + 1, np.arange(len(used)) + 1] = self.units_.gain[used]
+        back[0, 1:] = -self.units_.gain[used] * self.units_.center[used]
         return np.asarray(back * (self.units_.spread or 1.0))
 
     def _raw(self, weights: Array) -> Array:
@@ -410,13 +418,12 @@ class MixedEffects(PersonalModel, PrivateModel):
         return np.asarray(back @ covariance @ back.T)
 
     def _too_few(self) -> str:
-        units, size = self.certificate_.n_users if hasattr(self, "certificate_") else None, self.units_.size
-        needed = algorithm.users_needed(size, self._budget())
-        found = "" if units is None else f" Found {units}."
+        features = len(self.feature_names_in_)
+        needed = algorithm.users_needed(features + 1, self._budget())
         return (
-            f"the privacy noise hides what {size - 1} features say: every user falls back on their own rows. About "
-            f"{needed:,} users would do at this epsilon.{found} More users, fewer columns, declared ranges or a larger "
-            "epsilon help."
+            f"the privacy noise hides what {features} features say: every user falls back on their own rows. About "
+            f"{needed:,} users would do at epsilon = {self.epsilon:g}. Found {self.n_users_in_:,}. Fewer columns, "
+            "declared ranges or a larger epsilon help too."
         )
 
 

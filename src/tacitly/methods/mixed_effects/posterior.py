@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape
 from tacitly.methods.shared.batch import per_user
@@ -31,8 +32,9 @@ _CELLS = 1 << 21  # numbers that products of columns may take at once
 class Coordinates:
     """Public units of features and target: z = (1, (x − center)·gain), target (y − level)/spread.
 
-    A gain of zero leaves a feature out. A missing feature counts as its center, the population's mean. A spread of zero
-    means that the target's scale was not found: there is too little to learn from.
+    A gain of zero leaves a feature out: z has an entry for each of the others. A missing feature counts as its center,
+    the population's mean. A spread of zero means that the target's scale was not found: there is too little to learn
+    from.
     """
 
     center: Array
@@ -47,13 +49,19 @@ class Coordinates:
             raise ValueError("centers must be finite, gains and the spread not negative.")
 
     @property
+    def used(self) -> npt.NDArray[np.int64]:
+        """Positions of the features that are not left out."""
+        return np.flatnonzero(self.gain)
+
+    @property
     def size(self) -> int:
-        """Number of weights, p: the intercept and the features."""
-        return len(self.center) + 1
+        """Number of weights, p: the intercept and the features that are used."""
+        return 1 + int(np.count_nonzero(self.gain))
 
     def design(self, X: Rows) -> Array:
         """Return rows as (1, standardised features)."""
-        rows = (np.asarray(X, dtype=np.float64) - self.center) * self.gain
+        used = self.used
+        rows = (np.asarray(X[:, used], dtype=np.float64) - self.center[used]) * self.gain[used]
         rows = np.where(np.isfinite(rows), rows, 0.0)
         size = np.abs(rows)
         rows = np.where(size <= KNEE, rows, np.sign(rows) * KNEE * (1.0 + np.log(np.maximum(size, KNEE) / KNEE)))

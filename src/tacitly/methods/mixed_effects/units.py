@@ -33,6 +33,7 @@ TARGET_WEIGHT = 1.5
 MAGNITUDES_SHARE = 0.35
 ANGLES_SHARES = (0.35, 0.12, 0.045, 0.045, 0.045, 0.045)
 _REACH, _ZOOM, _PERIOD = 30.0, 6.7, 6.6
+_RARE = 0.02  # an indicator that is set less often is left out
 _BLIND = 0.25  # noise of the target's point beyond which its scale is not found
 
 
@@ -106,6 +107,34 @@ class Angles(BatchQuery):
         return np.hstack([mean * weights for mean in means])
 
 
+@dataclass(frozen=True)
+class Shares(BatchQuery):
+    """How often each indicator of a text column is set: mean over a user's rows; zero for all other columns.
+
+    The indicators of one text column are set once per row, so its means have norm at most 1: a contribution has norm at
+    most √(number of text columns).
+    """
+
+    used: Array  # 1 for an indicator of a text column, else 0
+    texts: int  # how many text columns there are
+
+    @property
+    def coordinates(self) -> int:
+        """A mean per feature."""
+        return len(self.used)
+
+    @property
+    def bound(self) -> float:
+        """Largest norm of a contribution."""
+        return math.sqrt(self.texts)
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return mean indicators."""
+        cells = np.asarray(X, dtype=np.float64)
+        rows = np.maximum(np.diff(offsets), 1.0)[:, None]
+        return np.asarray(per_user(np.where(np.isfinite(cells), cells, 0.0) * self.used, offsets) / rows)
+
+
 @dataclass
 class _Search:
     """Public state of the search, one entry per column."""
@@ -119,9 +148,13 @@ class _Search:
     spread_seen: npt.NDArray[np.bool_]
 
 
-def learn_units(federation: Federation, plan: Plan, bounds: tuple[tuple[float, float] | None, ...]) -> Coordinates:
+def learn_units(
+    federation: Federation, plan: Plan, bounds: tuple[tuple[float, float] | None, ...], texts: tuple[int, ...] = ()
+) -> Coordinates:
     """Return public units: from ``bounds`` (features, then the target) where they are known, else released.
 
+    ``texts`` has, for each feature, the number of its text column from 1, or 0: of the indicators of text columns those
+    are kept whose released share stands out of the noise and is at least one in fifty.
     A feature whose scale is not found gets a gain of zero, which leaves it out. ``spread`` is zero if the target's is
     not.
     """
@@ -139,6 +172,8 @@ def learn_units(federation: Federation, plan: Plan, bounds: tuple[tuple[float, f
         center, scale = np.where(used, searched.center, center), np.where(used, searched.scale, scale)
         found = np.where(used, searched.found, found)
     gain = np.where(found, 1.0 / scale, 0.0)
+    if any(texts):
+        gain[:-1] = gain[:-1] * _frequent(federation, plan, np.array(texts))
     return Coordinates(center[:-1], gain[:-1], float(center[-1]), float(scale[-1]) if found[-1] else 0.0)
 
 
@@ -150,6 +185,18 @@ def blind(sigma: float, n_users: int) -> bool:
 def weights_of(count: int) -> Array:
     """Return the public weights of ``count`` columns, the target last."""
     return np.append(np.ones(count - 1), TARGET_WEIGHT)
+
+
+def _frequent(federation: Federation, plan: Plan, texts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Return which features are no indicators of text columns, or frequent ones; all but the most frequent of each."""
+    query = Shares((texts > 0).astype(np.float64), len(np.unique(texts[texts > 0])))
+    event = plan.event("shares of text", clip=query.bound)
+    shares = federation.release(query, event, "shares of text") / federation.n_users
+    kept = (texts == 0) | (shares > max(3.0 * federation.sum_sigma(event) / federation.n_users, _RARE))
+    for column in np.unique(texts[texts > 0]):  # the most frequent level is the reference
+        own = np.flatnonzero(texts == column)
+        kept[own[np.argmax(shares[own])]] = False
+    return np.asarray(kept)
 
 
 def _search(federation: Federation, plan: Plan, used: npt.NDArray[np.bool_]) -> _Search:
@@ -197,7 +244,8 @@ def _magnitudes(federation: Federation, plan: Plan, used: npt.NDArray[np.bool_],
 def _look(state: _Search, points: Array, noise: Array, *, first: bool) -> None:
     """Take one release of :class:`Angles` into account: public numbers only."""
     length = np.hypot(points[:, 0], points[:, 1])
-    radius = np.sqrt(-2.0 * np.log(np.clip(length, 0.05, 1.0 - np.maximum(noise / 2.0, 1e-9))))
+    highest = np.maximum(1.0 - np.maximum(noise / 2.0, 1e-9), 0.05)
+    radius = np.sqrt(-2.0 * np.log(np.clip(length, 0.05, highest)))
     clear = state.active & (length > np.maximum(3.0 * noise, 0.05 if first else 0.35))
     unclear = state.active & ~clear
     if first:
