@@ -62,7 +62,6 @@ BOUNDED = {
     "information norm": 1.0,
     "score norm": 1.0,
     "measured score": 0.7 * math.sqrt(1.18),
-    "coverage": 0.9,
 }
 
 
@@ -181,6 +180,17 @@ def test_a_feature_with_a_gain_of_zero_is_left_out() -> None:
     sent = [Spread(narrow, prior).contributions(rows, y, offsets) for rows in (X, X2)]
     assert sent[0].shape == (2, 6)
     np.testing.assert_array_equal(*sent)
+
+
+def test_intervals_are_calibrated_to_cover_ninety_percent() -> None:
+    """Residuals of three laws: the multiplier found from shares beyond thresholds is that of the true quantile."""
+    rng = np.random.default_rng(6)
+    for residuals in (rng.normal(size=400_000), rng.standard_t(3, size=400_000), rng.uniform(-1.9, 1.9, size=400_000)):
+        beyond = np.array([(np.abs(residuals) > threshold).mean() for threshold in module.THRESHOLDS])
+        released = np.append(beyond - module.EXPECTED_BEYOND, 0.3)
+        exact = np.quantile(np.abs(residuals), 0.9) / module.NOMINAL
+        assert Coverage.inflation(released, 0.0) == pytest.approx(exact, rel=0.05)
+    assert Coverage.inflation(np.append(rng.normal(size=4), 0.3), 1e9) == pytest.approx(1.0, abs=0.02)
 
 
 def test_left_out_residuals_are_those_of_refitting() -> None:

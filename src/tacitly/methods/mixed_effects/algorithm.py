@@ -30,7 +30,6 @@ from tacitly.linalg import unpack_symmetric
 from tacitly.methods.mixed_effects import units
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.queries import (
-    NOMINAL,
     Coverage,
     Information,
     LogVariances,
@@ -49,10 +48,10 @@ from tacitly.privacy.guarantee import Budget, GaussianEvent
 ROUNDS = (2, 3)
 """Newton rounds before and after the covariance is learned."""
 
-# Parts of the budget that is left after the units; they add up to 0.99 and are scaled to 1.
+# Parts of the budget that is left after the units; they are scaled to 1.
 _INFORMATION, _SCORE = (0.06, 0.08), (0.10, 0.26)
 _TEXT = 0.05  # of what the units leave, if there are text columns without declared levels
-_SPREAD, _VARIANCES, _NORMS, _COVERAGE = 0.34, 0.08, 0.05, 0.02
+_SPREAD, _VARIANCES, _NORMS, _COVERAGE = 0.34, 0.08, 0.05, 0.03
 _LOG_CLIP, _RATIO_CLIP = math.sqrt(3.0), 2.2
 
 Bounds = tuple[tuple[float, float] | None, ...]
@@ -201,9 +200,8 @@ class _Learner:
 
     def inflation(self) -> float:
         """Release the coverage of nominal intervals; return by what to multiply standard deviations."""
-        mean, noise = self._mean(Coverage(self.units, self.prior), "coverage", "coverage", 1.0)
-        beyond = min(max(0.1 + float(mean[0]) * 0.05**2 / (0.05**2 + noise**2), 0.02), 0.3)
-        return NOMINAL / normal_quantile(1.0 - beyond / 2.0)
+        query = Coverage(self.units, self.prior)
+        return query.inflation(*self._mean(query, "coverage", "coverage", query.bound))
 
     def _log_variances(self, label: str) -> None:
         query = LogVariances(self.units, self.prior, self.groups)
@@ -340,17 +338,6 @@ def users_needed(size: int, budget: Budget) -> int:
         return 1
     sigma = Plan(budget, [Phase(name="all", share=1.0)]).event("all", clip=1.0).sigma
     return math.ceil(1.3 * size * sigma / (0.2 * 0.6))
-
-
-def normal_quantile(probability: float) -> float:
-    """Return the quantile of the standard normal distribution.
-
-    >>> round(normal_quantile(0.95), 4)
-    1.6449
-    """
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf(probability)
 
 
 def _james_stein(values: Array, noise: float) -> float:

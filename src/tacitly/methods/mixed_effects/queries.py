@@ -12,12 +12,14 @@ population's weights in whitened coordinates, and E[u uᵀ] = J if the prior is 
 * :class:`LogVariances` and :class:`Variances` compare ‖u‖² with tr J for groups of coordinates, and residuals with
   their degrees of freedom: first on a logarithmic scale, from any distance, then finely.
 * :class:`Spread` is u uᵀ − J, the direction in which the whole covariance should change.
-* :class:`Coverage` counts residuals beyond the nominal 90 % interval, to calibrate intervals.
+* :class:`Coverage` counts large residuals, to calibrate intervals.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +36,11 @@ REACHES = (12.0, 12.0, 12.0, 20.0)
 
 NOMINAL = 1.6448536269514722
 """Standard deviations of a 90 % interval."""
+
+THRESHOLDS = (1.35, 1.55, 1.8, 2.1)
+"""Standard deviations beyond which :class:`Coverage` counts residuals."""
+
+EXPECTED_BEYOND = np.array([2.0 - 2.0 * NormalDist().cdf(threshold) for threshold in THRESHOLDS])
 
 _CAP, _WEIGHT, _EXTRA = 3.0, 0.2, 0.3
 # E min(χ²_ν/ν, 3), which is P(χ²_{ν+2} ≤ 3ν) + 3 P(χ²_ν > 3ν).
@@ -307,19 +314,56 @@ class MeasuredSpread(_PriorQuery):
 
 @dataclass(frozen=True)
 class Coverage(_PriorQuery):
-    """Share of a user's rows whose leave-one-out residual lies beyond the nominal 90 % interval, less 10 %."""
+    """Shares of a user's rows with leave-one-out residuals beyond some thresholds, less what a normal law expects.
+
+    Users with fewer than four rows count less, in proportion, so that a single row does not meet the clip. The last
+    number is that weight.
+    """
+
+    clip: ClassVar[float] = 0.7
 
     @property
     def coordinates(self) -> int:
-        """One number."""
-        return 1
+        """One number per threshold, and the weight."""
+        return len(THRESHOLDS) + 1
+
+    @property
+    def bound(self) -> float:
+        """Largest norm of a contribution."""
+        return float(np.hypot(self.clip, _EXTRA))
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return one share per user."""
+        """Return one excess per user and threshold, and the weight."""
         found = self._posteriors(X, y, offsets)
-        residuals = left_out(X, y, offsets, self.units, self.prior, found)
-        beyond = per_user((np.abs(residuals) > NOMINAL).astype(np.float64), offsets)
-        return np.where(found.rows > 0, beyond / np.maximum(found.rows, 1.0) - 0.1, 0.0)[:, None]
+        residuals = np.abs(left_out(X, y, offsets, self.units, self.prior, found))
+        rows = np.maximum(found.rows, 1.0)[:, None]
+        beyond = per_user((residuals[:, None] > np.array(THRESHOLDS)).astype(np.float64), offsets) / rows
+        weight = np.minimum(found.rows / 4.0, 1.0)[:, None]
+        excess = (beyond - EXPECTED_BEYOND) * weight
+        norms = norms_of(excess)[:, None]
+        excess = excess * np.minimum(1.0, self.clip / np.maximum(norms, 1e-300))
+        return np.hstack([excess, _EXTRA * weight])
+
+    @staticmethod
+    def inflation(released: Array, noise: float) -> float:
+        """Return by what to multiply standard deviations so that 90 % intervals cover 90 %.
+
+        Excesses are shrunk by their noise (they are of the order of 0.05), turned into normal quantiles, and the
+        threshold that leaves 10 % is interpolated.
+        """
+        weight = max(float(released[-1]) / _EXTRA, 0.05)
+        excess = released[:-1] / weight
+        kept = 0.05**2 / (0.05**2 + (noise / weight) ** 2)
+        beyond = np.minimum.accumulate(np.clip(EXPECTED_BEYOND + kept * excess, 1e-4, 0.9))
+        reached = np.array([NormalDist().inv_cdf(1.0 - share / 2.0) for share in beyond])
+        # Straight lines between thresholds; beyond the ends, in proportion.
+        if reached[0] >= NOMINAL:
+            threshold = THRESHOLDS[0] * NOMINAL / reached[0]
+        elif reached[-1] <= NOMINAL:
+            threshold = THRESHOLDS[-1] * NOMINAL / reached[-1]
+        else:
+            threshold = float(np.interp(NOMINAL, reached, THRESHOLDS))
+        return min(max(threshold / NOMINAL, 0.6), 1.8)
 
 
 def left_out(X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prior: Prior, found: Posteriors) -> Array:
