@@ -23,7 +23,7 @@ from benchmarks.tables import keep, table
 from tacitly.arrays import Array
 from tacitly.audit import from_runs
 from tacitly.audit.bounds import mu_from_counts
-from tacitly.audit.recording import Tape
+from tacitly.audit.recording import Recording
 from tacitly.data.cohort import Cohort
 from tacitly.federation.base import Query
 from tacitly.federation.local import LocalFederation
@@ -99,7 +99,7 @@ def spent_by_outlier(
     for present, cohort in cohorts.items():
         for _ in range(runs):
             # What is spent is added up here; a ledger would only take time.
-            run: Any = Tape().run("attack", config={})
+            run: Any = Recording().run("attack", config={})
             federation = Watched(cohort, run, noise="float", threads=1).watch(cohorts[False], outlier)
             learn(federation, plan, settings, design, rank)
             ratios[present].append(federation.ratio)

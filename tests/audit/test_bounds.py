@@ -94,7 +94,7 @@ def test_one_run_without_delta_inverts_the_enumerated_tail(right: int, guesses: 
 def test_one_run_pays_for_delta_and_for_luck() -> None:
     assert from_one_run(80, 100, 1000, 1e-5).epsilon < from_one_run(80, 100, 1000, 0.0).epsilon
     assert from_one_run(55, 100, 1000, 0.0).epsilon == 0.0
-    with pytest.raises(ValueError, match="right guesses"):
+    with pytest.raises(ValueError, match="correct guesses"):
         from_one_run(5, 4, 10, 0.0)
 
 

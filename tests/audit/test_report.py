@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import tacitly
 from tacitly.audit import audit, audit_one_run, check_sensitivity
 from tacitly.audit.attack import Attacker
-from tacitly.audit.population import canaries, worlds
+from tacitly.audit.worlds import canaries, worlds
 from tacitly.cli.main import app
 from tacitly.methods.base import PrivateModel
 from tacitly.methods.margin.queries import MarginLosses
@@ -200,9 +200,9 @@ def test_an_honest_estimator_of_a_stranger_stands() -> None:
     [
         (TooLoud, "times its sensitivity"),
         (Leaks, "is published and depends on the canary's rows"),
-        (CountsOnData, "questions with the canary"),
+        (CountsOnData, "releases with the canary"),
         (TalksAboutUsers, "raises RuntimeError in one of the worlds"),
-        (TalksAboutUsers, "a user's numbers (all nan) raise RuntimeError"),
+        (TalksAboutUsers, "a user's values (all nan) raise RuntimeError"),
     ],
 )
 def test_a_broken_estimator_of_a_stranger_is_caught(broken: type[PrivateModel], word: str) -> None:
@@ -239,7 +239,7 @@ class Meddles(FeatureMoment):
 
 def test_a_query_that_is_not_separable_is_caught() -> None:
     report = check_sensitivity(Meddles(4), 4)
-    assert any("changes what others add" in text for text in report.violations)
+    assert any("changes the contributions of others" in text for text in report.violations)
 
 
 def test_a_choice_has_no_gaussian_bound_and_a_pure_claim_allows_more() -> None:

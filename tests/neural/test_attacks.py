@@ -17,7 +17,7 @@ import torch
 from tacitly import neural
 from tacitly.arrays import Array
 from tacitly.audit import from_runs
-from tacitly.audit.recording import Tape
+from tacitly.audit.recording import Recording
 from tacitly.data.cohort import Cohort
 from tacitly.privacy.guarantee import Budget
 from tacitly.privacy.ledger import Ledger
@@ -54,7 +54,7 @@ def lengths(kind: type[neural.Centaur], canary: bool, **settings: object) -> Arr
         head.bias.zero_()
     chosen = {"rounds": 1, "head_steps": 0, "loss": "squares", "device": "cpu", "rows_per_user": 2, **settings}
     for _ in range(RUNS):
-        model = kind(body, head, epsilon=1.0, noise="float", threads=1, ledger=Tape(), **chosen)  # type: ignore[arg-type]
+        model = kind(body, head, epsilon=1.0, noise="float", threads=1, ledger=Recording(), **chosen)  # type: ignore[arg-type]
         learned = model.fit(cohort).body_[1][0].weight.detach().numpy()
         found.append(float(np.linalg.norm(learned - np.eye(8, D))))
     return np.array(found)[:, None]
