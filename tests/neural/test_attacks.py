@@ -88,7 +88,12 @@ for value in (*body.parameters(), *head.parameters()):
 ledger = tacitly.Ledger(sys.argv[1] + "/ledger", ceiling=Budget(epsilon=1.0, delta=1e-6))
 model = neural.Centaur(body, head, 1.0, rounds=12, head_steps=2, device="cpu", threads=1, ledger=ledger, run="fit")
 print("ready", flush=True)
-model.fit(X, y, users, on_release=lambda name: print("released", flush=True))
+
+def released(name):  # waits for a line before the next round, so that it ends only when it may
+    print("released", flush=True)
+    sys.stdin.readline()
+
+model.fit(X, y, users, on_release=released)
 tacitly.save(model, sys.argv[1] + "/model")
 print("done", flush=True)
 """
@@ -97,16 +102,18 @@ print("done", flush=True)
 def test_a_fit_that_is_killed_at_random_goes_on_with_the_same_ledger(tmp_path: Path) -> None:
     chance, values = random.Random(os.urandom(8)), {}
     for attempt in range(4):
-        process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         if attempt < 2:
-            for _ in range(chance.randint(1, 4)):
-                process.stdout.readline()
+            process.stdin.write("\n" * chance.randint(1, 4))
+            process.stdin.flush()
             time.sleep(chance.uniform(0.0, 0.05))
             process.send_signal(signal.SIGKILL)
-        rest = process.stdout.read()
-        process.wait()
+        rest = process.communicate()[0]
         with Ledger(tmp_path / "ledger") as ledger:
             rows = ledger.releases("fit")
             assert ledger.spent() <= 1.0
