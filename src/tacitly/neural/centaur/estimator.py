@@ -20,20 +20,14 @@ from tacitly.methods.shared.norm_histogram import private_clip
 from tacitly.neural.centaur.fitted import FittedNetwork
 from tacitly.neural.centaur.heads import check_labels
 from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.flat import load
 from tacitly.neural.engine.layers import check_layers, own_kinds, unchecked
-from tacitly.neural.engine.parts import (
-    cohort_of,
-    describe,
-    load,
-    outputs,
-    public_start,
-    split_body,
-    through,
-    width_after,
-)
+from tacitly.neural.engine.module_properties import describe, outputs, width_after
+from tacitly.neural.engine.neural_cohort import cohort_of
+from tacitly.neural.engine.public_prefix import split_body, through
 from tacitly.neural.engine.query import BodyUpdate
 from tacitly.neural.engine.rehearsal import check_modules, rehearse, rehearse_rows
-from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
+from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate, public_start
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget, GaussianEvent
 from tacitly.privacy.ledger import Ledger, Run

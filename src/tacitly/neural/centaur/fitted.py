@@ -20,9 +20,10 @@ from tacitly.data.user_ids import Directory
 from tacitly.data.validation import DataError
 from tacitly.methods.base import PrivateModel
 from tacitly.neural.centaur.heads import HeadMaker, check_labels
+from tacitly.neural.centaur.personal_network import PersonalNetwork
 from tacitly.neural.engine.layers import check_layers
-from tacitly.neural.engine.parts import PersonalNetwork, Seen
 from tacitly.neural.engine.update import LocalTraining
+from tacitly.neural.engine.windows import Seen
 
 
 class FittedNetwork(PrivateModel, ABC):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tacitly.arrays import Array
 from tacitly.data.validation import DataError
 from tacitly.neural.centaur.linear_heads import fit_classes, fit_linear
-from tacitly.neural.engine.parts import outputs
+from tacitly.neural.engine.module_properties import outputs
 from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate, labels
 
 Own = tuple[Array, Array]

@@ -114,3 +114,12 @@ def flatten(values: Iterable[Tensor]) -> Tensor:
     """One vector of all values."""
     parts = [value.reshape(-1) for value in values]
     return torch.cat(parts) if parts else torch.zeros(0)
+
+
+def load(module: nn.Module, flat: Flat, vector: Tensor) -> None:
+    """Put a flat vector into a module's trainable parameters."""
+    values = flat.named(vector)
+    with torch.no_grad():
+        for name, value in module.named_parameters():
+            if name in values:
+                value.copy_(values[name])

@@ -25,8 +25,9 @@ from torch import nn
 from tacitly.arrays import Array
 from tacitly.neural.engine.executor import Executor
 from tacitly.neural.engine.layers import fresh
-from tacitly.neural.engine.parts import Seen, type_of
+from tacitly.neural.engine.module_properties import type_of
 from tacitly.neural.engine.update import UserUpdate
+from tacitly.neural.engine.windows import Seen
 
 _JOINED = "one user's update would depend on another's. Leave it out, or make it a function of its input."
 _PLUMBING = frozenset(vars(nn.Module()))

@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import grad
 
+from tacitly.arrays import Array
 from tacitly.neural.engine.chains import Chain
 from tacitly.neural.engine.flat import Flat as Flat
 from tacitly.neural.engine.flat import Parts, flatten
@@ -295,6 +297,12 @@ class UserUpdate:
         if present is None:
             return lambda output: (torch.softmax(output, -1) - goals).mul_(shares)
         return lambda output: (torch.softmax(torch.where(present, output, _ABSENT), -1) - goals).mul_(shares)
+
+
+def public_start(update: UserUpdate) -> Array:
+    """Return the public vector that rounds begin from: the body's, and the head's where that is shared too."""
+    parts = [update.body.start, update.head.start] if update.move_head else [update.body.start]
+    return np.asarray(torch.cat(parts).cpu().numpy(), dtype=np.float64)
 
 
 def labels(targets: Tensor, classes: int) -> Tensor:

@@ -29,7 +29,7 @@ from tacitly.federation.local import LocalFederation
 from tacitly.methods.base import PrivateModel, abandoned_on_failure
 from tacitly.methods.shared.norm_histogram import private_clip
 from tacitly.neural.engine.executor import Executor
-from tacitly.neural.engine.parts import cohort_of
+from tacitly.neural.engine.neural_cohort import cohort_of
 from tacitly.neural.engine.query import BodyUpdate
 from tacitly.neural.engine.rehearsal import rehearse
 from tacitly.neural.engine.update import LocalTraining

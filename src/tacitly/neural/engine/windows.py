@@ -1,0 +1,56 @@
+"""Forward passes of one user's rows through a public module, in windows of a public number of rows."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from tacitly.neural.engine.device import deterministic, machine_failures
+from tacitly.neural.engine.layers import fresh, own_kinds
+from tacitly.neural.engine.module_properties import type_of
+
+
+class Seen:
+    """One user's rows after a public module, in a copy of it that is never published.
+
+    Rows go in windows of a public size (None: all at once, up to 2048), so that a row's arithmetic depends on its own
+    user only.
+    Where it holds layers that nobody has read, every user gets a copy.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device, window: int | None = None) -> None:
+        self._device, self._window = device, window
+        self._own_layers = bool(own_kinds(module))
+        self._module = fresh(module).to(device)
+
+    def __call__(self, X: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return one user's rows after the module, or raise."""
+        module = copy.deepcopy(self._module) if self._own_layers else self._module
+        with torch.no_grad(), deterministic(), machine_failures():
+            return in_windows(module, X, self._window or min(2048, max(1, len(X))), self._device)
+
+    def safely(self, X: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+        """Return the same, or nothing where the user's numbers make it fail: who that is stays private."""
+        try:
+            return self(X)
+        except MemoryError:
+            raise
+        except Exception:
+            return None
+
+
+def in_windows(module: nn.Module, X: npt.NDArray[Any], size: int, device: torch.device) -> npt.NDArray[Any]:
+    """Return one user's rows after a module, in windows of so many rows."""
+    outputs = []
+    for start in range(0, max(1, len(X)), size):
+        mine = X[start : start + size]
+        window = torch.zeros((size, X.shape[1]), dtype=type_of(module))
+        with np.errstate(all="ignore"):
+            window.numpy()[: len(mine)] = mine
+        outputs.append(module(window.to(device))[: len(mine)].cpu().numpy())
+    return np.concatenate(outputs)
