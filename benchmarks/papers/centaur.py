@@ -109,7 +109,7 @@ def writers(name: str, data: images.Images, seed: int) -> Task:
 def public_start(which: str, directions: int, quick: bool) -> Public:
     """Return a body trained on made-up images, from a file if it was trained before, and its public directions."""
     torch.manual_seed(0)
-    body = nn.Sequential(*list(neural.lenet()[0])[:10]) if which == "lenet" else neural.deep()
+    body = nn.Sequential(*list(neural.lenet()[0])[:10]) if which == "lenet" else neural.conv_features()
     path = CACHE / f"{which}-{PRETRAINING[which]}.npz"
     if path.is_file():
         stored = np.load(path)
@@ -148,13 +148,14 @@ def paper_layer(directions: int, classes: int = 10) -> tuple[nn.Sequential, nn.L
         layer.weight.zero_()
         layer.weight[classes:, : WIDTH - classes] = torch.eye(WIDTH - classes)
         layer.bias.fill_(3.0)  # three spreads above zero, so that ReLU passes what the directions say
-    return nn.Sequential(layer, nn.ReLU()), neural.public_head(WIDTH, classes)
+    return nn.Sequential(layer, nn.ReLU()), neural.identity_head(WIDTH, classes)
 
 
 def free_layer(directions: int, classes: int = 10, kept: int | None = None) -> tuple[nn.Sequential, nn.Linear]:
     """Return the recommended private layer: one learned number a class beside the public directions themselves."""
     kept = directions // 2 if kept is None else kept
-    return nn.Sequential(neural.Shared(directions, classes, kept)), neural.public_head(classes + kept, classes)
+    layer = neural.LinearWithSkip(directions, classes, kept)
+    return nn.Sequential(layer), neural.identity_head(classes + kept, classes)
 
 
 METHODS: dict[str, type[neural.Centaur]] = {
@@ -248,7 +249,7 @@ def pasted(seed: int = 0) -> images.Images:
     parts = []
     for number, (X, y) in enumerate(((found.X, found.y), (found.test_X, found.test_y))):
         generator = torch.Generator(device=DEVICE).manual_seed(seed + number)
-        ground = neural.made_up_images(len(X), seed=seed + 500 + number, device=DEVICE)
+        ground = neural.synthetic_images(len(X), seed=seed + 500 + number, device=DEVICE)
         made = []
         for i in range(0, len(X), 5000):
             x = torch.as_tensor(X[i : i + 5000].copy()).to(DEVICE).float()[:, None] / 255

@@ -376,7 +376,7 @@ def test_heads_alone_are_certified_at_nothing_and_saved(tmp_path: Path) -> None:
     assert (again.predict(data()[0], data()[2]) == fitted.predict(data()[0], data()[2])).all()
 
 
-@pytest.mark.parametrize("name", ["neural.LocalTraining", "neural.made_up_images", "neural.nothing", "Budget"])
+@pytest.mark.parametrize("name", ["neural.LocalTraining", "neural.synthetic_images", "neural.nothing", "Budget"])
 def test_a_folder_names_an_estimator_or_is_refused(name: str, tmp_path: Path) -> None:
     folder = tacitly.save(model().fit(*data()), tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())

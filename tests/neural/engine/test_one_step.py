@@ -16,7 +16,7 @@ from tacitly.neural.engine.executor import Executor
 from tacitly.neural.engine.ghost_clipping import KAPPA, Products, Vectors, add_bounded, norms, together_at_most
 from tacitly.neural.engine.one_step import OneStep
 from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
-from tacitly.neural.networks.architectures import Shared, lenet, mlp
+from tacitly.neural.networks.architectures import LinearWithSkip, lenet, mlp
 from tacitly.privacy.clipping import GUARD
 
 torch.set_num_threads(1)
@@ -98,7 +98,7 @@ def test_what_runs_row_by_row_and_what_does_not() -> None:
 
     assert chosen(nn.Sequential(nn.Linear(D, 4), nn.Tanh()))
     assert chosen(nn.Sequential(nn.Linear(D, 5), nn.LayerNorm(5).requires_grad_(False), nn.Linear(5, 4)))
-    assert chosen(Shared(D, 2, 2))
+    assert chosen(LinearWithSkip(D, 2, 2))
     assert not chosen(nn.Linear(D, 4), local_steps=2)
     assert not chosen(nn.Linear(D, 4), augment=lambda x: -x)
     assert not chosen(nn.Sequential(nn.Linear(D, 4), nn.LayerNorm(4)))

@@ -106,7 +106,7 @@ def test_a_layer_that_remembers_or_draws_is_refused_by_name_before_anything_is_d
     layer: nn.Module, name: str
 ) -> None:
     for vouched, words in ((False, "is not a layer that is known"), (True, name)):
-        asked = model(body_with(layer), own_layers=vouched)
+        asked = model(body_with(layer), trust_custom_layers=vouched)
         with pytest.raises(ValueError, match=words):
             asked.fit(*data())
         assert not hasattr(asked, "certificate_")
@@ -175,7 +175,15 @@ def test_nothing_of_a_user_stays_in_a_layer_that_the_user_vouched_for(place: str
         mine = X.copy()
         mine[:M] = size
         asked = kind(
-            body, head, epsilon=2.0, rounds=1, step=1e-9, head_steps=1, device="cpu", rows_per_user=M, own_layers=True
+            body,
+            head,
+            epsilon=2.0,
+            rounds=1,
+            step=1e-9,
+            head_steps=1,
+            device="cpu",
+            rows_per_user=M,
+            trust_custom_layers=True,
         )
         fitted = asked.fit(mine, y, users)
         heads, before = fitted.heads_[1:], {k: v.copy() for k, v in fitted.public_arrays().items()}
@@ -268,10 +276,10 @@ def test_what_could_keep_rows_is_refused_by_name(
     with pytest.raises(ValueError, match="body.1" if strange else words):
         kind(body_with(layer), nn.Linear(4, 2), epsilon=1.0, device="cpu").fit(*data())
     if vouched:
-        check_layers(body_with(layer), nn.Linear(4, 2), own_layers=True)
+        check_layers(body_with(layer), nn.Linear(4, 2), trust_custom_layers=True)
         return
     with pytest.raises(ValueError, match=words):
-        kind(body_with(layer), nn.Linear(4, 2), epsilon=1.0, device="cpu", own_layers=True).fit(*data())
+        kind(body_with(layer), nn.Linear(4, 2), epsilon=1.0, device="cpu", trust_custom_layers=True).fit(*data())
 
 
 class Category(nn.Module):
@@ -295,7 +303,14 @@ def test_a_category_that_is_not_there_is_nobodys_business(kind: type[neural.Cent
     torch.manual_seed(0)
     body = nn.Sequential(Category().requires_grad_(not frozen), nn.Linear(D + 2, 4))
     asked = kind(
-        body, nn.Linear(4, 2), epsilon=2.0, rounds=1, head_steps=1, device="cpu", rows_per_user=M, own_layers=True
+        body,
+        nn.Linear(4, 2),
+        epsilon=2.0,
+        rounds=1,
+        head_steps=1,
+        device="cpu",
+        rows_per_user=M,
+        trust_custom_layers=True,
     )
     fitted = asked.fit(X, y, users)
     assert np.isfinite(fitted.heads_).all()
@@ -386,9 +401,9 @@ class Peak(nn.Module):
 def test_what_hides_what_it_keeps_is_found(layer: type[nn.Module]) -> None:
     for body in (body_with(layer()), nn.Sequential(layer(), nn.Linear(D, 4))):
         with pytest.raises(ValueError, match=rf"{layer.__name__} \(body\.\d\) keeps something"):
-            model(body, own_layers=True).fit(*data())
+            model(body, trust_custom_layers=True).fit(*data())
         with pytest.raises(ValueError, match="keeps something"):
-            neural.LocalHeads(body, nn.Linear(4, 2), epsilon=1.0, device="cpu", own_layers=True).fit(*data())
+            neural.LocalHeads(body, nn.Linear(4, 2), epsilon=1.0, device="cpu", trust_custom_layers=True).fit(*data())
 
 
 def test_a_users_predictions_do_not_depend_on_others_rows() -> None:
@@ -397,7 +412,7 @@ def test_a_users_predictions_do_not_depend_on_others_rows() -> None:
             return x - x.mean(0)
 
     X, y, users = data()
-    fitted = model(nn.Sequential(nn.Linear(D, 4), Centre()), own_layers=True).fit(X, y, users)
+    fitted = model(nn.Sequential(nn.Linear(D, 4), Centre()), trust_custom_layers=True).fit(X, y, users)
     before = fitted.predict(X, users)[:M]
     X[M:] += 5.0
     assert (fitted.predict(X, users)[:M] == before).all()

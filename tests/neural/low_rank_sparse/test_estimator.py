@@ -288,7 +288,7 @@ def test_a_broken_round_is_caught(mutant: type[BodyUpdate], fewer_scales: None) 
     assert violations(broken, 0.05, D) or neighbour_violations(broken, 0.05, X, np.array([0, 8, 9, 20, 40]))
 
 
-def quietly(model: neural.LowRankSparse, data: neural.made_up_networks) -> neural.LowRankSparse:  # type: ignore[valid-type]
+def quietly(model: neural.LowRankSparse, data: neural.synthetic_networks) -> neural.LowRankSparse:  # type: ignore[valid-type]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", tacitly.UncertifiedWarning)
         return model.fit(data.X, data.y, data.users)  # type: ignore[attr-defined]
@@ -296,7 +296,7 @@ def quietly(model: neural.LowRankSparse, data: neural.made_up_networks) -> neura
 
 @pytest.fixture(scope="module")
 def data():  # type: ignore[no-untyped-def]
-    return neural.made_up_networks(150, 4, 1, 40, 2, hidden=(5,), own=1.5, random_state=0)
+    return neural.synthetic_networks(150, 4, 1, 40, 2, hidden=(5,), own=1.5, random_state=0)
 
 
 @pytest.fixture(scope="module")
@@ -307,7 +307,7 @@ def model(data):  # type: ignore[no-untyped-def]
 def test_many_own_parts_on_the_true_basis_are_found_to_the_entry() -> None:
     found = []
     for seed in (1, 2):
-        data = neural.made_up_networks(40, 4, 1, 60, 2, hidden=(5,), own=1.5, random_state=seed)
+        data = neural.synthetic_networks(40, 4, 1, 60, 2, hidden=(5,), own=1.5, random_state=seed)
         rng = np.random.default_rng(seed)
         rng.normal(size=(31, 1))
         model = neural.LowRankSparse(1, 2, math.inf, hidden=(5,), final_steps=400, penalty=1e-6)

@@ -80,7 +80,7 @@ class Centaur(FittedNetwork):
         Whether the body is the average over the later half of the rounds (nothing is released for it).
     local_steps, local_rate, batch_rows, head_steps, head_rate, cross_fit, rows_per_user, loss, augment
         See :class:`~tacitly.neural.LocalTraining`.
-    own_layers
+    trust_custom_layers
         True says: "I vouch that my layers keep nothing between calls, and that a row's output depends on that row
         alone." Without it only layers that are known for that are taken (:mod:`tacitly.neural.engine.layers`). With it
         every user gets copies of the modules, one user after the other, and the certificate says that it rests on your
@@ -135,7 +135,7 @@ class Centaur(FittedNetwork):
         rows_per_user: int = 128,
         loss: str = "classes",
         augment: Callable[[Tensor], Tensor] | None = None,
-        own_layers: bool = False,
+        trust_custom_layers: bool = False,
         device: str = "auto",
         chunk: int | None = None,
         noise: str = "auto",
@@ -167,7 +167,7 @@ class Centaur(FittedNetwork):
         self.rows_per_user = rows_per_user
         self.loss = loss
         self.augment = augment
-        self.own_layers = own_layers
+        self.trust_custom_layers = trust_custom_layers
         self.device = device
         self.chunk = chunk
         self.noise = noise
@@ -327,7 +327,7 @@ class Centaur(FittedNetwork):
         self._training()
         cohort = cohort_of(X, y, users)
         cuda = self.device != "cpu" and torch.cuda.is_available()
-        check_layers(self.body, self.head, cuda=cuda, own_layers=self.own_layers)
+        check_layers(self.body, self.head, cuda=cuda, trust_custom_layers=self.trust_custom_layers)
         check_modules(self.body, self.head, cohort.n_features, learned=self._learns)
         if self.loss == "classes":
             check_labels(np.asarray(cohort.y), outputs(self.head))

@@ -33,7 +33,7 @@ class FittedNetwork(PrivateModel, ABC):
     head: nn.Module
     loss: str
     device: str
-    own_layers: bool
+    trust_custom_layers: bool
     augment: Callable[[Tensor], Tensor] | None
     body_: nn.Module
     public_head_: nn.Module
@@ -91,7 +91,7 @@ class FittedNetwork(PrivateModel, ABC):
     def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Set body and public head; nobody has a head of their own yet."""
         cuda = self.device != "cpu" and torch.cuda.is_available()
-        check_layers(self.body, self.head, cuda=cuda, own_layers=self.own_layers)
+        check_layers(self.body, self.head, cuda=cuda, trust_custom_layers=self.trust_custom_layers)
         self.body_, self.public_head_ = copy.deepcopy(self.body).eval(), copy.deepcopy(self.head).eval()
         for part, module in (("body", self.body_), ("head", self.public_head_)):
             names = list(module.state_dict())

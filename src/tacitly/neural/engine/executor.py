@@ -64,8 +64,8 @@ class Executor:
     ) -> None:
         name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         self.device = torch.device(name)
-        self.own_layers = bool(own_kinds(update.body.module, update.head.module))
-        self.batched = self.device.type != "cpu" and not self.own_layers
+        self.custom_layers = bool(own_kinds(update.body.module, update.head.module))
+        self.batched = self.device.type != "cpu" and not self.custom_layers
         self.workers = (workers or len(os.sched_getaffinity(0))) if self.device.type == "cpu" else 1
         self.groups = groups
         self.tf32 = tf32
@@ -74,7 +74,7 @@ class Executor:
         self._update = update
         self.dtype = update.body.start.dtype
         lengths = tuple(part.numel() for part in (*update.body.parts(update.body.start), *_shared_head(update)))
-        self.one_step = not self.own_layers and can(update) and groups in ((), lengths)
+        self.one_step = not self.custom_layers and can(update) and groups in ((), lengths)
         fitting = _fitting(update.size, self.device) if not self.one_step else _fitting_rows(update, self.device)
         self.chunk = chunk or fitting
         self._packed = Packing(update.training.rows, self.dtype, self.device)
@@ -139,7 +139,7 @@ class Executor:
         weights = torch.ones_like(targets)
         if len(rows) == 1:  # padded like in a batch, so that either half of the rows is there
             rows, targets, weights = (torch.cat([part, torch.zeros_like(part)]) for part in (rows, targets, weights))
-        mine = update.alone() if self.own_layers else update
+        mine = update.alone() if self.custom_layers else update
         return mine(public.clone(), rows, targets, weights).detach()  # nobody's layers write into another's start
 
     def norms(self, public: Array, X: Rows, y: Rows, offsets: Offsets, number: int) -> Array:

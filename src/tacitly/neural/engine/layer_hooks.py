@@ -13,11 +13,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from tacitly.neural.networks.architectures import Shared
+from tacitly.neural.networks.architectures import LinearWithSkip
 
 ROW_BY_ROW: frozenset[type[nn.Module]] = frozenset(
     {
-        *(nn.Sequential, nn.Identity, nn.Linear, Shared),
+        *(nn.Sequential, nn.Identity, nn.Linear, LinearWithSkip),
         *(nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.ELU),
         *(nn.GroupNorm, nn.LayerNorm, nn.BatchNorm1d, nn.Dropout),
     }

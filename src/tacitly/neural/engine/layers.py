@@ -2,9 +2,9 @@
 
 A contribution must be a function of its own user's rows (:mod:`tacitly.federation.base`), and what is published must
 hold nothing of anybody's. A module is code and can keep what it sees anywhere, so no trial proves that it does not.
-Those in ``KNOWN`` were read: in evaluation mode they are functions of their input. Other layers are run on the user's
-word only (``own_layers=True``): every user then gets a copy of the modules, and the certificate says what it does not
-cover.
+Those in ``KNOWN`` were reviewed: in evaluation mode they are functions of their input. Other layers run only if the
+caller vouches for them (``trust_custom_layers=True``): every user then gets a copy of the modules, and the certificate
+lists them as not covered.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
-from tacitly.neural.networks.architectures import Picture, Shared
+from tacitly.neural.networks.architectures import FlatToImage, LinearWithSkip
 
 KNOWN: frozenset[type[nn.Module]] = frozenset(
     {
-        *(nn.Sequential, nn.Identity, nn.Flatten, nn.Unflatten, Picture, Shared),
+        *(nn.Sequential, nn.Identity, nn.Flatten, nn.Unflatten, FlatToImage, LinearWithSkip),
         *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding, nn.Upsample),
         *(nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.ELU),
         *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d),
@@ -34,7 +34,7 @@ KNOWN: frozenset[type[nn.Module]] = frozenset(
 
 _HOOKS = tuple(name for name in vars(nn.Module()) if name.endswith("_hooks"))
 _VOUCH = (
-    "Make it of known layers (Linear, Conv2d, ReLU, GroupNorm ...; see docs/centaur.md), or say own_layers=True if you "
+    "Use known layers (Linear, Conv2d, ReLU, GroupNorm ...; see docs/centaur.md), or set trust_custom_layers=True to "
     "vouch that your layers keep nothing between calls and that a row's output depends on that row alone."
 )
 
@@ -57,7 +57,7 @@ def own_kinds(*modules: nn.Module) -> tuple[str, ...]:
     return tuple(sorted({type(layer).__name__ for layer in found}))
 
 
-def check_layers(body: nn.Module, head: nn.Module, *, cuda: bool = False, own_layers: bool = False) -> None:
+def check_layers(body: nn.Module, head: nn.Module, *, cuda: bool = False, trust_custom_layers: bool = False) -> None:
     """Raise, naming the layer, where one could keep what it sees, or cannot be learned or published.
 
     >>> check_layers(nn.Sequential(nn.Linear(3, 2), nn.ReLU()), nn.Linear(2, 2))
@@ -68,7 +68,7 @@ def check_layers(body: nn.Module, head: nn.Module, *, cuda: bool = False, own_la
         _check_kept(where, layer)
         if cuda and isinstance(layer, nn.Embedding | nn.EmbeddingBag):
             raise ValueError(f"{where}: a category that is not there stops a whole GPU. Use device='cpu'.")
-        if not own_layers and (strange := _strange(layer)) is not None:
+        if not trust_custom_layers and (strange := _strange(layer)) is not None:
             raise ValueError(f"{where} {strange}. {_VOUCH}")
     _check_parameters(body, head)
 

@@ -25,12 +25,12 @@ class Seen:
 
     def __init__(self, module: nn.Module, device: torch.device, window: int | None = None) -> None:
         self._device, self._window = device, window
-        self._own_layers = bool(own_kinds(module))
+        self._custom_layers = bool(own_kinds(module))
         self._module = fresh(module).to(device)
 
     def __call__(self, X: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return one user's rows after the module, or raise."""
-        module = copy.deepcopy(self._module) if self._own_layers else self._module
+        module = copy.deepcopy(self._module) if self._custom_layers else self._module
         with torch.no_grad(), deterministic(), machine_failures():
             return in_windows(module, X, self._window or min(2048, max(1, len(X))), self._device)
 

@@ -38,7 +38,7 @@ class NetworkUsers:
         return float(np.sqrt(np.mean(left**2)) / np.std(self.y_test))
 
 
-def made_up_networks(
+def synthetic_networks(
     n_users: int,
     n_features: int,
     rank: int,
@@ -56,7 +56,7 @@ def made_up_networks(
     The first column of U is a random network, others are random directions of the same length. ``weights`` is the
     spread of w around (1, 0, …), ``own`` that of the non-zero entries of b, ``noise`` that of the targets' errors.
 
-    >>> data = made_up_networks(5, 3, 1, 4, 2, random_state=0)
+    >>> data = synthetic_networks(5, 3, 1, 4, 2, random_state=0)
     >>> data.X.shape, data.networks.shape
     ((20, 3), (5, 41))
     """

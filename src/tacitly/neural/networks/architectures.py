@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Picture(nn.Module):
+class FlatToImage(nn.Module):
     """Flat rows of values from 0 to 1 as pictures, with a level and spread that suit most (public constants)."""
 
     def __init__(self, shape: tuple[int, int, int]) -> None:
@@ -24,7 +24,7 @@ class Picture(nn.Module):
         return str(self.shape)
 
 
-class Shared(nn.Module):
+class LinearWithSkip(nn.Module):
     """The private layer of a recommended body: what was learned next to the public directions it is learned from.
 
     Heads see both: ``outputs`` learned numbers, which start at zero, and the first ``kept`` public ones.
@@ -42,9 +42,9 @@ class Shared(nn.Module):
         return torch.cat([self.learned(directions), directions[:, : self.kept]], dim=1)
 
 
-def deep(shape: tuple[int, int, int] = (3, 32, 32), width: int = 64) -> nn.Sequential:
+def conv_features(shape: tuple[int, int, int] = (3, 32, 32), width: int = 64) -> nn.Sequential:
     """Five 3×3 convolutions with group normalisation: features for a public start (16·width of them)."""
-    layers: list[nn.Module] = [Picture(shape)]
+    layers: list[nn.Module] = [FlatToImage(shape)]
     before = shape[0]
     for after, stride in ((width, 1), (2 * width, 2), (2 * width, 1), (4 * width, 2), (4 * width, 1)):
         layers += [nn.Conv2d(before, after, 3, stride, 1), nn.GroupNorm(8, after), nn.ReLU()]
@@ -52,10 +52,10 @@ def deep(shape: tuple[int, int, int] = (3, 32, 32), width: int = 64) -> nn.Seque
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten())
 
 
-def public_head(outputs: int, classes: int) -> nn.Linear:
+def identity_head(outputs: int, classes: int) -> nn.Linear:
     """Return a head that reads class c off feature c: what users' heads start from and shrink towards.
 
-    >>> public_head(3, 2).weight
+    >>> identity_head(3, 2).weight
     Parameter containing:
     tensor([[1., 0., 0.],
             [0., 1., 0.]], requires_grad=True)
@@ -80,7 +80,7 @@ def lenet(
     one, two, three, four = widths
     left = [((side - 4) // 2 - 4) // 2 for side in (height, width)]
     body = nn.Sequential(
-        Picture(shape),
+        FlatToImage(shape),
         nn.Conv2d(channels, one, 5),
         nn.ReLU(),
         nn.MaxPool2d(2),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tacitly.neural.public_start.synthetic_images import made_up_images
+from tacitly.neural.public_start.synthetic_images import synthetic_images
 
 
 def contrast(
@@ -40,7 +40,7 @@ def contrast(
     False
     """
     generator = torch.Generator(device=device).manual_seed(seed)
-    pool = (made_up_images(scenes, size=size, seed=seed + 1, device=device) * 255).byte()
+    pool = (synthetic_images(scenes, size=size, seed=seed + 1, device=device) * 255).byte()
     body.to(device).train()
     with torch.no_grad():
         width = body(_rows(pool[:2].float() / 255, channels)).shape[1]
@@ -113,7 +113,7 @@ def public_directions(
     """
     features.to(device).eval()
     with torch.no_grad():
-        scenes = made_up_images(images, size=size, seed=seed + 2, device=device)
+        scenes = synthetic_images(images, size=size, seed=seed + 2, device=device)
         seen = torch.cat([features(_rows(part, channels)) for part in torch.split(scenes, 2000)]).double()
         mean = seen.mean(0)
         values, vectors = torch.linalg.eigh(torch.cov((seen - mean).T))

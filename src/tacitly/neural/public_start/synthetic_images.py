@@ -15,7 +15,7 @@ from torch import Tensor
 _SMALLEST, _LARGEST = 0.05, 0.6  # sizes of leaves, of the side of the image; density falls with the cube of the size
 
 
-def made_up_images(
+def synthetic_images(
     count: int,
     *,
     size: int = 32,
@@ -26,7 +26,7 @@ def made_up_images(
 ) -> Tensor:
     """Return ``count`` colour images (count × 3 × size × size) with values from 0 to 1.
 
-    >>> made_up_images(2, size=8, leaves=5).shape
+    >>> synthetic_images(2, size=8, leaves=5).shape
     torch.Size([2, 3, 8, 8])
     """
     generator = torch.Generator(device=device).manual_seed(seed)
