@@ -42,7 +42,7 @@ from benchmarks import images
 from benchmarks.tables import IMAGES, RESULTS, keep, table
 from tacitly import neural
 from tacitly.datasets.shards import class_shards
-from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.executor import Block, Executor
 from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
 
 DELTA = 1e-5
@@ -222,7 +222,7 @@ def from_scratch(task: Task, steps: int, rate: float = 0.05) -> float:
     own = [np.unique(task.y[a:b]) for a, b in itertools.pairwise(offsets)]
     right, done = [], 0
     public = start.cpu().numpy().astype(np.float64)
-    for part, users in executor._parts(public, task.X, task.y.astype(np.float32), offsets, 0):
+    for part, users in executor.chunks(Block(public, task.X, task.y.astype(np.float32), offsets, 0)):
         for place in range(users):
             vector, mine = part[place] + start, task.test_rows[done][:: max(1, len(task.test_rows[done]) // 400)]
             with torch.no_grad():

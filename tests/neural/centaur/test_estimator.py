@@ -103,7 +103,7 @@ def test_norms_that_clips_are_chosen_by_neither_vanish_nor_overflow() -> None:
     asked = query(dtype=torch.float64)
     asked.executor.one_step = False
     for size in (1e-200, 1e200):
-        asked.executor._alone = lambda *_, size=size: torch.full((asked.coordinates,), size, dtype=torch.float64)  # type: ignore[method-assign]
+        asked.executor._update_alone = lambda *_, size=size: torch.full((asked.coordinates,), size, dtype=torch.float64)  # type: ignore[method-assign]
         norm = asked.norms(X, y, np.array([0, 2]))
         np.testing.assert_allclose(norm, size * np.sqrt(asked.coordinates), rtol=1e-12)
 
@@ -409,7 +409,7 @@ def test_another_pull_is_another_run(tmp_path: Path) -> None:
 
 def test_the_wrong_number_of_columns_is_said_in_words() -> None:
     X, y, users = data()
-    with pytest.raises(ValueError, match="does not take rows of 6 features"):
+    with pytest.raises(ValueError, match="does not accept rows of 6 features"):
         model().fit(X[:, :6], y, users)
     fitted = model().fit(X, y, users)
     with pytest.raises(tacitly.DataError, match="7 columns"):

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tacitly.neural.engine import ghost_clipping as slopes
+from tacitly.neural.engine import ghost_clipping
 from tacitly.neural.engine.executor import Executor
-from tacitly.neural.engine.ghost_clipping import KAPPA, Products, Vectors, add_bounded, norms, together_at_most
+from tacitly.neural.engine.ghost_clipping import KAPPA, Products, Vectors, add_clipped, max_users_per_product, norms
 from tacitly.neural.engine.one_step import OneStep
 from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
 from tacitly.neural.networks.architectures import LinearWithSkip, lenet, mlp
@@ -28,7 +28,7 @@ OFFSETS = np.append(0, np.cumsum(COUNTS))
 @pytest.fixture(params=["alone", "padded"])
 def route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows go through the body as on a CPU, each user's alone; and as on a GPU, all of them with padding."""
-    monkeypatch.setattr("tacitly.neural.engine.one_step.together", lambda *_: request.param == "padded")
+    monkeypatch.setattr("tacitly.neural.engine.one_step.runs_padded", lambda *_: request.param == "padded")
 
 
 def rows(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -172,8 +172,8 @@ def test_nobody_moves_the_sum_by_more_than_the_clip(
 
 def gap(a: Tensor, g: Tensor, bound: float = 1.0) -> float:
     """What one user's rows really add, in clips, by sums without rounding."""
-    piece, total = Products.made(a, g, [len(a)], len(a)), torch.zeros(a.shape[1] * g.shape[1], dtype=torch.float64)
-    add_bounded(total, [piece], bound, 1.0, normalised=True)
+    piece, total = Products.from_rows(a, g, [len(a)], len(a)), torch.zeros(a.shape[1] * g.shape[1], dtype=torch.float64)
+    add_clipped(total, [piece], bound, 1.0, normalised=True)
     return math.sqrt(math.fsum(float(v) ** 2 for v in total)) / bound
 
 
@@ -193,29 +193,29 @@ def test_rows_that_cancel_are_bounded_from_above(dtype: torch.dtype) -> None:
             a, g = cancelling(rng, dtype, m, width, left)
             reached.append(gap(a * size, g / size**0.5))
             assert reached[-1] <= 1.0
-            made = Products.made(a, g, [2 * m], 2 * m)
+            made = Products.from_rows(a, g, [2 * m], 2 * m)
             one, two = a.double().numpy(), g.double().numpy()
             exact = [math.fsum(one[:, i] * two[:, j]) for i, j in np.ndindex(width, width)]
-            assert float(made.length * made.scale) >= np.linalg.norm(exact)
+            assert float(made.norm_bound * made.scale) >= np.linalg.norm(exact)
     assert max(reached) > 0.999
 
 
 def without_slack(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """Mutation: the norm of the products is taken as found, with nothing for rounding."""
-    found, spread = slopes.__dict__["_genuine"](a, g)
+    found, spread = ghost_clipping.__dict__["_genuine"](a, g)
     return found, 0.0 * spread
 
 
 def sum_of_norms_of_halves(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """Mutation: rows are taken for orthogonal."""
-    spread = slopes.__dict__["_genuine"](a, g)[1]
+    spread = ghost_clipping.__dict__["_genuine"](a, g)[1]
     return (a.square().sum(-1) * g.square().sum(-1)).sum(-1), spread
 
 
 def broken(mutant: object, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether some user passes the clip, or moves others' sums by more than the guard, under a mutation."""
-    monkeypatch.setattr(slopes, "_genuine", slopes._squares, raising=False)
-    monkeypatch.setattr(slopes, "_squares", mutant)
+    monkeypatch.setattr(ghost_clipping, "_genuine", ghost_clipping._squared_norms, raising=False)
+    monkeypatch.setattr(ghost_clipping, "_squared_norms", mutant)
     rng = np.random.default_rng(0)
     equal = torch.ones(5, 4), torch.ones(5, 3)
     # What is left of these is as small, squared, as the last digits of what it is left of.
@@ -228,13 +228,13 @@ def test_a_bound_that_forgets_rounding_or_how_rows_add_up_is_caught(monkeypatch:
     monkeypatch.undo()
     assert broken(without_slack, monkeypatch)
     monkeypatch.undo()
-    assert not broken(slopes._squares, monkeypatch)
+    assert not broken(ghost_clipping._squared_norms, monkeypatch)
 
 
 def test_users_whose_rows_cancel_do_not_spoil_how_others_are_rounded() -> None:
     """Everybody but one cancels as far as the bound lets them; one more user still moves the sum by a clip at most."""
     rng, m, width = np.random.default_rng(0), 4, 6
-    users = together_at_most(2 * m)
+    users = max_users_per_product(2 * m)
     parts = [cancelling(rng, torch.float32, m, width, 0.0) for _ in range(users)]
     a, g = (torch.cat(part) for part in zip(*parts, strict=True))
     sums = []
@@ -243,7 +243,7 @@ def test_users_whose_rows_cancel_do_not_spoil_how_others_are_rounded() -> None:
         if not there:
             mine[: 2 * m] = 0.0
         total = torch.zeros(width * width, dtype=torch.float64)
-        add_bounded(total, [Products.made(a, mine, [2 * m] * users, 2 * m)], 1.0, 1.0, normalised=True)
+        add_clipped(total, [Products.from_rows(a, mine, [2 * m] * users, 2 * m)], 1.0, 1.0, normalised=True)
         sums.append(total)
     assert float(torch.linalg.vector_norm(sums[0] - sums[1])) <= 1.0
     assert 2.0 * 2.0**-53 * KAPPA * users**2 * 2 * m <= GUARD / 4
@@ -279,7 +279,7 @@ def test_nothing_of_others_moves_by_a_bit(change: str) -> None:
 
     def pieces() -> list[Products | Vectors]:
         offsets = np.append(0, np.cumsum(counts))
-        return OneStep(asked.update)(public, *asked._packed(X, y, offsets, 8, 0))
+        return OneStep(asked.update)(public, *asked.packing(X, y, offsets, 8, 0))
 
     before = pieces()
     changed = slice(OFFSETS[2], OFFSETS[3])
@@ -291,8 +291,8 @@ def test_nothing_of_others_moves_by_a_bit(change: str) -> None:
     after = pieces()
     for one, two in zip(before, after, strict=True):
         for user in (0, 1, 3, 4, 5, 6, 7):
-            assert torch.equal(one.of(user), two.of(user))
-            assert one.length[user] == two.length[user]
+            assert torch.equal(one.materialise(user), two.materialise(user))
+            assert one.norm_bound[user] == two.norm_bound[user]
             assert one.scale[user] == two.scale[user]
 
 
@@ -328,13 +328,14 @@ def test_how_many_rows_another_has_moves_no_last_bit(dtype: torch.dtype) -> None
 
 def test_rows_that_cancel_are_brought_below_the_clip_so_that_their_rounding_is_small() -> None:
     a, g = cancelling(np.random.default_rng(0), torch.float32, 4, 6, 1e-6)
-    made = Products.made(a, g, [8], 8)
-    assert made.length < made.spread / KAPPA
-    length, scale = slopes.bounds([made])
+    made = Products.from_rows(a, g, [8], 8)
+    assert made.norm_bound < made.uncancelled / KAPPA
+    bound, scale = ghost_clipping.norm_bounds([made])
     total = torch.zeros(36, dtype=torch.float64)
-    assert float(length) == float(made.spread / KAPPA)
-    add_bounded(total, [made], 1.0, 1.0, normalised=True)
-    assert float(made.spread * scale) * float(torch.linalg.vector_norm(total) / (made.length * scale)) <= 1.001 * KAPPA
+    assert float(bound) == float(made.uncancelled / KAPPA)
+    add_clipped(total, [made], 1.0, 1.0, normalised=True)
+    factor = float(torch.linalg.vector_norm(total) / (made.norm_bound * scale))
+    assert float(made.uncancelled * scale) * factor <= 1.001 * KAPPA
 
 
 class Largest(TorchDispatchMode):
@@ -385,7 +386,7 @@ def test_norms_for_a_private_clip_are_the_bounds_that_clip() -> None:
     asked = executor(torch.float32)
     X, y = rows()
     found = asked.norms(start_of(asked), X, y, OFFSETS, 0)
-    pieces = OneStep(asked.update)(asked._public(start_of(asked)), *asked._packed(X, y, OFFSETS, 8, 0))
+    pieces = OneStep(asked.update)(asked._public(start_of(asked)), *asked.packing(X, y, OFFSETS, 8, 0))
     np.testing.assert_array_equal(found, norms(pieces, asked.update.training.local_rate)[:6].numpy())
     for i, (a, b) in enumerate(itertools.pairwise(OFFSETS)):
         if found[i] > 0:

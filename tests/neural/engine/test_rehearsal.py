@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tacitly import neural
 from tacitly.neural.engine.device import DeviceFailure
-from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.executor import Block, Executor
 from tacitly.neural.engine.layers import check_layers
 from tacitly.neural.engine.one_step import OneStep
 from tacitly.neural.engine.packing import Packing
@@ -41,7 +41,7 @@ def executor(body: nn.Module, *, batched: bool = False, **training: object) -> E
     torch.manual_seed(1)
     update = UserUpdate(body=Flat(body), head=Flat(nn.Linear(4, 2)), training=settings, classes=2)
     made = Executor(update, device="cpu", workers=1)
-    made.batched, made.chunk, made._packed.keeps = batched, 8, batched
+    made.batched, made.chunk, made.packing.caches = batched, 8, batched
     return made
 
 
@@ -192,7 +192,7 @@ def test_nothing_of_a_user_stays_in_a_layer_that_the_user_vouched_for(place: str
         assert all((before[name] == after[name]).all() for name in before)
         assert all(float(v) == 0.0 for k, v in fitted.body_.state_dict().items() if k.endswith("seen"))
         assert (float(trap.seen), trap._count) == (0.0, 0.0)
-        assert "layers of your own (Trap)" in str(fitted.certificate_)
+        assert "custom layers (Trap)" in str(fitted.certificate_)
         found.append((heads, guesses))
     np.testing.assert_allclose(found[0][0], found[1][0], atol=1e-4)
     assert (found[0][1] == found[1][1]).all()
@@ -211,7 +211,7 @@ def test_nothing_of_a_user_stays_between_updates(place: str) -> None:
     if place == "behind what is learned":
         public[: D * D] = 2.0 * np.eye(D).ravel()
     rows = [(trapped, y[:M]), (X[M : 2 * M], y[M : 2 * M])]
-    assert (made.one_after_the_other(public, rows, 0)[1] == made.one(public, *rows[1], 0)).all()
+    assert (made.updates_alone(public, rows, 0)[1] == made.one_update(public, *rows[1], 0)).all()
 
 
 class Subclass(nn.Linear):
@@ -253,7 +253,7 @@ class Tied(nn.Module):
     [
         (Subclass(5, 5), r"Subclass \(body.1\) is not a layer that is known", True),
         (torch.nn.utils.parametrizations.weight_norm(nn.Linear(5, 5)), "a parametrization", False),
-        (with_forward(), r"Linear \(body.1\) has a forward of its own", True),
+        (with_forward(), r"Linear \(body.1\) has its own forward", True),
         (with_hook("register_forward_hook"), r"Linear \(body.1\) has a hook \(forward_hooks\)", False),
         (with_hook("register_forward_pre_hook"), "has a hook", False),
         (with_hook("register_full_backward_hook"), "has a hook", False),
@@ -329,12 +329,12 @@ def test_nobody_writes_into_anybody_elses_start() -> None:
     X, y, _ = data()
     X[:, 0] = 0.0
     given = public.copy()
-    made.one_after_the_other(public, [(X[:M], y[:M]), (X[M : 2 * M], y[M : 2 * M])], 0)
+    made.updates_alone(public, [(X[:M], y[:M]), (X[M : 2 * M], y[M : 2 * M])], 0)
     assert (public == given).all()
     assert np.linalg.norm(public[:3]) > 0.1
     vector = made._public(public)
     assert not np.shares_memory(vector.numpy(), public)
-    made._alone(update.alone(), vector, X[:M], y[:M], 0)
+    made._update_alone(update.alone(), vector, X[:M], y[:M], 0)
     assert (vector.numpy() == given).all()
 
 
@@ -356,7 +356,7 @@ def test_updates_that_are_not_finite_for_anybody_are_heard_of(batched: bool) -> 
     body = body_with()
     with torch.no_grad():
         body[0].weight.fill_(1e38)
-    with pytest.raises(ValueError, match="is not finite, so nobody's would count"):
+    with pytest.raises(ValueError, match="is not finite, so no user's would count"):
         tried(body, batched=batched)
 
 
@@ -432,7 +432,7 @@ def test_layers_that_write_over_their_input_leave_rows_alone() -> None:
         0,
         normalised=True,
     )
-    kept = next(iter(made._packed._kept.values()))[0]
+    kept = next(iter(made.packing._cache.values()))[0]
     assert (kept[0].numpy() == rows[:M]).all()
 
 
@@ -451,20 +451,19 @@ def test_dropout_and_spectral_norm_do_not_join_users() -> None:
     for mine in (X[:M], X[: M - 1], np.full((M, D), np.nan)):
         made = executor(body, local_steps=3, local_rate=1.0)
         public = made.update.body.start.numpy().astype(np.float64)
-        answers = made.one_after_the_other(public, [(mine, y[: len(mine)]), (X[M : 2 * M], y[M : 2 * M])], 0)
-        assert (
-            answers[1] == executor(body, local_steps=3, local_rate=1.0).one(public, X[M : 2 * M], y[M : 2 * M], 0)
-        ).all()
+        answers = made.updates_alone(public, [(mine, y[: len(mine)]), (X[M : 2 * M], y[M : 2 * M])], 0)
+        other = executor(body, local_steps=3, local_rate=1.0)
+        assert (answers[1] == other.one_update(public, X[M : 2 * M], y[M : 2 * M], 0)).all()
 
 
 def test_what_does_not_fit_together_is_said_in_words() -> None:
-    with pytest.raises(ValueError, match="does not take rows of 7 features"):
+    with pytest.raises(ValueError, match="does not accept rows of 7 features"):
         check_modules(body_with(), nn.Linear(4, 2), 7)
-    with pytest.raises(ValueError, match="does not take what the body gives"):
+    with pytest.raises(ValueError, match="does not accept the body's output"):
         check_modules(body_with(), nn.Linear(3, 2), D)
     with pytest.raises(ValueError, match="no trainable parameters"):
         check_modules(body_with().requires_grad_(False), nn.Linear(4, 2), D)
-    with pytest.raises(ValueError, match="stops a whole GPU"):
+    with pytest.raises(ValueError, match="stops the whole GPU"):
         check_layers(nn.Sequential(nn.Embedding(3, 2)), nn.Linear(4, 2), cuda=True)
 
 
@@ -476,7 +475,7 @@ def test_numbers_that_make_no_sense_are_refused(settings: dict[str, object]) -> 
         model(body_with(), **settings).fit(*data())
 
 
-@pytest.mark.parametrize("place", [(Executor, "_alone"), (Packing, "__call__"), (OneStep, "__call__")], ids=str)
+@pytest.mark.parametrize("place", [(Executor, "_update_alone"), (Packing, "__call__"), (OneStep, "__call__")], ids=str)
 def test_a_machine_without_memory_is_no_contribution_of_zero(
     place: tuple[type, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -494,7 +493,7 @@ def test_a_machine_without_memory_is_no_contribution_of_zero(
         )
 
 
-@pytest.mark.parametrize(("kind", "name", "steps"), [(Executor, "_alone", 2), (OneStep, "__call__", 1)], ids=str)
+@pytest.mark.parametrize(("kind", "name", "steps"), [(Executor, "_update_alone", 2), (OneStep, "__call__", 1)], ids=str)
 def test_running_out_of_memory_in_a_round_ends_the_fit(
     kind: type, name: str, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -522,9 +521,9 @@ def test_a_user_who_makes_a_chunk_fail_moves_nobody_else() -> None:
     made = executor(nn.Sequential(Category(), nn.Linear(D + 2, 4)), batched=True)
     public = made.update.body.start.numpy().astype(np.float64)
     offsets = np.arange(0, N * M + 1, M)
-    good = torch.cat([part for part, _ in made._parts(public, X, y, offsets, 0)])
+    good = torch.cat([part for part, _ in made.chunks(Block(public, X, y, offsets, 0))])
     X[0, 0] = 77
-    bad = torch.cat([part for part, _ in made._parts(public, X, y, offsets, 0)])
+    bad = torch.cat([part for part, _ in made.chunks(Block(public, X, y, offsets, 0))])
     assert torch.equal(good[1:], bad[1:])
     assert bool(torch.isnan(bad[0]).all())
 
@@ -540,7 +539,7 @@ def test_rows_that_are_kept_on_a_device_are_those_that_were_asked_for() -> None:
     for part in (X, y):
         part.flags.writeable = False
     first = total(X[:16], y[:16], [0, 8, 16])
-    assert made._packed._kept_bytes > 0
+    assert made.packing._cached_bytes > 0
     assert (total(X[:16], y[:16], [0, 8, 16]) == first).all()
     other = 1 - y[:16]
     other.flags.writeable = False

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.executor import Block, Executor
 from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
 from tacitly.neural.networks.architectures import lenet, mlp
 
@@ -40,7 +40,7 @@ def start_of(update: UserUpdate) -> np.ndarray:
 def in_a_batch(update: UserUpdate, X: np.ndarray, y: np.ndarray, offsets: np.ndarray, chunk: int) -> np.ndarray:
     executor = Executor(update, device="cpu")
     executor.batched, executor.chunk = True, chunk
-    parts = executor._parts(start_of(update), X, y, offsets, 1)
+    parts = executor.chunks(Block(start_of(update), X, y, offsets, 1))
     return torch.cat([part[:users] for part, users in parts]).double().numpy()
 
 
@@ -52,7 +52,7 @@ def test_a_users_update_alone_is_its_row_in_the_batch(shared: str, double: bool)
     executor = Executor(update, device="cpu")
     for i in range(len(COUNTS)):
         mine = slice(OFFSETS[i], OFFSETS[i + 1])
-        alone = executor.one(start_of(update), X[mine], y[mine], 1)
+        alone = executor.one_update(start_of(update), X[mine], y[mine], 1)
         np.testing.assert_allclose(together[i], alone, rtol=0, atol=1e-14 if double else 1e-6)
         assert np.linalg.norm(together[i] - alone) <= (1e-12 if double else 1e-4) * np.linalg.norm(alone)
 
@@ -83,8 +83,8 @@ def test_steps_in_place_are_the_same_steps(body: nn.Module, loss: str) -> None:
     X, y = rows()
     given = (torch.tensor(X[:21]).double(), torch.tensor(y[:21]).double(), torch.ones(21, dtype=torch.float64))
     plain = update.alone()(update.body.start.clone(), *given)
-    quick = update.quick()
-    assert quick._taps is not None
+    quick = update.alone_in_place()
+    assert quick._hooks is not None
     for _ in range(2):
         torch.testing.assert_close(quick(update.body.start.clone(), *given), plain, rtol=1e-10, atol=1e-14)
     assert float(plain.abs().max()) > 1e-4
@@ -98,8 +98,8 @@ def test_the_papers_network_agrees_to_the_last_digits_of_float64() -> None:
     executor = Executor(UserUpdate(body=Flat(body), head=Flat(head), training=training, classes=10), device="cpu")
     X, y = np.random.default_rng(0).random(size=(2, 9, 3072)), np.arange(18.0).reshape(2, 9) % 10
     users, public = list(zip(X, y, strict=True)), executor.update.body.start.numpy()
-    together = executor.in_places(public, users, 2, 0)
-    for row, alone in zip(together, executor.one_after_the_other(public, users, 0), strict=True):
+    together = executor.updates_in_chunk(public, users, 2, 0)
+    for row, alone in zip(together, executor.updates_alone(public, users, 0), strict=True):
         assert np.linalg.norm(row - alone) < 1e-12 * np.linalg.norm(alone)
 
 
@@ -159,5 +159,5 @@ def test_per_layer_clips_keep_the_whole_within_the_clip() -> None:
 def test_a_user_with_more_rows_brings_other_ones_in_turn() -> None:
     executor = Executor(update_of(rows=4), device="cpu")
     X = np.arange(10.0)[:, None]
-    seen = {float(value) for number in range(5) for value in executor._brought(X, X[:, 0], number)[1]}
+    seen = {float(value) for number in range(5) for value in executor.packing.rows_of_round(X, X[:, 0], number)[1]}
     assert seen == set(map(float, range(10)))

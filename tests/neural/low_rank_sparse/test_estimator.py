@@ -72,7 +72,7 @@ def rows(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 def answers(update: OwnPartUpdate, X: np.ndarray, y: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     people = [(X[first:last], y[first:last]) for first, last in itertools.pairwise(offsets)]
-    return query(update).executor.in_places(public(update), people, 8, 0)
+    return query(update).executor.updates_in_chunk(public(update), people, 8, 0)
 
 
 @pytest.mark.parametrize("hidden", [(4,), (4, 3), (3, 4, 2)])

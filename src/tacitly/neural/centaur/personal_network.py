@@ -14,7 +14,7 @@ from tacitly.arrays import Array
 
 @dataclass(frozen=True)
 class PersonalNetwork:
-    """A public body with one user's own head. Private to that user."""
+    """The public body with one user's head; ``held`` marks the user's classes. Private to that user."""
 
     features: Callable[[npt.NDArray[np.float32]], Array]
     answers: Callable[[Array, tuple[Array, Array]], npt.NDArray[Any]]

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import nn
 
-from tacitly.neural.engine.layers import fresh
+from tacitly.neural.engine.layers import evaluation_copy
+
+
+def dtype_of(module: nn.Module) -> torch.dtype:
+    """Return the number type of a module's parameters and buffers; float32 if it has none."""
+    values = itertools.chain(module.parameters(), module.buffers())
+    return next((value.dtype for value in values if value.is_floating_point()), torch.float32)
+
+
+def width_after(module: nn.Module, width: int) -> int:
+    """Return the number of features a module returns for a row of ``width`` features."""
+    with torch.no_grad():
+        return int(evaluation_copy(module)(torch.zeros(1, width, dtype=dtype_of(module))).shape[1])
 
 
 def outputs(head: nn.Module) -> int:
-    """How many numbers a head gives: those of its last layer.
+    """Return the number of outputs of a head: those of its last linear layer.
 
     >>> outputs(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
     2
@@ -25,23 +36,11 @@ def outputs(head: nn.Module) -> int:
     return layers[-1].out_features
 
 
-def width_after(module: nn.Module, width: int) -> int:
-    """How many numbers a module makes of a row of so many."""
-    with torch.no_grad():
-        return int(fresh(module)(torch.zeros(1, width, dtype=type_of(module))).shape[1])
-
-
-def type_of(module: nn.Module) -> torch.dtype:
-    """Return the type of a module's numbers; float32 where it has none."""
-    values = itertools.chain(module.parameters(), module.buffers())
-    return next((value.dtype for value in values if value.is_floating_point()), torch.float32)
-
-
 def describe(module: nn.Module) -> str:
-    """Return a module's structure and public numbers as a hash: a resumed run must begin from the same ones."""
+    """Return a hash of a module's structure and values: a resumed run must start from the same ones."""
     digest = hashlib.sha256(repr(module).encode())
     for name, value in sorted(module.state_dict().items()):
         digest.update(name.encode() + np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
-    trained: Sequence[str] = [name for name, value in module.named_parameters() if value.requires_grad]
+    trained = [name for name, value in module.named_parameters() if value.requires_grad]
     digest.update(repr(trained).encode())
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Reading what fit is given: the users with their rows and targets."""
+"""Read the arguments of ``fit``: the users with their rows and targets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tacitly.data.cohort import Cohort
 
 
 def cohort_of(X: Any, y: Any, users: Any) -> Cohort:
-    """Return users with their rows and targets, in float32."""
+    """Return a cohort with targets; arrays are converted to float32."""
     if isinstance(X, Cohort):
         cohort = X
     elif y is None or users is None:

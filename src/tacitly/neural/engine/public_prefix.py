@@ -1,4 +1,4 @@
-"""The public part of a body: leading modules without trainable parameters, run once before the rounds."""
+"""The public prefix of a body: leading modules without trainable parameters, run once before the rounds."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from tacitly.data.cohort import Cohort
-from tacitly.neural.engine.layers import fresh
-from tacitly.neural.engine.module_properties import type_of, width_after
+from tacitly.neural.engine.layers import evaluation_copy
+from tacitly.neural.engine.module_properties import dtype_of, width_after
 from tacitly.neural.engine.windows import Seen
 
 
 def split_body(body: nn.Module, width: int, *, whole: bool = False) -> tuple[nn.Module, nn.Module]:
-    """Leading modules without trainable parameters, and the rest: the first are run once, not every round."""
+    """Split a body into its public prefix and the rest; with ``whole`` the prefix is empty."""
     if not isinstance(body, nn.Sequential) or whole:
         return nn.Identity(), body
     parts = list(body)
@@ -24,21 +24,21 @@ def split_body(body: nn.Module, width: int, *, whole: bool = False) -> tuple[nn.
     first = min(first, max(0, len(parts) - 1))
     prefix = nn.Sequential(*parts[:first])
     with torch.no_grad():
-        sample = torch.zeros(1, width, dtype=type_of(body))
-        flat = fresh(prefix)(sample).ndim == 2 if first else False
+        sample = torch.zeros(1, width, dtype=dtype_of(body))
+        flat = evaluation_copy(prefix)(sample).ndim == 2 if first else False
     return (prefix, nn.Sequential(*parts[first:])) if flat else (nn.Identity(), body)
 
 
 def through(prefix: nn.Module, cohort: Cohort, window: int, device: torch.device) -> Cohort:
-    """Everybody's rows after the public part of the body, a user at a time: at home, nothing is released."""
+    """Return the cohort with every user's rows after the prefix, one user at a time: nothing is released."""
     if not list(prefix.children()):
         return cohort
     width = width_after(prefix, cohort.n_features)
     rows = np.full((cohort.n_rows, width), np.nan, dtype=np.float32)
-    seen = Seen(prefix, device, window)
+    forward = Seen(prefix, device, window)
     for first, last in itertools.pairwise(cohort.offsets.tolist()):
-        # What overflows or fails on the way makes its user's updates zero, like any other hole: no word of it here.
-        if (found := seen.safely(cohort.X[first:last])) is not None:
+        # Rows that overflow or fail stay NaN, which makes their user's updates zero; a warning would reveal it.
+        if (found := forward.or_none(cohort.X[first:last])) is not None:
             with np.errstate(all="ignore"):
                 rows[first:last] = found
     return replace(cohort, X=rows, feature_names=tuple(f"feature {j}" for j in range(width)))
