@@ -22,7 +22,7 @@ from tacitly.model_folder import publish
 from tacitly.neural.engine.executor import Executor
 from tacitly.neural.engine.query import BodyUpdate
 from tacitly.neural.engine.update import LocalTraining
-from tacitly.neural.low_rank_sparse.personal_part import OwnPartUpdate, PromptUpdate, SparseUpdate
+from tacitly.neural.low_rank_sparse.personal_part import PersonalPartUpdate, PromptUpdate, SparseUpdate
 from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork
 from tacitly.privacy.guarantee import Budget
 from tacitly.privacy.ledger import Ledger
@@ -43,7 +43,7 @@ def sparse(rank: int = 2, sparsity: int = 3, **settings: object) -> SparseUpdate
     return SparseUpdate(network=TanhNetwork(D, (4,)), training=training(**settings), rank=rank, sparsity=sparsity)
 
 
-KINDS: dict[str, OwnPartUpdate] = {
+KINDS: dict[str, PersonalPartUpdate] = {
     "low rank and sparse": sparse(),
     "representation learning": sparse(sparsity=0),
     "single model": replace(sparse(1, 0), shared_weight=True),
@@ -55,11 +55,11 @@ KINDS: dict[str, OwnPartUpdate] = {
 }
 
 
-def public(update: OwnPartUpdate, seed: int = 0) -> np.ndarray:
+def public(update: PersonalPartUpdate, seed: int = 0) -> np.ndarray:
     return 0.5 * np.random.default_rng(seed).normal(size=update.size)
 
 
-def query(update: OwnPartUpdate, *, normalised: bool = False, chunk: int = 8) -> BodyUpdate:
+def query(update: PersonalPartUpdate, *, normalised: bool = False, chunk: int = 8) -> BodyUpdate:
     executor = Executor(update, device="cpu", chunk=chunk, workers=1)
     executor.batched = True
     return BodyUpdate(public(update), 0, executor, normalised)
@@ -70,7 +70,7 @@ def rows(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(OFFSETS[-1], D)).astype(np.float32), rng.normal(size=OFFSETS[-1]).astype(np.float32)
 
 
-def answers(update: OwnPartUpdate, X: np.ndarray, y: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+def answers(update: PersonalPartUpdate, X: np.ndarray, y: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     people = [(X[first:last], y[first:last]) for first, last in itertools.pairwise(offsets)]
     return query(update).executor.updates_in_chunk(public(update), people, 8, 0)
 
@@ -81,17 +81,17 @@ def test_derivatives_by_hand_are_those_of_the_tape(hidden: tuple[int, ...]) -> N
     vector, way = (torch.as_tensor(rng.normal(size=network.size)) for _ in range(2))
     X, y, weights = torch.randn(9, D).double(), torch.randn(9).double(), torch.ones(9).double()
     weights[7:] = 0.0
-    seen = network.forward(vector, X)
+    passed = network.forward(vector, X)
 
     def half(v: torch.Tensor) -> torch.Tensor:
         return 0.5 * ((network(v, X) - y).square() * weights).sum() / 7
 
-    slope, loss = network.slope(seen, y, weights)
-    torch.testing.assert_close(slope, grad(half)(vector))
+    gradient, loss = network.gradient(passed, y, weights)
+    torch.testing.assert_close(gradient, grad(half)(vector))
     torch.testing.assert_close(loss, half(vector))
     jacobian = vmap(grad(lambda v, x: network(v, x[None])[0]), in_dims=(None, 0))(vector, X)
-    torch.testing.assert_close(network.push(seen, way), jacobian @ way)
-    torch.testing.assert_close(network.curvature(seen, weights), jacobian[:7].square().mean(0))
+    torch.testing.assert_close(network.jvp(passed, way), jacobian @ way)
+    torch.testing.assert_close(network.curvature(passed, weights), jacobian[:7].square().mean(0))
 
 
 @pytest.mark.parametrize("name", ["low rank and sparse", "prompt learning", "full fine-tuning"])
@@ -115,12 +115,12 @@ def test_a_user_with_nothing_personal_has_what_everybody_has() -> None:
     vector, apart, greedy = torch.as_tensor(public(update)), [], []
     for _ in range(40):
         X = torch.as_tensor(rng.normal(size=(16, D)))
-        y = update.network(update.everybodys(vector), X) + torch.as_tensor(rng.normal(size=16))
+        y = update.network(update.shared_parameters(vector), X) + torch.as_tensor(rng.normal(size=16))
         fresh = torch.as_tensor(rng.normal(size=(200, D)))
-        truth, ones = update.network(update.everybodys(vector), fresh), torch.ones(16).double()
+        truth, ones = update.network(update.shared_parameters(vector), fresh), torch.ones(16).double()
         *_, whole = update.path(vector, X, y, ones, steps=20)
-        for own, errors in ((update.held_back(vector, X, y, ones, steps=20), apart), (whole, greedy)):
-            errors.append(float((update.network(update.whole(vector, own), fresh) - truth).square().mean()))
+        for own, errors in ((update.early_stopped(vector, X, y, ones, steps=20), apart), (whole, greedy)):
+            errors.append(float((update.network(update.parameters(vector, own), fresh) - truth).square().mean()))
     assert np.mean(apart) < 0.4 * np.mean(greedy)
     assert np.mean(np.array(apart) == 0.0) > 0.25
 
@@ -129,9 +129,9 @@ def test_a_user_with_much_of_its_own_keeps_it() -> None:
     update, rng = sparse(rank=1, sparsity=3), np.random.default_rng(0)
     vector = torch.as_tensor(public(update))
     X, ones = torch.as_tensor(rng.normal(size=(60, D))), torch.ones(60).double()
-    y = update.network(update.everybodys(vector), X) + 2.0
-    own = update.held_back(vector, X, y, ones, steps=20)
-    left = update.losses(vector, [update.first(vector), own], X, y, ones)
+    y = update.network(update.shared_parameters(vector), X) + 2.0
+    own = update.early_stopped(vector, X, y, ones, steps=20)
+    left = update.losses(vector, [update.start(vector), own], X, y, ones)
     assert left[1] < 0.05 * left[0]
 
 
@@ -142,7 +142,7 @@ def test_a_user_without_rows_asks_for_nothing_and_has_nothing() -> None:
     total = asked.block_sum(X[:26], y[:26], offsets, 1.0)
     np.testing.assert_allclose(total, asked.block_sum(X[:26], y[:26], np.array([0, 5, 26]), 1.0), atol=1e-7)
     none = [torch.zeros(4, D).double(), torch.zeros(4).double(), torch.zeros(4).double()]
-    assert (update.held_back(torch.as_tensor(public(update)), *none, steps=5) == 0).all()
+    assert (update.early_stopped(torch.as_tensor(public(update)), *none, steps=5) == 0).all()
 
 
 def test_a_step_moves_outputs_by_what_was_asked_for() -> None:
@@ -152,7 +152,7 @@ def test_a_step_moves_outputs_by_what_was_asked_for() -> None:
     little = 1e-6
     moved = update.network(vector + little * way, X) - update.network(vector, X)
     torch.testing.assert_close(
-        update.reaction(vector, way, X), moved.square().mean().sqrt() / little, rtol=1e-4, atol=0
+        update.output_change(vector, way, X), moved.square().mean().sqrt() / little, rtol=1e-4, atol=0
     )
 
 
@@ -163,7 +163,7 @@ def test_the_answer_is_minus_the_gradient_in_what_is_shared(name: str) -> None:
     X, y = (torch.as_tensor(part[:12]).double() for part in rows())
     ones, vector = torch.ones(12).double(), torch.as_tensor(public(update)).float().double()
     own = update.fitted(vector, X, y, ones)
-    expected = -grad(lambda v: 0.5 * (update.network(update.whole(v, own), X) - y).square().mean())(vector)
+    expected = -grad(lambda v: 0.5 * (update.network(update.parameters(v, own), X) - y).square().mean())(vector)
     torch.testing.assert_close(update(vector, X, y, ones), expected.float())
 
 
@@ -175,7 +175,7 @@ def test_an_embedding_behind_the_rows_is_a_shift_of_the_first_levels() -> None:
     matrix = torch.cat([vector[: units * D].view(units, D), vector[update.network.size :].view(units, 3)], 1)
     longer = torch.cat([matrix.reshape(-1), vector[units * D : update.network.size]])
     together = torch.cat([X, own.expand(6, 3)], 1)
-    torch.testing.assert_close(wide(longer, together), update.network(update.whole(vector, own), X))
+    torch.testing.assert_close(wide(longer, together), update.network(update.parameters(vector, own), X))
     assert update.size == wide.size
 
 
@@ -257,11 +257,11 @@ class NormOfOneFactor(BodyUpdate):
         for first, last in itertools.pairwise(offsets):
             mine = [torch.as_tensor(np.array(part[first:last])).double() for part in (X, y)]
             own = update.fitted(vector, *mine, torch.ones(last - first).double())
-            seen = update.network.forward(update.whole(vector, own), mine[0])
-            slope = update.network.slope(seen, mine[1], torch.ones(last - first).double())[0]
-            norm = float(slope.norm())
+            passed = update.network.forward(update.parameters(vector, own), mine[0])
+            gradient = update.network.gradient(passed, mine[1], torch.ones(last - first).double())[0]
+            norm = float(gradient.norm())
             if math.isfinite(norm) and norm > 0:
-                total += update.public_slope(own, slope * min(1.0, bound / norm)).numpy()
+                total += update.public_gradient(own, gradient * min(1.0, bound / norm)).numpy()
         return total
 
 
