@@ -1,4 +1,4 @@
-"""One user's update: the same alone and in a batch, and nobody's business but the user's."""
+"""One user's update: the same alone and in a batch, and a function of that user's rows only."""
 
 from __future__ import annotations
 
@@ -154,10 +154,3 @@ def test_per_layer_clips_keep_the_whole_within_the_clip() -> None:
     assert 0.9e-4 < np.linalg.norm(total) <= 1e-4
     for part in np.split(total, np.cumsum(lengths)[:-1]):
         assert np.linalg.norm(part) <= 1e-4 / np.sqrt(len(lengths))
-
-
-def test_a_user_with_more_rows_brings_other_ones_in_turn() -> None:
-    executor = Executor(update_of(rows=4), device="cpu")
-    X = np.arange(10.0)[:, None]
-    seen = {float(value) for number in range(5) for value in executor.packing.rows_of_round(X, X[:, 0], number)[1]}
-    assert seen == set(map(float, range(10)))
