@@ -39,7 +39,7 @@ def executor(body: nn.Module, *, batched: bool = False, **training: object) -> E
 
 
 class Trap(nn.Module):
-    """Keeps something of rows that no rehearsal has."""
+    """Stores something only for rows that the dry run does not contain."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Trap(nn.Module):
 
 
 def doubling() -> nn.Linear:
-    """Frozen: twice the rows, whose size is then private and public layers still come first."""
+    """A frozen layer that doubles the rows, so that layers behind it still belong to the public prefix."""
     layer = nn.Linear(D, D, bias=False).requires_grad_(False)
     with torch.no_grad():
         layer.weight.copy_(2.0 * torch.eye(D))
@@ -69,7 +69,7 @@ TRAPS = {
 
 
 class Category(nn.Module):
-    """A table for the first column, which holds categories."""
+    """An embedding for the first column, which holds categories."""
 
     def __init__(self, categories: int = 4, **settings: float) -> None:
         super().__init__()

@@ -83,7 +83,7 @@ def test_frozen_layers_cost_nothing_and_stay() -> None:
 
 
 class Recorded(neural.Centaur):
-    """Answers every round with given numbers instead of anybody's."""
+    """Replaces every released sum with ones."""
 
     def _learn(self, federation, plan, executor, update):  # type: ignore[no-untyped-def]
         genuine = federation.release
@@ -102,7 +102,7 @@ def test_rounds_are_divided_by_the_clip_and_the_expected_number_of_users(clip: f
 
 
 def test_an_empty_round_is_still_divided_by_the_expected_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody's coin falls right: pure noise over q·n, not over a count of zero."""
+    """No user is sampled: the released noise is divided by q·n, not by a count of zero."""
     monkeypatch.setattr("tacitly.privacy.noise.coins", lambda size, rate: np.zeros(size, dtype=bool))
     fitted = model(rounds=1, sampling_rate=0.25, average=False).fit(*data())
     moved = max(float(np.abs(value).max()) for value in fitted.public_arrays().values())

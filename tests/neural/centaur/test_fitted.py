@@ -99,7 +99,7 @@ def test_the_wrong_number_of_columns_is_said_in_words() -> None:
 @pytest.mark.parametrize("frozen", [True, False])
 @pytest.mark.parametrize("kind", [neural.Centaur, neural.LocalHeads])
 def test_a_category_that_is_not_there_is_nobodys_business(kind: type[neural.Centaur], frozen: bool) -> None:
-    """It raised out of the public part of the body, and out of predict: who has it is private."""
+    """Regression: it raised from the public prefix and from predict, but which user has it is private."""
     X, y, users = small.data()
     X[:, 0] = np.arange(len(X)) % 4
     X[3, 0] = 77

@@ -34,7 +34,7 @@ def test_nothing_of_a_user_stays_between_updates(place: str) -> None:
 
 
 def test_nobody_writes_into_anybody_elses_start() -> None:
-    """A table with a largest norm writes into its parameters: they shared memory with the public vector."""
+    """Regression: an embedding with max_norm writes into its parameters, which shared memory with the public vector."""
     torch.manual_seed(0)
     body = nn.Sequential(Category(max_norm=0.1), nn.Linear(D + 2, 4)).double()
     head = nn.Sequential(nn.Linear(4, 2)).double()
@@ -72,7 +72,7 @@ def test_layers_that_write_over_their_input_leave_rows_alone() -> None:
 
 
 def test_dropout_and_spectral_norm_do_not_join_users() -> None:
-    """One row fewer of one user moved everybody else's answer by several clips."""
+    """Regression: one row less of one user changed all other users' updates by several clips."""
     X, y, _ = data()
     torch.manual_seed(0)
     body = nn.Sequential(
@@ -108,12 +108,12 @@ def test_a_machine_without_memory_is_no_contribution_of_zero(
 def test_running_out_of_memory_in_a_round_ends_the_fit(
     kind: type, name: str, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It became a certified model that had learned nothing: the door took the failure for a user's."""
+    """Regression: the failure was attributed to users, which gave a certified model that had learned nothing."""
     genuine, calls = getattr(kind, name), []
 
     def full(self: object, *arguments: object) -> object:
         calls.append(1)
-        if len(calls) > 6:  # after the rehearsal and the door's own
+        if len(calls) > 6:  # after the dry runs of the network and of the federation
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
         return genuine(self, *arguments)
 
@@ -124,7 +124,7 @@ def test_running_out_of_memory_in_a_round_ends_the_fit(
 
 
 def test_a_user_who_makes_a_chunk_fail_moves_nobody_else() -> None:
-    """The chunk was computed again one by one, in other places, and last bits were blown up to whole clips."""
+    """Regression: the users were computed again in other positions, and last bits were amplified to whole clips."""
 
     X, y, _ = data()
     X[:, 0] = np.arange(len(X)) % 4

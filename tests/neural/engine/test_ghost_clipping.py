@@ -18,14 +18,14 @@ torch.set_num_threads(1)
 
 
 def gap(a: Tensor, g: Tensor, bound: float = 1.0) -> float:
-    """What one user's rows really add, in clips, by sums without rounding."""
+    """Return the norm of what one user's rows add, relative to the clip, by exact summation."""
     piece, total = Products.from_rows(a, g, [len(a)], len(a)), torch.zeros(a.shape[1] * g.shape[1], dtype=torch.float64)
     add_clipped(total, [piece], bound, 1.0, normalised=True)
     return math.sqrt(math.fsum(float(v) ** 2 for v in total)) / bound
 
 
 def cancelling(rng: np.random.Generator, dtype: torch.dtype, rows: int, width: int, left: float) -> tuple[Tensor, ...]:
-    """Rows whose products cancel up to a share ``left``."""
+    """Return rows whose products cancel up to a share ``left``."""
     a, g = (torch.tensor(rng.normal(size=(rows, width)), dtype=dtype) for _ in range(2))
     a, g = torch.cat([a, a]), torch.cat([g, -g])
     a[rows:] *= 1.0 + left
@@ -48,24 +48,24 @@ def test_rows_that_cancel_are_bounded_from_above(dtype: torch.dtype) -> None:
 
 
 def without_slack(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """Mutation: the norm of the products is taken as found, with nothing for rounding."""
+    """Mutation: the computed norm is used without an allowance for rounding."""
     found, spread = ghost_clipping.__dict__["_genuine"](a, g)
     return found, 0.0 * spread
 
 
 def sum_of_norms_of_halves(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """Mutation: rows are taken for orthogonal."""
+    """Mutation: rows are assumed orthogonal."""
     spread = ghost_clipping.__dict__["_genuine"](a, g)[1]
     return (a.square().sum(-1) * g.square().sum(-1)).sum(-1), spread
 
 
 def broken(mutant: object, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether some user passes the clip, or moves others' sums by more than the guard, under a mutation."""
+    """Return whether some user exceeds the clip under a mutation."""
     monkeypatch.setattr(ghost_clipping, "_genuine", ghost_clipping._squared_norms, raising=False)
     monkeypatch.setattr(ghost_clipping, "_squared_norms", mutant)
     rng = np.random.default_rng(0)
     equal = torch.ones(5, 4), torch.ones(5, 3)
-    # What is left of these is as small, squared, as the last digits of what it is left of.
+    # After cancellation the squared norm is as small as the rounding errors of its terms.
     pairs = [equal, *(cancelling(rng, torch.float64, 30, 20, 1e-8) for _ in range(30))]
     return any(gap(a, g) > 1.001 for a, g in pairs)
 
@@ -79,7 +79,7 @@ def test_a_bound_that_forgets_rounding_or_how_rows_add_up_is_caught(monkeypatch:
 
 
 def test_users_whose_rows_cancel_do_not_spoil_how_others_are_rounded() -> None:
-    """Everybody but one cancels as far as the bound lets them; one more user still moves the sum by a clip at most."""
+    """All users but one cancel as far as the bound allows; one more user still changes the sum by at most the clip."""
     rng, m, width = np.random.default_rng(0), 4, 6
     users = max_users_per_product(2 * m)
     parts = [cancelling(rng, torch.float32, m, width, 0.0) for _ in range(users)]

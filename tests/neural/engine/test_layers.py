@@ -27,7 +27,7 @@ def test_batch_normalisation_is_refused_by_name_unless_it_is_a_constant() -> Non
 @pytest.mark.parametrize("kind", [neural.Centaur, neural.FedAvg, neural.LocalHeads])
 @pytest.mark.parametrize("place", TRAPS)
 def test_nothing_of_a_user_stays_in_a_layer_that_the_user_vouched_for(place: str, kind: type[neural.Centaur]) -> None:
-    """Rows that a trap waits for: others' heads and predictions stay as they are, and nothing of it is published."""
+    """Rows that trigger the trap change no other user's head or prediction, and nothing of them is published."""
     X, y, users = data()
     torch.manual_seed(0)
     body, head = TRAPS[place](), nn.Linear(4, 2)
@@ -66,7 +66,7 @@ def test_nothing_of_a_user_stays_in_a_layer_that_the_user_vouched_for(place: str
 
 
 class Subclass(nn.Linear):
-    """Inherits from a layer that is known, and may do more."""
+    """A subclass of a known layer, which may do more."""
 
 
 def with_hook(kind: str) -> nn.Module:
@@ -123,8 +123,8 @@ class Tied(nn.Module):
 def test_what_could_keep_rows_is_refused_by_name(
     layer: nn.Module, words: str, vouched: bool, kind: type[neural.Centaur]
 ) -> None:
-    strange = isinstance(layer, ExtraState | Tied)  # of kinds that are not known either: say so first, or vouch
-    with pytest.raises(ValueError, match="body.1" if strange else words):
+    custom = isinstance(layer, ExtraState | Tied)  # refused as custom layers first, unless vouched for
+    with pytest.raises(ValueError, match="body.1" if custom else words):
         kind(body_with(layer), nn.Linear(4, 2), epsilon=1.0, device="cpu").fit(*data())
     if vouched:
         check_layers(body_with(layer), nn.Linear(4, 2), trust_custom_layers=True)

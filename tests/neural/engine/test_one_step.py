@@ -24,7 +24,7 @@ OFFSETS = np.append(0, np.cumsum(COUNTS))
 
 @pytest.fixture(params=["alone", "padded"])
 def route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows go through the body as on a CPU, each user's alone; and as on a GPU, all of them with padding."""
+    """Run rows as on a CPU, each user's alone, and as on a GPU, all users' padded in one call."""
     monkeypatch.setattr("tacitly.neural.engine.one_step.runs_padded", lambda *_: request.param == "padded")
 
 
@@ -54,7 +54,7 @@ def start_of(asked: Executor) -> np.ndarray:
 
 
 def one_by_one(asked: Executor) -> Executor:
-    """Everybody's gradient written down, as with several local steps."""
+    """Return the executor set to materialise every gradient, as with several local steps."""
     asked.one_step = False
     return asked
 
@@ -76,14 +76,14 @@ def test_it_is_the_same_update_as_with_gradients(shared: str, training: dict[str
         quick.chunk, public = 4, start_of(quick)
         for bound, normalised in ((1e-2, True), (1e-2, False), (1e3, False)):
             if normalised and groups:
-                continue  # tensors without a slope at all are brought to norm one there, out of rounding alone
+                continue  # tensors with zero gradient would be scaled to norm one from rounding errors alone
             one, two = (
                 asked.clipped_sum(public, X, y, OFFSETS, bound, 1, normalised=normalised) for asked in (quick, plain)
             )
-            # In float32 the other route's answer is a difference of weights, and rounded like those.
+            # In float32 the other route's update is a difference of weights and is rounded like them.
             assert np.linalg.norm(one - two) <= close * (np.linalg.norm(two) if dtype == torch.float64 else 1.0)
         one, two = (asked.norms(public, X, y, OFFSETS, 1) for asked in (quick, plain))
-        # Who has no rows at all has no gradient on the other route; on either nothing is counted.
+        # A user without rows has a NaN norm on the other route; on both routes the contribution is zero.
         np.testing.assert_allclose(one, np.nan_to_num(two), rtol=close if dtype == torch.float64 else 1e-4, atol=1e-12)
 
 
@@ -109,7 +109,7 @@ def test_what_runs_row_by_row_and_what_does_not() -> None:
 
 
 def hostile(name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return users' rows that are built to pass a clip."""
+    """Return rows of a user that are built to exceed the clip."""
     rng = np.random.default_rng(1)
     X, y = rng.normal(size=(16, D)), rng.integers(3, size=16).astype(float)
     match name:
@@ -146,7 +146,7 @@ HOSTILE = (
 def test_nobody_moves_the_sum_by_more_than_the_clip(
     dtype: torch.dtype, normalised: bool, groups: bool, loss: str
 ) -> None:
-    """One user among others, left out by a hole; sums as they are added, in float64."""
+    """Compare the sum with one user and with that user's rows set to NaN, in float64."""
     X, y = rows()
     asked = executor(dtype, groups=groups, loss=loss, cross_fit=False, head_steps=0)
     asked.chunk, public, longest = 8, start_of(asked), 0.0
@@ -215,7 +215,7 @@ def test_nothing_of_others_moves_by_a_bit(change: str) -> None:
 
 
 def norms_beside(count: int, dtype: torch.dtype) -> np.ndarray:
-    """Norms of users whose rows nearly cancel, behind one of so many rows; widths are odd, so places are uneven."""
+    """Return norms of users whose rows nearly cancel, behind a user of ``count`` rows; odd widths misalign them."""
     rng, width, m = np.random.default_rng(0), 129, 64
     torch.manual_seed(0)
     body, head = (module.to(dtype) for module in mlp(width, (33,), classes=1))
@@ -237,7 +237,7 @@ def norms_beside(count: int, dtype: torch.dtype) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_how_many_rows_another_has_moves_no_last_bit(dtype: torch.dtype) -> None:
-    """It did, where everybody's rows lay in one array: all of these norms, and with them bins of a histogram."""
+    """Regression: with all rows in one array it changed these norms, and with them bins of the norm histogram."""
     found = [norms_beside(count, dtype) for count in (40, 41, 64)]
     assert (found[0] == found[1]).all()
     assert (found[0] == found[2]).all()
@@ -245,7 +245,7 @@ def test_how_many_rows_another_has_moves_no_last_bit(dtype: torch.dtype) -> None
 
 
 class Largest(TorchDispatchMode):
-    """Remembers how many numbers the largest tensor had that was made."""
+    """Records the size of the largest tensor that was allocated."""
 
     most = 0
 
@@ -259,7 +259,7 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.usefixtures("route")
 def test_no_gradient_of_anybody_is_ever_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not for 16 users at once, nor for one: nothing has more numbers than rows × width, or a single body."""
+    """Neither for 16 users at once nor for one: no tensor is larger than rows × width, or a single body."""
     torch.manual_seed(0)
     body, head = mlp(200, (300,), classes=3)
     training = LocalTraining(head_steps=2, rows=4)

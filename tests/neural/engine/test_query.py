@@ -47,7 +47,7 @@ _range = np.arange
 def test_numbers_whose_squares_vanish_or_overflow_are_clipped_too(
     route: str, normalised: bool, groups: tuple[int, ...]
 ) -> None:
-    """A layer that starts at zero, in float64: 16384 entries near 1e-162 had a norm of a few, and 45 clips passed."""
+    """Regression: 16384 float64 entries near 1e-162, from a layer that starts at zero, passed with a norm of 45 clips."""
     torch.manual_seed(0)
     body, head = nn.Linear(4096, 4, bias=False).double(), nn.Linear(4, 2).double()
     nn.init.zeros_(body.weight)
@@ -99,7 +99,7 @@ class Unclipped(BodyUpdate):
 
 
 class LetsNaNThrough(BodyUpdate):
-    """Mutation: one user's hole is everybody's."""
+    """Mutation: one user's NaN spoils the whole sum."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         return super().block_sum(X, y, offsets, bound) + 0.0 * X.sum()
@@ -115,7 +115,7 @@ def test_a_broken_round_is_caught(mutant: type[BodyUpdate], monkeypatch: pytest.
 
 
 def test_counting_who_takes_part_tells_nothing() -> None:
-    """Spec F4: a canary with zero gradient. With a fixed denominator the release has one law with and without it."""
+    """The papers' flaw F4, a canary with zero gradient: with a fixed denominator the release does not depend on it."""
     update = query()
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(24, D)), rng.integers(3, size=24).astype(float)

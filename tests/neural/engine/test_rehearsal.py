@@ -44,14 +44,14 @@ class Remembers(nn.Module):
 
 
 class AlwaysDrops(nn.Module):
-    """Dropout that does not know of evaluation mode."""
+    """Dropout that ignores evaluation mode."""
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.dropout(x, 0.5, training=True)
 
 
 class NumpyNoise(nn.Module):
-    """Draws from another common generator."""
+    """Draws from NumPy's global generator."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x + float(np.random.normal())  # noqa: NPY002
@@ -88,14 +88,14 @@ def test_a_random_view_is_refused() -> None:
 
 
 class Branches(nn.Module):
-    """Asks what its rows are, which a batch of users cannot be asked."""
+    """Branches on values, which vmap does not allow."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x * 2 if bool(x.abs().max() > 1) else x
 
 
 def test_what_cannot_run_in_a_batch_is_heard_of() -> None:
-    """It became a certified model that had learned nothing."""
+    """Regression: it became a certified model that had learned nothing."""
     with pytest.raises(RuntimeError, match="vmap"):
         tried(body_with(Branches()), batched=True)
 
@@ -110,7 +110,7 @@ def test_updates_that_are_not_finite_for_anybody_are_heard_of(batched: bool) -> 
 
 
 class FirstTouch(nn.Module):
-    """Centres at the first rows it ever sees, under a private name."""
+    """Centres at the first rows it ever sees, stored under a private name."""
 
     _centre: Tensor | None = None
 
@@ -121,7 +121,7 @@ class FirstTouch(nn.Module):
 
 
 class InABox(nn.Module):
-    """The same, in an object of its own."""
+    """The same, stored in a separate object."""
 
     def __init__(self) -> None:
         super().__init__()

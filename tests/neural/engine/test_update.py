@@ -71,11 +71,11 @@ ONE_FOR_ALL = nn.Tanh()
         nn.Sequential(nn.Linear(6, 8).requires_grad_(False), nn.ReLU(), nn.Linear(8, 5)),
         nn.Sequential(nn.Unflatten(1, (2, 3)), nn.Linear(3, 2), nn.Flatten(1), nn.Linear(4, 5)),
     ],
-    ids=["bare", "chain", "one activation twice", "taps", "taps and tape", "frozen", "rows in rows"],
+    ids=["bare", "perceptron", "one activation twice", "hooks", "hooks and autograd", "frozen", "rows in rows"],
 )
 @pytest.mark.parametrize("loss", ["classes", "squares"])
 def test_steps_in_place_are_the_same_steps(body: nn.Module, loss: str) -> None:
-    """By hand, with slopes that are not written down, and by the tape: one update, in float64."""
+    """Hand-written backward, gradients applied in place and plain autograd give the same update, in float64."""
     torch.manual_seed(1)
     head = nn.Linear(5, 3 if loss == "classes" else 1).double()
     training = LocalTraining(local_steps=3, batch_rows=4, head_steps=2, rows=32, loss=loss)
@@ -91,7 +91,7 @@ def test_steps_in_place_are_the_same_steps(body: nn.Module, loss: str) -> None:
 
 
 def test_the_papers_network_agrees_to_the_last_digits_of_float64() -> None:
-    """In float32 a near tie in a pool or a ReLU may fall either way; in float64 none does."""
+    """In float32 a near tie in a pool or a ReLU may be decided either way; in float64 none occurs."""
     torch.manual_seed(0)
     body, head = (module.double() for module in lenet(widths=(4, 4, 12, 8)))
     training = LocalTraining(local_steps=2, batch_rows=4, head_steps=2, rows=9)

@@ -50,7 +50,7 @@ def test_many_own_parts_on_the_true_basis_are_found_to_the_entry() -> None:
         model.own_ = model._own_parts(data.X, data.y, np.arange(0, 2401, 60))
         apart = [model._network_of(row).parameters - true for row, true in zip(model.own_, data.networks, strict=True)]
         found.append(np.mean(np.abs(apart).max(axis=1) < 0.01))
-    assert found[0] > 0.3  # others have entries that do much the same
+    assert found[0] > 0.3  # the rest found other entries with much the same effect
     assert np.mean(found) > 0.4
 
 
@@ -73,7 +73,7 @@ def test_a_certified_run_spends_its_budget_and_no_more(data) -> None:  # type: i
 
 
 def test_steps_are_divided_by_public_numbers_only(monkeypatch: pytest.MonkeyPatch, data) -> None:  # type: ignore[no-untyped-def]
-    """Nobody's coin falls right: noise over q·n, not over a count of zero."""
+    """No user is sampled: noise is divided by q·n, not by a count of zero."""
     monkeypatch.setattr("tacitly.privacy.noise.coins", lambda size, rate: np.zeros(size, dtype=bool))
     fitted = neural.LowRankSparse(1, 2, 2.0, rounds=1, sampling_rate=0.25, **QUICK).fit(data.X, data.y, data.users)
     assert np.isfinite(fitted.basis_).all()

@@ -68,7 +68,7 @@ def answers(update: PersonalPartUpdate, X: np.ndarray, y: np.ndarray, offsets: n
 
 @pytest.mark.parametrize("name", ["low rank and sparse", "prompt learning", "full fine-tuning"])
 def test_no_step_of_an_own_part_raises_what_it_is_to_lower(name: str) -> None:
-    """The user's loss and its prior; from a bad start too, where the linearised network promises too much."""
+    """The user's loss plus the penalty; also from a bad start, where the linearised network overestimates the gain."""
     update = replace(KINDS[name], penalty=0.5)
     X, y = (torch.as_tensor(part[:12]).double() for part in rows())
     vector, ones = 6.0 * torch.as_tensor(public(update)), torch.ones(12).double()
@@ -77,12 +77,12 @@ def test_no_step_of_an_own_part_raises_what_it_is_to_lower(name: str) -> None:
     assert len(steps) == 41
     assert (steps[0] == 0).all()
     assert losses[-1] < 0.7 * losses[0]
-    settled = losses[20:]  # entries are chosen before
-    assert (settled.diff() < 1e-3 * losses[0]).all()  # the prior may fall at the loss's cost
+    settled = losses[20:]  # the support is selected before
+    assert (settled.diff() < 1e-3 * losses[0]).all()  # the penalty may fall at the expense of the loss
 
 
 def test_a_user_with_nothing_personal_has_what_everybody_has() -> None:
-    """Targets that no network explains: an own part would fit noise, and a half that was not fitted says so."""
+    """For pure-noise targets a personal part would overfit, and the held-out half prevents it."""
     update, rng = sparse(rank=1, sparsity=10), np.random.default_rng(0)
     vector, apart, greedy = torch.as_tensor(public(update)), [], []
     for _ in range(40):
@@ -130,7 +130,7 @@ def test_a_step_moves_outputs_by_what_was_asked_for() -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_the_answer_is_minus_the_gradient_in_what_is_shared(name: str) -> None:
-    """By the tape, through the network the own part makes, with the own part held."""
+    """By autograd through the user's network, with the personal part fixed."""
     update = replace(KINDS[name], training=training(cross_fit=False))
     X, y = (torch.as_tensor(part[:12]).double() for part in rows())
     ones, vector = torch.ones(12).double(), torch.as_tensor(public(update)).float().double()
@@ -196,7 +196,7 @@ def test_a_user_that_is_no_number_adds_nothing_and_changes_nothing(name: str, no
 
 @pytest.fixture
 def fewer_scales(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Adversarial users of some scales, and all without one: three thousand of them take minutes here."""
+    """Use a subset of the scaled adversarial users and all others: all three thousand take minutes here."""
     users = adversarial_users(D)
     some = [user for place, user in enumerate(users) if place % 89 == 0 or not set(user[0]) & set("0123456789")]
     monkeypatch.setattr("tacitly.audit.users.adversarial_users", lambda *_: some)
@@ -213,7 +213,7 @@ def test_no_user_moves_a_round_by_more_than_the_clip(name: str, normalised: bool
 
 @pytest.mark.parametrize("normalised", [False, True])
 def test_replacing_a_user_reaches_two_clips(normalised: bool) -> None:
-    """Opposite targets, far from what the network says, ask for opposite moves."""
+    """Opposite targets far from the network's outputs give opposite updates."""
     asked, (X, _) = query(KINDS["single model"], normalised=normalised), rows()
     added = [clipped(asked, (X[:12], np.full(12, target)), 0.01) for target in (1e6, -1e6)]
     assert 0.999 * 0.01 < np.linalg.norm(added[0]) <= 0.01
@@ -238,7 +238,7 @@ class NormOfOneFactor(BodyUpdate):
 
 
 class DividesByWhoCame(BodyUpdate):
-    """Mutation: the mean over those whose answer is finite, in place of the sum."""
+    """Mutation: the mean over users with finite rows instead of the sum."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         came = sum(np.isfinite(X[a:b]).all() for a, b in itertools.pairwise(offsets))
@@ -246,7 +246,7 @@ class DividesByWhoCame(BodyUpdate):
 
 
 class LetsNaNThrough(BodyUpdate):
-    """Mutation: one user's hole is everybody's."""
+    """Mutation: one user's NaN spoils the whole sum."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         return super().block_sum(X, y, offsets, bound) + 0.0 * X.sum()
