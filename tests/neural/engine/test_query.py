@@ -47,7 +47,7 @@ _range = np.arange
 def test_numbers_whose_squares_vanish_or_overflow_are_clipped_too(
     route: str, normalised: bool, groups: tuple[int, ...]
 ) -> None:
-    """Regression: 16384 float64 entries near 1e-162, from a layer that starts at zero, passed with a norm of 45 clips."""
+    """Regression: 16384 float64 entries near 1e-162, from a layer that starts at zero, passed with norm 45 clips."""
     torch.manual_seed(0)
     body, head = nn.Linear(4096, 4, bias=False).double(), nn.Linear(4, 2).double()
     nn.init.zeros_(body.weight)
