@@ -21,10 +21,10 @@ from tacitly.neural.centaur.fitted import FittedNetwork
 from tacitly.neural.centaur.heads import check_labels
 from tacitly.neural.engine.executor import Executor
 from tacitly.neural.engine.flat import load
-from tacitly.neural.engine.layers import check_layers, own_kinds, unchecked
-from tacitly.neural.engine.module_properties import describe, outputs, width_after
+from tacitly.neural.engine.layers import check_layers, custom_layers, custom_layers_note
+from tacitly.neural.engine.module_properties import fingerprint, n_outputs, output_width
 from tacitly.neural.engine.neural_cohort import cohort_of
-from tacitly.neural.engine.public_prefix import split_body, through
+from tacitly.neural.engine.public_prefix import apply_prefix, split_body
 from tacitly.neural.engine.query import BodyUpdate
 from tacitly.neural.engine.rehearsal import check_modules, rehearse, rehearse_rows
 from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate, public_start
@@ -217,14 +217,14 @@ class Centaur(FittedNetwork):
 
     def _state(self, run: Run, budget: Budget, users: int) -> None:
         """Certify, with what rests on the user's word."""
-        own = own_kinds(self.body, self.head)
-        words: tuple[str, ...] = (unchecked(own),) if own else ()
+        own = custom_layers(self.body, self.head)
+        words: tuple[str, ...] = (custom_layers_note(own),) if own else ()
         if self.augment is not None:
             words += (AUGMENT,)
         self._certify(run, budget, units=users, trust=TRUST, notes=(FREE_HEADS, PUBLIC_START), not_covered=words)
 
     def _through(self, engine: Engine, cohort: Cohort) -> Cohort:
-        return through(engine.prefix, cohort, self.rows_per_user, engine.executor.device)
+        return apply_prefix(engine.prefix, cohort, self.rows_per_user, engine.executor.device)
 
     @property
     def audit_labels(self) -> tuple[float, float] | None:
@@ -267,7 +267,7 @@ class Centaur(FittedNetwork):
 
     def _update(self, body: nn.Module, **variant: Any) -> UserUpdate:
         flat, head = Flat(body), Flat(self.head)
-        return UserUpdate(body=flat, head=head, training=self._training(), classes=outputs(self.head), **variant)
+        return UserUpdate(body=flat, head=head, training=self._training(), classes=n_outputs(self.head), **variant)
 
     def _engine(self, cohort: Cohort) -> Engine:
         """Return what a round is run with, after trying whether the modules fit together and may be used at all."""
@@ -275,7 +275,7 @@ class Centaur(FittedNetwork):
         update = self._update(rest)
         groups = self._groups(update)
         executor = Executor(update, device=self.device, chunk=self.chunk, workers=self.threads, groups=groups)
-        return Engine(prefix, rest, update, executor, width_after(prefix, cohort.n_features))
+        return Engine(prefix, rest, update, executor, output_width(prefix, cohort.n_features))
 
     def _take(self, engine: Engine, learned: Array) -> None:
         """Put what was learned into a copy of the body (and head, where that is shared) as they were given."""
@@ -330,11 +330,16 @@ class Centaur(FittedNetwork):
         check_layers(self.body, self.head, cuda=cuda, trust_custom_layers=self.trust_custom_layers)
         check_modules(self.body, self.head, cohort.n_features, learned=self._learns)
         if self.loss == "classes":
-            check_labels(np.asarray(cohort.y), outputs(self.head))
+            check_labels(np.asarray(cohort.y), n_outputs(self.head))
         return cohort
 
     def _public_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         config = super()._public_config(sizes)
         for name in ("device", "chunk", "augment"):
             config.pop(name)
-        return {**config, "body": describe(self.body), "head": describe(self.head), "augment": self.augment is not None}
+        return {
+            **config,
+            "body": fingerprint(self.body),
+            "head": fingerprint(self.head),
+            "augment": self.augment is not None,
+        }

@@ -23,7 +23,7 @@ from tacitly.neural.centaur.heads import HeadMaker, check_labels
 from tacitly.neural.centaur.personal_network import PersonalNetwork
 from tacitly.neural.engine.layers import check_layers
 from tacitly.neural.engine.update import LocalTraining
-from tacitly.neural.engine.windows import Seen
+from tacitly.neural.engine.windows import ForwardPass
 
 
 class FittedNetwork(PrivateModel, ABC):
@@ -54,7 +54,7 @@ class FittedNetwork(PrivateModel, ABC):
             )
         out = np.zeros(len(rows), dtype=np.int64 if self.loss == "classes" else np.float64)
         order = np.argsort(places, kind="stable")
-        maker, seen = self._maker(), Seen(self.body_, self._population())
+        maker, seen = self._maker(), ForwardPass(self.body_, self._population())
         for mine in np.split(order, np.flatnonzero(np.diff(places[order])) + 1):
             if len(mine):
                 place = places[mine[0]]
@@ -125,7 +125,7 @@ class FittedNetwork(PrivateModel, ABC):
 
     def _features(self, rows: npt.NDArray[np.float32]) -> Array:
         """One user's rows after the learned body."""
-        return np.asarray(Seen(self.body_, self._population())(rows), dtype=np.float64)
+        return np.asarray(ForwardPass(self.body_, self._population())(rows), dtype=np.float64)
 
     def _population(self) -> torch.device:
         return torch.device("cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu")
@@ -142,7 +142,7 @@ class FittedNetwork(PrivateModel, ABC):
 
     def _fit_heads(self, X: npt.NDArray[Any], y: npt.NDArray[Any], offsets: Offsets) -> Array:
         """Heads of a block of users, each from its own rows alone; a row a user."""
-        maker, features = self._maker(), Seen(self.body_[1], torch.device("cpu"))  # type: ignore[index]
+        maker, features = self._maker(), ForwardPass(self.body_[1], torch.device("cpu"))  # type: ignore[index]
         pairs = itertools.pairwise(offsets.tolist())
         mine = [partial(self._seen, np.asarray(X[a:b]), y[a:b], features) for a, b in pairs]
         return np.array([np.concatenate(maker.safely(seen)) for seen in mine])

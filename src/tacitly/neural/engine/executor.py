@@ -35,7 +35,7 @@ from tacitly.arrays import Array, Offsets, Rows
 from tacitly.neural.engine.chunk_size import chunk_for_rows, chunk_for_updates
 from tacitly.neural.engine.device import deterministic, device_failures, one_thread
 from tacitly.neural.engine.ghost_clipping import add_clipped, norms, scaled
-from tacitly.neural.engine.layers import own_kinds
+from tacitly.neural.engine.layers import custom_layers
 from tacitly.neural.engine.one_step import Chunk, OneStep, supports_one_step
 from tacitly.neural.engine.packing import Packing, to_tensors
 from tacitly.neural.engine.update import UserUpdate
@@ -75,7 +75,7 @@ class Executor:
     ) -> None:
         name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         self.device = torch.device(name)
-        self.custom_layers = bool(own_kinds(update.body.module, update.head.module))
+        self.custom_layers = bool(custom_layers(update.body.module, update.head.module))
         self.batched = self.device.type != "cpu" and not self.custom_layers
         self.workers = (workers or len(os.sched_getaffinity(0))) if self.device.type == "cpu" else 1
         self.groups = groups

@@ -39,18 +39,18 @@ _ADVICE = (
 )
 
 
-def unchecked(own: tuple[str, ...]) -> str:
+def custom_layers_note(names: tuple[str, ...]) -> str:
     """Return what a certificate does not cover if the caller vouched for custom layers."""
     return (
-        f"custom layers ({', '.join(own)}): that they keep nothing between calls, and that a row's output depends "
+        f"custom layers ({', '.join(names)}): that they keep nothing between calls, and that a row's output depends "
         "on that row alone, was vouched for by the caller (trust_custom_layers) and not checked"
     )
 
 
-def own_kinds(*modules: nn.Module) -> tuple[str, ...]:
+def custom_layers(*modules: nn.Module) -> tuple[str, ...]:
     """Return the class names of custom layers: unknown ones, and known ones that were modified.
 
-    >>> own_kinds(nn.Linear(2, 2), nn.Sequential(nn.PReLU()))
+    >>> custom_layers(nn.Linear(2, 2), nn.Sequential(nn.PReLU()))
     ('PReLU',)
     """
     custom = [layer for module in modules for layer in module.modules() if _why_custom(layer) is not None]

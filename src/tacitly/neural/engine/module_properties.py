@@ -18,16 +18,16 @@ def dtype_of(module: nn.Module) -> torch.dtype:
     return next((value.dtype for value in values if value.is_floating_point()), torch.float32)
 
 
-def width_after(module: nn.Module, width: int) -> int:
+def output_width(module: nn.Module, width: int) -> int:
     """Return the number of features a module returns for a row of ``width`` features."""
     with torch.no_grad():
         return int(evaluation_copy(module)(torch.zeros(1, width, dtype=dtype_of(module))).shape[1])
 
 
-def outputs(head: nn.Module) -> int:
+def n_outputs(head: nn.Module) -> int:
     """Return the number of outputs of a head: those of its last linear layer.
 
-    >>> outputs(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
+    >>> n_outputs(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
     2
     """
     layers = [layer for layer in head.modules() if isinstance(layer, nn.Linear)]
@@ -36,7 +36,7 @@ def outputs(head: nn.Module) -> int:
     return layers[-1].out_features
 
 
-def describe(module: nn.Module) -> str:
+def fingerprint(module: nn.Module) -> str:
     """Return a hash of a module's structure and values: a resumed run must start from the same ones."""
     digest = hashlib.sha256(repr(module).encode())
     for name, value in sorted(module.state_dict().items()):

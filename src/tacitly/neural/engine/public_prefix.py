@@ -11,8 +11,8 @@ from torch import nn
 
 from tacitly.data.cohort import Cohort
 from tacitly.neural.engine.layers import evaluation_copy
-from tacitly.neural.engine.module_properties import dtype_of, width_after
-from tacitly.neural.engine.windows import Seen
+from tacitly.neural.engine.module_properties import dtype_of, output_width
+from tacitly.neural.engine.windows import ForwardPass
 
 
 def split_body(body: nn.Module, width: int, *, whole: bool = False) -> tuple[nn.Module, nn.Module]:
@@ -29,13 +29,13 @@ def split_body(body: nn.Module, width: int, *, whole: bool = False) -> tuple[nn.
     return (prefix, nn.Sequential(*parts[first:])) if flat else (nn.Identity(), body)
 
 
-def through(prefix: nn.Module, cohort: Cohort, window: int, device: torch.device) -> Cohort:
+def apply_prefix(prefix: nn.Module, cohort: Cohort, window: int, device: torch.device) -> Cohort:
     """Return the cohort with every user's rows after the prefix, one user at a time: nothing is released."""
     if not list(prefix.children()):
         return cohort
-    width = width_after(prefix, cohort.n_features)
+    width = output_width(prefix, cohort.n_features)
     rows = np.full((cohort.n_rows, width), np.nan, dtype=np.float32)
-    forward = Seen(prefix, device, window)
+    forward = ForwardPass(prefix, device, window)
     for first, last in itertools.pairwise(cohort.offsets.tolist()):
         # Rows that overflow or fail stay NaN, which makes their user's updates zero; a warning would reveal it.
         if (found := forward.or_none(cohort.X[first:last])) is not None:

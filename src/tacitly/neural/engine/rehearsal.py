@@ -27,7 +27,7 @@ from tacitly.neural.engine.executor import Executor
 from tacitly.neural.engine.layers import evaluation_copy, label
 from tacitly.neural.engine.module_properties import dtype_of
 from tacitly.neural.engine.update import UserUpdate
-from tacitly.neural.engine.windows import Seen
+from tacitly.neural.engine.windows import ForwardPass
 
 _LEAK = "one user's update would depend on another's. Remove it, or make it a function of its input."
 _MODULE_INTERNALS = frozenset(vars(nn.Module()))
@@ -80,7 +80,7 @@ def rehearse(executor: Executor, public: Array, width: int, users: int) -> None:
 
 def rehearse_rows(module: nn.Module, width: int, device: torch.device) -> None:
     """Do the same for rows that only pass (part of) the body: nothing of a user may stay in it."""
-    forward = Seen(module, device)
+    forward = ForwardPass(module, device)
     ordinary = np.cos(np.arange(8 * width, dtype=np.float64)).reshape(8, width).astype(np.float32)
     others = [_other_user(width)[0], _hostile_user(width)[0]]
     before = _module_state(module), _generator_states()

@@ -25,7 +25,7 @@ from tacitly.arrays import Array
 from tacitly.neural.engine.flat import Flat as Flat
 from tacitly.neural.engine.flat import Parts, flatten
 from tacitly.neural.engine.layer_hooks import LayerHooks, parameter_name
-from tacitly.neural.engine.layers import own_kinds
+from tacitly.neural.engine.layers import custom_layers
 from tacitly.neural.engine.mlp_steps import MLPSteps
 
 _ABSENT = -1e9  # logit of a class the user does not hold: probability zero, gradient zero, and finite
@@ -103,7 +103,7 @@ class UserUpdate:
         this is a subclass with another update.
         """
         alone = self.alone()
-        if type(self) is not UserUpdate or self.move_head or own_kinds(self.body.module, self.head.module):
+        if type(self) is not UserUpdate or self.move_head or custom_layers(self.body.module, self.head.module):
             return alone
         hooks = LayerHooks(alone.body.module, list(alone.body.shapes))
         return replace(alone, _hooks=hooks, _mlp_steps=MLPSteps.of(alone.body.module, alone.head.module))

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from tacitly.neural.engine.device import deterministic, device_failures
-from tacitly.neural.engine.layers import evaluation_copy, own_kinds
+from tacitly.neural.engine.layers import custom_layers, evaluation_copy
 from tacitly.neural.engine.module_properties import dtype_of
 
 
-class Seen:
+class ForwardPass:
     """Forward pass of one user's rows through a copy of a public module that is never published.
 
     Rows pass in windows of a public size (None: all at once, up to 2048), so that a row's arithmetic depends on its own
@@ -24,7 +24,7 @@ class Seen:
 
     def __init__(self, module: nn.Module, device: torch.device, window: int | None = None) -> None:
         self._device, self._window = device, window
-        self._custom_layers = bool(own_kinds(module))
+        self._custom_layers = bool(custom_layers(module))
         self._module = evaluation_copy(module).to(device)
 
     def __call__(self, X: npt.NDArray[Any]) -> npt.NDArray[Any]:
