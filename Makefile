@@ -35,10 +35,10 @@ suite: $(ALL)
 	@echo "coverage: $$(tail -n 1 $(VENV)/coverage.txt), all of it in $(VENV)/coverage.txt; the files with the least:"
 	@sed -n '3,10p' $(VENV)/coverage.txt
 
-# Everything that is committed and made by a program: tables in README and docs, the import graph.
+# What is committed but made by a program: tables in README and docs, imports for type checkers, the import graph.
+GENERATORS := benchmarks/readme.py $(wildcard tools/generated.py) tools/import_graph.py
 generated: $(ALL)
-	@$(BIN)/python -m benchmarks.readme
-	@$(BIN)/python -m tools.import_graph
+	@for program in $(GENERATORS); do PYTHONPATH=. $(BIN)/python $$program || exit 1; done
 
 benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.papers.private_fedrep
