@@ -13,14 +13,13 @@ from adversary import Rows, clipped, neighbour_violations, placed, units, violat
 from tacitly.federation.base import Query
 from tacitly.heads.losses import Loss
 from tacitly.linalg import orthonormal
-from tacitly.methods.altmin.algorithm import NormalEquations
-from tacitly.methods.centaur.algorithm import PowerVote
+from tacitly.methods.altmin.queries import NormalEquations
 from tacitly.methods.centaur.as_printed import HeadGradient, PowerStatistic
+from tacitly.methods.centaur.queries import PowerVote
 from tacitly.methods.fedpower.gram import CentreVote, ShiftedGram
 from tacitly.methods.fedpower.power import DeviceStep, PowerStep
-from tacitly.methods.fedrep.algorithm import BasisStep
 from tacitly.methods.fedrep.as_printed import BasisGradient, PairStatistic
-from tacitly.methods.fedrep.loss_step import LossStep
+from tacitly.methods.fedrep.queries import BasisStep, LossStep
 from tacitly.methods.low_rank_sparse.as_printed import ClippedGram, ClippedRight, Clips, TargetMoment
 from tacitly.methods.low_rank_sparse.heads import Sparsity
 from tacitly.methods.low_rank_sparse.queries import SparseEquations, SparseStep

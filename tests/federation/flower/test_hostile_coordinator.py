@@ -19,11 +19,10 @@ from tacitly.heads.glm import LossHeads
 from tacitly.heads.losses import Loss
 from tacitly.heads.ridge import HeadWork, RidgeHeads
 from tacitly.linalg import orthonormal
-from tacitly.methods.altmin.algorithm import NormalEquations
+from tacitly.methods.altmin.queries import NormalEquations
 from tacitly.methods.fedpower.gram import CentreVote, ShiftedGram
 from tacitly.methods.fedpower.power import DeviceStep, PowerStep
-from tacitly.methods.fedrep.algorithm import BasisStep
-from tacitly.methods.fedrep.loss_step import LossStep
+from tacitly.methods.fedrep.queries import BasisStep, LossStep
 from tacitly.methods.low_rank_sparse.as_printed import ClippedRight, Clips
 from tacitly.methods.low_rank_sparse.heads import SparseHeadWork, Sparsity
 from tacitly.methods.low_rank_sparse.queries import SparseEquations, SparseStep

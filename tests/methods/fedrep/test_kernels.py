@@ -12,7 +12,7 @@ import pytest
 from tacitly.arrays import Array, Rows
 from tacitly.federation.base import Query
 from tacitly.linalg import orthonormal
-from tacitly.methods.fedrep.algorithm import BasisStep
+from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.shared.whitening import Whitening
 from tacitly.privacy.clipping import GUARD
 

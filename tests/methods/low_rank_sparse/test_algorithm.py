@@ -8,7 +8,7 @@ import pytest
 from tacitly.audit.users import adversarial_users
 from tacitly.datasets import make_low_rank_sparse
 from tacitly.linalg import orthonormal
-from tacitly.methods.fedrep.algorithm import BasisStep
+from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.low_rank_sparse import algorithm as low_rank_sparse
 from tacitly.methods.low_rank_sparse import as_printed as paper_low_rank_sparse
 from tacitly.methods.low_rank_sparse.as_printed import ClippedGram, ClippedRight, Clips, TargetMoment

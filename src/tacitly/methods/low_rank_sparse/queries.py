@@ -26,8 +26,8 @@ import numpy as np
 from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, read_only
 from tacitly.federation.base import Query
 from tacitly.linalg import pack_symmetric, unpack_symmetric
-from tacitly.methods.fedrep.algorithm import BasisStep
 from tacitly.methods.fedrep.kernels import add_gains, add_steps, lane_zeros, mean_row, mean_square, scale_row, weigh
+from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.low_rank_sparse.heads import NONE, Sparsity, choose_size
 from tacitly.methods.low_rank_sparse.kernels import desk_for, fit_users, group_end, place_of
 from tacitly.methods.low_rank_sparse.lane_kernels import Desk, inlined, kernel
@@ -79,7 +79,7 @@ class SparseStep(BasisStep):
     def norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """How large corrections are next to the heads: what the scale c has to follow."""
         sizes, rows = np.zeros(len(offsets) - 1), np.ascontiguousarray(X)
-        total = self._room_for(1, rows.dtype)
+        total = self._empty_sums(1, rows.dtype)
         self._add(rows, np.ascontiguousarray(y), offsets, max(1, len(sizes)), 1.0, total, sizes)
         return sizes
 

@@ -173,11 +173,11 @@ def learn(federation: Federation, plan: Plan, settings: Settings, rank: int, ran
 
 def _iterates(reduced: Federation, plan: Plan, settings: Settings, rank: int) -> Array:
     """Private FedRep's bases in the projected space, and means of its last few."""
-    seen: list[Array] = []
+    bases: list[Array] = []
     loop = fedrep.Settings(rounds=settings.rounds)
-    fedrep.learn(reduced, plan, loop, rank, centered=settings.centered, loss=Loss("hinge"), seen=seen.append)
-    means = [_mean_basis(seen[-last:]) for last in range(2, len(seen) // 2 + 1)]
-    return np.array([*seen, *means])
+    fedrep.learn(reduced, plan, loop, rank, centered=settings.centered, loss=Loss("hinge"), on_round=bases.append)
+    means = [_mean_basis(bases[-last:]) for last in range(2, len(bases) // 2 + 1)]
+    return np.array([*bases, *means])
 
 
 def _mean_basis(bases: list[Array]) -> Array:

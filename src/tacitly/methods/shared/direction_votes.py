@@ -21,7 +21,7 @@ from tacitly.arrays import Array, Offsets, Rows
 from tacitly.federation.base import Federation, Query
 from tacitly.heads.losses import Loss
 from tacitly.linalg import pack_symmetric, unpack_symmetric
-from tacitly.methods.shared.whitening import FeatureMoment, Whitening, gram_lower, user_chunks
+from tacitly.methods.shared.whitening import Whitening, gram_lower, private_whitening, user_chunks
 from tacitly.privacy.calibration import Plan
 from tacitly.privacy.clipping import GUARD, LEAST, clip_factor
 from tacitly.simd.lazy_njit import njit
@@ -57,7 +57,7 @@ class DirectionVote(Query):
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return aaᵀ, packed."""
-        rows, targets = self.whitening.transform_own(X), y.astype(np.float64)
+        rows, targets = self.whitening.transform_one_user(X), y.astype(np.float64)
         if (self.centered or self.varied) and targets.max() == targets.min():
             return np.zeros(self.coordinates)
         if self.centered:
@@ -133,9 +133,7 @@ def first_basis(
 ) -> tuple[Whitening, Array, Array]:
     """Buy coordinates (phase ``whitening``) and a basis in them (phase ``start``); return both, and its strengths."""
     d = federation.n_features
-    event = plan.event("whitening", clip=1.0, acute=True)
-    moment = federation.release(FeatureMoment(d, centered), event, "feature moment")
-    whitening = Whitening.from_moment(moment, federation.sum_sigma(event), d)
+    whitening = private_whitening(federation, plan, centered=centered)
     event = plan.event("start", clip=1.0, acute=True)
     vote = DirectionVote(whitening, centered)
     if loss is not None:

@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, read_only
-from tacitly.federation.base import Query
+from tacitly.federation.base import Federation, Query
 from tacitly.linalg import denoise_spectrum, pack_symmetric, unpack_symmetric
+from tacitly.privacy.calibration import Plan
 from tacitly.privacy.clipping import LEAST, clip_factor
 from tacitly.simd.lazy_njit import njit
 from tacitly.simd.small_solves import center_rows
@@ -129,7 +130,7 @@ class Whitening:
         _whiten_rows(read_only(X), self.scale, np.ascontiguousarray(self.directions.T), self.gains, out)
         return out
 
-    def transform_own(self, X: Rows) -> Array:
+    def transform_one_user(self, X: Rows) -> Array:
         """Transform one user's rows, without a compiler; for rows of several users see :meth:`transform`."""
         rows: Array = np.multiply(X, self.scale, dtype=np.float64)
         return rows + (rows @ self.directions) * self.gains @ self.directions.T
@@ -138,6 +139,14 @@ class Whitening:
         """Directions in whitened coordinates as weights on raw features."""
         full = basis + self.directions @ (self.gains[:, None] * (self.directions.T @ basis))
         return self.scale[:, None] * full
+
+
+def private_whitening(federation: Federation, plan: Plan, *, centered: bool = False) -> Whitening:
+    """Release the second moment of features (phase ``whitening``) and return coordinates estimated from it."""
+    d = federation.n_features
+    event = plan.event("whitening", clip=1.0, acute=True)
+    moment = federation.release(FeatureMoment(d, centered), event, "feature moment")
+    return Whitening.from_moment(moment, federation.sum_sigma(event), d)
 
 
 def user_chunks(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tacitly.linalg import orthonormal, subspace_distance
-from tacitly.methods.fedrep.algorithm import Descent, within_reach
+from tacitly.methods.shared.descent import Descent, limit_rotation
 
 
 def after_rounds(excess: float, seed: int) -> float:
@@ -38,7 +38,7 @@ def test_no_direction_turns_by_more_than_half_a_right_angle() -> None:
     basis = orthonormal(rng.normal(size=(9, 2)))[0]
     change = rng.normal(size=(9, 2)) * 50.0
     change -= basis @ (basis.T @ change)
-    turned = orthonormal(basis + within_reach(change))[0]
+    turned = orthonormal(basis + limit_rotation(change))[0]
     assert subspace_distance(basis, turned) == pytest.approx(np.sqrt(0.5))
     small = change / 1000.0
-    np.testing.assert_allclose(within_reach(small), small, rtol=1e-12)
+    np.testing.assert_allclose(limit_rotation(small), small, rtol=1e-12)
