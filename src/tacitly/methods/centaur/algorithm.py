@@ -8,7 +8,8 @@ Releases: :class:`~tacitly.methods.shared.whitening.FeatureMoment`; for the star
 :class:`~tacitly.methods.shared.direction_votes.DirectionVote`, or per power step one
 :class:`~tacitly.methods.centaur.queries.PowerVote`; per round one :class:`~tacitly.methods.fedrep.queries.BasisStep`.
 Each has sensitivity 1 under zero-out (√2 or 2 under replace-one, see the queries) and is one Gaussian event,
-Poisson-subsampled where ``sampling_rate`` < 1. Choosing among copies reads released bases only: post-processing (Lemma F.3).
+Poisson-subsampled where ``sampling_rate`` < 1. Choosing among copies reads released bases only: post-processing
+(Lemma F.3).
 """
 
 from __future__ import annotations

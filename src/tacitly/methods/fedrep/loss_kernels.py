@@ -48,24 +48,9 @@ def newton_head(
 
 @_kernel
 def add_loss_steps(
-    X,
-    y,
-    offsets,
-    size,
-    directions,
-    basis,
-    scale,
-    across,
-    gains,
-    metric,
-    c,
-    loss,
-    columns,
-    intercept,
-    weight,
-    step,
+    X, y, offsets, size, directions, basis, scale, across, gains, metric, c, loss, columns, intercept, weight, step,
     second,
-):
+):  # fmt: skip
     """Add every user's contribution, of norm ``weight``, to its block of ``size`` users."""
     k, d = directions.shape
     q = k + (1 if intercept else 0)
@@ -116,7 +101,7 @@ def _head_size(V, k):
 
 @_kernel
 def _energy(X, first, last, scale, centered, mean):
-    """Return the mean squared feature in whitening's scale, around the user's means (written to ``mean``) if centered."""
+    """Return the mean squared feature in whitening's scale; if centered, around the user's means (``mean``)."""
     d, m = X.shape[1], last - first
     mean[:] = 0.0
     if centered:
