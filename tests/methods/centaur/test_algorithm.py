@@ -103,7 +103,7 @@ def test_the_server_reckons_with_the_noise_of_the_sum(
     """Where every user adds noise to its own message, the sum carries √n times the event's σ."""
     users = make_shared_subspace(300, 6, 2, 8, random_state=0)
     cohort = Cohort.from_arrays(users.X, users.y, users.users)
-    federation = LocalFederation(cohort, Ledger().run("test", config={}), noise_seed=0, trust=trust)
+    federation = LocalFederation(cohort, Ledger().run("test", config={}), trust=trust)
     settings = Settings(base=fedrep.Settings(rounds=3), start=start, power_steps=2)
     plan = settings.plan(Budget(epsilon=1e4, delta=1e-6), 6, 2)
     whitened, advanced = [], []

@@ -79,7 +79,7 @@ class MarginLosses(Scores):
 
     @cached_property
     def _chunks(self) -> list[npt.NDArray[np.float32]]:
-        """Candidates along the last axis, in chunks that keep the counts of all heads small; computed once per query."""
+        """Candidates along the last axis, in chunks that keep counts of all heads small; computed once per query."""
         turned = self.candidates.transpose(2, 1, 0)
         starts = range(0, self.coordinates, _CHUNK)
         return [np.ascontiguousarray(turned[:, :, a : a + _CHUNK], dtype=np.float32) for a in starts]
