@@ -42,7 +42,7 @@ METRIC = np.array([[1.2, 0.3], [0.3, 0.8]])
 TWO = np.eye(D)[:, :K]
 ONE, AUTO = Sparsity(1), Sparsity(2, chosen=True)
 CENTRAL = SparseStep(BASIS[:, :1], np.eye(1), 0.5, WHITENING, sparsity=ONE, shared_weight=True)
-CLIPS = Clips(rows=0.5, targets=0.1, quirks=1e-6, weights=0.01, count=12)
+CLIPS = Clips(rows=0.5, targets=0.1, sparse_part=1e-6, weights=0.01, count=12)
 THREE = Loss("logistic", (0, 1, 2))
 
 

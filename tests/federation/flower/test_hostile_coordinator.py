@@ -59,7 +59,7 @@ METRIC = np.eye(2)
 DENSE, SCALES = Design("dense", 2, 3), Scales(np.ones(2), np.ones(3))
 TASKS, POINT = Design("tasks", 2, 3), Centre(np.ones((1, 1)))
 NEGATIVE = forged(Sparsity, -5, False)
-CLIPS = Clips(rows=1.0, targets=1.0, quirks=1.0, weights=1.0, count=5)
+CLIPS = Clips(rows=1.0, targets=1.0, sparse_part=1.0, weights=1.0, count=5)
 ILL_FITTING = {
     "gram of one column, rows": forged(ShiftedGram, np.ones(1), 1.0, Unit.ROW),
     "gram of one column, users": forged(ShiftedGram, np.ones(1), 1.0, Unit.USER),

@@ -35,7 +35,7 @@ def test_without_own_coordinates_the_step_is_private_fedreps(centered: bool, dty
 
 
 def awkward(d: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Users who leave something behind on a desk, if anybody does: of all lengths, extreme, not finite."""
+    """Users who leave something behind in a workspace, if any do: of all lengths, extreme, not finite."""
     rng = np.random.default_rng(5)
     plain = [(rng.normal(size=(m, d)), rng.normal(size=m)) for m in (40, 1, 2, 3, 7, 33, 5, 8, 24)]
     mixed = [user for pair in zip(plain * 200, (u for _, u in adversarial_users(d)), strict=False) for user in pair]
@@ -158,7 +158,7 @@ def test_every_route_plans_the_budget_and_no_more(route: str, adjacency: Adjacen
 
 
 def test_the_paper_is_given_the_whole_budget_too() -> None:
-    clips = Clips(rows=4.0, targets=3.0, quirks=2.0, weights=1.5, count=30)
+    clips = Clips(rows=4.0, targets=3.0, sparse_part=2.0, weights=1.5, count=30)
     assert clips.gram == 30 * 16 * 2.25
     assert clips.right == 30 * 4 * 5 * 1.5
     settings = paper_low_rank_sparse.Settings(clips=clips, rounds=7, start="moments")
@@ -169,17 +169,17 @@ def test_the_paper_is_given_the_whole_budget_too() -> None:
 
 def test_clips_that_cut_nothing_leave_the_papers_equations() -> None:
     data = make_low_rank_sparse(1, 9, 2, 20, 0, noise=0.1, random_state=3)
-    clips = Clips(rows=1e3, targets=1e3, quirks=1e3, weights=1e3, count=20)
+    clips = Clips(rows=1e3, targets=1e3, sparse_part=1e3, weights=1e3, count=20)
     gram, right = (kind(BASIS, Sparsity(0), clips).contribution(data.X, data.y) for kind in (ClippedGram, ClippedRight))
     weights = np.linalg.lstsq(data.X @ BASIS, data.y)[0]
     np.testing.assert_allclose(gram.reshape(18, 18), np.kron(np.outer(weights, weights), data.X.T @ data.X), rtol=1e-8)
     np.testing.assert_allclose(right, np.outer(weights, data.X.T @ data.y).ravel(), rtol=1e-8)
 
 
-@pytest.mark.parametrize("field", ["rows", "targets", "quirks", "weights", "count"])
+@pytest.mark.parametrize("field", ["rows", "targets", "sparse_part", "weights", "count"])
 @pytest.mark.parametrize("bad", [0, -1, float("nan"), float("inf")])
 def test_every_clip_is_a_positive_number(field: str, bad: float) -> None:
-    good = {"rows": 1.0, "targets": 1.0, "quirks": 1.0, "weights": 1.0, "count": 5}
+    good = {"rows": 1.0, "targets": 1.0, "sparse_part": 1.0, "weights": 1.0, "count": 5}
     with pytest.raises(ValueError, match=f"{field} must be"):
         Clips(**{**good, field: bad})
 
