@@ -121,6 +121,6 @@ def test_the_server_reckons_with_the_noise_of_the_sum(
 
     monkeypatch.setattr(Whitening, "from_moment", record_whitening)
     monkeypatch.setattr(Descent, "advance", record_step)
-    learn(federation, plan, settings, 2, rng=np.random.default_rng(0))
+    learn(federation, plan, settings, 2, np.random.default_rng(0), centered=False)
     assert whitened == [pytest.approx(factor * plan.event("whitening", clip=1.0, acute=True).sigma)]
     assert advanced == [pytest.approx(factor * plan.event("rounds", clip=1.0).sigma)] * 3

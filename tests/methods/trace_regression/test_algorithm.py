@@ -90,7 +90,7 @@ def test_the_unbiased_start_is_unbiased(shape: str) -> None:
 def test_the_plan_spends_what_was_asked_for(unit: Unit, buys: bool, centres: bool) -> None:
     for adjacency in Adjacency:
         budget = Budget(epsilon=1.0, delta=1e-6, unit=unit, adjacency=adjacency)
-        settings = Settings(unit=unit, buys_design=buys, centres=int(centres), buys_level=centres)
+        settings = Settings(unit=unit, private_design=buys, centres=int(centres), private_level=centres)
         assert compose(settings.events(settings.plan(budget)), adjacency, 1e-6) == pytest.approx(1.0, rel=1e-6)
 
 

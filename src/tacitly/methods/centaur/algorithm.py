@@ -86,19 +86,16 @@ class Settings:
 
 
 def learn(
-    federation: Federation,
-    plan: Plan,
-    settings: Settings,
-    rank: int,
-    *,
-    centered: bool = False,
-    rng: np.random.Generator | None = None,
+    federation: Federation, plan: Plan, settings: Settings, rank: int, rng: np.random.Generator, *, centered: bool
 ) -> Array:
-    """Learn a shared basis of ``rank`` columns; return it orthonormal, in raw feature coordinates."""
+    """Learn a shared basis of ``rank`` columns; return it orthonormal, in raw feature coordinates.
+
+    ``rng`` is public randomness: the columns that power methods start from.
+    """
     if settings.chosen_start(federation.n_features, rank) == "votes":
         start = first_basis(federation, plan, rank, centered=centered)
     else:
-        whitening, basis = power_start(federation, plan, settings, rank, rng or np.random.default_rng(), centered)
+        whitening, basis = power_start(federation, plan, settings, rank, rng, centered)
         start = whitening, basis, np.ones(rank)
     base = settings.base
     return refine_basis(federation, plan, start, partial(BasisStep, centered=centered), base.rounds, base.averaging)

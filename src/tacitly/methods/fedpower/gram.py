@@ -117,7 +117,7 @@ class ShiftedGram(Query):
         for first in range(0, len(X), step):
             part = X[first : first + step]
             rows = buffer[: len(part)]
-            _move_and_clip(part, self.centre, self.constant, bound * (1.0 - GUARD), rows)
+            _shift_and_clip(part, self.centre, self.constant, bound * (1.0 - GUARD), rows)
             # Not SciPy's dsyrk, which blocks other threads.
             total += np.matmul(rows.T, rows, out=part_sum)
         return pack_symmetric(total)
@@ -175,16 +175,23 @@ def _user_gram(rows: Array) -> tuple[Array | None, float]:
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
-def _move_and_clip(X, centre, constant, bound, out):  # type: ignore[no-untyped-def]
+def shift_row(X, i, centre, constant, out):  # type: ignore[no-untyped-def]
+    """Write (a − m, c) of row i to out[i]; return its squared norm."""
+    squared, d = constant * constant, X.shape[1]
+    for j in range(d):
+        value = X[i, j] - centre[j]
+        out[i, j] = value
+        squared += value * value
+    out[i, d] = constant
+    return squared
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
+def _shift_and_clip(X, centre, constant, bound, out):  # type: ignore[no-untyped-def]
     """Write √f·(a − m, c), f = min(1, bound/‖(a − m, c)‖²); zero for a row that is not finite."""
     d = X.shape[1]
     for i in range(X.shape[0]):
-        squared = constant * constant
-        for j in range(d):
-            value = X[i, j] - centre[j]
-            out[i, j] = value
-            squared += value * value
-        out[i, d] = constant
+        squared = shift_row(X, i, centre, constant, out)
         if squared > bound or not math.isfinite(squared):
             # A ratio below LEAST has lost digits to underflow, so the product could exceed the clip.
             factor = math.sqrt(bound / squared) if math.isfinite(squared) and bound / squared > LEAST else 0.0

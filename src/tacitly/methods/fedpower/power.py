@@ -27,6 +27,7 @@ import numpy as np
 from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size
 from tacitly.federation.base import Query
 from tacitly.linalg import orthonormal, procrustes, sign_fixing
+from tacitly.methods.fedpower.gram import shift_row
 from tacitly.methods.fedpower.sparse_rows import dense, finite_rows, is_sparse, squared_norms, stays_sparse
 from tacitly.privacy.clipping import GUARD, LEAST
 from tacitly.privacy.guarantee import Unit
@@ -189,14 +190,9 @@ def _clip_sparse(squared, along, limit, norms):  # type: ignore[no-untyped-def]
 @_kernel
 def _clip_dense(X, centre, constant, columns, limit, moved, along, norms):  # type: ignore[no-untyped-def]
     """Write a' = (a − m, c) and Wᵀa' of every row, scaled so that ‖a'(Wᵀa')ᵀ‖ is at most ``limit``."""
-    d, r, width = X.shape[1], along.shape[1] - 1, moved.shape[1]
+    r, width = along.shape[1] - 1, moved.shape[1]
     for i in range(X.shape[0]):
-        squared = constant * constant
-        for j in range(d):
-            value = X[i, j] - centre[j]
-            moved[i, j] = value
-            squared += value * value
-        moved[i, d] = constant
+        squared = shift_row(X, i, centre, constant, moved)
         size = constant * constant
         for b in range(0, r, 4):
             s0 = s1 = s2 = s3 = 0.0

@@ -21,7 +21,7 @@ from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size
 from tacitly.federation.base import Federation, Query
 from tacitly.heads.ridge import HeadWork
 from tacitly.linalg import orthonormal, pack_symmetric, unpack_symmetric
-from tacitly.methods.shared.whitening import MOST_FEATURES
+from tacitly.methods.shared.whitening import SymmetricMatrixQuery
 from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity
 
 REASONS = (
@@ -32,18 +32,8 @@ REASONS = (
 
 
 @dataclass(frozen=True)
-class PairStatistic(Query):
+class PairStatistic(SymmetricMatrixQuery):
     """Mean of y_a y_b x_a x_bᵀ over pairs of different rows of the first half (Algorithm 2, line 4)."""
-
-    n_features: int
-
-    def __post_init__(self) -> None:
-        check_size("n_features", self.n_features, MOST_FEATURES)
-
-    @property
-    def coordinates(self) -> int:
-        """Entries of a symmetric d×d matrix."""
-        return self.n_features * (self.n_features + 1) // 2
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return (aaᵀ − Xᵀdiag(y²)X)/(m(m−1)) with a = Xᵀy."""

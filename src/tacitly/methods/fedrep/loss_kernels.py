@@ -58,7 +58,7 @@ def add_loss_steps(
     penalties = np.empty(q)
     for i in range(offsets.size - 1):
         first, last = offsets[i], offsets[i + 1]
-        m = last - first
+        m, block = last - first, i // size
         if m == 0:
             continue
         P, targets = np.empty((m, q)), np.empty(m)
@@ -82,7 +82,7 @@ def add_loss_steps(
         norm = _products(V, metric, G, c, D, S)
         if not (math.isfinite(norm) and norm * norm > LEAST):
             continue
-        factor, block = weight / norm, i // size
+        factor = weight / norm
         for b in range(k):
             for e in range(d):
                 step[block, b, e] += factor * D[b, e]

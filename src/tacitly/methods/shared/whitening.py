@@ -37,12 +37,10 @@ MOST_FEATURES = 1 << 20
 
 
 @dataclass(frozen=True)
-class FeatureMoment(Query):
-    """Second moment of a user's features, scaled to norm one; around the user's mean if ``centered``."""
+class SymmetricMatrixQuery(Query):
+    """A query whose contribution is a packed symmetric d×d matrix."""
 
     n_features: int
-    centered: bool = False
-    acute: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_size("n_features", self.n_features, MOST_FEATURES)
@@ -51,6 +49,14 @@ class FeatureMoment(Query):
     def coordinates(self) -> int:
         """Entries of a symmetric d×d matrix."""
         return self.n_features * (self.n_features + 1) // 2
+
+
+@dataclass(frozen=True)
+class FeatureMoment(SymmetricMatrixQuery):
+    """Second moment of a user's features, scaled to norm one; around the user's mean if ``centered``."""
+
+    centered: bool = False
+    acute: ClassVar[bool] = True
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return S/‖S‖ for S = XᵀX, packed."""
