@@ -61,14 +61,14 @@ def test_the_start_is_chosen_from_public_numbers() -> None:
 
 
 def test_choosing_among_copies_boosts_the_chance_of_success() -> None:
-    """Lemma F.3 by simulation: a copy is good with chance 0.7; of nine, the agreed one in 19 of 20 cases."""
+    """Lemma F.3 by simulation: one copy is good with probability 0.7; of nine, the agreed one in 19 of 20 cases."""
     rng, truth = np.random.default_rng(0), np.eye(20)[:, :2]
     good = 0
     for _ in range(300):
         noise = [0.002 if rng.uniform() < 0.7 else 100.0 for _ in range(9)]
         candidates = [orthonormal(truth + scale * rng.normal(size=(20, 2)))[0] for scale in noise]
         good += tacitly.subspace_distance(candidates[agreed(candidates)], truth) <= 0.2
-    assert good >= 285  # one copy alone: 210
+    assert good >= 285  # a single copy: 210
 
 
 def test_without_agreement_the_most_agreeable_copy_is_taken() -> None:
@@ -100,7 +100,7 @@ def test_what_is_planned_is_what_is_released_whatever_the_start(start: str, n_fe
 def test_the_server_reckons_with_the_noise_of_the_sum(
     start: str, trust: str, factor: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where every user adds noise to its own message, the sum carries √n times the event's σ."""
+    """Where every user adds noise to its own message, the noise of the sum is √n times the event's σ."""
     users = make_shared_subspace(300, 6, 2, 8, random_state=0)
     cohort = Cohort.from_arrays(users.X, users.y, users.users)
     federation = LocalFederation(cohort, Ledger().run("test", config={}), trust=trust)

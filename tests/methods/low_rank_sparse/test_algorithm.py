@@ -1,4 +1,4 @@
-"""The server's half: routes agree where they must, and equations mean what they say."""
+"""AMHT-LRS: routes agree where they must, and the released equations are the documented ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_without_own_coordinates_the_step_is_private_fedreps(centered: bool, dty
 
 
 def awkward(d: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Users who leave something behind in a workspace, if any do: of all lengths, extreme, not finite."""
+    """Users likely to leave numbers behind in a workspace: of all lengths, extreme, not finite."""
     rng = np.random.default_rng(5)
     plain = [(rng.normal(size=(m, d)), rng.normal(size=m)) for m in (40, 1, 2, 3, 7, 33, 5, 8, 24)]
     mixed = [user for pair in zip(plain * 200, (u for _, u in adversarial_users(d)), strict=False) for user in pair]
@@ -70,7 +70,7 @@ def test_a_user_among_others_adds_what_they_add_alone_to_the_last_bit(
 
 @pytest.mark.parametrize("centered", [False, True])
 def test_long_users_and_short_ones_and_empty_ones_share_a_desk_and_nothing_else(centered: bool) -> None:
-    """Users from 128 rows on have all lanes for themselves; features that fill no register leave room behind them."""
+    """Users from 128 rows on use all lanes alone; features that do not fill a register are padded."""
     rng, d = np.random.default_rng(7), 50
     counts = [20, 300, 12, 128, 127, 9, 20, 20, 20, 20, 20, 131, 20]
     users = [(rng.normal(size=(m, d)), rng.normal(size=m)) for m in counts]
@@ -119,11 +119,11 @@ def test_the_step_vanishes_at_the_truth() -> None:
     query = SparseStep(data.basis, np.eye(2), 1.0, Whitening.identity(40), sparsity=Sparsity(2))
     step, moment = query.split(query.block_sum(data.X, data.y, np.arange(0, 4001, 80), 1.0))
     assert np.abs(step).max() < 1e-6
-    assert np.trace(moment) == pytest.approx(50, rel=1e-5)  # nothing left to correct: all of the norm is the weights'
+    assert np.trace(moment) == pytest.approx(50, rel=1e-5)  # no residual: the weights have all of the norm
 
 
 def test_one_round_of_exact_equations_is_least_squares_in_the_basis() -> None:
-    """Equation 7: what they solve to is the minimum of Σ‖y − X(U + change)w‖² with weights fixed, found row by row."""
+    """Equation 7: their solution minimises Σ‖y − X(U + change)w‖² for fixed weights, computed row by row."""
     data = make_low_rank_sparse(200, 9, 2, 20, 0, noise=0.1, random_state=2)
     offsets = np.arange(0, 4001, 20)
     query = SparseEquations(BASIS, Whitening.identity(9), Sparsity(0))

@@ -1,4 +1,4 @@
-"""The server's half of Private FedRep, fed with sums that a whole federation would send, without noise."""
+"""The server's half of the round loop, on noise-free sums of a whole population."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tacitly.methods.shared.descent import Descent, limit_rotation
 
 
 def after_rounds(excess: float, seed: int) -> float:
-    """Distance to the true basis where corrections along five features are ``excess`` times too long."""
+    """Return the distance to the true basis if corrections along five features are ``excess`` times too long."""
     rng = np.random.default_rng(seed)
     d, k, n = 30, 3, 1000
     true, heads = orthonormal(rng.normal(size=(d, k)))[0], rng.normal(size=(n, k))

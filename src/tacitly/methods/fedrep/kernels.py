@@ -16,7 +16,7 @@ Arrays are addressed by position, counted along rows; see :mod:`tacitly.simd.reg
 checks for changes in this file only: after a change in ``tacitly.simd``, delete the cache.)
 """
 
-# What Numba compiles, and what generates code for it, has no types that mypy knows.
+# Numba kernels, and functions that generate code for them, are not typed.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 from __future__ import annotations

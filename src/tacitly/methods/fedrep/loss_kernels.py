@@ -1,6 +1,6 @@
 """The compiled half of :class:`~tacitly.methods.fedrep.queries.LossStep`: heads by Newton's method, and their steps."""
 
-# What Numba compiles has no types that mypy knows.
+# Numba kernels are not typed.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 from __future__ import annotations

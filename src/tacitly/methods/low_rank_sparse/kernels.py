@@ -16,7 +16,7 @@ bit. A user with many rows is fitted alone, its rows distributed over the lanes;
 user's own number of rows only.
 """
 
-# What Numba compiles has no types that mypy knows.
+# Numba kernels are not typed.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 from __future__ import annotations

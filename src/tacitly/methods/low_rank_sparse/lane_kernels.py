@@ -4,7 +4,7 @@ A system grows by rows: its Cholesky factor is extended, not recomputed, and the
 demand. A trial solution (``trial``) replaces the kept one (``coefficients``, ``left``) where it fits better.
 """
 
-# What Numba compiles has no types that mypy knows.
+# Numba kernels are not typed.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 from __future__ import annotations

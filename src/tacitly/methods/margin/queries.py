@@ -10,7 +10,7 @@ in one direction under zero-out, in either direction under replace-one. One even
 permute-and-flip.
 """
 
-# What Numba compiles has no types that mypy knows.
+# Numba kernels are not typed.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 from __future__ import annotations

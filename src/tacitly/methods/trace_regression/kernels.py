@@ -10,7 +10,7 @@ is therefore computed as ‖A‖² + ‖B‖² − ‖VᵀB‖². It is at least
 ‖VᵀB‖ ≤ ‖A‖), and that half is used as a lower bound, so that rounding in the difference cannot let a large B through.
 """
 
-# What Numba compiles has no types that mypy knows.
+# Numba kernels are not typed.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The rules of :mod:`tacitly.methods.trace_regression.kernels` apply: a unit is pr
 double precision from the numbers that are added, and it is skipped if it is not finite or its squares underflow.
 """
 
-# What Numba compiles has no types that mypy knows.
+# Numba kernels are not typed.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 from __future__ import annotations
