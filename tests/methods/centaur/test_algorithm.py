@@ -97,7 +97,7 @@ def test_what_is_planned_is_what_is_released_whatever_the_start(start: str, n_fe
 
 @pytest.mark.parametrize(("trust", "factor"), [("central", 1.0), ("local", math.sqrt(300))])
 @pytest.mark.parametrize("start", ["votes", "power"])
-def test_the_server_reckons_with_the_noise_of_the_sum(
+def test_the_server_uses_the_noise_of_the_sum_whoever_adds_it(
     start: str, trust: str, factor: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where every user adds noise to its own message, the noise of the sum is √n times the event's σ."""
