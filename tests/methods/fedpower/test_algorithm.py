@@ -260,7 +260,7 @@ def test_sparse_rows_give_what_dense_rows_give(route: str) -> None:
         ({"route": "device"}, "protects unit 'user'"),
         ({"route": "local-noise", "unit": Unit.USER}, "protects unit 'row'"),
         ({"local_steps": 2}, "local_steps > 1 is for the routes"),
-        ({"route": "device", "unit": Unit.USER, "centered": True}, "rows as they are"),
+        ({"route": "device", "unit": Unit.USER, "centered": True}, "does not centre rows"),
         ({"sampling_rate": 0.5}, "needs unit='user'"),
         ({"turns": 2}, "participants is for the routes"),
         ({"route": "power", "unit": Unit.USER, "turns": 2, "sampling_rate": 0.5}, "do not go together"),

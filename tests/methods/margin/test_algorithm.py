@@ -78,9 +78,9 @@ def test_many_candidates_are_scored_a_part_at_a_time(monkeypatch: pytest.MonkeyP
     rng = np.random.default_rng(7)
     X, y, offsets = rng.normal(size=(40, D)), rng.integers(0, 2, size=40).astype(float), np.array([0, 3, 12, 40])
     whole = QUERIES["all rows"].block_losses(X, y, offsets)
-    monkeypatch.setattr(margin_losses, "_TOGETHER", 2)
+    monkeypatch.setattr(margin_losses, "_CHUNK", 2)
     query = MarginLosses(CANDIDATES, head_dictionary(K), 0.05)
-    assert [part.shape[2] for part in query._beside] == [2, 2, 1]
+    assert [part.shape[2] for part in query._chunks] == [2, 2, 1]
     np.testing.assert_array_equal(query.block_losses(X, y, offsets), whole)
 
 
