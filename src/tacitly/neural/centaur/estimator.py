@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,9 +21,9 @@ from tacitly.federation.base import Federation
 from tacitly.federation.engine import Population
 from tacitly.federation.local import LocalPopulation
 from tacitly.methods.base import Procedure, Statement
-from tacitly.methods.shared.norm_histogram import private_clip
 from tacitly.neural.centaur.fitted import FittedNetwork, state_arrays
 from tacitly.neural.centaur.heads import check_labels
+from tacitly.neural.engine.bound import update_bound
 from tacitly.neural.engine.executor import Executor
 from tacitly.neural.engine.layers import own_kinds, unchecked
 from tacitly.neural.engine.parts import describe, load, outputs, public_start, split_body, through, width_after
@@ -31,18 +32,17 @@ from tacitly.neural.engine.rehearsal import check_modules, rehearse, rehearse_ro
 from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget, GaussianEvent
-from tacitly.privacy.ledger import Ledger
 
 TRUST = (
-    "central: whoever runs this process holds the rows, adds the noise and keeps the heads; everybody else sees the "
-    "body only, and a user their own head (joint differential privacy)."
+    "central: whoever runs this process holds the rows, adds the noise and keeps the heads; all others see the "
+    "body only, and each user their own head (joint differential privacy)."
 )
 FREE_HEADS = (
-    "heads and personalize() cost nothing: a head is computed from the public body and its own user's rows, so for "
-    "everybody else it is post-processing, and it is not released"
+    "heads and personalize() cost no privacy: a head is computed from the public body and its user's own rows, so for "
+    "all others it is post-processing, and it is not released"
 )
-AUGMENT = "augment: that it keeps nothing between calls is your word and was not checked"
-PUBLIC_START = "the body and head handed to fit are taken for public: whatever they were trained on is not covered"
+AUGMENT = "augment: declared to keep no state between calls, which was not checked"
+PUBLIC_START = "the body and head given to fit are assumed to be public: data they were trained on are not covered"
 
 
 class RoundSetup(NamedTuple):
@@ -58,6 +58,7 @@ class RoundSetup(NamedTuple):
     width: int
 
 
+@dataclass(eq=False, repr=False)
 class Centaur(FittedNetwork):
     """Learn the shared body of a network under user-level differential privacy; every user keeps a private head.
 
@@ -112,65 +113,29 @@ class Centaur(FittedNetwork):
     (True, 4.0, (3,))
     """
 
-    _learns: ClassVar[bool] = True
+    _: KW_ONLY
+    rounds: int = 10
+    step: float = 2.0
+    clip: float | str | None = None
+    clip_share: float = 0.05
+    per_layer: bool = False
+    sampling_rate: float = 1.0
+    average: bool = True
+    local_steps: int = 1
+    local_rate: float = 0.1
+    batch_rows: int | None = None
+    head_steps: int = 15
+    head_rate: float = 0.1
+    cross_fit: bool = True
+    rows_per_user: int = 128
+    loss: str = "classes"
+    augment: Callable[[Tensor], Tensor] | None = None
+    own_layers: bool = False
+    device: str = "auto"
+    chunk: int | None = None
+    run: str = "neural-centaur"
 
-    def __init__(
-        self,
-        body: nn.Module,
-        head: nn.Module,
-        epsilon: float,
-        delta: float = 1e-6,
-        adjacency: str = "zero-out",
-        mode: str = "auto",
-        random_state: int | None = None,
-        *,
-        rounds: int = 10,
-        step: float = 2.0,
-        clip: float | str | None = None,
-        clip_share: float = 0.05,
-        per_layer: bool = False,
-        sampling_rate: float = 1.0,
-        average: bool = True,
-        local_steps: int = 1,
-        local_rate: float = 0.1,
-        batch_rows: int | None = None,
-        head_steps: int = 15,
-        head_rate: float = 0.1,
-        cross_fit: bool = True,
-        rows_per_user: int = 128,
-        loss: str = "classes",
-        augment: Callable[[Tensor], Tensor] | None = None,
-        own_layers: bool = False,
-        device: str = "auto",
-        chunk: int | None = None,
-        noise: str = "auto",
-        noise_seed: int | None = None,
-        ledger: Ledger | None = None,
-        run: str = "neural-centaur",
-        threads: int | None = None,
-    ) -> None:
-        super().__init__(epsilon, delta, adjacency, mode, random_state, noise, noise_seed, ledger, run, threads)
-        self.body = body
-        self.head = head
-        self.rounds = rounds
-        self.step = step
-        self.clip = clip
-        self.clip_share = clip_share
-        self.per_layer = per_layer
-        self.sampling_rate = sampling_rate
-        self.average = average
-        self.local_steps = local_steps
-        self.local_rate = local_rate
-        self.batch_rows = batch_rows
-        self.head_steps = head_steps
-        self.head_rate = head_rate
-        self.cross_fit = cross_fit
-        self.rows_per_user = rows_per_user
-        self.loss = loss
-        self.augment = augment
-        self.own_layers = own_layers
-        self.device = device
-        self.chunk = chunk
+    _learns: ClassVar[bool] = True
 
     @property
     def audit_labels(self) -> tuple[float, float] | None:
@@ -183,7 +148,7 @@ class Centaur(FittedNetwork):
 
     @property
     def _federation_threads(self) -> int | None:
-        """One: the executor has threads of its own."""
+        """One, because the executor runs the threads."""
         return 1
 
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
@@ -225,12 +190,7 @@ class Centaur(FittedNetwork):
     def _learn(self, federation: Federation, plan: Plan, executor: Executor, update: UserUpdate) -> Array:
         """Run Algorithm 1: move the public state by noisy sums of clipped updates."""
         state = public_start(update)
-        bound = 1.0
-        if self.clip == "auto":
-            event = plan.event("clip", clip=1.0, acute=True)
-            bound = private_clip(federation, BodyUpdate(state, 0, executor), event, "update norms")
-        elif self.clip is not None:
-            bound = float(self.clip)
+        bound = update_bound(federation, plan, self.clip, BodyUpdate(state, 0, executor), "update norms")
         event = plan.event("rounds", clip=bound)
         later: list[Array] = []
         for number in range(self.rounds):

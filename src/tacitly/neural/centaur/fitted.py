@@ -6,6 +6,7 @@ import copy
 import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -24,11 +25,17 @@ from tacitly.neural.engine.parts import PersonalNetwork, Seen, outputs, split_bo
 from tacitly.neural.engine.update import LocalTraining
 
 
-class FittedNetwork(PersonalModel, PrivateModel):
-    """What networks can do once ``body_``, ``public_head_``, ``heads_`` and ``held_`` are set."""
+@dataclass(eq=False, repr=False)
+class ModuleParameters:
+    """The modules, first: rows → features, and features → scores."""
 
     body: nn.Module
     head: nn.Module
+
+
+class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParameters):
+    """What networks can do once ``body_``, ``public_head_``, ``heads_`` and ``held_`` are set."""
+
     loss: str
     device: str
     own_layers: bool
@@ -62,7 +69,7 @@ class FittedNetwork(PersonalModel, PrivateModel):
         self.public_head_ = copy.deepcopy(self.head).eval()
         for part, module in (("body", self.body_), ("head", self.public_head_)):
             names = list(module.state_dict())
-            values = [torch.as_tensor(np.array(arrays[f"{part}.{place}"])) for place in range(len(names))]
+            values = [torch.as_tensor(np.array(arrays[f"{part}.{i}"])) for i in range(len(names))]
             module.load_state_dict(dict(zip(names, values, strict=True)))
         self._billboard = state_arrays(self.body_, self.public_head_)
         self.heads_, self.held_ = np.zeros((0, self._maker().size)), np.zeros((0, self._maker().classes))
@@ -149,7 +156,7 @@ class FittedNetwork(PersonalModel, PrivateModel):
 def state_arrays(body: nn.Module, head: nn.Module) -> dict[str, npt.NDArray[Any]]:
     """Return copies of all parameters and buffers, named by module and position."""
     return {
-        f"{part}.{place}": value.detach().cpu().numpy().copy()
+        f"{part}.{i}": value.detach().cpu().numpy().copy()
         for part, module in (("body", body), ("head", head))
-        for place, value in enumerate(module.state_dict().values())
+        for i, value in enumerate(module.state_dict().values())
     }
