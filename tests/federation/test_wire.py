@@ -14,9 +14,10 @@ import tacitly.methods
 from methods.test_sensitivity import BASIS, ONE, QUERIES, THREE, D, features
 from tacitly.federation import wire
 from tacitly.federation.base import Query
+from tacitly.heads.base import HeadWork
 from tacitly.heads.glm import LossHeads
 from tacitly.heads.losses import Loss
-from tacitly.heads.ridge import HeadWork, RidgeHeads
+from tacitly.heads.ridge import RidgeHeads
 from tacitly.methods.fedrep.as_printed import PaperHeads
 from tacitly.methods.low_rank_sparse.heads import SparseHeadWork
 

@@ -15,9 +15,10 @@ from tacitly.federation import wire
 from tacitly.federation.flower.messages import Answer, Ask
 from tacitly.federation.flower.node import Node, read_heads
 from tacitly.federation.projected import Projected
+from tacitly.heads.base import HeadWork
 from tacitly.heads.glm import LossHeads
 from tacitly.heads.losses import Loss
-from tacitly.heads.ridge import HeadWork, RidgeHeads
+from tacitly.heads.ridge import RidgeHeads
 from tacitly.linalg import orthonormal
 from tacitly.methods.altmin.queries import NormalEquations
 from tacitly.methods.fedpower.gram import CentreVote, ShiftedGram

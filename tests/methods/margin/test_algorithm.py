@@ -180,7 +180,7 @@ def test_heads_can_be_kept_to_the_second_half_as_printed() -> None:
     again.fit(X, changed, users)
     again.basis_ = model.basis_
     offsets = np.arange(0, 1801, 9)
-    np.testing.assert_array_equal(again._fit_heads(X, changed.astype(float), offsets)[:, 0], model.heads_[:, 0])
+    np.testing.assert_array_equal(again._home_work()(X, changed.astype(float), offsets)[:, 0], model.heads_[:, 0])
 
 
 def test_a_classifier_with_a_pure_certificate_survives_its_folder(tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -19,7 +19,7 @@ import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size
 from tacitly.federation.base import Federation, Query
-from tacitly.heads.ridge import HeadWork
+from tacitly.heads.base import HeadWork
 from tacitly.linalg import orthonormal, pack_symmetric, unpack_symmetric
 from tacitly.methods.shared.whitening import SymmetricMatrixQuery
 from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity

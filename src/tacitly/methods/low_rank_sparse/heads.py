@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, read_only
-from tacitly.heads.ridge import PENALTIES, HeadWork, average_ridges
+from tacitly.heads.base import HeadWork
+from tacitly.heads.ridge import PENALTIES, average_ridges
 from tacitly.methods.low_rank_sparse.kernels import (
     LONG,
     affordable,
