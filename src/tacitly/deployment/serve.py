@@ -74,7 +74,7 @@ def prepare(folder: Path, settings: Settings) -> None:
         "delta": settings.delta,
         "adjacency": settings.adjacency,
         "run": settings.run,
-        "learns": settings.told,
+        "learns": settings.learns,
         "mask_keys": {card.name: card.mask_key for card in settings.cards},
     }
     write_whole(folder / "invitation.json", json.dumps(invitation, indent=2))

@@ -1,1 +1,63 @@
 """CENTAUR (Shen et al. 2023) for linear models."""
+
+from tacitly.methods.options import INTERCEPT, MODE, RANK, ROUNDS
+from tacitly.methods.registry import AuditTrial, Method, Option, Trial
+
+METHOD = Method(
+    package=__name__,
+    estimator="estimator:Centaur",
+    name="centaur",
+    summary="a shared basis from users who take part by a secret coin, one head per user",
+    data="the same, and users who take part at random",
+    result="a shared basis, and a head per user, with privacy amplified by sampling",
+    paper="CENTAUR (Shen et al. 2023)",
+    page="centaur.md",
+    options=(
+        RANK,
+        INTERCEPT,
+        Option(
+            name="sampling_rate",
+            kind=float,
+            default=1.0,
+            help="Probability with which a user takes part in a release, by a secret coin.",
+        ),
+        ROUNDS,
+        Option(name="start", default="auto", compiles=True, exposed=False),
+        MODE,
+    ),
+    # Where a power method starts is public, and a resumed run must start at the same place.
+    fixed={"random_state": 0},
+    wire=("algorithm:PowerVote", "as_printed:HeadGradient", "as_printed:PowerStatistic"),
+    small=lambda d, rank, words: {"rank": rank, "rounds": 1},
+    trials=(
+        Trial(name="centaur", parameters={"rank": 2, "rounds": 3, "random_state": 0}),
+        Trial(
+            name="centaur, intercepts",
+            parameters={"rank": 2, "rounds": 2, "fit_intercept": True, "random_state": 0},
+        ),
+        Trial(
+            name="centaur, power start",
+            parameters={
+                "rank": 2,
+                "rounds": 2,
+                "start": "power",
+                "power_steps": 2,
+                "copies": 2,
+                "random_state": 0,
+            },
+        ),
+    ),
+    audits=(
+        AuditTrial(name="centaur", parameters={"rank": 1}, title="Centaur"),
+        AuditTrial(
+            name="centaur, power start",
+            parameters={"rank": 1, "start": "power", "copies": 2, "power_steps": 2},
+        ),
+        AuditTrial(
+            name="centaur, power start at its defaults",
+            parameters={"rank": 1, "start": "power"},
+            depth="long",
+            title="Centaur, power start",
+        ),
+    ),
+)

@@ -1,1 +1,43 @@
-"""Low rank plus sparse for networks (AMHT-LRS, appendix B.2)."""
+"""AMHT-LRS (Pal et al. 2024) for networks: a shared network plus a sparse personal part per user."""
+
+from typing import Any
+
+from tacitly.methods.registry import AuditTrial, Method
+
+_SMALL: dict[str, Any] = {
+    "rank": 1,
+    "sparsity": 2,
+    "hidden": (3,),
+    "rounds": 2,
+    "head_steps": 1,
+    "final_steps": 1,
+    "rows_per_user": 8,
+    "device": "cpu",
+}
+
+METHOD = Method(
+    package=__name__,
+    estimator="estimator:LowRankSparse",
+    name="neural-low-rank-sparse",
+    command=None,
+    summary="a shared network plus a sparse personal part of its weights per user",
+    data="a number to predict that is not linear in the features, per user (`pip install tacitly[neural]`)",
+    result="a shared tanh network in PyTorch, and a sparse personal part per user",
+    paper="AMHT-LRS (Pal et al. 2024)",
+    page="low_rank_sparse.md",
+    relatives=("frameworks:PromptLearning",),
+    engines=("local",),
+    audits=(
+        AuditTrial(
+            name="neural low rank plus sparse",
+            parameters=_SMALL,
+            depth="brief",
+            title="neural.LowRankSparse, 2 rounds",
+        ),
+        AuditTrial(
+            name="neural low rank plus sparse, clip found privately",
+            parameters={**_SMALL, "clip": "auto", "rounds": 1},
+            depth="brief",
+        ),
+    ),
+)
