@@ -65,12 +65,13 @@ def test_what_is_missing_is_said(
     alone = ("--rank", 1, "--epsilon", 1, "--node", site / "card.json")
     for words, expected in (
         (("serve", tmp_path / "hub"), "give --rank, --epsilon and a --node"),
+        (("serve", tmp_path / "hub", "--method", "svd", "--epsilon", 1), "give --rank, --epsilon and a --node"),
         (("join", tmp_path / "south"), "give --table, --user"),
         (("join", tmp_path / "a b", "--table", tmp_path / "rows.csv", "--user", "who"), "letters, digits"),
         (("serve", tmp_path / "hub", *alone, "--trust", "secure"), "three nodes"),
         (("serve", tmp_path / "hub", *alone, "--set", "loss"), "--set must be name=value"),
         (("serve", tmp_path / "hub", *alone, "--set", "colour=3"), "does not fit --method fedrep"),
-        (("serve", tmp_path / "hub", *alone, "--method", "margin", "--rounds", 3), "does not fit --method margin"),
+        (("serve", tmp_path / "hub", *alone, "--method", "margin", "--rounds", 3), "Found --method margin"),
         (("serve", tmp_path / "hub", *alone, "--method", "magic"), "--method must be one of"),
         (("serve", tmp_path / "hub", *alone, "--method", "trace", "--trust", "node"), "guard whole users"),
         (("serve", tmp_path / "hub", *alone, "--method", "margin", "--trust", "node"), "guard whole users"),
@@ -83,7 +84,13 @@ def test_what_is_missing_is_said(
 
 def settings(tmp_path: Path, site: Path, **changed: object) -> Settings:
     card = Card.from_json((site / "card.json").read_text())
-    options = {"server": "127.0.0.1:9", "out": str(tmp_path / "m"), "rank": 1, "epsilon": 1.0, "cards": (card,)}
+    options = {
+        "server": "127.0.0.1:9",
+        "out": str(tmp_path / "m"),
+        "options": {"rank": 1},
+        "epsilon": 1.0,
+        "cards": (card,),
+    }
     return Settings(**options | changed)  # type: ignore[arg-type]
 
 
@@ -198,6 +205,7 @@ def test_what_nodes_sent_is_wiped_however_the_coordinator_ends(
     [
         ({"method": "fedrep"}, False),
         ({"method": "svd"}, False),
+        ({"method": "centaur"}, False),
         ({"method": "fedrep", "loss": "logistic"}, True),
         ({"method": "margin", "several": True}, True),
         ({"method": "trace", "unit": "user"}, True),

@@ -11,7 +11,7 @@ import click
 import typer
 
 from tacitly.cli.console import Delta, Neighbours, Out, method_option, say
-from tacitly.cli.method_options import Chosen, MethodCommand, listed
+from tacitly.cli.method_options import Chosen, MethodCommand
 from tacitly.methods import REGISTRY
 from tacitly.methods.registry import REQUIRED
 
@@ -112,7 +112,7 @@ def _refuse_settings(context: typer.Context, folder: Path) -> None:
     given += [option.spelling for option in chosen.method.options if option.name in chosen.given]
     if given:
         raise ValueError(
-            f"{folder} was made with its own settings, which stand; {listed(given)} would change nothing. "
+            f"{folder} was made with its own settings, which stand; {', '.join(given)} would change nothing. "
             f"Run tacitly serve {folder} to resume, or choose another folder."
         )
 

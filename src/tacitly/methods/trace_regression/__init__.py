@@ -127,6 +127,7 @@ METHOD = Method(
             },
             rows=True,
             refused=_ROWS,
+            certified=False,
             tolerance=1e-5,  # unprotected sums have a clip of 2^30, and are rounded on its grid
         ),
     ),
