@@ -21,6 +21,9 @@ from tacitly.privacy.guarantee import Adjacency, Budget, Unit
 FORMAT = {"format": "tacitly coordinator", "version": 1}
 """What ``settings.json`` says of itself. A folder of another version is refused."""
 
+INVITATION = {"format": "tacitly invitation", "version": 1}
+"""What ``invitation.json`` says of itself. A site refuses one of another version."""
+
 _ENVELOPE = 1 << 18  # bytes of a message beside its numbers
 
 
