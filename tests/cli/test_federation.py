@@ -265,3 +265,20 @@ def test_a_newcomers_heads_are_those_of_the_models_own_loss(tmp_path: Path) -> N
 
 def test_every_coordinators_folder_names_its_run_anew(tmp_path: Path, site: Path) -> None:
     assert settings(tmp_path, site).run != settings(tmp_path, site).run
+
+
+def test_folders_and_invitations_of_another_version_are_refused_in_one_sentence(
+    tmp_path: Path, site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = tmp_path / "hub"
+    prepare(hub, settings(tmp_path, site))
+    for path, words in (
+        (hub / "settings.json", ("serve", hub)),
+        (hub / "invitation.json", ("join", site, "--invitation", hub / "invitation.json")),
+    ):
+        content = json.loads(path.read_text())
+        assert content["version"] == 1
+        for other in ({**content, "version": 2}, {key: content[key] for key in content if key != "format"}):
+            path.write_text(json.dumps(other))
+            code, said = run(capsys, monkeypatch, *words)
+            assert (code, "use one version of tacitly everywhere" in " ".join(said.split())) == (2, True), said

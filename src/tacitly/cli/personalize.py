@@ -25,5 +25,6 @@ def personalize(
     if column is None:
         raise ValueError("which column is the target? Give --target COLUMN.")
     rows = read_rows(table, features=fitted.feature_names_in_, target=column)
+    assert rows.y is not None
     save_head(fitted.personalize(rows.X, rows.y), out)
     say(f"head from {len(rows.X)} rows: {out} (private; use it with 'tacitly predict --head')")

@@ -40,8 +40,8 @@ def predict(
     if column is None:
         raise ValueError("which column holds the user id? Give --user COLUMN.")
     rows = read_rows(table, features=fitted.feature_names_in_, user=column)
-    values = fitted.predict(rows.X, rows.users).tolist()
     assert rows.users is not None
+    values = fitted.predict(rows.X, rows.users).tolist()
     lines = [f"{_quoted(str(name))},{value!r}" for name, value in zip(rows.users, values, strict=True)]
     _write(f"{_quoted(column)},prediction", lines, out)
 
