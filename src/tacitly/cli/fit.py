@@ -22,6 +22,7 @@ from tacitly.cli.console import (
     method_option,
     names_in,
     opened_ledger,
+    planned_releases,
     say,
     show_certificate,
     show_comparison,
@@ -74,7 +75,7 @@ def fit(
     model = chosen.method.build(
         **{**chosen.values, **spread, "epsilon": epsilon, "delta": delta, "adjacency": adjacency, "run": out.name}
     )
-    _check(model, cohort)
+    planned_releases(model, cohort)  # raises for parameters that the rows do not allow, before there is a ledger
     with opened_ledger(ledger, out, budget) as (model.ledger, path):
         fit_with_progress(model, cohort)
         model.user_column_ = user
@@ -94,13 +95,6 @@ def _engine(engine: str, address: str | None, workers: int | None) -> dict[str, 
     from tacitly.federation.ray import RayEngine
 
     return {"engine": RayEngine(address=address, workers=workers)}
-
-
-def _check(model: Any, cohort: Cohort) -> None:
-    """Raise for parameters that the rows do not allow before there is a ledger."""
-    from tacitly.federation.local import LocalPopulation
-
-    model._check_parameters(LocalPopulation(cohort))
 
 
 def _read(table: Path, user: str, target: str, features: list[str] | None, folder: Path | None) -> Cohort:
