@@ -168,6 +168,23 @@ def test_settings_that_would_change_nothing_are_refused(
     assert served == [tmp_path / "hub"]
 
 
+def test_a_folder_keeps_the_options_of_its_method_and_its_defaults(
+    tmp_path: Path, site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tacitly.deployment.serve.serve", lambda folder, say: False)
+    words = ("--node", site / "card.json", "--epsilon", 1, "--rank", 2, "--out", tmp_path / "m")
+    for name, own, options, delta in (
+        ("margin", ("--loss", "logistic", "--set", "choices=3"), {"rank": 2, "loss": "logistic", "choices": 3}, 0.0),
+        ("svd", ("--unit", "user", "--center"), {"n_components": 2, "unit": "user", "center": True}, 1e-6),
+        ("centaur", ("--intercept", "--delta", 1e-7), {"rank": 2, "fit_intercept": True}, 1e-7),
+    ):
+        _, said = run(capsys, monkeypatch, "serve", tmp_path / name, "--method", name, *words, *own)
+        assert "could not be finished" in said
+        stored = Settings.load(tmp_path / name)
+        assert (stored.method, stored.options, stored.delta) == (name, options, delta)
+        assert stored.learns["several"] is True
+
+
 def test_where_flowers_state_is_new_nodes_are_registered_anew(tmp_path: Path, site: Path) -> None:
     hub = tmp_path / "hub"
     prepare(hub, settings(tmp_path, site))

@@ -31,7 +31,7 @@ def serve(
     epsilon: Annotated[float | None, typer.Option(help="Privacy budget; on the first call.")] = None,
     server: Annotated[str, typer.Option(help="Address that sites can reach.")] = "127.0.0.1:8600",
     out: Out = Path("model"),
-    delta: Delta = 1e-6,
+    delta: Delta = None,
     adjacency: Neighbours = "zero-out",
     method: Annotated[str, method_option("serve")] = REGISTRY.default("serve").name,
     options: Annotated[
@@ -60,7 +60,7 @@ def serve(
             server=server,
             out=str(out.absolute()),
             epsilon=float(epsilon or 0.0),
-            delta=1e-6 if delta is None else delta,
+            delta=chosen.method.delta if delta is None else delta,
             adjacency=adjacency,
             method=method,
             options={**chosen.given, **dict(_parameter(text) for text in options or ())},
