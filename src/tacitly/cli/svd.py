@@ -7,19 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacitly.cli.console import (
-    Delta,
-    Epsilon,
-    Features,
-    LedgerFile,
-    Neighbours,
-    Out,
-    Table,
-    check_new,
-    names_in,
-    opened_ledger,
-    say,
-)
+from tacitly.cli import console
+from tacitly.cli.console import say
 from tacitly.cli.method_options import Chosen
 
 if TYPE_CHECKING:
@@ -28,16 +17,16 @@ if TYPE_CHECKING:
 
 def svd(
     context: typer.Context,
-    table: Table,
-    epsilon: Epsilon,
+    table: console.Table,
+    epsilon: console.Epsilon,
     user: Annotated[str | None, typer.Option(help="Column with the user (device) id.")] = None,
-    out: Out = Path("components"),
-    delta: Delta = None,
-    adjacency: Neighbours = "zero-out",
-    features: Features = None,
+    out: console.Out = Path("components"),
+    delta: console.Delta = None,
+    adjacency: console.Neighbours = "zero-out",
+    features: console.Features = None,
     low: Annotated[float | None, typer.Option(help="Public lower bound of every feature.")] = None,
     high: Annotated[float | None, typer.Option(help="Public upper bound of every feature.")] = None,
-    ledger: LedgerFile = None,
+    ledger: console.LedgerFile = None,
 ) -> None:
     """Find the top components of all rows."""
     from tacitly.model_folder import save
@@ -45,7 +34,7 @@ def svd(
 
     chosen = Chosen.of(context)
     unit, rank = chosen.values["unit"], chosen.values["n_components"]
-    check_new(out)
+    console.check_new(out)
     if unit not in ("row", "user"):
         raise ValueError(f"--unit must be row or user. Found {unit!r}.")
     if unit == "user" and user is None:
@@ -57,10 +46,10 @@ def svd(
     assert delta is not None
     check_target(epsilon, delta)  # a ledger would keep a wrong one as its ceiling
     budget = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(adjacency), unit=Unit(unit))
-    cohort = _read(table, user, names_in(features))
+    cohort = _read(table, user, console.names_in(features))
     bounds = None if low is None else (low, high)
     shared = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency, "feature_range": bounds, "run": out.name}
-    with opened_ledger(ledger, out, budget) as (account, path):
+    with console.opened_ledger(ledger, out, budget) as (account, path):
         model = chosen.method.build(**chosen.values, **shared, ledger=account).fit(cohort)
         save(model, out)
     _show(model)

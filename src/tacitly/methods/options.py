@@ -39,6 +39,11 @@ def classes_need_a_loss_for_classes(parameters: Parameters) -> None:
         raise ValueError(f"--classes is for --loss logistic and hinge. Found --loss {loss}.")
 
 
+def loss_option(default: str, text: str) -> Option:
+    """Return the option for the loss, with a method's own default and help."""
+    return Option(name="loss", default=default, help=text, compiles=True)
+
+
 RANK = Option(name="rank", kind=int, help="Number of shared directions.")
 INTERCEPT = Option(
     name="fit_intercept",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from importlib import import_module
 from typing import Any, Final
 
@@ -74,7 +74,7 @@ class Option:
         return self.flag or f"--{self.name.replace('_', '-')}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Trial:
     """A small configuration that must find the same model on every engine; tests run it without ε.
 
@@ -87,6 +87,7 @@ class Trial:
 
     name: str
     parameters: Parameters
+    _: KW_ONLY
     labels: int = 0
     tasks: bool = False
     shifted: bool = False
@@ -97,7 +98,7 @@ class Trial:
     certified: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class AuditTrial:
     """A configuration that the auditor attacks, at ε = 1 unless it says otherwise.
 
@@ -109,6 +110,7 @@ class AuditTrial:
 
     name: str
     parameters: Parameters | Callable[[], Parameters]
+    _: KW_ONLY
     depth: str = "quick"
     title: str = ""
     reach: float = 0.8
@@ -141,20 +143,14 @@ class Method:
 
     Parameters
     ----------
-    package
-        ``__name__`` of the folder.
     estimator
         ``"module:Class"`` in the folder, imported when it is first used.
     name
         What commands and invitations call it.
     command
         The command that fits it from a table: ``"fit"``, ``"svd"`` or ``"trace"``; None where only Python does.
-    summary
-        One line: what it does.
-    data, result
-        "You have …" and "you get …", for the tables in the documentation.
-    paper, page
-        The paper it implements, and its page under ``docs/``.
+    data, result, page
+        "You have …" and "you get …" for the tables in the documentation, and its page under ``docs/``.
     default
         Whether its command uses it where no ``--method`` is given.
     delta
@@ -187,15 +183,15 @@ class Method:
         Whether a site compiles even where it answers in plain NumPy.
     trials, audits
         Named configurations for the engine conformance tests and for the auditor.
+    package, about
+        The folder's name and the first line of its docstring, "Paper: what the method does."; :func:`discover` sets
+        them.
     """
 
-    package: str
     estimator: str
     name: str
-    summary: str
     data: str
     result: str
-    paper: str
     page: str
     command: str | None = "fit"
     default: bool = False
@@ -214,6 +210,18 @@ class Method:
     plain_compiles: Callable[[Parameters], bool] = _never
     trials: tuple[Trial, ...] = ()
     audits: tuple[AuditTrial, ...] = ()
+    package: str = ""
+    about: str = ""
+
+    @property
+    def paper(self) -> str:
+        """The paper that it implements."""
+        return self.about.partition(": ")[0]
+
+    @property
+    def summary(self) -> str:
+        """What it does, in one line."""
+        return self.about.partition(": ")[2].rstrip(".")
 
     @property
     def network(self) -> bool:
@@ -304,7 +312,8 @@ def discover(*packages: str) -> Registry:
     for package in packages:
         for module in pkgutil.iter_modules(import_module(package).__path__):
             if module.ispkg:
-                described = getattr(import_module(f"{package}.{module.name}"), "METHOD", None)
-                if described is not None:
-                    found.append(described)
+                folder = import_module(f"{package}.{module.name}")
+                if hasattr(folder, "METHOD"):
+                    about = (folder.__doc__ or "").partition("\n")[0]
+                    found.append(replace(folder.METHOD, package=folder.__name__, about=about))
     return Registry(found)

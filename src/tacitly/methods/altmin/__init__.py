@@ -1,4 +1,4 @@
-"""Private alternating minimisation (Jain et al. 2021)."""
+"""Private alternating minimisation (Jain et al. 2021): a shared basis by noisy normal equations; to compare with."""
 
 from dataclasses import replace
 
@@ -13,17 +13,14 @@ def _normal_equations(n_features: int, parameters: Parameters) -> int:
 
 
 METHOD = Method(
-    package=__name__,
     estimator="estimator:PrivateAltMin",
     name="altmin",
-    summary="a shared basis by noisy normal equations; for comparison with fedrep",
-    data="the same, few features",
-    result="a shared basis, and a head per user, by alternating minimisation",
-    paper="Private alternating minimisation (Jain et al. 2021)",
-    page="private-fedrep.md",
     options=(RANK, replace(ROUNDS, default=2, help="Noisy solutions for the basis.")),
     wire=("algorithm:NormalEquations",),
     coordinates=_normal_equations,
-    trials=(Trial(name="altmin", parameters={"rank": 2}),),
-    audits=(AuditTrial(name="altmin", parameters={"rank": 1}, title="PrivateAltMin"),),
+    data="the same, few features",
+    result="a shared basis, and a head per user, by alternating minimisation",
+    page="private-fedrep.md",
+    trials=(Trial("altmin", {"rank": 2}),),
+    audits=(AuditTrial("altmin", {"rank": 1}, title="PrivateAltMin"),),
 )

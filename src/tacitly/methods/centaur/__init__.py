@@ -1,17 +1,11 @@
-"""CENTAUR (Shen et al. 2023) for linear models."""
+"""CENTAUR (Shen et al. 2023): a shared basis from users who take part by a secret coin, one head per user."""
 
 from tacitly.methods.options import INTERCEPT, MODE, RANK, ROUNDS
 from tacitly.methods.registry import AuditTrial, Method, Option, Trial
 
 METHOD = Method(
-    package=__name__,
     estimator="estimator:Centaur",
     name="centaur",
-    summary="a shared basis from users who take part by a secret coin, one head per user",
-    data="the same, and users who take part at random",
-    result="a shared basis, and a head per user, with privacy amplified by sampling",
-    paper="CENTAUR (Shen et al. 2023)",
-    page="centaur.md",
     options=(
         RANK,
         INTERCEPT,
@@ -30,33 +24,23 @@ METHOD = Method(
     wire=("algorithm:PowerVote", "as_printed:HeadGradient", "as_printed:PowerStatistic"),
     limits={"node": "`sampling_rate=1` only: nodes see who answers"},
     small=lambda d, rank, words: {"rank": rank, "rounds": 1},
+    data="the same, and users who take part at random",
+    result="a shared basis, and a head per user, with privacy amplified by sampling",
+    page="centaur.md",
     trials=(
-        Trial(name="centaur", parameters={"rank": 2, "rounds": 3, "random_state": 0}),
+        Trial("centaur", {"rank": 2, "rounds": 3, "random_state": 0}),
+        Trial("centaur, intercepts", {"rank": 2, "rounds": 2, "fit_intercept": True, "random_state": 0}),
         Trial(
-            name="centaur, intercepts",
-            parameters={"rank": 2, "rounds": 2, "fit_intercept": True, "random_state": 0},
-        ),
-        Trial(
-            name="centaur, power start",
-            parameters={
-                "rank": 2,
-                "rounds": 2,
-                "start": "power",
-                "power_steps": 2,
-                "copies": 2,
-                "random_state": 0,
-            },
+            "centaur, power start",
+            {"rank": 2, "rounds": 2, "start": "power", "power_steps": 2, "copies": 2, "random_state": 0},
         ),
     ),
     audits=(
-        AuditTrial(name="centaur", parameters={"rank": 1}, title="Centaur"),
+        AuditTrial("centaur", {"rank": 1}, title="Centaur"),
+        AuditTrial("centaur, power start", {"rank": 1, "start": "power", "copies": 2, "power_steps": 2}),
         AuditTrial(
-            name="centaur, power start",
-            parameters={"rank": 1, "start": "power", "copies": 2, "power_steps": 2},
-        ),
-        AuditTrial(
-            name="centaur, power start at its defaults",
-            parameters={"rank": 1, "start": "power"},
+            "centaur, power start at its defaults",
+            {"rank": 1, "start": "power"},
             depth="long",
             title="Centaur, power start",
         ),

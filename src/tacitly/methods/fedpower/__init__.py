@@ -1,4 +1,4 @@
-"""FedPower (Guo et al. 2021): private SVD and PCA."""
+"""FedPower (Guo et al. 2021): the top components of all rows: private SVD and PCA."""
 
 from tacitly.methods.options import MODE, whole_or_word
 from tacitly.methods.registry import AuditTrial, Method, Option, Trial
@@ -6,24 +6,14 @@ from tacitly.methods.registry import AuditTrial, Method, Option, Trial
 _ROWS = "guard whole users"
 
 METHOD = Method(
-    package=__name__,
     estimator="estimator:FedPower",
     name="svd",
     command="svd",
-    summary="the top components of all rows: private SVD and PCA",
-    data="rows at hospitals, devices or users, and no target",
-    result="the top components and singular values, with row-level or user-level privacy; dense or sparse rows",
-    paper="FedPower (Guo et al. 2021)",
-    page="fedpower.md",
     rank="n_components",
     options=(
         Option(name="n_components", kind=whole_or_word, flag="--rank", help="Number of components, or 'auto'."),
         Option(
-            name="unit",
-            default="auto",
-            help="row or user: whose data are protected.",
-            required=True,
-            compiles=True,
+            name="unit", default="auto", help="row or user: whose data are protected.", required=True, compiles=True
         ),
         Option(name="center", kind=bool, default=False, help="Subtract a private mean, paid from the budget (PCA)."),
         Option(name="route", default="auto", help="auto, gram, power, device or local-noise.", compiles=True),
@@ -38,27 +28,22 @@ METHOD = Method(
         "node": "unit user; not in turns, not sampled",
     },
     small=lambda d, rank, words: {"n_components": rank},
+    data="rows at hospitals, devices or users, and no target",
+    result="the top components and singular values, with row-level or user-level privacy; dense or sparse rows",
+    page="fedpower.md",
     trials=(
-        Trial(name="gram", parameters={"n_components": 2, "route": "gram", "center": True}),
+        Trial("gram", {"n_components": 2, "route": "gram", "center": True}),
+        Trial("gram of rows", {"n_components": 2, "unit": "row", "route": "gram"}, rows=True, refused=_ROWS),
+        Trial("power", {"n_components": 2, "route": "power", "rounds": 3, "random_state": 0}),
         Trial(
-            name="gram of rows",
-            parameters={"n_components": 2, "unit": "row", "route": "gram"},
-            rows=True,
-            refused=_ROWS,
-        ),
-        Trial(name="power", parameters={"n_components": 2, "route": "power", "rounds": 3, "random_state": 0}),
-        Trial(
-            name="power, in turns",
-            parameters={"n_components": 2, "route": "power", "rounds": 2, "participants": 40, "random_state": 0},
+            "power, in turns",
+            {"n_components": 2, "route": "power", "rounds": 2, "participants": 40, "random_state": 0},
             refused="to ask some users at a time",
         ),
+        Trial("device", {"n_components": 2, "route": "device", "local_steps": 2, "rounds": 3, "random_state": 0}),
         Trial(
-            name="device",
-            parameters={"n_components": 2, "route": "device", "local_steps": 2, "rounds": 3, "random_state": 0},
-        ),
-        Trial(
-            name="local noise",
-            parameters={
+            "local noise",
+            {
                 "n_components": 2,
                 "unit": "row",
                 "route": "local-noise",
@@ -72,12 +57,10 @@ METHOD = Method(
         ),
     ),
     audits=(
-        AuditTrial(name="fedpower, rows", parameters={"n_components": 1, "unit": "row"}, title="FedPower, rows"),
-        AuditTrial(name="fedpower, users", parameters={"n_components": 1, "unit": "user"}, title="FedPower, users"),
+        AuditTrial("fedpower, rows", {"n_components": 1, "unit": "row"}, title="FedPower, rows"),
+        AuditTrial("fedpower, users", {"n_components": 1, "unit": "user"}, title="FedPower, users"),
         AuditTrial(
-            name="fedpower, power",
-            parameters={"n_components": 1, "unit": "row", "route": "power"},
-            title="FedPower, power route",
+            "fedpower, power", {"n_components": 1, "unit": "row", "route": "power"}, title="FedPower, power route"
         ),
     ),
 )

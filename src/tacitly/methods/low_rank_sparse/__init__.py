@@ -10,14 +10,8 @@ def _normal_equations(n_features: int, parameters: Parameters) -> int:
 
 
 METHOD = Method(
-    package=__name__,
     estimator="estimator:LowRankSparse",
     name="low-rank-sparse",
-    summary="a shared basis plus a few personal coordinates per user",
-    data="users who deviate from what they share in a few features",
-    result="a shared basis, and per user a head and a few personal coordinates",
-    paper="AMHT-LRS (Pal et al. 2024)",
-    page="low_rank_sparse.md",
     options=(
         RANK,
         Option(
@@ -53,28 +47,24 @@ METHOD = Method(
     coordinates=_normal_equations,
     small=lambda d, rank, words: {"rank": rank, "rounds": 1, "sparsity": 1},
     plain_compiles=lambda words: True,
+    data="users who deviate from what they share in a few features",
+    result="a shared basis, and per user a head and a few personal coordinates",
+    page="low_rank_sparse.md",
     trials=(
-        Trial(name="sparse", parameters={"rank": 2, "sparsity": 1, "rounds": 3, "fit_intercept": True}),
-        Trial(name="sparse, chosen", parameters={"rank": 2, "sparsity": "auto", "rounds": 2}),
-        Trial(name="sparse, equations", parameters={"rank": 2, "sparsity": 1, "route": "equations", "rounds": 2}),
-        Trial(name="sparse, central", parameters={"rank": 1, "sparsity": 1, "shared_weight": True, "rounds": 3}),
+        Trial("sparse", {"rank": 2, "sparsity": 1, "rounds": 3, "fit_intercept": True}),
+        Trial("sparse, chosen", {"rank": 2, "sparsity": "auto", "rounds": 2}),
+        Trial("sparse, equations", {"rank": 2, "sparsity": 1, "route": "equations", "rounds": 2}),
+        Trial("sparse, central", {"rank": 1, "sparsity": 1, "shared_weight": True, "rounds": 3}),
         Trial(
-            name="sparse, as printed",
-            parameters={
-                "rank": 2,
-                "sparsity": 1,
-                "mode": "paper",
-                "clips": (5, 5, 5, 2, 8),
-                "start": "moments",
-                "rounds": 2,
-            },
+            "sparse, as printed",
+            {"rank": 2, "sparsity": 1, "mode": "paper", "clips": (5, 5, 5, 2, 8), "start": "moments", "rounds": 2},
         ),
     ),
     audits=(
-        AuditTrial(name="low rank plus sparse", parameters={"rank": 1, "sparsity": 1}, title="LowRankSparse"),
+        AuditTrial("low rank plus sparse", {"rank": 1, "sparsity": 1}, title="LowRankSparse"),
         AuditTrial(
-            name="low rank plus sparse, one weight",
-            parameters={"rank": 1, "sparsity": 1, "shared_weight": True},
+            "low rank plus sparse, one weight",
+            {"rank": 1, "sparsity": 1, "shared_weight": True},
             title="LowRankSparse, one weight",
         ),
     ),

@@ -1,90 +1,59 @@
-"""Private FedRep's classifier (Snedeker et al. 2025, Algorithm 3): a basis chosen by margins under pure ε."""
+"""Private FedRep, Algorithm 3 (Snedeker et al. 2025): a basis for two classes, chosen by margins under pure ε."""
 
-from tacitly.methods.options import CLASSES, INTERCEPT, MODE, RANK, classes_need_a_loss_for_classes
-from tacitly.methods.registry import AuditTrial, Method, Option, Trial
+from tacitly.methods.options import CLASSES, INTERCEPT, MODE, RANK, classes_need_a_loss_for_classes, loss_option
+from tacitly.methods.registry import AuditTrial, Method, Trial
 
 _LISTED = 200_000  # candidates that a choice may have at most
 _CHOICE = "adds up losses"
 
 METHOD = Method(
-    package=__name__,
     estimator="estimator:MarginClassifier",
     name="margin",
-    summary="a shared basis for two classes, chosen by margins under pure ε (δ = 0)",
-    data="rows per user with one of two classes, and a promise without δ",
-    result="a basis chosen by the exponential mechanism, and a head per user",
-    paper="Private FedRep, Algorithm 3 (Snedeker et al. 2025)",
-    page="classification.md",
     delta=0.0,
-    options=(
-        RANK,
-        INTERCEPT,
-        Option(name="loss", default="hinge", help="hinge or logistic: how heads are fitted.", compiles=True),
-        CLASSES,
-        MODE,
-    ),
+    options=(RANK, INTERCEPT, loss_option("hinge", "hinge or logistic: how heads are fitted."), CLASSES, MODE),
     fixed={"random_state": 0},
     check=classes_need_a_loss_for_classes,
     selects=True,
     wire=("queries:MarginLosses",),
     limits={"node": "no: a choice needs one party that adds up losses"},
     coordinates=lambda d, parameters: max(_LISTED, int(parameters.get("candidates", 0))),
-    small=lambda d, rank, words: {
-        "rank": rank,
-        "dimension": 2 * rank,
-        "candidates": 4,
-        "choices": 1,
-        "radius": 0.5,
-    },
+    small=lambda d, rank, words: {"rank": rank, "dimension": 2 * rank, "candidates": 4, "choices": 1, "radius": 0.5},
     plain_compiles=lambda words: True,
+    data="rows per user with one of two classes, and a promise without δ",
+    result="a basis chosen by the exponential mechanism, and a head per user",
+    page="classification.md",
     trials=(
+        Trial("margin, cover", {"rank": 1, "mode": "cover", "dimension": 2}, labels=2, refused=_CHOICE),
         Trial(
-            name="margin, cover",
-            parameters={"rank": 1, "mode": "cover", "dimension": 2},
+            "margin, search",
+            {"rank": 2, "mode": "search", "dimension": 4, "choices": 3, "candidates": 40, "heads": "second half"},
             labels=2,
             refused=_CHOICE,
         ),
         Trial(
-            name="margin, search",
-            parameters={
-                "rank": 2,
-                "mode": "search",
-                "dimension": 4,
-                "choices": 3,
-                "candidates": 40,
-                "heads": "second half",
-            },
-            labels=2,
-            refused=_CHOICE,
-        ),
-        Trial(
-            name="margin, gradient",
-            parameters={"rank": 2, "mode": "gradient", "dimension": 4, "fit_intercept": True, "delta": 1e-6},
+            "margin, gradient",
+            {"rank": 2, "mode": "gradient", "dimension": 4, "fit_intercept": True, "delta": 1e-6},
             labels=2,
             refused=_CHOICE,
         ),
     ),
     audits=(
-        AuditTrial(name="margin", parameters={"rank": 1}, title="MarginClassifier"),
+        AuditTrial("margin", {"rank": 1}, title="MarginClassifier"),
         # A canary that every candidate fits, or none, moves all odds alike: the whole of ε takes one that hardly any
         # fits, and under replace-one another such in its place. How near one comes depends on the few candidates.
         AuditTrial(
-            name="margin, search",
-            parameters={"rank": 1, "mode": "search", "choices": 4, "candidates": 16},
+            "margin, search",
+            {"rank": 1, "mode": "search", "choices": 4, "candidates": 16},
             reach=0.5,
             reason="how near a canary comes depends on the few candidates",
         ),
         AuditTrial(
-            name="margin, replace-one",
-            parameters={"rank": 1, "mode": "random", "candidates": 16, "adjacency": "replace-one"},
+            "margin, replace-one",
+            {"rank": 1, "mode": "random", "candidates": 16, "adjacency": "replace-one"},
             reach=0.3,
             reason="how near two canaries come depends on the few candidates",
         ),
-        AuditTrial(name="margin, gradient", parameters={"rank": 1, "delta": 1e-6, "mode": "gradient"}, depth="brief"),
-        AuditTrial(
-            name="margin, projected",
-            parameters={"rank": 1, "delta": 1e-6, "mode": "gradient", "dimension": 2},
-            depth="brief",
-        ),
+        AuditTrial("margin, gradient", {"rank": 1, "delta": 1e-6, "mode": "gradient"}, depth="brief"),
+        AuditTrial("margin, projected", {"rank": 1, "delta": 1e-6, "mode": "gradient", "dimension": 2}, depth="brief"),
     ),
 )

@@ -1,9 +1,12 @@
-"""DP-RGrad (Zha 2024): private low-rank trace regression."""
+"""DP-RGrad (Zha 2024): one low-rank matrix: matrix completion, many related regressions, matrix covariates."""
+
+from typing import Any
 
 from tacitly.methods.options import MODE
 from tacitly.methods.registry import AuditTrial, Method, Option, Parameters, Trial
 
-_ROWS = "guard whole users"
+_SUMS = {"rank": 1, "shape": (2, 3), "steps": 3, "random_state": 0}
+_TASKS = {"rank": 1, "shape": (3, 5), "design": "tasks", "steps": 2, "random_state": 0}
 _OPPOSITE = "how opposite two users' corrections are depends on the basis, and so on the noise of the run"
 
 
@@ -18,16 +21,15 @@ def _small(n_features: int, rank: int, words: Parameters) -> Parameters:
     return {"rank": 1, "shape": shapes.get(str(words.get("design")), (1, n_features)), "steps": 1, "random_state": 0}
 
 
+def _of_rows(name: str, parameters: Parameters, **kind: Any) -> Trial:
+    """Return a trial whose unit of privacy is the row, which nodes that add noise refuse."""
+    return Trial(name, parameters, rows=True, refused="guard whole users", **kind)
+
+
 METHOD = Method(
-    package=__name__,
     estimator="estimator:TraceRegression",
     name="trace",
     command="trace",
-    summary="one low-rank matrix: matrix completion, many related regressions, matrix covariates",
-    data="matrix covariates, ratings (row, column), or many related regressions",
-    result="a low-rank matrix, private in observations, users or labels",
-    paper="DP-RGrad (Zha 2024)",
-    page="trace_regression.md",
     options=(
         Option(name="rank", kind=int, help="Rank of the matrix."),
         Option(
@@ -65,93 +67,35 @@ METHOD = Method(
     coordinates=_matrix,
     small=_small,
     plain_compiles=lambda words: True,
+    data="matrix covariates, ratings (row, column), or many related regressions",
+    result="a low-rank matrix, private in observations, users or labels",
+    page="trace_regression.md",
     trials=(
-        Trial(
-            name="trace of rows",
-            parameters={"rank": 1, "shape": (2, 3), "steps": 3, "random_state": 0},
-            rows=True,
-            refused=_ROWS,
-        ),
-        Trial(
-            name="trace of rows, powers",
-            parameters={"rank": 1, "shape": (2, 3), "start": "power", "random_state": 0},
-            rows=True,
-            refused=_ROWS,
-        ),
-        Trial(
-            name="trace of users",
-            parameters={"rank": 1, "shape": (2, 3), "unit": "user", "steps": 3, "random_state": 0},
-        ),
-        Trial(
-            name="trace of users, rank one",
-            parameters={
-                "rank": 1,
-                "shape": (3, 3),
-                "design": "rank-one",
-                "unit": "user",
-                "steps": 2,
-                "random_state": 0,
-            },
-        ),
-        Trial(
-            name="trace of rows, tasks",
-            parameters={"rank": 1, "shape": (3, 5), "design": "tasks", "steps": 2, "random_state": 0},
-            tasks=True,
-            rows=True,
-            refused=_ROWS,
-        ),
-        Trial(
-            name="trace of rows, off centre",
-            parameters={"rank": 1, "shape": (2, 3), "steps": 3, "random_state": 0},
-            shifted=True,
-            rows=True,
-            refused=_ROWS,
-        ),
-        Trial(
-            name="trace of rows, tasks, off centre",
-            parameters={"rank": 1, "shape": (3, 5), "design": "tasks", "steps": 2, "random_state": 0},
-            tasks=True,
-            shifted=True,
-            rows=True,
-            refused=_ROWS,
-        ),
-        Trial(
-            name="trace of rows, as printed",
-            parameters={
-                "rank": 1,
-                "shape": (2, 3),
-                "mode": "paper",
-                "sensitivities": (1.0, 1.0, 1.0),
-                "steps": 1,
-                "random_state": 0,
-            },
-            rows=True,
-            refused=_ROWS,
+        _of_rows("trace of rows", _SUMS),
+        _of_rows("trace of rows, powers", {"rank": 1, "shape": (2, 3), "start": "power", "random_state": 0}),
+        Trial("trace of users", {**_SUMS, "unit": "user"}),
+        Trial("trace of users, rank one", {**_TASKS, "shape": (3, 3), "design": "rank-one", "unit": "user"}),
+        _of_rows("trace of rows, tasks", _TASKS, tasks=True),
+        _of_rows("trace of rows, off centre", _SUMS, shifted=True),
+        _of_rows("trace of rows, tasks, off centre", _TASKS, tasks=True, shifted=True),
+        _of_rows(
+            "trace of rows, as printed",
+            {**_SUMS, "mode": "paper", "sensitivities": (1.0, 1.0, 1.0), "steps": 1},
             certified=False,
             tolerance=1e-5,  # unprotected sums have a clip of 2^30, and are rounded on its grid
         ),
     ),
     audits=(
+        AuditTrial("trace regression", {"rank": 1, "shape": (2, 2)}, title="TraceRegression, observations"),
         AuditTrial(
-            name="trace regression",
-            parameters={"rank": 1, "shape": (2, 2)},
-            title="TraceRegression, observations",
-        ),
-        AuditTrial(
-            name="trace regression, replace-one",
-            parameters={"rank": 1, "adjacency": "replace-one", "shape": (2, 2)},
+            "trace regression, replace-one",
+            {"rank": 1, "adjacency": "replace-one", "shape": (2, 2)},
             reach=0.5,
             reason=_OPPOSITE,
         ),
         AuditTrial(
-            name="trace regression, users",
-            parameters={"rank": 1, "unit": "user", "shape": (2, 2)},
-            title="TraceRegression, users",
+            "trace regression, users", {"rank": 1, "unit": "user", "shape": (2, 2)}, title="TraceRegression, users"
         ),
-        AuditTrial(
-            name="trace regression, rank one",
-            parameters={"rank": 1, "design": "rank-one", "shape": (2, 2)},
-            depth="brief",
-        ),
+        AuditTrial("trace regression, rank one", {"rank": 1, "design": "rank-one", "shape": (2, 2)}, depth="brief"),
     ),
 )

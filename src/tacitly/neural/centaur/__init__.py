@@ -1,4 +1,4 @@
-"""CENTAUR (Shen et al. 2023) for networks: a shared body, one private head per user."""
+"""CENTAUR (Shen et al. 2023): a network's body shared by all users, one private head per user."""
 
 from typing import Any
 
@@ -19,24 +19,19 @@ def _network(**settings: Any) -> dict[str, Any]:
 
 
 METHOD = Method(
-    package=__name__,
     estimator="estimator:Centaur",
     name="neural-centaur",
-    command=None,
-    summary="a network's body shared by all users, one private head per user",
     data="images, or anything a network reads, per user (`pip install tacitly[neural]`)",
+    command=None,
     result="a shared body in PyTorch, and a head per user",
-    paper="CENTAUR (Shen et al. 2023)",
     page="centaur.md",
     rank=None,
     relatives=("baselines:FedAvg", "baselines:LocalHeads", "baselines:MeanRegularised", "baselines:TwoHeads"),
     engines=("local",),
     audits=(
-        AuditTrial(name="neural centaur", parameters=_network, depth="brief", title="neural.Centaur, 2 rounds"),
+        AuditTrial("neural centaur", _network, depth="brief", title="neural.Centaur, 2 rounds"),
         AuditTrial(
-            name="neural centaur, clip found privately",
-            parameters=lambda: _network(clip="auto", head_steps=0, rounds=1),
-            depth="brief",
+            "neural centaur, clip found privately", lambda: _network(clip="auto", head_steps=0, rounds=1), depth="brief"
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""AMHT-LRS (Pal et al. 2024) for networks: a shared network plus a sparse personal part per user."""
+"""AMHT-LRS (Pal et al. 2024): a shared network plus a sparse personal part of its weights per user."""
 
 from typing import Any
 
@@ -16,28 +16,18 @@ _SMALL: dict[str, Any] = {
 }
 
 METHOD = Method(
-    package=__name__,
     estimator="estimator:LowRankSparse",
     name="neural-low-rank-sparse",
+    engines=("local",),
     command=None,
-    summary="a shared network plus a sparse personal part of its weights per user",
+    relatives=("frameworks:PromptLearning",),
     data="a number to predict that is not linear in the features, per user (`pip install tacitly[neural]`)",
     result="a shared tanh network in PyTorch, and a sparse personal part per user",
-    paper="AMHT-LRS (Pal et al. 2024)",
     page="low_rank_sparse.md",
-    relatives=("frameworks:PromptLearning",),
-    engines=("local",),
     audits=(
+        AuditTrial("neural low rank plus sparse", _SMALL, depth="brief", title="neural.LowRankSparse, 2 rounds"),
         AuditTrial(
-            name="neural low rank plus sparse",
-            parameters=_SMALL,
-            depth="brief",
-            title="neural.LowRankSparse, 2 rounds",
-        ),
-        AuditTrial(
-            name="neural low rank plus sparse, clip found privately",
-            parameters={**_SMALL, "clip": "auto", "rounds": 1},
-            depth="brief",
+            "neural low rank plus sparse, clip found privately", {**_SMALL, "clip": "auto", "rounds": 1}, depth="brief"
         ),
     ),
 )
