@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from tacitly.neural.low_rank_sparse.frameworks import full_fine_tuning as full_fine_tuning
     from tacitly.neural.low_rank_sparse.frameworks import representation_learning as representation_learning
     from tacitly.neural.low_rank_sparse.frameworks import single_model as single_model
-    from tacitly.neural.low_rank_sparse.synthetic_users import made_up_networks as made_up_networks
-    from tacitly.neural.networks.architectures import Picture as Picture
-    from tacitly.neural.networks.architectures import Shared as Shared
-    from tacitly.neural.networks.architectures import deep as deep
+    from tacitly.neural.low_rank_sparse.synthetic_users import synthetic_networks as synthetic_networks
+    from tacitly.neural.networks.architectures import FlatToImage as FlatToImage
+    from tacitly.neural.networks.architectures import LinearWithSkip as LinearWithSkip
+    from tacitly.neural.networks.architectures import conv_features as conv_features
+    from tacitly.neural.networks.architectures import identity_head as identity_head
     from tacitly.neural.networks.architectures import lenet as lenet
     from tacitly.neural.networks.architectures import linear as linear
     from tacitly.neural.networks.architectures import mlp as mlp
-    from tacitly.neural.networks.architectures import public_head as public_head
     from tacitly.neural.progress_bar import progress as progress
     from tacitly.neural.public_start.pretraining import contrast as contrast
     from tacitly.neural.public_start.pretraining import public_directions as public_directions
-    from tacitly.neural.public_start.synthetic_images import made_up_images as made_up_images
+    from tacitly.neural.public_start.synthetic_images import synthetic_images as synthetic_images
 
 # <methods>
 if TYPE_CHECKING:
@@ -38,22 +38,22 @@ if TYPE_CHECKING:
 
 # Modules load when a name is first used: the engine and the networks need PyTorch and NumPy alone.
 _HOMES = {
+    "FlatToImage": f"{__name__}.networks.architectures",
+    "LinearWithSkip": f"{__name__}.networks.architectures",
     "LocalTraining": f"{__name__}.engine.update",
-    "Picture": f"{__name__}.networks.architectures",
-    "Shared": f"{__name__}.networks.architectures",
     "contrast": f"{__name__}.public_start.pretraining",
-    "deep": f"{__name__}.networks.architectures",
+    "conv_features": f"{__name__}.networks.architectures",
     "full_fine_tuning": f"{__name__}.low_rank_sparse.frameworks",
+    "identity_head": f"{__name__}.networks.architectures",
     "lenet": f"{__name__}.networks.architectures",
     "linear": f"{__name__}.networks.architectures",
-    "made_up_images": f"{__name__}.public_start.synthetic_images",
-    "made_up_networks": f"{__name__}.low_rank_sparse.synthetic_users",
     "mlp": f"{__name__}.networks.architectures",
     "progress": f"{__name__}.progress_bar",
     "public_directions": f"{__name__}.public_start.pretraining",
-    "public_head": f"{__name__}.networks.architectures",
     "representation_learning": f"{__name__}.low_rank_sparse.frameworks",
     "single_model": f"{__name__}.low_rank_sparse.frameworks",
+    "synthetic_images": f"{__name__}.public_start.synthetic_images",
+    "synthetic_networks": f"{__name__}.low_rank_sparse.synthetic_users",
     **{name: home for method in discover(__name__).values() for name, home in method.homes.items()},
 }
 
