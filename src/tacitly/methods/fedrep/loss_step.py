@@ -30,11 +30,11 @@ from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.federation.base import Query
 from tacitly.heads.glm import INTERCEPT_PENALTY
 from tacitly.heads.losses import Loss
+from tacitly.heads.newton import fit_newton, project, slopes
 from tacitly.linalg import pack_symmetric, unpack_symmetric
 from tacitly.methods.shared.whitening import Whitening
 from tacitly.privacy.clipping import LEAST, clip_factor
 from tacitly.simd.lazy_njit import njit
-from tacitly.simd.newton import fit_newton, project, slopes
 
 PENALTY = 1.0
 """Ridge of a round's heads: a direction's share of the score has a prior variance of one. By reasoning: labels of a few
