@@ -30,25 +30,30 @@ def imports(*, networks: bool) -> str:
 
 def methods_table(pages: str) -> str:
     """Return the table of all methods; ``pages`` is where the documentation lies as seen from the file."""
-    lines = ["| you have | you get | by | command |", "|---|---|---|---|"]
+    lines = ["| you have | you get | command |", "|---|---|---|"]
     for method in REGISTRY.values():
         page = f"[`{method.public_name}`]({pages}{method.page})"
-        lines.append(f"| {method.data} | {method.result} | {page}: {method.paper} | {_command(method)} |")
+        lines.append(f"| {method.data} | {page}: {method.result} | {_command(method)} |")
     return "\n".join(lines) + "\n"
 
 
 def engines_table() -> str:
     """Return the table that says which engine runs which method."""
     lines = ["| | local | Ray | Flower, `--trust central` | `node`, `secure` |", "|---|---|---|---|---|"]
+    alike: dict[str, list[str]] = {}  # methods that run alike share a row
     for method in REGISTRY.values():
-        cells = [_runs(method, engine, engine) for engine in ("local", "ray", "flower")]
-        lines.append(f"| `{method.public_name}` | {' | '.join(cells)} | {_runs(method, 'flower', 'node')} |")
+        cells = [
+            *(_runs(method, engine, engine) for engine in ("local", "ray", "flower")),
+            _runs(method, "flower", "node"),
+        ]
+        alike.setdefault(" | ".join(cells), []).append(f"`{method.public_name}`")
+    lines += [f"| {', '.join(names)} | {cells} |" for cells, names in alike.items()]
     return "\n".join(lines) + "\n"
 
 
 def _command(method: Method) -> str:
     if method.command is None:
-        return "Python only"
+        return "Python"
     if len(REGISTRY.offered(method.command)) == 1 or method.default:
         return f"`tacitly {method.command}`"
     return f"`tacitly {method.command} --method {method.name}`"

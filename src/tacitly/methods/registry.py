@@ -150,7 +150,8 @@ class Method:
     command
         The command that fits it from a table: ``"fit"``, ``"svd"`` or ``"trace"``; None where only Python does.
     data, result, page
-        "You have …" and "you get …" for the tables in the documentation, and its page under ``docs/``.
+        "You have …" and "you get …" for the tables in the documentation, and its page under ``docs/``, with
+        an anchor where it has only a part of it.
     default
         Whether its command uses it where no ``--method`` is given.
     delta

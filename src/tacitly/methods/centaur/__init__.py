@@ -24,9 +24,9 @@ METHOD = Method(
     wire=("algorithm:PowerVote", "as_printed:HeadGradient", "as_printed:PowerStatistic"),
     limits={"node": "`sampling_rate=1` only: nodes see who answers"},
     small=lambda d, rank, words: {"rank": rank, "rounds": 1},
-    data="the same, and users who take part at random",
-    result="a shared basis, and a head per user, with privacy amplified by sampling",
-    page="centaur.md",
+    data="users who take part by a secret coin",
+    result="a shared basis with sampling of users",
+    page="centaur.md#linear-models",
     trials=(
         Trial("centaur", {"rank": 2, "rounds": 3, "random_state": 0}),
         Trial("centaur, intercepts", {"rank": 2, "rounds": 2, "fit_intercept": True, "random_state": 0}),

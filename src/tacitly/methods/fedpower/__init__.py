@@ -22,14 +22,14 @@ METHOD = Method(
     ),
     wire=("gram:CentreVote", "gram:ShiftedGram", "power:DeviceStep", "power:PowerStep"),
     limits={
-        "ray": "sparse rows too",
+        "ray": "yes, sparse rows too",
         "flower": "unit user; unit row if sites publish their numbers of rows; dense rows; not `trust='local'`, "
         "not `mode='paper'`",
         "node": "unit user; not in turns, not sampled",
     },
     small=lambda d, rank, words: {"n_components": rank},
-    data="rows at hospitals, devices or users, and no target",
-    result="the top components and singular values, with row-level or user-level privacy; dense or sparse rows",
+    data="rows without a target, at hospitals, devices or users",
+    result="SVD and PCA, private by row or by user",
     page="fedpower.md",
     trials=(
         Trial("gram", {"n_components": 2, "route": "gram", "center": True}),

@@ -18,8 +18,8 @@ METHOD = Method(
     ),
     small=lambda d, rank, words: {"rank": rank, "rounds": 1},
     plain_compiles=lambda words: words.get("loss", "squared") != "squared",
-    data="rows per user with a number, a class or a count to predict",
-    result="a shared basis, and a head per user",
+    data="rows by user with a number, a class or a count to predict",
+    result="a shared basis, one head per user",
     page="private-fedrep.md",
     trials=(
         Trial("fedrep", {"rank": 2, "rounds": 4}),

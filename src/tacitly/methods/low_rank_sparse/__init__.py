@@ -47,8 +47,8 @@ METHOD = Method(
     coordinates=_normal_equations,
     small=lambda d, rank, words: {"rank": rank, "rounds": 1, "sparsity": 1},
     plain_compiles=lambda words: True,
-    data="users who deviate from what they share in a few features",
-    result="a shared basis, and per user a head and a few personal coordinates",
+    data="users who share a model but for a few coordinates",
+    result="a shared basis plus sparse personal weights",
     page="low_rank_sparse.md",
     trials=(
         Trial("sparse", {"rank": 2, "sparsity": 1, "rounds": 3, "fit_intercept": True}),

@@ -19,8 +19,8 @@ METHOD = Method(
     coordinates=lambda d, parameters: max(_LISTED, int(parameters.get("candidates", 0))),
     small=lambda d, rank, words: {"rank": rank, "dimension": 2 * rank, "candidates": 4, "choices": 1, "radius": 0.5},
     plain_compiles=lambda words: True,
-    data="rows per user with one of two classes, and a promise without δ",
-    result="a basis chosen by the exponential mechanism, and a head per user",
+    data="two classes, and a promise with δ = 0",
+    result="a basis chosen under pure ε",
     page="classification.md",
     trials=(
         Trial("margin, cover", {"rank": 1, "mode": "cover", "dimension": 2}, labels=2, refused=_CHOICE),

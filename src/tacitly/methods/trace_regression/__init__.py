@@ -60,15 +60,15 @@ METHOD = Method(
         "queries:TangentSum",
     ),
     limits={
-        "ray": "`privacy='labels'` and `max_observations` only for rows in this process",
+        "ray": "yes; `privacy='labels'` and `max_observations` only for rows in this process",
         "flower": "unit user; unit observation if sites publish their numbers of rows",
         "node": "unit user",
     },
     coordinates=_matrix,
     small=_small,
     plain_compiles=lambda words: True,
-    data="matrix covariates, ratings (row, column), or many related regressions",
-    result="a low-rank matrix, private in observations, users or labels",
+    data="matrix covariates, ratings (i, j), many tasks",
+    result="a low-rank matrix, private by observation, user or label",
     page="trace_regression.md",
     trials=(
         _of_rows("trace of rows", _SUMS),

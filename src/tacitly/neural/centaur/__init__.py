@@ -21,9 +21,9 @@ def _network(**settings: Any) -> dict[str, Any]:
 METHOD = Method(
     estimator="estimator:Centaur",
     name="neural-centaur",
-    data="images, or anything a network reads, per user (`pip install tacitly[neural]`)",
+    data="images, or anything a network reads",
     command=None,
-    result="a shared body in PyTorch, and a head per user",
+    result="a shared network, one personal head per user",
     page="centaur.md",
     rank=None,
     relatives=("baselines:FedAvg", "baselines:LocalHeads", "baselines:MeanRegularised", "baselines:TwoHeads"),

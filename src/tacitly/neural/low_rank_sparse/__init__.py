@@ -21,9 +21,9 @@ METHOD = Method(
     engines=("local",),
     command=None,
     relatives=("frameworks:PromptLearning",),
-    data="a number to predict that is not linear in the features, per user (`pip install tacitly[neural]`)",
-    result="a shared tanh network in PyTorch, and a sparse personal part per user",
-    page="low_rank_sparse.md",
+    data="a number to predict that is not linear in the features",
+    result="a shared network, sparse personal parts",
+    page="low_rank_sparse.md#networks",
     audits=(
         AuditTrial("neural low rank plus sparse", _SMALL, depth="brief", title="neural.LowRankSparse, 2 rounds"),
         AuditTrial(
