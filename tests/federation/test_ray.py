@@ -58,7 +58,7 @@ def kept() -> Kept:
 @pytest.mark.parametrize("name", EVERY)
 def test_every_algorithm_finds_the_same_basis_as_in_one_process(name: str, kept: Kept) -> None:
     data = users(12 if name in FEW else 200, name=name)
-    assert distance(fit(name, data), fit(name, data, kept)) < ROUGH.get(name, 1e-10)
+    assert distance(fit(name, data), fit(name, data, kept)) < ROUGH[name]
 
 
 def test_sparse_rows_are_spread_too() -> None:
@@ -88,7 +88,7 @@ def test_with_whole_blocks_the_sum_is_the_same_to_the_last_bit() -> None:
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in FEW])
 def test_with_noise_the_ledger_is_the_same(name: str, kept: Kept) -> None:
     data = users(200, name=name)
-    epsilon = 1000.0 if "off centre" in name else 1.0  # a second look at a mean follows what the first released
+    epsilon = 1000.0 if EVERY[name][1].shifted else 1.0  # a second look at a mean follows what the first released
     here, there = (fit(name, data, engine, epsilon=epsilon) for engine in (None, kept))
     assert promised(here) == promised(there)
     assert here.certificate_.certified == there.certificate_.certified

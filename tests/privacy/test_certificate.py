@@ -14,6 +14,7 @@ from tacitly.privacy.accounting import compose, mu_of
 from tacitly.privacy.certificate import FLOAT_NOISE, NOT_COVERED, Certificate, shown
 from tacitly.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity, Unit
 from tacitly.privacy.release import Release
+from tacitly.privacy.verification import verify
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 SIGMA = math.sqrt(7) / mu_of(1.0, 1e-6)
@@ -199,3 +200,15 @@ def test_epsilon_is_never_shown_smaller_than_it_is() -> None:
     chosen = np.random.default_rng(0).uniform(-6, 9, size=2000)
     for epsilon in (0.0123, 0.1234, 3.14159, 77.7777, *(10.0**chosen).tolist()):
         assert Fraction(shown(epsilon)) >= Fraction(epsilon) * (1 - Fraction(1, 10**9))
+
+
+@pytest.mark.parametrize("found", [None, "tacitly certificate 0", 1])
+def test_another_format_is_refused_in_one_sentence(found: object) -> None:
+    data = json.loads(certificate().to_json())
+    assert data.pop("format") == "tacitly certificate 1"
+    text = json.dumps(data if found is None else {**data, "format": found})
+    with pytest.raises(ValueError, match=r"must have the format 'tacitly certificate 1'. Found .*that wrote it"):
+        Certificate.from_json(text)
+    verdict = verify(text)
+    assert not verdict.ok
+    assert "use the version of tacitly that wrote it" in str(verdict)

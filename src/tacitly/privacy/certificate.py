@@ -26,6 +26,9 @@ from tacitly.privacy.accounting import compose
 from tacitly.privacy.guarantee import Adjacency, Budget, Unit
 from tacitly.privacy.release import Release, canonical_json, check_fields, plain
 
+FORMAT = "tacitly certificate 1"
+"""What a certificate's file says of itself. One of another format is refused."""
+
 MODES = ("certified", "paper", "non-private", "seeded")
 NOT_COVERED = (
     "heads, and predictions made with them, that are shown to others",
@@ -149,6 +152,7 @@ class Certificate:
     def to_json(self) -> str:
         """Write all fields, what follows from them, and a digest of both."""
         content = {
+            "format": FORMAT,
             **{entry.name: getattr(self, entry.name) for entry in fields(self)},
             **{name: getattr(self, name) for name in _DERIVED},
             "budget": asdict(self.budget),
@@ -163,8 +167,13 @@ class Certificate:
         data = json.loads(text)
         if not isinstance(data, dict):
             raise ValueError(f"a certificate must be a JSON object. Found {type(data).__name__}.")
+        if data.get("format") != FORMAT:
+            raise ValueError(
+                f"a certificate must have the format {FORMAT!r}. Found {data.get('format')!r}: use the version of "
+                "tacitly that wrote it."
+            )
         own = {entry.name for entry in fields(cls)}
-        check_fields("certificate", data, own | {*_DERIVED, "digest"})
+        check_fields("certificate", data, own | {*_DERIVED, "digest", "format"})
         if data.pop("digest") != _digest(data):
             raise ValueError("the certificate was changed after it was written: its digest differs.")
         check_fields("budget", data["budget"], {entry.name for entry in fields(Budget)})

@@ -253,9 +253,12 @@ def _read(text: str) -> dict[str, Any]:
     def refuse(constant: str) -> Any:
         raise ValueError(f"{constant} is not JSON.")
 
-    data: dict[str, Any] = _conform(
-        "certificate", json.loads(text, object_pairs_hook=once, parse_constant=refuse), _CERTIFICATE
-    )
+    parsed = json.loads(text, object_pairs_hook=once, parse_constant=refuse)
+    if isinstance(parsed, dict) and parsed.get("format") != _FORMAT:
+        raise ValueError(
+            f"the format must be {_FORMAT!r}. Found {parsed.get('format')!r}: use the version of tacitly that wrote it."
+        )
+    data: dict[str, Any] = _conform("certificate", parsed, _CERTIFICATE)
     return data
 
 
@@ -348,7 +351,9 @@ _BUDGET = {
     "adjacency": _among(*SENSITIVITY),
     "unit": _UNIT,
 }
+_FORMAT = "tacitly certificate 1"
 _CERTIFICATE = {
+    "format": _among(_FORMAT),
     "algorithm": _TEXT,
     "mode": _among("certified", "paper", "non-private", "seeded"),
     "budget": _BUDGET,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import tacitly
-from engines import EVERY, FEW, ROUGH, distance, fit, promised, users
+from engines import EVERY, FEW, REFUSED, ROUGH, distance, fit, promised, users
 from loopback import QUICK, Loopback, loopback
 from tacitly.deployment.settings import Groups, Settings, Status
 from tacitly.federation import wire
@@ -44,16 +44,16 @@ def coordinate(hub: Path, transport: object) -> None:
 @pytest.mark.parametrize("n", [100, 300])  # nodes in plain NumPy, and compiled
 def test_every_algorithm_finds_the_same_basis_as_in_one_process(name: str, n: int, tmp_path: Path) -> None:
     data = users(n, name=name)
-    place = loopback(data, tmp_path, rows="rows" in name)
-    assert distance(fit(name, data), fit(name, None, place)) < ROUGH.get(name, 1e-10)
+    place = loopback(data, tmp_path, rows=EVERY[name][1].rows)
+    assert distance(fit(name, data), fit(name, None, place)) < ROUGH[name]
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in FEW])
 def test_with_noise_the_ledger_is_the_same(name: str, tmp_path: Path) -> None:
     data = users(100, name=name)
-    place = loopback(data, tmp_path, rows="rows" in name)
+    place = loopback(data, tmp_path, rows=EVERY[name][1].rows)
     # Whether a mean is asked for twice follows what was released, so there the noise must not decide.
-    epsilon = 1000.0 if "off centre" in name else 1.0
+    epsilon = 1000.0 if EVERY[name][1].shifted else 1.0
     here, there = fit(name, data, epsilon=epsilon), fit(name, None, place, epsilon=epsilon)
     assert promised(here) == promised(there)
     assert here.certificate_.certified == there.certificate_.certified
@@ -364,7 +364,7 @@ def test_sites_take_part_in_one_run_after_the_other_under_their_own_ceiling(tmp_
 
 def coordinators_folder(hub: Path, place: FlowerPopulation, **changed: object) -> Path:
     hub.mkdir()
-    options = {"server": "127.0.0.1:1", "out": f"{hub}-model", "rank": 2, "epsilon": 4.0, "rounds": 1}
+    options = {"server": "127.0.0.1:1", "out": f"{hub}-model", "epsilon": 4.0, "options": {"rank": 2, "rounds": 1}}
     options |= {"cards": tuple(place.roster.values()), "patience": asdict(QUICK)}
     Settings(**options | changed).save(hub)
     (hub / "nodes.json").write_text(json.dumps({card.name: node for node, card in place.roster.items()}))
@@ -461,10 +461,11 @@ def test_trace_regression_refuses_what_needs_rows_here(options: dict[str, object
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        ("low-rank-sparse", {"sparsity": 1}),
-        ("margin", {"dimension": 2, "mode": "cover"}),
-        ("trace", {"shape": [2, 3]}),
-        ("svd", {"unit": "row", "route": "gram"}),
+        ("centaur", {"rank": 1, "rounds": 2}),
+        ("low-rank-sparse", {"rank": 1, "sparsity": 1}),
+        ("margin", {"rank": 1, "dimension": 2, "mode": "cover"}),
+        ("trace", {"rank": 1, "shape": [2, 3]}),
+        ("svd", {"n_components": 1, "unit": "row", "route": "gram"}),
     ],
 )
 def test_a_coordinator_learns_by_every_method(method: str, options: dict[str, object], tmp_path: Path) -> None:
@@ -473,7 +474,7 @@ def test_a_coordinator_learns_by_every_method(method: str, options: dict[str, ob
     hub = tmp_path / "hub"
     hub.mkdir()
     settings = Settings(
-        server="-", out=str(tmp_path / "model"), rank=1, epsilon=4.0, method=method, options=options,
+        server="-", out=str(tmp_path / "model"), epsilon=4.0, method=method, options=options,
         cards=tuple(place.roster.values()),
     )  # fmt: skip
     settings.save(hub)
@@ -484,22 +485,13 @@ def test_a_coordinator_learns_by_every_method(method: str, options: dict[str, ob
     assert max(row.coordinates for row in model.certificate_.releases) * 8 < settings.longest_answer
 
 
-REFUSED = {
-    "gram of rows": "guard whole users",
-    "trace of rows": "guard whole users",
-    "trace of rows, as printed": "guard whole users",
-    "power, in turns": "to ask some users at a time",
-}
-
-
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in FEW])
 def test_where_nodes_add_the_noise_an_algorithm_runs_or_refuses_at_once(name: str, tmp_path: Path) -> None:
-    place = loopback(users(60, name=name), tmp_path, rows="rows" in name, trust="node", ceiling=CEILING)
-    reason = REFUSED.get(name, "guard whole users" if "rows" in name else "adds up losses" if "margin" in name else "")
-    if reason:
-        with pytest.raises(ValueError, match=reason):
+    place = loopback(users(60, name=name), tmp_path, rows=EVERY[name][1].rows, trust="node", ceiling=CEILING)
+    if name in REFUSED:
+        with pytest.raises(ValueError, match=REFUSED[name]):
             fit(name, None, place, epsilon=2.0)
         assert not place.transport.asked
         return
     model = fit(name, None, place, epsilon=2.0)
-    assert model.certificate_.certified == ("printed" not in name or "sparse" in name)
+    assert model.certificate_.certified == EVERY[name][1].certified
