@@ -24,8 +24,8 @@ import numpy.typing as npt
 from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.heads.base import HeadWork
 from tacitly.heads.losses import SOFTMAX, Loss
+from tacitly.heads.newton import fit_newton, hessian, loss_of, project, slopes
 from tacitly.simd.lazy_njit import njit
-from tacitly.simd.newton import fit_newton, hessian, loss_of, project, slopes
 from tacitly.simd.small_solves import cholesky_solve
 
 PENALTIES = np.array([100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03])  # each fit starts from the one before

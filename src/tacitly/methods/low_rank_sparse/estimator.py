@@ -134,7 +134,9 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
         rows, targets, quirks, weights, count = (float(bound) for bound in self.clips)
         if not count.is_integer():
             raise ValueError(f"the last clip, m, must be a whole number of rows. Found {count!r}.")
-        return paper_low_rank_sparse.Clips(rows=rows, targets=targets, quirks=quirks, weights=weights, count=int(count))
+        return paper_low_rank_sparse.Clips(
+            rows=rows, targets=targets, sparse_part=quirks, weights=weights, count=int(count)
+        )
 
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
         settings = self._settings()

@@ -230,9 +230,9 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
             unit=unit,
             steps=self.steps,
             start=start,
-            buys_design=buys,
+            private_design=buys,
             centres=centres,
-            buys_level=(centres > 0 and design.kind == "dense") or has_middle,
+            private_level=(centres > 0 and design.kind == "dense") or has_middle,
         )
 
     def _paper_settings(self, covariance: Array | None) -> paper_trace.Settings:
@@ -296,7 +296,7 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
         if self.privacy == "labels" and self.mode == "auto":
             raise ValueError("privacy='labels' reads X, which is public then: give the rows to fit.")
         if self.max_observations is not None:
-            raise ValueError("max_observations is for rows in this process. Leave rows out where they are kept.")
+            raise ValueError("max_observations is for rows in this process. Drop surplus rows where they are kept.")
 
     def _check_population(self, population: Population) -> None:
         design = self._design(population)

@@ -25,11 +25,13 @@ from tacitly.neural.centaur.fitted import FittedNetwork, state_arrays
 from tacitly.neural.centaur.heads import check_labels
 from tacitly.neural.engine.bound import update_bound
 from tacitly.neural.engine.executor import Executor
-from tacitly.neural.engine.layers import own_kinds, unchecked
-from tacitly.neural.engine.parts import describe, load, outputs, public_start, split_body, through, width_after
+from tacitly.neural.engine.flat import load
+from tacitly.neural.engine.layers import custom_layers, custom_layers_note
+from tacitly.neural.engine.module_properties import fingerprint, n_outputs, output_width
+from tacitly.neural.engine.public_prefix import apply_prefix, split_body
 from tacitly.neural.engine.query import BodyUpdate
 from tacitly.neural.engine.rehearsal import check_modules, rehearse, rehearse_rows
-from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
+from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate, public_start
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget, GaussianEvent
 
@@ -86,7 +88,7 @@ class Centaur(FittedNetwork):
         Whether the body is the average over the later half of the rounds (post-processing, no further release).
     local_steps, local_rate, batch_rows, head_steps, head_rate, cross_fit, rows_per_user, loss, augment
         See :class:`~tacitly.neural.LocalTraining`.
-    own_layers
+    trust_custom_layers
         True declares that your own layers keep no state between calls, and that a row's output depends on that row
         alone. Without it only layers known to do so are accepted (:mod:`tacitly.neural.engine.layers`). With it every
         user gets copies of the modules, one user after the other, and the certificate states that this was declared,
@@ -130,7 +132,7 @@ class Centaur(FittedNetwork):
     rows_per_user: int = 128
     loss: str = "classes"
     augment: Callable[[Tensor], Tensor] | None = None
-    own_layers: bool = False
+    trust_custom_layers: bool = False
     device: str = "auto"
     chunk: int | None = None
     run: str = "neural-centaur"
@@ -167,11 +169,11 @@ class Centaur(FittedNetwork):
         return partial(self._after_prefix, setup, population.cohort)
 
     def _after_prefix(self, setup: RoundSetup, cohort: Cohort) -> Cohort:
-        return through(setup.prefix, cohort, self.rows_per_user, setup.executor.device)
+        return apply_prefix(setup.prefix, cohort, self.rows_per_user, setup.executor.device)
 
     def _statement(self, budget: Budget) -> Statement:
-        own = own_kinds(self.body, self.head)
-        unverified: tuple[str, ...] = (unchecked(own),) if own else ()
+        own = custom_layers(self.body, self.head)
+        unverified: tuple[str, ...] = (custom_layers_note(own),) if own else ()
         if self.augment is not None:
             unverified += (AUGMENT,)
         return Statement(TRUST, notes=(FREE_HEADS, PUBLIC_START), not_covered=unverified)
@@ -203,14 +205,14 @@ class Centaur(FittedNetwork):
 
     def _update(self, body: nn.Module, **variant: Any) -> UserUpdate:
         flat, head = Flat(body), Flat(self.head)
-        return UserUpdate(body=flat, head=head, training=self._training(), classes=outputs(self.head), **variant)
+        return UserUpdate(body=flat, head=head, training=self._training(), classes=n_outputs(self.head), **variant)
 
     def _round_setup(self, n_features: int) -> RoundSetup:
         prefix, rest = split_body(self.body, n_features, whole=self.augment is not None)
         update = self._update(rest)
         groups = self._groups(update)
         executor = Executor(update, device=self.device, chunk=self.chunk, workers=self.threads, groups=groups)
-        return RoundSetup(prefix, rest, update, executor, width_after(prefix, n_features))
+        return RoundSetup(prefix, rest, update, executor, output_width(prefix, n_features))
 
     def _learned_state(self, setup: RoundSetup, learned: Array) -> dict[str, npt.NDArray[Any]]:
         """Return the state of a copy of the body (and the head, where it is shared) with what was learned."""
@@ -266,10 +268,15 @@ class Centaur(FittedNetwork):
         self._check_layers()
         check_modules(self.body, self.head, population.n_features, learned=self._learns)
         if self.loss == "classes" and isinstance(population, LocalPopulation):
-            check_labels(np.asarray(population.cohort.y), outputs(self.head))
+            check_labels(np.asarray(population.cohort.y), n_outputs(self.head))
 
     def _public_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         config = super()._public_config(sizes)
         for name in ("device", "chunk", "augment"):
             config.pop(name)
-        return {**config, "body": describe(self.body), "head": describe(self.head), "augment": self.augment is not None}
+        return {
+            **config,
+            "body": fingerprint(self.body),
+            "head": fingerprint(self.head),
+            "augment": self.augment is not None,
+        }

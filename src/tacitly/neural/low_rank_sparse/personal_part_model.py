@@ -33,7 +33,7 @@ from tacitly.neural.engine.executor import Executor
 from tacitly.neural.engine.query import BodyUpdate
 from tacitly.neural.engine.rehearsal import rehearse
 from tacitly.neural.engine.update import LocalTraining
-from tacitly.neural.low_rank_sparse.personal_part import OwnPartUpdate
+from tacitly.neural.low_rank_sparse.personal_part import PersonalPartUpdate
 from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget, GaussianEvent
@@ -138,7 +138,7 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
         return f"neural.{type(self).__name__}"
 
     @abstractmethod
-    def _update(self, network: TanhNetwork) -> OwnPartUpdate:
+    def _update(self, network: TanhNetwork) -> PersonalPartUpdate:
         """Return the user's half of a round."""
 
     @abstractmethod
@@ -234,7 +234,7 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
         for number in range(self.rounds):
             query = BodyUpdate(state, number, executor, normalised=self.clip is None)
             moved = federation.release(query, event, f"step {number + 1}")
-            reaction = update.reaction(*(torch.as_tensor(part) for part in (state, moved, standard)))
+            reaction = update.output_change(*(torch.as_tensor(part) for part in (state, moved, standard)))
             length = self.step * (1.0 - number / self.rounds) * share_of_signal(moved, federation.sum_sigma(event))
             agreed = np.linalg.norm(moved) / (bound * self.sampling_rate * federation.n_users)
             state = state + moved * (length * agreed / max(float(reaction), _TINY))
@@ -245,9 +245,9 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
         network = self._network()
         update, counts = self._update(network), np.diff(offsets)
         shared = torch.as_tensor(self.shared_)
-        together = torch.vmap(lambda *part: update.held_back(shared, *part, steps=self.final_steps))
+        together = torch.vmap(lambda *part: update.early_stopped(shared, *part, steps=self.final_steps))
         out = np.zeros((len(counts), self._packed_size(network)))
-        nothing = self._packed(update.first(shared)[None]).numpy()
+        nothing = self._packed(update.start(shared)[None]).numpy()
         order, start, most = np.argsort(counts, kind="stable"), 0, _together(update.size)
         while start < len(order):
             rows_each = counts[order[start : start + most]]
@@ -261,7 +261,7 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
 
     def _network_of(self, row: Array) -> OwnNetwork:
         network = self._network()
-        whole = self._update(network).whole(torch.as_tensor(self.shared_), self._unpacked(row))
+        whole = self._update(network).parameters(torch.as_tensor(self.shared_), self._unpacked(row))
         return OwnNetwork(network, np.asarray(whole.numpy()), row)
 
     def _check_parameters(self) -> None:
