@@ -432,7 +432,7 @@ def test_losses_that_no_users_could_have_are_not_counted(rubbish: list[int], tmp
 @pytest.mark.parametrize("trust", ["node", "secure"])
 def test_where_nobody_is_trusted_with_losses_nothing_is_asked(trust: str, tmp_path: Path) -> None:
     place = loopback(users(90, name="hinge"), tmp_path, trust=trust, ceiling=CEILING)
-    with pytest.raises(ValueError, match="a choice needs one place that adds up losses"):
+    with pytest.raises(ValueError, match="a choice needs one process that adds up losses"):
         tacitly.MarginClassifier(1, 1.0, mode="cover", dimension=2, engine=place).fit()
     assert not place.transport.asked
 
@@ -447,7 +447,7 @@ def test_labels_that_nodes_would_have_to_translate_are_refused(tmp_path: Path) -
     ("options", "reason"),
     [
         ({"privacy": "labels"}, "reads X, which is public then"),
-        ({"unit": "user", "max_observations": 3}, "Leave them out where the rows are"),
+        ({"unit": "user", "max_observations": 3}, "Drop surplus rows where they are kept"),
         ({"shape": (3, 3)}, "has 9 columns. Found 6"),
         ({"covariance": np.ones((2, 3))}, "did not say how many rows"),
     ],

@@ -296,7 +296,7 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
         if self.privacy == "labels" and self.mode == "auto":
             raise ValueError("privacy='labels' reads X, which is public then: give the rows to fit.")
         if self.max_observations is not None:
-            raise ValueError("max_observations is for rows in this process. Leave rows out where they are kept.")
+            raise ValueError("max_observations is for rows in this process. Drop surplus rows where they are kept.")
 
     def _check_population(self, population: Population) -> None:
         design = self._design(population)
