@@ -20,20 +20,14 @@ from tacitly.methods.shared.norm_histogram import private_clip
 from tacitly.neural.centaur.fitted import FittedNetwork
 from tacitly.neural.centaur.heads import check_labels
 from tacitly.neural.engine.executor import Executor
-from tacitly.neural.engine.layers import check_layers, own_kinds, unchecked
-from tacitly.neural.engine.parts import (
-    cohort_of,
-    describe,
-    load,
-    outputs,
-    public_start,
-    split_body,
-    through,
-    width_after,
-)
+from tacitly.neural.engine.flat import load
+from tacitly.neural.engine.layers import check_layers, custom_layers, custom_layers_note
+from tacitly.neural.engine.module_properties import fingerprint, n_outputs, output_width
+from tacitly.neural.engine.neural_cohort import cohort_of
+from tacitly.neural.engine.public_prefix import apply_prefix, split_body
 from tacitly.neural.engine.query import BodyUpdate
 from tacitly.neural.engine.rehearsal import check_modules, rehearse, rehearse_rows
-from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
+from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate, public_start
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget, GaussianEvent
 from tacitly.privacy.ledger import Ledger, Run
@@ -86,7 +80,7 @@ class Centaur(FittedNetwork):
         Whether the body is the average over the later half of the rounds (nothing is released for it).
     local_steps, local_rate, batch_rows, head_steps, head_rate, cross_fit, rows_per_user, loss, augment
         See :class:`~tacitly.neural.LocalTraining`.
-    own_layers
+    trust_custom_layers
         True says: "I vouch that my layers keep nothing between calls, and that a row's output depends on that row
         alone." Without it only layers that are known for that are taken (:mod:`tacitly.neural.engine.layers`). With it
         every user gets copies of the modules, one user after the other, and the certificate says that it rests on your
@@ -141,7 +135,7 @@ class Centaur(FittedNetwork):
         rows_per_user: int = 128,
         loss: str = "classes",
         augment: Callable[[Tensor], Tensor] | None = None,
-        own_layers: bool = False,
+        trust_custom_layers: bool = False,
         device: str = "auto",
         chunk: int | None = None,
         noise: str = "auto",
@@ -173,7 +167,7 @@ class Centaur(FittedNetwork):
         self.rows_per_user = rows_per_user
         self.loss = loss
         self.augment = augment
-        self.own_layers = own_layers
+        self.trust_custom_layers = trust_custom_layers
         self.device = device
         self.chunk = chunk
         self.noise = noise
@@ -223,14 +217,14 @@ class Centaur(FittedNetwork):
 
     def _state(self, run: Run, budget: Budget, users: int) -> None:
         """Certify, with what rests on the user's word."""
-        own = own_kinds(self.body, self.head)
-        words: tuple[str, ...] = (unchecked(own),) if own else ()
+        own = custom_layers(self.body, self.head)
+        words: tuple[str, ...] = (custom_layers_note(own),) if own else ()
         if self.augment is not None:
             words += (AUGMENT,)
         self._certify(run, budget, units=users, trust=TRUST, notes=(FREE_HEADS, PUBLIC_START), not_covered=words)
 
     def _through(self, engine: Engine, cohort: Cohort) -> Cohort:
-        return through(engine.prefix, cohort, self.rows_per_user, engine.executor.device)
+        return apply_prefix(engine.prefix, cohort, self.rows_per_user, engine.executor.device)
 
     @property
     def audit_labels(self) -> tuple[float, float] | None:
@@ -273,7 +267,7 @@ class Centaur(FittedNetwork):
 
     def _update(self, body: nn.Module, **variant: Any) -> UserUpdate:
         flat, head = Flat(body), Flat(self.head)
-        return UserUpdate(body=flat, head=head, training=self._training(), classes=outputs(self.head), **variant)
+        return UserUpdate(body=flat, head=head, training=self._training(), classes=n_outputs(self.head), **variant)
 
     def _engine(self, cohort: Cohort) -> Engine:
         """Return what a round is run with, after trying whether the modules fit together and may be used at all."""
@@ -281,7 +275,7 @@ class Centaur(FittedNetwork):
         update = self._update(rest)
         groups = self._groups(update)
         executor = Executor(update, device=self.device, chunk=self.chunk, workers=self.threads, groups=groups)
-        return Engine(prefix, rest, update, executor, width_after(prefix, cohort.n_features))
+        return Engine(prefix, rest, update, executor, output_width(prefix, cohort.n_features))
 
     def _take(self, engine: Engine, learned: Array) -> None:
         """Put what was learned into a copy of the body (and head, where that is shared) as they were given."""
@@ -333,14 +327,19 @@ class Centaur(FittedNetwork):
         self._training()
         cohort = cohort_of(X, y, users)
         cuda = self.device != "cpu" and torch.cuda.is_available()
-        check_layers(self.body, self.head, cuda=cuda, own_layers=self.own_layers)
+        check_layers(self.body, self.head, cuda=cuda, trust_custom_layers=self.trust_custom_layers)
         check_modules(self.body, self.head, cohort.n_features, learned=self._learns)
         if self.loss == "classes":
-            check_labels(np.asarray(cohort.y), outputs(self.head))
+            check_labels(np.asarray(cohort.y), n_outputs(self.head))
         return cohort
 
     def _public_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         config = super()._public_config(sizes)
         for name in ("device", "chunk", "augment"):
             config.pop(name)
-        return {**config, "body": describe(self.body), "head": describe(self.head), "augment": self.augment is not None}
+        return {
+            **config,
+            "body": fingerprint(self.body),
+            "head": fingerprint(self.head),
+            "augment": self.augment is not None,
+        }

@@ -20,9 +20,10 @@ from tacitly.data.user_ids import Directory
 from tacitly.data.validation import DataError
 from tacitly.methods.base import PrivateModel
 from tacitly.neural.centaur.heads import HeadMaker, check_labels
+from tacitly.neural.centaur.personal_network import PersonalNetwork
 from tacitly.neural.engine.layers import check_layers
-from tacitly.neural.engine.parts import PersonalNetwork, Seen
 from tacitly.neural.engine.update import LocalTraining
+from tacitly.neural.engine.windows import ForwardPass
 
 
 class FittedNetwork(PrivateModel, ABC):
@@ -32,7 +33,7 @@ class FittedNetwork(PrivateModel, ABC):
     head: nn.Module
     loss: str
     device: str
-    own_layers: bool
+    trust_custom_layers: bool
     augment: Callable[[Tensor], Tensor] | None
     body_: nn.Module
     public_head_: nn.Module
@@ -53,7 +54,7 @@ class FittedNetwork(PrivateModel, ABC):
             )
         out = np.zeros(len(rows), dtype=np.int64 if self.loss == "classes" else np.float64)
         order = np.argsort(places, kind="stable")
-        maker, seen = self._maker(), Seen(self.body_, self._population())
+        maker, seen = self._maker(), ForwardPass(self.body_, self._population())
         for mine in np.split(order, np.flatnonzero(np.diff(places[order])) + 1):
             if len(mine):
                 place = places[mine[0]]
@@ -90,7 +91,7 @@ class FittedNetwork(PrivateModel, ABC):
     def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Set body and public head; nobody has a head of their own yet."""
         cuda = self.device != "cpu" and torch.cuda.is_available()
-        check_layers(self.body, self.head, cuda=cuda, own_layers=self.own_layers)
+        check_layers(self.body, self.head, cuda=cuda, trust_custom_layers=self.trust_custom_layers)
         self.body_, self.public_head_ = copy.deepcopy(self.body).eval(), copy.deepcopy(self.head).eval()
         for part, module in (("body", self.body_), ("head", self.public_head_)):
             names = list(module.state_dict())
@@ -124,7 +125,7 @@ class FittedNetwork(PrivateModel, ABC):
 
     def _features(self, rows: npt.NDArray[np.float32]) -> Array:
         """One user's rows after the learned body."""
-        return np.asarray(Seen(self.body_, self._population())(rows), dtype=np.float64)
+        return np.asarray(ForwardPass(self.body_, self._population())(rows), dtype=np.float64)
 
     def _population(self) -> torch.device:
         return torch.device("cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu")
@@ -141,7 +142,7 @@ class FittedNetwork(PrivateModel, ABC):
 
     def _fit_heads(self, X: npt.NDArray[Any], y: npt.NDArray[Any], offsets: Offsets) -> Array:
         """Heads of a block of users, each from its own rows alone; a row a user."""
-        maker, features = self._maker(), Seen(self.body_[1], torch.device("cpu"))  # type: ignore[index]
+        maker, features = self._maker(), ForwardPass(self.body_[1], torch.device("cpu"))  # type: ignore[index]
         pairs = itertools.pairwise(offsets.tolist())
         mine = [partial(self._seen, np.asarray(X[a:b]), y[a:b], features) for a, b in pairs]
         return np.array([np.concatenate(maker.safely(seen)) for seen in mine])

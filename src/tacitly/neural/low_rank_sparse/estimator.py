@@ -75,7 +75,7 @@ class LowRankSparse(OwnPartModel):
     Examples
     --------
     >>> from tacitly import neural
-    >>> data = neural.made_up_networks(200, 4, 1, 10, 2, random_state=0)
+    >>> data = neural.synthetic_networks(200, 4, 1, 10, 2, random_state=0)
     >>> model = neural.LowRankSparse(1, 2, epsilon=4.0, hidden=(8,), rounds=3).fit(data.X, data.y, data.users)
     >>> model.certificate_.certified, model.basis_.shape, model.sparse_indices_.shape, model.n_parameters()
     (True, (49, 1), (200, 2), 649)

@@ -67,7 +67,7 @@ class PromptLearning(OwnPartModel):
     Examples
     --------
     >>> from tacitly import neural
-    >>> data = neural.made_up_networks(200, 4, 1, 10, 2, random_state=0)
+    >>> data = neural.synthetic_networks(200, 4, 1, 10, 2, random_state=0)
     >>> model = neural.PromptLearning(4.0, hidden=(8,), rounds=3).fit(data.X, data.y, data.users)
     >>> model.certificate_.certified, model.own_.shape, model.n_parameters()
     (True, (200, 4), 881)

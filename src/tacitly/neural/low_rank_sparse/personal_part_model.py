@@ -29,11 +29,11 @@ from tacitly.federation.local import LocalFederation
 from tacitly.methods.base import PrivateModel, abandoned_on_failure
 from tacitly.methods.shared.norm_histogram import private_clip
 from tacitly.neural.engine.executor import Executor
-from tacitly.neural.engine.parts import cohort_of
+from tacitly.neural.engine.neural_cohort import cohort_of
 from tacitly.neural.engine.query import BodyUpdate
 from tacitly.neural.engine.rehearsal import rehearse
 from tacitly.neural.engine.update import LocalTraining
-from tacitly.neural.low_rank_sparse.personal_part import OwnPartUpdate
+from tacitly.neural.low_rank_sparse.personal_part import PersonalPartUpdate
 from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget, GaussianEvent
@@ -215,7 +215,7 @@ class OwnPartModel(PrivateModel):
         return f"neural.{type(self).__name__}"
 
     @abstractmethod
-    def _update(self) -> OwnPartUpdate:
+    def _update(self) -> PersonalPartUpdate:
         """Return the user's half; the number of features is known."""
 
     @abstractmethod
@@ -279,7 +279,7 @@ class OwnPartModel(PrivateModel):
         for number in range(self.rounds):
             query = BodyUpdate(state, number, executor, normalised=self.clip is None)
             moved = federation.release(query, event, f"step {number + 1}")
-            reaction = update.reaction(*(torch.as_tensor(part) for part in (state, moved, standard)))
+            reaction = update.output_change(*(torch.as_tensor(part) for part in (state, moved, standard)))
             length = self.step * (1.0 - number / self.rounds) * share_of_signal(moved, federation.sum_sigma(event))
             agreed = np.linalg.norm(moved) / (bound * self.sampling_rate * federation.n_users)
             state = state + moved * (length * agreed / max(float(reaction), _TINY))
@@ -289,9 +289,9 @@ class OwnPartModel(PrivateModel):
         """Everybody's own part, a row a user; users with about as many rows together, so that little is padded."""
         update, counts = self._update(), np.diff(offsets)
         shared = torch.as_tensor(self.shared_)
-        together = torch.vmap(lambda *part: update.held_back(shared, *part, steps=self.final_steps))
+        together = torch.vmap(lambda *part: update.early_stopped(shared, *part, steps=self.final_steps))
         out = np.zeros((len(counts), self._packed_size()))
-        nothing = self._packed(update.first(shared)[None]).numpy()
+        nothing = self._packed(update.start(shared)[None]).numpy()
         order, start, most = np.argsort(counts, kind="stable"), 0, _together(update.size)
         while start < len(order):
             rows_each = counts[order[start : start + most]]
@@ -304,7 +304,7 @@ class OwnPartModel(PrivateModel):
         return out
 
     def _network_of(self, row: Array) -> OwnNetwork:
-        whole = self._update().whole(torch.as_tensor(self.shared_), self._unpacked(row))
+        whole = self._update().parameters(torch.as_tensor(self.shared_), self._unpacked(row))
         return OwnNetwork(self._network(), np.asarray(whole.numpy()), row)
 
     def _rows(self, X: npt.ArrayLike) -> Array:
