@@ -247,13 +247,8 @@ def pasted(seed: int = 0) -> images.Images:
     parts = []
     for number, (X, y) in enumerate(((found.X, found.y), (found.test_X, found.test_y))):
         generator = torch.Generator(device=DEVICE).manual_seed(seed + number)
-<<<<<<< HEAD
-        ground = neural.made_up_images(len(X), seed=seed + 500 + number, device=DEVICE)
-        blocks = []
-=======
         ground = neural.synthetic_images(len(X), seed=seed + 500 + number, device=DEVICE)
-        made = []
->>>>>>> neural-words
+        blocks = []
         for i in range(0, len(X), 5000):
             x = torch.as_tensor(X[i : i + 5000].copy()).to(DEVICE).float()[:, None] / 255
             blocks.append(_on(ground[i : i + 5000], x, generator))
