@@ -177,7 +177,7 @@ class LowRankSparse(SharedBasisModel):
         if not count.is_integer():
             raise ValueError(f"the last clip, m, must be a whole number of rows. Found {count!r}.")
         clips = paper_low_rank_sparse.Clips(
-            rows=rows, targets=targets, quirks=quirks, weights=weights, count=int(count)
+            rows=rows, targets=targets, sparse_part=quirks, weights=weights, count=int(count)
         )
         rounds = 15 if self.rounds is None else self.rounds
         return paper_low_rank_sparse.Settings(clips=clips, rounds=rounds, start=self.start)

@@ -286,9 +286,9 @@ class TraceRegression(PrivateModel):
             unit=unit,
             steps=self.steps,
             start=start,
-            buys_design=buys,
+            private_design=buys,
             centres=centres,
-            buys_level=(centres > 0 and design.kind == "dense") or has_middle,
+            private_level=(centres > 0 and design.kind == "dense") or has_middle,
         )
 
     def _paper_settings(self, design: Design) -> paper_trace.Settings | None:

@@ -13,7 +13,7 @@ from tacitly.arrays import Array, Rows
 from tacitly.data.cohort import Cohort
 from tacitly.methods.trace_regression.centering import matters
 from tacitly.methods.trace_regression.designs import Design
-from tacitly.methods.trace_regression.sides import Maps, maps_of, on_rows
+from tacitly.methods.trace_regression.factor_whitening import Maps, maps_of, row_map
 
 _CELLS = 1 << 20  # numbers in a piece: 8 MiB in double precision
 
@@ -64,7 +64,7 @@ def flat_public(cohort: Cohort, design: Design) -> tuple[Cohort, Maps | None]:
         return (mean if matters(mean, distance) else None), distance
 
     maps = maps_of(design, mean_of)
-    return (cohort, None) if maps is None else (replace(cohort, X=cohort.X @ on_rows(design, maps).T), maps)
+    return (cohort, None) if maps is None else (replace(cohort, X=cohort.X @ row_map(design, maps).T), maps)
 
 
 def energies(X: Rows, design: Design, middle: Array | None) -> tuple[Array, Array]:
