@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from tacitly.portable import AlreadyLocked, FileLock, after_fork_in_child, lock_file, sync_folder
 from tacitly.privacy.release import canonical_json
 
 _APPLICATION, _VERSION = 0x54414349, 2
@@ -115,7 +116,7 @@ class LedgerFile:
         self.path = None if path is None else Path(path)
         self._guard = threading.RLock()
         self._process = os.getpid()
-        self._locks: dict[str, int | None] = {}  # None in memory: nobody else can reach it
+        self._locks: dict[str, FileLock | None] = {}  # None in memory: no other process can reach it
         if self.path is None:
             self._db = _connect(":memory:")
             _initialise(self._db, ceiling)
@@ -161,11 +162,9 @@ class LedgerFile:
 
     def unlock(self, run: str) -> None:
         """Let others write ``run``."""
-        handle = self._locks.pop(run, None)
-        if handle is not None:
-            with suppress(FileNotFoundError):
-                self._sidecar(run).unlink()  # while the lock is held: nobody else can hold it
-            os.close(handle)
+        lock = self._locks.pop(run, None)
+        if lock is not None:
+            lock.release()
 
     def close(self) -> None:
         """Release every lock and close the file."""
@@ -174,37 +173,21 @@ class LedgerFile:
         self._db.close()
 
     def forget_locks(self) -> None:
-        """Drop the inherited handles in a forked child, so that they do not outlive the owner."""
-        for handle in self._locks.values():
-            if handle is not None:
-                os.close(handle)
+        """Drop the inherited locks in a forked child, so that they do not outlive the owner."""
+        for lock in self._locks.values():
+            if lock is not None:
+                lock.forget()
         self._locks.clear()
 
-    def _lock_sidecar(self, run: str) -> int:
-        import fcntl  # here, so that in-memory ledgers work where there is no such module
-
-        sidecar = self._sidecar(run)
-        while True:
-            handle = os.open(sidecar, os.O_RDWR | os.O_CREAT, 0o600)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                owner = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
-                os.close(handle)
-                raise RunInUse(
-                    f"run {run!r} of {self.path} is being written by another process (pid {owner}). "
-                    "Wait until it ends, or choose another name."
-                ) from None
-            if _same_file(handle, sidecar):
-                break
-            os.close(handle)  # its owner removed it between open and flock
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-        return handle
-
-    def _sidecar(self, run: str) -> Path:
+    def _lock_sidecar(self, run: str) -> FileLock:
         digest = hashlib.sha256(run.encode()).hexdigest()[:16]
-        return Path(f"{self.path}.lock-{digest}")
+        try:
+            return lock_file(Path(f"{self.path}.lock-{digest}"), remove=True)
+        except AlreadyLocked as error:
+            raise RunInUse(
+                f"run {run!r} of {self.path} is being written by another process (pid {error.owner}). "
+                "Wait until it ends, or choose another name."
+            ) from None
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
@@ -259,9 +242,7 @@ def _create(path: Path, ceiling: str) -> None:
             os.link(draft, path)
     finally:
         draft.unlink()
-    folder = os.open(path.parent, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
+    sync_folder(path.parent)
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -281,13 +262,6 @@ def _open(path: Path) -> sqlite3.Connection:
             "tacitly that wrote it."
         )
     return database
-
-
-def _same_file(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _forget_locks_after_fork() -> None:
@@ -318,5 +292,4 @@ def _entry(config: Mapping[str, Any], key: str) -> str:
 
 
 _OPEN: weakref.WeakSet[LedgerFile] = weakref.WeakSet()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_locks_after_fork)
+after_fork_in_child(_forget_locks_after_fork)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tacitly import portable
 from tacitly.deployment import serve
 from tacitly.federation.flower import version
 from tacitly.federation.flower.link import NODE_HEADER, SECRET_HEADER, Inside, Outside
@@ -224,13 +225,21 @@ def test_a_flower_whose_connections_are_made_otherwise_is_not_half_replaced() ->
     from tacitly.federation.flower import fleet
 
     other = SimpleNamespace(os=None, HeartbeatSender=None, flwr_exit=None)
-    with pytest.raises(version.OtherFlower, match="no make_simple_http_retry_invoker"):
+    with pytest.raises(version.OtherFlower, match="lacks make_simple_http_retry_invoker"):
         fleet.replace_what_ends_processes(other)
     assert other.flwr_exit is None
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", portable.termination_signals())
 def test_what_nodes_sent_is_wiped_when_the_coordinator_is_told_to_end(number: signal.Signals, tmp_path: Path) -> None:
+    inherited = signal.signal(number, signal.SIG_DFL)  # nohup starts programs with SIGHUP ignored
+    try:
+        _ended_by(number, tmp_path)
+    finally:
+        signal.signal(number, inherited)
+
+
+def _ended_by(number: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "control.key").write_bytes(os.urandom(32))
     memory = serve._memory(tmp_path)
     (memory / "state.db").write_bytes(b"a sum without noise")

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -38,6 +37,7 @@ from tacitly.neural.engine.layers import own_kinds
 from tacitly.neural.engine.one_step import Chunk, OneStep, can
 from tacitly.neural.engine.packing import Packing, spoiled
 from tacitly.neural.engine.update import UserUpdate
+from tacitly.portable import cpu_count
 from tacitly.privacy.clipping import GUARD
 
 Item = TypeVar("Item")
@@ -66,7 +66,7 @@ class Executor:
         self.device = torch.device(name)
         self.own_layers = bool(own_kinds(update.body.module, update.head.module))
         self.batched = self.device.type != "cpu" and not self.own_layers
-        self.workers = (workers or len(os.sched_getaffinity(0))) if self.device.type == "cpu" else 1
+        self.workers = (workers or cpu_count()) if self.device.type == "cpu" else 1
         self.groups = groups
         self.tf32 = tf32
         update.body.to(self.device)
