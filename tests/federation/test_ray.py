@@ -155,7 +155,7 @@ def test_a_shard_that_is_read_again_with_other_users_is_lost(tmp_path: Path) -> 
 
 
 def test_a_shard_that_hangs_is_lost_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tacitly.federation.ray._AGAIN", 1.0)
+    monkeypatch.setattr("tacitly.federation.ray._RESTART_SECONDS", 1.0)
     place = RayEngine(workers=2, timeout=2.0, quorum=1.0).population(users(60))
     federation = place.federation(Ledger().run("a", config={}))
     os.kill(ray.get(place._actors[1].about.remote())["process"], signal.SIGSTOP)

@@ -176,7 +176,7 @@ def test_a_node_that_pushes_everything_at_once_has_no_more_bytes_than_one_by_one
 
 
 def test_a_request_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tacitly.federation.flower.link._PATIENCE", 0.01)
+    monkeypatch.setattr("tacitly.federation.flower.link._BODY_SECONDS", 0.01)
 
     async def never() -> Any:
         await asyncio.Event().wait()
