@@ -78,7 +78,7 @@ def test_a_release_without_noise_costs_everything() -> None:
 
 def test_units_do_not_mix() -> None:
     other = GaussianEvent(sigma=1.0, sensitivity=Sensitivity.of_clip(1.0, unit=Unit.ROW))
-    with pytest.raises(AccountingError, match="one unit"):
+    with pytest.raises(AccountingError, match="the same unit"):
         compose([event(1.0), other], Adjacency.ZERO_OUT, 1e-5)
 
 

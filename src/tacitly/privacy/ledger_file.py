@@ -1,17 +1,17 @@
-"""A SQLite file that can only grow: what the ledger is written on.
+"""The ledger's file: an append-only SQLite database.
 
-The idea. Four properties are kept by the file itself, so that no caller has to be trusted with them:
+The file itself enforces four properties, so that no caller has to be trusted with them:
 
-* *append-only*: triggers forbid to remove anything and to change anything but the two steps in a row's
-  life, ``debited`` → ``debited`` (one more attempt) and ``debited`` → ``published``, and the one in a
-  run's, ``open`` → ``finished``, which writes down what the run made (the billboard's hash);
-* *of one kind*: runs that are certified and runs that are not never share a file;
-* *durable*: write-ahead log with ``synchronous=FULL``, so a commit is on disk before it returns. (A
-  rollback journal with FULL is not enough: its commit is the deletion of the journal file, and a power
-  cut can bring that file back, which would undo a debit whose value is already out.);
-* *one writer*: every write begins with ``BEGIN IMMEDIATE``, so a balance that is read and then debited
-  cannot be spent twice; and each run is locked by the ledger that writes it. The kernel drops the
-  lock of a process that dies.
+* *Append-only.* Triggers forbid deletions, and all changes except two transitions of a release (``debited`` →
+  ``debited``, one more attempt, and ``debited`` → ``published``) and one of a run (``open`` → ``finished``, which
+  records the hash of the billboard that the run produced).
+* *One kind of run.* Certified and uncertified runs never share a file.
+* *Durable.* A write-ahead log with ``synchronous=FULL``, so that a commit is on disk before it returns. (A rollback
+  journal with FULL is not enough: it commits by deleting the journal file, and a power failure can bring that file
+  back, which would undo a debit whose value has already left.)
+* *One writer.* Every write begins with ``BEGIN IMMEDIATE``, so a balance that is read and then debited cannot be spent
+  twice; and the ledger that writes a run holds a lock on it, which the operating system drops if the process dies
+  (:func:`tacitly.portable.lock_file`).
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ CREATE TABLE releases (
     state TEXT NOT NULL, attempts INTEGER NOT NULL, value BLOB, UNIQUE (run, idx));
 """
 
-# (operation, table, what is forbidden, message). The INSERT rules look for a row in the way because
-# SQLite fires no DELETE trigger for a row that INSERT OR REPLACE displaces.
+# (operation, table, forbidden condition, message). The INSERT rules look for an existing row because SQLite fires no
+# DELETE trigger for a row that INSERT OR REPLACE displaces.
 _FORBIDDEN = (
     ("UPDATE", "ceiling", "1", "the ceiling of a ledger cannot be changed"),
     ("DELETE", "ceiling", "1", "the ceiling of a ledger cannot be removed"),
@@ -99,17 +99,17 @@ _FORBIDDEN = (
 
 
 class LedgerMismatch(RuntimeError):
-    """What is asked of a ledger contradicts what is written in it, or it cannot be read."""
+    """A request contradicts what the ledger contains, or the ledger cannot be read."""
 
 
 class RunInUse(RuntimeError):
-    """A run is being written already, here or by another process."""
+    """A run is already being written, by this or another process."""
 
 
 class LedgerFile:
-    """The open file (or memory, where ``path`` is None) under one ledger.
+    """The open database file (or in-memory database, if ``path`` is None) of one ledger.
 
-    ``ceiling`` is the text stored in a file that is new; a file that exists keeps its own.
+    ``ceiling`` is stored in a new file; an existing file keeps its own.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, ceiling: str) -> None:
@@ -127,20 +127,20 @@ class LedgerFile:
         _OPEN.add(self)
 
     def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run one statement and return what it yields."""
+        """Run one statement and return its rows."""
         self._check_process()
-        with self._guard, self._damage_named():
+        with self._guard, self._reporting_damage():
             return self._db.execute(statement, values).fetchall()
 
     def change(self, statement: str, *values: Any) -> int:
-        """Run one statement inside a :meth:`transaction` and return how many rows it changed."""
+        """Run one statement inside a :meth:`transaction` and return the number of changed rows."""
         return self._db.execute(statement, values).rowcount
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Exclude every other writer; commit durably at the end, or roll back on any exception."""
         self._check_process()
-        with self._guard, self._damage_named():
+        with self._guard, self._reporting_damage():
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -151,12 +151,12 @@ class LedgerFile:
                 raise
 
     def lock(self, run: str) -> None:
-        """Make the caller the only one that writes ``run``, or raise :class:`RunInUse`."""
+        """Make the caller the only writer of ``run``, or raise :class:`RunInUse`."""
         self._check_process()
         with self._guard:
             if run in self._locks:
                 raise RunInUse(
-                    f"run {run!r} is open in this process already; finish or abandon it, or choose another name."
+                    f"run {run!r} is already open in this process. Finish or abandon it, or choose another name."
                 )
             self._locks[run] = None if self.path is None else self._lock_sidecar(run)
 
@@ -197,25 +197,25 @@ class LedgerFile:
             )
 
     @contextmanager
-    def _damage_named(self) -> Iterator[None]:
+    def _reporting_damage(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.DatabaseError as error:
             if type(error) is not sqlite3.DatabaseError:
                 raise  # locked, full, forbidden by a trigger: not damage
-            raise LedgerMismatch(f"the ledger {self.path} is damaged: {error}.") from error
+            raise LedgerMismatch(f"the ledger {self.path} is damaged: {error}. Restore it from a backup.") from error
 
 
 def _connect(target: str) -> sqlite3.Connection:
     database = sqlite3.connect(target, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True)
     database.execute("PRAGMA synchronous = FULL")
-    database.execute("PRAGMA fullfsync = ON")  # macOS: through the disk's own cache
+    database.execute("PRAGMA fullfsync = ON")  # macOS: flush the disk's own cache too
     database.execute("PRAGMA foreign_keys = ON")
     return database
 
 
 def _uri(path: Path) -> str:
-    # mode=rw: SQLite must never create a file here, or a vanished ledger would read as unspent.
+    # mode=rw: SQLite must never create a file here, or a deleted ledger would read as unspent.
     return f"file:{quote(str(path.absolute()))}?mode=rw"
 
 
@@ -230,7 +230,7 @@ def _initialise(database: sqlite3.Connection, ceiling: str) -> None:
 
 
 def _create(path: Path, ceiling: str) -> None:
-    """Build the file aside and link it into place: a half-made ledger is never seen."""
+    """Build the file under another name and link it into place, so that an incomplete ledger is never visible."""
     draft = path.with_name(f"{path.name}.new-{secrets.token_hex(8)}")
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     try:
@@ -238,7 +238,7 @@ def _create(path: Path, ceiling: str) -> None:
         database.execute("PRAGMA journal_mode = WAL")
         _initialise(database, ceiling)
         database.close()
-        with suppress(FileExistsError):  # another process was first: its ledger stands
+        with suppress(FileExistsError):  # another process was first: keep its ledger
             os.link(draft, path)
     finally:
         draft.unlink()
@@ -251,7 +251,7 @@ def _open(path: Path) -> sqlite3.Connection:
         (application,) = database.execute("PRAGMA application_id").fetchone()
         (version,) = database.execute("PRAGMA user_version").fetchone()
     except sqlite3.DatabaseError as error:
-        raise LedgerMismatch(f"{path} cannot be read as a ledger: {error}.") from error
+        raise LedgerMismatch(f"{path} cannot be read as a ledger: {error}. Choose another path.") from error
     if application != _APPLICATION:
         database.close()
         raise LedgerMismatch(f"{path} is not a tacitly ledger. Move it away or choose another path.")
@@ -270,7 +270,7 @@ def _forget_locks_after_fork() -> None:
 
 
 def check_resumable(name: str, found: Sequence[Any], config: str, plan: str, certified: bool) -> None:
-    """Raise unless the run written as ``found`` is open and the one that is asked for."""
+    """Raise unless the stored run ``found`` is open and equals the requested one."""
     stored_config, stored_plan, stored_certified, state = found
     if state == "finished":
         raise LedgerMismatch(f"run {name!r} is finished. Choose another name for a new run.")
@@ -279,10 +279,10 @@ def check_resumable(name: str, found: Sequence[Any], config: str, plan: str, cer
         keys = [key for key in sorted({*old, *new}) if _entry(old, key) != _entry(new, key)]
         raise LedgerMismatch(
             f"run {name!r} was begun with another configuration; these keys differ: "
-            f"{', '.join(keys)}. Choose another name, or go back to that configuration."
+            f"{', '.join(keys)}. Choose another name, or use that configuration."
         )
     if stored_plan != plan:
-        raise LedgerMismatch(f"run {name!r} was begun with another plan of releases.")
+        raise LedgerMismatch(f"run {name!r} was begun with another plan of releases. Choose another name.")
     if bool(stored_certified) != certified:
         raise LedgerMismatch(f"run {name!r} was begun with certified={bool(stored_certified)}. Found {certified}.")
 
