@@ -1,4 +1,4 @@
-"""Several queries in one release: each is checked, none is asked again for nothing, each has its own noise."""
+"""Several queries in one release: each is checked, each has its own noise, and no retry is free after a leak."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAME_SIZE = PowerStep(np.eye(D)[:, :1], np.zeros(D), 0.5, Unit.USER)
 
 @dataclass(frozen=True)
 class Mistaken(PowerStep):
-    """Promises fewer numbers than it gives."""
+    """Declares fewer coordinates than it returns."""
 
     def contribution(self, X, y):  # type: ignore[no-untyped-def]
         return np.ones(3)
@@ -34,7 +34,7 @@ class Mistaken(PowerStep):
 
 @dataclass(frozen=True)
 class DenseOnly(PowerStep):
-    """Has a mistake that only sparse rows meet."""
+    """Has a bug that only sparse rows trigger."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         return super().block_sum(X, y, offsets, bound)[:-1] if scipy.sparse.issparse(X) else np.zeros(self.coordinates)

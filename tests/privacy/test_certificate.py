@@ -1,4 +1,4 @@
-"""The certificate: numbers follow from releases; what is not a claim does not look like one."""
+"""The certificate: its numbers follow from its releases, and an uncertified run makes no claim."""
 
 from __future__ import annotations
 

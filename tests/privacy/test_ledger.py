@@ -1,4 +1,4 @@
-"""The ledger: debit, draw, publish, return; never too much, never forgotten."""
+"""The ledger: debit, draw, publish, return; the ceiling holds and no release is missing."""
 
 from __future__ import annotations
 
@@ -533,7 +533,7 @@ def test_a_run_that_is_open_here_cannot_be_opened_again(path: Path, in_memory: b
         for config in ({"rank": 1}, {"rank": 2}):
             with pytest.raises(RunInUse, match="run 'a' is already open in this process"):
                 ledger.run("a", config=config)
-        release(run, event(2))  # the one that holds it goes on
+        release(run, event(2))  # the owner continues
         run.abandon()
         with pytest.raises(LedgerMismatch, match="another configuration"):
             ledger.run("a", config={"rank": 2})
@@ -694,7 +694,7 @@ def test_an_uncertified_fit_does_not_enter_a_certified_ledger(options: dict[str,
 
 
 def test_a_planned_run_with_sampling_is_added_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clips found along the way and slack do not make it another plan."""
+    """Clips chosen during the run, and slack, do not change the plan."""
     from tacitly.privacy import accounting, ledger
 
     asked: list[int] = []
@@ -711,4 +711,4 @@ def test_a_planned_run_with_sampling_is_added_up_once(monkeypatch: pytest.Monkey
             release(run, event(2, clip=clip, sampling_rate=0.5, slack=1e-15))
         with pytest.raises(BudgetExceeded):
             release(run, event(sampling_rate=1.0, clip=3.0))
-    assert len(asked) == 3  # the plan, what broke the ceiling, and what to say about it
+    assert len(asked) == 3  # the plan, the excess, and the message

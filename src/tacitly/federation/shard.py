@@ -28,6 +28,7 @@ from tacitly.privacy.guarantee import Unit
 from tacitly.privacy.noise import to_grid
 
 T = TypeVar("T")
+Numbers = TypeVar("Numbers", bound=npt.NDArray[np.floating])
 
 _ROW_CELLS = 1 << 22  # numbers in a block of rows: 32 MiB of float64
 
@@ -68,7 +69,7 @@ class Shard:
             total += part
         return total
 
-    def users_map(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Array]) -> Array:
+    def users_map(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Numbers]) -> Numbers:
         """Run ``work`` on every block and stack the results, one row per user.
 
         Not a door: the result (heads) is private, and the caller must keep it with the users.

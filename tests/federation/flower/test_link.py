@@ -1,4 +1,4 @@
-"""Who is let in at the coordinator's two doors."""
+"""Which requests pass the coordinator's outer and inner address."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tacitly.federation.flower.link import NODE_HEADER, SECRET_HEADER, Inside, O
 
 
 class Flower:
-    """Stands in for the SuperLink: remembers what came through, answers with ``status``."""
+    """Stand-in for the SuperLink: records what arrives, answers with ``status``."""
 
     def __init__(self) -> None:
         self.reached: list[str] = []
@@ -110,7 +110,7 @@ def test_a_stranger_who_claims_a_nodes_key_uses_none_of_its_bytes() -> None:
     assert ask(door, "/v1/fleet/push-object", content_length="900") == 401
     assert ask(door, "/v1/fleet/push-messages", node="b") == 401
     flower.status = 200
-    assert not door._left  # nor is anything remembered of it
+    assert not door._left  # and nothing about it is stored
     assert ask(door, "/v1/fleet/push-object", content_length="1000") == 200
     flower.status = 401
     assert ask(door, "/v1/fleet/push-messages") == 401
@@ -208,9 +208,9 @@ def test_a_node_outlives_a_server_that_does_not_know_it_any_more(monkeypatch: py
         answer.raise_for_status()
         return True
 
-    assert fleet_http_connection.HeartbeatSender(refused).heartbeat_fn() is False  # missed, and tried again
+    assert fleet_http_connection.HeartbeatSender(refused).heartbeat_fn() is False  # fails, and is retried
     with pytest.raises(httpx.HTTPStatusError):
-        fleet.steady_invoker().invoke(refused)  # at once, so that the node connects anew
+        fleet.steady_invoker().invoke(refused)  # immediately, so that the node reconnects
 
 
 @pytest.mark.parametrize("found", ["1.40.2", "1.42.0", "2.0.0"])

@@ -1,4 +1,4 @@
-"""Nodes and coordinator, byte for byte as on the wire, in one process."""
+"""Nodes and coordinator in one process, exchanging the same bytes as on the wire."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_algorithm_finds_the_same_basis_as_in_one_process(name: str, n: in
 def test_with_noise_the_ledger_is_the_same(name: str, tmp_path: Path) -> None:
     data = users(100, name=name)
     place = loopback(data, tmp_path, rows="rows" in name)
-    # Whether a mean is asked for twice follows what was released, so there the noise must not decide.
+    # Whether a mean is released twice depends on earlier releases, so the noise must not decide it here.
     epsilon = 1000.0 if "off centre" in name else 1.0
     here, there = fit(name, data, epsilon=epsilon), fit(name, None, place, epsilon=epsilon)
     assert promised(here) == promised(there)
@@ -163,7 +163,7 @@ def test_a_node_cannot_answer_for_another_whatever_the_transport_says_of_the_sen
 
 def test_a_node_counts_for_its_users_and_no_more(tmp_path: Path) -> None:
     place = loopback(users(90), tmp_path)
-    far = np.full(21, int(25 / GRID))  # every number possible for 30 users, all of them together not
+    far = np.full(21, int(25 / GRID))  # each coordinate is possible for 30 users, but the norm is not
 
     def meddle(node: int, answer: bytes) -> list[tuple[object, object]]:
         return [(node, Answer(Answer.from_bytes(answer).token, "ok", far).to_bytes() if node == 10 else answer)]
@@ -317,7 +317,7 @@ def test_a_message_that_was_lost_gives_no_node_up(tmp_path: Path) -> None:
     def meddle(node: int, answer: bytes) -> list[tuple[object, object]]:
         if node in first:
             first.remove(node)
-            return [(node, None)]  # what a transport says of a message it could not deliver
+            return [(node, None)]  # how a transport reports a message that it could not deliver
         return [(node, answer)]
 
     place.transport.meddle = meddle
@@ -381,7 +381,7 @@ def test_a_model_folder_that_was_there_before_is_no_success(tmp_path: Path) -> N
     assert place.transport.asked == []
     (tmp_path / "hub-model").rmdir()
     coordinate(hub, place.transport)
-    coordinate(hub, place.transport)  # its own, made before
+    coordinate(hub, place.transport)  # the model that this run made before
     other = coordinators_folder(tmp_path / "other", place, out=f"{hub}-model")
     with pytest.raises(FileExistsError):
         coordinate(other, place.transport)
