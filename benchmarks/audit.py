@@ -1,7 +1,7 @@
-"""Attack everything: the papers' flaws, our estimators, and the papers' mechanisms as printed.
+"""Audit the papers' flaws, tacitly's estimators, and the papers' mechanisms as printed.
 
-``python -m benchmarks.audit`` (long: shorten it with ``--runs``; ``--quick`` for a smoke test). Every bound is a lower
-bound on ε at 95 %; "counts" is good against any mechanism, "Gaussian" against claims of Gaussian differential privacy.
+``python -m benchmarks.audit`` (long; shorten it with ``--runs``, ``--quick`` for a smoke test). Every bound is a lower
+bound on ε at 95 % confidence; "counts" holds for any mechanism, "Gaussian" for claims of Gaussian differential privacy.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ ESTIMATORS: dict[str, Callable[[], PrivateModel]] = {
 
 PAPERS: dict[str, PrivateModel] = {
     **{
-        f"Private FedRep (003), ε = {epsilon:g}, replace-one": tacitly.PrivateFedRep(
+        f"Private FedRep, ε = {epsilon:g}, replace-one": tacitly.PrivateFedRep(
             rank=1, epsilon=epsilon, adjacency="replace-one", mode="paper"
         )
         for epsilon in (1.0, 4.0, 8.0)
     },
-    "FedPower (001), ε = 1": tacitly.FedPower(1, 1.0, unit="user", mode="paper"),
-    "DP-AMHT-LRS (004), ε = 1, public clips": tacitly.LowRankSparse(
+    "FedPower, ε = 1": tacitly.FedPower(1, 1.0, unit="user", mode="paper"),
+    "DP-AMHT-LRS, ε = 1, public clips": tacitly.LowRankSparse(
         rank=1, sparsity=1, epsilon=1.0, mode="paper", clips=(3.0, 3.0, 3.0, 3.0, 6.0)
     ),
 }
 
 
 def network() -> PrivateModel:
-    """Return a small network in few rounds: a fit at the defaults takes a second, and thousands are needed."""
+    """Return a small network with few rounds: a fit at the defaults takes a second, and thousands are needed."""
     from tacitly import neural
 
     body, head = neural.mlp(4, (3,), classes=2)
@@ -66,7 +66,7 @@ def network() -> PrivateModel:
 
 
 def own_networks() -> PrivateModel:
-    """Return a model as small."""
+    """Return a network with personal parts, equally small."""
     from tacitly import neural
 
     short = {"rounds": 2, "head_steps": 1, "final_steps": 1, "rows_per_user": 8, "device": "cpu"}
@@ -75,8 +75,8 @@ def own_networks() -> PrivateModel:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few runs, nothing is kept")
-    parser.add_argument("--only", action="append", help="models whose name has this; others stay as they were kept")
+    parser.add_argument("--quick", action="store_true", help="few runs, nothing is written")
+    parser.add_argument("--only", action="append", help="models whose name contains this; others keep their results")
     parser.add_argument("--runs", type=int, default=10_000, help="runs of every estimator in each world")
     arguments = parser.parse_args()
     quick, runs = arguments.quick, 20 if arguments.quick else arguments.runs
@@ -96,7 +96,7 @@ def main() -> None:
     if not kept["flaws"] or any(part in "flaws" for part in wanted):
         kept["flaws"] = flaw_rows(2_000 if quick else 200_000)
     for key, rows in (("estimators", estimator_rows(runs, ours)), ("papers", paper_rows(runs, papers))):
-        for row in rows:  # kept as it goes: all together take long
+        for row in rows:  # written after every row, because all together take long
             kept[key] = merged(kept.get(key, []), [row])
             keep("audit", kept, as_text(kept), quick=quick)
 
@@ -104,7 +104,7 @@ def main() -> None:
 def as_text(found: dict[str, list[dict[str, Any]]]) -> str:
     """Return three tables: flaws, estimators, mechanisms as printed."""
     headers = {
-        "flaws": ["", "flaw", "claimed", "exact", "audited", "mended, audited", ""],
+        "flaws": ["", "flaw", "claimed", "exact", "audited", "corrected, audited", ""],
         "estimators": [
             "estimator at its defaults",
             "claimed",
@@ -121,7 +121,7 @@ def as_text(found: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def merged(kept: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Put new rows in the place of old ones of the same name, in the order of the lists above."""
+    """Replace rows of the same name by new ones, in the order of the lists above."""
     rows = {row["name"]: row for row in [*kept, *found]}
     return [rows[name] for name in (*ESTIMATORS, *PAPERS) if name in rows]
 
@@ -131,7 +131,7 @@ def flaw_rows(runs: int) -> list[dict[str, Any]]:
     for case in cases():
         bounds = []
         for draw in (case.flawed, case.sound):
-            # In parts, for some cases draw a thousand numbers a run.
+            # In parts, because some cases draw a thousand numbers per run.
             parts = [draw(np.random.default_rng(), 2_000) for _ in range(runs // 2_000)]
             inside, outside = (np.concatenate(worlds) for worlds in zip(*parts, strict=True))
             kinds = (False, True) if case.gaussian else (False,)

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from tacitly.data.cohort import Cohort as Cohort
     from tacitly.data.validation import DataError as DataError
     from tacitly.linalg import subspace_distance as subspace_distance
+    from tacitly.methods import theory as theory
     from tacitly.methods.altmin.estimator import PrivateAltMin as PrivateAltMin
     from tacitly.methods.centaur.estimator import Centaur as Centaur
     from tacitly.methods.fedpower.estimator import FedPower as FedPower
     from tacitly.methods.fedrep.estimator import PrivateFedRep as PrivateFedRep
     from tacitly.methods.low_rank_sparse.estimator import LowRankSparse as LowRankSparse
     from tacitly.methods.margin.estimator import MarginClassifier as MarginClassifier
-    from tacitly.methods.trace_regression import theory as theory
     from tacitly.methods.trace_regression.estimator import TraceRegression as TraceRegression
     from tacitly.model_folder import load as load
     from tacitly.model_folder import save as save
@@ -74,7 +74,7 @@ _HOMES = {
 _MODULES = {
     "datasets": "tacitly.datasets",
     "neural": "tacitly.neural",
-    "theory": "tacitly.methods.trace_regression.theory",
+    "theory": "tacitly.methods.theory",
 }
 
 __all__ = [*_HOMES, *_MODULES]

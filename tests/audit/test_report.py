@@ -1,4 +1,4 @@
-"""The auditor against our estimators, which must stand, and against broken ones, which must not."""
+"""Audit tacitly's estimators, which must pass, and broken ones, which must not."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import torch
 from typer.testing import CliRunner
 
 import tacitly
-from tacitly.audit import audit, audit_one_run, check_sensitivity
-from tacitly.audit.attack import Attacker
-from tacitly.audit.population import canaries, worlds
+from tacitly.audit import Audit, audit, audit_one_run, check_sensitivity
+from tacitly.audit.attack import Attacker, strongest
+from tacitly.audit.worlds import canaries, worlds
 from tacitly.cli.main import app
-from tacitly.methods.base import PrivateModel
+from tacitly.methods.base import PrivateModel, Procedure
 from tacitly.methods.margin.queries import MarginLosses
 from tacitly.methods.shared.whitening import FeatureMoment
 from tacitly.privacy.guarantee import Adjacency, SelectionEvent, Unit
@@ -62,7 +62,7 @@ RELATIVES = {  # audited with fewer runs: their exact checks are what counts
 
 
 def network(**settings: object) -> PrivateModel:
-    """Few and short rounds: a fit of the default takes a second."""
+    """Return a network with few and short rounds: a fit at the defaults takes a second."""
     from tacitly import neural
 
     body, head = neural.mlp(4, (3,), classes=2)
@@ -79,8 +79,10 @@ def own_networks(**settings: object) -> PrivateModel:
     return neural.LowRankSparse(1, 2, epsilon=1.0, hidden=(3,), **chosen)  # type: ignore[arg-type]
 
 
+SURE = 1 - 1e-9  # so that a sound estimator is found to prove more than it claims at most once in 1e9 runs
+
 LEAST_REACH = {
-    # How opposite two users' corrections are depends on the basis, and so on the noise of the run that is looked at.
+    # How opposite two users' corrections are depends on the basis, and so on the noise of the audited run.
     "fedrep, replace-one": 0.5,
     "trace regression, replace-one": 0.5,
     # A canary that every candidate fits, or none, moves all odds alike: the whole of ε takes one that hardly any fits,
@@ -88,22 +90,41 @@ LEAST_REACH = {
     "margin, search": 0.5,
     "margin, replace-one": 0.3,
 }
+SEARCHES = 8
+
+
+def reach(estimator: PrivateModel, report: Audit, least: float) -> float:
+    """Return the share of the claim's power that the strongest canary reaches, in the best of up to eight searches.
+
+    One search is random: where the clip is found privately, 13 users at ε = 1 give a histogram of pure noise, so the
+    clip lies anywhere from 2^-120 to 2^120, and a network's update, in single precision, reaches it in about half of
+    the runs. One search in eight then ends below 0.8, and fewer do for every other estimator, so that eight fail in a
+    row with probability 8^-8 < 1e-7.
+    """
+    found = report.canary
+    for _ in range(SEARCHES - 1):
+        if found > least:
+            break
+        power = strongest(estimator, report.unit, report.adjacency)[1]
+        found = max(found, power.share(report.claimed, report.counts.delta))
+    return found
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_every_default_stands_a_quick_audit(name: str) -> None:
-    report = audit(ESTIMATORS[name](), runs=100, confidence=1 - 1e-6)
+    report = audit(ESTIMATORS[name](), runs=100, confidence=SURE)
     assert report.findings == (), str(report)
     assert report.ok, str(report)
-    assert report.canary > LEAST_REACH.get(name, 0.8)  # the attack comes near what the claim covers
-    assert report.canary < 1.0001
+    least = LEAST_REACH.get(name, 0.8)
+    assert least < reach(ESTIMATORS[name](), report, least) < 1.0001  # the attack comes near what the claim covers
 
 
 @pytest.mark.parametrize("name", RELATIVES)
 def test_labels_counts_and_choices_beside_sums_are_audited_too(name: str) -> None:
-    report = audit(RELATIVES[name](), runs=10, confidence=1 - 1e-6)
+    report = audit(RELATIVES[name](), runs=10, confidence=SURE)
     assert report.ok, str(report)
-    assert LEAST_REACH.get(name, 0.8) < report.canary < 1.0001
+    least = LEAST_REACH.get(name, 0.8)
+    assert least < reach(RELATIVES[name](), report, least) < 1.0001
 
 
 @pytest.mark.parametrize(
@@ -115,7 +136,7 @@ def test_labels_counts_and_choices_beside_sums_are_audited_too(name: str) -> Non
     ],
 )
 def test_noise_of_users_and_groups_that_take_turns_are_understood(options: dict[str, Any], reach: float) -> None:
-    report = audit(tacitly.FedPower(1, 1.0, **options), runs=10, confidence=1 - 1e-6)
+    report = audit(tacitly.FedPower(1, 1.0, **options), runs=10, confidence=SURE)
     assert report.ok, str(report)
     assert report.canary == pytest.approx(reach, rel=0.1)
 
@@ -130,7 +151,7 @@ def test_the_report_speaks() -> None:
 
 @dataclass(frozen=True)
 class Loud(FeatureMoment):
-    """Adds everybody three times as loud as the clip allows."""
+    """Contributions are three times as long as the clip."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         return 3.0 * super().block_sum(X, y, offsets, bound)
@@ -140,58 +161,58 @@ class Loud(FeatureMoment):
 
 
 class Honest(tacitly.PrivateAltMin):
-    """Learns through the door, and publishes what came out."""
+    """Learns through the federation, and publishes what was released."""
 
-    def _learn(self, federation, budget):  # type: ignore[no-untyped-def]
-        self._moment = self._ask(federation, budget)
-        return np.eye(federation.n_features)[:, : self.rank]
-
-    def _ask(self, federation, budget):  # type: ignore[no-untyped-def]
-        query = FeatureMoment(federation.n_features)
-        return federation.release(query, self._planned(budget)[0], "moment")
-
-    def _planned(self, budget):  # type: ignore[no-untyped-def]
+    def _procedure(self, population, budget):  # type: ignore[no-untyped-def]
         from tacitly.privacy.accounting import mu_of
         from tacitly.privacy.guarantee import GaussianEvent, Sensitivity
 
         sensitivity = Sensitivity.of_clip(1.0, acute=True)
-        return [GaussianEvent(sigma=1.001 / mu_of(budget.epsilon, budget.delta), sensitivity=sensitivity)]
+        event = GaussianEvent(sigma=1.001 / mu_of(budget.epsilon, budget.delta), sensitivity=sensitivity)
+        return Procedure([event], lambda federation: {"basis": self._learn(federation, event)})
+
+    def _learn(self, federation, event):  # type: ignore[no-untyped-def]
+        self._moment = self._ask(federation, event)
+        return np.eye(federation.n_features)[:, : self.rank]
+
+    def _ask(self, federation, event):  # type: ignore[no-untyped-def]
+        return federation.release(FeatureMoment(federation.n_features), event, "moment")
 
     def public_arrays(self):  # type: ignore[no-untyped-def]
         return {"moment": self._moment}
 
 
 class TooLoud(Honest):
-    def _ask(self, federation, budget):  # type: ignore[no-untyped-def]
-        return federation.release(Loud(federation.n_features), self._planned(budget)[0], "moment")
+    def _ask(self, federation, event):  # type: ignore[no-untyped-def]
+        return federation.release(Loud(federation.n_features), event, "moment")
 
 
 class Leaks(Honest):
-    """Publishes a mean that never went through the door."""
+    """Publishes a mean that was never released."""
 
     def public_arrays(self):  # type: ignore[no-untyped-def]
         return {"moment": self._moment, "heads_mean": self.heads_.mean(axis=0)}
 
 
 class CountsOnData(Honest):
-    """Asks once more where its own un-noised heads are large."""
+    """Makes one more release if private rows are large."""
 
-    def _learn(self, federation, budget):  # type: ignore[no-untyped-def]
-        basis = super()._learn(federation, budget)
+    def _learn(self, federation, event):  # type: ignore[no-untyped-def]
+        basis = super()._learn(federation, event)
         if np.nanmax(np.abs(federation._cohort.X)) > 100:
-            self._ask(federation, budget)
+            self._ask(federation, event)
         return basis
 
 
 class TalksAboutUsers(Honest):
-    def _learn(self, federation, budget):  # type: ignore[no-untyped-def]
+    def _learn(self, federation, event):  # type: ignore[no-untyped-def]
         if np.isnan(federation._cohort.X).any():
-            raise RuntimeError("somebody has a hole")
-        return super()._learn(federation, budget)
+            raise RuntimeError("a user has NaN")
+        return super()._learn(federation, event)
 
 
 def test_an_honest_estimator_of_a_stranger_stands() -> None:
-    report = audit(Honest(rank=1, epsilon=1.0), runs=60, confidence=1 - 1e-6)
+    report = audit(Honest(rank=1, epsilon=1.0), runs=60, confidence=SURE)
     assert report.ok, str(report)
 
 
@@ -200,9 +221,9 @@ def test_an_honest_estimator_of_a_stranger_stands() -> None:
     [
         (TooLoud, "times its sensitivity"),
         (Leaks, "is published and depends on the canary's rows"),
-        (CountsOnData, "questions with the canary"),
+        (CountsOnData, "releases with the canary"),
         (TalksAboutUsers, "raises RuntimeError in one of the worlds"),
-        (TalksAboutUsers, "a user's numbers (all nan) raise RuntimeError"),
+        (TalksAboutUsers, "a user's values (all nan) raise RuntimeError"),
     ],
 )
 def test_a_broken_estimator_of_a_stranger_is_caught(broken: type[PrivateModel], word: str) -> None:
@@ -231,7 +252,7 @@ def test_the_broken_query_is_caught_by_itself() -> None:
 
 @dataclass(frozen=True)
 class Meddles(FeatureMoment):
-    """What a user adds depends on how many others are in the block."""
+    """A user's contribution depends on the number of users in the block."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         return super().block_sum(X, y, offsets, bound) / (len(offsets) - 1)
@@ -239,7 +260,7 @@ class Meddles(FeatureMoment):
 
 def test_a_query_that_is_not_separable_is_caught() -> None:
     report = check_sensitivity(Meddles(4), 4)
-    assert any("changes what others add" in text for text in report.violations)
+    assert any("changes the contributions of others" in text for text in report.violations)
 
 
 def test_a_choice_has_no_gaussian_bound_and_a_pure_claim_allows_more() -> None:
@@ -250,23 +271,21 @@ def test_a_choice_has_no_gaussian_bound_and_a_pure_claim_allows_more() -> None:
 
 
 class Chooses(tacitly.MarginClassifier):
-    """Chooses once, among five candidates, by losses of a test's own."""
+    """Selects once, among five candidates, by the given losses."""
 
     losses: type[MarginLosses] = MarginLosses
 
-    def _planned(self, budget):  # type: ignore[no-untyped-def]
-        return [SelectionEvent.of_epsilon(budget.epsilon, budget.adjacency)]
-
-    def _learn(self, federation, budget):  # type: ignore[no-untyped-def]
+    def _procedure(self, population, budget):  # type: ignore[no-untyped-def]
+        event = SelectionEvent.of_epsilon(budget.epsilon, budget.adjacency)
         rng = np.random.default_rng(0)
-        bases = np.array([np.linalg.qr(rng.normal(size=(federation.n_features, 1)))[0] for _ in range(5)])
+        bases = np.array([np.linalg.qr(rng.normal(size=(population.n_features, 1)))[0] for _ in range(5)])
         query = self.losses(bases, np.ones((1, 1)), 0.0)
-        return bases[federation.select(query, self._planned(budget)[0], "choice")]
+        return Procedure([event], lambda federation: {"basis": bases[federation.select(query, event, "choice")]})
 
 
 @dataclass(frozen=True)
 class LoudLosses(MarginLosses):
-    """Counts everybody five times."""
+    """Counts every user five times."""
 
     def whole(self, losses):  # type: ignore[no-untyped-def]
         return 5.0 * super().whole(losses)
@@ -274,7 +293,7 @@ class LoudLosses(MarginLosses):
 
 @dataclass(frozen=True)
 class SignedLosses(MarginLosses):
-    """Losses on both sides of zero: taking a user away raises some totals and lowers others."""
+    """Losses of both signs: removing a user raises some totals and lowers others."""
 
     def whole(self, losses):  # type: ignore[no-untyped-def]
         steps = super().whole(losses)
@@ -326,11 +345,13 @@ def test_losses_are_not_for_the_check_of_sums() -> None:
 
 @pytest.mark.parametrize("name", ["margin, search", "fedrep, logistic"])
 def test_one_run_with_labels_proves_less_than_is_claimed(name: str) -> None:
+    """A bound above 1 takes 30 right guesses of 30; each is right with probability 0.6 at most, and 0.6^30 < 1e-6."""
     bound = audit_one_run(ESTIMATORS[name](), canaries=300, n_features=8, confidence=0.999)
     assert bound.epsilon <= 1.0 < bound.ceiling
 
 
 def test_one_run_proves_less_than_is_claimed() -> None:
+    """As above: a false alarm has probability below 1e-6."""
     bound = audit_one_run(tacitly.PrivateFedRep(rank=1, epsilon=1.0), canaries=300, n_features=8, confidence=0.999)
     assert bound.epsilon <= 1.0 < bound.ceiling
 
@@ -339,7 +360,7 @@ BROKEN = '''
 from tacitly import PrivateAltMin
 
 class Broken(PrivateAltMin):
-    """Publishes the mean of everybody's heads as it is."""
+    """Publishes the exact mean of all heads."""
 
     def public_arrays(self):
         return {**super().public_arrays(), "mean": self.heads_.mean(axis=0)}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tacitly.audit.recording import Tape
+from tacitly.audit.recording import Recording
 from tacitly.data.cohort import Cohort
 from tacitly.federation.base import Query
 from tacitly.federation.local import LocalFederation
@@ -313,11 +313,11 @@ def test_a_choice_among_more_candidates_is_another_release(tmp_path: Path) -> No
 
 
 def test_a_tape_hears_what_a_choice_asks() -> None:
-    tape = Tape()
-    LocalFederation(cohort(np.zeros((4, 2))), tape.run("fit", config={})).select(  # type: ignore[arg-type]
+    recording = Recording()
+    LocalFederation(cohort(np.zeros((4, 2))), recording.run("fit", config={})).select(  # type: ignore[arg-type]
         Told(2), SelectionEvent(scale=1.0), "choice"
     )
-    assert tape.entries[0].queries == (Told(2),)
+    assert recording.entries[0].queries == (Told(2),)
 
 
 def test_what_a_choice_cannot_promise_is_refused() -> None:

@@ -42,18 +42,8 @@ def fit_with_progress(model: SharedBasisModel | TraceRegression, cohort: Cohort)
     from rich.console import Console
     from rich.progress import Progress
 
-    from tacitly.federation.local import LocalPopulation
-    from tacitly.methods.shared_basis import SharedBasisModel
-    from tacitly.privacy.guarantee import Adjacency, Budget
-
-    budget = Budget(epsilon=model.epsilon, delta=model.delta, adjacency=Adjacency(model.adjacency))
-    total = None
-    # How many there will be depends on the design where there is one; the bar then only says which is out.
-    if isinstance(model, SharedBasisModel):
-        model._check_parameters(LocalPopulation(cohort))  # some decide there how much to ask
-        total = len(model._planned(budget))
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("releases", total=total)
+        task = progress.add_task("releases", total=model.planned_releases(cohort))
 
         def tell(name: str) -> None:
             progress.update(task, advance=1, description=name)

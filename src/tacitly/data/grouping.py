@@ -1,7 +1,7 @@
-"""Rows come in: arrays at once, tables in two passes that hold one batch at a time.
+"""Group rows by user: arrays at once, tables in two passes that hold one batch at a time.
 
-The first pass over a table counts each user's rows, so the second knows where every row belongs and puts it there,
-be it in memory or in a memory map larger than RAM. What is on disk is complete or not there at all.
+The first pass over a table counts each user's rows, so that the second can write every row to its final position, in
+memory or in a memory map larger than RAM. A folder on disk appears complete or not at all.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def matrix(X: Any, names: Iterable[str] | None, dtype: DTypeLike | None) -> tupl
     array = _array(X, "X")
     if array.ndim != 2:
         raise DataError(
-            f"X has {array.ndim} dimensions. Expected 2: a row for each observation, a column for each feature. "
+            f"X has {array.ndim} dimensions. Expected 2: one row per observation, one column per feature. "
             "(Make a sparse matrix dense with .toarray().)"
         )
     columns = range(array.shape[1])
@@ -61,19 +61,19 @@ def vector(y: Any, rows: int, name: str | None, dtype: np.dtype[Any]) -> tuple[A
 
 
 def check_shape(shape: tuple[int, ...], names: tuple[str, ...], target: str | None = None) -> None:
-    """Refuse features without rows, without columns, or with other names than one for each column."""
+    """Raise unless there are rows and columns, and one name per column."""
     rows, columns = shape
     if len(names) != columns:
-        raise DataError(f"feature_names has {len(names)} names for {columns} columns. Expected one for each.")
+        raise DataError(f"feature_names has {len(names)} names for {columns} columns. Expected one name per column.")
     if not rows:
-        raise DataError("X has no rows. Expected at least one row for each of two users.")
+        raise DataError("X has no rows. Expected at least two users with one row each.")
     check_names(names, target)
 
 
 def choose_columns(source: Source, user: str, target: str | None, features: Iterable[str] | None) -> tuple[str, ...]:
-    """Check the columns asked for against those there are, and return the features."""
+    """Check that the requested columns exist, and return the features."""
     if isinstance(features, str):
-        raise DataError("features is one text. Expected a list of column names: features=['age'].")
+        raise DataError("features is a string. Expected a list of column names: features=['age'].")
     chosen = None if features is None else tuple(str(name) for name in features)
     for role, name in [("user", user), ("target", target), *(("feature", f) for f in chosen or ())]:
         if name is not None and name not in source.types:
@@ -84,8 +84,8 @@ def choose_columns(source: Source, user: str, target: str | None, features: Iter
         chosen = tuple(name for name in source.types if name not in (user, target))
         if any(not name.strip() for name in chosen):
             raise DataError(
-                f"{source.title} has a column without a name, often a row number that was saved along. Name the "
-                "columns to use (features=[...]) or write the table without it."
+                f"{source.title} has a column without a name, often a saved row number. List the columns to use "
+                "(features=[...]) or write the table without it."
             )
     check_names(chosen, target)
     if user in chosen:
@@ -94,15 +94,15 @@ def choose_columns(source: Source, user: str, target: str | None, features: Iter
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return room that starts on a cache line; NumPy's own starts beside one, and every wide load straddles two."""
+    """Return an uninitialised array aligned to a cache line; in NumPy's own, every wide load straddles two lines."""
     size = int(np.prod(shape)) * dtype.itemsize
-    room = np.empty(size + 64, dtype=np.uint8)
-    start = -room.ctypes.data % 64
-    return room[start : start + size].view(dtype).reshape(shape)
+    buffer = np.empty(size + 64, dtype=np.uint8)
+    start = -buffer.ctypes.data % 64
+    return buffer[start : start + size].view(dtype).reshape(shape)
 
 
 def read_columns(table: Any, columns: Sequence[str], user: str | None) -> tuple[Array, Array | None]:
-    """Read columns of finite numbers, rows in the table's order, and the ids next to them if there is a user column."""
+    """Read columns of finite numbers in the table's row order, and the ids if there is a user column."""
     source = open_table(table, user)
     for role, name in [("user", user), *(("feature", column) for column in columns)]:
         if name is not None and name not in source.types:
@@ -111,8 +111,8 @@ def read_columns(table: Any, columns: Sequence[str], user: str | None) -> tuple[
     faults, blocks, ids = Faults(_labels(columns)), [], []
     for cells in source.batches([*columns, *([user] if user else [])], batch_rows(len(columns))):
         if user is not None:
-            *cells, own = cells
-            ids.append(own)
+            *cells, owners = cells
+            ids.append(owners)
         blocks.append(convert(cells, types, np.dtype(np.float64), faults))
     faults.check()
     if not blocks:
@@ -121,7 +121,7 @@ def read_columns(table: Any, columns: Sequence[str], user: str | None) -> tuple[
 
 
 def count_users(source: Source, user: str) -> tuple[Array, Positions]:
-    """Read the user column once; return the ids in order and how many rows each has."""
+    """Read the user column once; return the sorted ids and the number of rows of each."""
     pending: list[tuple[Array, Array]] = []
     held = missing = merged = 0
     for (values,) in source.batches([user], batch_rows(1)):
@@ -133,7 +133,7 @@ def count_users(source: Source, user: str) -> tuple[Array, Positions]:
             pending = [_merge(pending)]
             held = merged = len(pending[0][0])
     if not pending:
-        raise DataError(f"{source.title} has no rows. Expected at least one for each of two users.")
+        raise DataError(f"{source.title} has no rows. Expected at least two users with one row each.")
     users, counts = _merge(pending)
     check_users(len(users), missing, f"user column {user!r}")
     return (users, counts) if source.typed else _whole_if_text_is(users, counts)
@@ -149,7 +149,7 @@ def scatter(
     X: Array,
     y: Array | None,
 ) -> None:
-    """Read the table once more and put each row behind the rows its user has already."""
+    """Read the table a second time and write each row after those already written of its user."""
     columns = [*names] if target is None else [*names, target]
     types = [source.types[name] for name in columns]
     faults = Faults([*_labels(names), f"target column {target!r}"])
@@ -164,44 +164,44 @@ def scatter(
             break
         order = stable_order(owners)
         owners = owners[order]
-        places = free[owners] + np.arange(len(owners)) - np.searchsorted(owners, owners)
-        changed = bool((places >= offsets[owners + 1]).any())
+        positions = free[owners] + np.arange(len(owners)) - np.searchsorted(owners, owners)
+        changed = bool((positions >= offsets[owners + 1]).any())
         if changed:
             break
-        X[places] = block[order, : X.shape[1]]
+        X[positions] = block[order, : X.shape[1]]
         if y is not None:
-            y[places] = block[order, -1]
-        free[owners] = places + 1  # NumPy keeps the last, and the last of a user's places is the highest
+            y[positions] = block[order, -1]
+        free[owners] = positions + 1  # with repeated owners NumPy keeps the last value, which is the highest
     faults.check()
     if changed or (free != offsets[1:]).any():
-        raise DataError(f"{source.title} changed while it was read. Read it again undisturbed.")
+        raise DataError(f"{source.title} changed while it was read. Read it again while nothing writes to it.")
 
 
 def check_new(folder: Path) -> None:
-    """Refuse to write where there is something already, or nowhere."""
+    """Raise if a folder exists and is not empty, or if its parent is missing."""
     if not folder.parent.is_dir():
-        raise DataError(f"There is no folder {folder.parent.name!r} to write to. Create it first.")
+        raise DataError(f"The parent folder {folder.parent.name!r} does not exist. Create it first.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError(f"The folder {folder.name!r} exists. Expected a new one: remove or rename.")
+        raise DataError(f"The folder {folder.name!r} exists. Expected a new one: remove it or choose another name.")
 
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Give a private folder beside the one wanted, which takes its name only if all goes well."""
+    """Yield a temporary folder beside ``folder``, renamed to it on success and removed on failure."""
     check_new(folder)
-    place = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        yield place
-        os.rename(place, folder)
+        yield staging
+        os.rename(staging, folder)
     except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
         raise
 
 
 def new_map(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """Create a file that is an array, with all of its space on disk."""
+    """Create a memory-mapped array file with all of its disk space allocated."""
     array: Array = np.lib.format.open_memmap(path, "w+", dtype, shape)
-    if hasattr(os, "posix_fallocate"):  # a full disk is an error now instead of a crash later
+    if hasattr(os, "posix_fallocate"):  # a full disk then raises here instead of crashing at a later write
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     return array
@@ -226,7 +226,7 @@ def _frame_floats(source: Source, rows: int, names: tuple[str, ...], dtype: DTyp
 
 
 def _floats(array: Array, labels: Sequence[str], dtype: DTypeLike | None) -> Array:
-    """Check every cell and convert where the type asks for it, a block of rows at a time."""
+    """Check every cell, and convert to the wanted type if necessary, one block of rows at a time."""
     kind = float_type(dtype, [array.dtype.name])
     out = array if array.dtype == kind else np.empty(array.shape, kind)
     faults = Faults(labels)
@@ -249,7 +249,7 @@ def _array(values: Any, what: str) -> Array:
         return np.asarray(values)
     except ValueError:
         pass
-    raise DataError(f"{what} has rows of different lengths. Expected a rectangle of numbers.")
+    raise DataError(f"{what} has rows of different lengths. Expected rows of the same length.")
 
 
 def _labels(names: Iterable[str]) -> list[str]:
@@ -266,7 +266,7 @@ def _merge(tallies: list[tuple[Array, Array]]) -> tuple[Array, Positions]:
 
 
 def _whole_if_text_is(users: Array, counts: Positions) -> tuple[Array, Positions]:
-    """Turn ids read from text into whole numbers if not one of them changes its spelling."""
+    """Convert ids read as text to integers if each converts back to the same text."""
     try:
         whole = users.astype(np.int64)
     except (ValueError, OverflowError):

@@ -117,7 +117,10 @@ class Settings:
 
     def planned(self, model: Any) -> int | None:
         """How many releases there will be, where that is known beforehand."""
-        return len(model._planned(self._budget)) if self.method in ("fedrep", "altmin", "low-rank-sparse") else None
+        try:
+            return int(model.planned_releases())
+        except ValueError:
+            return None  # fit raises it again, where the status reports it
 
     def model(self, ledger: Any, engine: Any) -> Any:
         """Return the estimator, not fitted."""

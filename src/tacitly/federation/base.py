@@ -146,7 +146,7 @@ class Federation(ABC):
     def users_map(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Array]) -> Array | None:
         """Run ``work`` where each user's rows are. Return one private row per user, or None if results stay there.
 
-        Engines with remote users accept work that is data (:class:`~tacitly.heads.ridge.HeadWork`), never code.
+        Engines with remote users accept work that is data (:class:`~tacitly.heads.base.HeadWork`), never code.
         """
 
     def projected(self, directions: Array) -> Self:

@@ -17,44 +17,44 @@ if TYPE_CHECKING:
     from tacitly.neural.low_rank_sparse.frameworks import full_fine_tuning as full_fine_tuning
     from tacitly.neural.low_rank_sparse.frameworks import representation_learning as representation_learning
     from tacitly.neural.low_rank_sparse.frameworks import single_model as single_model
-    from tacitly.neural.low_rank_sparse.synthetic_users import made_up_networks as made_up_networks
-    from tacitly.neural.networks.architectures import Picture as Picture
-    from tacitly.neural.networks.architectures import Shared as Shared
-    from tacitly.neural.networks.architectures import deep as deep
+    from tacitly.neural.low_rank_sparse.synthetic_users import synthetic_networks as synthetic_networks
+    from tacitly.neural.networks.architectures import FlatToImage as FlatToImage
+    from tacitly.neural.networks.architectures import LinearWithSkip as LinearWithSkip
+    from tacitly.neural.networks.architectures import conv_features as conv_features
+    from tacitly.neural.networks.architectures import identity_head as identity_head
     from tacitly.neural.networks.architectures import lenet as lenet
     from tacitly.neural.networks.architectures import linear as linear
     from tacitly.neural.networks.architectures import mlp as mlp
-    from tacitly.neural.networks.architectures import public_head as public_head
     from tacitly.neural.progress_bar import progress as progress
     from tacitly.neural.public_start.pretraining import contrast as contrast
     from tacitly.neural.public_start.pretraining import public_directions as public_directions
-    from tacitly.neural.public_start.synthetic_images import made_up_images as made_up_images
+    from tacitly.neural.public_start.synthetic_images import synthetic_images as synthetic_images
 
 # One by one when they are first used: the engine and the networks need PyTorch and NumPy alone.
 _HOMES = {
     "Centaur": "centaur.estimator",
     "FedAvg": "centaur.baselines",
+    "FlatToImage": "networks.architectures",
+    "LinearWithSkip": "networks.architectures",
     "LocalHeads": "centaur.baselines",
     "LocalTraining": "engine.update",
     "LowRankSparse": "low_rank_sparse.estimator",
     "MeanRegularised": "centaur.baselines",
-    "Picture": "networks.architectures",
     "PromptLearning": "low_rank_sparse.frameworks",
-    "Shared": "networks.architectures",
     "TwoHeads": "centaur.baselines",
     "contrast": "public_start.pretraining",
-    "deep": "networks.architectures",
+    "conv_features": "networks.architectures",
     "full_fine_tuning": "low_rank_sparse.frameworks",
+    "identity_head": "networks.architectures",
     "lenet": "networks.architectures",
     "linear": "networks.architectures",
-    "made_up_images": "public_start.synthetic_images",
-    "made_up_networks": "low_rank_sparse.synthetic_users",
     "mlp": "networks.architectures",
     "progress": "progress_bar",
     "public_directions": "public_start.pretraining",
-    "public_head": "networks.architectures",
     "representation_learning": "low_rank_sparse.frameworks",
     "single_model": "low_rank_sparse.frameworks",
+    "synthetic_images": "public_start.synthetic_images",
+    "synthetic_networks": "low_rank_sparse.synthetic_users",
 }
 
 __all__ = list(_HOMES)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from signals import usual_effect
 from tacitly import portable
 from tacitly.deployment import serve
 from tacitly.federation.flower import version
@@ -232,22 +233,15 @@ def test_a_flower_whose_connections_are_made_otherwise_is_not_half_replaced() ->
 
 @pytest.mark.parametrize("number", portable.termination_signals())
 def test_what_nodes_sent_is_wiped_when_the_coordinator_is_told_to_end(number: signal.Signals, tmp_path: Path) -> None:
-    inherited = signal.signal(number, signal.SIG_DFL)  # nohup starts programs with SIGHUP ignored
-    try:
-        _ended_by(number, tmp_path)
-    finally:
-        signal.signal(number, inherited)
-
-
-def _ended_by(number: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "control.key").write_bytes(os.urandom(32))
     memory = serve._memory(tmp_path)
     (memory / "state.db").write_bytes(b"a sum without noise")
-    before = signal.getsignal(number)
-    with pytest.raises(SystemExit), serve._forgotten(tmp_path):
-        signal.raise_signal(number)
+    with usual_effect(number):
+        before = signal.getsignal(number)
+        with pytest.raises(SystemExit), serve._forgotten(tmp_path):
+            signal.raise_signal(number)
+        assert signal.getsignal(number) == before
     assert not memory.exists()
-    assert signal.getsignal(number) == before
 
 
 def test_a_hangup_that_was_to_be_ignored_is_ignored() -> None:
