@@ -76,7 +76,8 @@ class Shard:
         """
         users = self.cohort.n_users
         spans = [(a, min(a + BLOCK, users)) for a in range(0, users, BLOCK)]
-        return np.concatenate(list(self._blocks(work, spans)))
+        stacked: Numbers = np.concatenate(list(self._blocks(work, spans)))  # type: ignore[assignment]
+        return stacked
 
     def projected(self, directions: Array) -> Shard:
         """Return the same users with rows directions·x; the last result is kept and returned for equal directions.

@@ -49,11 +49,12 @@ NOTES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
 class Observations(LocalPopulation):
     """Rows in this process, and the design they are rows of."""
 
-    design: Design
+    def __init__(self, cohort: Cohort, design: Design) -> None:
+        super().__init__(cohort)
+        self.design = design
 
 
 @dataclass(eq=False, repr=False)
