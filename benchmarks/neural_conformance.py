@@ -1,8 +1,8 @@
-"""One user's update computed alone, against its row in a batch of users: the same function, on this device.
+"""Compare one user's update computed alone with its row in a batch of users, on this device.
 
-Relative distances ‖together − alone‖/‖alone‖ over users, in float64 and in float32 (TF32 off and on), for the paper's
-LeNet and the perceptron; and whether another user's rows (holes, 1e30, others, fewer) move anybody else's row by a bit.
-Needs PyTorch and NumPy only.
+Relative distances ‖together − alone‖/‖alone‖ over users, in float64 and in float32 (TF32 off and on), for CENTAUR's
+LeNet and the perceptron; and whether changing one user's rows (NaN, 1e30, other rows, fewer rows) changes any bit of
+another user's update. Needs PyTorch and NumPy only.
 
     python -m benchmarks.neural_conformance [--quick]
 """
@@ -28,11 +28,11 @@ Network = Callable[[], tuple[nn.Module, nn.Module]]
 Users = list[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]
 
 
-def made_up(users: int, rows: int, width: int) -> Users:
+def synthetic(users: int, rows: int, width: int) -> Users:
     rng = np.random.default_rng(0)
     counts = rng.integers(2, rows + 1, size=users)
-    made = [(rng.random(size=(m, width)), rng.integers(10, size=m)) for m in counts]
-    return [(X.astype(np.float32), y.astype(np.float32)) for X, y in made]
+    drawn = [(rng.random(size=(m, width)), rng.integers(10, size=m)) for m in counts]
+    return [(X.astype(np.float32), y.astype(np.float32)) for X, y in drawn]
 
 
 def engine(make: Network, dtype: torch.dtype, tf32: bool, rows: int, chunk: int) -> Executor:
@@ -45,25 +45,25 @@ def engine(make: Network, dtype: torch.dtype, tf32: bool, rows: int, chunk: int)
 
 def distances(executor: Executor, users: Users) -> npt.NDArray[np.float64]:
     public = executor.update.body.start.cpu().double().numpy()
-    together = executor.in_places(public, users, len(users), 0)
-    alone = np.array(executor.one_after_the_other(public, users, 0))
+    together = executor.updates_in_chunk(public, users, len(users), 0)
+    alone = np.array(executor.updates_alone(public, users, 0))
     if not (np.isfinite(together).all() and np.isfinite(alone).all()):
-        raise RuntimeError("updates of ordinary rows are not finite: they cannot be compared.")
+        raise RuntimeError("updates of ordinary rows are not finite and cannot be compared.")
     size, far = (np.linalg.norm(part, axis=1) for part in (alone, together - alone))
-    # Who has two rows has one in each half, and so one class a half: nothing to learn from, and zero either way.
+    # A user with two rows has one row, and so one class, in each half: the update is zero either way.
     if np.count_nonzero(size) < 0.9 * len(users):
         raise RuntimeError(f"{np.count_nonzero(size == 0)} of {len(users)} updates of ordinary rows are zero.")
     return np.asarray(np.where(size > 0, far / np.where(size > 0, size, 1.0), np.where(far > 0, np.inf, 0.0)))
 
 
 def moved(executor: Executor, users: Users) -> int:
-    """How many of the others' rows change by a bit when the first user becomes another."""
+    """Return how many other users' updates change in any bit when the first user's rows are replaced."""
     public = executor.update.body.start.cpu().double().numpy()
-    before = executor.in_places(public, users, len(users), 0)[1:]
+    before = executor.updates_in_chunk(public, users, len(users), 0)[1:]
     X, y = users[0]
     others = [(np.full_like(X, np.nan), y), (np.full_like(X, 1e30), y), (X[::-1] + 1, y), (X[:1], y[:1])]
     return sum(
-        int((before != executor.in_places(public, [other, *users[1:]], len(users), 0)[1:]).any(1).sum())
+        int((before != executor.updates_in_chunk(public, [other, *users[1:]], len(users), 0)[1:]).any(1).sum())
         for other in others
     )
 
@@ -80,7 +80,7 @@ def main() -> None:
         kinds.append(("float32, TF32", torch.float32, True))
     found: list[dict[str, Any]] = []
     for name, (make, width) in networks.items():
-        users = made_up(many, rows, width)
+        users = synthetic(many, rows, width)
         for kind, dtype, tf32 in kinds:
             executor = engine(make, dtype, tf32, rows, many)
             far = distances(executor, users)
@@ -92,10 +92,15 @@ def main() -> None:
                 "most": float(far.max()),
             }
             found.append({**row, "others_moved": moved(executor, users)})
-    header = ["network", "arithmetic", "users", "median distance", "largest", "others moved by a bit"]
-    cells = [[r["network"], r["type"], r["users"], r["median"], r["most"], r["others_moved"]] for r in found]
     name = torch.cuda.get_device_name() if DEVICE == "cuda" else "cpu"
-    keep(f"conformance_neural_{DEVICE}", {"rows": found, "device": name}, table(header, cells), quick=quick)
+    keep(f"conformance_neural_{DEVICE}", {"rows": found, "device": name}, as_text(found), quick=quick)
+
+
+def as_text(found: list[dict[str, Any]]) -> str:
+    header = ["network", "arithmetic", "users", "median distance", "largest", "other users' updates changed"]
+    return table(
+        header, [[r["network"], r["type"], r["users"], r["median"], r["most"], r["others_moved"]] for r in found]
+    )
 
 
 if __name__ == "__main__":

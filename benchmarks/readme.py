@@ -1,4 +1,4 @@
-"""Put the tables of ``benchmarks/results`` into README and docs: ``python -m benchmarks.readme [--check]``."""
+"""Copy the tables of ``benchmarks/results`` into README and docs: ``python -m benchmarks.readme [--check]``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def parts() -> dict[str, str]:
-    """Every results file under its own name; the tables of one that holds several also as NAME 1, NAME 2, ..."""
+    """Return every results file by name, and the parts of a file with several as NAME 1, NAME 2, ..."""
     found = {}
     for path in sorted(RESULTS.glob("*.md")):
         text = path.read_text(encoding="utf-8").strip()

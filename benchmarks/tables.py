@@ -1,4 +1,4 @@
-"""Write results as data, print and keep them as a table."""
+"""Print results as a Markdown table, and write them to ``benchmarks/results`` as Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def keep(name: str, data: dict[str, Any], text: str, *, quick: bool) -> None:
-    """Print a table and, unless this is a quick run, keep it and its data."""
+    """Print a table and, unless this is a quick run, write it and its data to ``benchmarks/results``."""
     print(text)
     if quick:
         return

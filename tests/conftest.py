@@ -1,4 +1,4 @@
-"""What all tests need: their helpers, one thread a library, kernels that are compiled once, and a good order."""
+"""Shared set-up of all tests: import paths, threads per library, compiled kernels, and the order of tests."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from hypothesis import HealthCheck, settings
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parent / "src" / "tacitly"
-sys.path[:0] = [str(HERE), str(HERE.parent)]  # the adversary, and the benchmarks' attacks
+sys.path[:0] = [str(HERE / "support"), str(HERE.parent)]  # helpers; benchmarks and tools
 
-# Workers share few cores. BLAS keeps its second thread: that sums do not depend on it is tested.
+# Workers share few cores. BLAS keeps its second thread, because tests check that sums do not depend on it.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "2")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# An example may be the one that loads a library, or the first text on this machine, for which Hypothesis makes a table
-# of all characters: how long it takes is nobody's mistake.
+# The first example may import a library, and the first text on a machine makes Hypothesis build a table of all
+# characters: durations of examples say nothing about the code.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
 FIRST = (
-    # This file compiles most kernels there are, while another worker is busy with what needs none of them.
+    # This file compiles most kernels, while another worker runs tests that need none of them.
     "tests/methods/test_sensitivity.py",
     "tests/neural/",
     "tests/privacy/",
     "tests/federation/test_select.py",
     "tests/data/",
-    # Then what takes long, so that no worker is left alone with it in the end.
+    # Then the slowest files, so that no worker is left alone with one at the end.
     "processes",
     "tests/methods/",
     "tests/audit/",
@@ -45,10 +45,10 @@ PROCESSES = ("tests/federation/test_ray.py", "tests/deployment/test_processes.py
 
 
 def group_of(name: str) -> str:
-    """Tests that run one after the other in one worker: a file's, which need the same kernels and fixtures.
+    """Return the group of a test; a group runs in one worker: the tests of a file share kernels and fixtures.
 
-    What starts many processes is one group as well: one cluster, not one a worker, and not beside other processes.
-    Benchmarks and examples are processes too, and need none of each other's.
+    Tests that start many processes are one group too, so that there is one cluster and not one per worker. Benchmarks
+    and examples are independent processes, each its own group.
     """
     if any(part in name for part in PROCESSES):
         return "processes"
@@ -58,8 +58,8 @@ def group_of(name: str) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def _left_as_found() -> Iterator[None]:
-    """End with a file what its tests did to the process (Ray takes over SIGTERM, the command SIGINT), and no later."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Undo after each file what its tests changed in the process (Ray replaces SIGTERM, the command SIGINT)."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     environment, folder, path = dict(os.environ), Path.cwd(), list(sys.path)
     yield
     for number, handler in handlers.items():
@@ -74,6 +74,34 @@ def _left_as_found() -> Iterator[None]:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # once, before there are workers
         forget_stale_kernels()
+    if config.getoption("cov_source", None):
+        compile_untraced()
+
+
+def compile_untraced() -> None:
+    """Pause coverage's tracing while Numba compiles: no measured code runs then, and tracing would add half the time.
+
+    The tracer sees ``on_start`` begin and ``on_end`` end, so its stack of calls stays right. It may miss the next line
+    of a function that waited for its kernel; later calls of the function count.
+    """
+    from numba.core import event
+
+    class Untraced(event.Listener):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.paused: list[Any] = []  # compilation nests, and holds one lock
+
+        def on_start(self, event: Any) -> None:
+            tracer = sys.gettrace()
+            self.paused.append(tracer if type(tracer).__name__ == "CTracer" else None)
+            if self.paused[-1] is not None:
+                tracer.stop()  # type: ignore[union-attr]
+
+        def on_end(self, event: Any) -> None:
+            tracer = self.paused.pop()
+            if tracer is not None:
+                tracer.start()
+
+    event.register("numba:compile", Untraced())
 
 
 def forget_stale_kernels() -> None:
@@ -105,7 +133,7 @@ def code_of(path: Path) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def rank(item: pytest.Item) -> int:
         group = group_of(item.nodeid)
-        return next((place for place, first in enumerate(FIRST) if group.startswith(first)), len(FIRST))
+        return next((rank for rank, first in enumerate(FIRST) if group.startswith(first)), len(FIRST))
 
     items.sort(key=rank)
 
@@ -118,5 +146,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid)
 
-    config.option.loadscopereorder = False  # by the number of tests, which says little here
+    config.option.loadscopereorder = False  # xdist's order is by number of tests, not by duration
     return Groups(config, log)

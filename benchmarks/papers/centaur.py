@@ -1,22 +1,21 @@
-"""Paper 000, Table 1 and Figure 1: networks with a shared body and private heads, at ε from 0.25 to 4 and δ = 1e-5.
+"""CENTAUR (Shen et al. 2023), Table 1 and Figure 1: shared bodies and private heads at ε from 0.25 to 4, δ = 1e-5.
 
-Public start. Everything below ``LeNet, public start`` begins from the paper's LeNet after contrastive training on
-made-up images (:func:`tacitly.neural.contrast`): no picture of any data set was used for it. Convolutions and the first
-hidden layer stay as they are; the second hidden layer (384 → 32, factored into public directions and a private matrix)
-and the heads are learned. Test accuracy is the mean over users on all test pictures of a user's classes, after the
-last round.
+Public start. All methods start from the paper's LeNet after contrastive training on synthetic images
+(:func:`tacitly.neural.contrast`), which uses no image of any data set. Convolutions and the first hidden layer are
+frozen; the second hidden layer (384 → 32, factored into public directions and a private matrix) and the heads are
+learned. Test accuracy is the mean over users on all test images of a user's classes, after the last round.
 
-What was chosen on what. Settings of every method are the best of ``TRIES`` on a development set: Fashion-MNIST objects,
-training pictures for its users and *test* pictures for its tests, pasted onto made-up images (``--choose`` writes that
-table, which the comparison reads). No CIFAR-10 picture chose among the options. But the options themselves are not
-innocent: five local steps were added to them after test accuracies on CIFAR-10 had been seen (kept as ``earlier``), at
-rate 0.5 first and then also at rate 0.1, the rate with which the strongest baseline had done well there. They were
+Choice of settings. Settings of every method are the best of ``TRIES`` on a development set: Fashion-MNIST objects,
+training images for its users and *test* images for its tests, pasted onto synthetic images (``--choose`` writes that
+table, which the comparison reads). No CIFAR-10 image was used to choose among the options. But the list of options is
+not independent of CIFAR-10: five local steps were added to it after test accuracies there had been seen (kept as
+``earlier``), first at rate 0.5 and then also at rate 0.1, with which the strongest baseline had done well. They were
 added for all methods. The Fashion-MNIST column is not independent of the choice at all.
 
     python -m benchmarks.papers.centaur [--quick] [--choose] [--only PART ...] [--tasks NAME ...]
 
-Tasks whose data are not there are left out, and rows of tasks that are not run stay as they were. Without a GPU the
-budget is small (a short public start, one seed, MNIST writers) and the results are kept apart, as ``centaur_cpu``.
+Tasks whose data are missing are left out, and tasks that are not run keep their results. Without a GPU the experiment
+is small (a short public start, one seed, MNIST writers) and its results are kept separately, as ``centaur_cpu``.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from benchmarks import images
 from benchmarks.tables import IMAGES, RESULTS, keep, table
 from tacitly import neural
 from tacitly.datasets.shards import class_shards
-from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.executor import Block, Executor
 from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
 
 DELTA = 1e-5
@@ -68,14 +67,14 @@ class Task(NamedTuple):
 
 
 class Public(NamedTuple):
-    """A frozen public part and how wide it is."""
+    """A frozen public part and its width."""
 
     body: nn.Module
     directions: int
 
 
 def shards(name: str, data: images.Images, n: int, classes: int, seed: int, share: float = 0.9) -> Task:
-    """Return the paper's allocation: 90 % of the training rows, S classes each; all test rows of those."""
+    """Return the paper's allocation: 90 % of the training rows, S classes per user, and all test rows of those."""
     rng = np.random.default_rng(1000 + seed)
     kept = []
     for c in range(int(data.y.max()) + 1):
@@ -92,7 +91,7 @@ def shards(name: str, data: images.Images, n: int, classes: int, seed: int, shar
 
 
 def writers(name: str, data: images.Images, seed: int) -> Task:
-    """One user a writer: nine tenths of a writer's pictures for training, the rest for testing."""
+    """Return one user per writer: nine tenths of a writer's images for training, the rest for testing."""
     assert data.users is not None
     X, y, authors = data.X, data.y, np.unique(data.users, return_inverse=True)[1]
     rng = np.random.default_rng(seed)
@@ -101,15 +100,14 @@ def writers(name: str, data: images.Images, seed: int) -> Task:
         mine = rng.permutation(np.flatnonzero(authors == i))
         held[mine[: max(1, len(mine) // 10)]] = True
     test = np.flatnonzero(held)
-    places = [np.flatnonzero(authors[test] == i) for i in range(authors.max() + 1)]
-    every, tested = images.rows(X[~held]), images.rows(X[test])
-    return Task(name, every, y[~held], authors[~held], tested, y[test], places)
+    test_rows = [np.flatnonzero(authors[test] == i) for i in range(authors.max() + 1)]
+    return Task(name, images.rows(X[~held]), y[~held], authors[~held], images.rows(X[test]), y[test], test_rows)
 
 
 def public_start(which: str, directions: int, quick: bool) -> Public:
-    """Return a body trained on made-up images, from a file if it was trained before, and its public directions."""
+    """Return a body trained on synthetic images, cached in a file, and its public directions."""
     torch.manual_seed(0)
-    body = nn.Sequential(*list(neural.lenet()[0])[:10]) if which == "lenet" else neural.deep()
+    body = nn.Sequential(*list(neural.lenet()[0])[:10]) if which == "lenet" else neural.conv_features()
     path = CACHE / f"{which}-{PRETRAINING[which]}.npz"
     if path.is_file():
         stored = np.load(path)
@@ -129,7 +127,7 @@ def public_start(which: str, directions: int, quick: bool) -> Public:
 
 
 def through(public: Public, task: Task) -> Task:
-    """Everybody's rows after the public part, which every method below shares."""
+    """Apply the public part, which all methods share, to all rows."""
     body = public.body.to(DEVICE)
     with torch.no_grad():
         seen = [
@@ -142,19 +140,20 @@ def through(public: Public, task: Task) -> Task:
 
 
 def paper_layer(directions: int, classes: int = 10) -> tuple[nn.Sequential, nn.Linear]:
-    """Return the paper's second hidden layer: one unit a class starts at zero, the others repeat directions."""
+    """Return the paper's second hidden layer: one unit per class starts at zero, the others copy directions."""
     layer = nn.Linear(directions, WIDTH)
     with torch.no_grad():
         layer.weight.zero_()
         layer.weight[classes:, : WIDTH - classes] = torch.eye(WIDTH - classes)
-        layer.bias.fill_(3.0)  # three spreads above zero, so that ReLU passes what the directions say
-    return nn.Sequential(layer, nn.ReLU()), neural.public_head(WIDTH, classes)
+        layer.bias.fill_(3.0)  # three standard deviations above zero, so that ReLU passes the directions' values
+    return nn.Sequential(layer, nn.ReLU()), neural.identity_head(WIDTH, classes)
 
 
 def free_layer(directions: int, classes: int = 10, kept: int | None = None) -> tuple[nn.Sequential, nn.Linear]:
-    """Return the recommended private layer: one learned number a class beside the public directions themselves."""
+    """Return the recommended private layer: one learned unit per class beside the public directions themselves."""
     kept = directions // 2 if kept is None else kept
-    return nn.Sequential(neural.Shared(directions, classes, kept)), neural.public_head(classes + kept, classes)
+    layer = neural.LinearWithSkip(directions, classes, kept)
+    return nn.Sequential(layer), neural.identity_head(classes + kept, classes)
 
 
 METHODS: dict[str, type[neural.Centaur]] = {
@@ -187,7 +186,7 @@ def fitted(
     epsilon: float,
     **settings: Any,
 ) -> tuple[float, Any]:
-    """Test accuracy in percent, mean over users, and the model."""
+    """Return the test accuracy in percent, mean over users, and the model."""
     body, head = make()
     model = kind(body, head, epsilon=epsilon, delta=DELTA, noise="float", device=DEVICE, **settings)
     with warnings.catch_warnings():
@@ -208,7 +207,7 @@ def accuracy(model: Any, task: Task) -> float:
 
 
 def from_scratch(task: Task, steps: int, rate: float = 0.05) -> float:
-    """Stand-alone: every user trains a LeNet of its own, from random numbers, on its own rows."""
+    """Return the accuracy of stand-alone LeNets: each user trains one on its own rows, from a random start."""
     torch.manual_seed(0)
     body, head = neural.lenet()
     counts = np.bincount(task.users)
@@ -221,39 +220,39 @@ def from_scratch(task: Task, steps: int, rate: float = 0.05) -> float:
     own = [np.unique(task.y[a:b]) for a, b in itertools.pairwise(offsets)]
     right, done = [], 0
     public = start.cpu().numpy().astype(np.float64)
-    for part, users in executor._parts(public, task.X, task.y.astype(np.float32), offsets, 0):
-        for place in range(users):
-            vector, mine = part[place] + start, task.test_rows[done][:: max(1, len(task.test_rows[done]) // 400)]
+    for part, users in executor.chunks(Block(public, task.X, task.y.astype(np.float32), offsets, 0)):
+        for i in range(users):
+            vector, rows = part[i] + start, task.test_rows[done][:: max(1, len(task.test_rows[done]) // 400)]
             with torch.no_grad():
-                scores = update.head(vector[update.body.size :], update.body(vector[: update.body.size], tested[mine]))
+                scores = update.head(vector[update.body.size :], update.body(vector[: update.body.size], tested[rows]))
             guess = own[done][scores[:, own[done]].argmax(1).cpu().numpy()]
-            right.append(np.mean(guess == task.test_y[mine]))
+            right.append(np.mean(guess == task.test_y[rows]))
             done += 1
     return 100.0 * float(np.mean(right))
 
 
 def authors(task: Task, rounds: int) -> float:
-    """Return the authors' settings: random start, all 734,432 parameters private, clip 0.01, 200 rounds."""
+    """Return the accuracy with the authors' settings: random start, all 734,432 parameters private, clip 0.01."""
     torch.manual_seed(0)
     settings = {"clip": 0.01, "step": 0.01, "local_rate": 0.01, "head_rate": 0.01, "cross_fit": False, "average": False}
     return fitted(task, neural.lenet, neural.Centaur, 1.0, rounds=rounds, chunk=64, rows_per_user=90, **settings)[0]
 
 
 def pasted(seed: int = 0) -> images.Images:
-    """Return the development set: Fashion-MNIST objects in any colour, size and place on made-up images.
+    """Return the development set: Fashion-MNIST objects in random colours, sizes and positions on synthetic images.
 
-    Its tests are made of Fashion-MNIST's test pictures.
+    Its test images are made from Fashion-MNIST's test images.
     """
     found = images.fashion_mnist()
     parts = []
     for number, (X, y) in enumerate(((found.X, found.y), (found.test_X, found.test_y))):
         generator = torch.Generator(device=DEVICE).manual_seed(seed + number)
-        ground = neural.made_up_images(len(X), seed=seed + 500 + number, device=DEVICE)
-        made = []
+        ground = neural.synthetic_images(len(X), seed=seed + 500 + number, device=DEVICE)
+        blocks = []
         for i in range(0, len(X), 5000):
             x = torch.as_tensor(X[i : i + 5000].copy()).to(DEVICE).float()[:, None] / 255
-            made.append(_on(ground[i : i + 5000], x, generator))
-        parts += [torch.cat(made).cpu().numpy(), y]
+            blocks.append(_on(ground[i : i + 5000], x, generator))
+        parts += [torch.cat(blocks).cpu().numpy(), y]
     return images.Images(*parts)
 
 
@@ -279,7 +278,7 @@ def _on(ground: torch.Tensor, objects: torch.Tensor, generator: torch.Generator)
 
 
 def choose() -> dict[str, Any]:
-    """Return what every method's settings were chosen from: the development set, two allocations, ε = 1."""
+    """Try every method's settings on the development set with two allocations at ε = 1; return all and the best."""
     data = pasted()
     tasks = [shards("pasted", data, n, s, 7, share=0.75) for n, s in ((500, 5), (1000, 2))]
     plain, rich = (public_start("lenet", width, False) for width in (DIRECTIONS, 2 * DIRECTIONS))
@@ -298,7 +297,7 @@ def choose() -> dict[str, Any]:
 
 
 def plain(epsilon: float) -> float | str:
-    """Return ε as JSON can hold it."""
+    """Return ε in a form that JSON can represent."""
     return "inf" if math.isinf(epsilon) else epsilon
 
 
@@ -306,7 +305,7 @@ TASKS = ("cifar10-5", "cifar10-2", "fashion-mnist", "mnist-writers")
 
 
 def task_of(name: str) -> Callable[[int], Task]:
-    """Return a task as a function of its seed; raises FileNotFoundError where its data are not there."""
+    """Return a task as a function of its seed; raise FileNotFoundError if its data are missing."""
     if name.startswith("cifar10"):
         cifar, (n, classes) = images.cifar10(), ((500, 5) if name.endswith("5") else (1000, 2))
         return lambda seed: shards("CIFAR-10", cifar, n, classes, seed)
@@ -320,7 +319,7 @@ def task_of(name: str) -> Callable[[int], Task]:
 def compare(
     tasks: Sequence[Callable[[int], Task]], seeds: Sequence[int], public: Public, rich: Public
 ) -> list[dict[str, Any]]:
-    """Every method on every task at ε = 1, and the non-private twins."""
+    """Run every method on every task at ε = 1, and the non-private counterparts."""
     found = []
     for make_task in tasks:
         for seed in seeds:
@@ -352,7 +351,7 @@ def compare(
 
 
 def sweep(task: Task, public: Public) -> list[dict[str, Any]]:
-    """Figure 1: accuracy against ε, both adjacencies' ε noted."""
+    """Return Figure 1: accuracy against ε, with the ε of both adjacencies."""
     found = []
     seen = through(public, task)
     for epsilon in EPSILONS:
@@ -367,7 +366,7 @@ def sweep(task: Task, public: Public) -> list[dict[str, Any]]:
 
 
 def report(found: dict[str, Any]) -> str:
-    """Return the table: mean and spread over seeds."""
+    """Return the table: mean and standard deviation over seeds."""
     rows = found["compare"]
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     methods = list(dict.fromkeys((row["method"], float(row["epsilon"])) for row in rows))
@@ -380,10 +379,10 @@ def report(found: dict[str, Any]) -> str:
         lines.append([method, "∞" if math.isinf(epsilon) else f"{epsilon:g}", *cells])
     parts = [table(["method", "ε", *tasks], lines)]
     alone = "; ".join(f"{task}: {value:.1f}" for task, value in found.get("scratch", {}).items())
-    notes = [f"Stand-alone LeNets from random numbers (400 steps of 18 rows, seed 0): {alone}."] if alone else []
+    notes = [f"Stand-alone LeNets from a random start (400 steps of 18 rows, seed 0): {alone}."] if alone else []
     notes.append(
-        f"Mean over users, then mean (spread) over {len({row['seed'] for row in rows})} seeds; δ = 1e-5; ε is "
-        f"zero-out, replace-one 2.15 where it says 1. {found.get('device', DEVICE)}."
+        f"Mean over users, then mean (standard deviation) over {len({row['seed'] for row in rows})} seeds; δ = 1e-5; "
+        f"ε is zero-out (ε = 1 is 2.15 replace-one). {found.get('device', DEVICE)}."
     )
     parts.append(" ".join(notes))
     if swept := found.get("sweep"):
@@ -403,20 +402,20 @@ def plot(rows: Sequence[dict[str, Any]]) -> None:
 
     figure, axis = plt.subplots(figsize=(6, 4))
     for method in dict.fromkeys(row["method"] for row in rows):
-        mine = [row for row in rows if row["method"] == method]
-        axis.plot([row["epsilon"] for row in mine], [row["accuracy"] for row in mine], marker="o", label=method)
+        line = [row for row in rows if row["method"] == method]
+        axis.plot([row["epsilon"] for row in line], [row["accuracy"] for row in line], marker="o", label=method)
     axis.set(xscale="log", xlabel="ε (zero-out, δ = 1e-5)", ylabel="test accuracy, %", title=rows[0]["task"])
     axis.legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(IMAGES / "centaur.png", dpi=110)
 
 
-def made_up_task(seed: int) -> Task:
-    """Return a tiny task for ``--quick``: colours to tell apart."""
+def synthetic_task(seed: int) -> Task:
+    """Return a tiny task for ``--quick``, whose classes are brightness levels."""
     rng = np.random.default_rng(seed)
     y = rng.integers(10, size=900)
     X = (rng.uniform(size=(900, 3, 32, 32)) * 60 + 19 * y[:, None, None, None]).astype(np.uint8)
-    return shards("made up", images.Images(X[:600], y[:600], X[600:], y[600:]), 20, 2, seed)
+    return shards("synthetic", images.Images(X[:600], y[:600], X[600:], y[600:]), 20, 2, seed)
 
 
 def main() -> None:
@@ -436,14 +435,14 @@ def main() -> None:
     public = public_start("lenet", DIRECTIONS, options.quick)
     rich = public_start("lenet", 2 * DIRECTIONS, options.quick)
     if options.quick:
-        print(report({"compare": compare([made_up_task], [0], public, rich)}))
+        print(report({"compare": compare([synthetic_task], [0], public, rich)}))
         return
     tasks = {}
     for name in options.tasks:
         try:
             tasks[name] = task_of(name)
         except FileNotFoundError:
-            print(f"{name}: the data are not there")
+            print(f"{name}: data not found")
     name = "centaur" if DEVICE == "cuda" else "centaur_cpu"
     path = RESULTS / f"{name}.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}

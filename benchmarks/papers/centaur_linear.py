@@ -1,7 +1,7 @@
-"""Linear CENTAUR: paper 003's experiment beside its rivals, error against ε, n and d, and the boosting of Lemma F.3.
+"""Linear CENTAUR: Private FedRep's experiment with its competitors, error against ε, n and d, and Lemma F.3.
 
-Corollary 5.1 of paper 000 promises error · ε of order d/n: exponents −1 in ε, −1 in n and 1 in d, for the distance to
-the true subspace. Fitted here on noiseless labels, three draws a point.
+CENTAUR's Corollary 5.1 states an error of order d/(nε): exponents −1 in ε, −1 in n and 1 in d, for the distance to the
+true subspace. They are fitted here on noiseless labels, with three draws per point.
 
     python -m benchmarks.papers.centaur_linear [--quick]
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import warnings
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ DELTA = 1e-6
 
 
 def rivals(n: int, draws: int, epsilons: tuple[float, ...]) -> dict[str, list[float]]:
-    """Measure the population mean squared error on paper 003's experiment."""
+    """Measure the population mean squared error on Private FedRep's experiment."""
     errors: dict[str, list[float]] = {}
     for draw in range(draws):
         data = make_shared_subspace(n, 50, 2, 10, 0.01, random_state=1000 + draw)
@@ -36,7 +37,7 @@ def rivals(n: int, draws: int, epsilons: tuple[float, ...]) -> dict[str, list[fl
                 models = {
                     "CENTAUR": Centaur(**public),
                     "CENTAUR, power start": Centaur(**public, start="power", random_state=draw),
-                    "CENTAUR, users by coin (1/2)": Centaur(**public, sampling_rate=0.5),
+                    "CENTAUR, sampling rate 1/2": Centaur(**public, sampling_rate=0.5),
                     "CENTAUR as printed": Centaur(**public, mode="paper", random_state=draw),
                     "Private FedRep": PrivateFedRep(**public),
                     "Priv-AltMin": PrivateAltMin(**public),
@@ -47,7 +48,7 @@ def rivals(n: int, draws: int, epsilons: tuple[float, ...]) -> dict[str, list[fl
 
 
 def exponents(quick: bool) -> dict[str, dict[str, list[float] | float]]:
-    """Slopes of log distance against log ε, n and d."""
+    """Fit slopes of log distance against log ε, n and d."""
     base = {"epsilon": 0.5, "n": 4000, "d": 20}
     ranges = {"epsilon": [0.25, 0.5, 1.0], "n": [2000, 4000, 8000], "d": [10, 20, 40]}
     found: dict[str, dict[str, list[float] | float]] = {}
@@ -68,7 +69,7 @@ def exponents(quick: bool) -> dict[str, dict[str, list[float] | float]]:
 
 
 def boosting(trials: int, success: float = 0.7, k: int = 2, d: int = 20) -> dict[int, float]:
-    """How often the candidate chosen from T₀ copies is good, where a copy is good with this chance (else random)."""
+    """Return how often the candidate chosen from T₀ copies is good, if each copy is with this probability."""
     rng = np.random.default_rng(0)
     truth = np.eye(d)[:, :k]
     chances = {}
@@ -91,22 +92,31 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
     n, draws, epsilons = (1000, 1, (4.0,)) if quick else (20_000, 2, (1.0, 4.0))
-    errors = rivals(n, draws, epsilons)
+    errors, slopes = rivals(n, draws, epsilons), exponents(quick)
+    data = {"mse": errors, "exponents": slopes, "boosting": boosting(50 if quick else 1000)}
+    keep("centaur_linear", data, as_text(data), quick=quick)
+
+
+def as_text(data: dict[str, dict[Any, Any]]) -> str:
+    """Return three tables: errors, exponents, boosting."""
+    errors, slopes, chances = data["mse"], data["exponents"], data["boosting"]
     names = list(dict.fromkeys(key.rsplit(", ", 1)[0] for key in errors))
-    rows = [[name, *(f"{np.mean(errors[f'{name}, {epsilon:g}']):.3e}" for epsilon in epsilons)] for name in names]
-    text = table(["population mean squared error", *(f"ε = {epsilon:g}" for epsilon in epsilons)], rows)
-    slopes = exponents(quick)
-    promised = {"epsilon": -1, "n": -1, "d": 1}
+    epsilons = list(dict.fromkeys(key.rsplit(", ", 1)[1] for key in errors))
+    rows = [[name, *(f"{np.mean(errors[f'{name}, {epsilon}']):.3e}" for epsilon in epsilons)] for name in names]
+    text = table(["population mean squared error", *(f"ε = {epsilon}" for epsilon in epsilons)], rows)
+    expected = {"epsilon": -1, "n": -1, "d": 1}
     text += "\n\n" + table(
         ["exponent of the distance in", "fitted", "Corollary 5.1"],
-        [[name, f"{slope['exponent']:.2f}", promised[name]] for name, slope in slopes.items()],
+        [[name, f"{slope['exponent']:.2f}", expected[name]] for name, slope in slopes.items()],
     )
-    chances = boosting(50 if quick else 1000)
-    text += "\n\n" + table(
-        ["copies of the power method (each good with chance 0.7)", *map(str, chances)],
-        [["chosen one good", *chances.values()]],
+    return (
+        text
+        + "\n\n"
+        + table(
+            ["copies of the power method (each good with probability 0.7)", *map(str, chances)],
+            [["share of good choices", *chances.values()]],
+        )
     )
-    keep("centaur_linear", {"mse": errors, "exponents": slopes, "boosting": chances}, text, quick=quick)
 
 
 if __name__ == "__main__":

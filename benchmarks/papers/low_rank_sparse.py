@@ -1,8 +1,8 @@
-"""Paper 004's experiments: recovery without privacy (B.1), with it (A.1.4), parameter counts (Table 1), MovieLens.
+"""AMHT-LRS (Pal et al. 2024): recovery without privacy (B.1), with it (A.1.4), parameter counts (Table 1), MovieLens.
 
-Errors are root mean squared errors of the model itself on fresh rows, exact (no test data), except for MovieLens, where
-a fifth of every user's ratings is held out. Also the specification's test of the released statistic: subspace error at
-d = 15, r = 2, m = 30, t = 8,000, two own coordinates a user.
+Errors are root mean squared errors on fresh rows in closed form, except for MovieLens, where a fifth of each user's
+ratings is held out. Also a comparison of released statistics: subspace error at d = 15, r = 2, m = 30, t = 8,000, two
+personal coordinates per user.
 
 ``python -m benchmarks.papers.low_rank_sparse`` (about eight minutes on two cores; ``--quick`` for a smoke test).
 """
@@ -33,7 +33,7 @@ from tacitly.datasets import LowRankSparseUsers, make_low_rank_sparse
 
 DELTA = 1e-5
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
-# Of an independent draw from the same law (so public here): quantiles at which the paper's four clips are set.
+# Quantiles, of an independent draw from the same distribution (so public here), at which the paper's clips are set.
 QUANTILES = (0.9, 0.99)
 PRINTED = {
     "MovieLens": (241, {"single": 50, "full": 12_050, "rep 1": 291, "prompt 50": 12_100, "sparse 1 1": 532,
@@ -48,7 +48,7 @@ PRINTED = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small problem, nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="a small problem, nothing is written")
     quick = parser.parse_args().quick
     warnings.simplefilter("ignore", UncertifiedWarning)
     parts = {
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def recovery(draws: int) -> dict[str, Any]:
-    """Appendix B.1: d = 150, 10 own coordinates a user, 5 users a coordinate (so 75 users), 100 rows, no noise."""
+    """Run B.1: d = 150, 10 personal coordinates per user, 5 users per coordinate (so 75 users), 100 rows, no noise."""
     errors: dict[str, list[float]] = {}
     supports = []
     for draw in range(draws):
@@ -88,14 +88,14 @@ def recovery(draws: int) -> dict[str, Any]:
     mean = {name: float(np.mean(values)) for name, values in errors.items()}
     rows = [[name, f"{value:.2e}", f"{value / mean['single model']:.1e}"] for name, value in mean.items()]
     text = "**B.1, no privacy** (75 users, d = 150, 100 rows each)\n\n" + table(
-        ["model", "RMSE", "of single model"], rows
+        ["model", "RMSE", "relative to single model"], rows
     )
     text += f"\n\nSupports exactly recovered: {100 * np.mean(supports):.1f} % of users. Mean of {draws} draws."
     return {"rmse": errors, "supports": supports, "text": text}
 
 
 def simulation(users: int, draws: int, epsilons: tuple[float, ...]) -> dict[str, Any]:
-    """A.1.4: one central model, d = 10, two own coordinates, 100 rows, no label noise, δ = 1e-5, 15 epochs."""
+    """Run A.1.4: one central model, d = 10, two personal coordinates, 100 rows, no label noise, δ = 1e-5."""
     errors: dict[str, list[float]] = {}
     reference = make_low_rank_sparse(users, 10, 1, 100, 2, random_state=1, shared_weight=True)
     for draw in range(draws):
@@ -109,7 +109,7 @@ def simulation(users: int, draws: int, epsilons: tuple[float, ...]) -> dict[str,
             note(errors, f"ours, {epsilon:g}", data.population_rmse(model))
             note(errors, f"private single, {epsilon:g}", data.population_rmse(CentralModel(epsilon, DELTA).fit(cohort)))
             if draw > 0:
-                continue  # the paper's mechanism is far off, and slow here: one draw says so
+                continue  # the paper's mechanism is slow, and so far off that one draw shows it
             for quantile in QUANTILES:
                 clips = paper_clips(reference, quantile)
                 paper = LowRankSparse(1, 2, epsilon, DELTA, mode="paper", shared_weight=True, clips=clips).fit(cohort)
@@ -132,7 +132,7 @@ def simulation(users: int, draws: int, epsilons: tuple[float, ...]) -> dict[str,
         )
     text = f"**A.1.4, certified** ({users:,} users, d = 10, 100 rows each, δ = 1e-5)\n\n" + table(
         ["ε", "tacitly", "paper's mechanism at the same true ε (better of two clips)", "private single model",
-         "tacitly, of single model", "paper's over tacitly's"],
+         "tacitly / single model", "paper's / tacitly"],
         rows,
     )  # fmt: skip
     text += (
@@ -143,11 +143,11 @@ def simulation(users: int, draws: int, epsilons: tuple[float, ...]) -> dict[str,
 
 
 def paper_clips(data: LowRankSparseUsers, quantile: float) -> tuple[float, ...]:
-    quirks = np.take_along_axis(data.X, data.sparse_indices[data.users], axis=1) * data.sparse_values[data.users]
+    personal = np.take_along_axis(data.X, data.sparse_indices[data.users], axis=1) * data.sparse_values[data.users]
     return (
         float(np.quantile(np.linalg.norm(data.X, axis=1), quantile)),
         float(np.quantile(np.abs(data.y), quantile)),
-        float(np.quantile(np.abs(quirks.sum(axis=1)), quantile)),
+        float(np.quantile(np.abs(personal.sum(axis=1)), quantile)),
         1.0,
         100,
     )
@@ -174,13 +174,13 @@ def subspace(users: int, draws: int) -> dict[str, Any]:
     mean = {name: float(np.mean(values)) for name, values in errors.items()}
     names = list(dict.fromkeys(name.rsplit(", ", 1)[0] for name in mean))
     rows = [[name, *(f"{mean[f'{name}, {epsilon}']:.1e}" for epsilon in (1, 4, 16))] for name in names]
-    text = f"**Subspace error** ({users:,} users, d = 15, r = 2, 30 rows, two own coordinates)\n\n"
-    text += table(["released", "ε = 1", "ε = 4", "ε = 16"], rows) + f"\n\nMean of {draws} draws."
+    text = f"**Subspace error** ({users:,} users, d = 15, r = 2, 30 rows, two personal coordinates)\n\n"
+    text += table(["released statistic", "ε = 1", "ε = 4", "ε = 16"], rows) + f"\n\nMean of {draws} draws."
     return {"error": errors, "text": text}
 
 
 def parameters(quick: bool) -> dict[str, Any]:
-    """Table 1: count what fitted models hold."""
+    """Count the parameters of fitted models (Table 1)."""
     rows, counts = [], {}
     for name, (n, printed) in PRINTED.items():
         data = make_low_rank_sparse(n, 50, 1, 30, 3, random_state=0)
@@ -192,7 +192,7 @@ def parameters(quick: bool) -> dict[str, Any]:
             counts[f"{name}, {method}"] = [count, expected]
             rows.append([name, method, count, expected])
     agree = sum(count == expected for count, expected in counts.values())
-    text = f"**Table 1, numbers in a model**: {agree} of {len(counts)} as printed"
+    text = f"**Table 1, parameters of a model**: {agree} of {len(counts)} as printed"
     different = [row for row in rows if row[2] != row[3]]
     text += "." if not different else "\n\n" + table(["data", "model", "counted", "printed"], different)
     return {"counts": counts, "text": text}
@@ -212,9 +212,9 @@ def framework(method: str) -> Any:
 
 
 def movielens(quick: bool) -> dict[str, Any]:
-    """MovieLens latest-small: 610 users, public features of movies (a one, genres, year), half-star ratings."""
+    """Run on MovieLens latest-small: 610 users, public features of movies (one, genres, year), half-star ratings."""
     if not folder.available():
-        return {"text": "MovieLens: the data are not here (TACITLY_DATA)."}
+        return {"text": "MovieLens: data not found (TACITLY_DATA)."}
     ratings = folder.movielens()
     X, y, users = ratings.tasks()
     errors: dict[str, list[float]] = {}
@@ -252,7 +252,7 @@ def movielens(quick: bool) -> dict[str, Any]:
     text = (
         f"**MovieLens latest-small** ({len(np.unique(users))} users, {X.shape[1]} public features, rows held out)\n\n"
     )
-    return {"rmse": errors, "text": text + table(["model", "numbers a user", "RMSE, stars"], rows)}
+    return {"rmse": errors, "text": text + table(["model", "parameters per user", "RMSE, stars"], rows)}
 
 
 def cohort_of(data: LowRankSparseUsers) -> Cohort:
@@ -276,9 +276,9 @@ def plot(part: dict[str, Any]) -> None:
     axes.loglog(EPSILONS, best, "v-", label="paper's mechanism, same true ε")
     axes.loglog(EPSILONS, [mean[f"private single, {e:g}"] for e in EPSILONS], "s--", label="private single model")
     axes.axhline(mean["single"], color="grey", linestyle=":", label="single model, not private")
-    axes.set_xlabel("ε (δ = 1e-5, everything charged)")
+    axes.set_xlabel("ε (δ = 1e-5, all releases accounted)")
     axes.set_ylabel("root mean squared error")
-    axes.set_title("Paper 004, A.1.4: one central model, two own coordinates a user")
+    axes.set_title("AMHT-LRS, A.1.4: one central model, two personal coordinates per user")
     axes.legend(fontsize=8)
     figure.tight_layout()
     IMAGES.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,12 @@
-"""Paper 003, section 4: personal classifiers. Share of wrong labels on rows that no head has seen.
+"""Private FedRep, section 4: personal classifiers. Share of wrong labels on held-out rows.
 
-* ``losses``: users with logistic models on a shared subspace (n = 10,000, d = 50, k = 3, m = 20): what of the gap
-  between local models and the true subspace does privacy cost?
-* ``margin``: rows near an 8-dimensional space in d dimensions, labelled by personal boundaries in a shared plane of it
-  that no row is closer to than ρ; against n, m, d, ρ and ε, one at a time.
-* ``wide``: d = 5,000: risk, peak memory of the whole process, and a choice's time against the projection's.
-* ``mnist-writers``, ``walking-uci``: MNIST by its true writers (even or odd, 14×14 pixels); 22 walkers (does the
-  vertical acceleration rise?).
+* ``losses``: users with logistic models on a shared subspace (n = 10,000, d = 50, k = 3, m = 20): which share of the
+  gap between local models and the true subspace is lost to privacy.
+* ``margin``: rows near an 8-dimensional space in d dimensions, labelled by personal boundaries in a shared plane of it,
+  with margin ρ; against n, m, d, ρ and ε, one at a time.
+* ``wide``: d = 5,000: risk, peak memory of the whole process, and the time of a selection relative to the projection.
+* ``mnist-writers``, ``walking-uci``: MNIST by its true writers (even or odd, 14×14 pixels); 22 walkers (whether the
+  vertical acceleration rises).
 
 ``python -m benchmarks.papers.margin`` (about fifteen minutes on two cores; ``--quick`` for a smoke test).
 """
@@ -42,15 +42,15 @@ from tacitly.privacy.ledger import Ledger
 
 DELTA = 1e-6
 SECTIONS = ("losses", "margin", "wide", "mnist-writers", "walking-uci")
-LOCAL_USERS = 1000  # local models are fitted for this many: two digits, and everybody's would take most of the time
+LOCAL_USERS = 1000  # local models are fitted for this many users: enough for two digits, and all would take too long
 _DRAWS = 3
 Parts = tuple[Any, Any, Any]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small problems, nothing is kept")
-    parser.add_argument("--only", choices=SECTIONS, action="append", help="these parts; others stay as they were kept")
+    parser.add_argument("--quick", action="store_true", help="small problems, nothing is written")
+    parser.add_argument("--only", choices=SECTIONS, action="append", help="these parts; others keep their results")
     parser.add_argument("--wide", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.wide:
@@ -74,15 +74,15 @@ def main() -> None:
 
 
 def split(X: Any, y: Any, users: Any, every: int) -> tuple[Parts, Parts]:
-    """Hold out the last ``1/every`` of everybody's rows (rows of a user lie together)."""
+    """Hold out the last ``1/every`` of each user's rows (rows are grouped by user)."""
     counts = np.bincount(users)
-    place = np.arange(len(users)) - np.repeat(np.cumsum(counts) - counts, counts)
-    late = place >= np.repeat(counts - counts // every, counts)
+    position = np.arange(len(users)) - np.repeat(np.cumsum(counts) - counts, counts)
+    late = position >= np.repeat(counts - counts // every, counts)
     return (X[~late], y[~late], users[~late]), (X[late], y[late], users[late])
 
 
 def wrong(model: Any, test: Parts) -> float:
-    """Share of wrong labels on the users that the model knows."""
+    """Return the share of wrong labels of the users that the model knows."""
     known = np.isin(test[2], model.users_)
     return 1.0 - float(model.score(*(part[known] for part in test)))
 
@@ -103,7 +103,7 @@ class Oracle(HeadsOnBasis):
 
 
 def losses(quick: bool) -> dict[str, list[float]]:
-    """Wrong labels of logistic users, and the share of the gap that privacy costs."""
+    """Return wrong labels of logistic users, and the share of the gap lost to privacy."""
     n, draws, epsilons = (400, 1, (4.0,)) if quick else (10_000, 2, (1.0,))
     errors: dict[str, list[float]] = {}
     for draw in range(draws):
@@ -134,7 +134,7 @@ def losses(quick: bool) -> dict[str, list[float]]:
 
 
 def separable(n: int, m: int, d: int, rho: float, seed: int) -> tuple[Any, Any, Any, Any]:
-    """Make rows near 8 dimensions of d, personal boundaries in a shared plane of them, no row within ρ of its own."""
+    """Make rows near an 8-dimensional subspace, with personal boundaries of margin ρ in a shared plane of it."""
     rng = np.random.default_rng(seed)
     frame = orthonormal(rng.normal(size=(d, 8)))[0]
     basis = orthonormal(rng.normal(size=(8, 2)))[0]
@@ -154,7 +154,7 @@ def separable(n: int, m: int, d: int, rho: float, seed: int) -> tuple[Any, Any, 
 
 
 def margins(quick: bool) -> list[dict[str, Any]]:
-    """Wrong labels of each method, one thing changed at a time."""
+    """Return wrong labels of each method, with one parameter changed at a time."""
     base: dict[str, Any] = {"n": 2000, "m": 20, "d": 100, "rho": 0.1, "epsilon": 1.0}
     changes: list[dict[str, Any]] = [
         {},
@@ -190,7 +190,7 @@ def _margin_row(at: dict[str, Any], draws: int) -> dict[str, Any]:
 
 
 def wide_apart(n: int) -> dict[str, Any]:
-    """Run :func:`wide` in a process of its own, so that its memory is its own."""
+    """Run :func:`wide` in a separate process, so that its peak memory can be measured."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.papers.margin", "--wide", str(n)], capture_output=True, text=True, check=True
     )
@@ -198,7 +198,7 @@ def wide_apart(n: int) -> dict[str, Any]:
 
 
 def wide(n: int) -> dict[str, Any]:
-    """Risk at d = 100 and 5,000 with the same users; then time of a choice and the process's peak memory."""
+    """Return the risk at d = 100 and 5,000 with the same users, the time of a selection and the peak memory."""
     risk = {}
     for d in (100, 5000):
         X, y, users, _ = separable(n, 20, d, 0.1, 4000)
@@ -211,7 +211,8 @@ def wide(n: int) -> dict[str, Any]:
             errors = []
             for seed in range(1 if n < 1000 else 8):
                 model = MarginClassifier(2, epsilon, random_state=seed, heads="second half", threads=1).fit(cohort)
-                # Heads saw the second half, so the first tells; the basis knows of it what pure ε lets it.
+                # Heads were fitted on the second half, so the first tests them; the basis depends on it only through
+                # a pure-ε release.
                 right = [np.sum(model.predict(cohort.X[part], users[part]) == y[part]) for part in tested]
                 errors.append(1.0 - float(np.sum(right)) / int(first.sum()))
             risk[f"d = {d}, ε = {epsilon:g}"] = errors
@@ -226,7 +227,7 @@ def wide(n: int) -> dict[str, Any]:
         for number in range(3):
             for name, work in (
                 ("gemm", lambda: cohort.X @ public),
-                ("projection", lambda: federation.projected(signs)),
+                ("projection", lambda: federation._shard._project(signs)),
                 ("choice", lambda number=number: reduced.select(query, SelectionEvent(scale=1.0), f"{number}")),
             ):
                 start = time.perf_counter()
@@ -244,7 +245,7 @@ def wide(n: int) -> dict[str, Any]:
 
 
 def real(X: Any, y: Any, users: Any, rank: int) -> dict[str, float]:
-    """Wrong labels on real users; the last quarter of everybody's rows is held out."""
+    """Return wrong labels on real users; the last quarter of each user's rows is held out."""
     train, test = split(X, y, users, 4)
     options: dict[str, Any] = {"loss": "logistic", "fit_intercept": True}
     models = {
@@ -304,7 +305,7 @@ def _losses_text(found: dict[str, list[float]]) -> str:
     draws = len(next(iter(found.values())))
     return (
         f"**Logistic users** (n = 10,000, d = 50, k = 3, m = 20, δ = 1e-6, zero-out; mean of {draws} draws)\n\n"
-        + table(["", "wrong", "of the gap between local and true subspace, it costs"], rows)
+        + table(["", "wrong", "share of the gap between local and true subspace"], rows)
     )
 
 
@@ -316,7 +317,7 @@ def _margin_text(found: list[dict[str, Any]]) -> str:
         for row in found
     ]
     draws = len(found[0]["wrong"][methods[0]])
-    head = f"**Margins** (zero-out; δ = 1e-6 where there is one; mean of {draws} draws): share of wrong labels\n\n"
+    head = f"**Margins** (zero-out; δ = 1e-6 or 0; mean of {draws} draws): share of wrong labels\n\n"
     return head + table(["n", "m", "d", "ρ", "ε", *methods], rows)
 
 
@@ -327,8 +328,8 @@ def _wide_text(found: dict[str, Any]) -> str:
             ["", "wrong, mean (smallest to largest of eight projections)"],
             [[name, spread(values)] for name, values in found["risk"].items()],
         )
-        + f"\n\nRows {found['data_mb']} MB, peak memory {found['peak_mb']} MB. Against one matrix product of rows and "
-        f"signs: projection {found['projection_over_gemm']:.2f}, a choice among 256 candidates "
+        + f"\n\nRows {found['data_mb']} MB, peak memory {found['peak_mb']} MB. Time relative to one matrix product of "
+        f"rows and signs: projection {found['projection_over_gemm']:.2f}, selection among 256 candidates "
         f"{found['choice_of_256_over_gemm']:.2f}."
     )
 
@@ -340,14 +341,14 @@ def spread(values: list[float]) -> str:
 def _real_text(name: str, found: dict[str, float]) -> str:
     kept = {key: value for key, value in found.items() if key != "users"}
     head = (
-        f"**{name}** ({found['users']:g} users, last quarter of everybody's rows held out; private: mean of {_DRAWS} "
+        f"**{name}** ({found['users']:g} users, last quarter of each user's rows held out; private: mean of {_DRAWS} "
         "draws): share of wrong labels\n\n"
     )
     return head + table(list(kept), [[f"{value:.3f}" for value in kept.values()]])
 
 
 def plot(rows: list[dict[str, Any]]) -> None:
-    """Draw wrong labels against n and against ε, all else as in the first row."""
+    """Plot wrong labels against n and against ε, with the other parameters as in the first row."""
     import matplotlib
 
     matplotlib.use("Agg")

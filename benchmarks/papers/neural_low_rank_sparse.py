@@ -1,9 +1,9 @@
-"""Paper 004, appendix B.2: networks U w + b against its four frameworks on MovieLens, and the numbers of Table 2.
+"""AMHT-LRS (Pal et al. 2024), B.2: networks U w + b and its four other frameworks on MovieLens, and Table 2's counts.
 
 Three-layer tanh networks (50 and 50 units) on MovieLens latest-small: 610 users, public features of movies (genres and
-year), a fifth of every user's ratings held out. Stars are counted from the middle of their public range. Nothing was
-chosen on these ratings: rounds, steps and rows are what a small machine can do, the rest are defaults, which were
-chosen on made-up networks or by reasoning.
+year), a fifth of each user's ratings held out. Stars are centred at the middle of their public range. Nothing was
+tuned on these ratings: rounds, steps and rows are limited by a small machine, the rest are defaults, which were chosen
+on synthetic networks or by reasoning.
 
 ``python -m benchmarks.papers.neural_low_rank_sparse`` (``--quick`` for a smoke test).
 """
@@ -27,14 +27,14 @@ from tacitly.neural import (
     LowRankSparse,
     PromptLearning,
     full_fine_tuning,
-    made_up_networks,
     representation_learning,
     single_model,
+    synthetic_networks,
 )
 
 DELTA = 1e-5
-MIDDLE = 2.75  # of half a star to five
-RATINGS = 60  # of a user
+MIDDLE = 2.75  # of the range from half a star to five
+RATINGS = 60  # per user, at most
 SETTINGS = {"rounds": 10, "rows_per_user": 32, "head_steps": 5, "final_steps": 12, "device": "cpu"}
 FRAMEWORKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "single model": ("single", ("inf", "4", "1")),
@@ -44,7 +44,7 @@ FRAMEWORKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "low rank + 1 % sparse": ("sparse 1 1", ("inf", "4", "1", "0")),
     "low rank + 20 % sparse": ("sparse 1 20", ("inf",)),
 }
-# Users, hidden layers, and numbers printed; "sparse r p" is rank r with p percent.
+# Users, hidden layers, and printed parameter counts; "sparse r p" is rank r with p percent.
 PRINTED = {
     "MovieLens": (241, (50, 50), {"single": 5_151, "full": 1_241_391, "rep 1": 5_392, "prompt": 19_701,
                                   "sparse 1 1": 17_924, "sparse 1 5": 67_570, "sparse 1 10": 129_748,
@@ -61,11 +61,11 @@ PRINTED = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small problem, nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="a small problem, nothing is written")
     quick = parser.parse_args().quick
     warnings.simplefilter("ignore", UncertifiedWarning)
     torch.set_num_threads(1)
-    parts = {"parameters": parameters(quick), "made_up": made_up(quick), "movielens": movielens(quick)}
+    parts = {"parameters": parameters(quick), "synthetic": synthetic(quick), "movielens": movielens(quick)}
     text = "\n\n".join(part.pop("text") for part in parts.values())
     keep("neural_low_rank_sparse", parts, text, quick=quick)
 
@@ -84,7 +84,7 @@ def framework(method: str, epsilon: float, **settings: Any) -> Any:
 
 
 def parameters(quick: bool) -> dict[str, Any]:
-    """Table 2: count what fitted models hold."""
+    """Count the parameters of fitted models (Table 2)."""
     counts = {}
     for name, (n, hidden, printed) in PRINTED.items():
         settings = {
@@ -102,16 +102,16 @@ def parameters(quick: bool) -> dict[str, Any]:
             fitted = framework(method, math.inf, **settings).fit(cohort)
             counts[f"{name}, {method}"] = [fitted.n_parameters(), expected]
     agree = sum(count == expected for count, expected in counts.values())
-    text = f"**Table 2, numbers in a model**: {agree} of {len(counts)} as printed"
+    text = f"**Table 2, parameters of a model**: {agree} of {len(counts)} as printed"
     different = [[*name.split(", "), *both] for name, both in counts.items() if both[0] != both[1]]
     text += "." if not different else ".\n\n" + table(["data", "model", "counted", "printed"], different)
     return {"counts": counts, "text": text}
 
 
-def made_up(quick: bool) -> dict[str, Any]:
-    """Made-up users whose networks are u w + b: 6 features, 10 units, 4 own parameters, 40 rows, a little noise."""
+def synthetic(quick: bool) -> dict[str, Any]:
+    """Run on synthetic users with networks u w + b: 6 features, 10 units, 4 personal parameters, 40 rows, noise 0.1."""
     n = 60 if quick else 200
-    data = made_up_networks(n, 6, 1, 40, 4, hidden=(10,), noise=0.1, random_state=2000)
+    data = synthetic_networks(n, 6, 1, 40, 4, hidden=(10,), noise=0.1, random_state=2000)
     settings = {"hidden": (10,), "rounds": 3 if quick else 15, "device": "cpu"}
     errors = {}
     for name, method in {"single model": "single", "full fine-tuning": "full", "representation learning": "rep 1",
@@ -121,14 +121,14 @@ def made_up(quick: bool) -> dict[str, Any]:
             for epsilon in (math.inf, 4.0)
         ]
     rows = [[name, *(f"{value:.3f}" for value in values)] for name, values in errors.items()]
-    text = f"**Made-up networks** ({n} users, 81 parameters, four of a user's own; error over that of the mean)\n\n"
+    text = f"**Synthetic networks** ({n} users, 81 parameters, four of them personal; error over that of the mean)\n\n"
     return {"error": errors, "text": text + table(["model", "not private", "ε = 4"], rows)}
 
 
 def movielens(quick: bool) -> dict[str, Any]:
-    """MovieLens latest-small with public features of movies; one draw, errors of differences over its users."""
+    """Run on MovieLens latest-small with public features of movies; one draw, standard errors over its users."""
     if not folder.available():
-        return {"text": "MovieLens: the data are not here (TACITLY_DATA)."}
+        return {"text": "MovieLens: data not found (TACITLY_DATA)."}
     problem = ratings(people=30 if quick else None)
     X, y, users, held = problem
     people = len(np.unique(users))
@@ -148,14 +148,14 @@ def movielens(quick: bool) -> dict[str, Any]:
         less = ["–" if name == "single model" else f"{mean:+.3f} ± {error:.3f}" for mean, error in
                 (apart[name][label] for label in ("inf", "1") if label in apart[name])]  # fmt: skip
         rows.append([name, f"{sizes[name]:,}", *cells, *less, *["–"] * (2 - len(less))])
-    rows.append(["everybody's own mean", f"{people:,}", *"–––", f"{root_mean_square(floor):.3f}", *"––"])
+    rows.append(["each user's mean", f"{people:,}", *"–––", f"{root_mean_square(floor):.3f}", *"––"])
     text = (
         f"**MovieLens latest-small** ({people} users, at most {RATINGS} ratings of each, {X.shape[1]} public "
         f"features, three layers of {LowRankSparse(1, 0, 1.0).hidden} units; root mean squared error in stars on "
-        "held-out rows; one draw, the error of a difference is over users; δ = 1e-5, zero-out)\n\n"
+        "held-out rows; one draw, standard errors over users; δ = 1e-5, zero-out)\n\n"
     )
-    text += table(["model", "numbers", "not private", "ε = 4", "ε = 1", "ε = 0: nothing shared",
-                   "over a single model, not private", "ε = 1"], rows)  # fmt: skip
+    text += table(["model", "parameters", "not private", "ε = 4", "ε = 1", "ε = 0: nothing shared",
+                   "minus single model, not private", "ε = 1"], rows)  # fmt: skip
     kept = {"rmse": errors, "over_single": apart, "numbers": sizes, "cpu_seconds": seconds}
     return {**kept, "own_means": root_mean_square(floor), "text": text}
 
@@ -164,26 +164,26 @@ Problem = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def ratings(people: int | None = None) -> Problem:
-    """Return features, stars from the middle, users and what is held out; few rows a user, so that one core will do."""
+    """Return features, centred stars, users and held-out rows; few rows per user, so that one core suffices."""
     X, y, users = folder.movielens().tasks()
     rng, some = np.random.default_rng(0), []
     for user in np.unique(users)[:people]:
         some.append(np.sort(rng.permutation(np.flatnonzero(users == user))[:RATINGS]))
     rows = np.concatenate(some)
-    # Networks have levels: no need of a column of ones.
+    # Networks have biases and need no column of ones.
     return X[rows][:, 1:], y[rows] - MIDDLE, users[rows], held_out(users[rows])
 
 
 def left_over(problem: Problem, method: str, label: str, quick: bool) -> tuple[np.ndarray, int, float]:
-    """Return what a framework leaves of held-out stars, the numbers in it, and the seconds of one core it took."""
+    """Return a framework's held-out residuals, its number of parameters, and its CPU seconds."""
     X, y, users, held = problem
     train = Cohort.from_arrays(X[~held], y[~held], users[~held], dtype=np.float32)
     settings: dict[str, Any] = {**SETTINGS, "delta": DELTA, **({"rounds": 1} if quick else {})}
-    if label == "0":  # a step of nothing: everybody's own part on the public random start, which needs nobody else
+    if label == "0":  # a step of zero: personal parts on the public random start, with nothing shared
         settings.update(rounds=1, step=1e-12)
-    begun = time.process_time()
+    began = time.process_time()
     fitted = framework(method, float(label) or math.inf, **settings).fit(train)
-    taken = time.process_time() - begun
+    taken = time.process_time() - began
     assert label in ("0", "inf") or fitted.certificate_.certified
     return fitted.predict(X[held], users[held]) - y[held], fitted.n_parameters(), taken
 
@@ -193,15 +193,15 @@ def root_mean_square(left: np.ndarray) -> float:
 
 
 def difference(left: np.ndarray, other: np.ndarray, users: np.ndarray) -> tuple[float, float]:
-    """Return how much larger one root mean square is than another, and its standard error over users."""
-    _, place = np.unique(users, return_inverse=True)
-    by_user = np.bincount(place, left**2 - other**2)
+    """Return the difference of two root mean squares, and its standard error over users."""
+    _, user = np.unique(users, return_inverse=True)
+    by_user = np.bincount(user, left**2 - other**2)
     both = len(left) * max(root_mean_square(left) + root_mean_square(other), 1e-300)  # a² − b² = (a − b)(a + b)
     return float(by_user.sum() / both), float(np.sqrt(len(by_user)) * by_user.std(ddof=1) / both)
 
 
 def held_out(users: np.ndarray) -> np.ndarray:
-    """Choose a fifth of every user's rows, as the linear benchmark's first draw does."""
+    """Choose a fifth of each user's rows, as in the first draw of the linear benchmark."""
     rng = np.random.default_rng(2000)
     held = np.zeros(len(users), dtype=bool)
     for user in np.unique(users):
@@ -211,10 +211,10 @@ def held_out(users: np.ndarray) -> np.ndarray:
 
 
 def own_means(y: np.ndarray, users: np.ndarray, held: np.ndarray) -> np.ndarray:
-    """Return what is left of held-out rows by their user's mean."""
-    _, place = np.unique(users, return_inverse=True)
-    means = np.bincount(place[~held], y[~held]) / np.bincount(place[~held])
-    return np.asarray(y[held] - means[place[held]])
+    """Return the residuals of held-out rows from their user's mean."""
+    _, user = np.unique(users, return_inverse=True)
+    means = np.bincount(user[~held], y[~held]) / np.bincount(user[~held])
+    return np.asarray(y[held] - means[user[held]])
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Paper 003's experiment (its Figure 1): n = 20,000 users, d = 50, k = 2, m = 10, label noise R = 0.01, δ = 1e-6.
+"""Private FedRep, Figure 1 (Snedeker et al. 2025): n = 20,000, d = 50, k = 2, m = 10, label noise 0.01, δ = 1e-6.
 
-Population mean squared error, exact, averaged over five draws of the data, for
+Population mean squared error in closed form, averaged over five draws of the data, for
 
-* the paper's printed setting, labelled with the ε it truly has (zero-out and replace-one, start and loop together);
-* Priv-AltMin (Jain et al. 2021), sound;  ours, zero-out and replace-one;
+* the paper's printed settings, with their true ε (zero-out and replace-one, start and loop together);
+* Priv-AltMin (Jain et al. 2021), corrected; tacitly, zero-out and replace-one;
 * without privacy: the same method, the true subspace (oracle), local ridge regressions.
 
 ``python -m benchmarks.papers.private_fedrep`` (about four minutes on two cores; ``--quick`` for a smoke test).
@@ -29,7 +29,7 @@ EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small problem, nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="a small problem, nothing is written")
     quick = parser.parse_args().quick
     n, draws, epsilons = (1000, 1, (1.0, 8.0)) if quick else (20_000, 5, EPSILONS)
 
@@ -124,9 +124,9 @@ def plot(mean: dict[str, float], true: dict[float, tuple[float, float]], epsilon
     )
     for name, label in (("local", "local models"), ("oracle", "true subspace known")):
         axes.axhline(mean[name], color="grey", linestyle=":" if name == "local" else "-.", label=label)
-    axes.set_xlabel("ε (δ = 1e-6, everything charged)")
+    axes.set_xlabel("ε (δ = 1e-6, all releases accounted)")
     axes.set_ylabel("population squared error")
-    axes.set_title("Paper 003's experiment: 20,000 users, 10 rows each")
+    axes.set_title("Private FedRep's experiment: 20,000 users, 10 rows each")
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
     figure.tight_layout()
     IMAGES.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
-"""The outlier attack on trace regression: what one observation of norm 100 spends, exactly and as an auditor sees it.
+"""Outlier attack on trace regression: the ε that one observation of norm 100 spends, exactly and by an audit.
 
-An adversary who knows all other observations, and every release, computes the likelihood ratio of the whole transcript:
-no test is better. Neighbours are zero-out: the outlier, against an observation that adds nothing.
+An adversary who knows all other observations, and every release, computes the likelihood ratio of the whole transcript,
+which is the optimal test. Neighbours are zero-out: the outlier is replaced by an observation that contributes nothing.
 
-Two lower bounds on ε are proved from the runs. One assumes nothing; at ε = 1 and δ = 1e-6 it would need millions of
-them. The other tests the very claim, that the whole transcript is as private as one Gaussian of this ε and δ
-(:mod:`tacitly.audit.bounds`), and sees most of it.
+Two lower bounds on ε are proved from the runs. One makes no assumption; at ε = 1 and δ = 1e-6 it would need millions of
+runs. The other tests the claim itself, that the whole transcript is as private as one Gaussian of this ε and δ
+(:mod:`tacitly.audit.bounds`), and proves most of it.
 
 ``python -m benchmarks.papers.trace_attack`` (ten minutes on one core; ``--quick`` for a smoke test).
 """
@@ -23,7 +23,7 @@ from benchmarks.tables import keep, table
 from tacitly.arrays import Array
 from tacitly.audit import from_runs
 from tacitly.audit.bounds import mu_from_counts
-from tacitly.audit.recording import Tape
+from tacitly.audit.recording import Recording
 from tacitly.data.cohort import Cohort
 from tacitly.federation.base import Query
 from tacitly.federation.local import LocalFederation
@@ -37,32 +37,35 @@ from tacitly.privacy.guarantee import Budget, GaussianEvent, Unit
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few runs, nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="few runs, nothing is written")
     quick = parser.parse_args().quick
     plans = ((1.0, 10 if quick else 5000), (8.0, 10 if quick else 1000))
-    found = [spent_by_outlier(runs=runs, epsilon=epsilon) for epsilon, runs in plans]
+    data = {"attacks": [spent_by_outlier(runs=runs, epsilon=epsilon) for epsilon, runs in plans]}
+    keep("trace_attack", data, as_text(data), quick=quick)
+
+
+def as_text(data: dict[str, list[dict[str, Any]]]) -> str:
     rows = [
         [one["claimed"], *(f"{one[key]:.4f}" for key in ("spent", "audited", "audited_freely")), one["runs"]]
-        for one in found
+        for one in data["attacks"]
     ]
-    header = ["claimed ε", "spent, exactly, at most", "proved ≥ (95 %, against the claim's own curve)"]
-    text = table([*header, "proved ≥ (95 %, assuming nothing)", "runs with, and without, it"], rows)
-    keep("trace_attack", {"attacks": found}, text, quick=quick)
+    header = ["claimed ε", "spent exactly (largest run)", "proved ≥ (95 %, against the claimed Gaussian curve)"]
+    return table([*header, "proved ≥ (95 %, no assumption)", "runs in each world"], rows)
 
 
 class Watched(LocalFederation):
-    """Writes down the likelihood ratio of every release, and what the observation under attack has spent."""
+    """Adds up the likelihood ratio of every release, and what the attacked observation has spent."""
 
     ratio = 0.0
     spent = 0.0
 
     def watch(self, others: Cohort, outlier: tuple[Array, Array]) -> Watched:
-        """Say who is attacked, and what is known of everybody else."""
+        """Set the attacked observation, and the cohort without it."""
         self._others, self._outlier = others, outlier
         return self
 
     def release(self, query: Query, event: GaussianEvent, name: str) -> Array:
-        """Release; then look at it as the adversary does."""
+        """Release, then update the adversary's likelihood ratio."""
         value = super().release(query, event, name)
         bound, own = event.sensitivity.zero_out, self._shard
         self._shard = Shard(self._others)
@@ -77,20 +80,20 @@ class Watched(LocalFederation):
 def spent_by_outlier(
     *, runs: int, n: int = 200, d: int = 6, rank: int = 2, epsilon: float = 1.0, delta: float = 1e-6
 ) -> dict[str, Any]:
-    """Attack ``runs`` transcripts of all that is released by default with the outlier in it, and as many without."""
+    """Attack ``runs`` transcripts of all default releases with the outlier, and as many without it."""
     rng = np.random.default_rng(0)
     M = orthonormal(rng.normal(size=(d, rank)))[0] @ orthonormal(rng.normal(size=(d, rank)))[0].T
     X = rng.normal(size=(n, d * d))
     y = X @ M.ravel() + 0.5 * rng.normal(size=n)
     outlier = np.zeros((1, d * d)), np.array([100.0])
     outlier[0][0, d * d // 2] = 100.0
-    everybody = Cohort.from_offsets(np.vstack([outlier[0], X[1:]]), np.append(outlier[1], y[1:]), [0, n])
-    # One that is not finite adds nothing to any sum or histogram: it stands for nobody.
-    nobody = replace(everybody, X=np.vstack([np.full((1, d * d), np.nan), X[1:]]))
-    cohorts = {True: everybody, False: nobody}
+    present = Cohort.from_offsets(np.vstack([outlier[0], X[1:]]), np.append(outlier[1], y[1:]), [0, n])
+    # An observation that is not finite contributes nothing to any sum or histogram.
+    absent = replace(present, X=np.vstack([np.full((1, d * d), np.nan), X[1:]]))
+    cohorts = {True: present, False: absent}
     design, settings, budget = (
         Design("dense", d, d),
-        Settings(centres=1, buys_level=True),
+        Settings(centres=1, private_level=True),
         Budget(epsilon=epsilon, delta=delta, unit=Unit.ROW),
     )
     plan = settings.plan(budget)
@@ -98,8 +101,8 @@ def spent_by_outlier(
     spent = 0.0
     for present, cohort in cohorts.items():
         for _ in range(runs):
-            # What is spent is added up here; a ledger would only take time.
-            run: Any = Tape().run("attack", config={})
+            # What is spent is added up here, so a ledger would only take time.
+            run: Any = Recording().run("attack", config={})
             federation = Watched(cohort, run, noise="float", threads=1).watch(cohorts[False], outlier)
             learn(federation, plan, settings, design, rank)
             ratios[present].append(federation.ratio)
@@ -115,10 +118,10 @@ def spent_by_outlier(
 
 
 def proved(attacked: Array, absent: Array, delta: float, *, gaussian: bool) -> float:
-    """Lower bound on ε, 95 % sure.
+    """Return a lower bound on ε at 95 % confidence.
 
-    ``gaussian`` takes the claim at its word, that the trade-off curve is a Gaussian one, and looks where runs are many:
-    at odds of one, the best place for two Gaussians, so that nothing has to be chosen by looking.
+    ``gaussian`` assumes the claimed Gaussian trade-off curve and uses the threshold of likelihood ratio one, the best
+    one for two Gaussians, so that no threshold has to be chosen on the runs.
     """
     if not gaussian:
         return from_runs(attacked, absent, delta).epsilon

@@ -1,7 +1,7 @@
-"""Trace regression on designs that are not centred, and not uncorrelated, beside what no privacy would reach.
+"""Trace regression on designs that are not centred or have correlated entries, compared with non-private RGrad.
 
-Relative errors ‖M̂ − M‖/‖M‖ (Frobenius), rank 2, label noise 0.1, δ = 1e-6, unit observation: by default, with
-``center=None``, and RGrad without privacy. Shapes and draws are other ones than the constants were chosen on.
+Relative errors ‖M̂ − M‖/‖M‖ (Frobenius), rank 2, label noise 0.1, δ = 1e-6, unit observation: with defaults, with
+``center=None``, and of non-private RGrad. Shapes and draws differ from those on which the constants were chosen.
 
 ``python -m benchmarks.papers.trace_designs`` (two minutes; ``--quick`` for a smoke test).
 """
@@ -31,7 +31,7 @@ ENTRIES: dict[str, Draw] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few observations, nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="few observations, nothing is written")
     quick = parser.parse_args().quick
     n, draws, shapes = (2_000, 1, ((6, 5),)) if quick else (20_000, 3, ((12, 9), (24, 16)))
     found, rows = [], []
@@ -49,13 +49,13 @@ def main() -> None:
 
 
 def common(rng: np.random.Generator, shape: tuple[int, ...], share: float) -> np.ndarray:
-    """Return normal entries that share one factor."""
+    """Return normal entries with one common factor."""
     factor = rng.normal(size=(shape[0],) + (1,) * (len(shape) - 1))
     return math.sqrt(1 - share) * rng.normal(size=shape) + math.sqrt(share) * factor
 
 
 def measure(design: str, entries: str, shape: tuple[int, int], n: int, seed: int) -> dict[str, float]:
-    """Errors of all methods on one draw."""
+    """Return the errors of all methods on one draw."""
     rng, draw = np.random.default_rng([5, seed]), ENTRIES[entries]
     M = rng.normal(size=(shape[0], 2)) @ rng.normal(size=(2, shape[1]))
     if design == "dense":

@@ -1,7 +1,7 @@
-"""What one would try first: noisy gradient descent on the factors of M = A Bᵀ, with one clip for all steps.
+"""Naive baseline for trace regression: noisy gradient descent on the factors of M = A Bᵀ, with one clip for all steps.
 
-Sound, through the same door and at the same ε; same scaled design, same start as the real thing. Its step is the better
-of two in hindsight, which is not paid for, so its numbers flatter it.
+Private through the same federation at the same ε, with the same scaled design and start as TraceRegression. Its step
+length is the better of two in hindsight, which is not accounted for, so its results are optimistic.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class FactorGradient(Query):
         return (weight[:, None] * products).sum(axis=0)
 
     def norms(self, X: Rows, y: Rows, offsets: object) -> Array:
-        """Norms of all rows."""
+        """Return the norms of all rows."""
         weight, products = self._products(X, y)
         return np.abs(weight) * np.linalg.norm(products, axis=1)
 
     def block_sum(self, X: Rows, y: Rows, offsets: object, bound: float) -> Array:
-        """Clip every row; blocks have a public shape."""
+        """Return the sum of clipped rows; the shape of a block is public."""
         weight, products = self._products(X, y)
         norms = np.linalg.norm(products, axis=1)
         with np.errstate(all="ignore"):
@@ -71,7 +71,7 @@ class FactorGradient(Query):
 
 
 def factorised(X: np.ndarray, y: np.ndarray, rank: int, epsilon: float, delta: float) -> Array:
-    """Return the better M of two step lengths."""
+    """Return the better estimate of M of two step lengths."""
     n, d1, d2 = X.shape
     design, unit = Design("dense", d1, d2), Unit.ROW
     cohort = Cohort.from_offsets(X.reshape(n, -1), y, [0, n])

@@ -1,8 +1,8 @@
-"""Paper 002 measured: it has no experiments, so these are the first. Gaussian designs, everything charged, δ = 1e-6.
+"""Trace regression after DP-RGrad (Zha 2024), which has no experiments. Gaussian designs, δ = 1e-6, full accounting.
 
-Error ‖M̂ − M‖_F of the certified method against n, d, r and ε, with fitted slopes beside Theorem 3's; against the
-minimax lower bound (Theorem 2, constant 1), non-private RGrad, the nuclear norm, a naive noisy gradient on factors and
-paper mode at its own sensitivities; labels alone; the outlier attack; linear convergence of non-private RGrad.
+Error ‖M̂ − M‖_F of the certified method against n, d, r and ε, with fitted slopes beside Theorem 3's; the minimax lower
+bound (Theorem 2, constant 1), non-private RGrad, the nuclear norm, a naive noisy gradient on factors and paper mode at
+its own sensitivities; privacy of labels only; the outlier attack; linear convergence of non-private RGrad.
 
 ``python -m benchmarks.papers.trace_regression`` (about ten minutes on two cores; ``--quick`` for a smoke test).
 """
@@ -37,13 +37,13 @@ QUICK: dict[str, Sequence[float]] = {"n": (2_000, 4_000), "d": (8, 12), "r": (1,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small problem, nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="a small problem, nothing is written")
     quick = parser.parse_args().quick
     base = {**BASE, "n": 4_000, "d": 8} if quick else BASE
     draws, sweeps = (1, QUICK) if quick else (2, SWEEPS)
 
     data: dict[str, Any] = {"base": base, "noise": NOISE, "delta": DELTA, "draws": draws}
-    # The middle of every sweep is the same problem, measured once.
+    # All sweeps contain the base problem, which is measured once.
     settings = {tuple({**base, name: value}.items()) for name, values in sweeps.items() for value in values}
     measured = {setting: measure(dict(setting), draws) for setting in sorted(settings)}
     data["sweeps"] = {
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def draw(setting: dict[str, float], seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gaussian X (float32), labels with noise 0.5, and M with all singular values 1."""
+    """Return Gaussian X (float32), labels with noise 0.5, and M with all singular values 1."""
     n, d, r = int(setting["n"]), int(setting["d"]), int(setting["r"])
     rng = np.random.default_rng([7, seed, n, d, r])
     M = orthonormal(rng.normal(size=(d, r)))[0] @ orthonormal(rng.normal(size=(d, r)))[0].T
@@ -75,7 +75,7 @@ def fit(X: np.ndarray, y: np.ndarray, setting: dict[str, float], **options: Any)
 
 
 def measure(setting: dict[str, float], draws: int) -> dict[str, Any]:
-    """Errors of the certified and the non-private fit, and of privacy alone: two fits of the same data differ by it."""
+    """Return errors of the certified and the non-private fit, and of privacy alone, from two fits of the same data."""
     found: dict[str, list[float]] = {"private": [], "labels": [], "nonprivate": [], "privacy": [], "apart": []}
     for seed in range(draws):
         X, y, M = draw(setting, seed)
@@ -90,7 +90,7 @@ def measure(setting: dict[str, float], draws: int) -> dict[str, Any]:
 
 
 def methods(setting: dict[str, float], draws: int) -> dict[str, list[float]]:
-    """All methods on the same data."""
+    """Return the errors of all methods on the same data."""
     n, d, r, epsilon = int(setting["n"]), int(setting["d"]), int(setting["r"]), setting["epsilon"]
     claimed = paper_sensitivities(n, d, d, r, noise=NOISE)
     runs: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
@@ -113,7 +113,7 @@ def methods(setting: dict[str, float], draws: int) -> dict[str, list[float]]:
 
 
 def convergence(d: int, r: int, n: int) -> dict[str, Any]:
-    """Relative error of every iterate of non-private RGrad, without label noise, from its own start."""
+    """Return the relative error of every iterate of non-private RGrad, without label noise."""
     rng = np.random.default_rng(0)
     M = orthonormal(rng.normal(size=(d, r)))[0] @ orthonormal(rng.normal(size=(d, r)))[0].T
     X = rng.normal(size=(n, d, d))
@@ -162,7 +162,7 @@ def report(data: dict[str, Any], sweeps: dict[str, Sequence[float]]) -> str:
     lines.append(table(["privacy term in", "fitted slope", "Theorem 3"], slopes))
     best = float(np.mean(data["methods"]["RGrad, not private"]))
     rows = [[name, float(np.mean(errors)), float(np.mean(errors)) / best] for name, errors in data["methods"].items()]
-    lines.append(table(["method", "error", "of RGrad's"], rows))
+    lines.append(table(["method", "error", "relative to RGrad"], rows))
     run, attack = data["convergence"], data["outlier"]
     path = run["relative_error"]
     lines.append(
@@ -170,8 +170,8 @@ def report(data: dict[str, Any], sweeps: dict[str, Sequence[float]]) -> str:
         f"relative error {path[-1]:.1e} after {len(path) - 1} steps."
     )
     lines.append(
-        f"One observation of norm 100 and label 100: claimed ε = {attack['claimed']:g}, spent exactly "
-        f"{attack['spent']:.4f} at most, audited ≥ {attack['audited']:.3f} ({attack['runs']} runs each, 95 %)."
+        f"One observation of norm 100 and label 100: claimed ε = {attack['claimed']:g}, spent at most "
+        f"{attack['spent']:.4f} (exact), audited ≥ {attack['audited']:.3f} ({attack['runs']} runs each, 95 %)."
     )
     lines.append(
         f"Root mean squares over {data['draws']} draws, label noise {data['noise']:g}, singular values 1. "
@@ -203,7 +203,7 @@ def plot(data: dict[str, Any], sweeps: dict[str, Sequence[float]]) -> None:
     axes[0].set_ylabel("‖M̂ − M‖ (Frobenius)")
     axes[0].legend(fontsize=7)
     axes[-1].semilogy(data["convergence"]["relative_error"])
-    axes[-1].set_xlabel("steps of RGrad, no noise at all")
+    axes[-1].set_xlabel("steps of RGrad, without any noise")
     axes[-1].set_ylabel("relative error")
     figure.tight_layout()
     IMAGES.mkdir(parents=True, exist_ok=True)

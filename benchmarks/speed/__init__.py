@@ -1,1 +1,1 @@
-"""The races: ratios measured in one run."""
+"""Speed comparisons: ratios measured in one run."""

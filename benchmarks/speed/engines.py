@@ -1,17 +1,16 @@
-"""What an engine costs: the same rounds in one process, on Ray, and in the simulators one would use instead.
+"""Cost of an engine: the same rounds in one process, on Ray, and in other simulators.
 
 ``python -m benchmarks.speed.engines`` measures
 
 * a round of 1,000,000 users in one process on one core, and on two Ray actors;
 * a round of 10,000 users in one process on two threads, and on two Ray actors: the difference is Ray's overhead;
 * the same round (a user's head by least squares, the gradient in the basis, one vector of norm one, the sum; the change
-  of the basis, QR) for users of 50 rows and 200 features, rank 5, in ours and, where they are installed
-  (``TACITLY_PFL`` and ``TACITLY_FLOWER`` name a Python), in Apple's ``pfl`` and in Flower's simulator. Everybody is
-  asked, from the same rows and the same basis, without noise, and a contender whose next basis differs from ours is an
-  error.
+  of the basis, QR) for users with 50 rows and 200 features, rank 5, in tacitly and, if installed (``TACITLY_PFL`` and
+  ``TACITLY_FLOWER`` name a Python interpreter), in Apple's ``pfl`` and in Flower's simulator. All users take part, with
+  the same rows and the same basis, without noise; a simulator whose next basis differs from tacitly's is an error.
 
-Times are medians after a warm-up; compare ratios, not times. Ours are of sums alone: no noise, no ledger. A simulator
-that needs longer than ``--limit`` seconds for a round is stopped, and that is what is kept.
+Times are medians after a warm-up; compare ratios, not times. Those of tacitly are of sums only: no noise, no ledger. A
+simulator that needs longer than ``--limit`` seconds for a round is stopped, and the limit is recorded.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ from tacitly.data.cohort import Cohort
 from tacitly.federation.base import Federation
 from tacitly.federation.local import LocalFederation
 from tacitly.linalg import orthonormal
-from tacitly.methods.fedrep.algorithm import BasisStep
+from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.shared.whitening import Whitening
 from tacitly.privacy.ledger import Ledger
 
 OTHERS = {"pfl": "TACITLY_PFL", "flower": "TACITLY_FLOWER"}
 OURS = {"tacitly, one core": 1, "tacitly, local": 2, "tacitly, ray": 2}
 GRID = 2.0**-40
-CLOSE = 1e-5  # of a basis whose entries are about 0.07; rows are in single precision
+CLOSE = 1e-5  # largest difference of a basis whose entries are about 0.07; rows are in single precision
 
 
 def cohort(users: int, rows: int, d: int) -> Cohort:
@@ -56,7 +55,7 @@ def cohort(users: int, rows: int, d: int) -> Cohort:
 
 
 def query(d: int, k: int) -> BasisStep:
-    # As single precision has it, so that everybody begins with the same numbers.
+    # Rounded to single precision, so that all contenders start from the same numbers.
     basis = orthonormal(np.random.default_rng(1).normal(size=(d, k)))[0].astype(np.float32).astype(np.float64)
     return BasisStep(basis, np.eye(k), SCALE, Whitening.identity(d))
 
@@ -72,7 +71,7 @@ def seconds(federation: Federation, step: BasisStep, rounds: int) -> list[float]
 
 
 def run_rounds(federation: Federation, step: BasisStep, rounds: int) -> dict[str, Any]:
-    """Say how long rounds took after a first one, how long this process computed, and the basis that comes after."""
+    """Return wall and CPU times of rounds after a warm-up round, and the next basis."""
     times, busy, after = [], [], step.basis
     for _ in range(rounds + 1):
         start, before = time.perf_counter(), time.process_time()
@@ -93,11 +92,11 @@ def on_ray(data: Cohort, workers: int) -> Federation:
 
 
 def alternate(first: Callable[[], list[float]], second: Callable[[], list[float]], turns: int) -> list[float]:
-    """Medians of two measurements taken in turns, so that a busy machine is busy for both."""
+    """Return medians of two measurements taken in turns, so that other load affects both."""
     found: list[list[float]] = [[], []]
     for _ in range(turns):
-        for place, measure in enumerate((first, second)):
-            found[place] += measure()
+        for times, measure in zip(found, (first, second), strict=True):
+            times += measure()
     return [statistics.median(times) for times in found]
 
 
@@ -105,7 +104,7 @@ def scaling(users: int, rounds: int) -> dict[str, float]:
     d, k = 16, 3
     data, step = cohort(users, 8, d), query(d, k)
     one, two = local(data, 1), on_ray(data, 2)
-    # Many turns: two processes that read memory at once depend more on what else the machine does than one.
+    # Many turns: two processes that read memory at once are more sensitive to other load than one.
     alone, spread = alternate(lambda: seconds(one, step, rounds), lambda: seconds(two, step, rounds), 15)
     return {"users": users, "one core": alone, "ray, 2 workers": spread, "ratio": alone / spread}
 
@@ -119,7 +118,7 @@ def overhead(users: int, rounds: int) -> dict[str, float]:
 
 
 def race(users: int, contenders: Sequence[str], limit: float) -> list[dict[str, Any]]:
-    """Rows of one size: the same round, from the same rows and basis, by everybody who is here."""
+    """Time the same round, with the same rows and basis, in every available engine."""
     m, d, found = 50, 200, []
     data, step = cohort(users, m, d), query(d, K)
     expected = run_rounds(local(data, 2), step, 0)["basis"]
@@ -132,39 +131,39 @@ def race(users: int, contenders: Sequence[str], limit: float) -> list[dict[str, 
             load = os.getloadavg()[0]
             if name in OURS:
                 there = on_ray(data, OURS[name]) if name.endswith("ray") else local(data, OURS[name])
-                told = run_rounds(there, step, 5)
+                report = run_rounds(there, step, 5)
             else:
-                told = other(name, folder, 1 if users > 1_000 and name == "flower" else 3, limit)
-            found.append({"users": users, "engine": name, **measured(name, told, expected), "load before": load})
+                report = other(name, folder, 1 if users > 1_000 and name == "flower" else 3, limit)
+            found.append({"users": users, "engine": name, **measured(name, report, expected), "load before": load})
     return found
 
 
-def measured(name: str, told: dict[str, Any], expected: Array) -> dict[str, Any]:
-    """Say how long a round took, of a contender that found the basis which was expected."""
-    row: dict[str, Any] = {"rounds timed": 0, "seconds a round": None, "of its main process": None}
+def measured(name: str, report: dict[str, Any], expected: Array) -> dict[str, Any]:
+    """Return the time of a round, after checking the basis that the engine found."""
+    row: dict[str, Any] = {"rounds timed": 0, "seconds per round": None, "CPU seconds of main process": None}
     row["basis differs by"] = None
-    if not told:
+    if not report:
         return row
-    if "basis" not in told:
-        longer = f"more than {told['more than']:.0f} ({told['answered']} users had answered)"
-        return row | {"rounds timed": 1, "seconds a round": longer}
-    apart = float(np.abs(np.asarray(told["basis"]) - expected).max())
+    if "basis" not in report:
+        longer = f"more than {report['more than']:.0f} ({report['answered']} users had answered)"
+        return row | {"rounds timed": 1, "seconds per round": longer}
+    apart = float(np.abs(np.asarray(report["basis"]) - expected).max())
     if not apart < CLOSE:
         raise RuntimeError(f"{name} computes something else: its basis differs by {apart:.2g}.")
-    row |= {"rounds timed": len(told["times"]), "basis differs by": apart}
+    row |= {"rounds timed": len(report["times"]), "basis differs by": apart}
     return row | {
-        "seconds a round": statistics.median(told["times"]),
-        "of its main process": statistics.median(told["busy"]),
+        "seconds per round": statistics.median(report["times"]),
+        "CPU seconds of main process": statistics.median(report["busy"]),
     }
 
 
 def other(name: str, folder: str, rounds: int, limit: float) -> dict[str, Any]:
-    """Return what somebody else's simulator tells, in its own environment; nothing where it is not installed."""
+    """Run another simulator in its own environment and return its report; empty if it is not installed."""
     python = os.environ.get(OTHERS[name])
     if python is None:
         return {}
     script = Path(__file__).parent / "others" / f"{name}_rounds.py"
-    # In a group of its own: a simulator starts processes, and none may be left over.
+    # In its own process group, because a simulator starts processes and none may be left running.
     process = subprocess.Popen(
         [python, str(script), folder, str(rounds), str(limit)],
         stdout=subprocess.PIPE,
@@ -179,23 +178,23 @@ def other(name: str, folder: str, rounds: int, limit: float) -> dict[str, Any]:
         process.wait()
     if process.returncode != 0:
         raise RuntimeError(f"{name} failed.")
-    told: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
-    return told
+    report: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
+    return report
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="tiny sizes, nothing written")
     parser.add_argument("--only", choices=["scaling", "overhead", "race"])
-    parser.add_argument("--users", type=int, help="one size of the race only")
-    parser.add_argument("--engine", choices=[*OURS, *OTHERS], action="append", help="these contenders only")
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds for a round of somebody else's")
+    parser.add_argument("--users", type=int, help="this number of users only, in the race")
+    parser.add_argument("--engine", choices=[*OURS, *OTHERS], action="append", help="these engines only")
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds allowed for a round of another simulator")
     options = parser.parse_args()
     import ray
 
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
     kept = RESULTS / "speed_engines.json"
-    # Parts may be measured one by one, each in a quiet minute; what is not measured now is as it was.
+    # Parts may be measured separately, while the machine is quiet; the others keep their results.
     result = json.loads(kept.read_text("utf-8")) if options.only and not options.quick and kept.exists() else {}
     if options.only in (None, "scaling"):
         result["scaling"] = [scaling(20_000 if options.quick else 1_000_000, 3)]
@@ -212,9 +211,9 @@ def main() -> None:
 
 
 TITLES = {
-    "scaling": "Seconds a round, 8 rows a user, 16 features, rank 3",
-    "overhead": "Seconds a round of small users: what Ray adds",
-    "race": "A round of users with 50 rows, 200 features, rank 5: everybody asked, the same maths",
+    "scaling": "Seconds per round, 8 rows per user, 16 features, rank 3",
+    "overhead": "Seconds per round with small users: Ray's overhead",
+    "race": "The same round with 50 rows per user, 200 features, rank 5, all users taking part",
 }
 
 
@@ -230,16 +229,16 @@ def tables(result: dict[str, Any]) -> str:
 
 
 def faster(row: dict[str, Any], rows: list[dict[str, Any]]) -> float | None:
-    """How many rounds of ours, in one process, go into one of this engine.
+    """Return how much faster tacitly is in one process than this engine.
 
-    Of somebody else's only what its main process computed is counted where that is less: on a machine that was busy
-    with other things the rest may be waiting.
+    Of another simulator, only the CPU time of its main process counts if that is less than its wall time, because on a
+    busy machine the rest may be waiting.
     """
-    ours = {other["engine"]: other["seconds a round"] for other in rows if other["users"] == row["users"]}
-    own = row["seconds a round"]
-    if not isinstance(own, float) or "tacitly, local" not in ours:
+    ours = {other["engine"]: other["seconds per round"] for other in rows if other["users"] == row["users"]}
+    wall = row["seconds per round"]
+    if not isinstance(wall, float) or "tacitly, local" not in ours:
         return None
-    least = min(own, row["of its main process"]) if row["engine"] in OTHERS else own
+    least = min(wall, row["CPU seconds of main process"]) if row["engine"] in OTHERS else wall
     return float(least / ours["tacitly, local"])
 
 

@@ -1,4 +1,4 @@
-"""One Gram pass and one power step against the bare products they cannot do without, on the same array, in one run.
+"""Time of one Gram pass and one power step relative to their matrix products, on the same array, in one run.
 
 ``python -m benchmarks.speed.gram`` (a minute; ``--quick`` for a smoke test). Needs the data sets (TACITLY_DATA).
 """
@@ -24,7 +24,7 @@ from tacitly.privacy.ledger import Ledger
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="synthetic rows, nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="synthetic rows, nothing is written")
     quick = parser.parse_args().quick
     sets = {name: load(name) for name in ("covtype", "mnist")} if available() and not quick else {}
     if not sets:
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def together(first: Callable[[], object], second: Callable[[], object], repeats: int = 7) -> tuple[float, float]:
-    """Median times of two functions, taken in turns so that a busy machine disturbs both."""
+    """Return median times of two functions, run in turns so that other load affects both."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(repeats + 1):
         for function, kept in zip((first, second), times, strict=True):

@@ -1,8 +1,8 @@
-"""One iteration of low rank plus sparse against just reading the data once, in the same run, on all cores.
+"""Time of one iteration of low rank plus sparse relative to reading the data once, in the same run, on all cores.
 
-Both routes: the O(mdr) step (the default) and the exact normal equations, with the users' own fits in both, as so many
-users are asked; the step with supports revised twice, as fewer users are asked; and, to see what fits cost, the step of
-users with no coordinates of their own. Memory: the peak above what was resident before.
+Both routes: the O(mdr) step (the default) and the exact normal equations, including the users' personal fits as they
+are done for this many users; the step with supports revised twice, as for fewer users; and, to show the cost of the
+fits, the step without personal coordinates. Memory: the peak above the resident memory before.
 
 ``python -m benchmarks.speed.low_rank_sparse`` (a minute; ``--quick`` for a smoke test).
 """
@@ -25,7 +25,7 @@ from tacitly.datasets import make_low_rank_sparse
 from tacitly.federation.base import Query
 from tacitly.federation.local import LocalFederation
 from tacitly.linalg import orthonormal
-from tacitly.methods.low_rank_sparse.algorithm import swaps_for
+from tacitly.methods.low_rank_sparse.algorithm import swaps_per_round
 from tacitly.methods.low_rank_sparse.heads import Sparsity
 from tacitly.methods.low_rank_sparse.queries import SparseEquations, SparseStep
 from tacitly.methods.shared.whitening import Whitening
@@ -37,7 +37,7 @@ REPEATS = 9
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small problem, nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="a small problem, nothing is written")
     quick = parser.parse_args().quick
     users = 2_000 if quick else 100_000
     rows, found = [], []
@@ -76,7 +76,7 @@ def race(users: int, dtype: Any, repeats: int) -> list[dict[str, Any]]:
     federation = LocalFederation(cohort, Ledger().run("race", config={}))
     rng = np.random.default_rng(1)
     basis = orthonormal(data.basis + 0.02 * rng.normal(size=data.basis.shape))[0]
-    plain, swaps = Whitening.identity(FEATURES), swaps_for(users)
+    plain, swaps = Whitening.identity(FEATURES), swaps_per_round(users)
     queries: dict[str, Query] = {
         "step": SparseStep(basis, np.eye(RANK), 0.1, plain, sparsity=Sparsity(OWN), swaps=swaps),
         "step, supports revised": SparseStep(basis, np.eye(RANK), 0.1, plain, sparsity=Sparsity(OWN), swaps=2),

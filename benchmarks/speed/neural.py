@@ -1,12 +1,12 @@
-"""A round of local training for many users: all at once in chunks, against a loop over users; the same maths.
+"""Speed of a round of local training for many users: batched in chunks, and as a loop over users.
 
-Five local steps of twenty images, a hundred images a user (as in the notes of the foundation); images a second, ratios
-of one run. On a CPU the loop is what the library does, on coarse workers; there it is compared with batching and with
-the quickest loop one would write by hand.
+Five local steps of twenty images, a hundred images per user; images per second, and ratios within one run. On a CPU the
+library runs a loop over users on a few workers; there it is compared with batching and with the fastest loop written
+by hand.
 
-And a single local step of the perceptron, 500 users of 20 rows, with everybody's gradient written down (a loop on a
-CPU, chunks on a GPU) and without (tacitly.neural.engine.one_step): with the public head, and with fifteen steps on own
-ones.
+And a single local step of the perceptron for 500 users with 20 rows each, with per-user gradients materialised (a loop
+on a CPU, chunks on a GPU) and without (tacitly.neural.engine.one_step): with the public head, and with fifteen steps on
+personal heads.
 
     python -m benchmarks.speed.neural [--quick]
 """
@@ -34,7 +34,7 @@ NETWORKS = {"LeNet": (lenet, 3072), "MLP": (mlp, 784)}
 
 
 def rate(work: Callable[[], Any], images: int, repeats: int) -> float:
-    """Images a second: the median of several runs, after one that is not counted."""
+    """Return images per second: the median of several runs after a warm-up."""
     times = []
     for i in range(repeats + 1):
         if torch.cuda.is_available():
@@ -49,14 +49,14 @@ def rate(work: Callable[[], Any], images: int, repeats: int) -> float:
 
 
 def hand_loop(name: str, X: Any, y: Any, users: int, workers: int) -> torch.Tensor:
-    """Return what one would write: a module, its parameters reset for every user, plain SGD, threads; clip and sum."""
+    """Run a loop written by hand: one module, reset for every user, plain SGD, threads; return the clipped sum."""
     from concurrent.futures import ThreadPoolExecutor
 
-    def work(mine: range) -> torch.Tensor:
+    def work(part_of_users: range) -> torch.Tensor:
         body, head = NETWORKS[name][0]()
         total = torch.zeros(sum(p.numel() for p in body.parameters()), dtype=torch.float64)
         first = [p.detach().clone() for p in body.parameters()]
-        for i in mine:
+        for i in part_of_users:
             rows, labels = (
                 torch.as_tensor(X[100 * i : 100 * i + 100]),
                 torch.as_tensor(y[100 * i : 100 * i + 100]).long(),
@@ -87,7 +87,7 @@ def measure(name: str, device: str, quick: bool) -> list[dict[str, Any]]:
     users = 8 if quick else ((1024 if name == "MLP" else 256) if on_gpu else (8 if name == "LeNet" else 100))
     rng = np.random.default_rng(0)
     X, y = rng.uniform(size=(users * 100, d)).astype(np.float32), rng.integers(10, size=users * 100).astype(np.float32)
-    X.flags.writeable = y.flags.writeable = False  # as a cohort's are: rows may then stay on a GPU from round to round
+    X.flags.writeable = y.flags.writeable = False  # as in a cohort: rows may then stay on a GPU between rounds
     offsets = 100 * np.arange(users + 1)
     repeats = 1 if quick else (5 if on_gpu else 9)
     for tf32 in (False, True) if on_gpu else (False,):
@@ -118,7 +118,7 @@ def measure(name: str, device: str, quick: bool) -> list[dict[str, Any]]:
                 torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = plain.tf32
                 public = torch.as_tensor(start, dtype=torch.float32).cuda()
                 for i in range(few):
-                    rows, labels, ones = plain._packed(X, y, offsets[i : i + 2], 1, 0)
+                    rows, labels, ones = plain.packing(X, y, offsets[i : i + 2], 1, 0)
                     total += plain.bounded_sum(update(public, rows[0], labels[0], ones[0])[None], 1.0, normalised=False)
                 total.cpu()
 
@@ -129,7 +129,7 @@ def measure(name: str, device: str, quick: bool) -> list[dict[str, Any]]:
         else:
             ways = {"this library": added(plain, users)}
             ways["loop by hand"] = partial(hand_loop, name, X.copy(), y.copy(), users, plain.workers)
-            # In turns, so that whatever else the machine does falls on both.
+            # In turns, so that other load affects both.
             speeds = [{way: rate(work, 100 * users, 1) for way, work in ways.items()} for _ in range(repeats)]
             for way in ways:
                 note(way, float(np.median([speed[way] for speed in speeds])))
@@ -169,7 +169,7 @@ def measure_one_step(device: str, quick: bool) -> list[dict[str, Any]]:
 
 
 def measure_memory(quick: bool) -> dict[int, float]:
-    """MiB at the peak of a round of LeNets in chunks of 32, for some users and twice as many; rows come as needed."""
+    """Return the peak MiB of a round of LeNets in chunks of 32, for two numbers of users."""
     found = {}
     for users in (32, 64) if quick else (128, 256):
         rng = np.random.default_rng(0)
@@ -202,7 +202,7 @@ def main() -> None:
         printed.append(
             [row["network"], device, "yes" if row["tf32"] else "no", row["way"], row["images_per_second"], ratio]
         )
-    header = ["network", "device", "TF32", "way", "images/s", "ratio"]
+    header = ["network", "device", "TF32", "method", "images/s", "ratio"]
     text = table(header, printed)
     found: dict[str, Any] = {"rows": rows}
     if device == "cuda":

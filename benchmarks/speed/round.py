@@ -1,8 +1,7 @@
-"""One Private FedRep round against just reading the data once from memory, in the same run, on all cores.
+"""Time of one Private FedRep round relative to reading the data once from memory, in the same run, on all cores.
 
-``python -m benchmarks.speed.round`` (under a minute; ``--quick`` for a smoke test). Ratios, because times belong to a
-machine; the reading
-itself moves by tens of percent between runs on a shared machine, so both are printed.
+``python -m benchmarks.speed.round`` (under a minute; ``--quick`` for a smoke test). Ratios, because times depend on the
+machine; reading times vary by tens of percent between runs on a shared machine, so both are printed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from tacitly.data.cohort import Cohort
 from tacitly.datasets import make_shared_subspace
 from tacitly.federation.local import LocalFederation
 from tacitly.linalg import orthonormal
-from tacitly.methods.fedrep.algorithm import BasisStep
+from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.shared.whitening import Whitening
 from tacitly.privacy.ledger import Ledger
 
@@ -34,30 +33,33 @@ REPEATS = 25
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small problem, nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="a small problem, nothing is written")
     quick = parser.parse_args().quick
-    rows, data = [], []
-    for n, d, k in ((2_000, 16, 2),) if quick else CASES:
-        found = race(n, d, k)
-        data.append(found)
-        rows.append(
-            [
-                f"{n:,} users, 5 to 40 rows, d = {d}, k = {k}, float32",
-                f"{found['megabytes']:.0f} MB",
-                f"{1e3 * found['read']:.1f} ms",
-                f"{1e3 * found['round']:.1f} ms",
-                f"{found['round'] / found['read']:.2f}×",
-                f"{100 * found['extra'] / found['megabytes']:.1f} %",
-            ]
-        )
-    header = ["one round", "data", "reading it once", "the round", "ratio", "extra memory"]
+    cases = [race(n, d, k) for n, d, k in (((2_000, 16, 2),) if quick else CASES)]
     users = 1_000 if quick else 20_000
-    seconds = whole_fit(users)
-    text = table(header, rows) + (
-        f"\n\nA whole certified fit of paper 003's experiment ({users:,} users, 18 releases, exact noise, ledger, "
+    data = {"cases": cases, "fit_seconds": whole_fit(users)}
+    keep("speed_round", data, as_text(data, users), quick=quick)
+
+
+def as_text(data: dict[str, Any], users: int = 20_000) -> str:
+    """Return the table of rounds, and a sentence on a whole fit with ``users`` users."""
+    rows = [
+        [
+            f"{case['users']:,} users, 5 to 40 rows, d = {case['features']}, k = {case['rank']}, float32",
+            f"{case['megabytes']:.0f} MB",
+            f"{1e3 * case['read']:.1f} ms",
+            f"{1e3 * case['round']:.1f} ms",
+            f"{case['round'] / case['read']:.2f}×",
+            f"{100 * case['extra'] / case['megabytes']:.1f} %",
+        ]
+        for case in data["cases"]
+    ]
+    header = ["one round", "data", "reading it once", "the round", "ratio", "extra memory"]
+    seconds = data["fit_seconds"]
+    return table(header, rows) + (
+        f"\n\nA whole certified fit of Private FedRep's experiment ({users:,} users, 18 releases, exact noise, ledger, "
         f"heads): {np.median(seconds):.2f} s (median of {len(seconds)} after the first, which compiles)."
     )
-    keep("speed_round", {"cases": data, "fit_seconds": seconds}, text, quick=quick)
 
 
 def race(n: int, d: int, k: int) -> dict[str, Any]:
@@ -110,7 +112,7 @@ def whole_fit(users: int) -> list[float]:
 
 
 def extra_megabytes(work: Callable[[], object]) -> float:
-    """Peak resident memory during the work above what was resident before it; the kernel's own mark, reset first."""
+    """Return the peak resident memory during the work above that before it, by the kernel's high-water mark."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before = _status_megabytes("VmRSS")
     work()
@@ -124,7 +126,7 @@ def _status_megabytes(field: str) -> float:
 
 @njit(nogil=True, cache=True, fastmath=True)
 def read(values):  # type: ignore[no-untyped-def]
-    """Add up everything: what reading costs."""
+    """Add up all values: the cost of reading them."""
     total = values.dtype.type(0)
     for i in range(values.size):
         total += values[i]

@@ -1,9 +1,9 @@
-"""One step of trace regression against reading its observations once, on the same array, in one run.
+"""Time of one step of trace regression relative to reading its observations once, on the same array, in one run.
 
-``python -m benchmarks.speed.trace`` (a minute; ``--quick`` for a smoke test): 200,000 of 64×64, float32, 3.3 GB.
-Both go over the rows in the same blocks on the same number of threads. Reading adds up all numbers, which asks memory
-for each once and does the least that can be done with them. The second table is of one whole fit: the time from each
-release to the next, so the first step and everything around a step is in it.
+``python -m benchmarks.speed.trace`` (a minute; ``--quick`` for a smoke test): 200,000 observations of 64×64, float32,
+3.3 GB. Both process the rows in the same blocks with the same number of threads. Reading adds up all numbers, which
+loads each once and computes as little as possible. The second table is of one whole fit: the time from each release to
+the next, which includes everything around a step.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tacitly.privacy.ledger import Ledger
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few observations, nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="few observations, nothing is written")
     parser.add_argument("--observations", type=int, default=200_000)
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--rank", type=int, default=2)
@@ -57,7 +57,7 @@ def main() -> None:
     ratio, of_cpu = (float(np.median([a[k] / b[k] for a, b in times])) for k in (0, 1))
     gigabytes = X.nbytes / 1e9
     text = table(
-        ["observations", "rank", "step / reading X once", "of processor time", "step", "reading"],
+        ["observations", "rank", "step / reading X once", "ratio of CPU times", "step", "reading"],
         [
             [
                 f"{n:,} of {d}×{d}, float32",
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def whole_fit(X: np.ndarray, y: np.ndarray, rank: int, threads: int | None) -> list[float]:
-    """Seconds of every step of a fit, from the release before it; everything was compiled by a small one."""
+    """Return the seconds of every step of a fit, each from the release before it, after a small fit as warm-up."""
     TraceRegression(rank, 1.0, threads=threads).fit(X[:1000], y[:1000])
     released: list[tuple[str, float]] = []
     model = TraceRegression(rank, 1.0, threads=threads)
@@ -91,7 +91,7 @@ def whole_fit(X: np.ndarray, y: np.ndarray, rank: int, threads: int | None) -> l
 
 
 class Read(Query):
-    """Adds up every number of a block, and does nothing with it."""
+    """A query that adds up all numbers of a block."""
 
     unit = Unit.ROW
 
@@ -121,7 +121,7 @@ def total(values):  # type: ignore[no-untyped-def]
 
 
 def clock(work: Callable[[], object]) -> tuple[float, float]:
-    """Time by the clock, and processor time, which a busy machine disturbs less."""
+    """Return wall time, and CPU time, which other load affects less."""
     start, spent = time.perf_counter(), time.process_time()
     work()
     return time.perf_counter() - start, time.process_time() - spent

@@ -1,4 +1,4 @@
-"""Array types, and the checks that guard compiled code."""
+"""Array types, and checks that guard compiled code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
-"""Numbers in double precision: everything that is public, and every contribution."""
+"""Double precision: everything public, and every contribution."""
 
 Rows = npt.NDArray[np.floating]
 """Private rows (or targets), float32 or float64 as the cohort stores them."""
@@ -20,7 +20,7 @@ Kind = TypeVar("Kind", bound=np.generic)
 
 
 def read_only(array: npt.NDArray[Kind]) -> npt.NDArray[Kind]:
-    """Return a read-only view. A cohort's arrays are read-only, and Numba compiles a kernel once per kind of array.
+    """Return a read-only view: cohort arrays are read-only, and Numba compiles a kernel again for writable ones.
 
     >>> read_only(np.ones(2)).flags.writeable
     False
@@ -31,7 +31,7 @@ def read_only(array: npt.NDArray[Kind]) -> npt.NDArray[Kind]:
 
 
 def check_shape(name: str, array: npt.NDArray[np.floating], *sizes: int | None) -> None:
-    """Raise unless an array has these sizes (None for any): compiled loops do not check bounds.
+    """Raise unless an array has these sizes (None for any size): compiled loops do not check bounds.
 
     >>> check_shape("basis", np.zeros((3, 2)), 3, None)
     >>> check_shape("basis", np.zeros(3), 3, None)
@@ -45,7 +45,7 @@ def check_shape(name: str, array: npt.NDArray[np.floating], *sizes: int | None) 
 
 
 def check_size(name: str, value: int, most: int) -> None:
-    """Raise unless an integer lies between 1 and ``most``, so that a number from outside cannot exhaust memory.
+    """Raise unless an integer lies between 1 and ``most``, so that an untrusted size cannot exhaust memory.
 
     >>> check_size("steps", 0, 10)
     Traceback (most recent call last):

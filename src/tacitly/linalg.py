@@ -1,4 +1,4 @@
-"""Public linear algebra: subspaces, symmetric matrices as vectors, spectra above a known noise level."""
+"""Linear algebra on public arrays: subspaces, symmetric matrices as vectors, spectra above a known noise level."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def subspace_distance(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     first, _ = orthonormal(a)
     second, _ = orthonormal(b)
     if first.shape != second.shape:
-        raise ValueError(f"both subspaces must have one shape. Found {first.shape} and {second.shape}.")
+        raise ValueError(f"both bases must have the same shape. Found {first.shape} and {second.shape}.")
     return min(1.0, float(np.linalg.norm(second - first @ (first.T @ second), 2)))
 
 
 def pack_symmetric(matrix: npt.NDArray[np.floating]) -> Array:
     """Write a symmetric matrix as a vector whose Euclidean norm is the matrix's Frobenius norm.
 
-    Off-diagonal entries are scaled by √2. Independent noise on these d(d+1)/2 coordinates is then the right
+    Off-diagonal entries are scaled by √2. Independent noise on these d(d+1)/2 coordinates is then calibrated
     noise for a symmetric statistic: full variance on the diagonal, half of it off the diagonal.
 
     >>> pack_symmetric(np.array([[1.0, 2.0], [2.0, 3.0]])).round(3)
@@ -67,17 +67,18 @@ def unpack_symmetric(vector: npt.NDArray[np.floating], size: int) -> Array:
 
 @lru_cache(maxsize=4)
 def _upper(size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Flat positions of the upper triangle, and which of them lie off the diagonal."""
+    """Return the flat positions of the upper triangle, and which of them lie off the diagonal."""
     rows, columns = np.triu_indices(size)
     return rows * size + columns, rows != columns
 
 
 def denoise_spectrum(values: Array, level: float) -> Array:
-    """Shrink eigenvalue deviations of a noisy symmetric matrix to their best guess.
+    """Shrink eigenvalue deviations of a noisy symmetric matrix to their best estimates.
 
     ``level`` is the half-radius s of the noise's semicircle (edge at 2s). A deviation x beyond the edge comes
-    from a true one ℓ with x = ℓ + s²/ℓ, and its eigenvector has squared cosine 1 − s²/ℓ² with the true one;
-    what is inside the edge (10 % margin for its own fluctuation) cannot be told from noise and becomes 0.
+    from a true one ℓ with x = ℓ + s²/ℓ, and its eigenvector has squared cosine 1 − s²/ℓ² with the true one.
+    A deviation inside the edge (with a 10 % margin for the edge's fluctuation) is indistinguishable from noise and
+    becomes 0.
     """
     size = np.abs(values)
     beyond = size > 2.2 * level
@@ -87,7 +88,7 @@ def denoise_spectrum(values: Array, level: float) -> Array:
 
 
 def spike_size(values: Array, level: float) -> Array:
-    """Size ℓ of the true eigenvalue behind each noisy one x = ℓ + s²/ℓ, s = ``level``; 0 inside the noise's edge 2s.
+    """Return the true eigenvalue ℓ behind each noisy x = ℓ + s²/ℓ, s = ``level``; 0 inside the noise's edge 2s.
 
     >>> spike_size(np.array([10.1, 1.5]), 1.0).round(3)
     array([10.,  0.])
@@ -97,7 +98,7 @@ def spike_size(values: Array, level: float) -> Array:
 
 
 def procrustes(matrix: Array, target: Array) -> Array:
-    """Orthogonal D that brings ``matrix``·D closest to ``target`` (paper 001, equation 3.2).
+    """Return the orthogonal D that brings ``matrix``·D closest to ``target`` (FedPower, equation 3.2).
 
     >>> turn = np.array([[0.0, 1.0], [-1.0, 0.0]])
     >>> np.allclose(np.eye(2) @ turn @ procrustes(turn, np.eye(2)), np.eye(2))
@@ -108,12 +109,12 @@ def procrustes(matrix: Array, target: Array) -> Array:
 
 
 def sign_fixing(matrix: Array, target: Array) -> Array:
-    """Diagonal D of signs that brings the columns of ``matrix`` closest to ``target`` (paper 001, equation 3.16)."""
+    """Return the diagonal D of signs that brings ``matrix``·D closest to ``target`` (FedPower, equation 3.16)."""
     return np.diag(np.where(np.einsum("ij,ij->j", matrix, target) < 0, -1.0, 1.0))
 
 
 def inverse_root(matrix: Array, floor: float = 1e-3) -> Array:
-    """Symmetric inverse square root, eigenvalues floored at ``floor`` times the largest."""
+    """Return the symmetric inverse square root, with eigenvalues floored at ``floor`` times the largest."""
     values, vectors = np.linalg.eigh(matrix)
     values = np.maximum(values, floor * max(float(values[-1]), np.finfo(float).tiny))
     root: Array = (vectors / np.sqrt(values)) @ vectors.T
@@ -121,16 +122,16 @@ def inverse_root(matrix: Array, floor: float = 1e-3) -> Array:
 
 
 def added_up(X: Any, dtype: npt.DTypeLike = np.float64) -> Any:
-    """Sparse rows with one entry a column: entries that name a column again are added. The input stays as it is.
+    """Return a copy of sparse rows in canonical form: repeated entries of a column are summed.
 
     >>> import scipy.sparse
     >>> twice = scipy.sparse.csr_matrix((np.ones(2), np.zeros(2, dtype=int), [0, 2]), shape=(1, 3))
     >>> added_up(twice).data
     array([2.])
     """
-    import scipy.sparse  # here, so that a node with dense rows starts without SciPy
+    import scipy.sparse  # a local import: a node with dense rows starts without SciPy
 
-    # Made anew from its arrays, so that it is looked at and no flag is believed.
+    # Built anew from the arrays, so that duplicates are looked for whatever flags the input carries.
     rows = scipy.sparse.csr_matrix((X.data.astype(dtype, copy=True), X.indices, X.indptr), shape=X.shape)
     if not rows.has_canonical_format:
         rows.indices, rows.indptr = rows.indices.copy(), rows.indptr.copy()

@@ -1,4 +1,4 @@
-"""A fitted model as a folder: what is public in it, and what is not, in different places. No pickle.
+"""Save and load a fitted model as a folder that keeps public and private files apart. No pickle.
 
 ``billboard.safetensors`` (the basis, or the components), ``certificate.json`` and ``config.json`` are public.
 ``private/`` holds heads, intercepts and ids, readable by its owner only; :func:`publish` leaves it out. A model without
@@ -20,29 +20,29 @@ from typing import Any
 
 import numpy as np
 
-from tacitly import methods as estimators
+from tacitly.methods import REGISTRY
 from tacitly.methods.base import PrivateModel, plain_parameter
 from tacitly.methods.shared_basis import Head, SharedBasisModel
 from tacitly.privacy.certificate import Certificate
 
 PUBLIC = ("billboard.safetensors", "certificate.json", "config.json")
-_NEURAL = "neural."
+FORMAT = {"format": "tacitly model", "version": 1}
+"""What ``config.json`` says of itself. A folder of another version is refused."""
 
 
 class ModelError(ValueError):
-    """A model folder is missing, incomplete or not what it should be."""
+    """A model folder is missing, incomplete or invalid."""
 
 
 def save(model: PrivateModel, folder: str | os.PathLike[str]) -> Path:
-    """Write a fitted model to ``folder``, all of it or nothing; then finish its run in the ledger.
+    """Write a fitted model to ``folder`` atomically, then finish its run in the ledger.
 
     >>> import tacitly, tempfile
     >>> X, y, users, *_ = tacitly.datasets.make_shared_subspace(200, 4, 1, 8, random_state=0)
     >>> model = tacitly.PrivateFedRep(rank=1, epsilon=4.0).fit(X, y, users)
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     folder = tacitly.save(model, place + "/model")
-    ...     again = tacitly.load(folder)
-    >>> bool((again.predict(X, users) == model.predict(X, users)).all())
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     loaded = tacitly.load(tacitly.save(model, parent + "/model"))
+    >>> bool((loaded.predict(X, users) == model.predict(X, users)).all())
     True
     """
     from safetensors.numpy import save as to_bytes
@@ -54,18 +54,18 @@ def save(model: PrivateModel, folder: str | os.PathLike[str]) -> Path:
     model.certificate_ = replace(model.certificate_, billboard_sha256=hashlib.sha256(billboard).hexdigest())
     heads = _private_as_bytes(model)
     target.parent.mkdir(parents=True, exist_ok=True)
-    place = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        (place / "billboard.safetensors").write_bytes(billboard)
-        (place / "certificate.json").write_text(model.certificate_.to_json() + "\n", encoding="utf-8")
-        (place / "config.json").write_text(json.dumps(_config(model), indent=2) + "\n", encoding="utf-8")
+        (staging / "billboard.safetensors").write_bytes(billboard)
+        (staging / "certificate.json").write_text(model.certificate_.to_json() + "\n", encoding="utf-8")
+        (staging / "config.json").write_text(json.dumps(_config(model), indent=2) + "\n", encoding="utf-8")
         if heads is not None:
-            (place / "private").mkdir(mode=0o700)
-            write_private(place / "private" / "heads.safetensors", heads)
-        place.chmod(0o755)
-        place.rename(target)
+            (staging / "private").mkdir(mode=0o700)
+            write_private(staging / "private" / "heads.safetensors", heads)
+        staging.chmod(0o755)
+        staging.rename(target)
     except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
         raise
     model.close(model.certificate_.billboard_sha256)
     return target
@@ -74,17 +74,17 @@ def save(model: PrivateModel, folder: str | os.PathLike[str]) -> Path:
 def load(folder: str | os.PathLike[str], **modules: Any) -> PrivateModel:
     """Read a model folder. A published one has no heads: it can only personalise.
 
-    A network's folder holds numbers, not code: give ``body=`` and ``head=`` of the same build (and ``augment=``, where
-    the model has one).
+    A network's folder holds parameters, not code: pass ``body=`` and ``head=`` modules of the same architecture (and
+    ``augment=``, if the model has one).
     """
     from safetensors.numpy import load as from_bytes
 
-    place = Path(folder)
+    source = Path(folder)
     for name in PUBLIC:
-        if not (place / name).is_file():
-            raise ModelError(f"{place} is not a model folder: {name} is missing.")
-    config = json.loads((place / "config.json").read_text(encoding="utf-8"))
-    kind = _kind(place, str(config.get("class")))
+        if not (source / name).is_file():
+            raise ModelError(f"{source} is not a model folder: {name} is missing.")
+    config = read_config(source / "config.json")
+    kind = _kind(source, str(config.get("class")))
     parameters: dict[str, Any] = {
         key: math.inf if value == "inf" else value for key, value in config["parameters"].items()
     }
@@ -94,18 +94,18 @@ def load(folder: str | os.PathLike[str], **modules: Any) -> PrivateModel:
     if set(modules) != code:
         given = ", ".join(f"{name}=…" for name in sorted(code))
         raise ModelError(
-            f"{place} holds a network. Give load(folder, {given}) modules of the same build."
+            f"{source} holds a network. Call load(folder, {given}) with modules of the same architecture."
             if code
-            else f"{place} holds no network. Found {sorted(modules)} for load."
+            else f"{source} holds no network, so load takes no modules. Found {sorted(modules)}."
         )
     model = kind(**modules, **parameters)
     model.feature_names_in_ = np.array(config["features"], dtype=str)
     model.n_features_in_ = len(model.feature_names_in_)
     model.target_name_ = config["target"]
     model.user_column_ = config.get("user")
-    model.take_public_arrays(from_bytes((place / "billboard.safetensors").read_bytes()))
-    model.certificate_ = Certificate.from_json((place / "certificate.json").read_text(encoding="utf-8"))
-    private = place / "private" / "heads.safetensors"
+    model.take_public_arrays(from_bytes((source / "billboard.safetensors").read_bytes()))
+    model.certificate_ = Certificate.from_json((source / "certificate.json").read_text(encoding="utf-8"))
+    private = source / "private" / "heads.safetensors"
     if private.is_file():
         data = private.read_bytes()
         tensors = from_bytes(data)
@@ -114,12 +114,27 @@ def load(folder: str | os.PathLike[str], **modules: Any) -> PrivateModel:
     return model
 
 
-def _kind(place: Path, name: str) -> type[PrivateModel]:
-    """Return the class a folder names: one of ours, and nothing else."""
-    home = importlib.import_module("tacitly.neural") if name.startswith(_NEURAL) else estimators
-    kind = getattr(home, name.removeprefix(_NEURAL), None) if name.removeprefix(_NEURAL) in home.__all__ else None
-    if not (isinstance(kind, type) and issubclass(kind, PrivateModel)):
-        raise ModelError(f"{place} holds a {name!r}. Expected one of {estimators.__all__}, or a network's estimator.")
+def read_config(path: Path) -> dict[str, Any]:
+    """Read a model folder's ``config.json``; raise where it was written in another format or version."""
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise ModelError(f"{path} is not JSON. Expected a model folder written by tacitly.") from None
+    found = {key: config.get(key) for key in FORMAT} if isinstance(config, dict) else None
+    if found != FORMAT:
+        raise ModelError(f"{path.parent} must hold {FORMAT}. Found {found}: fit again with this version of tacitly.")
+    return dict(config)
+
+
+def _kind(folder: Path, name: str) -> type[PrivateModel]:
+    """Return the class that a folder names: an estimator of a registered method, and nothing else."""
+    home = REGISTRY.home(name)
+    if home is None:
+        known = [method.public_name for method in REGISTRY.values()]
+        raise ModelError(f"{folder} holds a {name!r}. Expected one of {', '.join(known)}, or a baseline of theirs.")
+    # Through the package, which says what to install where PyTorch is missing.
+    package = "tacitly.neural" if name.startswith("neural.") else "tacitly"
+    kind: type[PrivateModel] = getattr(importlib.import_module(package), name.rpartition(".")[2])
     return kind
 
 
@@ -131,12 +146,12 @@ def publish(folder: str | os.PathLike[str], target: str | os.PathLike[str], *, a
     for name in PUBLIC:
         if not (source / name).is_file():
             raise ModelError(f"{source} is not a model folder: {name} is missing.")
-    _kind(source, str(json.loads((source / "config.json").read_text(encoding="utf-8")).get("class")))
+    _kind(source, str(read_config(source / "config.json").get("class")))
     certificate = Certificate.from_json((source / "certificate.json").read_text(encoding="utf-8"))
     if not certificate.certified and not allow_uncertified:
         raise ModelError(
             f"this model is not certified ({'; '.join(certificate.reasons)}). "
-            "It is not published unless you allow uncertified models."
+            "Allow uncertified models to publish it anyway."
         )
     verdict = verify(
         (source / "certificate.json").read_text(encoding="utf-8"),
@@ -166,6 +181,7 @@ def _private_as_bytes(model: PrivateModel) -> bytes | None:
 
 def _config(model: PrivateModel) -> dict[str, Any]:
     return {
+        **FORMAT,
         "class": model.folder_class,
         "parameters": {key: plain_parameter(value) for key, value in model.folder_parameters().items()},
         "features": [str(name) for name in model.feature_names_in_],

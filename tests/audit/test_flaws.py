@@ -1,4 +1,4 @@
-"""Every flaw of the papers is caught, and no mended version is."""
+"""Every flaw of the papers is caught, and no corrected version is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.flaws import Case, cases
 
 RUNS = 20_000
 CASES = {case.id: case for case in cases()}
-FAINT = {"P6", "R3"}  # claims of 0.5 and 0.125: so few runs cannot show as much (the benchmark's tell)
+FAINT = {"P6", "R3"}  # claims of 0.5 and 0.125: 20,000 runs cannot prove half of that (the benchmark's runs do)
 
 
 def proved(case: Case, *, flawed: bool) -> float:
@@ -45,7 +45,7 @@ def test_the_mended_version_keeps_its_claim_and_the_attack_has_power(name: str) 
 
 
 def test_the_clip_that_turns_negative_numbers_around_would_show() -> None:
-    """M4: x·min(1, ρ/x). Ours leaves small values as they are."""
+    """M4: x·min(1, ρ/x) turns −0.3 into 1. Ours leaves values within the bound unchanged."""
     from tacitly.privacy.clipping import clip
 
     def printed(x: float, bound: float) -> float:

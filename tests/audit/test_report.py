@@ -1,4 +1,4 @@
-"""The auditor against our estimators, which must stand, and against broken ones, which must not."""
+"""Audit tacitly's estimators, which must pass, and broken ones, which must not."""
 
 from __future__ import annotations
 
@@ -11,99 +11,66 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
 import tacitly
-from tacitly.audit import audit, audit_one_run, check_sensitivity
-from tacitly.audit.attack import Attacker
-from tacitly.audit.population import canaries, worlds
+from tacitly.audit import Audit, audit, audit_one_run, check_sensitivity
+from tacitly.audit.attack import Attacker, strongest
+from tacitly.audit.worlds import canaries, worlds
 from tacitly.cli.main import app
+from tacitly.methods import REGISTRY
 from tacitly.methods.base import PrivateModel, Procedure
 from tacitly.methods.margin.queries import MarginLosses
 from tacitly.methods.shared.whitening import FeatureMoment
 from tacitly.privacy.guarantee import Adjacency, SelectionEvent, Unit
 
-ESTIMATORS = {
-    "fedrep": lambda: tacitly.PrivateFedRep(rank=1, epsilon=1.0),
-    "fedrep, replace-one": lambda: tacitly.PrivateFedRep(rank=1, epsilon=1.0, adjacency="replace-one"),
-    "fedrep, centred": lambda: tacitly.PrivateFedRep(rank=1, epsilon=1.0, fit_intercept=True),
-    "altmin": lambda: tacitly.PrivateAltMin(rank=1, epsilon=1.0),
-    "fedpower, rows": lambda: tacitly.FedPower(1, 1.0, unit="row"),
-    "fedpower, users": lambda: tacitly.FedPower(1, 1.0, unit="user"),
-    "fedpower, power": lambda: tacitly.FedPower(1, 1.0, unit="row", route="power"),
-    "low rank plus sparse": lambda: tacitly.LowRankSparse(rank=1, sparsity=1, epsilon=1.0),
-    "low rank plus sparse, one weight": lambda: tacitly.LowRankSparse(1, 1, 1.0, shared_weight=True),
-    "fedrep, logistic": lambda: tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic"),
-    "margin": lambda: tacitly.MarginClassifier(rank=1, epsilon=1.0),
-    "margin, search": lambda: tacitly.MarginClassifier(rank=1, epsilon=1.0, mode="search", choices=4, candidates=16),
-    "margin, replace-one": lambda: tacitly.MarginClassifier(
-        rank=1, epsilon=1.0, mode="random", candidates=16, adjacency="replace-one"
-    ),
-    "centaur": lambda: tacitly.Centaur(rank=1, epsilon=1.0),
-    "centaur, power start": lambda: tacitly.Centaur(rank=1, epsilon=1.0, start="power", copies=2, power_steps=2),
-    "trace regression": lambda: tacitly.TraceRegression(1, 1.0, shape=(2, 2)),
-    "trace regression, replace-one": lambda: tacitly.TraceRegression(1, 1.0, adjacency="replace-one", shape=(2, 2)),
-    "trace regression, users": lambda: tacitly.TraceRegression(1, 1.0, unit="user", shape=(2, 2)),
-}
-RELATIVES = {  # audited with fewer runs: their exact checks are what counts
-    "fedrep, words": lambda: tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic", classes=("no", "may", "yes")),
-    "fedrep, poisson": lambda: tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="poisson", rounds=2),
-    "neural centaur": lambda: network(),
-    "neural centaur, clip found privately": lambda: network(clip="auto", head_steps=0, rounds=1),
-    "neural low rank plus sparse": lambda: own_networks(),
-    "neural low rank plus sparse, clip found privately": lambda: own_networks(clip="auto", rounds=1),
-    "margin, gradient": lambda: tacitly.MarginClassifier(rank=1, epsilon=1.0, delta=1e-6, mode="gradient"),
-    "margin, projected": lambda: tacitly.MarginClassifier(
-        rank=1, epsilon=1.0, delta=1e-6, mode="gradient", dimension=2
-    ),
-    "trace regression, rank one": lambda: tacitly.TraceRegression(1, 1.0, design="rank-one", shape=(2, 2)),
-}
+AUDITS = {trial.name: (method, trial) for method in REGISTRY.values() for trial in method.audits}
+ESTIMATORS = [name for name, (_, trial) in AUDITS.items() if trial.depth == "quick"]
+RELATIVES = [name for name, (_, trial) in AUDITS.items() if trial.depth == "brief"]
 
 
-def network(**settings: object) -> PrivateModel:
-    """Few and short rounds: a fit of the default takes a second."""
-    from tacitly import neural
-
-    body, head = neural.mlp(4, (3,), classes=2)
-    for value in (*body.parameters(), *head.parameters()):
-        value.data = (torch.arange(value.numel()).cos() / 2).reshape(value.shape)
-    chosen = {"rounds": 2, "head_steps": 1, "rows_per_user": 8, "device": "cpu", **settings}
-    return neural.Centaur(body, head, epsilon=1.0, **chosen)  # type: ignore[arg-type]
+def made(name: str) -> PrivateModel:
+    method, trial = AUDITS[name]
+    model: PrivateModel = method.load()(**trial.made())
+    return model
 
 
-def own_networks(**settings: object) -> PrivateModel:
-    from tacitly import neural
-
-    chosen = {"rounds": 2, "head_steps": 1, "final_steps": 1, "rows_per_user": 8, "device": "cpu", **settings}
-    return neural.LowRankSparse(1, 2, epsilon=1.0, hidden=(3,), **chosen)  # type: ignore[arg-type]
+SURE = 1 - 1e-9  # so that a sound estimator is found to prove more than it claims at most once in 1e9 runs
+SEARCHES = 8
 
 
-LEAST_REACH = {
-    # How opposite two users' corrections are depends on the basis, and so on the noise of the run that is looked at.
-    "fedrep, replace-one": 0.5,
-    "trace regression, replace-one": 0.5,
-    # A canary that every candidate fits, or none, moves all odds alike: the whole of ε takes one that hardly any fits,
-    # and another such in its place under replace-one. How near one comes depends on the few candidates.
-    "margin, search": 0.5,
-    "margin, replace-one": 0.3,
-}
+def reach(estimator: PrivateModel, report: Audit, least: float) -> float:
+    """Return the share of the claim's power that the strongest canary reaches, in the best of up to eight searches.
+
+    One search is random: where the clip is found privately, 13 users at ε = 1 give a histogram of pure noise, so the
+    clip lies anywhere from 2^-120 to 2^120, and a network's update, in single precision, reaches it in about half of
+    the runs. One search in eight then ends below 0.8, and fewer do for every other estimator, so that eight fail in a
+    row with probability 8^-8 < 1e-7.
+    """
+    found = report.canary
+    for _ in range(SEARCHES - 1):
+        if found > least:
+            break
+        power = strongest(estimator, report.unit, report.adjacency)[1]
+        found = max(found, power.share(report.claimed, report.counts.delta))
+    return found
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_every_default_stands_a_quick_audit(name: str) -> None:
-    report = audit(ESTIMATORS[name](), runs=100, confidence=1 - 1e-6)
+    report = audit(made(name), runs=100, confidence=SURE)
     assert report.findings == (), str(report)
     assert report.ok, str(report)
-    assert report.canary > LEAST_REACH.get(name, 0.8)  # the attack comes near what the claim covers
-    assert report.canary < 1.0001
+    least = AUDITS[name][1].reach
+    assert least < reach(made(name), report, least) < 1.0001  # the attack comes near what the claim covers
 
 
 @pytest.mark.parametrize("name", RELATIVES)
 def test_labels_counts_and_choices_beside_sums_are_audited_too(name: str) -> None:
-    report = audit(RELATIVES[name](), runs=10, confidence=1 - 1e-6)
+    report = audit(made(name), runs=10, confidence=SURE)
     assert report.ok, str(report)
-    assert LEAST_REACH.get(name, 0.8) < report.canary < 1.0001
+    least = AUDITS[name][1].reach
+    assert least < reach(made(name), report, least) < 1.0001
 
 
 @pytest.mark.parametrize(
@@ -115,7 +82,7 @@ def test_labels_counts_and_choices_beside_sums_are_audited_too(name: str) -> Non
     ],
 )
 def test_noise_of_users_and_groups_that_take_turns_are_understood(options: dict[str, Any], reach: float) -> None:
-    report = audit(tacitly.FedPower(1, 1.0, **options), runs=10, confidence=1 - 1e-6)
+    report = audit(tacitly.FedPower(1, 1.0, **options), runs=10, confidence=SURE)
     assert report.ok, str(report)
     assert report.canary == pytest.approx(reach, rel=0.1)
 
@@ -130,7 +97,7 @@ def test_the_report_speaks() -> None:
 
 @dataclass(frozen=True)
 class Loud(FeatureMoment):
-    """Adds everybody three times as loud as the clip allows."""
+    """Contributions are three times as long as the clip."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         return 3.0 * super().block_sum(X, y, offsets, bound)
@@ -140,7 +107,7 @@ class Loud(FeatureMoment):
 
 
 class Honest(tacitly.PrivateAltMin):
-    """Learns through the door, and publishes what came out."""
+    """Learns through the federation, and publishes what was released."""
 
     def _procedure(self, population, budget):  # type: ignore[no-untyped-def]
         from tacitly.privacy.accounting import mu_of
@@ -167,14 +134,14 @@ class TooLoud(Honest):
 
 
 class Leaks(Honest):
-    """Publishes a mean that never went through the door."""
+    """Publishes a mean that was never released."""
 
     def public_arrays(self):  # type: ignore[no-untyped-def]
         return {"moment": self._moment, "heads_mean": self.heads_.mean(axis=0)}
 
 
 class CountsOnData(Honest):
-    """Asks once more where its own un-noised heads are large."""
+    """Makes one more release if private rows are large."""
 
     def _learn(self, federation, event):  # type: ignore[no-untyped-def]
         basis = super()._learn(federation, event)
@@ -186,12 +153,12 @@ class CountsOnData(Honest):
 class TalksAboutUsers(Honest):
     def _learn(self, federation, event):  # type: ignore[no-untyped-def]
         if np.isnan(federation._cohort.X).any():
-            raise RuntimeError("somebody has a hole")
+            raise RuntimeError("a user has NaN")
         return super()._learn(federation, event)
 
 
 def test_an_honest_estimator_of_a_stranger_stands() -> None:
-    report = audit(Honest(rank=1, epsilon=1.0), runs=60, confidence=1 - 1e-6)
+    report = audit(Honest(rank=1, epsilon=1.0), runs=60, confidence=SURE)
     assert report.ok, str(report)
 
 
@@ -200,9 +167,9 @@ def test_an_honest_estimator_of_a_stranger_stands() -> None:
     [
         (TooLoud, "times its sensitivity"),
         (Leaks, "is published and depends on the canary's rows"),
-        (CountsOnData, "questions with the canary"),
+        (CountsOnData, "releases with the canary"),
         (TalksAboutUsers, "raises RuntimeError in one of the worlds"),
-        (TalksAboutUsers, "a user's numbers (all nan) raise RuntimeError"),
+        (TalksAboutUsers, "a user's values (all nan) raise RuntimeError"),
     ],
 )
 def test_a_broken_estimator_of_a_stranger_is_caught(broken: type[PrivateModel], word: str) -> None:
@@ -231,7 +198,7 @@ def test_the_broken_query_is_caught_by_itself() -> None:
 
 @dataclass(frozen=True)
 class Meddles(FeatureMoment):
-    """What a user adds depends on how many others are in the block."""
+    """A user's contribution depends on the number of users in the block."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         return super().block_sum(X, y, offsets, bound) / (len(offsets) - 1)
@@ -239,18 +206,18 @@ class Meddles(FeatureMoment):
 
 def test_a_query_that_is_not_separable_is_caught() -> None:
     report = check_sensitivity(Meddles(4), 4)
-    assert any("changes what others add" in text for text in report.violations)
+    assert any("changes the contributions of others" in text for text in report.violations)
 
 
 def test_a_choice_has_no_gaussian_bound_and_a_pure_claim_allows_more() -> None:
-    report = audit(ESTIMATORS["margin, search"](), runs=20)
+    report = audit(made("margin, search"), runs=20)
     assert report.gaussian is None
     assert report.accuracy_allowed == pytest.approx(math.e / (1 + math.e))
     assert "at δ = 0" in str(report)
 
 
 class Chooses(tacitly.MarginClassifier):
-    """Chooses once, among five candidates, by losses of a test's own."""
+    """Selects once, among five candidates, by the given losses."""
 
     losses: type[MarginLosses] = MarginLosses
 
@@ -264,7 +231,7 @@ class Chooses(tacitly.MarginClassifier):
 
 @dataclass(frozen=True)
 class LoudLosses(MarginLosses):
-    """Counts everybody five times."""
+    """Counts every user five times."""
 
     def whole(self, losses):  # type: ignore[no-untyped-def]
         return 5.0 * super().whole(losses)
@@ -272,7 +239,7 @@ class LoudLosses(MarginLosses):
 
 @dataclass(frozen=True)
 class SignedLosses(MarginLosses):
-    """Losses on both sides of zero: taking a user away raises some totals and lowers others."""
+    """Losses of both signs: removing a user raises some totals and lowers others."""
 
     def whole(self, losses):  # type: ignore[no-untyped-def]
         steps = super().whole(losses)
@@ -324,11 +291,13 @@ def test_losses_are_not_for_the_check_of_sums() -> None:
 
 @pytest.mark.parametrize("name", ["margin, search", "fedrep, logistic"])
 def test_one_run_with_labels_proves_less_than_is_claimed(name: str) -> None:
-    bound = audit_one_run(ESTIMATORS[name](), canaries=300, n_features=8, confidence=0.999)
+    """A bound above 1 takes 30 right guesses of 30; each is right with probability 0.6 at most, and 0.6^30 < 1e-6."""
+    bound = audit_one_run(made(name), canaries=300, n_features=8, confidence=0.999)
     assert bound.epsilon <= 1.0 < bound.ceiling
 
 
 def test_one_run_proves_less_than_is_claimed() -> None:
+    """As above: a false alarm has probability below 1e-6."""
     bound = audit_one_run(tacitly.PrivateFedRep(rank=1, epsilon=1.0), canaries=300, n_features=8, confidence=0.999)
     assert bound.epsilon <= 1.0 < bound.ceiling
 
@@ -337,7 +306,7 @@ BROKEN = '''
 from tacitly import PrivateAltMin
 
 class Broken(PrivateAltMin):
-    """Publishes the mean of everybody's heads as it is."""
+    """Publishes the exact mean of all heads."""
 
     def public_arrays(self):
         return {**super().public_arrays(), "mean": self.heads_.mean(axis=0)}

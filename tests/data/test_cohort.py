@@ -276,14 +276,14 @@ def test_from_offsets_copies_nothing() -> None:
     ("offsets", "users", "said"),
     [
         ([0, 2, 2, 2, 6], None, "2 users have no rows"),
-        ([0, 4, 2, 6], None, "goes down"),
+        ([0, 4, 2, 6], None, "decreases"),
         ([1, 6], None, "from 0"),
         ([0, 5], None, "6 rows"),
-        ([0], None, "one more than there are users"),
-        ([0.0, 6.0], None, "whole numbers"),
+        ([0], None, "one more than the number of users"),
+        ([0.0, 6.0], None, "integers"),
         ([0, 3, 6], ["a"], "3 entries for 1 users"),
         ([0, 3, 6], [SECRET_USER, SECRET_USER], "1 ids are repeated"),
-        ([0, 3, 6], [SECRET_USER, None], "1 missing"),
+        ([0, 3, 6], [SECRET_USER, None], "1 ids are missing"),
     ],
 )
 def test_from_offsets_refuses_offsets_that_do_not_cut_the_rows(offsets: Any, users: Any, said: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -68,9 +69,12 @@ def wait_for(what: Callable[[], bool], site: Site, seconds: float = 600.0) -> No
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that nobody takes meanwhile: below those of outgoing connections, another for each process."""
+    for port in range(10_000 + os.getpid() % 20_000, 32_768):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no port is free")
 
 
 def test_nothing_is_lost_when_sites_and_coordinator_fail(site: Site, tmp_path: Path) -> None:
@@ -80,9 +84,8 @@ def test_nothing_is_lost_when_sites_and_coordinator_fail(site: Site, tmp_path: P
     settings = Settings(
         server=f"127.0.0.1:{free_port()}",
         out=str(tmp_path / "model"),
-        rank=2,
+        options={"rank": 2, "rounds": 3},
         epsilon=1.0,
-        rounds=3,
         cards=tuple(cards),
         patience={"deadline": 300.0, "again": 4.0, "gather": 300.0},
     )

@@ -35,8 +35,12 @@ from tacitly.privacy.ledger import BudgetExceeded, Ledger
 path, log = sys.argv[1], sys.argv[2]
 EVENT = GaussianEvent(sigma=50.0, sensitivity=Sensitivity.of_clip(1.0))
 
+drawn, most_drawn = 0, 1000
+
 def draw():
-    time.sleep(0.008)
+    global drawn
+    drawn += 1
+    time.sleep(0.008 if drawn <= most_drawn else 600)
     bits = np.frombuffer(os.urandom(8 * 4), dtype=np.uint64)
     return ndtri((bits.astype(np.float64) + 0.5) / 2.0**64)
 
@@ -67,7 +71,7 @@ def supervise(program: str, *arguments: Path) -> str:
         env={**os.environ, "PYTHONPATH": source},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -88,6 +92,7 @@ def work():
 
 kills = 0
 while True:
+    most_drawn = 2 if kills < 10 else 1000  # a process cannot finish before the tenth kill, however late that comes
     child = forked(work)
     time.sleep(random.uniform(0.0, 0.025 + 0.001 * kills))  # longer each time, so that it ends
     os.kill(child, signal.SIGKILL)
@@ -158,7 +163,7 @@ def own():
     ledger.run("toy", config={})
     grandchild = os.fork()
     if grandchild == 0:
-        time.sleep(30)
+        time.sleep(600)
         os._exit(0)
     note(str(grandchild))
     os.kill(os.getpid(), signal.SIGKILL)
@@ -177,7 +182,7 @@ def test_the_lock_of_a_dead_process_does_not_block_even_if_its_children_live(tmp
         check=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        timeout=60,
+        timeout=600,
     )
     grandchild = int(log.read_text())
     try:
@@ -193,7 +198,7 @@ def own():
     ledger = Ledger(path)
     run = ledger.run("toy", config={})
     note(str(os.getpid()))
-    time.sleep(30)
+    time.sleep(600)
 
 child = forked(own)
 while not os.path.exists(log):

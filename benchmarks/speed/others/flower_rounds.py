@@ -1,6 +1,6 @@
-"""Rounds of Flower's simulator (on Ray): the same maths as a query of ours, a virtual client a user.
+"""Rounds of Flower's simulator (on Ray): the same computation as tacitly's query, one virtual client per user.
 
-Needs flwr[simulation]. Every message goes to a Ray actor and back. Only rounds are timed, not the simulator's start.
+Needs flwr[simulation]. Every message goes to a Ray actor and back. Only rounds are timed, not the simulator's start-up.
 """
 
 import json
@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-# Ray's workers look for modules there.
+# Ray's workers import modules from there.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
 
 import numpy as np
@@ -24,7 +24,7 @@ from same_maths import advance, contribution, read
 FOLDER, ROUNDS, LIMIT = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 USERS = len(read(FOLDER)[0])
 OUT = Path(tempfile.mkdtemp()) / "times.json"
-POLL = 0.1  # Flower's own, in simulations
+POLL = 0.1  # seconds, Flower's default in simulations
 client, server = ClientApp(), ServerApp()
 
 
@@ -72,4 +72,4 @@ if __name__ == "__main__":
         backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
     )
     print(OUT.read_text(), flush=True)
-    os._exit(0)  # clients of a round that was given up may still be at work
+    os._exit(0)  # clients of an abandoned round may still be running

@@ -1,4 +1,4 @@
-"""Rounds of Apple's ``pfl``: the same maths as a query of ours, written with its own seams. Needs pfl, not tacitly."""
+"""Rounds of Apple's ``pfl``: the same computation as tacitly's query, with pfl's interfaces. Needs pfl, not tacitly."""
 
 import asyncio
 import json
@@ -24,22 +24,22 @@ set_framework_module(numpy_ops)
 
 
 class Step(FederatedAlgorithm):
-    """A user's head by least squares, and what it asks the basis to change."""
+    """A user's head by least squares, and its change of the basis."""
 
     def __init__(self, basis):
         super().__init__()
         self.basis = basis
 
     def get_next_central_contexts(self, *_, **__):
-        """Do nothing: rounds are asked for one by one here."""
+        """Not used: the caller starts each round."""
         raise NotImplementedError
 
     def process_aggregated_statistics(self, *_, **__):
-        """Do nothing: the caller does what the server does with a sum."""
+        """Not used: the caller processes the sum."""
         raise NotImplementedError
 
     def simulate_one_user(self, model, user_dataset, central_context):
-        """Return the user's statistic; pfl clips it and adds up."""
+        """Return the user's statistic; pfl clips and sums it."""
         X, y = user_dataset.raw_data
         return MappedVectorStatistics({"step": contribution(X, y, self.basis)}, weight=1.0), Metrics()
 
@@ -51,7 +51,7 @@ def main() -> None:
         lambda user: Dataset((X[user], y[user]), user_id=str(user)),
         get_user_sampler("minimize_reuse", list(range(len(X)))),
     )
-    # Clipped, without noise: a sum can be compared then, and pfl has less to do.
+    # Clipped, without noise, so that sums can be compared and pfl has less to do.
     mechanism = CentrallyAppliedPrivacyMechanism(NormClippingOnly(2, 1.0))
     backend = SimulatedBackend(training_data=data, val_data=data, postprocessors=[mechanism])
     context = CentralContext(
@@ -71,7 +71,7 @@ def main() -> None:
             backend.async_gather_results(model=None, training_algorithm=Step(basis), central_context=context)
         )
         if sums.weight != len(X):
-            raise RuntimeError(f"{sums.weight} users were asked, not {len(X)}.")
+            raise RuntimeError(f"{sums.weight} users took part. Expected {len(X)}.")
         after = advance(basis, sums["step"])
         times.append(time.perf_counter() - start)
         busy.append(time.process_time() - before)

@@ -1,7 +1,7 @@
-"""One round of Private FedRep as a NumPy user would write it: what every contender computes. Needs NumPy alone.
+"""One round of Private FedRep in plain NumPy: the computation that all engines run. Needs NumPy only.
 
-A user fits a head by least squares, and asks the basis to change by the gradient of what is left; both are put into
-one vector of norm one. The server adds up, solves for the change that suits everybody, and makes columns orthonormal.
+A user fits a head by least squares and computes the gradient of the residuals in the basis; both are normalised as one
+vector. The server sums these vectors, solves for the change of the basis, and orthonormalises its columns.
 """
 
 from pathlib import Path
@@ -14,13 +14,13 @@ ROOT = np.where(UPPER[0] == UPPER[1], 1.0, np.sqrt(2.0))
 
 
 def read(folder: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return users × rows × features, their targets and the basis to begin with, left on disk until used."""
+    """Return features (users × rows × features), targets and the initial basis as memory maps."""
     X, y, basis = (np.load(Path(folder) / f"{name}.npy", mmap_mode="r") for name in ("X", "y", "basis"))
     return X, y, basis
 
 
 def contribution(X: np.ndarray, y: np.ndarray, basis: np.ndarray) -> np.ndarray:
-    """Return one user's vector, of norm one."""
+    """Return one user's vector, normalised."""
     projected = X @ basis
     head = np.linalg.solve(projected.T @ projected, projected.T @ y)
     residual = y - projected @ head

@@ -1,7 +1,7 @@
-"""Attack what is published: lower bounds on ε from runs, and worst-case users for any query.
+"""Privacy auditing: lower bounds on ε from attacks, and worst-case users for any query.
 
 :func:`audit` attacks an estimator, :func:`check_sensitivity` a query; :func:`from_runs` and :func:`from_one_run` turn
-what your own attack found into a bound.
+the results of your own attack into a bound.
 """
 
 from tacitly.audit.bounds import Bound, from_counts, from_one_run, from_runs

@@ -1,14 +1,14 @@
-"""Attack an estimator: run it in two neighbouring worlds, many times, and try to tell them apart.
+"""Attack an estimator: run it many times on two neighbouring cohorts and try to tell them apart.
 
-The attacker knows every row but the canary's, both versions of the canary, every question that is asked (they are
-public) and every answer. Given the questions, the sums in the two worlds are known, so the best test of one answer R
-against another is its likelihood ratio, ⟨R − S_out, S_in − S_out⟩/σ² up to a constant, and of a whole run the sum of
-those: an adaptive attack over all releases. A choice among candidates is read the same way, by the ratio of the chosen
-one's probabilities (of the exponential mechanism, which are close to those of permute-and-flip). Two more statistics
-look for noise whose *size* depends on the data: the energy of R − S_out, and its largest entry.
+The attacker knows the rows of all ordinary users, both versions of the canary, every query (queries are public) and
+every released value. Given the queries, the exact sums in both worlds are known, so the best test on one released value
+R is its likelihood ratio, ⟨R − S_out, S_in − S_out⟩/σ² up to a constant, and on a whole run the sum of these: an
+adaptive attack over all releases. A selection among candidates is treated the same way, by the ratio of the chosen
+candidate's probabilities (of the exponential mechanism, which are close to those of permute-and-flip). Two more
+statistics look for noise whose *size* depends on the data: the energy of R − S_out, and its largest entry.
 
-Before that, exact checks along a forced transcript: the same answers are given in both worlds, and then everything else
-must be the same too: the questions, the noise, the schedule, and every public array of the result.
+Before that come exact checks along a forced transcript: with the same released values in both worlds, everything else
+must be identical too: the queries, the noise, the schedule, and every public array of the result.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from scipy.special import log_softmax
 from scipy.stats import chi2
 
 from tacitly.arrays import Array
-from tacitly.audit.population import Worlds, canaries, worlds
-from tacitly.audit.recording import Entry, Tape, TapeRun
+from tacitly.audit.recording import Entry, RecordedRun, Recording
+from tacitly.audit.worlds import Worlds, canaries, worlds
 from tacitly.data.cohort import Cohort
 from tacitly.federation.base import Chosen, Query
 from tacitly.federation.local import LocalFederation
@@ -42,12 +42,12 @@ from tacitly.privacy.guarantee import Adjacency, GaussianEvent, SelectionEvent, 
 STATISTICS = ("likelihood ratio", "energy", "largest", "seconds")
 _FALSE_ALARM = 1e-9
 _FAILED = 1e300
-_LOUD, _AGAIN = 6, 4  # canaries that are tried again, and how often
+_FINALISTS, _REPEATS = 6, 4  # canaries that are tried again, and how often
 
 
 @dataclass(frozen=True)
 class Power:
-    """How far the canary moves what is released: μ = √Σ‖S_in − S_out‖²/σ² of sums, and the log-odds of each choice."""
+    """Power of the canary: μ = √Σ‖S_in − S_out‖²/σ² over sums, and the largest log-odds of each selection."""
 
     mu: float = 0.0
     pure: tuple[float, ...] = ()
@@ -58,7 +58,7 @@ class Power:
         return math.hypot(self.mu, *self.pure)
 
     def share(self, claimed: float, delta: float) -> float:
-        """Return what part of the claim the canary makes use of: of μ, or of ε where there are choices."""
+        """Return the canary's power as a fraction of the claim: of μ, or of ε if there are selections."""
         if math.isinf(claimed):
             return 0.0
         if not self.pure:
@@ -70,26 +70,26 @@ class Power:
 
 
 class Attacker:
-    """Runs one estimator in two worlds and reads what it releases."""
+    """Runs one estimator in two worlds and computes attack statistics from its releases."""
 
     def __init__(self, estimator: PrivateModel, pair: Worlds) -> None:
         self.estimator, self.worlds = _numbered(estimator), pair
-        # The attacker's own copy of the door adds up what it knows; nothing of it is released.
+        # The attacker's own federations compute the exact sums it knows; nothing is released through them.
         trust = getattr(estimator, "trust", "central")
         self._sums = [_sums(self.estimator.as_asked(cohort), trust) for cohort in (pair.inside, pair.outside)]
         self._projected: dict[bytes, list[LocalFederation]] = {}
 
     def run(self, cohort: Cohort, answers: Sequence[Array] | None = None) -> tuple[PrivateModel, list[Entry]]:
-        """Fit on a cohort; return the model and what was released."""
-        tape = Tape(answers)
-        model = prepared(self.estimator, tape)
+        """Fit on a cohort; return the model and its releases."""
+        recording = Recording(answers)
+        model = prepared(self.estimator, recording)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UncertifiedWarning)
             model.fit(cohort)
-        return model, list(tape.entries)
+        return model, list(recording.entries)
 
     def read(self, entries: Sequence[Entry]) -> tuple[Array, Power]:
-        """Return the statistics of one run, and the power of the canary in it."""
+        """Return the statistics of one run, and the canary's power in it."""
         ratio = energy = largest = power = 0.0
         pure = []
         for entry in entries:
@@ -111,16 +111,16 @@ class Attacker:
         return np.array([ratio, energy, largest]), Power(math.sqrt(power), tuple(pure))
 
     def power(self) -> Power:
-        """How far the canary moves what is released, in a run with it; none where that fails."""
+        """Return the canary's power in a run with it; zero if the run fails."""
         try:
             return self.read(self.run(self.worlds.inside)[1])[1]
         except Exception:
             return Power()
 
     def known(self, entry: Entry) -> tuple[Array, Array]:
-        """Return the sums in the two worlds, before noise, those of several groups one after the other.
+        """Return the exact sums in the two worlds; those of several groups are concatenated.
 
-        Losses are in whole steps.
+        Losses of a selection are counted in integer steps.
         """
         bound, grid = entry.event.sensitivity.zero_out, entry.release.grid or 2.0**-40
         if isinstance(entry.queries[0], Scores):
@@ -132,7 +132,7 @@ class Attacker:
         return inside.astype(np.float64) * grid, outside.astype(np.float64) * grid
 
     def _doors(self, entry: Entry) -> list[LocalFederation]:
-        """Return doors to the rows that were asked about: projected ones, where they were."""
+        """Return the federations of both worlds with the rows that the queries saw, projected if theirs were."""
         if entry.through is None:
             return self._sums
         key = entry.through.tobytes()
@@ -141,10 +141,10 @@ class Attacker:
         return self._projected[key]
 
     def sigma(self, entry: Entry) -> Array:
-        """Noise that every coordinate should have; where users add it themselves, as many shares as messages."""
+        """Return the standard deviation each coordinate should have, whoever adds the noise."""
         door, event = self._sums[0], entry.event
         if not isinstance(event, GaussianEvent):
-            raise TypeError(f"only sums have noise. Found {type(event).__name__}.")
+            raise TypeError(f"only sums have a noise standard deviation. Found {type(event).__name__}.")
         noise = [
             np.full(query.coordinates, door.sum_sigma(event, None if group is None else int(np.count_nonzero(group))))
             for query, group in _parts(door, entry)
@@ -152,7 +152,7 @@ class Attacker:
         return np.concatenate(noise)
 
     def sample(self, inside: bool, runs: int) -> Array:
-        """Statistics of ``runs`` runs in one world, a row a run, and last how long each took."""
+        """Return the statistics of ``runs`` runs in one world, one row per run; the last column is its duration."""
         cohort = self.worlds.inside if inside else self.worlds.outside
         rows = []
         with one_blas_thread():
@@ -167,36 +167,36 @@ class Attacker:
 
 
 def log_odds(entry: Entry, totals: Array) -> Array:
-    """Log-probabilities of every candidate, given everybody's losses in whole steps."""
+    """Return the log-probability of every candidate, given the total losses in integer steps."""
     query, event = entry.queries[0], entry.event
     if not (isinstance(query, Scores) and isinstance(event, SelectionEvent)):
-        raise TypeError(f"a choice is made by Scores. Found {type(query).__name__} with {type(event).__name__}.")
+        raise TypeError(f"a selection needs Scores. Found {type(query).__name__} with {type(event).__name__}.")
     return np.asarray(log_softmax(-totals / (event.scale * query.steps)))
 
 
-def prepared(estimator: PrivateModel, tape: Tape) -> PrivateModel:
-    """Return a copy of the estimator that writes on a tape, and is quick."""
+def prepared(estimator: PrivateModel, recording: Recording) -> PrivateModel:
+    """Return a copy of the estimator that records its releases, with settings for many short runs."""
     parameters = estimator.get_params(deep=False)
-    wanted: dict[str, Any] = {"ledger": tape, "threads": 1, "noise": "float"}
+    changes: dict[str, Any] = {"ledger": recording, "threads": 1, "noise": "float"}
     if parameters.get("random_state", 0) is None:
-        wanted["random_state"] = 0  # public randomness must be the same in both worlds
-    copy: PrivateModel = type(estimator)(**{**parameters, **{k: v for k, v in wanted.items() if k in parameters}})
+        changes["random_state"] = 0  # public randomness must be the same in both worlds
+    copy: PrivateModel = type(estimator)(**{**parameters, **{k: v for k, v in changes.items() if k in parameters}})
     return copy
 
 
 def first_certificate(estimator: PrivateModel) -> Certificate:
-    """Run once among ordinary users, to hear what is claimed: unit, adjacency, ε."""
+    """Fit once and return the certificate: unit, adjacency, claimed ε."""
     labels = estimator.audit_labels
     canary = next(canaries(labels=labels))
     pair = worlds(Unit.USER, Adjacency.ZERO_OUT, canary, labels=labels)
     return Attacker(estimator, pair).run(pair.inside)[0].certificate_
 
 
-def loudest(estimator: PrivateModel, unit: Unit, adjacency: Adjacency) -> tuple[Attacker, Power, Power]:
-    """Try all canaries; return an attacker with the most powerful, its power in an ordinary run, and the most in any.
+def strongest(estimator: PrivateModel, unit: Unit, adjacency: Adjacency) -> tuple[Attacker, Power, Power]:
+    """Try all canaries; return an attacker with the most powerful one, its typical power, and its largest in any run.
 
-    One run each, and some more for the largest of those that were loud: where a clip is bought with noise, a canary may
-    reach it in one run and not in the next.
+    Every canary gets one run; those with the largest values among the most powerful get more, because a clip found
+    privately is noisy: a canary may reach it in one run and not in the next.
     """
     labels = estimator.audit_labels
     tried: list[tuple[Attacker, list[Power], float]] = []
@@ -204,10 +204,10 @@ def loudest(estimator: PrivateModel, unit: Unit, adjacency: Adjacency) -> tuple[
         attacker = Attacker(estimator, worlds(unit, adjacency, canary, labels=labels))
         tried.append((attacker, [attacker.power()], max(float(np.abs(part).max()) for part in canary[0])))
     most = max(powers[0].size for _, powers, _ in tried)
-    loud = sorted((one for one in tried if one[1][0].size >= 0.99 * most), key=lambda one: one[2])[-_LOUD:]
-    for attacker, powers, _ in loud:
-        powers.extend(attacker.power() for _ in range(_AGAIN))
-    attacker, powers, _ = max(loud, key=lambda one: _typical(one[1]).size)
+    best = sorted((one for one in tried if one[1][0].size >= 0.99 * most), key=lambda one: one[2])[-_FINALISTS:]
+    for attacker, powers, _ in best:
+        powers.extend(attacker.power() for _ in range(_REPEATS))
+    attacker, powers, _ = max(best, key=lambda one: _typical(one[1]).size)
     return attacker, _typical(powers), max(powers, key=lambda power: power.size)
 
 
@@ -218,7 +218,7 @@ def _typical(powers: Sequence[Power]) -> Power:
 
 
 def exact_findings(attacker: Attacker, adjacency: Adjacency) -> Iterator[str]:
-    """Yield what differs between the worlds though the answers are the same, and every sum that moves too far."""
+    """Yield what differs between the worlds although the released values are the same, and sums that move too far."""
     try:
         model, entries = attacker.run(attacker.worlds.inside)
         twin, replayed = attacker.run(attacker.worlds.outside, [entry.value for entry in entries])
@@ -226,15 +226,15 @@ def exact_findings(attacker: Attacker, adjacency: Adjacency) -> Iterator[str]:
         yield f"raises {type(error).__name__} in one of the worlds"
         return
     if not entries:
-        yield "nothing went through the door: what is published was never released"
+        yield "nothing was released through the federation, yet a result is published"
     if len(entries) != len(replayed):
-        yield f"asks {len(entries)} questions with the canary and {len(replayed)} without, at the same answers"
+        yield f"makes {len(entries)} releases with the canary and {len(replayed)} without, given the same values"
     for entry, other in zip(entries, replayed, strict=False):
         name = entry.release.name
-        # What is replayed is not asked again, so of groups that take turns only the first question is there.
+        # A replayed release asks nobody, so of groups that take turns only the first query is recorded.
         both = min(len(entry.queries), len(other.queries))
         if entry.release.name != other.release.name or not _same(entry.queries[:both], other.queries[:both]):
-            yield f"{name}: the question depends on the canary's rows"
+            yield f"{name}: the query depends on the canary's rows"
         if entry.event != other.event:
             yield f"{name}: the noise or the clip depends on the canary's rows"
         if np.isfinite(entry.value).all():
@@ -248,22 +248,22 @@ def exact_findings(attacker: Attacker, adjacency: Adjacency) -> Iterator[str]:
                 yield f"{name}: the canary moves the sum by {moved / allowed:.4g} times its sensitivity"
     for name, array in model.public_arrays().items():
         if not np.array_equal(array, twin.public_arrays()[name], equal_nan=True):
-            yield f"{name}_: is published and depends on the canary's rows other than through what was released"
+            yield f"{name}_: is published and depends on the canary's rows other than through releases"
 
 
 def noise_findings(attacker: Attacker, runs: int = 20) -> Iterator[str]:
-    """Yield where noise is not what the ledger says: another size, or drawn twice."""
+    """Yield where noise is not what the ledger states: too small, or used twice."""
     energy: dict[str, tuple[float, int]] = {}
     seen: dict[int, list[Array]] = {}
     for _ in range(runs):
         try:
             entries = attacker.run(attacker.worlds.outside)[1]
         except Exception:
-            return  # the exact checks say so
+            return  # the exact checks report it
         for entry in entries:
             event = entry.event
             if not isinstance(event, GaussianEvent):
-                continue  # a choice: an index, and no noise to look at
+                continue  # a selection releases an index, which shows no noise
             if event.sampling_rate < 1 or not event.private:
                 continue
             noise = (entry.value.ravel() - attacker.known(entry)[1]) / attacker.sigma(entry)
@@ -272,23 +272,23 @@ def noise_findings(attacker: Attacker, runs: int = 20) -> Iterator[str]:
             seen.setdefault(noise.size, []).append(noise)
     for name, (total, count) in energy.items():
         if chi2.cdf(total, count) < _FALSE_ALARM:
-            yield f"{name}: noise has {math.sqrt(total / count):.3g} of the standard deviation that is accounted for"
+            yield f"{name}: the noise has {math.sqrt(total / count):.3g} of the standard deviation in the ledger"
         if chi2.sf(total, count) < _FALSE_ALARM:
             yield f"{name}: noise has {math.sqrt(total / count):.3g} times the standard deviation that is stated"
     for size, vectors in seen.items():
         stacked = np.array(vectors)
         if size > 1 and len(np.unique(np.round(stacked, 9), axis=0)) < len(stacked):
-            yield f"the same noise is drawn twice ({size} coordinates)"
-        # Independent Gaussians span everything, so a direction without noise (an antisymmetric part, a coordinate
-        # that was forgotten) shows as a loss of rank.
+            yield f"the same noise is used twice ({size} coordinates)"
+        # Independent Gaussian vectors have full rank, so a direction without noise (an antisymmetric part, a forgotten
+        # coordinate) shows as a loss of rank.
         elif np.linalg.matrix_rank(stacked) < min(stacked.shape):
-            yield f"some direction has no noise of its own ({size} coordinates)"
+            yield f"some direction has no independent noise ({size} coordinates)"
 
 
 def many_runs(
     attacker: Attacker, runs: int, *, workers: int = 1, progress: Callable[[int], None] | None = None
 ) -> tuple[Array, Array]:
-    """Statistics of ``runs`` runs in each world."""
+    """Return the statistics of ``runs`` runs in each world."""
     size = max(1, min(250, runs // (2 * workers)))
     sizes = [size] * (runs // size) + ([runs % size] if runs % size else [])
     jobs = [(inside, count) for inside in (True, False) for count in sizes]
@@ -304,7 +304,7 @@ def many_runs(
             keep(job, attacker.sample(*job))
     else:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # forking is safe here: nothing runs in other threads
+            warnings.simplefilter("ignore", DeprecationWarning)  # forking is safe here: no other thread is running
             with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
                 futures = [pool.submit(_sample, attacker.estimator, attacker.worlds, *job) for job in jobs]
                 for job, future in zip(jobs, futures, strict=True):
@@ -313,16 +313,16 @@ def many_runs(
 
 
 def _sample(estimator: PrivateModel, pair: Worlds, inside: bool, runs: int) -> Array:
-    """Work of one process; it opens doors of its own."""
+    """Draw samples in a worker process, with its own federations."""
     return Attacker(estimator, pair).sample(inside, runs)
 
 
 def _sums(cohort: Cohort, trust: str) -> LocalFederation:
-    return LocalFederation(cohort, TapeRun(Tape(), "known", {}), threads=1, trust=trust)  # type: ignore[arg-type]
+    return LocalFederation(cohort, RecordedRun(Recording(), "known", {}), threads=1, trust=trust)  # type: ignore[arg-type]
 
 
 def _parts(door: LocalFederation, entry: Entry) -> list[tuple[Query, Chosen | None]]:
-    """Return every question of a release, and who was asked it; None for everybody."""
+    """Return each query of a release with the group of users that answered it; None for all users."""
     asked = entry.queries
     if len(asked) == 1:
         return [(asked[0], None)]
@@ -330,7 +330,7 @@ def _parts(door: LocalFederation, entry: Entry) -> list[tuple[Query, Chosen | No
 
 
 def _numbered(estimator: PrivateModel) -> PrivateModel:
-    """Return the estimator with numbers for classes that are words: a cohort holds numbers."""
+    """Return the estimator with class names replaced by numbers, because a cohort holds numbers."""
     classes = getattr(estimator, "classes", None)
     if classes is None or not isinstance(classes[0], str):
         return estimator
@@ -340,7 +340,7 @@ def _numbered(estimator: PrivateModel) -> PrivateModel:
 
 
 def _same(first: Any, second: Any) -> bool:
-    """Whether two questions are the same in every public field, to the last bit."""
+    """Whether two queries are equal in every public field, to the last bit."""
     if type(first) is not type(second):
         return False
     if isinstance(first, tuple | list):
@@ -348,6 +348,6 @@ def _same(first: Any, second: Any) -> bool:
     if isinstance(first, np.ndarray):
         return np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
     if is_dataclass(first):
-        # A field that says it is not compared is a worker, not a number.
+        # Fields with compare=False are executors, not public values.
         return all(_same(getattr(first, f.name), getattr(second, f.name)) for f in fields(first) if f.compare)
     return bool(first == second)

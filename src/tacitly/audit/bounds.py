@@ -1,17 +1,18 @@
-"""What a number of runs proves about ε.
+"""Lower bounds on ε from runs in two neighbouring worlds.
 
 An attacker who sees one output of a mechanism and guesses in which of two neighbouring worlds it ran has power
-P(E | inside) at false-alarm rate P(E | outside). (ε, δ)-privacy says P(E | inside) ≤ e^ε P(E | outside) + δ for every
-event E, both ways round. So runs in which an event happens often in one world and seldom in the other are evidence
-against a small ε: with confidence intervals for the two rates (Clopper and Pearson 1934, exact for any sample size)
+P(E | inside) at false-alarm rate P(E | outside). (ε, δ)-privacy implies P(E | inside) ≤ e^ε P(E | outside) + δ for
+every event E, and the same with the worlds exchanged. So an event that is frequent in one world and rare in the other
+is evidence against a small ε: with confidence intervals for the two rates (Clopper and Pearson 1934, exact for any
+sample size)
 
     ε ≥ log((lower end of P(E | inside) − δ) / upper end of P(E | outside)).
 
-The event is chosen on a quarter of the runs and measured on the rest, so choosing costs no confidence.
+The event is chosen on a quarter of the runs and measured on the rest, so choosing it costs no confidence.
 
-Where the claim is Gaussian differential privacy (sums with Gaussian noise, nobody sampled), the whole trade-off curve
-is claimed, and μ ≥ Φ⁻¹(power) − Φ⁻¹(false alarms) uses the middle of the two distributions, where data are many: a far
-stronger test of the same claim at the same number of runs.
+If the claim is Gaussian differential privacy (sums with Gaussian noise, no sampling), the whole trade-off curve is
+claimed, and μ ≥ Φ⁻¹(power) − Φ⁻¹(false alarms) can use the middle of the two distributions, where samples are dense: a
+far stronger test of the same claim with the same number of runs.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from scipy.stats import beta, binom, norm
 from tacitly.arrays import Array
 from tacitly.privacy.accounting import epsilon_of
 
-# An event is chosen for what it would prove at this confidence: at a lower one, the luckiest of many rare events wins.
+# Confidence used to choose the event: at a lower one, the luckiest of many rare events would win.
 CAUTION = 0.9999
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """A lower bound on ε, and the most that as many runs could have proved."""
+    """A lower bound on ε, and the largest bound (``ceiling``) that this number of runs could prove."""
 
     epsilon: float
     ceiling: float
@@ -43,14 +44,14 @@ class Bound:
 
     def __str__(self) -> str:
         return (
-            f"ε ≥ {self.epsilon:.2f} at δ = {self.delta:g} ({self.confidence:.0%} sure; "
+            f"ε ≥ {self.epsilon:.2f} at δ = {self.delta:g} ({self.confidence:.0%} confidence; "
             f"{self.runs} runs could have proved at most {self.ceiling:.1f})"
         )
 
 
 @dataclass(frozen=True)
 class Event:
-    """A statistic lies beyond a threshold, more often in one world than in the other."""
+    """A statistic lies beyond a threshold; ``swapped`` if that is more frequent in the outside world."""
 
     column: int
     threshold: float
@@ -58,7 +59,7 @@ class Event:
     swapped: bool
 
     def rates(self, inside: Array, outside: Array) -> tuple[int, int]:
-        """In how many runs it happens where it should be frequent, and where it should be rare."""
+        """Return the number of runs with the event where it should be frequent, and where it should be rare."""
         counts = []
         for sample in (inside, outside):
             values = sample[:, self.column]
@@ -67,7 +68,7 @@ class Event:
 
 
 def rate_at_least(successes: int, trials: int, confidence: float) -> float:
-    """Lower end of a one-sided interval for a probability.
+    """Return the lower end of a one-sided confidence interval for a probability.
 
     >>> round(rate_at_least(10, 10, 0.95), 4)
     0.7411
@@ -76,7 +77,7 @@ def rate_at_least(successes: int, trials: int, confidence: float) -> float:
 
 
 def rate_at_most(successes: int, trials: int, confidence: float) -> float:
-    """Upper end of a one-sided interval for a probability.
+    """Return the upper end of a one-sided confidence interval for a probability.
 
     >>> round(rate_at_most(0, 10, 0.95), 4)
     0.2589
@@ -85,7 +86,7 @@ def rate_at_most(successes: int, trials: int, confidence: float) -> float:
 
 
 def from_counts(frequent: int, rare: int, runs: int, delta: float, confidence: float = 0.95) -> float:
-    """ε that is proved by an event seen ``frequent`` times in one world and ``rare`` times in the other.
+    """Return the ε proved by an event seen ``frequent`` times in one world and ``rare`` times in the other.
 
     >>> round(from_counts(100, 0, 100, 1e-5), 2)
     3.28
@@ -96,7 +97,7 @@ def from_counts(frequent: int, rare: int, runs: int, delta: float, confidence: f
 
 
 def mu_from_counts(frequent: int, rare: int, runs: int, confidence: float = 0.95) -> float:
-    """Gaussian-DP parameter that is proved by such an event, if the trade-off curve is a Gaussian one.
+    """Return the Gaussian-DP parameter μ proved by such an event, if the trade-off curve is Gaussian.
 
     >>> round(mu_from_counts(600, 500, 1000), 2)
     0.09
@@ -109,19 +110,19 @@ def mu_from_counts(frequent: int, rare: int, runs: int, confidence: float = 0.95
 def from_runs(
     inside: npt.ArrayLike, outside: npt.ArrayLike, delta: float, *, confidence: float = 0.95, gaussian: bool = False
 ) -> Bound:
-    """Bound ε from what an attacker computed in runs of two neighbouring worlds.
+    """Bound ε from an attacker's statistics in runs of two neighbouring worlds.
 
     Parameters
     ----------
     inside, outside
-        The attacker's statistics, a row a run; several columns are several attacks, of which the best is chosen on
+        The attacker's statistics, one row per run; several columns are several attacks, of which the best is chosen on
         every fourth run and measured on the rest.
     delta
         δ at which ε is stated.
     confidence
-        Probability with which the bound is right.
+        Probability that the bound holds.
     gaussian
-        Whether Gaussian differential privacy is the claim, and so may be used against it.
+        Whether the claim is Gaussian differential privacy, whose whole trade-off curve can then be tested.
 
     Examples
     --------
@@ -135,7 +136,7 @@ def from_runs(
     runs = min(len(sample) for sample in samples)
     if runs < 4 or samples[0].shape[1] != samples[1].shape[1]:
         shapes = [sample.shape for sample in samples]
-        raise ValueError(f"at least four runs of each world, with the same statistics, are needed. Found {shapes}.")
+        raise ValueError(f"expected at least four runs of each world, with the same statistics. Found {shapes}.")
     here, there = (sample[:runs] for sample in samples)
     choosing = np.arange(runs) % 4 == 0
     chosen = _best_event(here[choosing], there[choosing], delta, CAUTION, gaussian)
@@ -151,7 +152,7 @@ def from_runs(
 
 
 def _best_event(inside: Array, outside: Array, delta: float, confidence: float, gaussian: bool) -> Event:
-    """Return the event that would prove most on these runs: one-sided, thresholds evenly spaced in log tail."""
+    """Return the event that would prove most on these runs: one-sided, thresholds log-spaced in tail count."""
     runs = len(inside)
     tails = np.unique(np.rint(np.geomspace(1, runs, 60)).astype(int))
     each = 1 - (1 - confidence) / 2
@@ -161,7 +162,7 @@ def _best_event(inside: Array, outside: Array, delta: float, confidence: float, 
         ordered = np.sort(np.concatenate([here, there]))
         for above in (True, False):
             edge, beyond = (ordered[-1 - tails], ordered[-tails]) if above else (ordered[tails], ordered[tails - 1])
-            # Halfway between two runs: where worlds lie apart, the other runs fall on the same side.
+            # Halfway between two runs: if the worlds are far apart, the remaining runs fall on the same sides.
             with np.errstate(invalid="ignore"):
                 thresholds = edge / 2 + beyond / 2
             thresholds = np.where(np.isfinite(thresholds), thresholds, edge)
@@ -176,9 +177,9 @@ def _best_event(inside: Array, outside: Array, delta: float, confidence: float, 
                 with np.errstate(divide="ignore", invalid="ignore"):
                     worth = norm.ppf(often) - norm.ppf(seldom) if gaussian else np.log((often - delta) / seldom)
                 worth = np.nan_to_num(worth, nan=-1.0)
-                place = int(np.argmax(worth))
-                if worth[place] > best:
-                    best, event = float(worth[place]), Event(column, float(thresholds[place]), above, swapped)
+                index = int(np.argmax(worth))
+                if worth[index] > best:
+                    best, event = float(worth[index]), Event(column, float(thresholds[index]), above, swapped)
     return event
 
 
@@ -186,7 +187,7 @@ def from_one_run(correct: int, guesses: int, canaries: int, delta: float, *, con
     """Bound ε from a single run with many canaries (Steinke, Nasr and Jagielski 2023).
 
     Each of ``canaries`` users took part or not by a fair coin; an attacker who saw the output guessed ``guesses`` of
-    the coins and was right ``correct`` times. Under (ε, 0)-privacy the number of right guesses is dominated by a
+    the coins, ``correct`` of them correctly. Under (ε, 0)-privacy the number of correct guesses is dominated by a
     binomial with success probability e^ε / (1 + e^ε); δ adds at most 2·δ·canaries times the steepest average of its
     tail.
 
@@ -197,8 +198,8 @@ def from_one_run(correct: int, guesses: int, canaries: int, delta: float, *, con
     """
     if not 0 <= correct <= guesses <= canaries:
         raise ValueError(
-            f"there must be at most as many right guesses as guesses, and guesses as canaries. "
-            f"Found {correct}, {guesses}, {canaries}."
+            "expected 0 ≤ correct guesses ≤ guesses ≤ canaries. "
+            f"Found {correct} correct guesses, {guesses} guesses, {canaries} canaries."
         )
 
     def unlikely(right: int, epsilon: float) -> bool:

@@ -1,8 +1,8 @@
-"""Audit with a single run: hundreds of canaries at once, each there or not by a coin of its own.
+"""Audit with a single run: hundreds of canaries at once, each included by an independent fair coin.
 
-For mechanisms too dear to run thousands of times. Every canary is loud, in a direction of its own, so that they hardly
-stand in each other's way; the attacker scores each by the likelihood ratio of all releases and guesses only where it is
-most sure (Steinke, Nasr and Jagielski 2023).
+For mechanisms too expensive to run thousands of times. Canaries are extreme users in random directions, so that they
+hardly interfere; the attacker scores each by the likelihood ratio of all releases and guesses only where it is most
+confident (Steinke, Nasr and Jagielski 2023).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import numpy as np
 
 from tacitly.audit.attack import Attacker, log_odds
 from tacitly.audit.bounds import Bound, from_one_run
-from tacitly.audit.population import ROWS, Worlds
 from tacitly.audit.sensitivity import added_by
+from tacitly.audit.worlds import ROWS, Worlds
 from tacitly.data.cohort import Cohort
 from tacitly.methods.base import PrivateModel
 from tacitly.privacy.guarantee import SelectionEvent
@@ -35,13 +35,13 @@ def audit_one_run(
     estimator
         The estimator to attack; its unit must be the user.
     canaries
-        How many users take part by a coin.
+        Number of users, each included with probability one half.
     n_features
-        Features of the made-up users: the more, the less canaries disturb each other.
+        Features of the synthetic users: the more there are, the less canaries interfere.
     confidence
         Probability with which the bound is right.
     random_state
-        Steers rows and coins of the made-up users.
+        Seed of the synthetic users' rows and coins.
 
     Examples
     --------
@@ -66,12 +66,12 @@ def audit_one_run(
     y = np.asarray(attacker.estimator.as_asked(cohort).y, dtype=np.float64).reshape(y.shape)
     for entry in entries:
         if len(entry.queries) > 1:
-            continue  # groups were asked one after the other; what they said is not used here
+            continue  # groups of users took turns; such releases are not used by this attack
         query, event = entry.queries[0], entry.event
         rows = X if entry.through is None else X @ entry.through.T
-        mine = [added_by(query, (rows[i], y[i]), event.sensitivity.zero_out) for i in range(canaries)]
-        added = np.array([np.zeros(query.coordinates) if one is None else one for one in mine])
-        # Nobody's coin is known, so half of everybody is expected.
+        each = [added_by(query, (rows[i], y[i]), event.sensitivity.zero_out) for i in range(canaries)]
+        added = np.array([np.zeros(query.coordinates) if one is None else one for one in each])
+        # No coin is known, so the expected sum is half of all contributions.
         if isinstance(event, SelectionEvent):
             before = log_odds(entry, added.sum(axis=0) / 2)
             with_one = np.array([log_odds(entry, added.sum(axis=0) / 2 + one) for one in added])

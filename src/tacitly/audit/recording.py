@@ -1,7 +1,7 @@
-"""A ledger for attackers: it keeps every question and every answer, or answers from an earlier tape.
+"""A ledger for attackers: it records every query with its answer, and can replay the answers of an earlier run.
 
-An estimator that is given a :class:`Tape` as its ledger runs as it always does, through the real door with real noise;
-nothing is debited, so thousands of runs cost what their arithmetic costs. Never use one for anybody's data.
+An estimator whose ledger is a :class:`Recording` runs as usual, through the real federation with real noise, but
+nothing is debited, so thousands of runs cost their arithmetic only. Never use one on real data.
 """
 
 from __future__ import annotations
@@ -20,52 +20,52 @@ from tacitly.privacy.release import Release
 
 @dataclass(frozen=True)
 class Entry:
-    """One release: the question (public), its event, and what came out."""
+    """One release: its queries (public), its event, and the value released."""
 
     queries: tuple[Query, ...]
     release: Release
     value: Array
     through: Array | None = None
-    """Projection of the rows that were asked about; None for the rows as they are."""
+    """Projection of the rows that the queries saw; None for the original rows."""
 
     @property
     def event(self) -> Event:
-        """Noise and sensitivity."""
+        """Noise and sensitivity of the release."""
         return self.release.event
 
 
 @dataclass
-class Tape:
-    """What an attacker sees of one run. With ``answers`` it replays them instead of drawing."""
+class Recording:
+    """What an attacker sees of one run; with ``answers``, releases return these instead of drawing noise."""
 
     answers: Sequence[Array] | None = None
     entries: list[Entry] = field(default_factory=list)
     ceiling: Budget | None = None
 
-    def run(self, name: str, *, config: Mapping[str, Any], **_: object) -> TapeRun:
-        """Open a run that is written on this tape."""
+    def run(self, name: str, *, config: Mapping[str, Any], **_: object) -> RecordedRun:
+        """Open a run whose releases are recorded here."""
         self.entries.clear()
-        return TapeRun(self, name, config)
+        return RecordedRun(self, name, config)
 
 
-class TapeRun:
-    """The part of :class:`~tacitly.privacy.ledger.Run` that a federation and an estimator use."""
+class RecordedRun:
+    """The part of the interface of :class:`~tacitly.privacy.ledger.Run` that federations and estimators use."""
 
     certified, resumed = True, False
 
-    def __init__(self, tape: Tape, name: str, config: Mapping[str, Any]) -> None:
+    def __init__(self, recording: Recording, name: str, config: Mapping[str, Any]) -> None:
         self.name, self.config = name, config
-        self._tape = tape
+        self._recording = recording
         self._queries: tuple[Query, ...] = ()
         self._through: Array | None = None
 
     @property
     def releases(self) -> list[Release]:
-        """What was released so far."""
-        return [entry.release for entry in self._tape.entries]
+        """The releases so far."""
+        return [entry.release for entry in self._recording.entries]
 
     def asked(self, queries: Sequence[object], through: Array | None = None) -> None:
-        """Keep the question behind the next release, and the projection of the rows it is about."""
+        """Record the queries behind the next release, and the projection of the rows they see."""
         self._through = through
         self._queries = tuple(query for query in queries if isinstance(query, Query))
 
@@ -80,11 +80,11 @@ class TapeRun:
         coordinates: int,
         **_: object,
     ) -> Array:
-        """Draw, or replay; keep what came out."""
-        index, tape = len(self._tape.entries), self._tape
-        # Where the tape is too short, the run asks more than the one it replays; the comparison will say so.
-        replayed = tape.answers is not None and index < len(tape.answers)
-        value = np.array(tape.answers[index]) if replayed and tape.answers is not None else draw()
+        """Draw or replay the value, and record it."""
+        recording = self._recording
+        index, answers = len(recording.entries), recording.answers
+        # A run that asks more than the one it replays draws the rest; comparing the two recordings reports it.
+        value = np.array(answers[index]) if answers is not None and index < len(answers) else draw()
         release = Release(
             run=self.name,
             index=index,
@@ -96,11 +96,11 @@ class TapeRun:
             state="published",
             attempts=1,
         )
-        tape.entries.append(Entry(self._queries, release, value, self._through))
+        recording.entries.append(Entry(self._queries, release, value, self._through))
         return value
 
     def finish(self, billboard_sha256: str | None = None) -> None:
-        """Nothing to close."""
+        """Do nothing: there is no durable state."""
 
     def abandon(self) -> None:
-        """Nothing to give up."""
+        """Do nothing: there is no durable state."""

@@ -1,4 +1,4 @@
-"""What an audit says, in words people understand."""
+"""Run a complete audit and report the result in plain words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import norm
 
-from tacitly.audit.attack import Attacker, exact_findings, first_certificate, loudest, many_runs, noise_findings
+from tacitly.audit.attack import Attacker, exact_findings, first_certificate, many_runs, noise_findings, strongest
 from tacitly.audit.bounds import Bound, from_runs
 from tacitly.audit.side_channels import side_channels
 from tacitly.methods.base import PrivateModel
@@ -23,7 +23,7 @@ QUICK, FULL = 300, 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What is claimed, what the strongest attack proves, and what exact checks found."""
+    """Result of an audit: the claim, the bound the strongest attack proves, and the findings of exact checks."""
 
     estimator: str
     claimed: float
@@ -45,7 +45,7 @@ class Audit:
 
     @property
     def ceiling(self) -> float:
-        """The most that as many runs could have proved, by whichever bound is stronger."""
+        """The largest ε that this number of runs could prove, by the stronger bound."""
         return max(self.counts.ceiling, self.gaussian.ceiling if self.gaussian is not None else 0.0)
 
     @property
@@ -54,16 +54,16 @@ class Audit:
         return self.proved <= self.claimed and not self.findings
 
     def __str__(self) -> str:
-        kind = "certified" if self.certified else "not certified; its paper says"
+        kind = "certified" if self.certified else "not certified; its paper claims"
         lines = [
             f"{self.estimator}: {kind} ε = {self.claimed:.2f} at δ = {self.counts.delta:g} "
             f"({self.adjacency}, unit: {self.unit})",
-            f"the strongest attack we know proves at least {self.proved:.2f} ({self.counts.confidence:.0%}), "
+            f"the strongest known attack proves at least {self.proved:.2f} ({self.counts.confidence:.0%} confidence), "
             f"and could have proved at most {self.ceiling:.1f} with {self.counts.runs} runs",
-            f"whether the loudest user took part: guessed right {self.accuracy:.1%} of the time "
+            f"guesses whether the canary took part are right {self.accuracy:.1%} of the time "
             f"(a coin: 50.0%; the claim allows {self.accuracy_allowed:.1%})",
             f"the canary has {self.canary:.0%} of the power that the claim covers",
-            f"by the clock alone, which no certificate covers: at least {self.clock.epsilon:.2f}",
+            f"from running times alone, which no certificate covers: at least {self.clock.epsilon:.2f}",
         ]
         lines += [f"BROKEN: {text}" for text in self.findings]
         if self.proved > self.claimed:
@@ -80,22 +80,22 @@ def audit(
     workers: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Audit:
-    """Attack an estimator as its users would run it: many fits in two neighbouring worlds of made-up users.
+    """Attack an estimator as its users would run it: many fits on two neighbouring cohorts of synthetic users.
 
     Parameters
     ----------
     estimator
-        Any estimator of tacitly, or one of your own that learns through the door. It need not be fitted.
+        Any estimator of tacitly, or your own that learns through a federation. It need not be fitted.
     runs
-        Fits in each world. A few hundred find what is badly broken; 10,000 come near what is claimed.
+        Fits in each world. A few hundred find serious errors; 10,000 prove bounds near the claim.
     claimed
-        The ε to hold it to; None for what its own certificate says.
+        The ε to test; None for the one in its certificate.
     confidence
-        Probability with which the bound is right.
+        Probability that the bound holds.
     workers
-        Processes; None for all cores where there are enough runs to share.
+        Number of processes; None for all cores if there are at least 1,000 runs, else one.
     progress
-        Called with the number of runs that were finished since the last call.
+        Called with the number of runs finished since the last call.
 
     Examples
     --------
@@ -107,16 +107,16 @@ def audit(
     certificate = first_certificate(estimator)
     budget = certificate.budget
     hostile = list(side_channels(estimator, budget.unit))
-    attacker, power, most = loudest(estimator, budget.unit, budget.adjacency)
+    attacker, power, most = strongest(estimator, budget.unit, budget.adjacency)
     findings = [*hostile, *exact_findings(attacker, budget.adjacency), *noise_findings(attacker)]
     if certificate.certified and most.share(certificate.epsilon, budget.delta) > 1.001:
-        findings.append("the loudest canary moves what is released by more than the certificate covers")
+        findings.append("the strongest canary moves releases by more than the certificate covers")
     if claimed is None:
         claimed = certificate.epsilon if certificate.certified else certificate.nominal_epsilon or math.inf
     workers = (os.cpu_count() or 1 if runs >= 1000 else 1) if workers is None else workers
     inside, outside = many_runs(attacker, runs, workers=workers, progress=progress)
     seen, unseen = inside[:, :-1], outside[:, :-1]
-    # Two bounds are read off the same runs, so each may be wrong half as often.
+    # Two bounds come from the same runs, so each gets half of the allowed error probability.
     each = 1 - (1 - confidence) / 2
     whole = all(
         isinstance(release.event, GaussianEvent) and release.event.sampling_rate == 1.0
@@ -141,7 +141,7 @@ def audit(
 
 
 def guessing(inside: npt.ArrayLike, outside: npt.ArrayLike) -> float:
-    """How often an attacker is right who says "took part" beyond a threshold; chosen on every other run.
+    """Return how often a threshold on one statistic guesses the world correctly; chosen on half of the runs.
 
     >>> rng = np.random.default_rng(0)
     >>> 0.9 < guessing(rng.normal(3, 1, 4000), rng.normal(0, 1, 4000)) < 0.96
@@ -161,7 +161,7 @@ def guessing(inside: npt.ArrayLike, outside: npt.ArrayLike) -> float:
 
 
 def guessing_allowed(epsilon: float, delta: float, *, gaussian: bool = True) -> float:
-    """How often any attacker can be right about a coin, under the claim.
+    """Return how often any attacker can guess a fair coin correctly, if the claim holds.
 
     >>> round(guessing_allowed(1.0, 1e-5, gaussian=False), 3), round(guessing_allowed(1.0, 1e-5), 3)
     (0.731, 0.553)

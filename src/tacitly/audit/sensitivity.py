@@ -1,8 +1,8 @@
-"""Attack one query: no user may move its sum by more than it claims.
+"""Attack one query: no unit may move its sum by more than its claimed sensitivity.
 
-A query is sound if what one unit adds, after the clip, is finite and no longer than the clip; if two units' additions
-lie no further apart than it claims for replace-one; and if nobody's addition depends on anybody else's rows. All three
-are tried here with units built to break them, and with units found by searching from the worst of those.
+A query is sound if the clipped contribution of one unit is finite and no longer than the clip; if the contributions of
+two units lie no further apart than claimed for replace-one; and if no contribution depends on other units' rows. All
+three are tested with units built to break them, and with pairs found by a random search.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tacitly.privacy.clipping import GUARD
 from tacitly.privacy.guarantee import Adjacency, Sensitivity
 
 _SEARCH_STEPS = 60
-_PIECE = 512  # vectors that are compared with all others at once
-_EVERY = 5  # of the units, which go by scales in small steps, so many try whether they meddle with others
+_PIECE = 512  # vectors compared with all others at once
+_STRIDE = 5  # every fifth unit is tested for influence on others: neighbouring units differ by a small scale factor
 
 
 @dataclass(frozen=True, kw_only=True)
 class SensitivityReport:
-    """What was found. ``zero_out`` and ``replace_one`` are the longest moves seen, in clips."""
+    """Result of the attack; ``zero_out`` and ``replace_one`` are the largest changes of the sum found, in clips."""
 
     violations: tuple[str, ...]
     zero_out: float
@@ -43,7 +43,7 @@ class SensitivityReport:
     def __str__(self) -> str:
         furthest = self.claimed.replace_one / self.claimed.zero_out
         lines = [
-            f"{self.tried} units: longest move {self.zero_out:.4f} clips zero-out (claimed 1), "
+            f"{self.tried} units: largest change {self.zero_out:.4f} clips zero-out (claimed 1), "
             f"{self.replace_one:.4f} replace-one (claimed {furthest:.4f})"
         ]
         return "\n".join([*lines, *(f"BROKEN: {text}" for text in self.violations)])
@@ -59,11 +59,11 @@ def check_sensitivity(
     query
         Any :class:`~tacitly.federation.base.Query`, ours or yours.
     n_features
-        Columns of the rows it works on.
+        Number of features of the rows it reads.
     clip
-        The clip to attack it at.
+        The clip at which it is attacked.
     pairs
-        Units of your own that should lie far apart, as (rows, targets) each.
+        Additional pairs of units that should lie far apart, each unit as (rows, targets).
 
     Examples
     --------
@@ -73,7 +73,10 @@ def check_sensitivity(
     (True, 1.0)
     """
     if isinstance(query, Scores):
-        raise ValueError("losses are bounded one by one and not clipped: audit the estimator that chooses by them.")
+        raise ValueError(
+            "check_sensitivity tests clipped sums. Found Scores, whose losses are bounded one by one and not clipped: "
+            "audit the estimator that selects by them."
+        )
     claimed = Sensitivity.of_clip(clip, acute=query.acute, unit=query.unit)
     found: list[str] = []
     added: dict[str, Array] = {}
@@ -84,9 +87,9 @@ def check_sensitivity(
             vector = added_by(query, user, clip, dtype)
             label = f"{name} ({dtype.__name__})"
             if vector is None:
-                continue  # the door leaves such a unit out
+                continue  # federations leave such a unit out
             if not np.isfinite(vector).all():
-                found.append(f"{label}: what it adds is not finite")
+                found.append(f"{label}: its contribution is not finite")
             elif (length := float(np.linalg.norm(vector))) > clip:
                 found.append(f"{label}: moves the sum by {length / clip:.6g} clips")
             else:
@@ -97,14 +100,14 @@ def check_sensitivity(
         limit = claimed.under(Adjacency.REPLACE_ONE) / clip
         if furthest > limit * (1 + 1e-9):
             found.append(f"two units lie {furthest:.4f} clips apart; claimed {limit:.4f}")
-    found += _meddling(query, units, clip)
+    found += _interference(query, units, clip)
     return SensitivityReport(
         violations=tuple(found), zero_out=longest, replace_one=furthest, claimed=claimed, tried=len(units)
     )
 
 
 def added_by(query: Query, user: User, clip: float, dtype: type = np.float64) -> Array | None:
-    """Return what this unit alone adds to the sum, by the fused form that releases use; None if it fails on it."""
+    """Return the contribution of one unit by the fused form that releases use; None if that raises."""
     with np.errstate(all="ignore"):
         X: Rows = read_only(np.ascontiguousarray(user[0], dtype=dtype))
         y: Rows = read_only(np.ascontiguousarray(user[1], dtype=dtype))
@@ -115,10 +118,10 @@ def added_by(query: Query, user: User, clip: float, dtype: type = np.float64) ->
 
 
 def _extent(vectors: Sequence[Array], clip: float) -> tuple[float, float]:
-    """Longest vector, and longest difference of two, in clips."""
+    """Return the length of the longest vector, and the largest distance between two, in clips."""
     if not vectors:
         return 0.0, 0.0
-    # Many units add the same (nothing, or all of the clip); and all pairs at once would take gigabytes.
+    # Many contributions are equal, so each is kept once; all pairs at once would still take gigabytes.
     stacked = np.array(list({vector.tobytes(): vector for vector in vectors}.values())) / clip
     lengths = np.einsum("ij,ij->i", stacked, stacked)
     furthest = 0.0
@@ -129,7 +132,7 @@ def _extent(vectors: Sequence[Array], clip: float) -> tuple[float, float]:
 
 
 def _search(query: Query, units: dict[str, User], clip: float, seed: int) -> float:
-    """Climb from ordinary pairs to pairs further apart, by random changes that are kept where they help."""
+    """Search for pairs further apart by hill climbing: random changes are kept if they increase the distance."""
     rng = np.random.default_rng(seed)
     plain = ("ordinary", "two rows", "one row", "pair 0, 0")
     names = [name for name in units if name.split(", row")[0] in plain]
@@ -154,14 +157,14 @@ def _apart(query: Query, pair: Sequence[User], clip: float) -> float:
     return float(np.linalg.norm(first - second)) / clip
 
 
-def _meddling(query: Query, units: dict[str, User], clip: float) -> list[str]:
-    """Say where a unit changes what its neighbours in the block add: contributions must be separable."""
+def _interference(query: Query, units: dict[str, User], clip: float) -> list[str]:
+    """Report units that change the contributions of others in the same block: contributions must be separable."""
     others = next(user for name, user in units.items() if name.startswith("ordinary"))
     alone = added_by(query, others, clip)
     found = []
-    for name, user in list(units.items())[::_EVERY]:
-        mine = added_by(query, user, clip)
-        if alone is None or mine is None or not np.isfinite(mine).all() or len(user[0]) > 1000:
+    for name, user in list(units.items())[::_STRIDE]:
+        added = added_by(query, user, clip)
+        if alone is None or added is None or not np.isfinite(added).all() or len(user[0]) > 1000:
             continue
         X, y = (read_only(np.concatenate([a, b])) for a, b in zip(others, user, strict=True))
         offsets = np.array([0, len(others[0]), len(X)])
@@ -171,9 +174,7 @@ def _meddling(query: Query, units: dict[str, User], clip: float) -> list[str]:
             except Exception:
                 continue
         if not np.isfinite(together).all():
-            continue  # the door asks everybody again, alone
-        if np.linalg.norm(together - alone - mine) > clip * GUARD:
-            found.append(
-                f"{name}: changes what others add by {np.linalg.norm(together - alone - mine) / clip:.3g} clips"
-            )
+            continue  # federations then compute each user of the block separately
+        if (change := float(np.linalg.norm(together - alone - added))) > clip * GUARD:
+            found.append(f"{name}: changes the contributions of others by {change / clip:.3g} clips")
     return found

@@ -1,4 +1,4 @@
-"""Whatever but the releases tells of a user's numbers: an error, a warning, a line on the terminal."""
+"""Leaks other than releases: errors, warnings and terminal output that depend on a user's values."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import IO
 import numpy as np
 
 from tacitly.audit.attack import Attacker
-from tacitly.audit.population import FEATURES, worlds
 from tacitly.audit.users import adversarial_users
+from tacitly.audit.worlds import FEATURES, worlds
 from tacitly.methods.base import PrivateModel
 from tacitly.privacy.guarantee import Adjacency, UncertifiedWarning, Unit
 
@@ -38,46 +38,46 @@ _HOSTILE = (
 
 
 def side_channels(estimator: PrivateModel, unit: Unit) -> Iterator[str]:
-    """Run once with each of a few hostile users; yield what came out beside the releases."""
+    """Fit once with each of a few adversarial users; yield what became visible besides the releases."""
     labels = estimator.audit_labels
     users = dict(adversarial_users(FEATURES))
     for name in (name for name in _HOSTILE if name in users):
         X, y = users[name]
         if labels is not None:
-            y = np.where(y > 0, labels[1], labels[0])  # a cohort refuses others before anything is learned
+            y = np.where(y > 0, labels[1], labels[0])  # estimators reject other labels before they learn
         pair = worlds(unit, Adjacency.ZERO_OUT, ((X, y), (X, y)), labels=labels)
         attacker = Attacker(estimator, pair)
-        with _terminal() as said, warnings.catch_warnings(record=True) as caught:
+        with _terminal() as output, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
                 attacker.run(pair.inside)
             except Exception as error:
-                yield f"a user's numbers ({name}) raise {type(error).__name__}"
+                yield f"a user's values ({name}) raise {type(error).__name__}"
                 continue
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()
-            said.seek(0)
-            text = said.read()
-        loud = [str(w.category.__name__) for w in caught if not issubclass(w.category, UncertifiedWarning)]
-        if loud:
-            yield f"a user's numbers ({name}) warn with {loud[0]}"
+            output.seek(0)
+            text = output.read()
+        warned = [str(w.category.__name__) for w in caught if not issubclass(w.category, UncertifiedWarning)]
+        if warned:
+            yield f"a user's values ({name}) cause the warning {warned[0]}"
         if text.strip():
-            yield f"a user's numbers ({name}) print on the terminal: {text.strip().splitlines()[0][:60]!r}"
+            yield f"a user's values ({name}) cause terminal output: {text.strip().splitlines()[0][:60]!r}"
 
 
 @contextmanager
 def _terminal() -> Iterator[IO[str]]:
-    """Catch what is written to the terminal, by compiled libraries too."""
+    """Capture what is written to the terminal, including by compiled libraries."""
     sys.stdout.flush()
     sys.stderr.flush()
-    kept = [os.dup(1), os.dup(2)]
+    originals = [os.dup(1), os.dup(2)]
     with tempfile.TemporaryFile("w+") as file:
         try:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
             yield file
         finally:
-            for number, copy in zip((1, 2), kept, strict=True):
-                os.dup2(copy, number)
-                os.close(copy)
+            for number, original in zip((1, 2), originals, strict=True):
+                os.dup2(original, number)
+                os.close(original)

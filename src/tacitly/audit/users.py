@@ -1,4 +1,4 @@
-"""Users built to break a bound: scales from 1e-322 to 1e308, holes, degenerate and enormous data."""
+"""Users built to break a bound: scales from 1e-322 to 1e308, NaN and infinity, degenerate and enormous data."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def adversarial_users(n_features: int, random_state: int = 0) -> list[tuple[str,
 
 
 def adversarial_units(query: Query, n_features: int, random_state: int = 0) -> Iterator[tuple[str, User]]:
-    """Yield adversarial users, or single rows of them where the row is the query's unit."""
+    """Yield adversarial users, or single rows of them if the query's unit is the row."""
     for name, (X, y) in adversarial_users(n_features, random_state):
         if query.unit is Unit.USER:
             yield name, (X, y)
             continue
-        for i in {min(3, len(X) - 1), len(X) - 1}:  # the holes are in row 3, the huge row is the last
+        for i in {min(3, len(X) - 1), len(X) - 1}:  # NaN and infinity are in row 3, the huge row is the last
             yield f"{name}, row {i}", (X[i : i + 1], y[i : i + 1])
 
 
 def _users(d: int, rng: np.random.Generator) -> Iterator[tuple[str, User]]:
     X, y = rng.normal(size=(12, d)), rng.normal(size=12)
     yield "ordinary", (X, y)
-    # Every few orders of magnitude: squares underflow, overflow and turn denormal in narrow windows.
+    # In small steps: squares underflow, become subnormal and overflow in narrow ranges of magnitude.
     for exponent in np.arange(-322.0, 308.5, 1.5):
         scale = float(10.0**exponent)
         stretched, column = X * scale, X.copy()
@@ -52,9 +52,9 @@ def _users(d: int, rng: np.random.Generator) -> Iterator[tuple[str, User]]:
         yield f"row {scale:g}", (np.vstack([X, X[:1] * scale]), np.append(y, 1.0))
         yield f"against {scale:g}", (X * scale, y / scale if scale > 1e-307 else y)
     for bad in (math.nan, math.inf, -math.inf):
-        holed = X.copy()
-        holed[3, 0] = bad
-        yield f"feature {bad}", (holed, y)
+        spoilt = X.copy()
+        spoilt[3, 0] = bad
+        yield f"feature {bad}", (spoilt, y)
         yield f"target {bad}", (X, np.where(np.arange(12) == 3, bad, y))
         yield f"all {bad}", (np.full_like(X, bad), np.full_like(y, bad))
     yield "zeros", (np.zeros_like(X), np.zeros_like(y))

@@ -1,4 +1,4 @@
-"""One round of communication, no privacy: what paper 001 compares FedPower with (its Appendix F).
+"""Non-private baselines with one round of communication, as in the comparison of FedPower (Appendix F).
 
 * :func:`unweighted_average` (UDA, Fan et al. 2019): average of the devices' projectors.
 * :func:`weighted_average` (WDA, Bhaskara and Wijewardena 2019): the same, weighted by the devices' eigenvalues.
@@ -18,7 +18,7 @@ from tacitly.arrays import Array
 
 
 def unweighted_average(devices: Sequence[Any], rank: int) -> Array:
-    """UDA: top eigenvectors of the mean of V Vᵀ.
+    """Return UDA: the top eigenvectors of the mean of V Vᵀ.
 
     >>> rows = np.random.default_rng(0).normal(size=(300, 3)) * [3.0, 1.0, 0.1]
     >>> abs(unweighted_average(np.split(rows, 3), 1)[0, 0]).round(2)
@@ -28,12 +28,12 @@ def unweighted_average(devices: Sequence[Any], rank: int) -> Array:
 
 
 def weighted_average(devices: Sequence[Any], rank: int) -> Array:
-    """WDA: top eigenvectors of the mean of V Σ Vᵀ."""
+    """Return WDA: the top eigenvectors of the mean of V Σ Vᵀ."""
     return _average(devices, rank, weighted=True)
 
 
 def randomized_svd(devices: Sequence[Any], rank: int, random_state: int | None = None) -> Array:
-    """DR-SVD: sketch of k + ⌊(d − k)/4⌋ columns and one power iteration."""
+    """Return DR-SVD: a sketch of k + ⌊(d − k)/4⌋ columns and one power iteration."""
     d = devices[0].shape[1]
     width = rank + (d - rank) // 4
     sketch = np.random.default_rng(random_state).normal(size=(d, width))

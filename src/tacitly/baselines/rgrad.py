@@ -1,4 +1,4 @@
-"""Trace regression without privacy: Riemannian gradient descent, and the nuclear norm instead of a rank."""
+"""Non-private trace regression: Riemannian gradient descent at a fixed rank, and a nuclear-norm penalty."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tacitly.methods.trace_regression.low_rank import leading, retract
 
 
 class RGrad(BaseEstimator):  # type: ignore[misc]
-    """Riemannian gradient descent on matrices of rank r (paper 002's Algorithm 2 without noise), exact line search.
+    """Riemannian gradient descent on matrices of rank r (Algorithm 2 of DP-RGrad without noise), exact line search.
 
-    It starts at the leading part of n⁻¹ Σ yX. ``X`` is (n, d1, d2), ``coef_`` is M; ``on_step`` is called with every M.
+    It starts at the best rank-r approximation of n⁻¹ Σ yX. ``X`` is (n, d1, d2) and ``coef_`` is M.
 
     Examples
     --------
@@ -32,7 +32,7 @@ class RGrad(BaseEstimator):  # type: ignore[misc]
         self.tolerance = tolerance
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike, *, on_step: Callable[[Array], None] | None = None) -> RGrad:
-        """Fit; stop when a step is shorter than ``tolerance`` of M."""
+        """Fit, until a step is shorter than ``tolerance`` relative to M; ``on_step`` is called with every iterate."""
         covariates, targets = np.asarray(X), np.asarray(y)
         shape = covariates.shape[1:]
         rows = covariates.reshape(len(targets), -1)
@@ -57,7 +57,7 @@ class RGrad(BaseEstimator):  # type: ignore[misc]
 
 
 class NuclearNorm(BaseEstimator):  # type: ignore[misc]
-    """Least squares with a nuclear-norm penalty, by accelerated proximal gradient; the penalty by held-out error.
+    """Least squares with a nuclear-norm penalty chosen on held-out rows, by accelerated proximal gradient descent.
 
     Examples
     --------
@@ -74,7 +74,7 @@ class NuclearNorm(BaseEstimator):  # type: ignore[misc]
         self.steps = steps
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> NuclearNorm:
-        """Choose the penalty on the last fifth, then fit all; penalties halve from the size of noise of the labels."""
+        """Choose the penalty on the last fifth of the rows, then fit all; candidates halve from the labels' scale."""
         covariates, targets = np.asarray(X), np.asarray(y)
         shape, n = covariates.shape[1:], len(targets)
         rows, cut = covariates.reshape(n, -1), n - n // 5
@@ -109,7 +109,7 @@ def _proximal(gram: Array, cross: Array, penalty: float, start: Array, steps: in
 
 
 def _largest(gram: Array) -> float:
-    """Return the largest eigenvalue, by power steps; a little more, since they approach it from below."""
+    """Return the largest eigenvalue by power iteration, plus 5 %, because the iteration approaches it from below."""
     vector = np.ones(len(gram))
     for _ in range(50):
         vector = gram @ (vector / np.linalg.norm(vector))

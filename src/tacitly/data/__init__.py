@@ -1,1 +1,1 @@
-"""Tables in, cohorts out: reading, checking, grouping rows by user."""
+"""From tables to cohorts: reading, validating and grouping rows by user."""

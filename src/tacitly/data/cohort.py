@@ -1,8 +1,8 @@
-"""The users and their private rows, kept so that one user's rows are one slice.
+"""Users and their private rows, stored so that the rows of one user are one slice.
 
-All rows lie in one contiguous `X`, user after user; `offsets` says where each user begins. The arrays are read-only and
-may be memory maps larger than RAM. Every way in checks that each cell is a finite number and that each row belongs to a
-known user, because the privacy claim is about users: a row whose user is missing is a row nobody's guarantee covers.
+All rows lie in one contiguous `X`, grouped by user; `offsets` holds where each user's rows begin. The arrays are
+read-only and may be memory maps larger than RAM. Every constructor checks that each cell is a finite number and that
+each row has a user id, because the unit of privacy is the user: no guarantee covers a row without one.
 """
 
 from __future__ import annotations
@@ -42,8 +42,36 @@ __all__ = ["Cohort", "DataError"]
 _FORMAT = {"format": "tacitly cohort", "version": 2}
 
 
+class GroupedRows:
+    """Sizes of rows that are grouped by user, dense or sparse."""
+
+    X: Any
+    users: Array
+
+    @property
+    def n_users(self) -> int:
+        """The number of users, n."""
+        return len(self.users)
+
+    @property
+    def n_features(self) -> int:
+        """The number of features, d."""
+        return int(self.X.shape[1])
+
+    @property
+    def n_rows(self) -> int:
+        """The number of rows of all users together, N; private."""
+        return int(self.X.shape[0])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the rows."""
+        kind: np.dtype[Any] = self.X.dtype
+        return kind
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Cohort:
+class Cohort(GroupedRows):
     """Users and their rows; build one with `from_arrays`, `from_table`, `from_offsets` or `open`.
 
     Attributes
@@ -53,11 +81,11 @@ class Cohort:
     y
         Targets, N, of the same dtype; or None.
     offsets
-        Where each user's rows begin, n + 1: the rows of user i are `X[offsets[i]:offsets[i + 1]]`.
+        Start of each user's rows, n + 1 entries: the rows of user i are `X[offsets[i]:offsets[i + 1]]`.
     users
-        The n distinct ids: whole numbers or text. Any other type of id becomes text.
+        The n distinct ids: integers or text. Ids of any other type become text.
     feature_names, target_name
-        What the columns are called.
+        Names of the columns.
     schema
         How a table's columns became these features; None where they were numbers already. Only with a schema may
         features be missing (NaN).
@@ -91,7 +119,7 @@ class Cohort:
         dtype: DTypeLike | None = None,
         schema: Declared | None = None,
     ) -> Cohort:
-        """Group rows by user; rows already in the order of their users' ids are not copied.
+        """Group rows by user; rows already sorted by user id are not copied.
 
         Parameters
         ----------
@@ -100,25 +128,25 @@ class Cohort:
         y
             N numbers, or None.
         users
-            N ids, one for each row, in any order. A user's rows keep their order.
+            N ids, one per row, in any order. A user's rows keep their order.
         feature_names, target_name
-            Default to the names that `X` and `y` carry, if any.
+            By default the names that `X` and `y` carry, if any.
         dtype
-            float32 or float64. By default float32 stays and everything else becomes float64.
+            float32 or float64. By default float32 is kept and everything else becomes float64.
         schema
             What columns mean (:mod:`tacitly.data.schema`), for text, yes/no values and missing cells; ``{}`` to read it
             off the table. Without one, every cell must be a finite number.
         """
         if users is None:
             raise DataError(
-                "users was not given. Expected one id for each row: users are the unit of privacy. If every row is a "
+                "users was not given. Expected one id per row: users are the unit of privacy. If every row is a "
                 "different person, pass users=range(len(X))."
             )
         X, names, schema = matrix(X, feature_names, dtype, schema)
         y, target_name = vector(y, len(X), target_name, X.dtype)
         given = id_array(users)
         if len(given) != len(X):
-            raise DataError(f"users has {len(given)} ids and X has {len(X)} rows. Expected one id for each row.")
+            raise DataError(f"users has {len(given)} ids and X has {len(X)} rows. Expected one id per row.")
         ids, codes = factor(given)
         check_users(len(ids), int((codes < 0).sum()), "users")
         if not (codes[1:] >= codes[:-1]).all():
@@ -139,14 +167,14 @@ class Cohort:
         target_name: str | None = None,
         dtype: DTypeLike | None = None,
     ) -> Cohort:
-        """Take rows that are grouped already, without a copy; users default to 0, 1, 2, ..."""
+        """Wrap rows that are already grouped, without a copy; users default to 0, 1, 2, ..."""
         X, names, _ = matrix(X, feature_names, dtype)
         y, target_name = vector(y, len(X), target_name, X.dtype)
         starts = np.asarray(offsets)
         if starts.ndim != 1 or starts.dtype.kind not in "iu" or len(starts) < 2:
             raise DataError(
-                f"offsets has shape {starts.shape} and type {starts.dtype}. Expected whole numbers in one dimension, "
-                "one more than there are users."
+                f"offsets has shape {starts.shape} and type {starts.dtype}. Expected integers in one dimension, "
+                "one more than the number of users."
             )
         ids = np.arange(len(starts) - 1) if users is None else plain(users)
         return cls(X, y, starts.astype(np.int64), ids, names, target_name)
@@ -177,8 +205,8 @@ class Cohort:
         dtype
             float32 or float64; by default float32 only if every feature is stored as float32.
         folder
-            Where to write the cohort, as `save` does, for tables larger than RAM: the table is read twice in small
-            batches, once to count rows and once to put each in its place. It appears complete or not at all.
+            Folder to write the cohort to, as `save` does, for tables larger than RAM: the table is read twice in small
+            batches, once to count each user's rows and once to write them. The folder appears complete or not at all.
         schema
             As for :meth:`from_arrays`.
         """
@@ -199,86 +227,66 @@ class Cohort:
             X, y = aligned_empty(shape, kind), None if target is None else np.empty(shape[0], kind)
             scatter(source, user, names, target, users, offsets, X, y, missing=schema is not None)
             return cls(X, y, offsets, users, names, target, schema)
-        with new_folder(Path(folder)) as place:
-            X = new_map(place / "X.npy", kind, shape)
-            y = None if target is None else new_map(place / "y.npy", kind, shape[:1])
+        with new_folder(Path(folder)) as staging:
+            X = new_map(staging / "X.npy", kind, shape)
+            y = None if target is None else new_map(staging / "y.npy", kind, shape[:1])
             scatter(source, user, names, target, users, offsets, X, y, missing=schema is not None)
-            _describe(cls(X, y, offsets, users, names, target, schema), place)
+            _write_metadata(cls(X, y, offsets, users, names, target, schema), staging)
             del X, y
         return cls.open(folder)
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], *, mmap: bool = True) -> Cohort:
         """Open a saved cohort; `mmap` leaves the rows on disk until they are read."""
-        place = Path(folder)
+        source = Path(folder)
         try:
-            about = json.loads((place / "cohort.json").read_text("utf-8"))
-            if {key: about.get(key) for key in _FORMAT} != _FORMAT:
+            metadata = json.loads((source / "cohort.json").read_text("utf-8"))
+            if {key: metadata.get(key) for key in _FORMAT} != _FORMAT:
                 raise DataError(
-                    f"The folder {place.name!r} holds another format or version than {_FORMAT}. Build the cohort again "
-                    "with this version of tacitly."
+                    f"The folder {source.name!r} has another format or version. Expected {_FORMAT}: build the cohort "
+                    "again with this version of tacitly."
                 )
             mode: Literal["r"] | None = "r" if mmap else None
-            X = np.load(place / "X.npy", mode, allow_pickle=False)
-            y = np.load(place / "y.npy", mode, allow_pickle=False) if about["has_target"] else None
-            offsets = np.load(place / "offsets.npy", allow_pickle=False)
-            users = np.load(place / "users.npy", allow_pickle=False)
-            names, target_name = tuple(about["feature_names"]), about["target_name"]
-            schema = None if about["schema"] is None else Schema.from_dict(about["schema"])
+            X = np.load(source / "X.npy", mode, allow_pickle=False)
+            y = np.load(source / "y.npy", mode, allow_pickle=False) if metadata["has_target"] else None
+            offsets = np.load(source / "offsets.npy", allow_pickle=False)
+            users = np.load(source / "users.npy", allow_pickle=False)
+            names, target_name = tuple(metadata["feature_names"]), metadata["target_name"]
+            schema = None if metadata["schema"] is None else Schema.from_dict(metadata["schema"])
         except DataError:
             raise
         except (OSError, ValueError, KeyError, AttributeError, TypeError, EOFError) as error:
             raise DataError(
-                f"The folder {place.name!r} could not be opened ({type(error).__name__}). Expected a folder written by "
-                "Cohort.save or Cohort.from_table."
+                f"The folder {source.name!r} could not be opened ({type(error).__name__}). Expected a folder written "
+                "by Cohort.save or Cohort.from_table."
             ) from None
         return cls(X, y, offsets, users, names, target_name, schema)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the cohort to a new folder, which appears complete or not at all."""
-        with new_folder(Path(folder)) as place:
-            np.save(place / "X.npy", self.X, allow_pickle=False)
+        with new_folder(Path(folder)) as staging:
+            np.save(staging / "X.npy", self.X, allow_pickle=False)
             if self.y is not None:
-                np.save(place / "y.npy", self.y, allow_pickle=False)
-            _describe(self, place)
-
-    @property
-    def n_users(self) -> int:
-        """The number of users, n."""
-        return len(self.users)
-
-    @property
-    def n_features(self) -> int:
-        """The number of features, d."""
-        return int(self.X.shape[1])
-
-    @property
-    def n_rows(self) -> int:
-        """The number of rows of all users together, N; private."""
-        return len(self.X)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The type of `X` and `y`."""
-        return self.X.dtype
+                np.save(staging / "y.npy", self.y, allow_pickle=False)
+            _write_metadata(self, staging)
 
     def rows(self, i: int) -> tuple[Array, Array | None]:
         """Return the features and targets of the user at position `i`, as views."""
         if not 0 <= i < self.n_users:
             raise IndexError(f"There is no user {i}. Expected 0 to {self.n_users - 1}.")
-        own = slice(self.offsets[i], self.offsets[i + 1])
-        return self.X[own], None if self.y is None else self.y[own]
+        rows = slice(self.offsets[i], self.offsets[i + 1])
+        return self.X[rows], None if self.y is None else self.y[rows]
 
     def index_of(self, ids: Any) -> Positions:
         """Return the position of each id, -1 where it is unknown; 17 and '17' are the same id."""
         return self._directory.find(ids)
 
     def take(self, positions: ArrayLike) -> Cohort:
-        """Return the users at these positions, in this order; neighbours are not copied."""
+        """Return a cohort of the users at these positions, in this order; consecutive users are not copied."""
         chosen = np.asarray(positions)
         if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or not len(chosen):
             raise DataError(
-                f"positions has shape {chosen.shape} and type {chosen.dtype}. Expected whole numbers in one dimension, "
+                f"positions has shape {chosen.shape} and type {chosen.dtype}. Expected integers in one dimension, "
                 "at least one (np.flatnonzero(mask) for a mask)."
             )
         if outside := int(((chosen < 0) | (chosen >= self.n_users)).sum()):
@@ -289,11 +297,11 @@ class Cohort:
         chosen = chosen.astype(np.int64)
         offsets = _offsets(np.diff(self.offsets)[chosen])
         starts = self.offsets[chosen]
-        own: slice | Positions = slice(starts[0], starts[0] + offsets[-1])
+        rows: slice | Positions = slice(starts[0], starts[0] + offsets[-1])
         if (np.diff(chosen) != 1).any():
-            own = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], np.diff(offsets))
-        y = None if self.y is None else self.y[own]
-        return Cohort(self.X[own], y, offsets, self.users[chosen], self.feature_names, self.target_name, self.schema)
+            rows = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], np.diff(offsets))
+        y = None if self.y is None else self.y[rows]
+        return Cohort(self.X[rows], y, offsets, self.users[chosen], self.feature_names, self.target_name, self.schema)
 
     def __repr__(self) -> str:
         return f"Cohort(n_users={self.n_users}, n_features={self.n_features}, dtype={self.dtype})"
@@ -324,23 +332,23 @@ def _check_structure(cohort: Cohort) -> None:
             "users, from 0 to the number of rows."
         )
     if empty := int((np.diff(offsets) == 0).sum()):
-        raise DataError(f"offsets: {empty} users have no rows. Expected a row for each; drop them.")
+        raise DataError(f"offsets: {empty} users have no rows. Expected at least one row per user: drop these users.")
     if (np.diff(offsets) < 0).any():
-        raise DataError("offsets goes down. Expected each user to begin where the last one ended.")
+        raise DataError("offsets decreases. Expected each user to begin where the previous one ends.")
     if users.dtype.kind not in "iuU":
-        raise DataError(f"users has type {users.dtype}. Expected whole numbers or text.")
-    if not (users[1:] > users[:-1]).all() and (twice := len(users) - len(np.unique(users))):
-        raise DataError(f"users: {twice} ids are repeated. Expected each user once.")
+        raise DataError(f"users has type {users.dtype}. Expected integers or text.")
+    if not (users[1:] > users[:-1]).all() and (repeated := len(users) - len(np.unique(users))):
+        raise DataError(f"users: {repeated} ids are repeated. Expected each user once.")
 
 
-def _describe(cohort: Cohort, place: Path) -> None:
-    np.save(place / "offsets.npy", cohort.offsets, allow_pickle=False)
-    np.save(place / "users.npy", cohort.users, allow_pickle=False)
-    about = {
+def _write_metadata(cohort: Cohort, folder: Path) -> None:
+    np.save(folder / "offsets.npy", cohort.offsets, allow_pickle=False)
+    np.save(folder / "users.npy", cohort.users, allow_pickle=False)
+    metadata = {
         **_FORMAT,
         "feature_names": list(cohort.feature_names),
         "target_name": cohort.target_name,
         "has_target": cohort.y is not None,
         "schema": None if cohort.schema is None else cohort.schema.to_dict(),
     }
-    (place / "cohort.json").write_text(json.dumps(about, indent=1), "utf-8")
+    (folder / "cohort.json").write_text(json.dumps(metadata, indent=1), "utf-8")

@@ -1,7 +1,7 @@
-"""Rows come in: arrays at once, tables in two passes that hold one batch at a time.
+"""Group rows by user: arrays at once, tables in two passes that hold one batch at a time.
 
-The first pass over a table counts each user's rows, so the second knows where every row belongs and puts it there,
-be it in memory or in a memory map larger than RAM. What is on disk is complete or not there at all.
+The first pass over a table counts each user's rows, so that the second can write every row to its final position, in
+memory or in a memory map larger than RAM. A folder on disk appears complete or not at all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -44,7 +44,7 @@ def matrix(
     array = _array(X, "X")
     if array.ndim != 2:
         raise DataError(
-            f"X has {array.ndim} dimensions. Expected 2: a row for each observation, a column for each feature. "
+            f"X has {array.ndim} dimensions. Expected 2: one row per observation, one column per feature. "
             "(Make a sparse matrix dense with .toarray().)"
         )
     columns = range(array.shape[1])
@@ -90,31 +90,33 @@ def vector(y: Any, rows: int, name: str | None, dtype: np.dtype[Any]) -> tuple[A
 
 
 def check_shape(shape: tuple[int, ...], names: tuple[str, ...], target: str | None = None) -> None:
-    """Refuse features without rows, without columns, or with other names than one for each column."""
+    """Raise unless there are rows and columns, and one name per column."""
     rows, columns = shape
     if len(names) != columns:
-        raise DataError(f"feature_names has {len(names)} names for {columns} columns. Expected one for each.")
+        raise DataError(f"feature_names has {len(names)} names for {columns} columns. Expected one name per column.")
     if not rows:
-        raise DataError("X has no rows. Expected at least one row for each of two users.")
+        raise DataError("X has no rows. Expected at least two users with one row each.")
     check_names(names, target)
 
 
-def choose_columns(source: Source, user: str, target: str | None, features: Iterable[str] | None) -> tuple[str, ...]:
-    """Check the columns asked for against those there are, and return the features."""
+def choose_columns(
+    source: Source, user: str | None, target: str | None, features: Iterable[str] | None
+) -> tuple[str, ...]:
+    """Check that the requested columns exist, and return the features."""
     if isinstance(features, str):
-        raise DataError("features is one text. Expected a list of column names: features=['age'].")
+        raise DataError("features is a string. Expected a list of column names: features=['age'].")
     chosen = None if features is None else tuple(str(name) for name in features)
     for role, name in [("user", user), ("target", target), *(("feature", f) for f in chosen or ())]:
         if name is not None and name not in source.types:
             raise DataError(_no_such_column(source, role, name))
-    if target == user:
+    if user is not None and target == user:
         raise DataError(f"Column {user!r} is both user and target. Expected two columns.")
     if chosen is None:
         chosen = tuple(name for name in source.types if name not in (user, target))
         if any(not name.strip() for name in chosen):
             raise DataError(
-                f"{source.title} has a column without a name, often a row number that was saved along. Name the "
-                "columns to use (features=[...]) or write the table without it."
+                f"{source.title} has a column without a name, often a saved row number. List the columns to use "
+                "(features=[...]) or write the table without it."
             )
     check_names(chosen, target)
     if user in chosen:
@@ -123,34 +125,56 @@ def choose_columns(source: Source, user: str, target: str | None, features: Iter
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return room that starts on a cache line; NumPy's own starts beside one, and every wide load straddles two."""
+    """Return an uninitialised array aligned to a cache line; in NumPy's own, every wide load straddles two lines."""
     size = int(np.prod(shape)) * dtype.itemsize
-    room = np.empty(size + 64, dtype=np.uint8)
-    start = -room.ctypes.data % 64
-    return room[start : start + size].view(dtype).reshape(shape)
+    buffer = np.empty(size + 64, dtype=np.uint8)
+    start = -buffer.ctypes.data % 64
+    return buffer[start : start + size].view(dtype).reshape(shape)
 
 
-def read_columns(table: Any, columns: Sequence[str], user: str | None) -> tuple[Array, Array | None]:
-    """Read columns of finite numbers, rows in the table's order, and the ids next to them if there is a user column."""
+class TableRows(NamedTuple):
+    """Rows in a table's order; no targets or ids where no such column was named."""
+
+    X: Array
+    y: Array | None
+    users: Array | None
+
+
+def read_rows(
+    table: Any, *, features: Iterable[str] | None = None, target: str | None = None, user: str | None = None
+) -> TableRows:
+    """Read a table that is not grouped by user: what predictions and single users' heads are made from.
+
+    It checks columns and cells as :meth:`Cohort.from_table <tacitly.data.cohort.Cohort.from_table>` does.
+    """
     source = open_table(table, user)
-    for role, name in [("user", user), *(("feature", column) for column in columns)]:
-        if name is not None and name not in source.types:
-            raise DataError(_no_such_column(source, role, name))
-    types = [source.types[name] for name in columns]
-    faults, blocks, ids = Faults(_labels(columns)), [], []
-    for cells in source.batches([*columns, *([user] if user else [])], batch_rows(len(columns))):
-        if user is not None:
-            *cells, own = cells
-            ids.append(own)
-        blocks.append(convert(cells, types, np.dtype(np.float64), faults))
+    names = choose_columns(source, user, target, features)
+    faults = Faults([*_labels(names), f"target column {target!r}"])
+    ids, blocks = [], []
+    for own, block in _batches(source, user, names, target, np.dtype(np.float64), faults):
+        ids.append(own)
+        blocks.append(block)
     faults.check()
     if not blocks:
         raise DataError(f"{source.title} has no rows. Expected at least one.")
-    return np.concatenate(blocks), np.concatenate(ids) if ids else None
+    rows = np.concatenate(blocks)
+    X, y = (rows, None) if target is None else (np.ascontiguousarray(rows[:, :-1]), rows[:, -1])
+    return TableRows(X, y, None if user is None else np.concatenate(ids))
+
+
+def _batches(
+    source: Source, user: str | None, names: tuple[str, ...], target: str | None, kind: np.dtype[Any], faults: Faults
+) -> Iterator[tuple[Any, Array]]:
+    """Yield the ids (None without a user column) and the checked numbers of each batch, the target as last column."""
+    columns = [*names] if target is None else [*names, target]
+    types = [source.types[name] for name in columns]
+    for cells in source.batches([*columns] if user is None else [user, *columns], batch_rows(len(columns))):
+        ids, cells = (None, cells) if user is None else (cells[0], cells[1:])
+        yield ids, convert(cells, types, kind, faults)
 
 
 def count_users(source: Source, user: str) -> tuple[Array, Positions]:
-    """Read the user column once; return the ids in order and how many rows each has."""
+    """Read the user column once; return the sorted ids and the number of rows of each."""
     pending: list[tuple[Array, Array]] = []
     held = missing = merged = 0
     for (values,) in source.batches([user], batch_rows(1)):
@@ -162,7 +186,7 @@ def count_users(source: Source, user: str) -> tuple[Array, Positions]:
             pending = [_merge(pending)]
             held = merged = len(pending[0][0])
     if not pending:
-        raise DataError(f"{source.title} has no rows. Expected at least one for each of two users.")
+        raise DataError(f"{source.title} has no rows. Expected at least two users with one row each.")
     users, counts = _merge(pending)
     check_users(len(users), missing, f"user column {user!r}")
     return (users, counts) if source.typed else _whole_if_text_is(users, counts)
@@ -180,14 +204,11 @@ def scatter(
     *,
     missing: bool = False,
 ) -> None:
-    """Read the table once more and put each row behind the rows its user has already."""
-    columns = [*names] if target is None else [*names, target]
-    types = [source.types[name] for name in columns]
+    """Read the table a second time and write each row after those already written of its user."""
     labels = [*_labels(names), f"target column {target!r}"]
     faults = Faults(labels, may_miss=len(names) if missing else 0)
     directory, free, changed = Directory(users), offsets[:-1].copy(), False
-    for ids, *cells in source.batches([user, *columns], batch_rows(len(columns))):
-        block = convert(cells, types, X.dtype, faults)
+    for ids, block in _batches(source, user, names, target, X.dtype, faults):
         if faults:
             continue
         owners = directory.find(ids)
@@ -196,44 +217,44 @@ def scatter(
             break
         order = stable_order(owners)
         owners = owners[order]
-        places = free[owners] + np.arange(len(owners)) - np.searchsorted(owners, owners)
-        changed = bool((places >= offsets[owners + 1]).any())
+        positions = free[owners] + np.arange(len(owners)) - np.searchsorted(owners, owners)
+        changed = bool((positions >= offsets[owners + 1]).any())
         if changed:
             break
-        X[places] = block[order, : X.shape[1]]
+        X[positions] = block[order, : X.shape[1]]
         if y is not None:
-            y[places] = block[order, -1]
-        free[owners] = places + 1  # NumPy keeps the last, and the last of a user's places is the highest
+            y[positions] = block[order, -1]
+        free[owners] = positions + 1  # with repeated owners NumPy keeps the last value, which is the highest
     faults.check()
     if changed or (free != offsets[1:]).any():
-        raise DataError(f"{source.title} changed while it was read. Read it again undisturbed.")
+        raise DataError(f"{source.title} changed while it was read. Read it again while nothing writes to it.")
 
 
 def check_new(folder: Path) -> None:
-    """Refuse to write where there is something already, or nowhere."""
+    """Raise if a folder exists and is not empty, or if its parent is missing."""
     if not folder.parent.is_dir():
-        raise DataError(f"There is no folder {folder.parent.name!r} to write to. Create it first.")
+        raise DataError(f"The parent folder {folder.parent.name!r} does not exist. Create it first.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError(f"The folder {folder.name!r} exists. Expected a new one: remove or rename.")
+        raise DataError(f"The folder {folder.name!r} exists. Expected a new one: remove it or choose another name.")
 
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Give a private folder beside the one wanted, which takes its name only if all goes well."""
+    """Yield a temporary folder beside ``folder``, renamed to it on success and removed on failure."""
     check_new(folder)
-    place = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        yield place
-        os.rename(place, folder)
+        yield staging
+        os.rename(staging, folder)
     except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
         raise
 
 
 def new_map(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """Create a file that is an array, with all of its space on disk."""
+    """Create a memory-mapped array file with all of its disk space allocated."""
     array: Array = np.lib.format.open_memmap(path, "w+", dtype, shape)
-    if hasattr(os, "posix_fallocate"):  # a full disk is an error now instead of a crash later
+    if hasattr(os, "posix_fallocate"):  # a full disk then raises here instead of crashing at a later write
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     return array
@@ -260,7 +281,7 @@ def _frame_floats(
 
 
 def _floats(array: Array, labels: Sequence[str], dtype: DTypeLike | None, *, missing: bool = False) -> Array:
-    """Check every cell and convert where the type asks for it, a block of rows at a time."""
+    """Check every cell, and convert to the wanted type if necessary, one block of rows at a time."""
     kind = float_type(dtype, [array.dtype.name])
     out = array if array.dtype == kind else np.empty(array.shape, kind)
     faults = Faults(labels, may_miss=len(labels) if missing else 0)
@@ -283,7 +304,7 @@ def _array(values: Any, what: str) -> Array:
         return np.asarray(values)
     except ValueError:
         pass
-    raise DataError(f"{what} has rows of different lengths. Expected a rectangle of numbers.")
+    raise DataError(f"{what} has rows of different lengths. Expected rows of the same length.")
 
 
 def _labels(names: Iterable[str]) -> list[str]:
@@ -300,7 +321,7 @@ def _merge(tallies: list[tuple[Array, Array]]) -> tuple[Array, Positions]:
 
 
 def _whole_if_text_is(users: Array, counts: Positions) -> tuple[Array, Positions]:
-    """Turn ids read from text into whole numbers if not one of them changes its spelling."""
+    """Convert ids read as text to integers if each converts back to the same text."""
     try:
         whole = users.astype(np.int64)
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Users whose rows are mostly zeros, as one CSR matrix: a cohort that is never written out."""
+"""Users whose rows are mostly zeros: a cohort that stays one CSR matrix and is never made dense."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from tacitly.data.cohort import GroupedRows
 from tacitly.data.user_ids import factor, id_array, stable_order
 from tacitly.data.validation import DataError
 from tacitly.linalg import added_up
 
 
 @dataclass(frozen=True, eq=False)
-class SparseCohort:
-    """What :class:`~tacitly.data.cohort.Cohort` is, with sparse rows and no target."""
+class SparseCohort(GroupedRows):
+    """A :class:`~tacitly.data.cohort.Cohort` with sparse rows and no target."""
 
     X: Any
     offsets: NDArray[np.int64]
@@ -26,11 +27,11 @@ class SparseCohort:
 
     @classmethod
     def from_matrix(cls, X: Any, users: Any = None) -> SparseCohort:
-        """Group the rows of a sparse matrix by user; without users all rows are one device's."""
+        """Group the rows of a sparse matrix by user; without users, all rows belong to one device."""
         rows = scipy.sparse.csr_matrix(X)
         if rows.dtype.kind not in "fiub":
             raise DataError(f"X holds {rows.dtype}. Expected numbers.")
-        # A column named twice in a row means the sum: only that has a norm, and only that must be finite.
+        # Repeated entries of a column mean their sum: norms and the check for finite numbers need that sum.
         rows = added_up(rows, np.float32 if rows.dtype == np.float32 else np.float64)
         if not rows.shape[0] or not rows.shape[1]:
             raise DataError(f"X has shape {rows.shape}. Expected at least one row and one column.")
@@ -41,32 +42,11 @@ class SparseCohort:
             return cls(rows, np.array([0, rows.shape[0]]), np.zeros(1, dtype=np.int64), names)
         given = id_array(users)
         if len(given) != rows.shape[0]:
-            raise DataError(f"users has {len(given)} ids and X has {rows.shape[0]} rows. Expected one id for each row.")
+            raise DataError(f"users has {len(given)} ids and X has {rows.shape[0]} rows. Expected one id per row.")
         ids, codes = factor(given)
         if (missing := int((codes < 0).sum())) or not len(ids):
-            raise DataError(f"users: {missing} ids are missing. Expected one for each row.")
+            raise DataError(f"users: {missing} ids are missing. Expected one id per row.")
         counts = np.bincount(codes)
         if not (codes[1:] >= codes[:-1]).all():
             rows = rows[stable_order(codes)]
         return cls(rows, np.append(0, np.cumsum(counts)).astype(np.int64), ids, names)
-
-    @property
-    def n_users(self) -> int:
-        """The number of users."""
-        return len(self.users)
-
-    @property
-    def n_features(self) -> int:
-        """The number of features."""
-        return int(self.X.shape[1])
-
-    @property
-    def n_rows(self) -> int:
-        """The number of rows of all users together."""
-        return int(self.X.shape[0])
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The type of the rows."""
-        kind: np.dtype[Any] = np.dtype(self.X.dtype)
-        return kind

@@ -1,9 +1,9 @@
-"""From whatever table a user has to named columns, a batch at a time.
+"""Read named columns from data frames and files, one batch at a time.
 
-A frame in memory or a file becomes a `Source`: column names, column types, and `batches`, which reads only the columns
-asked for and never more than a bounded piece of a file at once.
+A frame in memory or a file becomes a `Source`: column names, column types, and `batches`, which reads only the
+requested columns and never more than a bounded piece of a file at once.
 
-The exceptions of the parsers underneath quote cells, which are private, so they are replaced, not chained.
+Exceptions of the underlying parsers may quote cells, which are private, so they are replaced and not chained.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Source:
     Attributes
     ----------
     title
-        What errors call the table.
+        Name of the table in error messages.
     types
-        Column names, in order, with the type each is stored as.
+        Column names, in order, with the stored type of each.
     batches
         Called with column names and a number of rows; yields one list of arrays per batch.
     typed
-        False where every cell is text, so that an id such as 17 arrives as '17'.
+        False if every cell is text, so that an id such as 17 is read as '17'.
     """
 
     title: str
@@ -52,41 +52,41 @@ class Source:
 
 
 def row_blocks(rows: int, columns: int) -> Iterator[slice]:
-    """Cut rows into slices small enough that a scan of one needs little memory."""
+    """Yield slices of rows small enough that a scan of one needs little memory."""
     step = max(1, _CELLS // max(1, columns))
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
 
 def batch_rows(columns: int) -> int:
-    """How many rows of this many columns to read at once."""
+    """Return how many rows of this many columns to read at once."""
     return int(np.clip(_CELLS // max(1, columns), 1, 1 << 16))
 
 
 def check_names(features: Sequence[str], target: str | None) -> None:
-    """Refuse no features at all, a feature named twice, and a target among the features."""
+    """Raise if there are no features, a feature is named twice, or the target is among the features."""
     if not features:
         raise DataError("There are no feature columns. Expected at least one.")
-    if twice := _repeated(features):
-        raise DataError(f"Duplicate feature names: {quoted(twice)}. Expected each name once.")
+    if repeated := _repeated(features):
+        raise DataError(f"Duplicate feature names: {quoted(repeated)}. Expected each name once.")
     if target is not None and target in features:
         raise DataError(f"Column {target!r} is both target and feature. Leave it out of features.")
 
 
 def quoted(names: Iterable[str]) -> str:
-    """Name columns in a message, the first twenty of them."""
+    """Return the first twenty column names, quoted, for a message."""
     return listed([repr(name) for name in names], ", ", 20)
 
 
 def is_frame(table: object) -> bool:
-    """Whether this is a table with named columns (pandas, polars or Arrow)."""
+    """Return whether this is a table with named columns (pandas, polars or Arrow)."""
     reads = ("iloc", "to_arrow", "to_batches")
     return any(hasattr(table, name) for name in reads) and hasattr(table, "columns")
 
 
 def open_table(table: object, user: str | None = None) -> Source:
-    """Make a `Source` of a pandas or polars frame, an Arrow table, or the path of a file.
+    """Return a `Source` for a pandas or polars frame, an Arrow table, or the path of a file.
 
-    In a CSV file the `user` column is kept as text, so that '007' and '7' stay two users.
+    In a CSV file the `user` column stays text, so that '007' and '7' are two users.
     """
     if isinstance(table, (str, PathLike)):
         return _open_path(Path(table), user)
@@ -139,7 +139,7 @@ def _open_pandas(frame: Any) -> Source:
 
 
 def _open_csv(title: str, path: Path, user: str | None) -> Source:
-    """Read every cell as text and convert it here: types guessed from a first block go wrong."""
+    """Read every cell as text and convert it here, because types inferred from a first block may be wrong."""
     arrow_csv, pa = import_module("pyarrow.csv"), import_module("pyarrow")
     with _replacing_errors(title, "CSV"), path.open(newline="", encoding="utf-8-sig") as file:
         header = next(filter(None, csv.reader(file)), None)
@@ -147,16 +147,16 @@ def _open_csv(title: str, path: Path, user: str | None) -> Source:
         raise DataError(f"{title} is empty. Expected a header and rows.")
     if user is not None and user not in header and any(_reads_as_number(n) for n in header):
         raise DataError(
-            f"{title} has no column {user!r}, and its first line looks like data. Expected a header line with the "
-            "names of the columns."
+            f"{title} has no column {user!r}, and its first line looks like data. Expected a header line with column "
+            "names."
         )
     types = _types(title, header, ["text"] * len(header))
 
     def batches(names: Sequence[str], rows: int) -> Iterator[list[Array]]:
-        torn: list[int] = []
+        malformed: list[int] = []
 
         def skip(row: Any) -> str:
-            torn.append(row.actual_columns)
+            malformed.append(row.actual_columns)
             return "skip"
 
         with _replacing_errors(title, "CSV"):
@@ -174,10 +174,10 @@ def _open_csv(title: str, path: Path, user: str | None) -> Source:
             for batch in stream:
                 for piece in _pieces(batch, rows):
                     yield [_csv_column(piece.column(name), name == user) for name in names]
-        if torn:
+        if malformed:
             raise DataError(
-                f"{title} has {rows_in_words(len(torn))} without exactly {len(header)} cells, the number of columns "
-                "in its header. Look for stray commas, quotes or line breaks."
+                f"{title} has {rows_in_words(len(malformed))} without exactly {len(header)} cells, the number of "
+                "columns in its header. Look for stray commas, quotes or line breaks."
             )
 
     return Source(title, types, batches, typed=False)
@@ -219,7 +219,7 @@ def _open_ipc(title: str, path: Path) -> Source:
     pa = import_module("pyarrow")
 
     def read() -> Iterator[Any]:
-        # Through a memory map all columns cost nothing; a choice of columns would be copied.
+        # A memory map reads all columns without a copy; selecting columns here would copy them.
         with pa.memory_map(str(path)) as data:
             if data.read(6) == b"ARROW1":
                 with pa.ipc.open_file(data) as file:
@@ -253,14 +253,14 @@ def _replacing_errors(title: str, kind: str) -> Iterator[None]:
     except (pa.ArrowException, OSError, UnicodeError, csv.Error) as error:
         raise DataError(
             f"{title} could not be read as {kind} ({type(error).__name__}). Check that it is complete and really "
-            f"{kind}; the reader's own message is withheld, it may quote data."
+            f"{kind}; the reader's own message is withheld because it may quote data."
         ) from None
 
 
 def _types(title: str, names: Sequence[str], types: Sequence[object]) -> dict[str, str]:
-    if twice := _repeated(names):
-        raise DataError(f"{title} has duplicate column names: {quoted(twice)}. Rename them.")
-    # pandas saves an unnamed index as a column of this name; it is no feature of anybody.
+    if repeated := _repeated(names):
+        raise DataError(f"{title} has duplicate column names: {quoted(repeated)}. Rename them.")
+    # pandas saves an unnamed index as a column of this name; it is not a feature.
     return {
         name: str(kind)
         for name, kind in zip(names, types, strict=True)
@@ -283,7 +283,7 @@ def _to_numpy(column: Any) -> Array:
         column = column.combine_chunks()
     if isinstance(column, pa.DictionaryArray):
         column = column.dictionary_decode()
-    exact = pa.types.is_integer(column.type) and column.null_count  # floats would blur large ids
+    exact = pa.types.is_integer(column.type) and column.null_count  # floats would round large ids
     if exact or isinstance(column, pa.ExtensionArray):
         return np.fromiter(column.to_pylist(), dtype=object, count=len(column))
     values: Array = column.to_numpy(zero_copy_only=False)

@@ -1,8 +1,7 @@
-"""Who a row belongs to: ids of any kind become whole numbers or text, in order, and are found again.
+"""User ids: convert ids of any type to sorted integers or text, and look them up.
 
-Ids that are all whole numbers stay numbers, even if they come as floats; of every other kind the text is kept. An id
-that is null, NaN, infinite or blank is missing, and a missing id is never a user: its rows would be in nobody's
-guarantee.
+Ids that are all whole numbers become integers, even if they are stored as floats; any other type becomes text. An id
+that is null, NaN, infinite or blank is missing, and a missing id is never a user: no guarantee would cover its rows.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Positions = NDArray[np.int64]
 
 
 class Directory:
-    """From ids to the positions of users, by binary search; ids of two kinds are compared as text.
+    """Lookup from ids to user positions by binary search; ids of different types are compared as text.
 
     >>> Directory([30, 10, 20]).find(["10", "30", 99, None])
     array([ 1,  0, -1, -1])
@@ -50,11 +49,11 @@ class Directory:
 
 
 def id_array(ids: Any) -> Array:
-    """Return ids as an array; a list goes cell by cell, lest NumPy turn NaN into the text 'nan'."""
+    """Return ids as an array; a list becomes an object array, because NumPy would turn NaN into the text 'nan'."""
     if isinstance(ids, np.ma.MaskedArray):
         ids = np.where(np.ma.getmaskarray(ids), np.nan, ids.data.astype(object))
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
-        raise DataError(f"The ids are one {type(ids).__name__}. Expected a list or an array.")
+        raise DataError(f"The ids are a single {type(ids).__name__}. Expected a list or an array.")
     array = np.asarray(ids) if hasattr(ids, "__array__") else np.fromiter(ids, dtype=object)
     if array.ndim != 1:
         raise DataError(f"The ids have {array.ndim} dimensions. Expected one.")
@@ -62,15 +61,15 @@ def id_array(ids: Any) -> Array:
 
 
 def plain(users: Any) -> Array:
-    """Return one id for each user, in the order given, as whole numbers or text."""
+    """Return one id per user, in the given order, as integers or text."""
     ids, codes = factor(id_array(users))
     if missing := int((codes < 0).sum()):
-        raise DataError(f"users: {missing} missing. Expected an id for every user.")
+        raise DataError(f"users: {missing} ids are missing. Expected one id per user.")
     return ids[codes]
 
 
 def factor(values: Array) -> tuple[Array, Positions]:
-    """Return the distinct ids in order, and for every value its index among them, -1 if it is missing."""
+    """Return the sorted distinct ids, and for every value its index among them, -1 if it is missing."""
     kind = values.dtype.kind
     if kind == "f":
         missing = ~np.isfinite(values)
@@ -89,7 +88,7 @@ def factor(values: Array) -> tuple[Array, Positions]:
 
 
 def stable_order(codes: Positions) -> Positions:
-    """Sort codes, none negative, by their 16-bit digits, where NumPy's stable sort is a radix sort."""
+    """Return the stable order of non-negative codes, by their 16-bit digits: NumPy radix-sorts 16-bit integers."""
     order = np.argsort(codes.astype(np.uint16), kind="stable")
     shift, highest = 16, int(codes.max(initial=0))
     while highest >> shift:
@@ -99,16 +98,16 @@ def stable_order(codes: Positions) -> Positions:
 
 
 def check_users(users: int, missing: int, where: str) -> None:
-    """Refuse rows without a user, and one user for all rows."""
+    """Raise if rows have no user, or if all rows have the same one."""
     if missing:
         raise DataError(
             f"{where}: {rows_in_words(missing)} without a user (null, NaN or blank). Expected an id in every row: "
-            "users are the unit of privacy. Drop these rows or fill the ids in."
+            "users are the unit of privacy. Drop these rows or fill in the ids."
         )
     if users == 1:
         raise DataError(
             f"{where}: every row has the same user. Expected at least two users, because users are the unit of "
-            "privacy: choose what tells the people in the data apart."
+            "privacy: choose a column that identifies the people in the data."
         )
 
 
@@ -130,14 +129,14 @@ def _factor_cells(cells: list[Any]) -> tuple[Array, Positions]:
         codes = np.fromiter((seen.setdefault(c, len(seen)) for c in cells), np.int64, len(cells))
     except TypeError:  # ids that cannot be hashed, such as lists
         return _factor_cells([str(cell) for cell in cells])
-    known = {code: cell for cell, code in seen.items() if not _no_id(cell)}
+    known = {code: cell for cell, code in seen.items() if not _is_missing(cell)}
     distinct, inverse = np.unique(_whole_or_text([*known.values()]), return_inverse=True)
-    meaning = np.full(len(seen), -1)
-    meaning[[*known]] = inverse
-    return distinct, meaning[codes]
+    index = np.full(len(seen), -1)
+    index[[*known]] = inverse
+    return distinct, index[codes]
 
 
-def _no_id(cell: Any) -> bool:
+def _is_missing(cell: Any) -> bool:
     return absent(cell) or (isinstance(cell, (float, np.floating)) and not np.isfinite(cell))
 
 

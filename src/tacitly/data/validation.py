@@ -1,7 +1,6 @@
-"""From cells to finite numbers, counting those that cannot be.
+"""Convert cells to finite numbers, and count those that are not.
 
-Everything that can be wrong with private data is counted here and never shown: an error names a column and a number
-of rows, never a cell.
+Invalid cells are counted and never shown: an error names a column and a number of rows, never a private value.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ Array = NDArray[Any]
 
 NULL_WORDS = ("", "NA", "N/A", "#N/A", "NaN", "nan", "-nan", "n/a", "null", "NULL", "None", "<NA>")
 _TRUTH = {"true": 1.0, "false": 0.0}
-_SINGLE = {"float", "float32", "Float32", "float[pyarrow]"}  # as Arrow, NumPy and pandas name it
+_SINGLE = {"float", "float32", "Float32", "float[pyarrow]"}  # names of single precision in Arrow, NumPy and pandas
 
 
 class DataError(ValueError):
-    """The data cannot be used as given; the message says where, how many rows, and what to do."""
+    """The data cannot be used as given; the message states the column, the number of rows, and what to do."""
 
 
 class Faults:
-    """Counts the rows that cannot be used, column by column, and reports them all at once."""
+    """Counts invalid rows per column, and reports all of them in one error."""
 
     def __init__(self, labels: Sequence[str], *, may_miss: int = 0) -> None:
         """Cells of the first ``may_miss`` columns may be missing; those of the others may not."""
@@ -33,21 +32,21 @@ class Faults:
         self._counts: dict[int, dict[str, int]] = {}
 
     def add(self, column: int, kind: str, rows: int) -> None:
-        """Count `rows` more rows of a column that are, in words, `kind`."""
+        """Add `rows` rows of a column with a fault described by `kind`."""
         if rows:
             kinds = self._counts.setdefault(column, {})
             kinds[kind] = kinds.get(kind, 0) + int(rows)
 
     def scan(self, columns: Iterable[Array], block: Array) -> None:
-        """Count what is not finite in `block`, which holds `columns` converted to its own dtype."""
+        """Count cells of `block` that are not finite; `columns` are the same cells before conversion to its dtype."""
         if np.isfinite(block).all():
             return
         for j, column in enumerate(columns):
             missing, infinite = np.isnan(column).sum(), np.isinf(column).sum()
-            lost = (~np.isfinite(block[:, j])).sum() - missing - infinite
+            overflowed = (~np.isfinite(block[:, j])).sum() - missing - infinite
             self.add(j, "missing", 0 if j < self._may_miss else missing)
             self.add(j, "infinite", infinite)
-            self.add(j, f"too large for {block.dtype}", lost)
+            self.add(j, f"too large for {block.dtype}", overflowed)
 
     def __bool__(self) -> bool:
         return bool(self._counts)
@@ -67,12 +66,12 @@ class Faults:
 
 
 def convert(columns: Sequence[Array], types: Sequence[str], dtype: np.dtype[Any], faults: Faults) -> Array:
-    """Put a batch of columns side by side as rows of `dtype`, counting cells that cannot be."""
+    """Stack a batch of columns as rows of `dtype`, counting cells that are not finite numbers."""
     block = np.empty((len(columns[0]), len(columns)), dtype)
     readable = []
     for j, column in enumerate(columns):
-        values, strangers = numbers(column)
-        faults.add(j, f"not numbers (the column's type is {types[j]})", strangers)
+        values, invalid = numbers(column)
+        faults.add(j, f"not numbers (the column's type is {types[j]})", invalid)
         with np.errstate(over="ignore"):
             block[:, j] = values
         readable.append(values)
@@ -81,24 +80,24 @@ def convert(columns: Sequence[Array], types: Sequence[str], dtype: np.dtype[Any]
 
 
 def numbers(values: Array) -> tuple[Array, int]:
-    """Return a column as numbers, missing as NaN, and how many of its cells are not numbers."""
+    """Return a column as numbers, with NaN for missing cells, and the number of cells that are not numbers."""
     if values.dtype.kind in "fiub":
         return values, 0
     if values.dtype.kind not in "OUT":
         return np.zeros(len(values)), len(values)
-    converted, strangers = np.zeros(len(values)), 0
+    converted, invalid = np.zeros(len(values)), 0
     for i, cell in enumerate(values.tolist()):
         try:
             converted[i] = _number(cell)
         except (TypeError, ValueError):
-            strangers += 1
+            invalid += 1
         except OverflowError:
             converted[i] = np.inf
-    return converted, strangers
+    return converted, invalid
 
 
 def absent(cell: object) -> bool:
-    """Whether a cell holds nothing: None, NaN, pandas' NA or NaT, or blank text."""
+    """Return whether a cell is empty: None, NaN, pandas' NA or NaT, or blank text."""
     if isinstance(cell, str):
         return not cell.strip()
     if isinstance(cell, (float, np.floating)):
@@ -107,7 +106,7 @@ def absent(cell: object) -> bool:
 
 
 def float_type(dtype: DTypeLike | None, types: Iterable[str]) -> np.dtype[Any]:
-    """Return the float type asked for; by default float32 only if every column is stored as float32."""
+    """Return the requested float type; by default float32 only if every column is stored as float32."""
     if dtype is None:
         return np.dtype(np.float32 if _SINGLE.issuperset(types) else np.float64)
     kind = np.dtype(dtype)
@@ -117,14 +116,14 @@ def float_type(dtype: DTypeLike | None, types: Iterable[str]) -> np.dtype[Any]:
 
 
 def rows_in_words(count: int) -> str:
-    """Say how many rows."""
+    """Return a number of rows as text."""
     return f"{count} row" if count == 1 else f"{count} rows"
 
 
-def listed(parts: Sequence[str], mark: str, most: int) -> str:
-    """List the first parts and say how many more there are."""
-    more = f"{mark}and {len(parts) - most} more" if len(parts) > most else ""
-    return mark.join(parts[:most]) + more
+def listed(parts: Sequence[str], separator: str, most: int) -> str:
+    """Join the first ``most`` parts, and state how many more there are."""
+    more = f"{separator}and {len(parts) - most} more" if len(parts) > most else ""
+    return separator.join(parts[:most]) + more
 
 
 def _number(cell: Any) -> float:

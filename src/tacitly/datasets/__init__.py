@@ -1,4 +1,4 @@
-"""Data sets: the papers' synthetic families, made on the spot, ratings, and users made from labelled rows."""
+"""Data sets: synthetic users of the papers' models, ratings, and users formed from labelled rows."""
 
 from tacitly.datasets.low_rank_sparse import LowRankSparseUsers, make_low_rank_sparse
 from tacitly.datasets.ratings import Ratings, load_jester, load_movielens

@@ -1,4 +1,4 @@
-"""Users who share a subspace and have a few quirks each: yᵢⱼ = ⟨xᵢⱼ, U wᵢ + bᵢ⟩ + noise, bᵢ sparse (paper 004)."""
+"""Synthetic users with a shared subspace and sparse personal parts: yᵢⱼ = ⟨xᵢⱼ, U wᵢ + bᵢ⟩ + noise (AMHT-LRS)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tacitly.arrays import Array
+from tacitly.datasets.synthetic import draw_users
 from tacitly.linalg import orthonormal
 
 
 @dataclass(frozen=True)
 class LowRankSparseUsers:
-    """Synthetic users, and the truth they were made from; features have identity covariance."""
+    """Synthetic users and the true parameters; features have identity covariance."""
 
     X: npt.NDArray[np.floating]
     y: npt.NDArray[np.floating]
@@ -26,13 +27,13 @@ class LowRankSparseUsers:
     noise: float
 
     def models(self, basis: Array, heads: Array, indices: npt.NDArray[np.int64], values: Array) -> Array:
-        """Everybody's weights written out, a row a user: for measuring only."""
+        """Return all users' dense weights, one row per user, for evaluation only."""
         weights = heads @ basis.T
         np.add.at(weights, (np.arange(len(weights))[:, None], indices), values)
         return np.asarray(weights)
 
     def population_rmse(self, model: Any) -> float:
-        """Root mean squared error of a fitted model on fresh rows without label noise, exactly: no test data needed."""
+        """Return a fitted model's root mean squared error on fresh rows without label noise, in closed form."""
         true = self.models(self.basis, self.heads, self.sparse_indices, self.sparse_values)
         none = np.zeros((len(true), 0))
         found = self.models(
@@ -57,16 +58,17 @@ def make_low_rank_sparse(
     row_sparsity: int | None = None,
     dtype: npt.DTypeLike = np.float64,
 ) -> LowRankSparseUsers:
-    """Make users with a shared subspace and ``sparsity`` coordinates of their own, all entries standard normal.
+    """Make users with a shared subspace and ``sparsity`` personal coordinates each, all entries standard normal.
 
     Parameters
     ----------
     n_samples
-        Rows a user, or a range (low, high) from which every user draws its own number.
+        Rows per user, or a range (low, high) from which each user's number of rows is drawn.
     shared_weight
-        Whether all weights are one (rank 1; the basis is then uniform on the unit sphere), as in paper 004's A.1.4.
+        Whether all weights are one (rank 1; the basis is then uniform on the unit sphere), as in AMHT-LRS, A.1.4.
     row_sparsity
-        ζ: most users with any one coordinate of their own (needs n_users·sparsity ≤ n_features·ζ); None for no bound.
+        ζ, the largest number of users that share a personal coordinate (n_users·sparsity ≤ n_features·ζ); None for no
+        bound.
 
     Examples
     --------
@@ -81,8 +83,7 @@ def make_low_rank_sparse(
     heads = np.ones((n_users, rank)) if shared_weight else rng.standard_normal((n_users, rank))
     indices = _supports(n_users, n_features, sparsity, row_sparsity, rng)
     values = rng.standard_normal((n_users, sparsity))
-    low, high = (n_samples, n_samples) if isinstance(n_samples, int) else n_samples
-    users = np.repeat(np.arange(n_users), rng.integers(low, high + 1, size=n_users))
+    users = draw_users(n_users, n_samples, rng)
     X = rng.standard_normal((len(users), n_features))
     y = np.einsum("nk,nk->n", X @ basis, heads[users])
     y += np.einsum("nk,nk->n", np.take_along_axis(X, indices[users], axis=1), values[users])
@@ -110,7 +111,7 @@ def _supports(
             f"row_sparsity must be at least {-(-n_users * sparsity // n_features)} for {n_users} users with {sparsity} "
             f"coordinates of {n_features}. Found {row_sparsity!r}."
         )
-    # Deal every feature out ζ times, the least used first, so that nobody gets one twice.
+    # Assign every feature at most ζ times, the least used first, so that no user gets one twice.
     left = np.full(n_features, row_sparsity)
     indices = np.zeros((n_users, sparsity), dtype=np.int64)
     for i in range(n_users):

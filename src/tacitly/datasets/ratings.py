@@ -1,12 +1,13 @@
-"""Ratings from a user's own copy of MovieLens or Jester, as tasks for personal models. Nothing is downloaded.
+"""Read a local copy of MovieLens or Jester as tasks for personal models. Nothing is downloaded.
 
-A task predicts ratings from features of the item. Where those come from matters: features computed from everybody's
-ratings (a factorisation, as in paper 004) are a release of their own, and a model on top of them is private only if
-they are. Two clean ways: what the catalogue says of an item (genres and year, :attr:`Ratings.item_features`), which is
-public; or :meth:`Ratings.private_item_features`, a factorisation through the same door, debited to the same ledger.
+A task predicts ratings from features of the item. Their origin matters for privacy: features computed from all users'
+ratings (a factorisation, as in AMHT-LRS) are themselves a release, and a model on top of them is private only if they
+are. Two sound options: the catalogue's features of an item (genres and year, :attr:`Ratings.item_features`), which are
+public; or :meth:`Ratings.private_item_features`, a private factorisation debited to the same ledger.
 
-Which items there are, and which groups, is public, and so comes from the catalogue, never from the ratings: else the
-shape of what is learned would tell that somebody rated what nobody else did. Ratings of other items are left out.
+The lists of items and of groups are public, so they come from the catalogue and never from the ratings: otherwise the
+shape of the result could reveal that one user rated an item that no other user rated. Ratings of items outside the
+catalogue are left out.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ _YEAR = re.compile(r"\((\d{4})")
 
 @dataclass(frozen=True)
 class Ratings:
-    """Who rated what how: a row a rating.
+    """Ratings of items by users, one entry per rating.
 
-    ``users`` are ids; ``items`` positions in ``item_ids``, a public list; ``item_features`` what is publicly known of
-    each item (a column of ones, genres, year); ``groups`` a demographic group for each rating's user, where the data
-    have one, and ``group_names`` the public list of all there could be.
+    ``users`` are ids; ``items`` are positions in ``item_ids``, a public list; ``item_features`` are public features of
+    each item (a column of ones, genres, year); ``groups`` is the demographic group of each rating's user, if the data
+    have groups, and ``group_names`` the public list of all possible groups.
     """
 
     users: Codes
@@ -53,15 +54,15 @@ class Ratings:
     def tasks(
         self, *, by: str = "user", features: npt.ArrayLike | None = None, adjacency: str = "zero-out"
     ) -> tuple[Array, Array, npt.NDArray[Any]]:
-        """Return X, y and the task each row belongs to, for ``fit``.
+        """Return X, y and the task of each row, for ``fit``.
 
-        ``features`` replace what the catalogue says, a row an item.
+        ``features`` replace the catalogue's features, one row per item.
 
-        ``by="group"`` makes a task of each of ``group_names``, with the group's mean rating of an item as target (paper
-        004, A.1.1). A person who is left out changes the means of a group and does not make it vanish: that is
-        replace-one between groups, and what a person is promised is ε of a model with ``adjacency="replace-one"``
-        (zero-out would promise a person less than it says). Say so here, and fit with it. For the same reason a group
-        without ratings stays, with one row of zeros. A person belongs to the group of their first rating.
+        ``by="group"`` makes one task of each of ``group_names``, with the group's mean rating of an item as target
+        (AMHT-LRS, A.1.1). Leaving a person out changes the means of a group and does not remove the group: that is
+        replace-one between groups, so a person is protected by the ε of a model with ``adjacency="replace-one"``
+        (zero-out would protect a person less than it states). Pass it here and to the model. For the same reason a
+        group without ratings is kept, with one row of zeros. A person belongs to the group of their first rating.
 
         >>> some = Ratings(np.array([7, 7, 8]), np.array([0, 1, 0]), np.array([4.0, 2.0, 3.0]), np.array([10, 20]),
         ...                np.eye(2), ("a", "b"), np.array(["x", "x", "x"]), ("x", "z"))
@@ -70,15 +71,13 @@ class Ratings:
         """
         table = np.asarray(self.item_features if features is None else features, dtype=np.float64)
         if len(table) != len(self.item_ids) or not table.shape[1]:
-            raise DataError(
-                f"features must have a row for each of {len(self.item_ids)} items. Found shape {table.shape}."
-            )
+            raise DataError(f"features must have one row per item ({len(self.item_ids)}). Found shape {table.shape}.")
         if by == "user":
             return table[self.items], self.values.copy(), self.users.copy()
         if by != "group":
             raise ValueError(f"by must be 'user' or 'group'. Found {by!r}.")
         if self.groups is None or self.group_names is None:
-            raise DataError("these ratings have no groups, or no public list of them. Use by='user'.")
+            raise DataError("these ratings have no groups, or no public list of groups. Use by='user'.")
         if adjacency != "replace-one":
             raise ValueError(
                 "leaving a person out replaces the group's rows: pass adjacency='replace-one' here and to the model. "
@@ -92,16 +91,16 @@ class Ratings:
         return X, np.append(means, np.zeros(len(empty))), names[np.append(owner, empty)]
 
     def _group_means(self, groups: npt.NDArray[np.str_], names: tuple[str, ...]) -> tuple[Codes, Array]:
-        """Mean rating of each (group, item) there is, with its number group·items + item."""
+        """Return the cell number group·items + item of each rated (group, item) pair, and its mean rating."""
         _, first, person = np.unique(self.users, return_index=True, return_inverse=True)
-        places = {name: place for place, name in enumerate(names)}
-        group = np.array([places.get(str(name), -1) for name in groups[first]], dtype=np.int64)[person]
+        numbers = {name: number for number, name in enumerate(names)}
+        group = np.array([numbers.get(str(name), -1) for name in groups[first]], dtype=np.int64)[person]
         listed = group >= 0
         cells, where = np.unique((group * len(self.item_ids) + self.items)[listed], return_inverse=True)
         return cells, np.bincount(where, self.values[listed]) / np.bincount(where)
 
     def matrix(self) -> Any:
-        """Return the ratings as a sparse matrix, a row a user (in the order of their ids), a column an item."""
+        """Return the ratings as a sparse matrix: one row per user, in the order of their ids, one column per item."""
         import scipy.sparse
 
         ids, rows = np.unique(self.users, return_inverse=True)
@@ -110,10 +109,11 @@ class Ratings:
     def private_item_features(
         self, rank: int, epsilon: float, delta: float = 1e-6, **options: Any
     ) -> tuple[Array, Any]:
-        """Return item features from a private factorisation of the ratings, and the model that made them.
+        """Return item features from a private factorisation of the ratings, and the fitted factorisation.
 
-        The model's certificate says what they cost (the unit is a user, with all their ratings); give it the ``ledger``
-        of what follows, and both are one account. ``options`` are those of :class:`tacitly.FedPower`.
+        Its certificate states their privacy cost (the unit is a user, with all their ratings); pass it the ``ledger``
+        of the model that follows, so that one ledger accounts for both. ``options`` are those of
+        :class:`tacitly.FedPower`.
         """
         from tacitly.methods.fedpower.estimator import FedPower
 
@@ -125,31 +125,31 @@ class Ratings:
 def load_movielens(path: str | os.PathLike[str]) -> Ratings:
     """Read a folder of MovieLens: ml-100k (``u.data``), ml-1m (``ratings.dat``) or ml-latest (``ratings.csv``).
 
-    Features of an item are a one, its genres, and its year (in decades from 2000; 0 where unknown). Groups are
-    combinations of gender, age group and occupation, where the set has them (ml-100k, ml-1m).
+    Features of an item are a constant one, its genres, and its year (in decades from 2000; 0 if unknown). Groups are
+    combinations of gender, age group and occupation, if the set has them (ml-100k, ml-1m).
     """
     folder = Path(path)
     kinds = {"u.data": _read_100k, "ratings.dat": _read_1m, "ratings.csv": _read_latest}
     for name, read in kinds.items():
         if (folder / name).is_file():
             return read(folder)
-    raise DataError(f"{folder} holds none of {', '.join(kinds)}. Expected an unpacked MovieLens folder.")
+    raise DataError(f"{folder} contains none of {', '.join(kinds)}. Expected an unpacked MovieLens folder.")
 
 
 def load_jester(path: str | os.PathLike[str], *, n_items: int | None = None) -> Ratings:
-    """Read Jester: a table (CSV; the number of ratings, then one column a joke, 99 for none) or ``jester_ratings.dat``.
+    """Read Jester: a CSV table (number of ratings, then one column per joke, 99 for none) or ``jester_ratings.dat``.
 
-    A table has a column for every joke. A list of ratings does not say how many jokes there are, and counting those
-    that were rated would tell who rated them: give ``n_items`` (jokes 1 to 150 in the published list).
+    A table has a column for every joke. A list of ratings does not contain the number of jokes, and counting the rated
+    ones would reveal a joke that one user alone rated: pass ``n_items`` (jokes 1 to 150 in the published list).
 
-    Jokes have no public features but a one: use :meth:`Ratings.private_item_features`.
+    Jokes have no public features except a constant one: use :meth:`Ratings.private_item_features`.
     """
     file = Path(path)
     if not file.is_file():
         raise DataError(f"{file} is not a file. Expected a CSV table of Jester or jester_ratings.dat.")
     if file.suffix == ".dat":
         if n_items is None:
-            raise DataError(f"{file.name} is no list of jokes. Say how many there are: n_items (published: 150).")
+            raise DataError(f"{file.name} does not list all jokes. Pass their number as n_items (published: 150).")
         parts = [line.split() for line in _lines(file, "utf-8")]
         users, items, values = _numbers(parts, file)
         return ratings_of(users, items, values, {joke: ("", ()) for joke in range(1, n_items + 1)})
@@ -157,7 +157,7 @@ def load_jester(path: str | os.PathLike[str], *, n_items: int | None = None) -> 
     try:
         table = np.array([row for row in cells if row], dtype=np.float64)[:, 1:]
     except (ValueError, IndexError):
-        raise DataError(f"{file.name} is not a table of numbers with one width. Expected Jester's CSV.") from None
+        raise DataError(f"{file.name} is not a rectangular table of numbers. Expected Jester's CSV.") from None
     rows, columns = np.nonzero(table != _NOT_RATED)
     return ratings_of(rows, columns, table[rows, columns], {joke: ("", ()) for joke in range(table.shape[1])})
 
@@ -191,7 +191,7 @@ def _read_1m(folder: Path) -> Ratings:
     for line in _lines(folder / "users.dat", "latin-1"):
         name, gender, age, work = line.split("::")[:4]
         people[int(name)] = f"{gender} {age} {work}"
-    # Ages and occupations as the set's description lists them.
+    # Ages and occupations as listed in the set's description.
     return ratings_of(users, items, values, movies, people, _combinations((1, 18, 25, 35, 45, 50, 56), range(21)))
 
 
@@ -215,7 +215,7 @@ def read_movies(file: Path) -> dict[int, tuple[str, Sequence[str]]]:
 
 def _lines(file: Path, encoding: str) -> Iterator[str]:
     if not file.is_file():
-        raise DataError(f"{file.name} is missing in {file.parent}.")
+        raise DataError(f"{file.name} is missing from {file.parent}.")
     yield from filter(None, file.read_text(encoding=encoding).split("\n"))
 
 
@@ -224,7 +224,7 @@ def _numbers(parts: Sequence[Sequence[str]], file: Path) -> tuple[Codes, Codes, 
         table = np.array([row[:3] for row in parts], dtype=np.float64)
         return table[:, 0].astype(np.int64), table[:, 1].astype(np.int64), table[:, 2]
     except (ValueError, IndexError):
-        raise DataError(f"{file.name} is not what it should be: user, item and rating in every line.") from None
+        raise DataError(f"{file.name} could not be read. Expected user, item and rating in every line.") from None
 
 
 def ratings_of(
@@ -235,9 +235,9 @@ def ratings_of(
     people: Mapping[int, str] | None = None,
     group_names: tuple[str, ...] | None = None,
 ) -> Ratings:
-    """Put ratings together with what is known of items (title with year, genres) and of users (their group).
+    """Combine ratings with a catalogue of items (title with year, genres) and the groups of users.
 
-    The catalogue is public and says which items there are; ratings of others are left out.
+    The catalogue is public and defines the list of items; ratings of other items are left out.
 
     >>> ratings_of(np.array([1]), np.array([5]), np.array([4.0]), {5: ("Brazil (1985)", ["Comedy"])}).item_features
     array([[ 1. ,  1. , -1.5]])

@@ -1,4 +1,4 @@
-"""Users who share a subspace: yᵢⱼ = ⟨xᵢⱼ, U vᵢ⟩ + noise, with what real data do to it as options."""
+"""Synthetic users who share a subspace: yᵢⱼ = ⟨xᵢⱼ, U vᵢ⟩ + noise, with options that make them more realistic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tacitly.linalg import orthonormal
 
 @dataclass(frozen=True)
 class SharedSubspace:
-    """Synthetic users, and the truth they were made from.
+    """Synthetic users and the true parameters.
 
     Unpacks as ``X, y, users, basis, heads``.
     """
@@ -30,9 +30,9 @@ class SharedSubspace:
         return iter((self.X, self.y, self.users, self.basis, self.heads))
 
     def population_mse(self, basis: npt.ArrayLike, heads: npt.ArrayLike) -> float:
-        """Mean squared error on fresh rows, averaged over users, exactly: no test data needed.
+        """Return the mean squared error on fresh rows, averaged over users, in closed form.
 
-        ``heads`` has a row a user, k weights on ``basis`` and optionally an intercept.
+        ``heads`` has one row per user: k weights on ``basis`` and optionally an intercept.
         """
         directions, personal = np.asarray(basis, dtype=np.float64), np.asarray(heads, dtype=np.float64)
         k = directions.shape[1]
@@ -40,6 +40,12 @@ class SharedSubspace:
         offset = personal[:, k] if personal.shape[1] > k else np.zeros(len(personal))
         spread = np.einsum("nd,de,ne->n", wrong, self.covariance, wrong, optimize=True)
         return float(np.mean(spread + offset**2) + self.noise**2)
+
+
+def draw_users(n_users: int, n_samples: int | tuple[int, int], rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Return the user of each row; ``n_samples`` is a number of rows per user, or a range to draw it from."""
+    low, high = (n_samples, n_samples) if isinstance(n_samples, int) else n_samples
+    return np.repeat(np.arange(n_users), rng.integers(low, high + 1, size=n_users))
 
 
 def make_shared_subspace(
@@ -63,11 +69,11 @@ def make_shared_subspace(
     Parameters
     ----------
     n_samples
-        Rows a user, or a range (low, high) from which every user draws its own number.
+        Rows per user, or a range (low, high) from which each user's number of rows is drawn.
     noise
-        Standard deviation of the label noise (paper 003's R).
+        Standard deviation of the label noise (R in Private FedRep).
     unit_heads
-        Whether heads have norm one before ``condition`` (as in paper 003's own script) or are Gaussian.
+        Whether heads have norm one before ``condition`` (as in Private FedRep's script) or are Gaussian.
     condition
         Ratio of the heads' largest to smallest singular value.
     feature_spread
@@ -75,9 +81,9 @@ def make_shared_subspace(
     correlation
         Correlation of neighbouring features (autoregressive).
     heavy_tails
-        Student-t features with four degrees of freedom instead of Gaussian ones, same variance.
+        Student-t features with four degrees of freedom instead of Gaussian ones, with the same variance.
     target_scale
-        Everything about y is multiplied by this.
+        Factor for targets, heads and label noise.
 
     Examples
     --------
@@ -85,7 +91,7 @@ def make_shared_subspace(
     >>> X, y, users, basis, heads = data
     >>> X.shape[1], basis.shape, heads.shape
     (5, (5, 1), (20, 1))
-    >>> round(data.population_mse(basis, heads), 6)  # the truth errs by the label noise only
+    >>> round(data.population_mse(basis, heads), 6)  # the true model's error is the label noise
     0.0001
     """
     if not 1 <= rank <= n_features:
@@ -97,9 +103,7 @@ def make_shared_subspace(
         heads /= np.linalg.norm(heads, axis=1, keepdims=True)
     heads *= np.geomspace(1.0, 1.0 / condition, rank)
 
-    low, high = (n_samples, n_samples) if isinstance(n_samples, int) else n_samples
-    counts = rng.integers(low, high + 1, size=n_users)
-    users = np.repeat(np.arange(n_users), counts)
+    users = draw_users(n_users, n_samples, rng)
     X = rng.standard_normal((len(users), n_features))
     if heavy_tails:
         X = rng.standard_t(4, size=X.shape) / np.sqrt(2.0)

@@ -74,8 +74,7 @@ class Loss:
         codes = np.full(given.shape, -1.0)
         for position, label in enumerate(self.classes):
             codes[given == label] = position
-        unknown = int(np.count_nonzero(codes < 0))
-        if unknown:
+        if unknown := int(np.count_nonzero(codes < 0)):
             raise DataError(
                 f"the target has {rows_in_words(unknown)} with a label outside classes={list(self.classes)!r}. "
                 "Declare every label that may occur, whether or not it does, or drop these rows."
@@ -125,21 +124,20 @@ class Loss:
 
     def _numbers(self, y: npt.ArrayLike) -> Array:
         target = _as_numbers(y)
-        if self.name == "poisson":
-            negative = int(np.count_nonzero(target < 0))
-            if negative:
-                raise DataError(
-                    f"the target has {rows_in_words(negative)} below zero. loss='poisson' is for counts: drop these "
-                    "rows, or take loss='squared'."
-                )
+        negative = int(np.count_nonzero(target < 0)) if self.name == "poisson" else 0
+        if negative:
+            raise DataError(
+                f"the target has {rows_in_words(negative)} below zero. loss='poisson' is for counts: drop these "
+                "rows, or take loss='squared'."
+            )
         return target
 
 
 def _as_numbers(y: npt.ArrayLike) -> Array:
     """Return targets as floats; cells that are not numbers are counted in the message, never shown."""
-    values, strangers = numbers(np.asarray(y))
-    if strangers:
-        raise DataError(f"the target has {rows_in_words(strangers)} that are not numbers. Drop or fix these rows.")
+    values, invalid = numbers(np.asarray(y))
+    if invalid:
+        raise DataError(f"the target has {rows_in_words(invalid)} that are not numbers. Drop or fix these rows.")
     return np.asarray(values, dtype=np.float64)
 
 

@@ -6,7 +6,7 @@
 * ``_cohort`` reads what ``fit`` was given;
 * ``_procedure`` decides settings, plans the releases and binds the algorithm (a :class:`Procedure`);
 * ``take_public_arrays`` keeps what was learned; ``_home_work`` and ``_take_heads`` are what users compute at home;
-* ``_statement`` is what the certificate says beside the numbers.
+* ``_statement`` is what the certificate states besides the numbers.
 
 Nothing here touches a private row.
 """
@@ -32,6 +32,7 @@ from tacitly.data.reading import read_cohort
 from tacitly.federation.base import Federation
 from tacitly.federation.engine import Engine, Population
 from tacitly.federation.local import LocalPopulation
+from tacitly.methods.parameters import PrivacyParameters
 from tacitly.privacy.certificate import NOT_COVERED, Certificate
 from tacitly.privacy.guarantee import Adjacency, Budget, Event, UncertifiedWarning, Unit
 from tacitly.privacy.ledger import Ledger, Run
@@ -60,7 +61,7 @@ class Procedure:
 
 @dataclass(frozen=True)
 class Statement:
-    """What a certificate says beside the numbers.
+    """What a certificate states besides the numbers.
 
     ``trust`` is who sees what where all users are in this process; ``nominal_epsilon`` what the paper claims in paper
     mode.
@@ -82,10 +83,10 @@ class Fitted:
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet. Call fit first.")
 
 
-class PrivateModel(Fitted, BaseEstimator):  # type: ignore[misc]
+class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[misc]
     """Common to all estimators that learn through the door.
 
-    The parameters that all of them share are documented in :class:`tacitly.PrivateFedRep`.
+    A subclass is a dataclass whose fields are its parameters (:mod:`tacitly.methods.parameters`).
     """
 
     certificate_: Certificate
@@ -94,37 +95,13 @@ class PrivateModel(Fitted, BaseEstimator):  # type: ignore[misc]
     n_features_in_: int
     target_name_: str | None = None
     user_column_: str | None = None
+
     trust: str = "central"
+    engine: Engine | None = None
 
     _modes: tuple[str, ...] = ("auto",)
     _paper_reasons: tuple[str, ...] = ()
     """Why paper mode cannot be certified; none where it can."""
-
-    def __init__(
-        self,
-        epsilon: float,
-        delta: float,
-        adjacency: str,
-        mode: str,
-        random_state: int | None,
-        noise: str,
-        noise_seed: int | None,
-        ledger: Ledger | None,
-        run: str,
-        threads: int | None,
-        engine: Engine | None = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.adjacency = adjacency
-        self.mode = mode
-        self.random_state = random_state
-        self.noise = noise
-        self.noise_seed = noise_seed
-        self.ledger = ledger
-        self.run = run
-        self.threads = threads
-        self.engine = engine
 
     def fit(
         self, X: Any = None, y: Any = None, users: Any = None, *, on_release: Callable[[str], None] | None = None
@@ -237,10 +214,11 @@ class PrivateModel(Fitted, BaseEstimator):  # type: ignore[misc]
 
     @abstractmethod
     def _statement(self, budget: Budget) -> Statement:
-        """Return what the certificate says beside the numbers."""
+        """Return what the certificate states besides the numbers."""
 
     @property
     def _federation_threads(self) -> int | None:
+        """Number of threads the federation uses; None for all cores."""
         return self.threads
 
     def _prepare(self, X: Any, y: Any, users: Any) -> tuple[Population, Budget, Procedure]:
@@ -341,11 +319,8 @@ class PrivateModel(Fitted, BaseEstimator):  # type: ignore[misc]
 
     def _standing(self, budget: Budget) -> tuple[str, tuple[str, ...]]:
         """Return the certificate's mode, and the reasons why the run cannot be certified."""
-        mode, reasons = "certified", ()
-        if not budget.private:
-            mode, reasons = "non-private", (NON_PRIVATE,)
-        elif self.noise_seed is not None:
-            mode, reasons = "seeded", (SEEDED,)
+        mode = "non-private" if not budget.private else "certified" if self.noise_seed is None else "seeded"
+        reasons = {"non-private": (NON_PRIVATE,), "seeded": (SEEDED,)}.get(mode, ())
         if self.mode == "paper" and self._paper_reasons:
             return "paper", (*reasons, *self._paper_reasons)
         return mode, reasons

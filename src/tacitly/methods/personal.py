@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +20,14 @@ from tacitly.data.validation import DataError
 from tacitly.heads.losses import Loss
 from tacitly.methods.base import Fitted
 
+Personal = TypeVar("Personal")
+"""One user's personal model."""
+
 Positions = npt.NDArray[np.int64]
 """Where each row's user stands in ``users_``."""
 
 
-class PersonalModel(Fitted, ABC):
+class PersonalModel(Fitted, ABC, Generic[Personal]):
     """Prediction and personalisation with ``users_`` who have a private part each."""
 
     users_: npt.NDArray[Any]
@@ -44,7 +47,7 @@ class PersonalModel(Fitted, ABC):
         """
         return self._loss().score(y, self.predict(X, users))
 
-    def personalize(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Any:
+    def personalize(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Personal:
         """Fit the personal model of a user who was not there at training, from their rows and the public part.
 
         Costs no privacy: nothing of it is released.
@@ -70,7 +73,7 @@ class PersonalModel(Fitted, ABC):
         """Predict rows whose users stand at ``positions`` in ``users_``."""
 
     @abstractmethod
-    def _personal_model(self, rows: npt.NDArray[Any], targets: Array) -> Any:
+    def _personal_model(self, rows: npt.NDArray[Any], targets: Array) -> Personal:
         """Fit one user's model on checked rows and encoded targets."""
 
     def _rows_and_positions(self, X: npt.ArrayLike, users: npt.ArrayLike) -> tuple[npt.NDArray[Any], Positions]:

@@ -22,16 +22,17 @@ from tacitly.heads.glm import LossHeads
 from tacitly.heads.losses import Loss
 from tacitly.heads.ridge import RidgeHeads
 from tacitly.methods.base import PrivateModel, Statement
+from tacitly.methods.parameters import EngineParameter, RankParameter
 from tacitly.methods.personal import PersonalModel, Positions, with_type
 from tacitly.privacy.guarantee import Budget
 
 TRUST = (
-    "central: whoever runs this process holds the rows, adds the noise and keeps the heads; everybody else sees the "
-    "billboard only, and a user their own head (joint differential privacy)."
+    "central: whoever runs this process holds the rows, adds the noise and keeps the heads; all others see the "
+    "billboard only, and each user their own head (joint differential privacy)."
 )
 FREE_HEADS = (
-    "heads and personalize() cost nothing: a head is computed from the public basis and its own user's rows, so for "
-    "everybody else it is post-processing, and it is not released"
+    "heads and personalize() cost no privacy: a head is computed from the public basis and its user's own rows, so for "
+    "all others it is post-processing, and it is not released"
 )
 _SQUARED = Loss()
 
@@ -70,7 +71,7 @@ class Head:
         return np.array(self.weights, dtype=dtype)
 
 
-class HeadsOnBasis(PersonalModel):
+class HeadsOnBasis(PersonalModel[Head]):
     """Prediction and personalisation with fitted ``basis_``, ``heads_``, ``intercepts_`` and ``users_``."""
 
     basis_: Array
@@ -128,10 +129,8 @@ class HeadsOnBasis(PersonalModel):
         self.heads_, self.intercepts_ = heads[:, :-1], heads[:, -1]
 
 
-class SharedBasisModel(HeadsOnBasis, PrivateModel):
+class SharedBasisModel(HeadsOnBasis, PrivateModel, EngineParameter, RankParameter):
     """Common to all estimators that learn a basis through the door and heads at home."""
-
-    rank: int
 
     @property
     def audit_labels(self) -> tuple[float, float] | None:

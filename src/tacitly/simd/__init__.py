@@ -1,1 +1,1 @@
-"""Compiled building blocks that several kernels share."""
+"""Compiled SIMD building blocks shared by several kernels."""

@@ -1,8 +1,7 @@
-"""Compiled functions that load their compiler when they are first called.
+"""A lazy ``njit``: Numba is imported when a compiled function is first called.
 
 A node that answers for a handful of users runs the plain NumPy form of a query and never needs Numba, whose import
-takes longer than the answer. So modules that define queries mark kernels with :func:`njit` from here instead of
-Numba's own.
+takes longer than the answer. So modules that define queries use :func:`njit` from here instead of Numba's.
 """
 
 from __future__ import annotations
@@ -16,34 +15,34 @@ _LOCK = threading.RLock()
 
 
 class Compiled:
-    """A function that becomes Numba's on its first call, together with those that it calls."""
+    """A function that becomes a Numba dispatcher on its first call, together with the functions it calls."""
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         functools.update_wrapper(self, function)
         self._function, self._options = function, options
-        self._made: Any = None
+        self._dispatcher: Any = None
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run the compiled form."""
-        return (self._made or self.made())(*arguments)
+        """Run the compiled function."""
+        return (self._dispatcher or self.dispatcher())(*arguments)
 
-    def made(self) -> Any:
+    def dispatcher(self) -> Any:
         """Return Numba's dispatcher."""
         from numba import njit as compile_lazily
 
         with _LOCK:
-            if self._made is None:
-                # Numba looks names up among the function's globals and knows its own dispatchers only.
-                known = self._function.__globals__
+            if self._dispatcher is None:
+                # Numba resolves callees among the function's globals and accepts its own dispatchers only.
+                names = self._function.__globals__
                 for name in self._function.__code__.co_names:
-                    if isinstance(known.get(name), Compiled):
-                        known[name] = known[name].made()
-                self._made = compile_lazily(**self._options)(self._function)
-        return self._made
+                    if isinstance(names.get(name), Compiled):
+                        names[name] = names[name].dispatcher()
+                self._dispatcher = compile_lazily(**self._options)(self._function)
+        return self._dispatcher
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Numba's ``njit``, put off until the function is called.
+    """Return a decorator like Numba's ``njit`` that compiles on the first call.
 
     >>> @njit(cache=False)
     ... def double(x):

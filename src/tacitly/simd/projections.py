@@ -1,11 +1,11 @@
 """Many short dot products at once: rows on public directions, and weighted sums of rows.
 
-What is computed of a row depends on that row alone, to the last bit, wherever it stands and whatever is next to it; a
-matrix product does not promise that. (Numba looks for changes in this file only: after one in ``compiled.py`` touch
-it.)
+The result for a row depends on that row only, to the last bit, whatever its position and its neighbours; a matrix
+product does not guarantee that. (Numba's cache checks this file only: after a change in ``registers.py``, delete the
+cache.)
 """
 
-# What Numba compiles, and what generates code for it, has no types that mypy knows.
+# Numba-compiled functions, and code generators for them, have no types that mypy knows.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from tacitly.simd.registers import (
     store_totals,
 )
 
-_ROWS = 256  # projected at a time: what is written stays in cache until it is turned
+_ROWS = 256  # projected at a time, so that the block stays in cache until it is transposed
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
 
 
 def project_each(X: npt.NDArray[np.floating], directions: npt.NDArray[np.float64]) -> npt.NDArray[np.floating]:
-    """Return every row's products with the rows of ``directions``, in the type of X.
+    """Return the dot products of every row with the rows of ``directions``, in the dtype of X.
 
     >>> project_each(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.0, 1.0]]))
     array([[3.],
@@ -44,11 +44,11 @@ def project_each(X: npt.NDArray[np.floating], directions: npt.NDArray[np.float64
     """
     public = padded(directions, X.dtype)
     out = np.empty((len(X), len(directions)), dtype=X.dtype)
-    some = aligned_zeros(len(public), _ROWS + 8)
+    block = aligned_zeros(len(public), _ROWS + 8)
     for start in range(0, len(X), _ROWS):
         stop = min(start + _ROWS, len(X))
-        project_rows(X, start, stop, X.shape[1], public, some, 0, 0)
-        out[start:stop] = some[: len(directions), : stop - start].T
+        project_rows(X, start, stop, X.shape[1], public, block, 0, 0)
+        out[start:stop] = block[: len(directions), : stop - start].T
     return out
 
 
@@ -73,17 +73,17 @@ def store_four(X, position, stride, registers):
 
 
 def _projection(part, lines=1):
-    """Compile the projection on a basis of which only some of every four rows are not zero.
+    """Return the compiled projection on a basis of which only ``part`` of every four rows is not zero.
 
-    One of every so many ``lines`` is asked for ahead of time; the others are left to who reads the rows next.
+    Every ``lines``-th cache line is prefetched; the others are left to the code that reads the rows next.
     """
 
     @_kernel
     def project(X, first, last, d, basis, out, place, ahead):
         """Write basis[b]·X[first + j] to out[b, place + j], over the first d columns, four by four at a time.
 
-        Up to three columns after the last are overwritten, with copies of it. Asks memory for the rows ``ahead`` bytes
-        further on: a user's rows are read in a burst and worked on for longer, and memory would idle meanwhile.
+        Up to three columns after the last are overwritten, with copies of it. Prefetches the rows ``ahead`` bytes
+        further on: a user's rows are read in a burst and processed for longer, and memory would idle meanwhile.
         """
         length, width, lanes, room = X.shape[1], basis.shape[1], lanes_of(X), out.shape[1]
         whole, end, ahead = d - d % lanes, (last - 1) * length, ahead // X.itemsize
@@ -122,12 +122,12 @@ project_three_half = _projection("three", 2)
 
 @_kernel
 def combine_rows(X, first, last, weights, at, stride, out, u):
-    """Write Σ_j weights[at + stride·j]·X[first + j] to out[u], a few columns at a time: sums stay in registers."""
+    """Write Σ_j weights[at + stride·j]·X[first + j] to out[u], a few columns at a time to keep sums in registers."""
     d, lanes, place = X.shape[1], lanes_of(X), u * out.shape[1]
     zero = spread(X.dtype.type(0))
     broad, even = d - d % (4 * lanes), last - (last - first) % 2
     for a in range(0, broad, 4 * lanes):
-        # Two rows at a time, each with sums of its own: an addition waits for the one before.
+        # Two rows at a time with separate sums, because each addition waits for the previous one on the same sum.
         s0 = s1 = s2 = s3 = t0 = t1 = t2 = t3 = zero
         w = at
         for j in range(first, even, 2):
@@ -142,7 +142,7 @@ def combine_rows(X, first, last, weights, at, stride, out, u):
             x0, x1, x2, x3 = four(X, even * d + a, lanes)
             s0, s1, s2, s3 = s0 + s * x0, s1 + s * x1, s2 + s * x2, s3 + s * x3
         store_four(out, place + a, lanes, (s0 + t0, s1 + t1, s2 + t2, s3 + t3))
-    for a in range(broad, d, 4 * lanes):  # once, if at all
+    for a in range(broad, d, 4 * lanes):  # at most once
         rest, w = d - a, at
         s0 = s1 = s2 = s3 = zero
         for j in range(first, last):

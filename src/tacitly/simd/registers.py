@@ -1,15 +1,15 @@
-"""Vector registers for compiled kernels, and small pieces that several of them share.
+"""SIMD registers for compiled kernels.
 
 Numba vectorises simple loops, but not what costs most here: many short dot products at once. So a register of 64 bytes
-is a type of its own (:class:`Register`), with just the operations the kernels need. LLVM maps it to what the machine
-has: one register of AVX-512, two of AVX2, four of NEON.
+is a Numba type (:class:`Register`) with only the operations that kernels need. LLVM maps it to the machine's registers:
+one of AVX-512, two of AVX2, four of NEON.
 
 Two rules keep users apart. A register never mixes two rows: the end of a row is read under a mask, because zero times a
 neighbour's NaN is NaN. And NaN and infinity keep their meaning (no ``nnan``, no ``ninf``): kernels rely on it to leave
-out users whose numbers are not finite.
+out users whose values are not finite.
 """
 
-# What Numba compiles, and what generates code for it, has no types that mypy knows.
+# Numba-compiled functions, and code generators for them, have no types that mypy knows.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
-_operation: Any = intrinsic  # its own type speaks of the generator below, not of the function that kernels call
+_operation: Any = intrinsic  # its declared type describes the generators below, not the functions that kernels call
 _BYTES = 64
-_FUSE = ("contract",)  # a product and a sum may become one instruction; nothing else may change
+_FUSE = ("contract",)  # allow fused multiply-add, and no other change of the arithmetic
 
 
 def padded(matrix: npt.NDArray[np.floating], dtype: npt.DTypeLike) -> npt.NDArray[np.floating]:
-    """Copy with zeros added up to multiples of 4 rows and 16 columns (no direction then needs a mask), on a cache line.
+    """Return a cache-aligned copy, zero-padded to multiples of 4 rows and 16 columns, so that no row needs a mask.
 
     >>> padded(np.ones((2, 3)), np.float32).shape
     (4, 16)
@@ -43,7 +43,7 @@ def padded(matrix: npt.NDArray[np.floating], dtype: npt.DTypeLike) -> npt.NDArra
 
 
 def aligned_zeros(rows: int, columns: int, dtype: npt.DTypeLike = np.float64) -> npt.NDArray[np.floating]:
-    """Zeros that start on a cache line: a register that straddles two takes twice as long to read."""
+    """Return zeros aligned to a cache line: a load that straddles two lines takes twice as long."""
     item = np.dtype(dtype).itemsize
     flat = np.zeros(rows * columns + _BYTES // item, dtype=dtype)
     start = -flat.ctypes.data % _BYTES // item
@@ -51,7 +51,7 @@ def aligned_zeros(rows: int, columns: int, dtype: npt.DTypeLike = np.float64) ->
 
 
 class Register(types.Type):
-    """64 bytes of equal floats."""
+    """Numba type of a 64-byte vector of floats."""
 
     def __init__(self, dtype: types.Float) -> None:
         super().__init__(name=f"Register({dtype})")
@@ -67,9 +67,9 @@ class _RegisterModel(models.PrimitiveModel):
 
 
 def address_of(context, builder, kind, array, position, *, pointee=None):
-    """Point to an element of an array, counted along its rows."""
-    if kind.layout != "C":  # positions count along rows: in any other array they would point elsewhere, or outside
-        raise TypeError(f"kernels that address by position need arrays in rows, one after the other. Found {kind}.")
+    """Return the address of an element, by its position in row-major order."""
+    if kind.layout != "C":  # in any other layout, row-major positions would point elsewhere, or outside
+        raise TypeError(f"kernels that address by position need C-contiguous arrays. Found {kind}.")
     address = builder.gep(context.make_array(kind)(context, builder, array).data, [position])
     return address if pointee is None else builder.bitcast(address, pointee.as_pointer())
 
@@ -79,7 +79,7 @@ def _shuffle(builder, a, b, lanes):
 
 
 def splat(builder, value, lanes):
-    """Put one value in every lane."""
+    """Return a vector with one value in every lane."""
     vector = ir.VectorType(value.type, lanes)
     single = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.IntType(32)(0))
     return _shuffle(builder, single, single, [0] * lanes)
@@ -108,7 +108,7 @@ def _masked_load(context, builder, kind, arguments, lanes):
 
 @_operation
 def lanes_of(typing_context, array):
-    """Count the elements of this array that a register holds."""
+    """Return how many elements of this array's dtype a register holds."""
 
     def generate(context, builder, signature, arguments):
         return context.get_constant(types.intp, Register(array.dtype).lanes)
@@ -118,7 +118,7 @@ def lanes_of(typing_context, array):
 
 @_operation
 def load(typing_context, array, position):
-    """Read elements position, position + 1, and so on of an array, counted along its rows."""
+    """Load consecutive elements from a row-major position."""
     register = Register(array.dtype)
 
     def generate(context, builder, signature, arguments):
@@ -130,7 +130,7 @@ def load(typing_context, array, position):
 
 @_operation
 def load_first(typing_context, array, position, count):
-    """Read ``count`` elements, then zeros; nothing beyond them is touched."""
+    """Load ``count`` elements, then zeros; memory beyond them is not read."""
     register = Register(array.dtype)
 
     def generate(context, builder, signature, arguments):
@@ -141,7 +141,7 @@ def load_first(typing_context, array, position, count):
 
 @_operation
 def load_doubles(typing_context, array, position, count):
-    """Read ``count`` elements, then zeros, in double precision."""
+    """Load ``count`` elements, then zeros, converted to double precision."""
     register = Register(types.float64)
 
     def generate(context, builder, signature, arguments):
@@ -153,7 +153,7 @@ def load_doubles(typing_context, array, position, count):
 
 @_operation
 def load_every(typing_context, array, position, stride):
-    """Read elements position, position + stride, and so on."""
+    """Load elements position, position + stride, and so on."""
     register = Register(array.dtype)
 
     def generate(context, builder, signature, arguments):
@@ -170,7 +170,7 @@ def load_every(typing_context, array, position, stride):
 
 @_operation
 def store(typing_context, array, position, register):
-    """Write a register to an array, in the array's precision."""
+    """Store a register to an array, in the array's precision."""
 
     def generate(context, builder, signature, arguments):
         value = _cast(builder, arguments[2], context.get_value_type(array.dtype))
@@ -183,10 +183,10 @@ def store(typing_context, array, position, register):
 
 @_operation
 def fetch(typing_context, array, position):
-    """Ask for an element's cache line; harmless beyond the end.
+    """Prefetch an element's cache line; harmless beyond the end of the array.
 
-    Into the second cache, not the first: requests to the first queue behind its few miss buffers and stall the
-    loads that are needed now (measured: worse than none, where these hide all of memory's time).
+    Into the L2 cache, not L1: L1 prefetches queue behind its few miss buffers and stall the loads that are needed now
+    (measured: slower than no prefetch, while L2 prefetches hide the memory latency).
     """
 
     def generate(context, builder, signature, arguments):
@@ -194,7 +194,7 @@ def fetch(typing_context, array, position):
         kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
         function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
         address = address_of(context, builder, signature.args[0], *arguments, pointee=ir.IntType(8))
-        builder.call(function, [address, flag(0), flag(2), flag(1)])  # to read, second cache, data
+        builder.call(function, [address, flag(0), flag(2), flag(1)])  # read, L2, data
         return context.get_dummy_value()
 
     return types.void(array, types.intp), generate
@@ -202,7 +202,7 @@ def fetch(typing_context, array, position):
 
 @_operation
 def spread(typing_context, value):
-    """Put one number in every lane."""
+    """Return a register with one number in every lane."""
     register = Register(value)
 
     def generate(context, builder, signature, arguments):
@@ -235,7 +235,7 @@ overload(operator.truediv)(_arithmetic("fdiv"))
 
 @_operation
 def root(typing_context, register):
-    """Take square roots; NaN of negative lanes."""
+    """Return the square root of every lane; NaN where it is negative."""
 
     def generate(context, builder, signature, arguments):
         kind = ir.FunctionType(arguments[0].type, [arguments[0].type])
@@ -247,7 +247,7 @@ def root(typing_context, register):
 
 @_operation
 def where_usable(typing_context, size, register):
-    """Keep lanes whose size is positive and finite; zero elsewhere, whatever is there (a product would keep NaN)."""
+    """Return ``register`` where ``size`` is positive and finite, else zero (a product with zero would keep NaN)."""
 
     def generate(context, builder, signature, arguments):
         test, value = arguments
@@ -260,7 +260,7 @@ def where_usable(typing_context, size, register):
 
 @_operation
 def total(typing_context, register):
-    """Add up the lanes."""
+    """Return the sum of the lanes."""
 
     def generate(context, builder, signature, arguments):
         value = arguments[0]
@@ -279,7 +279,7 @@ def _fold(builder, value):
 
 @_operation
 def no_products(typing_context, array):
-    """Return sixteen registers of zeros: where sums of products start."""
+    """Return sixteen zero registers, the initial sums of :func:`add_products`."""
     sums = types.UniTuple(Register(array.dtype), 16)
 
     def generate(context, builder, signature, arguments):
@@ -292,8 +292,8 @@ def no_products(typing_context, array):
 def add_products(typing_context, sums, rows, columns, part):
     """Return sums[4i + j] + rows[i]·columns[j], lane by lane, for four rows and four columns.
 
-    ``part`` says for which i and j: ``all``, ``lower`` (j ≤ i), or i below one (``first``), ``two`` or ``three``; the
-    other sums stay as they are.
+    ``part`` selects the pairs: ``all``, ``lower`` (j ≤ i), or i < 1, 2 or 3 (``first``, ``two``, ``three``); the other
+    sums are returned unchanged.
     """
     few = {"first": 1, "two": 2, "three": 3}
     name = part.literal_value
@@ -317,7 +317,7 @@ def add_products(typing_context, sums, rows, columns, part):
 
 @_operation
 def store_totals(typing_context, array, position, stride, sums):
-    """Write the sum of the lanes of sums[4i + j] to array[position + stride·i + j], in the array's precision."""
+    """Store the sum of the lanes of sums[4i + j] to array[position + stride·i + j], in the array's precision."""
 
     def generate(context, builder, signature, arguments):
         values, position, stride, registers = arguments
@@ -335,13 +335,13 @@ def store_totals(typing_context, array, position, stride, sums):
 
 
 def _totals(builder, registers):
-    """Add up the lanes of sixteen registers, into few registers, in order.
+    """Sum the lanes of each of sixteen registers; return the totals in order, packed into few registers.
 
-    One register alone takes as many steps as its lanes can be halved, and most lanes idle. Instead two registers are
-    halved into one, two of those into one, and so on: three instructions a pair. Where a lane ends up follows from
-    the instructions; running them on labels first tells in which order to give the registers.
+    Reducing one register at a time takes log2(lanes) steps with most lanes idle. Instead two registers are halved into
+    one, two of those into one, and so on: three instructions per pair. The final position of each total follows from
+    the instructions, so they are run on labels first to find the order in which to pass the registers.
     """
-    halves = [_fold(builder, register) for register in registers]  # the lower half of a register is free to take
+    halves = [_fold(builder, register) for register in registers]  # taking the lower half of a register is free
     lanes = halves[0].type.count
 
     def add(a, b, even, odd):
@@ -356,9 +356,9 @@ def _totals(builder, registers):
 
 
 def _halvings(items, lanes, add):
-    """Halve pairs of items until each lane is a total: first 128-bit pieces are added, then lanes within a piece.
+    """Combine pairs of items until each lane is a total: first 128-bit pieces are added, then lanes within a piece.
 
-    So each shuffle is one instruction of x86: it takes ``unit`` lanes at a time from every ``span`` lanes.
+    In this order each shuffle is one x86 instruction: it takes ``unit`` lanes at a time from every ``span`` lanes.
     """
     piece = lanes // 2
     rounds = [(lanes, piece)] + [(piece, piece >> i) for i in range(1, piece.bit_length())]

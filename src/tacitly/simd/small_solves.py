@@ -1,6 +1,6 @@
-"""Small compiled pieces on one user's rows that several queries share."""
+"""Compiled linear algebra on one user's rows, shared by several queries."""
 
-# What Numba compiles has no types that mypy knows.
+# Numba-compiled functions have no types that mypy knows.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import numpy as np
 
 from tacitly.simd.lazy_njit import njit
 
-TINY_RIDGE = 1e-12  # of the trace: keeps a singular head system solvable, changes nothing else
+TINY_RIDGE = 1e-12  # relative to the trace: keeps a singular head system solvable, with no other visible effect
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
 def center_rows(X, first, last, out):
-    """Write rows first..last of X less their mean to ``out``."""
+    """Write rows first to last of X, minus their mean, to ``out``."""
     d = X.shape[1]
     mean = np.zeros(d)
     for j in range(first, last):
@@ -29,9 +29,9 @@ def center_rows(X, first, last, out):
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
 def cholesky_solve(A, b, size):
-    """Solve the positive definite system in the lower triangle of A in place; False if it is not one.
+    """Solve A x = b in place, A positive definite in its lower triangle; return False if it is not.
 
-    The diagonal is kept as its reciprocal: divisions are what a small solve costs.
+    The factor's diagonal is stored as reciprocals, because divisions dominate the cost of a small solve.
     """
     for j in range(size):
         diagonal = A[j, j]

@@ -1,11 +1,11 @@
-"""The largest of many numbers, for eight users at once: one user per SIMD lane (:mod:`tacitly.simd.registers`).
+"""Top-k selection for eight users at once, one user per SIMD lane (:mod:`tacitly.simd.registers`).
 
-A branch that depends on numbers nobody can guess costs more than all arithmetic around it. So nothing branches here:
-the position of a number is written over the lowest bits of its size, where only ties notice, and then larger and
-smaller of two numbers is all it takes to keep the largest in order, each with its position.
+A mispredicted branch costs more than all the arithmetic around it. So nothing branches here: the position of a number
+is written over the lowest bits of its absolute value, where it only breaks ties, and then maximum and minimum of two
+numbers suffice to keep the largest in order, each with its position.
 """
 
-# What Numba compiles, and what generates code for it, has no types that mypy knows.
+# Numba-compiled functions, and code generators for them, have no types that mypy knows.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 from tacitly.simd.registers import address_of, load, splat, spread, store
 
 LANES = 8  # doubles in a register
-NOTHING = float(np.finfo(np.float64).tiny)  # a key below it stands for zero: nothing but its position is left
+NOTHING = float(np.finfo(np.float64).tiny)  # a key below this is zero: only its position bits are set
 _INTEGER = ir.IntType(64)
 
 _operation: Any = intrinsic
@@ -28,7 +28,7 @@ _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="
 
 
 def position_mask(count: int) -> int:
-    """Bits that hold any of ``count`` positions.
+    """Return a mask of the bits needed for ``count`` positions.
 
     >>> [position_mask(count) for count in (1, 2, 50, 64)]
     [0, 1, 63, 63]
@@ -38,7 +38,7 @@ def position_mask(count: int) -> int:
 
 @_operation
 def get(typing_context, array, position):
-    """Read the element at a position, counted along rows: Numba would ask every time whether it counts from the end."""
+    """Load the element at a row-major position, without Numba's check for negative indices."""
 
     def generate(context, builder, signature, arguments):
         return builder.load(address_of(context, builder, signature.args[0], *arguments))
@@ -48,7 +48,7 @@ def get(typing_context, array, position):
 
 @_operation
 def put(typing_context, array, position, value):
-    """Write the element at a position, counted along rows."""
+    """Store an element at a row-major position."""
 
     def generate(context, builder, signature, arguments):
         builder.store(arguments[2], address_of(context, builder, signature.args[0], *arguments[:2]))
@@ -59,7 +59,7 @@ def put(typing_context, array, position, value):
 
 @_operation
 def keyed(typing_context, register, position, mask):
-    """Return the lanes' sizes with ``position`` for their lowest bits; lanes that are not finite count as zero."""
+    """Return the lanes' absolute values with ``position`` in the lowest bits; lanes that are not finite become zero."""
 
     def generate(context, builder, signature, arguments):
         value, position, mask = arguments
@@ -91,7 +91,7 @@ larger, smaller = _either(">"), _either("<")
 
 @_operation
 def where_less(typing_context, a, b, value, other):
-    """Return ``value`` in lanes with a < b, ``other`` elsewhere (also where a or b is NaN)."""
+    """Return ``value`` in lanes with a < b, ``other`` elsewhere (including where a or b is NaN)."""
 
     def generate(context, builder, signature, arguments):
         return builder.select(builder.fcmp_ordered("<", *arguments[:2]), *arguments[2:])
@@ -101,9 +101,9 @@ def where_less(typing_context, a, b, value, other):
 
 @_kernel
 def keep_largest(keys, length, count, out):
-    """Write the ``count`` largest of ``length`` keys of every lane to ``out``, in order; the keys are used up.
+    """Write the ``count`` largest of ``length`` keys of every lane to ``out``, in order; the keys are overwritten.
 
-    Four at a time stay in registers; what they do not keep is left for the next four.
+    Each pass keeps four keys in registers and leaves the rest for the next pass.
     """
     for c in range(0, count, 4):
         b0 = b1 = b2 = b3 = spread(0.0)

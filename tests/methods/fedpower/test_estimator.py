@@ -213,7 +213,7 @@ def test_a_ledger_that_cannot_pay_says_so_before_anything_is_drawn(X: np.ndarray
         ({"scheme": 1, "participants": 1}, "paper mode"),
         ({"mode": "paper", "n_components": "auto"}, "paper mode"),
         ({"mode": "paper", "center": True}, "does not centre"),
-        ({"feature_range": (0.0, 1e-30)}, "another unit"),
+        ({"feature_range": (0.0, 1e-30)}, "Rescale the features"),
     ],
 )
 def test_bad_parameters_are_named(X: np.ndarray, options: dict, message: str) -> None:  # type: ignore[type-arg]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from tacitly.federation.engine import Engine, Population
+from dataclasses import KW_ONLY, dataclass
+
+from tacitly.federation.engine import Population
 from tacitly.methods.altmin import algorithm as altmin
 from tacitly.methods.base import Procedure
 from tacitly.methods.shared_basis import SharedBasisModel
 from tacitly.privacy.guarantee import Budget
-from tacitly.privacy.ledger import Ledger
 
 
+@dataclass(eq=False, repr=False)
 class PrivateAltMin(SharedBasisModel):
     """Private alternating minimisation (Jain et al. 2021), with sound noise: a baseline for Private FedRep.
 
@@ -24,26 +26,9 @@ class PrivateAltMin(SharedBasisModel):
     True
     """
 
-    def __init__(
-        self,
-        rank: int,
-        epsilon: float,
-        delta: float = 1e-6,
-        adjacency: str = "zero-out",
-        mode: str = "auto",
-        random_state: int | None = None,
-        *,
-        rounds: int = 2,
-        noise: str = "auto",
-        noise_seed: int | None = None,
-        ledger: Ledger | None = None,
-        run: str = "private-altmin",
-        threads: int | None = None,
-        engine: Engine | None = None,
-    ) -> None:
-        super().__init__(epsilon, delta, adjacency, mode, random_state, noise, noise_seed, ledger, run, threads, engine)
-        self.rank = rank
-        self.rounds = rounds
+    _: KW_ONLY
+    rounds: int = 2
+    run: str = "private-altmin"
 
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
         settings = altmin.Settings(rounds=self.rounds)

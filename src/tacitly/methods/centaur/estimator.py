@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
+
 import numpy as np
 
 from tacitly.arrays import Array
 from tacitly.federation.base import Federation
-from tacitly.federation.engine import Engine, Population
+from tacitly.federation.engine import Population
 from tacitly.methods.base import Procedure
 from tacitly.methods.centaur import algorithm as centaur
 from tacitly.methods.centaur import as_printed as paper_centaur
 from tacitly.methods.fedrep import algorithm as fedrep
 from tacitly.methods.shared_basis import SharedBasisModel
 from tacitly.privacy.guarantee import Budget
-from tacitly.privacy.ledger import Ledger
 
 
+@dataclass(eq=False, repr=False)
 class Centaur(SharedBasisModel):
     """Learn a shared low-rank basis under user-level differential privacy, with users sampled at random.
 
@@ -52,39 +54,17 @@ class Centaur(SharedBasisModel):
     (True, True)
     """
 
+    _: KW_ONLY
+    fit_intercept: bool = False
+    rounds: int | None = None
+    start: str = "auto"
+    power_steps: int = 6
+    copies: int = 1
+    sampling_rate: float = 1.0
+    run: str = "centaur"
+
     _modes = ("auto", "paper")
     _paper_reasons = paper_centaur.REASONS
-
-    def __init__(
-        self,
-        rank: int,
-        epsilon: float,
-        delta: float = 1e-6,
-        adjacency: str = "zero-out",
-        mode: str = "auto",
-        random_state: int | None = None,
-        *,
-        fit_intercept: bool = False,
-        rounds: int | None = None,
-        start: str = "auto",
-        power_steps: int = 6,
-        copies: int = 1,
-        sampling_rate: float = 1.0,
-        noise: str = "auto",
-        noise_seed: int | None = None,
-        ledger: Ledger | None = None,
-        run: str = "centaur",
-        threads: int | None = None,
-        engine: Engine | None = None,
-    ) -> None:
-        super().__init__(epsilon, delta, adjacency, mode, random_state, noise, noise_seed, ledger, run, threads, engine)
-        self.rank = rank
-        self.fit_intercept = fit_intercept
-        self.rounds = rounds
-        self.start = start
-        self.power_steps = power_steps
-        self.copies = copies
-        self.sampling_rate = sampling_rate
 
     def _settings(self) -> centaur.Settings:
         base = fedrep.Settings() if self.rounds is None else fedrep.Settings(rounds=self.rounds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -17,15 +18,15 @@ from tacitly.data.reading import read_cohort, read_rows
 from tacitly.data.sparse_cohort import SparseCohort
 from tacitly.data.validation import DataError
 from tacitly.federation.base import Federation
-from tacitly.federation.engine import Engine, Population
+from tacitly.federation.engine import Population
 from tacitly.federation.local import LocalPopulation
 from tacitly.methods.base import PrivateModel, Procedure, Statement
 from tacitly.methods.fedpower import algorithm as fedpower
 from tacitly.methods.fedpower import as_printed as paper_fedpower
 from tacitly.methods.fedpower import route as fedpower_route
 from tacitly.methods.fedpower.spectrum import Spectrum
+from tacitly.methods.parameters import EngineParameter
 from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity, Unit
-from tacitly.privacy.ledger import Ledger
 
 TRUST = {
     "central": "central: the process that adds the noise sees clipped contributions; all others see releases only.",
@@ -41,7 +42,15 @@ class RowsAlone(LocalPopulation):
     """Rows that came without user ids: every row may be its own unit."""
 
 
-class FedPower(PrivateModel):
+@dataclass(eq=False, repr=False)
+class ComponentsParameter:
+    """The number of components, first."""
+
+    n_components: int | str
+
+
+@dataclass(eq=False, repr=False)
+class FedPower(PrivateModel, EngineParameter, ComponentsParameter):
     """Learn the top principal components of all users' rows under differential privacy.
 
     Parameters
@@ -99,54 +108,25 @@ class FedPower(PrivateModel):
     (True, (20000, 2))
     """
 
+    _: KW_ONLY
+    unit: str = "auto"
+    center: bool = False
+    feature_range: tuple[Any, Any] | None = None
+    route: str = "auto"
+    trust: str = "central"
+    rounds: int | None = None
+    local_steps: int = 1
+    decay: bool = False
+    iteration_rank: int | None = None
+    alignment: str = "procrustes"
+    participants: int | None = None
+    scheme: int = 2
+    sampling_rate: float = 1.0
+    run: str = "fedpower"
+
     _modes = ("auto", "paper")
     _paper_reasons = paper_fedpower.REASONS
     _learned = "components_"
-
-    def __init__(
-        self,
-        n_components: int | str,
-        epsilon: float,
-        delta: float = 1e-6,
-        adjacency: str = "zero-out",
-        mode: str = "auto",
-        random_state: int | None = None,
-        *,
-        unit: str = "auto",
-        center: bool = False,
-        feature_range: tuple[Any, Any] | None = None,
-        route: str = "auto",
-        trust: str = "central",
-        rounds: int | None = None,
-        local_steps: int = 1,
-        decay: bool = False,
-        iteration_rank: int | None = None,
-        alignment: str = "procrustes",
-        participants: int | None = None,
-        scheme: int = 2,
-        sampling_rate: float = 1.0,
-        noise: str = "auto",
-        noise_seed: int | None = None,
-        ledger: Ledger | None = None,
-        run: str = "fedpower",
-        threads: int | None = None,
-        engine: Engine | None = None,
-    ) -> None:
-        super().__init__(epsilon, delta, adjacency, mode, random_state, noise, noise_seed, ledger, run, threads, engine)
-        self.n_components = n_components
-        self.unit = unit
-        self.center = center
-        self.feature_range = feature_range
-        self.route = route
-        self.trust = trust
-        self.rounds = rounds
-        self.local_steps = local_steps
-        self.decay = decay
-        self.iteration_rank = iteration_rank
-        self.alignment = alignment
-        self.participants = participants
-        self.scheme = scheme
-        self.sampling_rate = sampling_rate
 
     def fit(  # type: ignore[override]  # like scikit-learn's decompositions: there is no target
         self, X: Any = None, users: Any = None, *, y: Any = None, on_release: Callable[[str], None] | None = None
@@ -164,7 +144,8 @@ class FedPower(PrivateModel):
         on_release
             Called with the name of each release when it is out (for progress bars).
         """
-        return super().fit(X, None, users, on_release=on_release)
+        super().fit(X, None, users, on_release=on_release)
+        return self
 
     def transform(self, X: Any) -> Array:
         """Return rows in the coordinates of the components. Computed from the rows given: not for publication."""
@@ -179,7 +160,7 @@ class FedPower(PrivateModel):
     def inverse_transform(self, X: npt.ArrayLike) -> Array:
         """Return rows from their coordinates, as far as the components reach."""
         self._check_fitted()
-        return np.asarray(X, dtype=np.float64) @ self.components_ + self.mean_
+        return np.asarray(np.asarray(X, dtype=np.float64) @ self.components_ + self.mean_)
 
     def fit_transform(self, X: Any, users: Any = None, *, y: Any = None) -> Array:
         """Fit, then transform the same rows."""

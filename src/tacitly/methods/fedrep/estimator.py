@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from tacitly.arrays import Array
 from tacitly.federation.base import Federation
-from tacitly.federation.engine import Engine, Population
+from tacitly.federation.engine import Population
 from tacitly.heads.base import HeadWork
 from tacitly.methods.base import Procedure
 from tacitly.methods.fedrep import algorithm as fedrep
 from tacitly.methods.fedrep import as_printed as paper_fedrep
 from tacitly.methods.shared_basis import SharedBasisModel
 from tacitly.privacy.guarantee import Budget
-from tacitly.privacy.ledger import Ledger
 
 
+@dataclass(eq=False, repr=False)
 class PrivateFedRep(SharedBasisModel):
     """Learn a shared low-rank representation under user-level differential privacy, and one head per user.
 
@@ -85,35 +86,15 @@ class PrivateFedRep(SharedBasisModel):
     ((3, 2), True)
     """
 
+    _: KW_ONLY
+    fit_intercept: bool = False
+    loss: str = "squared"
+    classes: Sequence[Any] | None = None
+    rounds: int | None = None
+    run: str = "private-fedrep"
+
     _modes = ("auto", "paper")
     _paper_reasons = paper_fedrep.REASONS
-
-    def __init__(
-        self,
-        rank: int,
-        epsilon: float,
-        delta: float = 1e-6,
-        adjacency: str = "zero-out",
-        mode: str = "auto",
-        random_state: int | None = None,
-        *,
-        fit_intercept: bool = False,
-        loss: str = "squared",
-        classes: Sequence[Any] | None = None,
-        rounds: int | None = None,
-        noise: str = "auto",
-        noise_seed: int | None = None,
-        ledger: Ledger | None = None,
-        run: str = "private-fedrep",
-        threads: int | None = None,
-        engine: Engine | None = None,
-    ) -> None:
-        super().__init__(epsilon, delta, adjacency, mode, random_state, noise, noise_seed, ledger, run, threads, engine)
-        self.rank = rank
-        self.fit_intercept = fit_intercept
-        self.loss = loss
-        self.classes = classes
-        self.rounds = rounds
 
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
         given = {} if self.rounds is None else {"rounds": self.rounds}

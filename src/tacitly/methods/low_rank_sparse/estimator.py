@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -10,18 +11,19 @@ import numpy.typing as npt
 
 from tacitly.arrays import Array
 from tacitly.federation.base import Federation
-from tacitly.federation.engine import Engine, Population
+from tacitly.federation.engine import Population
 from tacitly.methods.base import Procedure
 from tacitly.methods.low_rank_sparse import algorithm as low_rank_sparse
 from tacitly.methods.low_rank_sparse import as_printed as paper_low_rank_sparse
 from tacitly.methods.low_rank_sparse.heads import SparseHeads, SparseHeadWork, Sparsity
+from tacitly.methods.parameters import RankAndSparsity
 from tacitly.methods.personal import Positions
 from tacitly.methods.shared_basis import Head, SharedBasisModel
 from tacitly.privacy.guarantee import Budget
-from tacitly.privacy.ledger import Ledger
 
 
-class LowRankSparse(SharedBasisModel):
+@dataclass(eq=False, repr=False)
+class LowRankSparse(SharedBasisModel, RankAndSparsity):
     """Learn a shared basis privately; every user adds a few personal coordinates (AMHT-LRS, Pal et al. 2024).
 
     User i's model is U wᵢ + bᵢ with bᵢ sparse; wᵢ and bᵢ stay with their user. A million users take a million × (r + k)
@@ -76,42 +78,16 @@ class LowRankSparse(SharedBasisModel):
     (2,)
     """
 
-    _modes = ("auto", "paper")
-    sparse_indices_: npt.NDArray[np.int64]
-    sparse_values_: Array
+    _: KW_ONLY
+    shared_weight: bool = False
+    fit_intercept: bool = False
+    route: str = "auto"
+    rounds: int | None = None
+    clips: Sequence[float] | None = None
+    start: str = "random"
+    run: str = "low-rank-sparse"
 
-    def __init__(
-        self,
-        rank: int,
-        sparsity: int | float | str,
-        epsilon: float,
-        delta: float = 1e-6,
-        adjacency: str = "zero-out",
-        mode: str = "auto",
-        random_state: int | None = None,
-        *,
-        shared_weight: bool = False,
-        fit_intercept: bool = False,
-        route: str = "auto",
-        rounds: int | None = None,
-        clips: Sequence[float] | None = None,
-        start: str = "random",
-        noise: str = "auto",
-        noise_seed: int | None = None,
-        ledger: Ledger | None = None,
-        run: str = "low-rank-sparse",
-        threads: int | None = None,
-        engine: Engine | None = None,
-    ) -> None:
-        super().__init__(epsilon, delta, adjacency, mode, random_state, noise, noise_seed, ledger, run, threads, engine)
-        self.rank = rank
-        self.sparsity = sparsity
-        self.shared_weight = shared_weight
-        self.fit_intercept = fit_intercept
-        self.route = route
-        self.rounds = rounds
-        self.clips = clips
-        self.start = start
+    _modes = ("auto", "paper")
 
     def private_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return weights, intercepts, and the personal coordinates as indices and values."""
@@ -158,7 +134,9 @@ class LowRankSparse(SharedBasisModel):
         rows, targets, quirks, weights, count = (float(bound) for bound in self.clips)
         if not count.is_integer():
             raise ValueError(f"the last clip, m, must be a whole number of rows. Found {count!r}.")
-        return paper_low_rank_sparse.Clips(rows=rows, targets=targets, quirks=quirks, weights=weights, count=int(count))
+        return paper_low_rank_sparse.Clips(
+            rows=rows, targets=targets, sparse_part=quirks, weights=weights, count=int(count)
+        )
 
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
         settings = self._settings()

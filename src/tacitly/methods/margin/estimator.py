@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
 
 from tacitly.arrays import Array
 from tacitly.federation.base import Federation
-from tacitly.federation.engine import Engine, Population
+from tacitly.federation.engine import Population
 from tacitly.heads.glm import LossHeads
 from tacitly.methods.base import Procedure
 from tacitly.methods.margin import algorithm
 from tacitly.methods.shared_basis import SharedBasisModel
 from tacitly.privacy.guarantee import Budget
-from tacitly.privacy.ledger import Ledger
 
 _NOMINAL_ROWS = 100  # per user, for Lemma 15's logarithm: the true number of rows is private
 
 
+@dataclass(eq=False, repr=False)
 class MarginClassifier(SharedBasisModel):
     """Personal classifiers on a shared basis that is chosen by its margins under pure ε.
 
@@ -28,10 +29,6 @@ class MarginClassifier(SharedBasisModel):
 
     Parameters
     ----------
-    rank
-        Number of shared directions, k.
-    epsilon
-        The privacy budget for everything that is released, together. ``math.inf`` for none (not certified).
     delta
         0 for pure ε (the default). Above 0 a noisy gradient loop may propose candidates, and ε may fail with
         probability δ.
@@ -57,7 +54,7 @@ class MarginClassifier(SharedBasisModel):
         The loss of heads: ``"hinge"``, or ``"logistic"`` for ``predict_proba``.
     fit_intercept
         Whether every user has an intercept; margins are then measured around the user's own mean.
-    adjacency, noise, noise_seed, ledger, run, threads, engine
+    rank, epsilon, adjacency, noise, noise_seed, ledger, run, threads, engine
         As for :class:`~tacitly.PrivateFedRep`. (Choices are always drawn exactly, whatever ``noise`` is.)
 
     Attributes
@@ -79,44 +76,21 @@ class MarginClassifier(SharedBasisModel):
     True
     """
 
-    _modes = ("auto", *algorithm.PROPOSALS)
+    delta: float = 0.0
+    random_state: int | None = 0
+    _: KW_ONLY
+    classes: Sequence[Any] | None = None
+    margin: float = 0.05
+    dimension: int | None = None
+    candidates: int = 256
+    choices: int = 20
+    radius: float = 0.5
+    heads: str = "all"
+    loss: str = "hinge"
+    fit_intercept: bool = False
+    run: str = "margin-classifier"
 
-    def __init__(
-        self,
-        rank: int,
-        epsilon: float,
-        delta: float = 0.0,
-        adjacency: str = "zero-out",
-        mode: str = "auto",
-        random_state: int = 0,
-        *,
-        classes: Sequence[Any] | None = None,
-        margin: float = 0.05,
-        dimension: int | None = None,
-        candidates: int = 256,
-        choices: int = 20,
-        radius: float = 0.5,
-        heads: str = "all",
-        loss: str = "hinge",
-        fit_intercept: bool = False,
-        noise: str = "auto",
-        noise_seed: int | None = None,
-        ledger: Ledger | None = None,
-        run: str = "margin-classifier",
-        threads: int | None = None,
-        engine: Engine | None = None,
-    ) -> None:
-        super().__init__(epsilon, delta, adjacency, mode, random_state, noise, noise_seed, ledger, run, threads, engine)
-        self.rank = rank
-        self.classes = classes
-        self.margin = margin
-        self.dimension = dimension
-        self.candidates = candidates
-        self.choices = choices
-        self.radius = radius
-        self.heads = heads
-        self.loss = loss
-        self.fit_intercept = fit_intercept
+    _modes = ("auto", *algorithm.PROPOSALS)
 
     def _settings(self, population: Population) -> algorithm.Settings:
         dimension = self._dimension(population)

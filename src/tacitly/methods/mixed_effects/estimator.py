@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from copy import copy
+from dataclasses import KW_ONLY, dataclass
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -20,17 +21,17 @@ from tacitly.data.schema import Schema, read_declared
 from tacitly.data.tables import is_frame
 from tacitly.data.user_ids import Directory
 from tacitly.data.validation import DataError
-from tacitly.federation.engine import Engine, Population
+from tacitly.federation.engine import Population
 from tacitly.heads.losses import Loss
 from tacitly.methods.base import PrivateModel, Procedure, Statement
 from tacitly.methods.mixed_effects import algorithm
 from tacitly.methods.mixed_effects.heads import PosteriorHeads, variances
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.summary import Summary
+from tacitly.methods.parameters import EngineParameter
 from tacitly.methods.personal import PersonalModel, Positions, with_type
 from tacitly.privacy.certificate import shown
 from tacitly.privacy.guarantee import Budget
-from tacitly.privacy.ledger import Ledger
 
 TRUST = (
     "central: whoever runs this process holds the rows, adds the noise and keeps the personal models; everybody else "
@@ -65,7 +66,20 @@ class Posterior:
         return (mean, std) if return_std else mean
 
 
-class MixedEffects(PersonalModel, PrivateModel):
+class _LearnedPrior:
+    """What a fit sets; no parameters."""
+
+    units_: Coordinates
+    prior_: Prior
+    mean_covariance_: Array
+    heads_: Array
+    n_users_in_: int
+    _inflation: float
+    _weak: bool
+
+
+@dataclass(eq=False, repr=False)
+class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, EngineParameter):
     """Regression with personal intercepts and slopes around a population that is learned under user-level privacy.
 
     User i's weights are wᵢ ~ N(w̄, S) and y = (1, x)ᵀwᵢ + e with e ~ N(0, s²): a linear mixed model, as lme4 or
@@ -113,33 +127,15 @@ class MixedEffects(PersonalModel, PrivateModel):
     (1,)
     """
 
+    _: KW_ONLY
+    schema: Declared | None = None
+    target_range: tuple[float, float] | None = None
+    run: str = "mixed-effects"
+
     _learned: ClassVar[str] = "prior_"
-    loss: str = "squared"
-    fit_intercept: bool = True
-    classes: None = None
-
-    units_: Coordinates
-    prior_: Prior
-    heads_: Array
-
-    def __init__(
-        self,
-        epsilon: float,
-        delta: float = 1e-6,
-        adjacency: str = "zero-out",
-        *,
-        schema: Declared | None = None,
-        target_range: tuple[float, float] | None = None,
-        noise: str = "auto",
-        noise_seed: int | None = None,
-        ledger: Ledger | None = None,
-        run: str = "mixed-effects",
-        threads: int | None = None,
-        engine: Engine | None = None,
-    ) -> None:
-        super().__init__(epsilon, delta, adjacency, "auto", None, noise, noise_seed, ledger, run, threads, engine)
-        self.schema = schema
-        self.target_range = target_range
+    loss: ClassVar[str] = "squared"
+    fit_intercept: ClassVar[bool] = True
+    classes: ClassVar[None] = None
 
     def predict(self, X: Any, users: Any = None, *, return_std: bool = False) -> Any:
         """Predict each row with its user's posterior; rows of unseen users, or without users, with the population's.

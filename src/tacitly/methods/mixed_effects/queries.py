@@ -363,7 +363,7 @@ class Coverage(_PriorQuery):
             threshold = THRESHOLDS[-1] * NOMINAL / reached[-1]
         else:
             threshold = float(np.interp(NOMINAL, reached, THRESHOLDS))
-        return min(max(threshold / NOMINAL, 0.6), 1.8)
+        return float(min(max(threshold / NOMINAL, 0.6), 1.8))
 
 
 def left_out(X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prior: Prior, found: Posteriors) -> Array:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,10 @@ from tacitly.data.cohort import Cohort
 from tacitly.data.reading import read_cohort
 from tacitly.data.validation import DataError
 from tacitly.federation.base import Federation
-from tacitly.federation.engine import Engine, Population
+from tacitly.federation.engine import Population
 from tacitly.federation.local import LocalPopulation
 from tacitly.methods.base import PrivateModel, Procedure, Statement
+from tacitly.methods.parameters import EngineParameter, RankParameter
 from tacitly.methods.personal import with_type
 from tacitly.methods.trace_regression import algorithm as trace_regression
 from tacitly.methods.trace_regression import as_printed as paper_trace
@@ -36,7 +37,6 @@ from tacitly.methods.trace_regression.public_design import (
 )
 from tacitly.methods.trace_regression.start import StartSettings
 from tacitly.privacy.guarantee import Budget, Unit
-from tacitly.privacy.ledger import Ledger
 
 TRUST = "central: the process that adds the noise sees clipped contributions; all others see releases only."
 NOTES = {
@@ -49,14 +49,16 @@ NOTES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
 class Observations(LocalPopulation):
     """Rows in this process, and the design they are rows of."""
 
-    design: Design
+    def __init__(self, cohort: Cohort, design: Design) -> None:
+        super().__init__(cohort)
+        self.design = design
 
 
-class TraceRegression(PrivateModel):
+@dataclass(eq=False, repr=False)
+class TraceRegression(PrivateModel, EngineParameter, RankParameter):
     """Estimate a low-rank matrix M from observations y = ⟨X, M⟩ + noise, under differential privacy.
 
     Parameters
@@ -121,48 +123,22 @@ class TraceRegression(PrivateModel):
     True
     """
 
+    _: KW_ONLY
+    unit: str = "observation"
+    privacy: str = "full"
+    design: str = "dense"
+    shape: tuple[int, int] | None = None
+    covariance: Any = None
+    center: Any = "auto"
+    max_observations: int | None = None
+    steps: int = 8
+    start: str = "auto"
+    sensitivities: tuple[float, float, float] | None = None
+    run: str = "trace-regression"
+
     _modes = ("auto", "paper")
     _paper_reasons = paper_trace.REASONS
     _learned = "left_"
-
-    def __init__(
-        self,
-        rank: int,
-        epsilon: float,
-        delta: float = 1e-6,
-        adjacency: str = "zero-out",
-        mode: str = "auto",
-        random_state: int | None = None,
-        *,
-        unit: str = "observation",
-        privacy: str = "full",
-        design: str = "dense",
-        shape: tuple[int, int] | None = None,
-        covariance: Any = None,
-        center: Any = "auto",
-        max_observations: int | None = None,
-        steps: int = 8,
-        start: str = "auto",
-        sensitivities: tuple[float, float, float] | None = None,
-        noise: str = "auto",
-        noise_seed: int | None = None,
-        ledger: Ledger | None = None,
-        run: str = "trace-regression",
-        threads: int | None = None,
-        engine: Engine | None = None,
-    ) -> None:
-        super().__init__(epsilon, delta, adjacency, mode, random_state, noise, noise_seed, ledger, run, threads, engine)
-        self.rank = rank
-        self.unit = unit
-        self.privacy = privacy
-        self.design = design
-        self.shape = shape
-        self.covariance = covariance
-        self.center = center
-        self.max_observations = max_observations
-        self.steps = steps
-        self.start = start
-        self.sensitivities = sensitivities
 
     @property
     def coef_(self) -> Array:
@@ -255,9 +231,9 @@ class TraceRegression(PrivateModel):
             unit=unit,
             steps=self.steps,
             start=start,
-            buys_design=buys,
+            private_design=buys,
             centres=centres,
-            buys_level=(centres > 0 and design.kind == "dense") or has_middle,
+            private_level=(centres > 0 and design.kind == "dense") or has_middle,
         )
 
     def _paper_settings(self, covariance: Array | None) -> paper_trace.Settings:
@@ -321,7 +297,7 @@ class TraceRegression(PrivateModel):
         if self.privacy == "labels" and self.mode == "auto":
             raise ValueError("privacy='labels' reads X, which is public then: give the rows to fit.")
         if self.max_observations is not None:
-            raise ValueError("max_observations is for rows in this process. Leave rows out where they are kept.")
+            raise ValueError("max_observations is for rows in this process. Drop surplus rows where they are kept.")
 
     def _check_population(self, population: Population) -> None:
         design = self._design(population)

@@ -19,8 +19,8 @@ from tacitly.federation.engine import Population
 from tacitly.methods.trace_regression.centering import matters
 from tacitly.methods.trace_regression.curvature import Public
 from tacitly.methods.trace_regression.designs import Design
+from tacitly.methods.trace_regression.factor_whitening import Maps, maps_of, row_map
 from tacitly.methods.trace_regression.low_rank import LowRank
-from tacitly.methods.trace_regression.sides import Maps, maps_of, on_rows
 from tacitly.methods.trace_regression.start import variances
 
 _CELLS = 1 << 20  # numbers in a piece: 8 MiB in double precision
@@ -143,7 +143,7 @@ def flat_public(cohort: Cohort, design: Design) -> tuple[Cohort, Maps | None]:
         return (mean if matters(mean, distance) else None), distance
 
     maps = maps_of(design, mean_of)
-    return (cohort, None) if maps is None else (replace(cohort, X=cohort.X @ on_rows(design, maps).T), maps)
+    return (cohort, None) if maps is None else (replace(cohort, X=cohort.X @ row_map(design, maps).T), maps)
 
 
 def energies(X: Rows, design: Design, middle: Array | None) -> tuple[Array, Array]:

@@ -19,9 +19,8 @@ from torch import nn
 from tacitly.federation.engine import Population
 from tacitly.methods.base import Procedure
 from tacitly.neural.centaur.estimator import Centaur
-from tacitly.neural.engine.parts import public_start
 from tacitly.neural.engine.rehearsal import rehearse_rows
-from tacitly.neural.engine.update import UserUpdate
+from tacitly.neural.engine.update import UserUpdate, public_start
 from tacitly.privacy.guarantee import Budget
 
 

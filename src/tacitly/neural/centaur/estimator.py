@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,29 +21,30 @@ from tacitly.federation.base import Federation
 from tacitly.federation.engine import Population
 from tacitly.federation.local import LocalPopulation
 from tacitly.methods.base import Procedure, Statement
-from tacitly.methods.shared.norm_histogram import private_clip
 from tacitly.neural.centaur.fitted import FittedNetwork, state_arrays
 from tacitly.neural.centaur.heads import check_labels
+from tacitly.neural.engine.bound import update_bound
 from tacitly.neural.engine.executor import Executor
-from tacitly.neural.engine.layers import own_kinds, unchecked
-from tacitly.neural.engine.parts import describe, load, outputs, public_start, split_body, through, width_after
+from tacitly.neural.engine.flat import load
+from tacitly.neural.engine.layers import custom_layers, custom_layers_note
+from tacitly.neural.engine.module_properties import fingerprint, n_outputs, output_width
+from tacitly.neural.engine.public_prefix import apply_prefix, split_body
 from tacitly.neural.engine.query import BodyUpdate
 from tacitly.neural.engine.rehearsal import check_modules, rehearse, rehearse_rows
-from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
+from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate, public_start
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget, GaussianEvent
-from tacitly.privacy.ledger import Ledger
 
 TRUST = (
-    "central: whoever runs this process holds the rows, adds the noise and keeps the heads; everybody else sees the "
-    "body only, and a user their own head (joint differential privacy)."
+    "central: whoever runs this process holds the rows, adds the noise and keeps the heads; all others see the "
+    "body only, and each user their own head (joint differential privacy)."
 )
 FREE_HEADS = (
-    "heads and personalize() cost nothing: a head is computed from the public body and its own user's rows, so for "
-    "everybody else it is post-processing, and it is not released"
+    "heads and personalize() cost no privacy: a head is computed from the public body and its user's own rows, so for "
+    "all others it is post-processing, and it is not released"
 )
-AUGMENT = "augment: that it keeps nothing between calls is your word and was not checked"
-PUBLIC_START = "the body and head handed to fit are taken for public: whatever they were trained on is not covered"
+AUGMENT = "augment: declared to keep no state between calls, which was not checked"
+PUBLIC_START = "the body and head given to fit are assumed to be public: data they were trained on are not covered"
 
 
 class RoundSetup(NamedTuple):
@@ -58,6 +60,7 @@ class RoundSetup(NamedTuple):
     width: int
 
 
+@dataclass(eq=False, repr=False)
 class Centaur(FittedNetwork):
     """Learn the shared body of a network under user-level differential privacy; every user keeps a private head.
 
@@ -85,7 +88,7 @@ class Centaur(FittedNetwork):
         Whether the body is the average over the later half of the rounds (post-processing, no further release).
     local_steps, local_rate, batch_rows, head_steps, head_rate, cross_fit, rows_per_user, loss, augment
         See :class:`~tacitly.neural.LocalTraining`.
-    own_layers
+    trust_custom_layers
         True declares that your own layers keep no state between calls, and that a row's output depends on that row
         alone. Without it only layers known to do so are accepted (:mod:`tacitly.neural.engine.layers`). With it every
         user gets copies of the modules, one user after the other, and the certificate states that this was declared,
@@ -112,65 +115,29 @@ class Centaur(FittedNetwork):
     (True, 4.0, (3,))
     """
 
-    _learns: ClassVar[bool] = True
+    _: KW_ONLY
+    rounds: int = 10
+    step: float = 2.0
+    clip: float | str | None = None
+    clip_share: float = 0.05
+    per_layer: bool = False
+    sampling_rate: float = 1.0
+    average: bool = True
+    local_steps: int = 1
+    local_rate: float = 0.1
+    batch_rows: int | None = None
+    head_steps: int = 15
+    head_rate: float = 0.1
+    cross_fit: bool = True
+    rows_per_user: int = 128
+    loss: str = "classes"
+    augment: Callable[[Tensor], Tensor] | None = None
+    trust_custom_layers: bool = False
+    device: str = "auto"
+    chunk: int | None = None
+    run: str = "neural-centaur"
 
-    def __init__(
-        self,
-        body: nn.Module,
-        head: nn.Module,
-        epsilon: float,
-        delta: float = 1e-6,
-        adjacency: str = "zero-out",
-        mode: str = "auto",
-        random_state: int | None = None,
-        *,
-        rounds: int = 10,
-        step: float = 2.0,
-        clip: float | str | None = None,
-        clip_share: float = 0.05,
-        per_layer: bool = False,
-        sampling_rate: float = 1.0,
-        average: bool = True,
-        local_steps: int = 1,
-        local_rate: float = 0.1,
-        batch_rows: int | None = None,
-        head_steps: int = 15,
-        head_rate: float = 0.1,
-        cross_fit: bool = True,
-        rows_per_user: int = 128,
-        loss: str = "classes",
-        augment: Callable[[Tensor], Tensor] | None = None,
-        own_layers: bool = False,
-        device: str = "auto",
-        chunk: int | None = None,
-        noise: str = "auto",
-        noise_seed: int | None = None,
-        ledger: Ledger | None = None,
-        run: str = "neural-centaur",
-        threads: int | None = None,
-    ) -> None:
-        super().__init__(epsilon, delta, adjacency, mode, random_state, noise, noise_seed, ledger, run, threads)
-        self.body = body
-        self.head = head
-        self.rounds = rounds
-        self.step = step
-        self.clip = clip
-        self.clip_share = clip_share
-        self.per_layer = per_layer
-        self.sampling_rate = sampling_rate
-        self.average = average
-        self.local_steps = local_steps
-        self.local_rate = local_rate
-        self.batch_rows = batch_rows
-        self.head_steps = head_steps
-        self.head_rate = head_rate
-        self.cross_fit = cross_fit
-        self.rows_per_user = rows_per_user
-        self.loss = loss
-        self.augment = augment
-        self.own_layers = own_layers
-        self.device = device
-        self.chunk = chunk
+    _learns: ClassVar[bool] = True
 
     @property
     def audit_labels(self) -> tuple[float, float] | None:
@@ -183,7 +150,7 @@ class Centaur(FittedNetwork):
 
     @property
     def _federation_threads(self) -> int | None:
-        """One: the executor has threads of its own."""
+        """One, because the executor runs the threads."""
         return 1
 
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
@@ -202,11 +169,11 @@ class Centaur(FittedNetwork):
         return partial(self._after_prefix, setup, population.cohort)
 
     def _after_prefix(self, setup: RoundSetup, cohort: Cohort) -> Cohort:
-        return through(setup.prefix, cohort, self.rows_per_user, setup.executor.device)
+        return apply_prefix(setup.prefix, cohort, self.rows_per_user, setup.executor.device)
 
     def _statement(self, budget: Budget) -> Statement:
-        own = own_kinds(self.body, self.head)
-        unverified: tuple[str, ...] = (unchecked(own),) if own else ()
+        own = custom_layers(self.body, self.head)
+        unverified: tuple[str, ...] = (custom_layers_note(own),) if own else ()
         if self.augment is not None:
             unverified += (AUGMENT,)
         return Statement(TRUST, notes=(FREE_HEADS, PUBLIC_START), not_covered=unverified)
@@ -225,12 +192,7 @@ class Centaur(FittedNetwork):
     def _learn(self, federation: Federation, plan: Plan, executor: Executor, update: UserUpdate) -> Array:
         """Run Algorithm 1: move the public state by noisy sums of clipped updates."""
         state = public_start(update)
-        bound = 1.0
-        if self.clip == "auto":
-            event = plan.event("clip", clip=1.0, acute=True)
-            bound = private_clip(federation, BodyUpdate(state, 0, executor), event, "update norms")
-        elif self.clip is not None:
-            bound = float(self.clip)
+        bound = update_bound(federation, plan, self.clip, BodyUpdate(state, 0, executor), "update norms")
         event = plan.event("rounds", clip=bound)
         later: list[Array] = []
         for number in range(self.rounds):
@@ -243,14 +205,14 @@ class Centaur(FittedNetwork):
 
     def _update(self, body: nn.Module, **variant: Any) -> UserUpdate:
         flat, head = Flat(body), Flat(self.head)
-        return UserUpdate(body=flat, head=head, training=self._training(), classes=outputs(self.head), **variant)
+        return UserUpdate(body=flat, head=head, training=self._training(), classes=n_outputs(self.head), **variant)
 
     def _round_setup(self, n_features: int) -> RoundSetup:
         prefix, rest = split_body(self.body, n_features, whole=self.augment is not None)
         update = self._update(rest)
         groups = self._groups(update)
         executor = Executor(update, device=self.device, chunk=self.chunk, workers=self.threads, groups=groups)
-        return RoundSetup(prefix, rest, update, executor, width_after(prefix, n_features))
+        return RoundSetup(prefix, rest, update, executor, output_width(prefix, n_features))
 
     def _learned_state(self, setup: RoundSetup, learned: Array) -> dict[str, npt.NDArray[Any]]:
         """Return the state of a copy of the body (and the head, where it is shared) with what was learned."""
@@ -306,10 +268,15 @@ class Centaur(FittedNetwork):
         self._check_layers()
         check_modules(self.body, self.head, population.n_features, learned=self._learns)
         if self.loss == "classes" and isinstance(population, LocalPopulation):
-            check_labels(np.asarray(population.cohort.y), outputs(self.head))
+            check_labels(np.asarray(population.cohort.y), n_outputs(self.head))
 
     def _public_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         config = super()._public_config(sizes)
         for name in ("device", "chunk", "augment"):
             config.pop(name)
-        return {**config, "body": describe(self.body), "head": describe(self.head), "augment": self.augment is not None}
+        return {
+            **config,
+            "body": fingerprint(self.body),
+            "head": fingerprint(self.head),
+            "augment": self.augment is not None,
+        }

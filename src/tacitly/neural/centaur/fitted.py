@@ -6,6 +6,7 @@ import copy
 import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -19,19 +20,28 @@ from tacitly.heads.losses import Loss
 from tacitly.methods.base import HomeWork, PrivateModel
 from tacitly.methods.personal import PersonalModel, Positions, by_user, with_type
 from tacitly.neural.centaur.heads import HeadMaker, check_labels
+from tacitly.neural.centaur.personal_network import PersonalNetwork
 from tacitly.neural.engine.layers import check_layers
-from tacitly.neural.engine.parts import PersonalNetwork, Seen, outputs, split_body
+from tacitly.neural.engine.module_properties import n_outputs
+from tacitly.neural.engine.public_prefix import split_body
 from tacitly.neural.engine.update import LocalTraining
+from tacitly.neural.engine.windows import ForwardPass
 
 
-class FittedNetwork(PersonalModel, PrivateModel):
-    """What networks can do once ``body_``, ``public_head_``, ``heads_`` and ``held_`` are set."""
+@dataclass(eq=False, repr=False)
+class ModuleParameters:
+    """The modules, first: rows → features, and features → scores."""
 
     body: nn.Module
     head: nn.Module
+
+
+class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParameters):
+    """What networks can do once ``body_``, ``public_head_``, ``heads_`` and ``held_`` are set."""
+
     loss: str
     device: str
-    own_layers: bool
+    trust_custom_layers: bool
     augment: Callable[[Tensor], Tensor] | None
     body_: nn.Module
     public_head_: nn.Module
@@ -62,7 +72,7 @@ class FittedNetwork(PersonalModel, PrivateModel):
         self.public_head_ = copy.deepcopy(self.head).eval()
         for part, module in (("body", self.body_), ("head", self.public_head_)):
             names = list(module.state_dict())
-            values = [torch.as_tensor(np.array(arrays[f"{part}.{place}"])) for place in range(len(names))]
+            values = [torch.as_tensor(np.array(arrays[f"{part}.{i}"])) for i in range(len(names))]
             module.load_state_dict(dict(zip(names, values, strict=True)))
         self._billboard = state_arrays(self.body_, self.public_head_)
         self.heads_, self.held_ = np.zeros((0, self._maker().size)), np.zeros((0, self._maker().classes))
@@ -91,14 +101,14 @@ class FittedNetwork(PersonalModel, PrivateModel):
         """Return how heads are fitted."""
 
     def _loss(self) -> Loss:
-        return Loss("logistic", range(max(2, outputs(self.head)))) if self.loss == "classes" else Loss()
+        return Loss("logistic", range(max(2, n_outputs(self.head)))) if self.loss == "classes" else Loss()
 
     def _encoded(self, y: npt.ArrayLike) -> Array:
         return np.asarray(y, dtype=np.float64)
 
     def _predictions(self, rows: npt.NDArray[Any], positions: Positions) -> npt.NDArray[Any]:
         predicted = np.zeros(len(rows), dtype=np.int64 if self.loss == "classes" else np.float64)
-        maker, seen = self._maker(), Seen(self.body_, self._torch_device())
+        maker, seen = self._maker(), ForwardPass(self.body_, self._torch_device())
         for user, mine in by_user(positions):
             predicted[mine] = maker.safe_answers(partial(seen, rows[mine]), (self.heads_[user], self.held_[user]))
         return predicted
@@ -111,20 +121,22 @@ class FittedNetwork(PersonalModel, PrivateModel):
 
     def _features(self, rows: npt.NDArray[np.float32]) -> Array:
         """Return one user's rows after the learned body."""
-        return np.asarray(Seen(self.body_, self._torch_device())(rows), dtype=np.float64)
+        return np.asarray(ForwardPass(self.body_, self._torch_device())(rows), dtype=np.float64)
 
     def _torch_device(self) -> torch.device:
         return torch.device("cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu")
 
     def _check_layers(self) -> None:
-        check_layers(self.body, self.head, cuda=self._torch_device().type == "cuda", own_layers=self.own_layers)
+        check_layers(
+            self.body, self.head, cuda=self._torch_device().type == "cuda", trust_custom_layers=self.trust_custom_layers
+        )
 
     def _maker(self) -> HeadMaker:
         return HeadMaker(self.public_head_, self._training())
 
     def _fit_heads(self, X: npt.NDArray[Any], y: npt.NDArray[Any], offsets: Offsets) -> Array:
         """Return the heads of a block of users, one row per user, each from that user's rows alone."""
-        maker, features = self._maker(), Seen(self.body_[1], torch.device("cpu"))  # type: ignore[index]
+        maker, features = self._maker(), ForwardPass(self.body_[1], torch.device("cpu"))  # type: ignore[index]
         pairs = itertools.pairwise(offsets.tolist())
         mine = [partial(self._seen, np.asarray(X[a:b]), y[a:b], features) for a, b in pairs]
         return np.array([np.concatenate(maker.safely(seen)) for seen in mine])
@@ -149,7 +161,7 @@ class FittedNetwork(PersonalModel, PrivateModel):
 def state_arrays(body: nn.Module, head: nn.Module) -> dict[str, npt.NDArray[Any]]:
     """Return copies of all parameters and buffers, named by module and position."""
     return {
-        f"{part}.{place}": value.detach().cpu().numpy().copy()
+        f"{part}.{i}": value.detach().cpu().numpy().copy()
         for part, module in (("body", body), ("head", head))
-        for place, value in enumerate(module.state_dict().values())
+        for i, value in enumerate(module.state_dict().values())
     }

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tacitly.arrays import Array
 from tacitly.data.validation import DataError
 from tacitly.neural.centaur.linear_heads import fit_classes, fit_linear
-from tacitly.neural.engine.parts import outputs
+from tacitly.neural.engine.module_properties import n_outputs
 from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate, labels
 
 Own = tuple[Array, Array]
@@ -31,7 +31,7 @@ class HeadMaker:
     @property
     def classes(self) -> int:
         """Number of outputs of a head."""
-        return outputs(self.public)
+        return n_outputs(self.public)
 
     @property
     def size(self) -> int:

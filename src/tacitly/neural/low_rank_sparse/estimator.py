@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ from torch import Tensor
 
 from tacitly.arrays import Array
 from tacitly.federation.engine import Population
+from tacitly.methods.parameters import RankAndSparsity
 from tacitly.neural.low_rank_sparse.personal_part import SparseUpdate
 from tacitly.neural.low_rank_sparse.personal_part_model import PersonalPartModel
 from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork
-from tacitly.privacy.ledger import Ledger
 
 
-class LowRankSparse(PersonalPartModel):
+@dataclass(eq=False, repr=False)
+class LowRankSparse(PersonalPartModel, RankAndSparsity):
     """Learn a basis of networks privately; every user adds a few personal parameters (AMHT-LRS, appendix B.2).
 
     The parameters of user i's tanh network are U wᵢ + bᵢ with bᵢ sparse; wᵢ and bᵢ stay with their user. For regression
@@ -71,7 +73,7 @@ class LowRankSparse(PersonalPartModel):
     Examples
     --------
     >>> from tacitly import neural
-    >>> data = neural.made_up_networks(200, 4, 1, 10, 2, random_state=0)
+    >>> data = neural.synthetic_networks(200, 4, 1, 10, 2, random_state=0)
     >>> model = neural.LowRankSparse(1, 2, epsilon=4.0, hidden=(8,), rounds=3).fit(data.X, data.y, data.users)
     >>> model.certificate_.certified, model.basis_.shape, model.sparse_indices_.shape, model.n_parameters()
     (True, (49, 1), (200, 2), 649)
@@ -80,60 +82,9 @@ class LowRankSparse(PersonalPartModel):
     (10,)
     """
 
-    def __init__(
-        self,
-        rank: int,
-        sparsity: int | float,
-        epsilon: float,
-        delta: float = 1e-6,
-        adjacency: str = "zero-out",
-        mode: str = "auto",
-        random_state: int | None = None,
-        *,
-        hidden: tuple[int, ...] = (50, 50),
-        shared_weight: bool = False,
-        rounds: int = 15,
-        step: float = 1.0,
-        clip: float | str | None = None,
-        clip_share: float = 0.05,
-        sampling_rate: float = 1.0,
-        head_steps: int = 10,
-        final_steps: int = 40,
-        penalty: float = 3.0,
-        cross_fit: bool = True,
-        rows_per_user: int = 64,
-        device: str = "auto",
-        chunk: int | None = None,
-        noise: str = "auto",
-        noise_seed: int | None = None,
-        ledger: Ledger | None = None,
-        run: str = "neural-low-rank-sparse",
-        threads: int | None = None,
-    ) -> None:
-        super().__init__(
-            *(epsilon, delta, adjacency, mode, random_state),
-            hidden=hidden,
-            rounds=rounds,
-            step=step,
-            clip=clip,
-            clip_share=clip_share,
-            sampling_rate=sampling_rate,
-            head_steps=head_steps,
-            final_steps=final_steps,
-            penalty=penalty,
-            cross_fit=cross_fit,
-            rows_per_user=rows_per_user,
-            device=device,
-            chunk=chunk,
-            noise=noise,
-            noise_seed=noise_seed,
-            ledger=ledger,
-            run=run,
-            threads=threads,
-        )
-        self.rank = rank
-        self.sparsity = sparsity
-        self.shared_weight = shared_weight
+    _: KW_ONLY
+    shared_weight: bool = False
+    run: str = "neural-low-rank-sparse"
 
     @property
     def basis_(self) -> Array:

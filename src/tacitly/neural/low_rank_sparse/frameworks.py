@@ -13,6 +13,7 @@ All learn what is shared through the door, with ``epsilon = math.inf`` for the n
 from __future__ import annotations
 
 import math
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from tacitly.neural.low_rank_sparse.estimator import LowRankSparse
 from tacitly.neural.low_rank_sparse.personal_part import PromptUpdate
 from tacitly.neural.low_rank_sparse.personal_part_model import PersonalPartModel
 from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork
-from tacitly.privacy.ledger import Ledger
 
 
 def single_model(epsilon: float, **settings: Any) -> LowRankSparse:
@@ -52,6 +52,7 @@ def representation_learning(rank: int, epsilon: float, **settings: Any) -> LowRa
     return LowRankSparse(rank, 0, epsilon, **settings)
 
 
+@dataclass(eq=False, repr=False)
 class PromptLearning(PersonalPartModel):
     """One network for all users, on rows followed by a personal embedding.
 
@@ -67,62 +68,15 @@ class PromptLearning(PersonalPartModel):
     Examples
     --------
     >>> from tacitly import neural
-    >>> data = neural.made_up_networks(200, 4, 1, 10, 2, random_state=0)
+    >>> data = neural.synthetic_networks(200, 4, 1, 10, 2, random_state=0)
     >>> model = neural.PromptLearning(4.0, hidden=(8,), rounds=3).fit(data.X, data.y, data.users)
     >>> model.certificate_.certified, model.own_.shape, model.n_parameters()
     (True, (200, 4), 881)
     """
 
-    def __init__(
-        self,
-        epsilon: float,
-        delta: float = 1e-6,
-        adjacency: str = "zero-out",
-        mode: str = "auto",
-        random_state: int | None = None,
-        *,
-        embedding: int | None = None,
-        hidden: tuple[int, ...] = (50, 50),
-        rounds: int = 15,
-        step: float = 1.0,
-        clip: float | str | None = None,
-        clip_share: float = 0.05,
-        sampling_rate: float = 1.0,
-        head_steps: int = 10,
-        final_steps: int = 40,
-        penalty: float = 3.0,
-        cross_fit: bool = True,
-        rows_per_user: int = 64,
-        device: str = "auto",
-        chunk: int | None = None,
-        noise: str = "auto",
-        noise_seed: int | None = None,
-        ledger: Ledger | None = None,
-        run: str = "neural-prompt-learning",
-        threads: int | None = None,
-    ) -> None:
-        super().__init__(
-            *(epsilon, delta, adjacency, mode, random_state),
-            hidden=hidden,
-            rounds=rounds,
-            step=step,
-            clip=clip,
-            clip_share=clip_share,
-            sampling_rate=sampling_rate,
-            head_steps=head_steps,
-            final_steps=final_steps,
-            penalty=penalty,
-            cross_fit=cross_fit,
-            rows_per_user=rows_per_user,
-            device=device,
-            chunk=chunk,
-            noise=noise,
-            noise_seed=noise_seed,
-            ledger=ledger,
-            run=run,
-            threads=threads,
-        )
-        self.embedding = embedding
+    _: KW_ONLY
+    embedding: int | None = None
+    run: str = "neural-prompt-learning"
 
     def n_parameters(self) -> int:
         """Count the numbers of the model: a network of features and embedding, and one embedding per user."""

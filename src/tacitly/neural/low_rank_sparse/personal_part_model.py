@@ -28,26 +28,25 @@ from tacitly.federation.engine import Population
 from tacitly.heads.losses import Loss
 from tacitly.methods.base import HomeWork, PrivateModel, Procedure, Statement
 from tacitly.methods.personal import PersonalModel, Positions, by_user, with_type
-from tacitly.methods.shared.norm_histogram import private_clip
+from tacitly.neural.engine.bound import update_bound
 from tacitly.neural.engine.executor import Executor
 from tacitly.neural.engine.query import BodyUpdate
 from tacitly.neural.engine.rehearsal import rehearse
 from tacitly.neural.engine.update import LocalTraining
-from tacitly.neural.low_rank_sparse.personal_part import OwnPartUpdate
+from tacitly.neural.low_rank_sparse.personal_part import PersonalPartUpdate
 from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget, GaussianEvent
-from tacitly.privacy.ledger import Ledger
 
 TRUST = (
-    "central: whoever runs this process holds the rows, adds the noise and keeps the users' own parts; everybody else "
-    "sees what is shared only, and a user their own part (joint differential privacy)."
+    "central: whoever runs this process holds the rows, adds the noise and keeps the personal parts; all others see "
+    "what is shared only, and each user their own part (joint differential privacy)."
 )
 FREE_OWN_PARTS = (
-    "own parts and personalize() cost nothing: an own part is computed from what is public and its own user's rows, so "
-    "for everybody else it is post-processing, and it is not released"
+    "personal parts and personalize() cost no privacy: a personal part is computed from what is public and its user's "
+    "own rows, so for all others it is post-processing, and it is not released"
 )
-PUBLIC_SCALES = "how features and targets were scaled before fit is taken for public"
+PUBLIC_SCALES = "the scaling of features and targets before fit is assumed to be public"
 
 _CELLS = 1 << 16  # parameters of users computed together on a CPU: what fits a core's cache
 _ROWS = 1 << 12  # rows, including padding, of users whose personal parts are fitted together at the end
@@ -69,7 +68,26 @@ class OwnNetwork:
         return np.asarray(self.network(torch.as_tensor(self.parameters), rows).numpy())
 
 
-class PersonalPartModel(PersonalModel, PrivateModel):
+@dataclass(eq=False, repr=False, kw_only=True)
+class NetworkParameters:
+    """The parameters that these estimators share; documented in :class:`~tacitly.neural.LowRankSparse`."""
+
+    hidden: tuple[int, ...] = (50, 50)
+    rounds: int = 15
+    step: float = 1.0
+    clip: float | str | None = None
+    clip_share: float = 0.05
+    sampling_rate: float = 1.0
+    head_steps: int = 10
+    final_steps: int = 40
+    penalty: float = 3.0
+    cross_fit: bool = True
+    rows_per_user: int = 64
+    device: str = "auto"
+    chunk: int | None = None
+
+
+class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParameters):
     """What :class:`~tacitly.neural.LowRankSparse` and its baselines have in common.
 
     ``fit`` expects features and targets of size about one, by public scales: tanh units saturate beyond a few.
@@ -80,48 +98,6 @@ class PersonalPartModel(PersonalModel, PrivateModel):
 
     _learned: ClassVar[str] = "shared_"
     _private_part: ClassVar[str] = "network"
-
-    def __init__(
-        self,
-        epsilon: float,
-        delta: float,
-        adjacency: str,
-        mode: str,
-        random_state: int | None,
-        *,
-        hidden: tuple[int, ...],
-        rounds: int,
-        step: float,
-        clip: float | str | None,
-        clip_share: float,
-        sampling_rate: float,
-        head_steps: int,
-        final_steps: int,
-        penalty: float,
-        cross_fit: bool,
-        rows_per_user: int,
-        device: str,
-        chunk: int | None,
-        noise: str,
-        noise_seed: int | None,
-        ledger: Ledger | None,
-        run: str,
-        threads: int | None,
-    ) -> None:
-        super().__init__(epsilon, delta, adjacency, mode, random_state, noise, noise_seed, ledger, run, threads)
-        self.hidden = hidden
-        self.rounds = rounds
-        self.step = step
-        self.clip = clip
-        self.clip_share = clip_share
-        self.sampling_rate = sampling_rate
-        self.head_steps = head_steps
-        self.final_steps = final_steps
-        self.penalty = penalty
-        self.cross_fit = cross_fit
-        self.rows_per_user = rows_per_user
-        self.device = device
-        self.chunk = chunk
 
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's tags: a regressor."""
@@ -162,7 +138,7 @@ class PersonalPartModel(PersonalModel, PrivateModel):
         return f"neural.{type(self).__name__}"
 
     @abstractmethod
-    def _update(self, network: TanhNetwork) -> OwnPartUpdate:
+    def _update(self, network: TanhNetwork) -> PersonalPartUpdate:
         """Return the user's half of a round."""
 
     @abstractmethod
@@ -182,7 +158,7 @@ class PersonalPartModel(PersonalModel, PrivateModel):
         return torch.as_tensor(row)
 
     def _network(self, n_features: int | None = None) -> TanhNetwork:
-        """Return the network for so many features; for those of training by default."""
+        """Return the network for this many features; by default, those of training."""
         return TanhNetwork(self.n_features_in_ if n_features is None else n_features, tuple(self.hidden))
 
     def _loss(self) -> Loss:
@@ -194,7 +170,7 @@ class PersonalPartModel(PersonalModel, PrivateModel):
 
     @property
     def _federation_threads(self) -> int | None:
-        """One: users are computed together, in batches."""
+        """One, because users are computed in batches."""
         return 1
 
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
@@ -252,17 +228,13 @@ class PersonalPartModel(PersonalModel, PrivateModel):
             executor.batched, executor.chunk = True, self.chunk or _together(update.size)
         state = self._start(network, np.random.default_rng(0 if self.random_state is None else self.random_state))
         rehearse(executor, state, federation.n_features, federation.n_users)
-        standard, bound = np.random.default_rng(0).normal(size=(_STANDARD_ROWS, federation.n_features)), 1.0
-        if self.clip == "auto":
-            event = plan.event("clip", clip=1.0, acute=True)
-            bound = private_clip(federation, BodyUpdate(state, 0, executor), event, "answer norms")
-        elif self.clip is not None:
-            bound = float(self.clip)
+        standard = np.random.default_rng(0).normal(size=(_STANDARD_ROWS, federation.n_features))
+        bound = update_bound(federation, plan, self.clip, BodyUpdate(state, 0, executor), "answer norms")
         event = plan.event("rounds", clip=bound)
         for number in range(self.rounds):
             query = BodyUpdate(state, number, executor, normalised=self.clip is None)
             moved = federation.release(query, event, f"step {number + 1}")
-            reaction = update.reaction(*(torch.as_tensor(part) for part in (state, moved, standard)))
+            reaction = update.output_change(*(torch.as_tensor(part) for part in (state, moved, standard)))
             length = self.step * (1.0 - number / self.rounds) * share_of_signal(moved, federation.sum_sigma(event))
             agreed = np.linalg.norm(moved) / (bound * self.sampling_rate * federation.n_users)
             state = state + moved * (length * agreed / max(float(reaction), _TINY))
@@ -273,9 +245,9 @@ class PersonalPartModel(PersonalModel, PrivateModel):
         network = self._network()
         update, counts = self._update(network), np.diff(offsets)
         shared = torch.as_tensor(self.shared_)
-        together = torch.vmap(lambda *part: update.held_back(shared, *part, steps=self.final_steps))
+        together = torch.vmap(lambda *part: update.early_stopped(shared, *part, steps=self.final_steps))
         out = np.zeros((len(counts), self._packed_size(network)))
-        nothing = self._packed(update.first(shared)[None]).numpy()
+        nothing = self._packed(update.start(shared)[None]).numpy()
         order, start, most = np.argsort(counts, kind="stable"), 0, _together(update.size)
         while start < len(order):
             rows_each = counts[order[start : start + most]]
@@ -289,7 +261,7 @@ class PersonalPartModel(PersonalModel, PrivateModel):
 
     def _network_of(self, row: Array) -> OwnNetwork:
         network = self._network()
-        whole = self._update(network).whole(torch.as_tensor(self.shared_), self._unpacked(row))
+        whole = self._update(network).parameters(torch.as_tensor(self.shared_), self._unpacked(row))
         return OwnNetwork(network, np.asarray(whole.numpy()), row)
 
     def _check_parameters(self) -> None:

@@ -17,18 +17,18 @@ import torch
 from tacitly import neural
 from tacitly.arrays import Array
 from tacitly.audit import from_runs
-from tacitly.audit.recording import Tape
+from tacitly.audit.recording import Recording
 from tacitly.data.cohort import Cohort
 from tacitly.privacy.guarantee import Budget
 from tacitly.privacy.ledger import Ledger
 
 torch.set_num_threads(1)
 D, RUNS = 3, 150
-CONFIDENCE = 1 - 1e-6  # one for the model and for its mutant, or the comparison says nothing
+CONFIDENCE = 1 - 1e-6  # the same for the model and its mutant, or they could not be compared
 
 
 def users(canary: bool) -> Cohort:
-    """Three users; the last has a gradient of zero (the head predicts its rows exactly), or is not there."""
+    """Three users; the last has a gradient of zero (the head predicts its rows exactly), or is absent."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(6, D)), rng.normal(size=6)
     X[4:], y[4:] = (0.0, 0.0) if canary else (np.nan, 0.0)
@@ -36,7 +36,7 @@ def users(canary: bool) -> Cohort:
 
 
 class CountsThePresent(neural.Centaur):
-    """Mutation (the papers' F4): rounds are divided by the number of users who are there."""
+    """Mutation (the papers' flaw F4): rounds are divided by the number of users who are present."""
 
     def _learn(self, federation, plan, executor, update):  # type: ignore[no-untyped-def]
         there = np.isfinite(federation._cohort.X).all(axis=1).reshape(3, 2).all(axis=1).sum()
@@ -45,7 +45,7 @@ class CountsThePresent(neural.Centaur):
 
 
 def lengths(kind: type[neural.Centaur], canary: bool, **settings: object) -> Array:
-    """How far the body went in each of many fits: what an attacker who counts looks at."""
+    """Return how far the body moved in each of many fits: the statistic of an attacker who infers a count."""
     cohort, found = users(canary), []
     body, head = neural.linear(D, 8)
     with torch.no_grad():
@@ -54,7 +54,7 @@ def lengths(kind: type[neural.Centaur], canary: bool, **settings: object) -> Arr
         head.bias.zero_()
     chosen = {"rounds": 1, "head_steps": 0, "loss": "squares", "device": "cpu", "rows_per_user": 2, **settings}
     for _ in range(RUNS):
-        model = kind(body, head, epsilon=1.0, noise="float", threads=1, ledger=Tape(), **chosen)  # type: ignore[arg-type]
+        model = kind(body, head, epsilon=1.0, noise="float", threads=1, ledger=Recording(), **chosen)  # type: ignore[arg-type]
         learned = model.fit(cohort).body_[1][0].weight.detach().numpy()
         found.append(float(np.linalg.norm(learned - np.eye(8, D))))
     return np.array(found)[:, None]
@@ -62,7 +62,7 @@ def lengths(kind: type[neural.Centaur], canary: bool, **settings: object) -> Arr
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
 def test_a_canary_without_a_gradient_is_not_noticed(rate: float) -> None:
-    """Denominators are public, so a user whose update is zero leaves no trace, not even in a count."""
+    """Denominators are public, so a user whose update is zero has no effect, not even on a count."""
     inside, outside = (lengths(neural.Centaur, canary, sampling_rate=rate) for canary in (True, False))
     assert from_runs(inside, outside, 1e-6, confidence=CONFIDENCE).epsilon < 0.01
 
@@ -88,7 +88,12 @@ for value in (*body.parameters(), *head.parameters()):
 ledger = tacitly.Ledger(sys.argv[1] + "/ledger", ceiling=Budget(epsilon=1.0, delta=1e-6))
 model = neural.Centaur(body, head, 1.0, rounds=12, head_steps=2, device="cpu", threads=1, ledger=ledger, run="fit")
 print("ready", flush=True)
-model.fit(X, y, users, on_release=lambda name: print("released", flush=True))
+
+def released(name):  # waits for a line before the next round, so that it ends only when it may
+    print("released", flush=True)
+    sys.stdin.readline()
+
+model.fit(X, y, users, on_release=released)
 tacitly.save(model, sys.argv[1] + "/model")
 print("done", flush=True)
 """
@@ -97,23 +102,25 @@ print("done", flush=True)
 def test_a_fit_that_is_killed_at_random_goes_on_with_the_same_ledger(tmp_path: Path) -> None:
     chance, values = random.Random(os.urandom(8)), {}
     for attempt in range(4):
-        process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         if attempt < 2:
-            for _ in range(chance.randint(1, 4)):
-                process.stdout.readline()
+            process.stdin.write("\n" * chance.randint(1, 4))
+            process.stdin.flush()
             time.sleep(chance.uniform(0.0, 0.05))
             process.send_signal(signal.SIGKILL)
-        rest = process.stdout.read()
-        process.wait()
+        rest = process.communicate()[0]
         with Ledger(tmp_path / "ledger") as ledger:
             rows = ledger.releases("fit")
             assert ledger.spent() <= 1.0
             assert ledger.ceiling == Budget(epsilon=1.0, delta=1e-6)
             stored = ledger._file.rows("SELECT idx, value FROM releases WHERE state = 'published'")
         for index, value in stored:
-            assert values.setdefault(index, value) == value  # what was once published never changes
+            assert values.setdefault(index, value) == value  # a published value never changes
         if "done" in rest:
             break
     assert "done" in rest

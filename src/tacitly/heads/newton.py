@@ -1,12 +1,12 @@
-"""Ridge fits of small generalised linear models by Newton's method: compiled, a user at a time.
+"""Ridge fits of small generalised linear models by Newton's method, compiled, for one user at a time.
 
 Parameters V (q×c) on projected rows P (m×q; the last column may be ones) minimise Σ loss + Σ_b penalty_b V_b²/2.
-Classes are taken in turn, with the Hessian of one class (for one column that is Newton's method itself). Steps are cut
-so that no score moves by more than two, which keeps far-off starts and separable rows from overshooting. The number of
-sweeps is fixed: how long a fit takes says nothing about the rows but how many there are.
+Classes are updated in turn, with the Hessian of one class (with one column this is Newton's method). Steps are limited
+so that no score moves by more than two, which prevents overshooting from distant starts and on separable rows. The
+number of sweeps is fixed, so the running time depends on the number of rows only, not on their values.
 """
 
-# What Numba compiles has no types that mypy knows.
+# Numba-compiled functions have no types that mypy knows.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tacitly.simd.lazy_njit import njit
 from tacitly.simd.small_solves import cholesky_solve
 
 SWEEPS = 12
-_LONGEST = 2.0  # of a step, in scores
+_LONGEST = 2.0  # largest change of a score in one step
 
 _kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 
 
 @_kernel
 def slopes(loss, targets, scores, j, a):
-    """Return minus the first and the second derivative of row j's loss in its score a."""
+    """Return minus the first derivative, and the second derivative, of row j's loss in its score a."""
     score, target = scores[j, a], targets[j]
     if loss == LOGISTIC:
         chance = 1.0 / (1.0 + math.exp(-score))
@@ -52,7 +52,7 @@ def slopes(loss, targets, scores, j, a):
 
 @_kernel
 def loss_of(loss, target, score):
-    """Loss of one row with one score, up to what depends on the target alone."""
+    """Return the loss of one row with one score, up to a term that depends on the target only."""
     if loss == LOGISTIC:
         return max(score, 0.0) + math.log1p(math.exp(-abs(score))) - target * score
     if loss == HINGE:
@@ -89,7 +89,7 @@ def fit_newton(P, targets, loss, penalties, V, scores):
 
 @_kernel
 def _center_classes(rows):
-    """Take the mean over classes out: it changes no probability, and at the minimum it is zero."""
+    """Subtract the mean over classes: it changes no probability, and is zero at the minimum."""
     for j in range(rows.shape[0]):
         mean = 0.0
         for a in range(rows.shape[1]):
@@ -116,10 +116,10 @@ def hessian(P, targets, scores, loss, a, penalties, V, H, right):
 
 @_kernel
 def project(X, first, last, directions, intercept, P):
-    """Write a user's rows on the directions to P; around the user's means, ones in the last column, with an intercept.
+    """Write a user's projected rows to P; with an intercept, less their means and with a last column of ones.
 
-    Returns the mean square of what was written (penalties are measured in it) and the means. Row by row in a fixed
-    order, so that nobody's numbers depend on how many rows others have.
+    Returns the mean square of the projected rows (penalties are relative to it) and the means. Rows are processed in a
+    fixed order, so that one user's result does not depend on how many rows others have.
     """
     k, d, m = directions.shape[0], directions.shape[1], last - first
     means = np.zeros(k)
