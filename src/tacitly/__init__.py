@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tacitly.data.cohort import Cohort as Cohort
     from tacitly.data.validation import DataError as DataError
     from tacitly.linalg import subspace_distance as subspace_distance
-    from tacitly.methods.trace_regression import theory as theory
+    from tacitly.methods import theory as theory
     from tacitly.model_folder import load as load
     from tacitly.model_folder import save as save
     from tacitly.privacy.certificate import Certificate as Certificate
@@ -80,7 +80,7 @@ _MODULES = {
     "audit": "tacitly.audit",
     "datasets": "tacitly.datasets",
     "neural": "tacitly.neural",
-    "theory": "tacitly.methods.trace_regression.theory",
+    "theory": "tacitly.methods.theory",
 }
 
 __all__ = [*_HOMES, *_MODULES]

@@ -22,8 +22,7 @@ import numpy as np
 
 from tacitly.methods import REGISTRY
 from tacitly.methods.base import PrivateModel, plain_parameter
-from tacitly.methods.personal import Head
-from tacitly.methods.shared_basis import SharedBasisModel
+from tacitly.methods.shared_basis import Head, SharedBasisModel
 from tacitly.privacy.certificate import Certificate
 
 PUBLIC = ("billboard.safetensors", "certificate.json", "config.json")

@@ -19,7 +19,7 @@ from tacitly.audit.attack import Attacker, strongest
 from tacitly.audit.worlds import canaries, worlds
 from tacitly.cli.main import app
 from tacitly.methods import REGISTRY
-from tacitly.methods.base import PrivateModel
+from tacitly.methods.base import PrivateModel, Procedure
 from tacitly.methods.margin.queries import MarginLosses
 from tacitly.methods.shared.whitening import FeatureMoment
 from tacitly.privacy.guarantee import Adjacency, SelectionEvent, Unit
@@ -109,28 +109,28 @@ class Loud(FeatureMoment):
 class Honest(tacitly.PrivateAltMin):
     """Learns through the federation, and publishes what was released."""
 
-    def _learn(self, federation, budget):  # type: ignore[no-untyped-def]
-        self._moment = self._ask(federation, budget)
-        return np.eye(federation.n_features)[:, : self.rank]
-
-    def _ask(self, federation, budget):  # type: ignore[no-untyped-def]
-        query = FeatureMoment(federation.n_features)
-        return federation.release(query, self._planned(budget)[0], "moment")
-
-    def _planned(self, budget):  # type: ignore[no-untyped-def]
+    def _procedure(self, population, budget):  # type: ignore[no-untyped-def]
         from tacitly.privacy.accounting import mu_of
         from tacitly.privacy.guarantee import GaussianEvent, Sensitivity
 
         sensitivity = Sensitivity.of_clip(1.0, acute=True)
-        return [GaussianEvent(sigma=1.001 / mu_of(budget.epsilon, budget.delta), sensitivity=sensitivity)]
+        event = GaussianEvent(sigma=1.001 / mu_of(budget.epsilon, budget.delta), sensitivity=sensitivity)
+        return Procedure([event], lambda federation: {"basis": self._learn(federation, event)})
+
+    def _learn(self, federation, event):  # type: ignore[no-untyped-def]
+        self._moment = self._ask(federation, event)
+        return np.eye(federation.n_features)[:, : self.rank]
+
+    def _ask(self, federation, event):  # type: ignore[no-untyped-def]
+        return federation.release(FeatureMoment(federation.n_features), event, "moment")
 
     def public_arrays(self):  # type: ignore[no-untyped-def]
         return {"moment": self._moment}
 
 
 class TooLoud(Honest):
-    def _ask(self, federation, budget):  # type: ignore[no-untyped-def]
-        return federation.release(Loud(federation.n_features), self._planned(budget)[0], "moment")
+    def _ask(self, federation, event):  # type: ignore[no-untyped-def]
+        return federation.release(Loud(federation.n_features), event, "moment")
 
 
 class Leaks(Honest):
@@ -143,18 +143,18 @@ class Leaks(Honest):
 class CountsOnData(Honest):
     """Makes one more release if private rows are large."""
 
-    def _learn(self, federation, budget):  # type: ignore[no-untyped-def]
-        basis = super()._learn(federation, budget)
+    def _learn(self, federation, event):  # type: ignore[no-untyped-def]
+        basis = super()._learn(federation, event)
         if np.nanmax(np.abs(federation._cohort.X)) > 100:
-            self._ask(federation, budget)
+            self._ask(federation, event)
         return basis
 
 
 class TalksAboutUsers(Honest):
-    def _learn(self, federation, budget):  # type: ignore[no-untyped-def]
+    def _learn(self, federation, event):  # type: ignore[no-untyped-def]
         if np.isnan(federation._cohort.X).any():
             raise RuntimeError("a user has NaN")
-        return super()._learn(federation, budget)
+        return super()._learn(federation, event)
 
 
 def test_an_honest_estimator_of_a_stranger_stands() -> None:
@@ -221,14 +221,12 @@ class Chooses(tacitly.MarginClassifier):
 
     losses: type[MarginLosses] = MarginLosses
 
-    def _planned(self, budget):  # type: ignore[no-untyped-def]
-        return [SelectionEvent.of_epsilon(budget.epsilon, budget.adjacency)]
-
-    def _learn(self, federation, budget):  # type: ignore[no-untyped-def]
+    def _procedure(self, population, budget):  # type: ignore[no-untyped-def]
+        event = SelectionEvent.of_epsilon(budget.epsilon, budget.adjacency)
         rng = np.random.default_rng(0)
-        bases = np.array([np.linalg.qr(rng.normal(size=(federation.n_features, 1)))[0] for _ in range(5)])
+        bases = np.array([np.linalg.qr(rng.normal(size=(population.n_features, 1)))[0] for _ in range(5)])
         query = self.losses(bases, np.ones((1, 1)), 0.0)
-        return bases[federation.select(query, self._planned(budget)[0], "choice")]
+        return Procedure([event], lambda federation: {"basis": bases[federation.select(query, event, "choice")]})
 
 
 @dataclass(frozen=True)

@@ -217,7 +217,7 @@ def layouts(query: Query, mine: tuple[np.ndarray, np.ndarray], dtype: type) -> l
 def test_nobodys_contribution_depends_on_how_many_rows_others_have(dtype: type, kind: str) -> None:
     """A last bit that moves is blown up to a whole clip where the direction itself is rounding noise."""
     from tacitly.linalg import orthonormal
-    from tacitly.methods.fedrep.algorithm import BasisStep
+    from tacitly.methods.fedrep.queries import BasisStep
     from tacitly.methods.shared.direction_votes import DirectionVote
     from tacitly.methods.shared.whitening import Whitening
 

@@ -285,7 +285,7 @@ def test_privacy_costs_little_of_what_sharing_gains() -> None:
     oracle = clone(model)
     oracle.__dict__.update(model.__dict__)
     oracle.basis_ = basis
-    oracle._take_heads(oracle._heads(X[~late], y[~late], np.arange(0, 2001 * 14, 14)))
+    oracle._take_heads(oracle.head_work()(X[~late], y[~late], np.arange(0, 2001 * 14, 14)))
     ours, alone, best = (each.score(X[late], y[late], users[late]) for each in (model, local, oracle))
     assert best - alone > 0.05
     assert (best - ours) / (best - alone) < 0.15

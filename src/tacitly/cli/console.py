@@ -74,26 +74,13 @@ def opened_ledger(ledger: Path | None, out: Path, budget: Budget) -> Iterator[tu
         yield account, path
 
 
-def planned_releases(model: SharedBasisModel | TraceRegression, cohort: Cohort) -> int | None:
-    """Check parameters against the rows; return the number of releases, where it is known beforehand."""
-    from tacitly.federation.local import LocalPopulation
-    from tacitly.methods.shared_basis import SharedBasisModel
-    from tacitly.privacy.guarantee import Adjacency, Budget
-
-    if not isinstance(model, SharedBasisModel):
-        return None  # it may depend on the design; the progress bar then only names the latest release
-    model._check_parameters(LocalPopulation(cohort))  # some decide there how much to ask
-    budget = Budget(epsilon=model.epsilon, delta=model.delta, adjacency=Adjacency(model.adjacency))
-    return len(model._planned(budget))
-
-
 def fit_with_progress(model: SharedBasisModel | TraceRegression, cohort: Cohort) -> None:
     """Fit with a progress bar that counts releases."""
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("releases", total=planned_releases(model, cohort))
+        task = progress.add_task("releases", total=model.planned_releases(cohort))
 
         def released(name: str) -> None:
             progress.update(task, advance=1, description=name)

@@ -22,7 +22,6 @@ from tacitly.cli.console import (
     method_option,
     names_in,
     opened_ledger,
-    planned_releases,
     say,
     show_certificate,
     show_comparison,
@@ -75,7 +74,7 @@ def fit(
     model = chosen.method.build(
         **{**chosen.values, **spread, "epsilon": epsilon, "delta": delta, "adjacency": adjacency, "run": out.name}
     )
-    planned_releases(model, cohort)  # raises for parameters that the rows do not allow, before there is a ledger
+    model.planned_releases(cohort)  # raises for parameters that the rows do not allow, before there is a ledger
     with opened_ledger(ledger, out, budget) as (model.ledger, path):
         fit_with_progress(model, cohort)
         model.user_column_ = user

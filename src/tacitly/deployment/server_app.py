@@ -109,7 +109,7 @@ def coordinate(folder: Path, transport: Any) -> None:
             on_round=status.round,
         )
         model = settings.model(ledger, population)
-        status.change(planned=settings.planned(model, population), users=population.n_users)
+        status.change(planned=settings.planned(model), users=population.n_users)
         try:
             model.fit(on_release=released)
             save(model, out)

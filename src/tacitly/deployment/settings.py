@@ -118,12 +118,12 @@ class Settings:
         ids = json.loads((folder / "nodes.json").read_text("utf-8"))
         return {int(ids[card.name]): card for card in self.cards}
 
-    def planned(self, model: Any, population: Any) -> int | None:
-        """Return how many releases there will be, where that is known beforehand."""
-        if not hasattr(model, "_planned"):
-            return None
-        model._check_parameters(population)
-        return len(model._planned(self._budget))
+    def planned(self, model: Any) -> int | None:
+        """Return how many releases there will be; None if the parameters are wrong."""
+        try:
+            return int(model.planned_releases())
+        except ValueError:
+            return None  # fit raises it again, where the status reports it
 
     def model(self, ledger: Any, engine: Any) -> Any:
         """Return the estimator, not fitted."""

@@ -121,7 +121,7 @@ class Federation(ABC):
     def users_map(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Array]) -> Array | None:
         """Let every user do ``work`` at home: a row a user, private, or None where it stays with them.
 
-        Engines whose users are elsewhere take work that is data (:class:`~tacitly.heads.ridge.HeadWork`), never code.
+        Engines whose users are elsewhere take work that is data (:class:`~tacitly.heads.base.HeadWork`), never code.
         """
 
     @abstractmethod

@@ -30,7 +30,7 @@ from tacitly.federation import wire
 from tacitly.federation.base import BLOCK, Chosen, Federation, Query
 from tacitly.federation.projected import Projected
 from tacitly.federation.shard import Shard
-from tacitly.heads.ridge import HeadWork
+from tacitly.heads.base import HeadWork
 from tacitly.privacy.ledger import Run
 
 TRUST = (

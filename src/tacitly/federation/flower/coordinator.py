@@ -34,7 +34,7 @@ from tacitly.federation.flower.inbox import Inbox
 from tacitly.federation.flower.messages import Ask
 from tacitly.federation.flower.node import Card, least_group, majority
 from tacitly.federation.projected import Projected, losses_in
-from tacitly.heads.ridge import HeadWork
+from tacitly.heads.base import HeadWork
 from tacitly.privacy.guarantee import GaussianEvent, SelectionEvent, Unit
 from tacitly.privacy.ledger import Run
 from tacitly.privacy.noise import Mode

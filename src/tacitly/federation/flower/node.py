@@ -31,7 +31,7 @@ from tacitly.federation.projected import losses_in
 from tacitly.federation.query import made_up, rehearse
 from tacitly.federation.scores import Scores
 from tacitly.federation.shard import Shard
-from tacitly.heads.ridge import HeadWork
+from tacitly.heads.base import HeadWork
 from tacitly.privacy.clipping import GUARD
 from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity, Unit
 from tacitly.privacy.ledger import Ledger

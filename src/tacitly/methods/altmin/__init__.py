@@ -16,7 +16,7 @@ METHOD = Method(
     estimator="estimator:PrivateAltMin",
     name="altmin",
     options=(RANK, replace(ROUNDS, default=2, help="Noisy solutions for the basis.")),
-    wire=("algorithm:NormalEquations",),
+    wire=("queries:NormalEquations",),
     coordinates=_normal_equations,
     data="the same, to compare with",
     result="a shared basis by alternating minimisation",

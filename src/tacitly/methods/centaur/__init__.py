@@ -21,7 +21,7 @@ METHOD = Method(
     ),
     # Where a power method starts is public, and a resumed run must start at the same place.
     fixed={"random_state": 0},
-    wire=("algorithm:PowerVote", "as_printed:HeadGradient", "as_printed:PowerStatistic"),
+    wire=("queries:PowerVote", "as_printed:HeadGradient", "as_printed:PowerStatistic"),
     limits={"node": "`sampling_rate=1` only: nodes see who answers"},
     small=lambda d, rank, words: {"rank": rank, "rounds": 1},
     data="users who take part by a secret coin",

@@ -10,11 +10,11 @@ METHOD = Method(
     options=(RANK, INTERCEPT, loss_option("squared", "squared, logistic, hinge or poisson."), CLASSES, ROUNDS, MODE),
     check=classes_need_a_loss_for_classes,
     wire=(
-        "algorithm:BasisStep",
+        "queries:BasisStep",
         "as_printed:BasisGradient",
         "as_printed:PairStatistic",
         "as_printed:PaperHeads",
-        "loss_step:LossStep",
+        "queries:LossStep",
     ),
     small=lambda d, rank, words: {"rank": rank, "rounds": 1},
     plain_compiles=lambda words: words.get("loss", "squared") != "squared",
