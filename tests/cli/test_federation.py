@@ -119,7 +119,7 @@ def test_a_ceiling_that_a_site_set_once_stands(tmp_path: Path, site: Path) -> No
     assert open_node(site, {**invitation, "epsilon": "2"})._ceiling == own  # another run, under the same ceiling
     with pytest.raises(ValueError, match="asks for ε = 50; this site's ceiling is ε = 3"):
         open_node(site, {**invitation, "epsilon": "50"})
-    with pytest.raises(LedgerMismatch, match="stands as it was first set"):
+    with pytest.raises(LedgerMismatch, match="cannot be changed"):
         open_node(site, invitation, ceiling=Budget(epsilon=50.0, delta=1e-6))
 
 

@@ -1,4 +1,4 @@
-"""The certificate: numbers follow from releases; what is not a claim does not look like one."""
+"""The certificate: its numbers follow from its releases, and an uncertified run makes no claim."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def test_a_certified_run_puts_fresh_noise_on_everything(noise: str, sigma: float
     ("changes", "message"),
     [
         ({"mode": "private"}, "mode must be one of"),
-        ({"mode": "paper"}, "reasons must be given exactly"),
-        ({"reasons": ("V2",)}, "reasons must be given exactly"),
+        ({"mode": "paper"}, "reasons must be given if and only if"),
+        ({"reasons": ("V2",)}, "reasons must be given if and only if"),
         ({"n_users": 0}, "n_users must be at least 1"),
         ({"releases": (release(0, unit=Unit.ROW),)}, "must protect the budget's unit, user"),
     ],
@@ -154,8 +154,8 @@ def test_json_reads_back_as_the_same_certificate(claim: Certificate) -> None:
     [
         (lambda data: data.update(comment="x"), r"Unknown: \['comment'\]"),
         (lambda data: data.pop("trust"), r"missing: \['trust'\]"),
-        (lambda data: data.update(n_users=10), "digest differs"),
-        (lambda data: data.update(epsilon=0.1), "digest differs"),
+        (lambda data: data.update(n_users=10), "digest does not match"),
+        (lambda data: data.update(epsilon=0.1), "digest does not match"),
     ],
 )
 def test_an_edited_certificate_is_not_read(edit, message: str) -> None:

@@ -8,8 +8,6 @@ from the ledger, one that was only debited is asked for again.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import fcntl
 import hashlib
 import json
 import os
@@ -26,6 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from tacitly import portable
 from tacitly.deployment.settings import INVITATION, Settings, Status, write_whole
 from tacitly.federation.flower.keys import make_certificates, make_signing_key, write_private
 from tacitly.federation.flower.link import SECRET_HEADER
@@ -50,7 +49,6 @@ folder = ""
     # Flower requires one; nodes run their own program and never this.
     "tacitly_app/client_app.py": "from flwr.clientapp import ClientApp\n\napp = ClientApp()\n",
 }
-_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _ATTEMPTS = 5
 _START = 600.0  # seconds for Flower to start a run: three processes in sequence, on a machine that may be busy
 
@@ -120,7 +118,7 @@ def _forgotten(folder: Path) -> Iterator[None]:
     """
     if not (_memory(folder) / _STATE).exists():
         (folder / "nodes.json").unlink(missing_ok=True)
-    before = _leave_on(signal.SIGTERM, signal.SIGHUP)  # the second comes when a terminal or a connection is closed
+    before = _leave_on(*portable.termination_signals())  # the second comes when a terminal or a connection is closed
     try:
         yield
     finally:
@@ -152,33 +150,27 @@ def _ended(status: Status, link: subprocess.Popen[bytes]) -> bool:
         if link.poll() is not None:
             raise RuntimeError("Flower's SuperLink ended. See superlink.log in the coordinator's folder.")
         seen = told.get("process") or seen
-        if told["state"] == "stopped" or (seen and not _alive(seen)):
+        if told["state"] == "stopped" or (seen and not portable.process_alive(seen)):
             return False
         if seen is None and time.monotonic() - started > _START:
             raise RuntimeError(f"Flower did not start the run within {_START:g} s. See superlink.log.")
         time.sleep(0.2)
 
 
-def _alive(process: int) -> bool:
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Hold the folder's lock; a server app whose coordinator is gone notices that the lock is free."""
-    with (folder / "serve.lock").open("a") as lock:
-        for _ in range(50):
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            time.sleep(0.2)
-        else:
-            raise RuntimeError(f"another coordinator is using {folder}.")
+    for _ in range(50):
+        with contextlib.suppress(portable.AlreadyLocked):
+            lock = portable.lock_file(folder / "serve.lock")
+            break
+        time.sleep(0.2)
+    else:
+        raise RuntimeError(f"another coordinator is using {folder}.")
+    try:
         yield
+    finally:
+        lock.release()
 
 
 @contextmanager
@@ -217,13 +209,8 @@ _CERTIFICATES = {"ca-certfile": "ca.crt", "certfile": "server.pem", "keyfile": "
 
 
 def _start(command: list[str], folder: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    def die_with_parent() -> None:
-        with contextlib.suppress(OSError, AttributeError):  # elsewhere than on Linux it may be left over
-            ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
-
-    return subprocess.Popen(
-        command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment(folder), preexec_fn=die_with_parent
-    )
+    quiet: dict[str, Any] = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}
+    return subprocess.Popen(command, env=environment(folder), **quiet, **portable.die_with_parent())
 
 
 def environment(folder: Path) -> dict[str, str]:

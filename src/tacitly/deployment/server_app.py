@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import threading
@@ -18,6 +17,7 @@ from tacitly.deployment.settings import Groups, Settings, Status
 from tacitly.federation.flower.coordinator import FlowerPopulation, Patience
 from tacitly.federation.flower.fleet import MESSAGE_TYPE, from_content, to_content
 from tacitly.federation.flower.keys import signed
+from tacitly.portable import AlreadyLocked, lock_file
 
 app = ServerApp()
 
@@ -135,11 +135,10 @@ def made_by(run: str, out: Path) -> bool:
 
 def _end_with_the_server(folder: Path) -> None:
     """Exit when ``tacitly serve`` is gone (its lock is free then), so that the next one finds the ledger free."""
-    with (folder / "serve.lock").open("a") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(0.5)
-                continue
-            os._exit(1)
+    while True:
+        try:
+            lock_file(folder / "serve.lock").release()
+        except AlreadyLocked:
+            time.sleep(0.5)
+            continue
+        os._exit(1)

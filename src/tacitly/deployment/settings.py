@@ -119,7 +119,7 @@ class Settings:
         return {int(ids[card.name]): card for card in self.cards}
 
     def planned(self, model: Any) -> int | None:
-        """Return how many releases there will be; None if the parameters are wrong."""
+        """Return how many releases there will be, where that is known beforehand."""
         try:
             return int(model.planned_releases())
         except ValueError:
