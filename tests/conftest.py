@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parent / "src" / "tacitly"
-sys.path[:0] = [str(HERE / "support"), str(HERE.parent)]  # helpers; benchmarks and tools
+sys.path[:0] = [str(HERE / "support"), str(HERE), str(HERE.parent)]  # helpers, other tests, benchmarks and tools
 
 # Workers share few cores. BLAS keeps its second thread, because tests check that sums do not depend on it.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "2")
