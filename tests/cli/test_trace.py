@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cli.test_cli import run
+
+from cli.test_cli import run
 
 M = np.outer([1.0, -2.0, 0.5, 1.5, -1.0, 2.0], [1.0, 0.5, -1.0, 2.0, -0.5])
 
