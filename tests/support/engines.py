@@ -1,4 +1,4 @@
-"""Every algorithm there is, on small users, for whichever engine."""
+"""Every algorithm with small test parameters, for any engine."""
 
 from __future__ import annotations
 
@@ -64,18 +64,17 @@ EVERY: dict[str, Callable[..., PrivateModel]] = {
 CODED = {"logistic": 2, "hinge": 2, "three classes": 3, "poisson": 3} | {
     name: 2 for name in EVERY if name.startswith("margin")
 }
-"""Algorithms for classes or counts, and how many of them."""
+"""Algorithms for classes or counts, and the number of classes."""
 
 ROUGH = {"trace of rows, as printed": 1e-5}
-"""How far billboards may be apart, where not 1e-10: unprotected sums have a clip of 2^30, and are rounded on its grid.
-"""
+"""Tolerances other than 1e-10: unprotected sums have a clip of 2^30 and are rounded to its grid."""
 
 FEW = ("local noise",)
-"""Algorithms that ask every user alone: a message a user and step."""
+"""Algorithms that query each user separately: one message per user and step."""
 
 
 def users(n: int, seed: int = 0, name: str = "") -> tacitly.Cohort:
-    """Ragged users with a shared subspace of two directions; targets as ``name`` wants them."""
+    """Return ragged users with a shared subspace of two directions; targets suit the algorithm ``name``."""
     rng = np.random.default_rng(seed)
     counts = rng.integers(6, 16, size=n)
     offsets = np.concatenate([[0], np.cumsum(counts)])
@@ -92,7 +91,7 @@ def users(n: int, seed: int = 0, name: str = "") -> tacitly.Cohort:
 
 
 def fit(name: str, source: Any, engine: Engine | None = None, **options: Any) -> PrivateModel:
-    """Fit without noise (or with the noise that ``options`` ask for)."""
+    """Fit without noise, unless ``options`` set another ε."""
     model = EVERY[name](**{"epsilon": math.inf, "engine": engine} | options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", tacitly.UncertifiedWarning)
@@ -101,7 +100,7 @@ def fit(name: str, source: Any, engine: Engine | None = None, **options: Any) ->
 
 
 def distance(one: PrivateModel, other: PrivateModel) -> float:
-    """Largest difference between two billboards, and between heads where there are any."""
+    """Return the largest difference between two billboards, and between their heads if they have any."""
     first, second = one.public_arrays() | one.private_arrays(), other.public_arrays() | other.private_arrays()
     shared = [name for name in first if name in second]
     assert {"basis", "components", "left"} & set(shared)
@@ -109,7 +108,7 @@ def distance(one: PrivateModel, other: PrivateModel) -> float:
 
 
 def promised(model: PrivateModel) -> list[Any]:
-    """What the ledger says of a model's releases, but for clips that the noise itself chose."""
+    """Return a model's releases as recorded in the ledger, except for clips derived from noisy releases."""
     rows = model.certificate_.releases
     return [(row.name, *_cost(row.event), row.noise, row.coordinates) for row in rows]
 
@@ -117,5 +116,5 @@ def promised(model: PrivateModel) -> list[Any]:
 def _cost(event: Any) -> tuple[Any, ...]:
     if not hasattr(event, "sigma"):
         return (event,)
-    # One ratio is what a release costs; the clip may follow what was released before.
+    # The ratio determines the cost of a release; the clip may depend on earlier releases.
     return round(event.sigma / event.sensitivity.zero_out, 9), event.sensitivity.unit, event.sampling_rate

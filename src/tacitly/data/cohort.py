@@ -63,7 +63,8 @@ class GroupedRows:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The type of the rows."""
-        return np.dtype(self.X.dtype)
+        kind: np.dtype[Any] = np.dtype(self.X.dtype)
+        return kind
 
 
 @dataclass(frozen=True, eq=False, repr=False)
