@@ -45,8 +45,8 @@ def engine(make: Network, dtype: torch.dtype, tf32: bool, rows: int, chunk: int)
 
 def distances(executor: Executor, users: Users) -> npt.NDArray[np.float64]:
     public = executor.update.body.start.cpu().double().numpy()
-    together = executor.in_places(public, users, len(users), 0)
-    alone = np.array(executor.one_after_the_other(public, users, 0))
+    together = executor.updates_in_chunk(public, users, len(users), 0)
+    alone = np.array(executor.updates_alone(public, users, 0))
     if not (np.isfinite(together).all() and np.isfinite(alone).all()):
         raise RuntimeError("updates of ordinary rows are not finite and cannot be compared.")
     size, far = (np.linalg.norm(part, axis=1) for part in (alone, together - alone))
@@ -59,11 +59,11 @@ def distances(executor: Executor, users: Users) -> npt.NDArray[np.float64]:
 def moved(executor: Executor, users: Users) -> int:
     """Return how many other users' updates change in any bit when the first user's rows are replaced."""
     public = executor.update.body.start.cpu().double().numpy()
-    before = executor.in_places(public, users, len(users), 0)[1:]
+    before = executor.updates_in_chunk(public, users, len(users), 0)[1:]
     X, y = users[0]
     others = [(np.full_like(X, np.nan), y), (np.full_like(X, 1e30), y), (X[::-1] + 1, y), (X[:1], y[:1])]
     return sum(
-        int((before != executor.in_places(public, [other, *users[1:]], len(users), 0)[1:]).any(1).sum())
+        int((before != executor.updates_in_chunk(public, [other, *users[1:]], len(users), 0)[1:]).any(1).sum())
         for other in others
     )
 

@@ -41,7 +41,7 @@ from benchmarks import images
 from benchmarks.tables import IMAGES, RESULTS, keep, table
 from tacitly import neural
 from tacitly.datasets.shards import class_shards
-from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.executor import Block, Executor
 from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
 
 DELTA = 1e-5
@@ -107,7 +107,7 @@ def writers(name: str, data: images.Images, seed: int) -> Task:
 def public_start(which: str, directions: int, quick: bool) -> Public:
     """Return a body trained on synthetic images, cached in a file, and its public directions."""
     torch.manual_seed(0)
-    body = nn.Sequential(*list(neural.lenet()[0])[:10]) if which == "lenet" else neural.deep()
+    body = nn.Sequential(*list(neural.lenet()[0])[:10]) if which == "lenet" else neural.conv_features()
     path = CACHE / f"{which}-{PRETRAINING[which]}.npz"
     if path.is_file():
         stored = np.load(path)
@@ -146,13 +146,14 @@ def paper_layer(directions: int, classes: int = 10) -> tuple[nn.Sequential, nn.L
         layer.weight.zero_()
         layer.weight[classes:, : WIDTH - classes] = torch.eye(WIDTH - classes)
         layer.bias.fill_(3.0)  # three standard deviations above zero, so that ReLU passes the directions' values
-    return nn.Sequential(layer, nn.ReLU()), neural.public_head(WIDTH, classes)
+    return nn.Sequential(layer, nn.ReLU()), neural.identity_head(WIDTH, classes)
 
 
 def free_layer(directions: int, classes: int = 10, kept: int | None = None) -> tuple[nn.Sequential, nn.Linear]:
     """Return the recommended private layer: one learned unit per class beside the public directions themselves."""
     kept = directions // 2 if kept is None else kept
-    return nn.Sequential(neural.Shared(directions, classes, kept)), neural.public_head(classes + kept, classes)
+    layer = neural.LinearWithSkip(directions, classes, kept)
+    return nn.Sequential(layer), neural.identity_head(classes + kept, classes)
 
 
 METHODS: dict[str, type[neural.Centaur]] = {
@@ -219,7 +220,7 @@ def from_scratch(task: Task, steps: int, rate: float = 0.05) -> float:
     own = [np.unique(task.y[a:b]) for a, b in itertools.pairwise(offsets)]
     right, done = [], 0
     public = start.cpu().numpy().astype(np.float64)
-    for part, users in executor._parts(public, task.X, task.y.astype(np.float32), offsets, 0):
+    for part, users in executor.chunks(Block(public, task.X, task.y.astype(np.float32), offsets, 0)):
         for i in range(users):
             vector, rows = part[i] + start, task.test_rows[done][:: max(1, len(task.test_rows[done]) // 400)]
             with torch.no_grad():
@@ -246,7 +247,7 @@ def pasted(seed: int = 0) -> images.Images:
     parts = []
     for number, (X, y) in enumerate(((found.X, found.y), (found.test_X, found.test_y))):
         generator = torch.Generator(device=DEVICE).manual_seed(seed + number)
-        ground = neural.made_up_images(len(X), seed=seed + 500 + number, device=DEVICE)
+        ground = neural.synthetic_images(len(X), seed=seed + 500 + number, device=DEVICE)
         blocks = []
         for i in range(0, len(X), 5000):
             x = torch.as_tensor(X[i : i + 5000].copy()).to(DEVICE).float()[:, None] / 255

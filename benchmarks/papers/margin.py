@@ -36,7 +36,7 @@ from tacitly.federation.shard import one_blas_thread
 from tacitly.linalg import orthonormal
 from tacitly.methods.margin.algorithm import sign_matrix
 from tacitly.methods.margin.queries import MarginLosses, head_dictionary
-from tacitly.methods.personal import PersonalModel
+from tacitly.methods.shared_basis import HeadsOnBasis
 from tacitly.privacy.guarantee import SelectionEvent
 from tacitly.privacy.ledger import Ledger
 
@@ -92,14 +92,14 @@ def local_models(train: Parts, **options: Any) -> LocalModels:
     return LocalModels(**options).fit(*(part[some] for part in train))
 
 
-class Oracle(PersonalModel):
+class Oracle(HeadsOnBasis):
     """Heads on the true basis."""
 
     def __init__(self, basis: Any, train: Parts, loss: str) -> None:
         cohort = Cohort.from_arrays(*train)
         self.loss, self.basis_, self.users_ = loss, basis, cohort.users
         self.feature_names_in_ = np.array(cohort.feature_names)
-        self._take_heads(self._heads(cohort.X, np.asarray(cohort.y), cohort.offsets))
+        self._take_heads(self.head_work()(cohort.X, np.asarray(cohort.y), cohort.offsets))
 
 
 def losses(quick: bool) -> dict[str, list[float]]:
@@ -227,7 +227,7 @@ def wide(n: int) -> dict[str, Any]:
         for number in range(3):
             for name, work in (
                 ("gemm", lambda: cohort.X @ public),
-                ("projection", lambda: federation.projected(signs)),
+                ("projection", lambda: federation._shard._project(signs)),
                 ("choice", lambda number=number: reduced.select(query, SelectionEvent(scale=1.0), f"{number}")),
             ):
                 start = time.perf_counter()

@@ -27,9 +27,9 @@ from tacitly.neural import (
     LowRankSparse,
     PromptLearning,
     full_fine_tuning,
-    made_up_networks,
     representation_learning,
     single_model,
+    synthetic_networks,
 )
 
 DELTA = 1e-5
@@ -111,7 +111,7 @@ def parameters(quick: bool) -> dict[str, Any]:
 def synthetic(quick: bool) -> dict[str, Any]:
     """Run on synthetic users with networks u w + b: 6 features, 10 units, 4 personal parameters, 40 rows, noise 0.1."""
     n = 60 if quick else 200
-    data = made_up_networks(n, 6, 1, 40, 4, hidden=(10,), noise=0.1, random_state=2000)
+    data = synthetic_networks(n, 6, 1, 40, 4, hidden=(10,), noise=0.1, random_state=2000)
     settings = {"hidden": (10,), "rounds": 3 if quick else 15, "device": "cpu"}
     errors = {}
     for name, method in {"single model": "single", "full fine-tuning": "full", "representation learning": "rep 1",

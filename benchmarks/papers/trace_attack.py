@@ -93,7 +93,7 @@ def spent_by_outlier(
     cohorts = {True: present, False: absent}
     design, settings, budget = (
         Design("dense", d, d),
-        Settings(centres=1, buys_level=True),
+        Settings(centres=1, private_level=True),
         Budget(epsilon=epsilon, delta=delta, unit=Unit.ROW),
     )
     plan = settings.plan(budget)

@@ -37,7 +37,7 @@ from tacitly.data.cohort import Cohort
 from tacitly.federation.base import Federation
 from tacitly.federation.local import LocalFederation
 from tacitly.linalg import orthonormal
-from tacitly.methods.fedrep.algorithm import BasisStep
+from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.shared.whitening import Whitening
 from tacitly.privacy.ledger import Ledger
 

@@ -25,7 +25,7 @@ from tacitly.datasets import make_low_rank_sparse
 from tacitly.federation.base import Query
 from tacitly.federation.local import LocalFederation
 from tacitly.linalg import orthonormal
-from tacitly.methods.low_rank_sparse.algorithm import swaps_for
+from tacitly.methods.low_rank_sparse.algorithm import swaps_per_round
 from tacitly.methods.low_rank_sparse.heads import Sparsity
 from tacitly.methods.low_rank_sparse.queries import SparseEquations, SparseStep
 from tacitly.methods.shared.whitening import Whitening
@@ -76,7 +76,7 @@ def race(users: int, dtype: Any, repeats: int) -> list[dict[str, Any]]:
     federation = LocalFederation(cohort, Ledger().run("race", config={}))
     rng = np.random.default_rng(1)
     basis = orthonormal(data.basis + 0.02 * rng.normal(size=data.basis.shape))[0]
-    plain, swaps = Whitening.identity(FEATURES), swaps_for(users)
+    plain, swaps = Whitening.identity(FEATURES), swaps_per_round(users)
     queries: dict[str, Query] = {
         "step": SparseStep(basis, np.eye(RANK), 0.1, plain, sparsity=Sparsity(OWN), swaps=swaps),
         "step, supports revised": SparseStep(basis, np.eye(RANK), 0.1, plain, sparsity=Sparsity(OWN), swaps=2),

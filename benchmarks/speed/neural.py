@@ -118,7 +118,7 @@ def measure(name: str, device: str, quick: bool) -> list[dict[str, Any]]:
                 torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = plain.tf32
                 public = torch.as_tensor(start, dtype=torch.float32).cuda()
                 for i in range(few):
-                    rows, labels, ones = plain._packed(X, y, offsets[i : i + 2], 1, 0)
+                    rows, labels, ones = plain.packing(X, y, offsets[i : i + 2], 1, 0)
                     total += plain.bounded_sum(update(public, rows[0], labels[0], ones[0])[None], 1.0, normalised=False)
                 total.cpu()
 

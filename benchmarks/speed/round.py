@@ -23,7 +23,7 @@ from tacitly.data.cohort import Cohort
 from tacitly.datasets import make_shared_subspace
 from tacitly.federation.local import LocalFederation
 from tacitly.linalg import orthonormal
-from tacitly.methods.fedrep.algorithm import BasisStep
+from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.shared.whitening import Whitening
 from tacitly.privacy.ledger import Ledger
 

@@ -21,10 +21,10 @@ from tacitly.cli.main import app
 from tacitly.data.validation import DataError
 from tacitly.heads.glm import INTERCEPT_PENALTY, fit_loss_heads
 from tacitly.heads.losses import Loss
+from tacitly.heads.newton import fit_newton
 from tacitly.methods.shared.direction_votes import ClassVote, DirectionVote, top_directions
 from tacitly.methods.shared.whitening import Whitening
 from tacitly.model_folder import publish
-from tacitly.simd.newton import fit_newton
 
 RNG = np.random.default_rng(0)
 
@@ -90,7 +90,7 @@ def test_a_user_with_one_class_or_no_rows_has_a_finite_head(loss: str, intercept
 def test_with_one_penalty_leaving_rows_out_is_what_refitting_without_them_gives() -> None:
     """The first-order leave-one-out score is close to the true one."""
     from tacitly.heads.glm import _left_out
-    from tacitly.simd.newton import loss_of
+    from tacitly.heads.newton import loss_of
 
     rng = np.random.default_rng(2)
     P, penalties = rng.normal(size=(40, 2)), np.array([2.0, 2.0])
@@ -285,7 +285,7 @@ def test_privacy_costs_little_of_what_sharing_gains() -> None:
     oracle = clone(model)
     oracle.__dict__.update(model.__dict__)
     oracle.basis_ = basis
-    oracle._take_heads(oracle._heads(X[~late], y[~late], np.arange(0, 2001 * 14, 14)))
+    oracle._take_heads(oracle.head_work()(X[~late], y[~late], np.arange(0, 2001 * 14, 14)))
     ours, alone, best = (each.score(X[late], y[late], users[late]) for each in (model, local, oracle))
     assert best - alone > 0.05
     assert (best - ours) / (best - alone) < 0.15

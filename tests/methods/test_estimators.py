@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 
 import tacitly
 from tacitly.datasets import make_shared_subspace
@@ -171,7 +172,7 @@ def test_unknown_users_and_wrong_shapes_are_told_apart(data, model) -> None:  # 
         model.predict(data.X[:, :3], data.users)
     with pytest.raises(ValueError, match="needs y and users"):
         tacitly.PrivateFedRep(rank=2, epsilon=1.0).fit(data.X)
-    with pytest.raises(RuntimeError, match="not fitted yet"):
+    with pytest.raises(NotFittedError, match="not fitted yet"):
         tacitly.PrivateFedRep(rank=2, epsilon=1.0).predict(data.X, data.users)
 
 

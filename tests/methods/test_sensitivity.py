@@ -1,4 +1,4 @@
-"""Every release moves by no more than it claims, reaches what it claims, and says so when it is broken."""
+"""Every release respects its sensitivity, attains it, and its mutations are caught."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from adversary import Rows, clipped, neighbour_violations, placed, units, violat
 from tacitly.federation.base import Query
 from tacitly.heads.losses import Loss
 from tacitly.linalg import orthonormal
-from tacitly.methods.altmin.algorithm import NormalEquations
-from tacitly.methods.centaur.algorithm import PowerVote
+from tacitly.methods.altmin.queries import NormalEquations
 from tacitly.methods.centaur.as_printed import HeadGradient, PowerStatistic
+from tacitly.methods.centaur.queries import PowerVote
 from tacitly.methods.fedpower.gram import CentreVote, ShiftedGram
 from tacitly.methods.fedpower.power import DeviceStep, PowerStep
-from tacitly.methods.fedrep.algorithm import BasisStep
 from tacitly.methods.fedrep.as_printed import BasisGradient, PairStatistic
-from tacitly.methods.fedrep.loss_step import LossStep
+from tacitly.methods.fedrep.queries import BasisStep, LossStep
 from tacitly.methods.low_rank_sparse.as_printed import ClippedGram, ClippedRight, Clips, TargetMoment
 from tacitly.methods.low_rank_sparse.heads import Sparsity
 from tacitly.methods.low_rank_sparse.queries import SparseEquations, SparseStep
@@ -43,12 +42,12 @@ METRIC = np.array([[1.2, 0.3], [0.3, 0.8]])
 TWO = np.eye(D)[:, :K]
 ONE, AUTO = Sparsity(1), Sparsity(2, chosen=True)
 CENTRAL = SparseStep(BASIS[:, :1], np.eye(1), 0.5, WHITENING, sparsity=ONE, shared_weight=True)
-CLIPS = Clips(rows=0.5, targets=0.1, quirks=1e-6, weights=0.01, count=12)
+CLIPS = Clips(rows=0.5, targets=0.1, sparse_part=1e-6, weights=0.01, count=12)
 THREE = Loss("logistic", (0, 1, 2))
 
 
 def coded(y: np.ndarray) -> np.ndarray:
-    """Any targets as three classes, so that adversarial users have some of each."""
+    """Code any targets as three classes, so that adversarial users have some of each."""
     with np.errstate(all="ignore"):
         return np.where(np.isfinite(y), np.floor(np.abs(y) * 1e3) % 3, y)
 
@@ -94,7 +93,7 @@ MIDDLE = Centre(np.random.default_rng(8).normal(size=(3, 4)), level=0.3, weight=
 
 
 def of_centred() -> dict[str, tuple[Query, float]]:
-    """Every query of a dense design, counted from a centre."""
+    """Every query of a centred dense design."""
     dense, queries = DESIGNS[0], {}
     for unit in (Unit.ROW, Unit.USER):
         query = tangent(dense, unit)
@@ -128,7 +127,7 @@ def of_traces() -> dict[str, tuple[Query, float]]:
         queries[f"right product, {unit}"] = tangent(DESIGNS[1], unit, "right"), 3.0
         for design in (DESIGNS[0], DESIGNS[1], DESIGNS[2]):
             query = tangent(design, unit)
-            mean = 1e-9 if design.kind == "entries" else 0.1  # an entry answers with what M has there, and no more
+            mean = 1e-9 if design.kind == "entries" else 0.1  # the energy of an entry is that entry's of left·rightᵀ
             energy = StepEnergy(design, query.left, query.right, mean, unit)
             queries[f"step energy, {design.kind}, {unit}"] = energy, 1.0
     queries["design energy, rank-one"] = DesignEnergy(DESIGNS[1]), 3.0
@@ -204,7 +203,7 @@ def row(direction: int, target: float) -> Rows:
 
 
 def turned_user(sign: float) -> Rows:
-    """A user whose head is tiny next to the correction it asks for; ``sign`` turns the correction around."""
+    """A user whose head is tiny next to its correction; ``sign`` flips the correction."""
     outside = np.linalg.svd(BASIS, full_matrices=True)[0][:, K]
     rows = np.vstack([np.repeat(BASIS.T, 8, axis=0), np.tile(sign * outside, (16, 1))])
     rows[16:] += np.tile(BASIS[:, 0] * 1e-3, (16, 1)) * np.where(np.arange(16) % 2, 1, -1)[:, None]
@@ -251,7 +250,7 @@ def test_replacing_a_user_reaches_two_clips_for_the_basis_step(kind: type[BasisS
 
 @pytest.mark.parametrize("loss", [Loss("logistic"), Loss("hinge"), THREE])
 def test_replacing_a_user_comes_near_two_clips_for_steps_of_losses(loss: Loss) -> None:
-    """Rows that differ off the basis decide every label; turning them around turns the correction around."""
+    """Rows that differ off the basis decide every label; flipping them flips the correction."""
     query = LossStep(BASIS, np.eye(K), 1e-3, Whitening.identity(D), loss)
     outside = np.linalg.svd(BASIS, full_matrices=True)[0][:, K]
     added = []
@@ -353,7 +352,7 @@ def test_a_bad_user_changes_nothing_but_its_own_summand(name: str) -> None:
 
 
 def test_replacing_an_observation_reaches_two_clips_for_the_tangent_sum() -> None:
-    """Opposite labels, one bin: 2C√(1 − t) apart, which is 2C where nothing rides along."""
+    """Opposite labels, same bin: 2C√(1 − t) apart, which is 2C if norms are not tracked."""
     x = 100.0 * np.random.default_rng(5).normal(size=(1, 12))
     for tracked in (0.0, 0.05):
         query = tangent(DESIGNS[0], Unit.LABEL, tracked=tracked)
@@ -369,7 +368,7 @@ def test_replacing_an_observation_reaches_root_two_clips_for_the_energy() -> Non
 
 
 def test_a_right_product_inside_the_basis_cannot_slip_past_the_clip() -> None:
-    """‖B‖² − ‖VᵀB‖² is all rounding here; a norm that trusts it would let a huge B through."""
+    """‖B‖² − ‖VᵀB‖² is rounding error here; a norm that relies on it would let a huge B through."""
     query, U, V = tangent(DESIGNS[0], Unit.ROW), *(getattr(tangent(DESIGNS[0], Unit.ROW), s) for s in ("left", "right"))
     for seed in range(50):
         rng = np.random.default_rng(seed)
@@ -408,7 +407,7 @@ class Acute(BasisStep):
 
 @dataclass(frozen=True)
 class DividesTwice(PairStatistic):
-    """Mutation V1: the printed clip, M/‖M‖ · min(1, τ/‖M‖), blows small statistics up to norm one."""
+    """Mutation V1: the printed clip, M/‖M‖ · min(1, τ/‖M‖), scales small statistics up to norm one."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         vector = self.contribution(X, y)
@@ -418,7 +417,7 @@ class DividesTwice(PairStatistic):
 
 @dataclass(frozen=True)
 class LetsNaNThrough(FeatureMoment):
-    """Mutation: a hole in one user's data makes a hole in everybody's sum."""
+    """Mutation: NaN in one user's data makes the whole sum NaN."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         return super().block_sum(X, y, offsets, bound) + 0.0 * X.sum()
@@ -436,7 +435,7 @@ class ClipsTheRowOnly(PowerStep):
 
 @dataclass(frozen=True)
 class CountsTheRowForMore(ShiftedGram):
-    """Mutation P8: a public weight after the clip that the noise does not know of."""
+    """Mutation P8: a public weight after the clip that the noise does not account for."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         return 2.0 * super().block_sum(X, y, offsets, bound)
@@ -444,7 +443,7 @@ class CountsTheRowForMore(ShiftedGram):
 
 @dataclass(frozen=True)
 class NormOfOneClass(LossStep):
-    """Mutation: takes the norm of a d×k contribution of several classes for the product of two norms it is not."""
+    """Mutation: computes the norm of a contribution of several classes as a product of two norms, which it is not."""
 
     def block_sums(self, X, y, offsets, bound, size):  # type: ignore[no-untyped-def]
         return math.sqrt(self.loss.columns) * super().block_sums(X, coded(y), offsets, bound, size)
@@ -452,7 +451,7 @@ class NormOfOneClass(LossStep):
 
 @dataclass(frozen=True)
 class ForgetsTheWeights(SparseStep):
-    """Mutation: normalises the correction and lets the weights' moment ride along."""
+    """Mutation: normalises by the correction alone, without the weights' moment."""
 
     def block_sums(self, X, y, offsets, bound, size):  # type: ignore[no-untyped-def]
         sums = super().block_sums(X, y, offsets, bound, size)
@@ -461,7 +460,7 @@ class ForgetsTheWeights(SparseStep):
 
 @dataclass(frozen=True)
 class ClipsApart(SparseEquations):
-    """Mutation: both sides of the equations at the clip each, charged for one."""
+    """Mutation: clips both parts of the equations separately, and pays for one."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         vector = self.contribution(X, y)
@@ -471,7 +470,7 @@ class ClipsApart(SparseEquations):
 
 @dataclass(frozen=True)
 class CountsAllRows(ClippedGram):
-    """Mutation M3: noise for m rows a user, and no limit on a user's rows."""
+    """Mutation M3: noise for m rows per user, and no limit on a user's rows."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         return replace(self, clips=replace(self.clips, count=len(X))).contribution(X, y)
@@ -479,7 +478,7 @@ class CountsAllRows(ClippedGram):
 
 @dataclass(frozen=True)
 class CountsTheCoreTwice(TangentSum):
-    """Mutation: the norm of the coordinates is taken for less than it is."""
+    """Mutation: underestimates the norm of the coordinates."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         vector = self.contribution(X, y)
@@ -490,7 +489,7 @@ class CountsTheCoreTwice(TangentSum):
 
 @dataclass(frozen=True)
 class ClipsTheResidualOnly(TangentSum):
-    """Mutation R3: bounds the residual and trusts the design to be ordinary."""
+    """Mutation R3: bounds the residual and not the design."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         return self.contribution(X, np.clip(y, -bound, bound))
@@ -498,7 +497,7 @@ class ClipsTheResidualOnly(TangentSum):
 
 @dataclass(frozen=True)
 class BinOnTop(TangentSum):
-    """Mutation: the gradient takes the whole clip and the bin rides along for free."""
+    """Mutation: the gradient takes the whole clip and the bin is not counted."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         return super().block_sum(X, y, offsets, bound) / math.sqrt(1.0 - self.tracked)
@@ -506,7 +505,7 @@ class BinOnTop(TangentSum):
 
 @dataclass(frozen=True)
 class EveryLevelWhole(StepEnergy):
-    """Mutation: every level weighs as if it were alone."""
+    """Mutation: every level is scaled as if it were the only one."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         return 2.0 * super().block_sum(X, y, offsets, bound)
@@ -514,7 +513,7 @@ class EveryLevelWhole(StepEnergy):
 
 @dataclass(frozen=True)
 class LevelsNotCut(StepEnergy):
-    """Mutation: energies above a level are not cut."""
+    """Mutation: energies above a level are not clipped."""
 
     def _shares(self, energies):  # type: ignore[no-untyped-def]
         usable = energies[np.isfinite(energies)]
@@ -523,7 +522,7 @@ class LevelsNotCut(StepEnergy):
 
 @dataclass(frozen=True)
 class LevelOnTop(TangentSum):
-    """Mutation: the level rides along without being measured."""
+    """Mutation: the level is not part of the norm."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         vector = self.contribution(X, y)
@@ -533,7 +532,7 @@ class LevelOnTop(TangentSum):
 
 @dataclass(frozen=True)
 class CentredAfterTheClip(ObservationSum):
-    """Mutation: clips X as it came and subtracts the centre from what is left, one of each for whoever is there."""
+    """Mutation: clips the uncentred X, then subtracts the centre once per unit."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         there = np.isfinite(X).all(axis=1).sum()
@@ -551,7 +550,7 @@ class AcuteLabels(LabelSum):
 
 @dataclass(frozen=True)
 class LabelsNotCut(LabelSum):
-    """Mutation: the labels as they come."""
+    """Mutation: labels without a clip."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         return np.array([np.sum(y[np.isfinite(y)], dtype=np.float64)])
@@ -589,7 +588,7 @@ def test_a_broken_step_energy_is_caught(mutant: type[StepEnergy]) -> None:
 @pytest.mark.parametrize("unit", [Unit.ROW, Unit.LABEL, Unit.USER])
 @pytest.mark.parametrize("exponent", [-30, 24, 28, 30])
 def test_large_scales_do_not_bring_lost_squares_back(unit: Unit, exponent: int) -> None:
-    """Squares of 1.57e-162 are lost; a squared scale of 1e60 must not make a norm of what is left of them."""
+    """Squares of 1.57e-162 underflow; a squared scale of 1e60 must not turn the remainder into a norm."""
     root = 10.0 ** (exponent / 2)
     design, scales = Design("dense", 20, 20), Scales(np.full(20, root), np.full(20, root))
     x = np.full((1, 400), 1.57e-162)

@@ -1,8 +1,8 @@
-"""What a user would have had without us: an honest comparison on rows held out from every head.
+"""A comparison with what users would have otherwise, on rows held out from every head.
 
-Of every user's rows a fifth is held out. All methods fit on the rest; the private basis is the one that was released
-(differential privacy itself bounds what it can know of the held-out rows), only heads are fitted again. The numbers are
-computed from private data: they are for the operator's eyes and are in no ledger.
+A fifth of each user's rows is held out. All methods fit on the rest; the private basis is the released one
+(differential privacy bounds what it can know of the held-out rows), only heads are fitted again. The numbers are
+computed from private data and are not in any ledger: they are for the operator alone.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ import numpy.typing as npt
 from tacitly.baselines import FedRep, LocalModels, SingleModel
 from tacitly.data.cohort import Cohort
 from tacitly.methods.low_rank_sparse.estimator import LowRankSparse
-from tacitly.methods.personal import PersonalModel
-from tacitly.methods.shared_basis import SharedBasisModel
+from tacitly.methods.shared_basis import HeadsOnBasis, SharedBasisModel
 from tacitly.privacy.certificate import shown
 from tacitly.privacy.guarantee import UncertifiedWarning
 
-_MOST_USERS = 4000  # enough for two digits; fitting everybody's local models would take longer than the fit
+_MOST_USERS = 4000  # enough for two digits; fitting local models of all users would take longer than the fit
 _MOST_TRAINED = 50_000  # the non-private methods train on this many users, so that a copy of their rows fits
 
 
@@ -74,7 +73,6 @@ def compare(model: SharedBasisModel, cohort: Cohort, *, random_state: int = 0) -
 def _split(cohort: Cohort, rng: np.random.Generator) -> tuple[Cohort, Cohort]:
     """Hold out a fifth of every user's rows (at least one); users with fewer than two rows are left out."""
     counts = np.diff(cohort.offsets)
-    held = np.zeros(cohort.n_rows, dtype=bool)
     order = rng.random(cohort.n_rows)
     owner = np.repeat(np.arange(cohort.n_users), counts)
     ranks = np.empty(cohort.n_rows, dtype=np.int64)
@@ -91,10 +89,10 @@ def _rows(cohort: Cohort, owner: npt.NDArray[np.int64], chosen: npt.NDArray[np.b
     return Cohort.from_offsets(cohort.X[chosen], cohort.y[chosen], offsets, users=cohort.users[users])
 
 
-def _not_private(model: SharedBasisModel, train: Cohort, same: dict[str, Any]) -> PersonalModel:
+def _not_private(model: SharedBasisModel, train: Cohort, same: dict[str, Any]) -> HeadsOnBasis:
     if not isinstance(model, LowRankSparse):
         return FedRep(rank=model.rank, **same).fit(train)
-    # Not scikit-learn's clone: it copies parameters, and a ledger that is open cannot be copied.
+    # Not scikit-learn's clone: it copies parameters, and an open ledger cannot be copied.
     ours = {"epsilon": math.inf, "mode": "auto", "clips": None, "start": "random", "ledger": None, "noise_seed": None}
     twin = LowRankSparse(**{**model.get_params(deep=False), **ours})
     with warnings.catch_warnings():
@@ -102,7 +100,7 @@ def _not_private(model: SharedBasisModel, train: Cohort, same: dict[str, Any]) -
         return twin.fit(train)
 
 
-def _line(method: str, private: str, fitted: PersonalModel, test: Cohort) -> Line:
+def _line(method: str, private: str, fitted: HeadsOnBasis, test: Cohort) -> Line:
     ids = np.repeat(test.users, np.diff(test.offsets))
     target, loss = np.asarray(test.y, dtype=np.float64), fitted._loss()
     prediction = fitted.predict(test.X, ids)

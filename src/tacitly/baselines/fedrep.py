@@ -1,11 +1,11 @@
-"""FedRep without privacy: the same algorithm, no noise, a few more rounds. What privacy costs is the difference."""
+"""FedRep without privacy: the same algorithm without noise and with more rounds, to measure the cost of privacy."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from tacitly.methods.fedrep.estimator import PrivateFedRep
 from tacitly.privacy.guarantee import UncertifiedWarning
@@ -36,16 +36,15 @@ class FedRep(PrivateFedRep):
         )
 
     def n_parameters(self) -> int:
-        """Count its numbers as paper 004 does: r(d + n)."""
+        """Count the numbers of the model as AMHT-LRS (Pal et al. 2024) does: r(d + n)."""
         self._check_fitted()
         return int(self.basis_.size + self.heads_.size)
 
-    def fit(self, X: Any = None, y: Any = None, users: Any = None, **keywords: Any) -> FedRep:
-        """Fit; nobody needs to be warned that a method called non-private is not private."""
+    def fit(self, X: Any = None, y: Any = None, users: Any = None, **options: Any) -> Self:
+        """Fit without the warning that the result is not certified."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UncertifiedWarning)
-            super().fit(X, y, users, **keywords)
-        return self
+            return super().fit(X, y, users, **options)
 
     @classmethod
     def _get_param_names(cls) -> list[str]:

@@ -1,4 +1,4 @@
-"""What paper 004 compares low rank plus sparse with: its four frameworks, private where something is shared.
+"""The four frameworks AMHT-LRS (Pal et al. 2024) compares with, private where something is shared.
 
 | framework | user i's model | here | numbers (d features, n users) |
 |---|---|---|---|
@@ -7,8 +7,8 @@
 | representation learning | U wᵢ | :class:`tacitly.PrivateFedRep`, :class:`tacitly.FedRep` | r(d + n) |
 | prompt learning | u, cᵢ: uᵀ(x ‖ cᵢ) | :class:`PromptLearning` | d + e·n |
 
-In a linear model an embedding cᵢ put behind the features adds one number to every prediction, whatever its length e: a
-level of the user's own. That is how it is fitted here; the paper counts all e.
+In a linear model an embedding cᵢ appended to the features adds one number to every prediction, whatever its length e: a
+personal intercept. That is how it is fitted here; the paper counts all e.
 
 All three learn what is shared through the door, with ``epsilon = math.inf`` for the non-private version.
 """
@@ -17,21 +17,20 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
+from tacitly.baselines.base import Baseline
 from tacitly.baselines.local import LocalModels
 from tacitly.data.cohort import Cohort
 from tacitly.methods.low_rank_sparse.estimator import LowRankSparse
-from tacitly.methods.personal import PersonalModel
 from tacitly.privacy.certificate import Certificate
 from tacitly.privacy.guarantee import UncertifiedWarning
 
 
-class CentralModel(PersonalModel, BaseEstimator):  # type: ignore[misc]
-    """One linear model for everybody, learned privately; ``epsilon = math.inf`` for the non-private one.
+class CentralModel(Baseline):
+    """One linear model for all users, learned privately; ``epsilon = math.inf`` for the non-private one.
 
     Examples
     --------
@@ -44,37 +43,30 @@ class CentralModel(PersonalModel, BaseEstimator):  # type: ignore[misc]
 
     certificate_: Certificate
 
+    _with_intercept: ClassVar[bool] = False
+
     def __init__(self, epsilon: float, delta: float = 1e-6) -> None:
         self.epsilon = epsilon
         self.delta = delta
 
-    def fit(self, X: Any, y: Any = None, users: Any = None) -> CentralModel:
-        """Learn the model."""
-        self._take(self._learn(_cohort(X, y, users), intercept=False))
-        return self
-
     def n_parameters(self) -> int:
-        """Count its numbers: one a feature."""
+        """Count the numbers of the model: one per feature."""
         self._check_fitted()
         return len(self.basis_)
 
-    def _learn(self, cohort: Cohort, *, intercept: bool) -> LowRankSparse:
-        model = LowRankSparse(1, 0, self.epsilon, self.delta, shared_weight=True, fit_intercept=intercept)
+    def _fit_cohort(self, cohort: Cohort) -> None:
+        """Learn the model privately; personal intercepts, if any, at home."""
+        model = LowRankSparse(1, 0, self.epsilon, self.delta, shared_weight=True, fit_intercept=self._with_intercept)
         with warnings.catch_warnings():
             if np.isinf(self.epsilon):
                 warnings.simplefilter("ignore", UncertifiedWarning)
             model.fit(cohort)
-        return model
-
-    def _take(self, model: LowRankSparse) -> None:
         self.basis_, self.heads_, self.intercepts_ = model.basis_, model.heads_, model.intercepts_
-        self.users_, self.n_features_in_ = model.users_, model.n_features_in_
-        self.feature_names_in_ = model.feature_names_in_
         self.certificate_ = replace(model.certificate_, algorithm=type(self).__name__)
 
 
 class PromptLearning(CentralModel):
-    """One linear model for everybody and an embedding of every user's own behind the features.
+    """One linear model for all users, with a personal embedding appended to the features.
 
     Examples
     --------
@@ -86,23 +78,20 @@ class PromptLearning(CentralModel):
     np.True_
     """
 
+    _with_intercept: ClassVar[bool] = True
+
     def __init__(self, epsilon: float, delta: float = 1e-6, *, embedding: int | None = None) -> None:
         super().__init__(epsilon, delta)
         self.embedding = embedding
 
-    def fit(self, X: Any, y: Any = None, users: Any = None) -> PromptLearning:
-        """Learn the model privately, the levels at home."""
-        self._take(self._learn(_cohort(X, y, users), intercept=True))
-        return self
-
     def n_parameters(self) -> int:
-        """Count its numbers as the paper does: d + e·n, with e = d unless ``embedding`` says otherwise."""
+        """Count the numbers of the model as the paper does: d + e·n, with e = d unless ``embedding`` is given."""
         self._check_fitted()
         return len(self.basis_) + (self.embedding or len(self.basis_)) * len(self.users_)
 
 
 class FullFineTuning(CentralModel):
-    """A model of their own for every user: the central one plus a ridge regression on what it leaves.
+    """One whole model per user: the central one plus a ridge regression on its residuals.
 
     Examples
     --------
@@ -113,23 +102,15 @@ class FullFineTuning(CentralModel):
     (True, 1000)
     """
 
-    def fit(self, X: Any, y: Any = None, users: Any = None) -> FullFineTuning:
-        """Learn the central model privately, everybody's own at home."""
-        cohort = _cohort(X, y, users)
-        central = self._learn(cohort, intercept=False)
-        self._take(central)
-        assert cohort.y is not None
-        left = np.asarray(cohort.y, dtype=np.float64) - cohort.X @ central.basis_[:, 0]
-        own = LocalModels().fit(Cohort.from_offsets(cohort.X, left, cohort.offsets, users=cohort.users))
-        self.heads_ = own.heads_ + central.basis_[:, 0]
-        self.basis_ = np.eye(cohort.n_features)
-        return self
-
     def n_parameters(self) -> int:
-        """Count its numbers: d·n."""
+        """Count the numbers of the model: d·n."""
         self._check_fitted()
         return int(self.heads_.size)
 
-
-def _cohort(X: Any, y: Any, users: Any) -> Cohort:
-    return X if isinstance(X, Cohort) else Cohort.from_arrays(X, y, users)
+    def _fit_cohort(self, cohort: Cohort) -> None:
+        """Learn the central model privately, the personal ones at home."""
+        super()._fit_cohort(cohort)
+        central = self.basis_[:, 0]
+        residuals = np.asarray(cohort.y, dtype=np.float64) - cohort.X @ central
+        own = LocalModels().fit(Cohort.from_offsets(cohort.X, residuals, cohort.offsets, users=cohort.users))
+        self.heads_, self.basis_ = own.heads_ + central, np.eye(cohort.n_features)

@@ -1,27 +1,23 @@
-"""Everybody alone: a ridge fit a user, penalty chosen by the user's own leave-one-out error.
+"""Local models: one ridge fit per user, with the penalty chosen by the user's own leave-one-out error.
 
-Nothing is shared, so nothing needs protecting. It is what a user has without us, and what sharing must beat.
+Nothing is shared, so nothing needs protection. It is what a user has without sharing, and what sharing must beat.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator
 
+from tacitly.baselines.base import Baseline
 from tacitly.data.cohort import Cohort
 from tacitly.heads.glm import fit_loss_heads
 from tacitly.heads.ridge import fit_heads
-from tacitly.methods.personal import PersonalModel
 
 _PENALTIES = np.array([1e-6, 1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0])
 
 
-class LocalModels(PersonalModel, BaseEstimator):  # type: ignore[misc]
-    """One ridge regression (or logistic, hinge, Poisson) a user.
+class LocalModels(Baseline):
+    """One ridge regression (or logistic, hinge, Poisson) per user.
 
     Examples
     --------
@@ -31,17 +27,7 @@ class LocalModels(PersonalModel, BaseEstimator):  # type: ignore[misc]
     1.0
     """
 
-    def __init__(
-        self, *, fit_intercept: bool = False, loss: str = "squared", classes: Sequence[Any] | None = None
-    ) -> None:
-        self.fit_intercept = fit_intercept
-        self.loss = loss
-        self.classes = classes
-
-    def fit(self, X: Any, y: Any = None, users: Any = None) -> LocalModels:
-        """Fit every user's own model."""
-        cohort = X if isinstance(X, Cohort) else Cohort.from_arrays(X, y, users)
-        assert cohort.y is not None
+    def _fit_cohort(self, cohort: Cohort) -> None:
         d = cohort.n_features
         self.basis_ = np.eye(d)
         loss = self._loss()
@@ -58,10 +44,6 @@ class LocalModels(PersonalModel, BaseEstimator):  # type: ignore[misc]
                 span = np.array([0, len(rows)])
                 heads[i] = fit_heads(rows, targets, span, self.basis_, intercept=self.fit_intercept)[0]
         self._take_heads(heads)
-        self.users_ = cohort.users
-        self.n_features_in_ = d
-        self.feature_names_in_ = np.array(cohort.feature_names, dtype=str)
-        return self
 
     def _on_own_span(self, X: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Fit on an orthonormal basis of the user's own rows: a ridge solution has no part outside their span."""
@@ -73,7 +55,7 @@ class LocalModels(PersonalModel, BaseEstimator):  # type: ignore[misc]
 
 
 def _dual(X: npt.NDArray[np.float64], y: npt.NDArray[np.float64], intercept: bool) -> npt.NDArray[np.float64]:
-    """Ridge with fewer rows than features, through the m×m kernel; leave-one-out by α_j / (K + λ)⁻¹_jj."""
+    """Fit ridge with fewer rows than features through the m×m kernel; leave-one-out by α_j / (K + λ)⁻¹_jj."""
     means, level = (X.mean(axis=0), float(y.mean())) if intercept else (np.zeros(X.shape[1]), 0.0)
     rows, targets = X - means, y - level
     values, vectors = np.linalg.eigh(rows @ rows.T)
@@ -87,7 +69,7 @@ def _dual(X: npt.NDArray[np.float64], y: npt.NDArray[np.float64], intercept: boo
     alphas = (inverse * turned) @ vectors.T
     leverages = inverse @ (vectors**2).T
     if intercept:
-        # The intercept leaves every row a leverage of 1/m of its own.
+        # The intercept adds a leverage of 1/m to every row.
         leverages = leverages - 1.0 / (len(y) * penalties)
     errors = np.sum((alphas / np.maximum(leverages, 1e-9 * inverse.max(axis=1, keepdims=True))) ** 2, axis=1)
     weights = rows.T @ alphas[int(np.argmin(errors))]

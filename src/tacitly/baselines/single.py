@@ -1,24 +1,20 @@
-"""One model for everybody: a pooled fit, not private. What ignoring that users differ costs."""
+"""One model for all users: a pooled fit, not private. It shows the cost of ignoring that users differ."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
-from sklearn.base import BaseEstimator
 
 from tacitly.arrays import Array
+from tacitly.baselines.base import Baseline
 from tacitly.data.cohort import Cohort
 from tacitly.data.tables import row_blocks
-from tacitly.methods.personal import PersonalModel
 
 _RIDGE = 1e-9
-_MOST_ROWS = 50_000  # for losses that need many passes: enough for two digits
+_MOST_ROWS = 50_000  # for losses that need many passes: enough for two digits of accuracy
 
 
-class SingleModel(PersonalModel, BaseEstimator):  # type: ignore[misc]
-    """One linear model on everybody's rows.
+class SingleModel(Baseline):
+    """One linear model on the rows of all users.
 
     Examples
     --------
@@ -28,31 +24,16 @@ class SingleModel(PersonalModel, BaseEstimator):  # type: ignore[misc]
     (50, 1)
     """
 
-    def __init__(
-        self, *, fit_intercept: bool = False, loss: str = "squared", classes: Sequence[Any] | None = None
-    ) -> None:
-        self.fit_intercept = fit_intercept
-        self.loss = loss
-        self.classes = classes
-
-    def fit(self, X: Any, y: Any = None, users: Any = None) -> SingleModel:
-        """Fit the pooled model, a block of rows at a time."""
-        cohort = X if isinstance(X, Cohort) else Cohort.from_arrays(X, y, users)
-        assert cohort.y is not None
-        d = cohort.n_features
+    def _fit_cohort(self, cohort: Cohort) -> None:
         weights, level = self._least_squares(cohort) if self.loss == "squared" else self._by_scikit_learn(cohort)
         self.basis_ = np.asarray(weights if weights.ndim > 1 else weights[:, None], dtype=np.float64)
         columns = self.basis_.shape[1]
         own = np.eye(columns) if self._loss().columns > 1 else np.ones(1)
         self.heads_ = np.broadcast_to(own, (cohort.n_users, *own.shape)).copy()
         self.intercepts_ = np.broadcast_to(level, (cohort.n_users, *np.shape(level))).copy()
-        self.users_ = cohort.users
-        self.n_features_in_ = d
-        self.feature_names_in_ = np.array(cohort.feature_names, dtype=str)
-        return self
 
     def _by_scikit_learn(self, cohort: Cohort) -> tuple[Array, Array]:
-        """Fit everybody's rows as one table, weak ridge; a sample of them where there are very many."""
+        """Fit all rows as one table with weak ridge; on a sample of them where there are very many."""
         from sklearn.linear_model import LogisticRegression, PoissonRegressor
         from sklearn.svm import LinearSVC
 
@@ -70,6 +51,7 @@ class SingleModel(PersonalModel, BaseEstimator):  # type: ignore[misc]
         return weights.T, level if own else np.zeros(len(weights))
 
     def _least_squares(self, cohort: Cohort) -> tuple[Array, Array]:
+        """Fit all rows, one block at a time."""
         assert cohort.y is not None
         d, one = cohort.n_features, int(self.fit_intercept)
         gram, right = np.zeros((d + one, d + one)), np.zeros(d + one)

@@ -63,7 +63,7 @@ class GroupedRows:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The type of the rows."""
-        kind: np.dtype[Any] = np.dtype(self.X.dtype)
+        kind: np.dtype[Any] = self.X.dtype
         return kind
 
 

@@ -1,15 +1,15 @@
 """Heads for losses beyond least squares: ridge fits by Newton's method, averaged over penalties.
 
-As for least squares (:mod:`tacitly.heads.ridge`) nothing needs choosing: heads for a fixed grid of penalties are
-averaged with weights exp(−leave-one-out loss) on the user's own rows. Penalties are in units of a standardised
-direction: λ says that a direction's share of the score has a variance of about 1/λ. Leave-one-out scores come from the
-last Hessian, without refitting: taking row j away moves its score by −r q/(1 − w q), with r and w its
-slope and curvature and q = pᵀH⁻¹p.
+As for least squares (:mod:`tacitly.heads.ridge`) nothing needs tuning: heads for a fixed grid of penalties are averaged
+with weights exp(−leave-one-out loss) on the user's own rows. Penalties are in units of a standardised direction: λ
+means that a direction's share of the score has a variance of about 1/λ. Leave-one-out scores come from the last
+Hessian, without refitting: removing row j moves its score by −r q/(1 − w q), with r and w its slope and curvature and
+q = pᵀH⁻¹p.
 
-A user with rows of one class only gets a finite head (the penalty holds it); a user without rows a head of zero.
+A user with rows of one class only gets a finite head (the penalty bounds it); a user without rows a head of zero.
 """
 
-# What Numba compiles has no types that mypy knows.
+# mypy does not see the types that Numba compiles.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
+from tacitly.heads.base import HeadWork
 from tacitly.heads.losses import SOFTMAX, Loss
-from tacitly.heads.ridge import HeadWork
+from tacitly.heads.newton import fit_newton, hessian, loss_of, project, slopes
 from tacitly.simd.lazy_njit import njit
-from tacitly.simd.newton import fit_newton, hessian, loss_of, project, slopes
 from tacitly.simd.small_solves import cholesky_solve
 
-PENALTIES = np.array([100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03])  # each starts from the one before
-INTERCEPT_PENALTY = 0.05  # a level's prior variance of 20: any but a certain one
+PENALTIES = np.array([100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03])  # each fit starts from the one before
+INTERCEPT_PENALTY = 0.05  # an intercept's prior variance of 20: any level but a certain class
 
 _kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 
@@ -37,7 +37,7 @@ _kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reas
 def fit_loss_heads(
     X: Rows, y: Rows, offsets: Offsets, basis: npt.ArrayLike, loss: Loss, *, intercept: bool = False
 ) -> Array:
-    """Fit a head for each of several users, (users, k + 1, columns): weights on the basis, then the intercept (or 0).
+    """Fit one head per user, (users, k + 1, columns): weights on the basis, then the intercept (or 0).
 
     ``y`` are targets as ``loss.encode`` gives them.
 
@@ -54,7 +54,7 @@ def fit_loss_heads(
 
 @dataclass(frozen=True)
 class LossHeads(HeadWork):
-    """Heads by :func:`fit_loss_heads` on a public basis; ``half`` fits on the second half of everybody's rows.
+    """Heads by :func:`fit_loss_heads` on a public basis; ``half`` fits on the second half of each user's rows.
 
     >>> X = np.array([[1.0], [2.0], [-1.0], [-2.0]]); y = np.array([1.0, 1.0, 0.0, 0.0])
     >>> LossHeads(np.eye(1), Loss("logistic")).own(X, y).shape
@@ -72,7 +72,7 @@ class LossHeads(HeadWork):
             raise ValueError("heads for loss 'squared' are ridge regressions: RidgeHeads.")
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Fit them all, compiled."""
+        """Fit all users, compiled."""
         check_shape("X", X, None, len(self.basis))
         if self.half:
             counts = np.diff(offsets)
@@ -82,49 +82,51 @@ class LossHeads(HeadWork):
         return heads if self.loss.columns > 1 else heads[:, :, 0]
 
     def own(self, X: Rows, y: Rows) -> Array:
-        """Fit one."""
+        """Fit one user."""
         head: Array = self(np.ascontiguousarray(X), np.ascontiguousarray(y), np.array([0, len(X)]))[0]
         return head
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """A weight a direction, and the intercept; a column a class where there are more than two."""
+        """One weight per direction, and the intercept; one column per class where there are more than two."""
         columns = (self.loss.columns,) if self.loss.columns > 1 else ()
         return (self.basis.shape[1] + 1, *columns)
 
 
 @_kernel
 def _fit(X, directions, y, offsets, loss, grid, intercept, heads):
-    k, c = directions.shape[0], heads.shape[2]
-    q = k + (1 if intercept else 0)
     for i in range(offsets.size - 1):
-        first, last = offsets[i], offsets[i + 1]
-        m = last - first
-        if m == 0:
-            continue
-        P, targets = np.empty((m, q)), np.empty(m)
-        size, means = project(X, first, last, directions, intercept, P)
-        for j in range(m):
-            targets[j] = y[first + j]
-        if not (math.isfinite(size) and size > 0.0):
-            if not (intercept and size == 0.0):
-                continue
-            size = 1.0
-        V, scores = np.zeros((q, c)), np.zeros((m, c))
-        kept, errors, penalties = np.empty((grid.size, q, c)), np.empty(grid.size), np.empty(q)
-        for g in range(grid.size):
-            penalties[:] = grid[g] * size
-            if intercept:
-                penalties[k] = INTERCEPT_PENALTY
-            fit_newton(P, targets, loss, penalties, V, scores)
-            kept[g] = V
-            errors[g] = _left_out(P, targets, scores, loss, penalties, V)
-        _average(kept, errors, means, intercept, heads[i])
+        if offsets[i + 1] > offsets[i]:
+            _fit_user(X, directions, y, offsets[i], offsets[i + 1], loss, grid, intercept, heads[i])
+
+
+@_kernel
+def _fit_user(X, directions, y, first, last, loss, grid, intercept, head):
+    k, m, c = directions.shape[0], last - first, head.shape[1]
+    q = k + (1 if intercept else 0)
+    P, targets = np.empty((m, q)), np.empty(m)
+    size, means = project(X, first, last, directions, intercept, P)
+    for j in range(m):
+        targets[j] = y[first + j]
+    if not (math.isfinite(size) and size > 0.0):
+        if not (intercept and size == 0.0):
+            return
+        size = 1.0
+    V, scores = np.zeros((q, c)), np.zeros((m, c))
+    kept, errors, penalties = np.empty((grid.size, q, c)), np.empty(grid.size), np.empty(q)
+    for g in range(grid.size):
+        penalties[:] = grid[g] * size
+        if intercept:
+            penalties[k] = INTERCEPT_PENALTY
+        fit_newton(P, targets, loss, penalties, V, scores)
+        kept[g] = V
+        errors[g] = _left_out(P, targets, scores, loss, penalties, V)
+    _average(kept, errors, means, intercept, head)
 
 
 @_kernel
 def _average(kept, errors, means, intercept, head):
-    """Average heads by how well each predicts rows it has not seen; what is not finite does not count."""
+    """Average heads by how well each predicts left-out rows; heads that are not finite are ignored."""
     k, c, best, total = means.size, head.shape[1], math.inf, 0.0
     for g in range(errors.size):
         if math.isfinite(errors[g]) and np.isfinite(kept[g]).all():
@@ -149,7 +151,7 @@ def _average(kept, errors, means, intercept, head):
 
 @_kernel
 def _left_out(P, targets, scores, loss, penalties, V):
-    """Sum of losses of rows under fits that leave them out, to first order."""
+    """Return the sum of losses of rows under fits that leave them out, to first order."""
     m, q = P.shape
     c = V.shape[1]
     H, part, without = np.empty((q, q)), np.empty(q), scores.copy()

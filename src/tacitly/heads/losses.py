@@ -1,10 +1,10 @@
-"""What a target means: the loss it is fitted with, and how a linear score becomes a prediction.
+"""The meaning of a target: the loss it is fitted with, and how a linear score becomes a prediction.
 
 ``squared`` for numbers; ``logistic`` for two classes (softmax for more); ``hinge`` for classes by margin (the squared
 hinge, whose second derivative Newton's method needs); ``poisson`` for counts, with rates exp(score).
 
-The set of classes is *declared*. Finding it in the data would publish which labels occur, and a label that one user
-alone has would give that user away.
+The set of classes is *declared*. Finding it in the data would publish which labels occur, and a label that only
+one user has would reveal that user.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tacitly.arrays import Array
 from tacitly.data.validation import DataError, numbers, rows_in_words
 
 LOSSES = ("squared", "logistic", "hinge", "poisson")
-LOGISTIC, HINGE, POISSON, SOFTMAX = 1, 2, 3, 4  # as compiled code knows them
-LARGEST_SCORE = 30.0  # of a logarithm of a rate: e^30 is more than anybody counts
+LOGISTIC, HINGE, POISSON, SOFTMAX = 1, 2, 3, 4  # codes for compiled kernels
+LARGEST_SCORE = 30.0  # of a log rate: e^30 exceeds any count
 
 
 @dataclass(frozen=True)
@@ -55,18 +55,18 @@ class Loss:
 
     @property
     def columns(self) -> int:
-        """Scores a row: one, or one a class where there are more than two."""
+        """Scores per row: one, or one per class where there are more than two."""
         return len(self.classes) if self.classes is not None and len(self.classes) > 2 else 1
 
     @property
     def code(self) -> int:
-        """The number that compiled code knows the loss by."""
+        """The loss's code for compiled kernels."""
         return SOFTMAX if self.columns > 1 else {"logistic": LOGISTIC, "hinge": HINGE, "poisson": POISSON}[self.name]
 
     def encode(self, y: npt.ArrayLike) -> Array:
         """Return targets as numbers: the position of each label among ``classes``, counts as they are.
 
-        Raises where a label is not declared; the message says how many rows, never which.
+        Raises where a label is not declared; the message gives the number of rows, never which.
         """
         if self.classes is None:
             return self._numbers(y)
@@ -74,8 +74,7 @@ class Loss:
         codes = np.full(given.shape, -1.0)
         for position, label in enumerate(self.classes):
             codes[given == label] = position
-        unknown = int(np.count_nonzero(codes < 0))
-        if unknown:
+        if unknown := int(np.count_nonzero(codes < 0)):
             raise DataError(
                 f"the target has {rows_in_words(unknown)} with a label outside classes={list(self.classes)!r}. "
                 "Declare every label that may occur, whether or not it does, or drop these rows."
@@ -83,7 +82,7 @@ class Loss:
         return codes
 
     def predict(self, scores: Array) -> npt.NDArray[Any]:
-        """Return classes, rates or numbers from scores (one a row, or one a class)."""
+        """Return classes, rates or numbers from scores (one per row, or one per row and class)."""
         if self.classes is not None:
             codes = scores.argmax(axis=1) if self.columns > 1 else (scores > 0).astype(np.int64)
             labels: npt.NDArray[Any] = np.asarray(self.classes)[codes]
@@ -91,17 +90,17 @@ class Loss:
         return np.exp(np.minimum(scores, LARGEST_SCORE)) if self.name == "poisson" else scores
 
     def probabilities(self, scores: Array) -> Array:
-        """Return a probability a class."""
+        """Return one probability per class."""
         if self.name != "logistic":
             raise AttributeError(f"predict_proba needs loss='logistic'. Found loss={self.name!r}.")
-        from scipy.special import expit, softmax  # here and below, so that a node starts without SciPy
+        from scipy.special import expit, softmax  # imported here and below so that a node starts without SciPy
 
         if self.columns > 1:
             return np.asarray(softmax(scores, axis=1))
         return np.column_stack([expit(-scores), expit(scores)])
 
     def score(self, y: npt.ArrayLike, prediction: npt.NDArray[Any]) -> float:
-        """Return accuracy for classes; for numbers the share of (squared, Poisson) deviance that is explained."""
+        """Return accuracy for classes; for numbers the explained share of the (squared, Poisson) deviance."""
         if self.classes is not None:
             return float(np.mean(np.asarray(y) == prediction))
         target = _as_numbers(y)
@@ -125,21 +124,20 @@ class Loss:
 
     def _numbers(self, y: npt.ArrayLike) -> Array:
         target = _as_numbers(y)
-        if self.name == "poisson":
-            negative = int(np.count_nonzero(target < 0))
-            if negative:
-                raise DataError(
-                    f"the target has {rows_in_words(negative)} below zero. loss='poisson' is for counts: drop these "
-                    "rows, or take loss='squared'."
-                )
+        negative = int(np.count_nonzero(target < 0)) if self.name == "poisson" else 0
+        if negative:
+            raise DataError(
+                f"the target has {rows_in_words(negative)} below zero. loss='poisson' is for counts: drop these "
+                "rows, or take loss='squared'."
+            )
         return target
 
 
 def _as_numbers(y: npt.ArrayLike) -> Array:
-    """Return targets as floats; what is no number is counted, never shown."""
-    values, strangers = numbers(np.asarray(y))
-    if strangers:
-        raise DataError(f"the target has {rows_in_words(strangers)} that are not numbers. Drop or fix these rows.")
+    """Return targets as floats; cells that are not numbers are counted in the message, never shown."""
+    values, invalid = numbers(np.asarray(y))
+    if invalid:
+        raise DataError(f"the target has {rows_in_words(invalid)} that are not numbers. Drop or fix these rows.")
     return np.asarray(values, dtype=np.float64)
 
 

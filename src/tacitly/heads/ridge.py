@@ -1,36 +1,33 @@
-"""The user's half after the billboard: a small personal model on a public basis.
+"""Heads by ridge regression: a small personal linear model on a public basis.
 
-A head is fitted by the user, from the user's rows and public numbers only. It is never released, so it costs nobody any
-privacy: for everybody else it is post-processing of the billboard, and for the user it is their own data at home.
-
-Ridge least squares over a fixed grid of penalties, averaged with weights that fall with each penalty's leave-one-out
-error on the user's own rows, L^(−m/2): with many clean rows the best penalty takes all, with few rows the average is
-steadier than any choice. Penalties are relative to the mean
-eigenvalue of the user's own k×k system, so scale does not matter. Leave-one-out errors need no refitting: with the
-system's eigenvectors at hand they are residuals over one minus leverage. Where rows barely outnumber directions even
-leave-one-out cannot see an exploding fit, so the smallest penalties are left out there.
+Ridge least squares over a fixed grid of penalties, averaged with weights L^(−m/2) that fall with each penalty's
+leave-one-out error L on the user's own rows: with many clean rows the best penalty takes all, with few rows the average
+is more stable than any choice. Penalties are relative to the mean eigenvalue of the user's own k×k system, so scale
+does not matter. Leave-one-out errors need no refitting: given the system's eigenvectors they are residuals over one
+minus leverage. Where rows barely outnumber directions even leave-one-out cannot detect an exploding fit, so the
+smallest penalties are left out there.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
+from tacitly.heads.base import HeadWork
 from tacitly.simd.lazy_njit import njit
 
 PENALTIES = np.array([1e-9, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0])
 # Index of the smallest penalty to use with no free row, and with one.
 _LEAST_NONE, _LEAST_ONE = 3, 2
-_LEAST_TRACE = 2.0**-450  # below it penalties underflow: no data to speak of
+_LEAST_TRACE = 2.0**-450  # below it penalties underflow: treated as no data
 
 
 def fit_heads(X: Rows, y: Rows, offsets: Offsets, basis: npt.ArrayLike, *, intercept: bool = False) -> Array:
-    """Fit a head for each of several users; a row a user, the personal intercept (or 0) in the last column.
+    """Fit one head per user: one row per user, the personal intercept (or 0) in the last column.
 
     >>> X = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 1.0]]); y = 2 * X[:, 0]
     >>> fit_heads(X, y, np.array([0, 3]), np.eye(2)[:, :1]).round(6)
@@ -44,7 +41,7 @@ def fit_heads(X: Rows, y: Rows, offsets: Offsets, basis: npt.ArrayLike, *, inter
 
 
 def fit_head(X: npt.ArrayLike, y: npt.ArrayLike, basis: npt.ArrayLike, *, intercept: bool = False) -> Array:
-    """Fit one user's head: k weights and the intercept (or 0). What a device runs: no compiler needed.
+    """Fit one user's head in NumPy, as a device does: k weights and the intercept (or 0).
 
     >>> X = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 1.0]])
     >>> fit_head(X, 2 * X[:, 0], np.eye(2)[:, :1]).round(6)
@@ -74,23 +71,6 @@ def fit_head(X: npt.ArrayLike, y: npt.ArrayLike, basis: npt.ArrayLike, *, interc
         return np.append(head, level - mean @ head if intercept else 0.0)
 
 
-class HeadWork(ABC):
-    """What every user does at home with the billboard, as data: public fields, no code, so that it can travel."""
-
-    @abstractmethod
-    def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Heads of several users, a row a user, the intercept last."""
-
-    @abstractmethod
-    def own(self, X: Rows, y: Rows) -> Array:
-        """Return one user's head."""
-
-    @property
-    @abstractmethod
-    def shape(self) -> tuple[int, ...]:
-        """Shape of a head."""
-
-
 @dataclass(frozen=True)
 class RidgeHeads(HeadWork):
     """Heads by :func:`fit_heads` on a public basis.
@@ -107,21 +87,21 @@ class RidgeHeads(HeadWork):
         check_shape("basis", self.basis, None, None)
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Fit them all, compiled."""
+        """Fit all users, compiled."""
         return fit_heads(X, y, offsets, self.basis, intercept=self.intercept)
 
     def own(self, X: Rows, y: Rows) -> Array:
-        """Fit one, in NumPy."""
+        """Fit one user, in NumPy."""
         return fit_head(X, y, self.basis, intercept=self.intercept)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """A weight a direction, and the intercept."""
+        """One weight per direction, and the intercept."""
         return (self.basis.shape[1] + 1,)
 
 
 def _least_penalty(free: int) -> int:
-    """Index of the smallest penalty to use with so many rows more than unknowns."""
+    """Return the index of the smallest penalty to use; ``free`` is the number of rows beyond the unknowns."""
     return _LEAST_NONE if free <= 0 else (_LEAST_ONE if free == 1 else 0)
 
 
@@ -131,7 +111,7 @@ def _fit(X, directions, y, offsets, penalties, intercept, heads):  # type: ignor
     for i in range(offsets.size - 1):
         first, last = offsets[i], offsets[i + 1]
         m = last - first
-        # Row by row in a fixed order: queries use heads, and nobody's may depend on how many rows others have.
+        # Row by row in a fixed order: queries use heads, and no head may depend on how many rows other users have.
         rows = np.empty((m, k))
         for j in range(m):
             for b in range(k):
@@ -170,9 +150,9 @@ def _fit(X, directions, y, offsets, penalties, intercept, heads):  # type: ignor
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-untyped-def]
-    """Average one user's ridge fits over the penalties; return it, and whether there was anything to fit.
+    """Return the average of one user's ridge fits over the penalties, and whether there was anything to fit.
 
-    ``intercept`` says that both were centred before.
+    ``intercept`` means that rows and targets were centred before.
     """
     m, k = rows.shape
     system = rows.T @ rows

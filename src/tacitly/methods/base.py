@@ -1,7 +1,14 @@
-"""What every private estimator does around its algorithm: one budget, one account, one certificate.
+"""The one fit template: what every private estimator does around its algorithm.
 
-A model opens a run in a ledger, hands a federation to its algorithm, and states what was released. Nothing here touches
-a private row.
+:meth:`PrivateModel.fit` reads top-down. A method supplies the steps that differ:
+
+* ``_check_parameters`` and ``_check_population`` raise on wrong parameters; they write no state;
+* ``_cohort`` reads what ``fit`` was given;
+* ``_procedure`` decides settings, plans the releases and binds the algorithm (a :class:`Procedure`);
+* ``take_public_arrays`` keeps what was learned; ``_home_work`` and ``_take_heads`` are what users compute at home;
+* ``_statement`` is what the certificate states besides the numbers.
+
+Nothing here touches a private row.
 """
 
 from __future__ import annotations
@@ -9,15 +16,23 @@ from __future__ import annotations
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
 
+from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
-from tacitly.federation.engine import Engine
+from tacitly.data.reading import read_cohort
+from tacitly.federation.base import Federation
+from tacitly.federation.engine import Engine, Population
+from tacitly.federation.local import LocalPopulation
+from tacitly.methods.parameters import PrivacyParameters
 from tacitly.privacy.certificate import NOT_COVERED, Certificate
 from tacitly.privacy.guarantee import Adjacency, Budget, Event, UncertifiedWarning, Unit
 from tacitly.privacy.ledger import Ledger, Run
@@ -25,20 +40,55 @@ from tacitly.privacy.ledger import Ledger, Run
 NON_PRIVATE = "epsilon = inf: sums were released without noise"
 SEEDED = "noise came from a seed: whoever knows it can subtract the noise"
 
+HomeWork = Callable[[Rows, Rows, Offsets], Array]
+"""What users compute at home from their own rows and public numbers: one row per user, never released."""
 
-class PrivateModel(BaseEstimator):  # type: ignore[misc]
-    """Common to all estimators that learn through the door."""
 
-    epsilon: float
-    delta: float
-    adjacency: str
-    mode: str
-    noise: str
-    noise_seed: int | None
-    ledger: Ledger | None
-    run: str
-    threads: int | None
-    engine: Engine | None = None
+@dataclass(frozen=True)
+class Procedure:
+    """What a fit will do, decided from parameters and public sizes before any user is asked anything.
+
+    ``releases`` are the planned events. ``learn`` runs the algorithm behind a federation and returns the public result
+    as :meth:`PrivateModel.take_public_arrays` expects it. ``config`` holds further facts that a resumed run must share.
+    ``rows`` makes the cohort that queries see, where a public map changes the rows first.
+    """
+
+    releases: Sequence[Event]
+    learn: Callable[[Federation], Mapping[str, npt.NDArray[Any]]]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    rows: Callable[[], Cohort] | None = None
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a certificate states besides the numbers.
+
+    ``trust`` is who sees what where all users are in this process; ``nominal_epsilon`` what the paper claims in paper
+    mode.
+    """
+
+    trust: str
+    notes: tuple[str, ...] = ()
+    not_covered: tuple[str, ...] = ()
+    nominal_epsilon: float | None = None
+
+
+class Fitted:
+    """An estimator that raises scikit-learn's ``NotFittedError`` until its learned attribute is there."""
+
+    _learned: ClassVar[str]
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, self._learned):
+            raise NotFittedError(f"this {type(self).__name__} is not fitted yet. Call fit first.")
+
+
+class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[misc]
+    """Common to all estimators that learn through the door.
+
+    A subclass is a dataclass whose fields are its parameters (:mod:`tacitly.methods.parameters`).
+    """
+
     certificate_: Certificate
     users_: npt.NDArray[Any]
     feature_names_in_: npt.NDArray[Any]
@@ -46,7 +96,47 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
     target_name_: str | None = None
     user_column_: str | None = None
 
+    trust: str = "central"
+    engine: Engine | None = None
+
     _modes: tuple[str, ...] = ("auto",)
+    _paper_reasons: tuple[str, ...] = ()
+    """Why paper mode cannot be certified; none where it can."""
+
+    def fit(
+        self, X: Any = None, y: Any = None, users: Any = None, *, on_release: Callable[[str], None] | None = None
+    ) -> Self:
+        """Learn what is shared privately, then let users compute their own part at home.
+
+        Parameters
+        ----------
+        X
+            Rows of features (n_rows × n_features), in any order; or a :class:`~tacitly.data.cohort.Cohort`, alone; or
+            None where the ``engine`` knows where the users are.
+        y
+            The target of each row.
+        users
+            The id of the user each row belongs to.
+        on_release
+            Called with the name of each release when it is out (for progress bars).
+        """
+        source, budget, procedure = self._prepare(X, y, users)
+        population = self._placed(source, procedure)
+        units = population.n_users if budget.unit is Unit.USER else population.n_rows
+        sizes = {"n_units": units, "n_features": source.n_features}
+        run = self._open(budget, procedure.releases, {**sizes, **procedure.config})
+        with abandoned_on_failure(run):
+            federation = self._federation(population, run, on_release)
+            learned = procedure.learn(federation)
+            self._describe(source)
+            self.take_public_arrays(learned)
+            self._work_at_home(federation, population)
+        self._certify(run, budget, units, population.trust)
+        return self
+
+    def planned_releases(self, cohort: Cohort | None = None) -> int:
+        """Return how many releases ``fit(cohort)`` will make; None for the users that the engine knows."""
+        return len(self._prepare(cohort, None, None)[2].releases)
 
     def close(self, billboard_sha256: str | None = None) -> None:
         """Finish the run in its ledger, as ``save`` does: a finished run cannot be resumed.
@@ -59,37 +149,122 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
 
     @abstractmethod
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Everything that was learned and may be known: the billboard."""
+        """Return everything that was learned and may be known: the billboard."""
 
     @abstractmethod
     def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Set what :meth:`public_arrays` gave, with nobody's private part."""
+        """Set what :meth:`public_arrays` returned; no user has a private part yet."""
 
     def private_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return what stays with the users, in the order of ``users_``; nothing where a model has no heads."""
         return {}
 
     def take_private_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Set what :meth:`private_arrays` gave; ``users_`` are there already."""
+        """Set what :meth:`private_arrays` returned; ``users_`` are set already."""
 
     @property
     def folder_class(self) -> str:
-        """What a model folder calls this kind of model."""
+        """The name of this kind of model in a model folder."""
         return type(self).__name__
 
     def folder_parameters(self) -> dict[str, Any]:
-        """Return the parameters a model folder keeps: those that are plain and say something later."""
+        """Return the parameters a model folder keeps: plain values that mean something later."""
         left_out = {"ledger", "threads", "engine"}
         return {key: value for key, value in self.get_params(deep=False).items() if key not in left_out}
 
     @property
     def audit_labels(self) -> tuple[float, float] | None:
-        """Two targets that an auditor's users may have, where not any number will do."""
+        """Two targets that an auditor's users may have, where not every number is allowed."""
         return None
 
     def as_asked(self, cohort: Cohort) -> Cohort:
-        """Return the cohort as queries see it: labels as numbers."""
+        """Return the cohort as queries see it: labels as numbers, rows after a public map."""
         return cohort
+
+    def _check_parameters(self) -> None:
+        """Raise on parameters that are wrong whatever the data are."""
+        if self.mode not in self._modes:
+            allowed = f"one of {self._modes}" if len(self._modes) > 1 else repr(self._modes[0])
+            raise ValueError(f"mode must be {allowed}. Found {self.mode!r}.")
+
+    def _check_population(self, population: Population) -> None:
+        """Raise on parameters that do not suit the population, by what is public about it."""
+
+    def _check_elsewhere(self) -> None:
+        """Raise on parameters that need rows in this process, where the engine holds them."""
+
+    def _cohort(self, X: Any, y: Any, users: Any) -> Any:
+        """Read what fit was given."""
+        return read_cohort(X, y, users)
+
+    def _unit(self, population: Population) -> Unit:
+        """Return whose data one unit of privacy is."""
+        return Unit.USER
+
+    @abstractmethod
+    def _procedure(self, population: Population, budget: Budget) -> Procedure:
+        """Decide settings, plan the releases, bind the algorithm."""
+
+    def _home_work(self) -> HomeWork | None:
+        """Return what users compute at home once the public part is known; None for nothing."""
+        return None
+
+    def _take_heads(self, heads: Array) -> None:
+        """Keep what users computed at home, one row per user."""
+
+    @abstractmethod
+    def _statement(self, budget: Budget) -> Statement:
+        """Return what the certificate states besides the numbers."""
+
+    @property
+    def _federation_threads(self) -> int | None:
+        """Number of threads the federation uses; None for all cores."""
+        return self.threads
+
+    def _prepare(self, X: Any, y: Any, users: Any) -> tuple[Population, Budget, Procedure]:
+        """Check, read and plan; no run is open yet and no user was asked anything."""
+        self._check_parameters()
+        source = self._source(X, y, users)
+        self._check_population(source)
+        budget = self._budget(self._unit(source))
+        return source, budget, self._procedure(source, budget)
+
+    def _source(self, X: Any, y: Any, users: Any) -> Population:
+        """Return the users that fit was given, in this process or where the engine keeps them."""
+        if X is None and self.engine is not None:
+            self._check_elsewhere()
+            return self.engine.population(None)
+        return LocalPopulation(self._cohort(X, y, users))
+
+    def _placed(self, source: Population, procedure: Procedure) -> Population:
+        """Return the users where they will be asked: spread over the engine, rows as queries see them."""
+        if not isinstance(source, LocalPopulation):
+            return source
+        cohort = source.cohort if procedure.rows is None else procedure.rows()
+        return LocalPopulation(cohort) if self.engine is None else self.engine.population(cohort)
+
+    def _federation(self, population: Population, run: Run, on_release: Callable[[str], None] | None) -> Federation:
+        return population.federation(
+            run,
+            noise=self.noise,
+            noise_seed=self.noise_seed,
+            on_release=on_release,
+            threads=self._federation_threads,
+            trust=self.trust,
+        )
+
+    def _describe(self, population: Population) -> None:
+        self.n_features_in_ = population.n_features
+        self.feature_names_in_ = np.array(population.feature_names, dtype=str)
+        self.target_name_ = population.target_name
+
+    def _work_at_home(self, federation: Federation, population: Population) -> None:
+        """Let users compute their own part; keep it where it does not stay with them."""
+        work = self._home_work()
+        heads = None if work is None else federation.users_map(work)
+        if heads is not None:
+            self._take_heads(heads)
+            self.users_ = np.asarray(population.users)
 
     def _budget(self, unit: Unit = Unit.USER) -> Budget:
         return Budget(epsilon=self.epsilon, delta=self.delta, adjacency=Adjacency(self.adjacency), unit=unit)
@@ -104,7 +279,7 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
         return ledger.run(self.run, config=self._public_config(sizes), planned=planned, certified=not reasons)
 
     def _check_noise(self, budget: Budget, planned: Sequence[Event]) -> None:
-        """Raise where those who are to add the noise would not: a node's own ledger counts noisy sums of users."""
+        """Raise where nodes are to add the noise and cannot: a node's ledger counts noisy sums of users."""
         if self.noise_by == "central":
             return
         if budget.unit is not Unit.USER:
@@ -120,19 +295,12 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
         """Who adds the noise: this process or a coordinator ("central"), or the nodes of an engine."""
         return str(getattr(self.engine, "how", "central"))
 
-    def _certify(
-        self,
-        run: Run,
-        budget: Budget,
-        *,
-        units: int,
-        trust: str,
-        notes: tuple[str, ...],
-        nominal: float | None = None,
-        not_covered: tuple[str, ...] = (),
-    ) -> None:
-        """State what was released; close the run unless somebody else keeps the account."""
+    def _certify(self, run: Run, budget: Budget, units: int, engine_trust: str | None) -> None:
+        """State what was released; close the run unless a ledger was given, whose owner closes it."""
         mode, reasons = self._standing(budget)
+        statement = self._statement(budget)
+        # Where users add the noise to their own messages, it does not matter who runs the engine.
+        trust = statement.trust if self.trust == "local" else engine_trust or statement.trust
         self.certificate_ = Certificate(
             algorithm=type(self).__name__,
             mode=mode,
@@ -141,24 +309,24 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
             n_users=units,
             trust=trust,
             reasons=reasons,
-            nominal_epsilon=nominal if mode == "paper" else None,
-            notes=notes,
-            not_covered=(*not_covered, *NOT_COVERED),
+            nominal_epsilon=statement.nominal_epsilon if mode == "paper" else None,
+            notes=statement.notes,
+            not_covered=(*statement.not_covered, *NOT_COVERED),
         )
         self._run = run
         if self.ledger is None:
             self.close()
 
     def _standing(self, budget: Budget) -> tuple[str, tuple[str, ...]]:
-        """Return whether the run can be certified, and why not."""
-        if not budget.private:
-            return "non-private", (NON_PRIVATE,)
-        if self.noise_seed is not None:
-            return "seeded", (SEEDED,)
-        return "certified", ()
+        """Return the certificate's mode, and the reasons why the run cannot be certified."""
+        mode = "non-private" if not budget.private else "certified" if self.noise_seed is None else "seeded"
+        reasons = {"non-private": (NON_PRIVATE,), "seeded": (SEEDED,)}.get(mode, ())
+        if self.mode == "paper" and self._paper_reasons:
+            return "paper", (*reasons, *self._paper_reasons)
+        return mode, reasons
 
     def _public_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a resumed run must have in common with the one it goes on with."""
+        """Return what a resumed run must have in common with the one it resumes."""
         left_out = {"ledger", "run", "threads", "noise_seed", "engine"}
         parameters = {key: value for key, value in self.get_params(deep=False).items() if key not in left_out}
         return {
@@ -172,7 +340,7 @@ class PrivateModel(BaseEstimator):  # type: ignore[misc]
 
 @contextmanager
 def abandoned_on_failure(run: Run) -> Iterator[None]:
-    """Give the run up if what follows fails, so that the same fit, asked for again, can go on with it."""
+    """Give the run up if what follows fails, so that calling the same fit again resumes it."""
     try:
         yield
     except BaseException:

@@ -1,118 +1,155 @@
-"""The estimators a user sees: scikit-learn's manners, one budget, one certificate.
+"""Models with a public basis U and private heads vᵢ on it: user i's weights are U vᵢ.
 
-``fit`` builds a cohort, opens an account in a ledger, hands the algorithm a federation, and lets every user fit a head
-at home. Nothing here touches a private row.
+:class:`HeadsOnBasis` predicts and personalises; :class:`SharedBasisModel` adds the private fit of the basis.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from tacitly.arrays import Array, Offsets, Rows
+from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
-from tacitly.federation.base import Federation
+from tacitly.data.reading import read_cohort
 from tacitly.federation.engine import Population
-from tacitly.federation.local import LocalPopulation
-from tacitly.heads.ridge import HeadWork
-from tacitly.methods.base import PrivateModel, abandoned_on_failure
-from tacitly.methods.personal import PersonalModel
-from tacitly.privacy.guarantee import Budget, Event
+from tacitly.heads.base import HeadWork
+from tacitly.heads.glm import LossHeads
+from tacitly.heads.losses import Loss
+from tacitly.heads.ridge import RidgeHeads
+from tacitly.methods.base import PrivateModel, Statement
+from tacitly.methods.parameters import EngineParameter, RankParameter
+from tacitly.methods.personal import PersonalModel, Positions, with_type
+from tacitly.privacy.guarantee import Budget
 
 TRUST = (
-    "central: whoever runs this process holds the rows, adds the noise and keeps the heads; everybody else sees the "
-    "billboard only, and a user their own head (joint differential privacy)."
+    "central: whoever runs this process holds the rows, adds the noise and keeps the heads; all others see the "
+    "billboard only, and each user their own head (joint differential privacy)."
 )
 FREE_HEADS = (
-    "heads and personalize() cost nothing: a head is computed from the public basis and its own user's rows, so for "
-    "everybody else it is post-processing, and it is not released"
+    "heads and personalize() cost no privacy: a head is computed from the public basis and its user's own rows, so for "
+    "all others it is post-processing, and it is not released"
 )
+_SQUARED = Loss()
 
 
-class SharedBasisModel(PersonalModel, PrivateModel):
+@dataclass(frozen=True)
+class Head:
+    """One user's personal model on a public basis. Private to that user.
+
+    ``weights`` are on the basis; ``intercept`` is the user's own level. With more than two classes, weights have one
+    column and intercepts one number per class. ``indices`` and ``values`` are features with weights of the user's own,
+    added to those of the basis, where the model has them.
+    """
+
+    weights: Array
+    intercept: float | Array
+    basis: Array
+    loss: Loss = _SQUARED
+    indices: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    values: Array = field(default_factory=lambda: np.zeros(0))
+
+    def decision_function(self, X: npt.ArrayLike) -> Array:
+        """Return the scores of this user's rows, of which the loss is a function."""
+        rows = np.asarray(X, dtype=np.float64)
+        scores = rows @ (self.basis @ self.weights) + self.intercept
+        return np.asarray(scores + rows[:, self.indices] @ self.values if self.values.size else scores)
+
+    def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
+        """Return predictions for this user's rows: numbers, classes or rates, depending on the loss."""
+        return self.loss.predict(self.decision_function(X))
+
+    def predict_proba(self, X: npt.ArrayLike) -> Array:
+        """Return one probability per class (loss 'logistic')."""
+        return self.loss.probabilities(self.decision_function(X))
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return np.array(self.weights, dtype=dtype)
+
+
+class HeadsOnBasis(PersonalModel[Head]):
+    """Prediction and personalisation with fitted ``basis_``, ``heads_``, ``intercepts_`` and ``users_``."""
+
+    basis_: Array
+    heads_: Array
+    intercepts_: Array
+    loss: str = "squared"
+    classes: Sequence[Any] | None = None
+    fit_intercept: bool = False
+
+    _learned: ClassVar[str] = "basis_"
+
+    @property
+    def classes_(self) -> npt.NDArray[Any]:
+        """The declared labels, in the order of the columns of :meth:`predict_proba`."""
+        labels = self._loss().classes
+        if labels is None:
+            raise AttributeError(f"a model with loss={self.loss!r} has no classes.")
+        return np.asarray(labels)
+
+    def decision_function(self, X: npt.ArrayLike, users: npt.ArrayLike) -> Array:
+        """Return the score of each row under its user's head; one score per class where there are more than two."""
+        return self._scores(*self._rows_and_positions(X, users))
+
+    def predict_proba(self, X: npt.ArrayLike, users: npt.ArrayLike) -> Array:
+        """Return one probability per class for each row (loss 'logistic'), in the order of ``classes_``."""
+        return self._loss().probabilities(self.decision_function(X, users))
+
+    def head_work(self) -> HeadWork:
+        """Return what fits a head: data, so that it can travel to users."""
+        loss = self._loss()
+        if loss.name == "squared":
+            return RidgeHeads(self.basis_, bool(self.fit_intercept))
+        return LossHeads(self.basis_, loss, bool(self.fit_intercept))
+
+    def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags: a classifier or a regressor, by the loss."""
+        return with_type(super().__sklearn_tags__(), classifies=self.loss in ("logistic", "hinge"))  # type: ignore[misc]
+
+    def _loss(self) -> Loss:
+        return Loss(self.loss, self.classes)
+
+    def _scores(self, rows: npt.NDArray[Any], positions: Positions) -> Array:
+        scores = np.einsum("nk,nk...->n...", rows @ self.basis_, self.heads_[positions])
+        return np.asarray(scores + self.intercepts_[positions])
+
+    def _predictions(self, rows: npt.NDArray[Any], positions: Positions) -> npt.NDArray[Any]:
+        return self._loss().predict(self._scores(rows, positions))
+
+    def _personal_model(self, rows: npt.NDArray[Any], targets: Array) -> Head:
+        fitted = self.head_work()(rows, targets, np.array([0, len(rows)]))[0]
+        intercept = fitted[-1] if fitted.ndim > 1 else float(fitted[-1])
+        return Head(fitted[:-1], intercept, self.basis_, self._loss())
+
+    def _take_heads(self, heads: Array) -> None:
+        self.heads_, self.intercepts_ = heads[:, :-1], heads[:, -1]
+
+
+class SharedBasisModel(HeadsOnBasis, PrivateModel, EngineParameter, RankParameter):
     """Common to all estimators that learn a basis through the door and heads at home."""
-
-    rank: int
-
-    def fit(
-        self,
-        X: Any = None,
-        y: Any = None,
-        users: Any = None,
-        *,
-        on_release: Callable[[str], None] | None = None,
-    ) -> SharedBasisModel:
-        """Learn the shared basis privately, then a head for every user.
-
-        Parameters
-        ----------
-        X
-            Rows of features (n_rows × n_features), in any order; or a :class:`~tacitly.data.cohort.Cohort`, alone; or
-            None where the ``engine`` knows where the users are.
-        y
-            The target of each row.
-        users
-            The id of the user each row belongs to.
-        on_release
-            Called with the name of each release when it is out (for progress bars).
-        """
-        population = self._population(X, y, users)
-        self._check_parameters(population)
-        budget = self._budget()
-        run = self._open(
-            budget, self._planned(budget), {"n_users": population.n_users, "n_features": population.n_features}
-        )
-        with abandoned_on_failure(run):
-            federation = population.federation(
-                run,
-                noise=self.noise,
-                noise_seed=self.noise_seed,
-                on_release=on_release,
-                threads=self.threads,
-                trust="central",
-            )
-            self.take_public_arrays({"basis": self._learn(federation, budget)})
-            heads = federation.users_map(self._head_work())
-        if heads is not None:
-            self._take_heads(heads)
-            self.users_ = np.asarray(population.users)
-        self.n_features_in_ = population.n_features
-        self.feature_names_in_ = np.array(population.feature_names, dtype=str)
-        self.target_name_ = population.target_name
-        self._certify(
-            run,
-            budget,
-            units=population.n_users,
-            trust=population.trust or TRUST,
-            notes=(FREE_HEADS,),
-            nominal=self.epsilon,
-        )
-        return self
 
     @property
     def audit_labels(self) -> tuple[float, float] | None:
-        """Two classes, or two counts, that an auditor's users may have; words by their positions."""
+        """Two classes, or two counts, that an auditor's users may have; text labels by their positions."""
         classes = self._loss().classes
         if classes is None or isinstance(classes[0], str):
             return None if self.loss == "squared" else (0.0, 1.0)
         return float(classes[0]), float(classes[1])
 
     def as_asked(self, cohort: Cohort) -> Cohort:
-        """Return the cohort with targets as the loss encodes them; raises where a label is not declared."""
+        """Return the cohort with targets as the loss encodes them; raise where a label is not declared."""
         if self.loss == "squared" or cohort.y is None:
             return cohort
         return replace(cohort, y=self._loss().encode(cohort.y).astype(cohort.dtype))
 
-    def with_heads_of(self, cohort: Cohort) -> SharedBasisModel:
+    def with_heads_of(self, cohort: Cohort) -> Self:
         """Return the same public model with heads fitted to these users' rows instead."""
         refitted, asked = copy(self), self.as_asked(cohort)
-        refitted._take_heads(self._fit_heads(asked.X, np.asarray(asked.y), asked.offsets))
+        refitted._take_heads(self._home_work()(asked.X, np.asarray(asked.y), asked.offsets))
         refitted.users_ = cohort.users
         return refitted
 
@@ -122,7 +159,7 @@ class SharedBasisModel(PersonalModel, PrivateModel):
         return {"basis": self.basis_}
 
     def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Set the basis; nobody has a head on it yet."""
+        """Set the basis; no user has a head on it yet."""
         self.basis_ = arrays["basis"]
         columns = self._loss().columns
         classes = (columns,) if columns > 1 else ()
@@ -137,42 +174,23 @@ class SharedBasisModel(PersonalModel, PrivateModel):
         """Set heads and intercepts."""
         self.heads_, self.intercepts_ = arrays["heads"], arrays["intercepts"]
 
-    @abstractmethod
-    def _planned(self, budget: Budget) -> Sequence[Event]:
-        """Every release the algorithm will make."""
-
-    @abstractmethod
-    def _learn(self, federation: Federation, budget: Budget) -> Array:
-        """Run the algorithm; return the orthonormal basis."""
-
-    def _head_work(self) -> HeadWork:
-        """Return what every user does at home once the basis is there."""
+    def _home_work(self) -> HeadWork:
+        """Return how the users of the fit compute their heads; new users follow :meth:`head_work`."""
         return self.head_work()
 
-    def _fit_heads(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        return self._head_work()(X, y, offsets)
+    def _statement(self, budget: Budget) -> Statement:
+        return Statement(TRUST, notes=(FREE_HEADS,), nominal_epsilon=self.epsilon)
 
-    def _population(self, X: Any, y: Any, users: Any) -> Population:
-        if X is None and self.engine is not None:
-            self._check_codes()
-            return self.engine.population(None)
-        if isinstance(X, Cohort):
-            cohort = X
-        else:
-            if X is None or y is None or users is None:
-                raise ValueError("fit needs y and users next to X: the target and the user id of every row.")
-            name = getattr(y, "name", None)
-            targets = y if self.loss == "squared" else self._loss().encode(y)
-            cohort = Cohort.from_arrays(X, targets, users, target_name=None if name is None else str(name))
-        if cohort.y is None:
-            raise ValueError("the cohort has no target. Build it with a target column.")
-        # What is wrong with the parameters is said before what is wrong with the labels.
-        self._check_parameters(LocalPopulation(cohort))
-        if cohort is X:
-            cohort = self.as_asked(cohort)
-        return LocalPopulation(cohort) if self.engine is None else self.engine.population(cohort)
+    def _cohort(self, X: Any, y: Any, users: Any) -> Cohort:
+        if X is None or isinstance(X, Cohort) or y is None:
+            given: Cohort = read_cohort(X, y, users)
+            return self.as_asked(given)
+        name = getattr(y, "name", None)
+        targets = y if self.loss == "squared" else self._loss().encode(y)
+        encoded: Cohort = read_cohort(X, targets, users, target_name=None if name is None else str(name))
+        return encoded
 
-    def _check_codes(self) -> None:
+    def _check_elsewhere(self) -> None:
         """Raise unless labels that are read elsewhere need no translation there."""
         classes = self._loss().classes
         if classes is not None and list(classes) != list(range(len(classes))):
@@ -181,11 +199,9 @@ class SharedBasisModel(PersonalModel, PrivateModel):
                 f"Found classes={list(classes)!r}."
             )
 
-    def _check_parameters(self, population: Population) -> None:
+    def _check_population(self, population: Population) -> None:
         if not (isinstance(self.rank, int | np.integer) and 1 <= self.rank <= population.n_features):
             raise ValueError(
                 f"rank must be a whole number from 1 to the number of features ({population.n_features}). "
                 f"Found {self.rank!r}."
             )
-        if self.mode not in self._modes:
-            raise ValueError(f"mode must be one of {self._modes}. Found {self.mode!r}.")

@@ -1,4 +1,4 @@
-"""A bar that says how many rounds are out and what they have cost so far."""
+"""A progress bar for fits: releases done, and ε spent so far."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tacitly.privacy.accounting import compose
 
 @contextmanager
 def progress(model: Centaur) -> Iterator[Callable[[str], None]]:
-    """Show a bar while ``model`` is fitted: ``with progress(model) as tell: model.fit(…, on_release=tell)``.
+    """Show a bar while ``model`` is fitted: ``with progress(model) as report: model.fit(…, on_release=report)``.
 
-    ε is that of the releases so far; under sampling, where adding up takes seconds, it is shown at the end only.
+    ε is that of the releases so far; under sampling, where composing takes seconds, it is shown at the end only.
 
     >>> import torch; from tacitly.neural import mlp
-    >>> with progress(Centaur(*mlp(3, (2,), 2), epsilon=1.0, rounds=2)) as tell:
-    ...     tell("body update 1")
+    >>> with progress(Centaur(*mlp(3, (2,), 2), epsilon=1.0, rounds=2)) as report:
+    ...     report("body update 1")
     """
     from rich.console import Console
     from rich.progress import Progress
@@ -26,14 +26,14 @@ def progress(model: Centaur) -> Iterator[Callable[[str], None]]:
     events = model._events(model._plan(budget))
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("ε = 0", total=len(events))
-        made = 0
+        done = 0
 
-        def tell(name: str) -> None:
-            nonlocal made
-            made += 1
-            note = name
-            if budget.private and (model.sampling_rate == 1.0 or made == len(events)):
-                note = f"{name}, ε = {compose(events[:made], budget.adjacency, budget.delta):.3f}"
-            bar.update(task, advance=1, description=note)
+        def report(name: str) -> None:
+            nonlocal done
+            done += 1
+            text = name
+            if budget.private and (model.sampling_rate == 1.0 or done == len(events)):
+                text = f"{name}, ε = {compose(events[:done], budget.adjacency, budget.delta):.3f}"
+            bar.update(task, advance=1, description=text)
 
-        yield tell
+        yield report

@@ -15,15 +15,15 @@ from tacitly.federation import wire
 from tacitly.federation.flower.messages import Answer, Ask
 from tacitly.federation.flower.node import Node, read_heads
 from tacitly.federation.projected import Projected
+from tacitly.heads.base import HeadWork
 from tacitly.heads.glm import LossHeads
 from tacitly.heads.losses import Loss
-from tacitly.heads.ridge import HeadWork, RidgeHeads
+from tacitly.heads.ridge import RidgeHeads
 from tacitly.linalg import orthonormal
-from tacitly.methods.altmin.algorithm import NormalEquations
+from tacitly.methods.altmin.queries import NormalEquations
 from tacitly.methods.fedpower.gram import CentreVote, ShiftedGram
 from tacitly.methods.fedpower.power import DeviceStep, PowerStep
-from tacitly.methods.fedrep.algorithm import BasisStep
-from tacitly.methods.fedrep.loss_step import LossStep
+from tacitly.methods.fedrep.queries import BasisStep, LossStep
 from tacitly.methods.low_rank_sparse.as_printed import ClippedRight, Clips
 from tacitly.methods.low_rank_sparse.heads import SparseHeadWork, Sparsity
 from tacitly.methods.low_rank_sparse.queries import SparseEquations, SparseStep
@@ -41,7 +41,7 @@ D, GRID = 6, 2.0**-44
 
 
 def forged(kind: type, *values: Any) -> Any:
-    """Make a thing whose own checks never ran, as somebody who writes bytes would."""
+    """Build an object without running its checks, as an attacker who writes bytes can."""
     made = object.__new__(kind)
     for field, value in zip(dataclasses.fields(kind), values, strict=True):
         object.__setattr__(made, field.name, value)
@@ -60,7 +60,7 @@ METRIC = np.eye(2)
 DENSE, SCALES = Design("dense", 2, 3), Scales(np.ones(2), np.ones(3))
 TASKS, POINT = Design("tasks", 2, 3), Centre(np.ones((1, 1)))
 NEGATIVE = forged(Sparsity, -5, False)
-CLIPS = Clips(rows=1.0, targets=1.0, quirks=1.0, weights=1.0, count=5)
+CLIPS = Clips(rows=1.0, targets=1.0, sparse_part=1.0, weights=1.0, count=5)
 ILL_FITTING = {
     "gram of one column, rows": forged(ShiftedGram, np.ones(1), 1.0, Unit.ROW),
     "gram of one column, users": forged(ShiftedGram, np.ones(1), 1.0, Unit.USER),
@@ -159,7 +159,7 @@ def test_what_does_not_fit_a_nodes_rows_is_refused_before_anything_compiled_runs
 
 
 def test_a_node_that_adds_noise_enforces_the_clip_it_charges_for(tmp_path: Path) -> None:
-    """Whatever a query's fused form makes of its numbers, no user counts for more than the clip."""
+    """Whatever numbers a query holds, no user contributes more than the clip."""
     node = Node("n", users(100), tmp_path, trust="node", threads=1, ceiling=Budget(epsilon=1.0, delta=1e-6))
     query = FeatureMoment(D)
     object.__setattr__(query, "block_sums", lambda X, y, offsets, bound, size: np.full((1, query.coordinates), 1e3))

@@ -1,4 +1,4 @@
-"""Every route of FedPower: what one unit can move, what is public, what comes out, and who may stay away."""
+"""Every route of FedPower: sensitivity, public quantities, results, and partial participation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cohort(n_users: int, rng: np.random.Generator) -> Cohort:
 
 
 class Recorder(LocalFederation):
-    """Keeps sums before noise, and puts a given transcript in the place of what would have been released."""
+    """Record sums before noise, and return a given transcript instead of the releases."""
 
     def __init__(self, data: Cohort, transcript: list[np.ndarray] | None = None, **options: object) -> None:
         super().__init__(data, Ledger().run("test", config={}), **options)  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ def test_along_a_forced_transcript_one_unit_moves_every_sum_by_at_most_its_clip(
     first = Recorder(data)
     mine = learn(first, settings)
     others = {
-        "zero_out": neighbour(data, settings.unit, lambda x: np.full_like(x, math.nan)),  # a bad unit adds nothing
+        "zero_out": neighbour(data, settings.unit, lambda x: np.full_like(x, math.nan)),  # NaN adds nothing
         "replace_one": neighbour(data, settings.unit, lambda x: x * scale),
     }
     for relation, other in others.items():
@@ -177,7 +177,7 @@ def test_devices_that_never_answer_cost_signal_and_no_privacy(name: str) -> None
 def test_clipped_rows_weigh_the_same_in_every_part_of_the_sum(
     route: str, centered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without noise and with a clip that bites, what comes out is the matrix of weighted rows, exactly."""
+    """Without noise, and with a clip below some norms, the result is exactly the matrix of weighted rows."""
     data, found = cohort(500, np.random.default_rng(7)), {}
     monkeypatch.setattr(fedpower, "chosen_clip", lambda *_, **__: 60.0)
     real = fedpower.centre_of
@@ -260,7 +260,7 @@ def test_sparse_rows_give_what_dense_rows_give(route: str) -> None:
         ({"route": "device"}, "protects unit 'user'"),
         ({"route": "local-noise", "unit": Unit.USER}, "protects unit 'row'"),
         ({"local_steps": 2}, "local_steps > 1 is for the routes"),
-        ({"route": "device", "unit": Unit.USER, "centered": True}, "rows as they are"),
+        ({"route": "device", "unit": Unit.USER, "centered": True}, "does not centre rows"),
         ({"sampling_rate": 0.5}, "needs unit='user'"),
         ({"turns": 2}, "participants is for the routes"),
         ({"route": "power", "unit": Unit.USER, "turns": 2, "sampling_rate": 0.5}, "do not go together"),

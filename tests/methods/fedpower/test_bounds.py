@@ -1,4 +1,4 @@
-"""Rows built to slip past a clip of FedPower: named twice, around a far centre, at tiny clips, next to a bad row."""
+"""Rows built to evade a clip of FedPower: duplicate entries, a distant centre, tiny clips, a row that is not finite."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ZERO = np.zeros(D)
 
 
 def named_twice(values: list[float], *, believed: bool = True) -> scipy.sparse.csr_matrix:
-    """One row that names its first column again and again, and claims that it does not."""
+    """One row with many entries for its first column, and a flag that denies it."""
     places = (np.array(values), np.zeros(len(values), dtype=np.int32), np.array([0, len(values)]))
     rows = scipy.sparse.csr_matrix(places, shape=(1, D))
     if believed:
@@ -49,7 +49,7 @@ def test_a_column_named_many_times_counts_as_their_sum(query: Query, believed: b
     once = scipy.sparse.csr_matrix(row.toarray())
     np.testing.assert_allclose(added(query, row, 1.0), added(query, once, 1.0), rtol=1e-12)
     np.testing.assert_array_equal(added(NormHistogram(query), row, 1.0), added(NormHistogram(query), once, 1.0))
-    assert row.nnz == 400  # the caller's matrix stays as it is
+    assert row.nnz == 400  # the caller's matrix is unchanged
 
 
 @pytest.mark.parametrize("values", [[1.7e308, 1.7e308], [math.inf, -math.inf]])
@@ -80,13 +80,13 @@ def test_a_sparse_row_with_a_hole_adds_nothing_at_all(query: Query) -> None:
 @pytest.mark.parametrize("query", [ShiftedGram(np.ones(D), 0.5), PowerStep(BASIS, np.ones(D), 0.5)])
 def test_sparse_rows_are_not_moved_and_not_taken_as_if_they_were(query: Query) -> None:
     for asked in (query, NormHistogram(query)):
-        with pytest.raises(ValueError, match="centre of zeros"):
+        with pytest.raises(ValueError, match="centre of sparse rows must be zero"):
             added(asked, scipy.sparse.csr_matrix(np.eye(1, D)), 1.0)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_a_bad_row_does_not_take_others_with_it(dtype: type) -> None:
-    """A row so long that its clipped constant is 0 is not one that is not finite."""
+    """A row so long that its clipped constant is 0 is still finite."""
     query = PowerStep(BASIS, ZERO, 1e-200)
     long = np.full((1, D), 1e30, dtype=dtype) * 1e4
     bad = np.vstack([long, np.full((1, D), math.nan, dtype=dtype)])
@@ -108,7 +108,7 @@ def test_a_far_centre_cancels_nothing(unit: Unit) -> None:
 
 @pytest.mark.parametrize("d", [7, 54, 300])
 def test_a_row_across_the_basis_adds_the_same_whatever_lies_around_it(d: int) -> None:
-    """Its product is rounding errors, which the clip blows up: they must be its own. Other rows here add exactly 0."""
+    """Its product consists of rounding errors, which must not depend on other rows. Other rows here add exactly 0."""
     rng = np.random.default_rng(2)
     basis = orthonormal(rng.normal(size=(d, 5)))[0]
     row = rng.normal(size=d)
@@ -142,7 +142,7 @@ def test_clips_hold_however_small(name: str, bound: float, sparse: bool) -> None
         assert np.isfinite(vector).all()
         worst = max(worst, safe_norm(vector)[0])
     assert worst <= bound
-    assert worst > 0.99 * bound or bound < 1e-260  # below that nothing can be clipped with all digits
+    assert worst > 0.99 * bound or bound < 1e-260  # below that a clip loses digits
 
 
 def test_a_users_matrix_whose_square_underflows_is_clipped() -> None:
@@ -153,6 +153,6 @@ def test_a_users_matrix_whose_square_underflows_is_clipped() -> None:
 
 @pytest.mark.parametrize("width", [1e-25, 1e25])
 def test_a_range_whose_squares_lose_digits_is_refused(width: float) -> None:
-    with pytest.raises(ValueError, match="another unit"):
+    with pytest.raises(ValueError, match="Rescale the features"):
         Settings(low=np.zeros(D), high=np.full(D, width))
     Settings(low=np.zeros(D), high=np.full(D, 1e-15))

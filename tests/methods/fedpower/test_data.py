@@ -1,4 +1,4 @@
-"""FedPower on the papers' public data sets, where they are there (TACITLY_DATA): the accuracy that is promised."""
+"""FedPower's documented accuracy on the papers' public data sets, if present (TACITLY_DATA)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The printed mechanism's flaws, P1 to P8, put back one by one: each is caught by a check the sound routes pass.
+"""The flaws P1 to P8 of the printed mechanism, reintroduced one by one: each fails a check that the sound routes pass.
 
 The paper's neighbours differ by one entry of AᵀA; those used here do too. ``audit`` bounds ε from below (95 %): it
-draws what an observer sees on both, splits at a threshold chosen on other draws, and compares.
+draws the observer's view of both, splits at a threshold chosen on other draws, and compares.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DELTA = 1e-5
 
 
 def audit(first: np.ndarray, second: np.ndarray, delta: float = DELTA) -> float:
-    """Lower bound on ε of a mechanism whose observer sees these numbers on two neighbours."""
+    """Return a lower bound on the ε of a mechanism from draws of its output on two neighbours."""
     half = len(first) // 2
     best = 0.0
     for a, b in ((first, second), (second, first)):
@@ -48,7 +48,7 @@ def audit(first: np.ndarray, second: np.ndarray, delta: float = DELTA) -> float:
 
 
 def messages(matrices: np.ndarray, settings: Settings, runs: int, seed: int = 0) -> np.ndarray:
-    """Orthonormalised sums hide scale, so look at the aggregate itself: what the server broadcasts, r columns."""
+    """Orthonormalised sums hide scale, so test the aggregate itself: the r columns that the server broadcasts."""
     out = []
     sizes = np.ones(len(matrices))
     real = np.linalg.qr
@@ -78,7 +78,7 @@ def test_the_audit_finds_what_is_there_and_no_more() -> None:
 
 @dataclass(frozen=True)
 class LocalStepsOfRows(PowerStep):
-    """P1 put back: rows are clipped as if the basis they are multiplied with were public, but it comes from them."""
+    """P1: rows are clipped as if the basis they are multiplied with were public, but it is computed from them."""
 
     steps: int = 4
 
@@ -95,12 +95,12 @@ class LocalStepsOfRows(PowerStep):
 
 
 def device(rng: np.random.Generator) -> np.ndarray:
-    """Rows of one device with two directions that are about as strong."""
+    """Rows of one device with two directions of about the same strength."""
     return 0.5 * rng.normal(size=(40, 4)) * [0.3, 1.0, 1.0, 0.3]
 
 
 def test_p1_local_steps_without_noise_move_by_more_than_a_row() -> None:
-    """Sound for the device (its clip bounds it); as a row's contribution the same message has no bound."""
+    """Sound for the unit device, whose clip bounds it; as a row's contribution the same message is unbounded."""
     X, offsets = device(np.random.default_rng(1)), np.array([0, 40])
     for start in np.eye(4)[:, 1:3].T:
         basis = start[:, None]
@@ -124,7 +124,7 @@ def test_p2_noise_scaled_by_a_private_basis_tells_of_the_rows() -> None:
 
 @dataclass(frozen=True)
 class AlignedWithTheFirst(DeviceStep):
-    """P3 put back: every device turns its message towards the first device's basis instead of the public one."""
+    """P3: every device aligns its message with the first device's basis instead of the public one."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         target, total = None, np.zeros(self.coordinates)
@@ -146,7 +146,7 @@ def test_p3_a_device_aligned_with_another_speaks_of_it(alignment: str) -> None:
 
 
 def sent_by(matrices: np.ndarray, settings: Settings, seed: list[int]) -> np.ndarray:
-    """Every device's noisy message of the first communication of the printed algorithm: what its server sees."""
+    """Return every device's noisy message of the printed algorithm's first communication, as the server sees them."""
     seen: list[np.ndarray] = []
     real = paper_fedpower._aggregate
 
@@ -164,7 +164,7 @@ TWO_STEPS = Settings(iterations=2, local_steps=2, alignment="signs", epsilon_loc
 
 
 def test_p3_the_printed_messages_of_others_tell_of_the_first_device() -> None:
-    """One entry of the first device's matrix turns the second device's message around: ε ≥ 2 where 1 is claimed."""
+    """One entry of the first device's matrix flips the second device's message: ε ≥ 2 where 1 is claimed."""
     seen = []
     for corner in (0.0, 1.0):
         matrices = np.array([np.diag([1.0, corner]), 1e3 * np.eye(2)])
@@ -173,14 +173,14 @@ def test_p3_the_printed_messages_of_others_tell_of_the_first_device() -> None:
 
 
 class JumpingSigns(LocalStepsOfRows):
-    """P4 put back: LAPACK's own sign, which follows the first entry."""
+    """P4: LAPACK's sign convention, which follows the first entry."""
 
     def orthonormal(self, matrix: np.ndarray) -> np.ndarray:
         return np.linalg.qr(matrix)[0]
 
 
 def test_p4_orthonormalising_private_numbers_jumps() -> None:
-    """A row of length 1e-4 decides on which side of zero the first entry lies, and so turns all others around."""
+    """A row of length 1e-4 decides the sign of the first entry, and so flips all others."""
     X = np.array([[0.1, -0.1 - 1e-8], [0.0, 0.9], [0.0, 0.9], [1e-4, 0.0]])
     basis, offsets = np.full((2, 1), math.sqrt(0.5)), np.array([0, 4])
     jumps = neighbour_violations(JumpingSigns(basis, np.zeros(2), 1e-3, steps=2), 1.0, X, offsets)
@@ -189,7 +189,7 @@ def test_p4_orthonormalising_private_numbers_jumps() -> None:
 
 
 def test_p4_the_printed_message_jumps_too() -> None:
-    """A₁₁ from 1 to 2 turns the message in every tenth run, the server knowing where it started: ε ≥ 2, 1 claimed."""
+    """Changing A₁₁ from 1 to 2 flips the message in every tenth run, given the known start: ε ≥ 2, 1 claimed."""
     seen = []
     for corner in (1.0, 2.0):
         matrix, turned = np.array([[corner, 1.5], [1.5, 1e3]]), []
@@ -203,7 +203,7 @@ def test_p4_the_printed_message_jumps_too() -> None:
 
 
 def noise_free_ending(federation: LocalFederation, rows: np.ndarray) -> np.ndarray:
-    """P5 put back: one more local step on private rows after the last release."""
+    """P5: one more local step on private rows after the last release."""
     settings = fedpower.Settings(route="power", rounds=2, seed=0, low=np.full(3, -5.0), high=np.full(3, 5.0))
     plan = settings.plan(Budget(epsilon=1.0, delta=1e-6, unit=Unit.ROW))
     found = fedpower.learn(federation, plan, settings, 1).components
@@ -228,12 +228,12 @@ def test_p5_steps_after_the_last_release_are_not_a_function_of_the_releases() ->
     second, transcript = federation(changed), iter(answers)
     second.release = lambda *asked: next(transcript)  # type: ignore[method-assign]
     outputs.append(noise_free_ending(second, changed))
-    assert not np.array_equal(outputs[0], outputs[1])  # the check of test_fedpower.py fails on it, as it must
+    assert not np.array_equal(outputs[0], outputs[1])  # the check of test_algorithm.py fails on it, as it must
 
 
 @dataclass(frozen=True)
 class LargestEntryOnly(PowerStep):
-    """P6 put back: the clip counts the largest column of the product, not all of them together."""
+    """P6: the clip bounds the largest column of the product, not all of them together."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         total = np.zeros(self.coordinates)
@@ -261,7 +261,7 @@ def test_p6_the_printed_noise_is_worth_less_than_it_claims() -> None:
 
 
 def test_p7_a_device_takes_part_more_often_than_the_proof_says() -> None:
-    """m = 10,000, K = 5,000: the printed noise for q = 1/m, accounted at the chance K/m that a device really has."""
+    """m = 10,000, K = 5,000: the printed noise for q = 1/m, accounted at the true participation probability K/m."""
     m, k, epsilon = 10_000, 5_000, 1.0
     sigma = math.sqrt(2 * math.log(1.25 / (m * DELTA))) / epsilon
     sensitivity = Sensitivity.of_clip(1.0)
@@ -283,7 +283,7 @@ def test_p8_a_weight_after_the_clip_is_caught() -> None:
 
 
 def test_the_sound_device_route_survives_the_attacks_on_the_printed_one() -> None:
-    """P2 and P4's neighbours, at the sound route's noise: an observer's best statistic stays within ε = 1."""
+    """The neighbours of P2 and P4 at the sound route's noise: the best statistic stays within ε = 1."""
     d, rng = 20, np.random.default_rng(4)
     start = np.linalg.qr(rng.normal(size=(d, 1)))[0]
     query = DeviceStep(start, 2)

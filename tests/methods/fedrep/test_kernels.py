@@ -1,4 +1,4 @@
-"""The compiled round equals its definition, user by user, whatever the shapes and whatever the neighbours."""
+"""The compiled round equals its definition, user by user, whatever the shapes and the other users."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tacitly.arrays import Array, Rows
 from tacitly.federation.base import Query
 from tacitly.linalg import orthonormal
-from tacitly.methods.fedrep.algorithm import BasisStep
+from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.shared.whitening import Whitening
 from tacitly.privacy.clipping import GUARD
 
@@ -89,7 +89,7 @@ def test_a_user_adds_exactly_the_clip_less_its_guard(dtype: str) -> None:
 @pytest.mark.parametrize("d", [3, 64])
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_a_user_whose_numbers_are_not_finite_adds_zero_and_touches_nobody(d: int, value: float, dtype: str) -> None:
-    """Bit by bit: the sum is what it is without that user's rows. 1e300 is infinite in single precision, or squared."""
+    """Bitwise: the sum equals the sum without that user's rows. 1e300 overflows in single precision, or squared."""
     counts = [9, 20, 12, 7, 30, 8, 15, 21, 10, 11]
     step = query(d, 2, directions=2)
     rows = block(counts, d, dtype)

@@ -1,4 +1,4 @@
-"""The server's half: routes agree where they must, and equations mean what they say."""
+"""AMHT-LRS: routes agree where they must, and the released equations are the documented ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from tacitly.audit.users import adversarial_users
 from tacitly.datasets import make_low_rank_sparse
 from tacitly.linalg import orthonormal
-from tacitly.methods.fedrep.algorithm import BasisStep
+from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.low_rank_sparse import algorithm as low_rank_sparse
 from tacitly.methods.low_rank_sparse import as_printed as paper_low_rank_sparse
 from tacitly.methods.low_rank_sparse.as_printed import ClippedGram, ClippedRight, Clips, TargetMoment
@@ -35,7 +35,7 @@ def test_without_own_coordinates_the_step_is_private_fedreps(centered: bool, dty
 
 
 def awkward(d: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Users who leave something behind on a desk, if anybody does: of all lengths, extreme, not finite."""
+    """Users likely to leave numbers behind in a workspace: of all lengths, extreme, not finite."""
     rng = np.random.default_rng(5)
     plain = [(rng.normal(size=(m, d)), rng.normal(size=m)) for m in (40, 1, 2, 3, 7, 33, 5, 8, 24)]
     mixed = [user for pair in zip(plain * 200, (u for _, u in adversarial_users(d)), strict=False) for user in pair]
@@ -70,7 +70,7 @@ def test_a_user_among_others_adds_what_they_add_alone_to_the_last_bit(
 
 @pytest.mark.parametrize("centered", [False, True])
 def test_long_users_and_short_ones_and_empty_ones_share_a_desk_and_nothing_else(centered: bool) -> None:
-    """Users from 128 rows on have all lanes for themselves; features that fill no register leave room behind them."""
+    """Users from 128 rows on use all lanes alone; features that do not fill a register are padded."""
     rng, d = np.random.default_rng(7), 50
     counts = [20, 300, 12, 128, 127, 9, 20, 20, 20, 20, 20, 131, 20]
     users = [(rng.normal(size=(m, d)), rng.normal(size=m)) for m in counts]
@@ -119,11 +119,11 @@ def test_the_step_vanishes_at_the_truth() -> None:
     query = SparseStep(data.basis, np.eye(2), 1.0, Whitening.identity(40), sparsity=Sparsity(2))
     step, moment = query.split(query.block_sum(data.X, data.y, np.arange(0, 4001, 80), 1.0))
     assert np.abs(step).max() < 1e-6
-    assert np.trace(moment) == pytest.approx(50, rel=1e-5)  # nothing left to correct: all of the norm is the weights'
+    assert np.trace(moment) == pytest.approx(50, rel=1e-5)  # no residual: the weights have all of the norm
 
 
 def test_one_round_of_exact_equations_is_least_squares_in_the_basis() -> None:
-    """Equation 7: what they solve to is the minimum of Σ‖y − X(U + change)w‖² with weights fixed, found row by row."""
+    """Equation 7: their solution minimises Σ‖y − X(U + change)w‖² for fixed weights, computed row by row."""
     data = make_low_rank_sparse(200, 9, 2, 20, 0, noise=0.1, random_state=2)
     offsets = np.arange(0, 4001, 20)
     query = SparseEquations(BASIS, Whitening.identity(9), Sparsity(0))
@@ -158,7 +158,7 @@ def test_every_route_plans_the_budget_and_no_more(route: str, adjacency: Adjacen
 
 
 def test_the_paper_is_given_the_whole_budget_too() -> None:
-    clips = Clips(rows=4.0, targets=3.0, quirks=2.0, weights=1.5, count=30)
+    clips = Clips(rows=4.0, targets=3.0, sparse_part=2.0, weights=1.5, count=30)
     assert clips.gram == 30 * 16 * 2.25
     assert clips.right == 30 * 4 * 5 * 1.5
     settings = paper_low_rank_sparse.Settings(clips=clips, rounds=7, start="moments")
@@ -169,17 +169,17 @@ def test_the_paper_is_given_the_whole_budget_too() -> None:
 
 def test_clips_that_cut_nothing_leave_the_papers_equations() -> None:
     data = make_low_rank_sparse(1, 9, 2, 20, 0, noise=0.1, random_state=3)
-    clips = Clips(rows=1e3, targets=1e3, quirks=1e3, weights=1e3, count=20)
+    clips = Clips(rows=1e3, targets=1e3, sparse_part=1e3, weights=1e3, count=20)
     gram, right = (kind(BASIS, Sparsity(0), clips).contribution(data.X, data.y) for kind in (ClippedGram, ClippedRight))
     weights = np.linalg.lstsq(data.X @ BASIS, data.y)[0]
     np.testing.assert_allclose(gram.reshape(18, 18), np.kron(np.outer(weights, weights), data.X.T @ data.X), rtol=1e-8)
     np.testing.assert_allclose(right, np.outer(weights, data.X.T @ data.y).ravel(), rtol=1e-8)
 
 
-@pytest.mark.parametrize("field", ["rows", "targets", "quirks", "weights", "count"])
+@pytest.mark.parametrize("field", ["rows", "targets", "sparse_part", "weights", "count"])
 @pytest.mark.parametrize("bad", [0, -1, float("nan"), float("inf")])
 def test_every_clip_is_a_positive_number(field: str, bad: float) -> None:
-    good = {"rows": 1.0, "targets": 1.0, "quirks": 1.0, "weights": 1.0, "count": 5}
+    good = {"rows": 1.0, "targets": 1.0, "sparse_part": 1.0, "weights": 1.0, "count": 5}
     with pytest.raises(ValueError, match=f"{field} must be"):
         Clips(**{**good, field: bad})
 

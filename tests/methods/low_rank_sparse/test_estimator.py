@@ -221,7 +221,7 @@ def test_awkward_users_break_nothing() -> None:
     [
         ({"sparsity": 16}, "sparsity must be a count"),
         ({"shared_weight": True}, "rank 1"),
-        ({"rank": 1, "shared_weight": True, "route": "equations"}, "bought once"),
+        ({"rank": 1, "shared_weight": True, "route": "equations"}, "released once"),
         ({"route": "newton"}, "route must be"),
         ({"mode": "paper"}, "five public clips"),
         ({"mode": "paper", "clips": (1, 1, 1, 1, 5), "start": "zero"}, "start must be"),

@@ -1,4 +1,4 @@
-"""The sparse fit finds what is there, whatever the units, and leaves nobody with nonsense."""
+"""The sparse fit finds the true support, whatever the units, and every user gets a usable head."""
 
 from __future__ import annotations
 

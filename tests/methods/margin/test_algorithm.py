@@ -1,4 +1,4 @@
-"""Algorithm 3: what is scored, what is chosen, and that the choice is all that leaves."""
+"""Algorithm 3 of Private FedRep: scores, selection, and that only the selection is released."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_losses_of_any_user_lie_between_zero_and_one_and_both_are_reached(name: 
     sure = query.block_sum(right, np.ones(6), np.array([0, 6]), math.inf) / query.steps
     if name != "centred":
         assert sure[0] == 0.0
-    assert high == 1.0  # rows of zeros are on no side
+    assert high == 1.0  # a row of zeros has no margin
 
 
 @pytest.mark.parametrize("name", QUERIES)
@@ -71,16 +71,16 @@ def test_the_fused_losses_equal_the_plain_ones(name: str) -> None:
     X, y = rng.normal(size=(40, D)), rng.integers(0, 2, size=40).astype(float)
     plain = np.array([query.losses(X[a:b], y[a:b]) for a, b in itertools.pairwise(offsets)])
     np.testing.assert_array_equal(query.block_losses(X, y, offsets), plain)
-    assert (plain[0] == 0).all()  # nobody there
+    assert (plain[0] == 0).all()  # a user without rows
 
 
 def test_many_candidates_are_scored_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(7)
     X, y, offsets = rng.normal(size=(40, D)), rng.integers(0, 2, size=40).astype(float), np.array([0, 3, 12, 40])
     whole = QUERIES["all rows"].block_losses(X, y, offsets)
-    monkeypatch.setattr(margin_losses, "_TOGETHER", 2)
+    monkeypatch.setattr(margin_losses, "_CHUNK", 2)
     query = MarginLosses(CANDIDATES, head_dictionary(K), 0.05)
-    assert [part.shape[2] for part in query._beside] == [2, 2, 1]
+    assert [part.shape[2] for part in query._chunks] == [2, 2, 1]
     np.testing.assert_array_equal(query.block_losses(X, y, offsets), whole)
 
 
@@ -94,7 +94,7 @@ def test_a_large_cover_takes_little_memory_and_a_larger_one_is_refused() -> None
     query.block_sum(X, y, np.arange(0, 601, 2), math.inf)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 20 * 2**20  # all users' losses together would be eight times as much
+    assert peak < 20 * 2**20  # all users' losses at once would take eight times as much
     with pytest.raises(ValueError, match="too many to list"):
         margin.frobenius_cover(2, 2, 0.15)
 
@@ -175,12 +175,12 @@ def test_heads_can_be_kept_to_the_second_half_as_printed() -> None:
     model = tacitly.MarginClassifier(rank=2, epsilon=4.0, mode="random", candidates=10, heads="second half")
     model.fit(X, y, users)
     changed = y.copy()
-    changed[np.tile(np.arange(9) < 4, 200)] ^= 1  # the first half of everybody's rows
+    changed[np.tile(np.arange(9) < 4, 200)] ^= 1  # the first half of each user's rows
     again = tacitly.MarginClassifier(rank=2, epsilon=4.0, mode="random", candidates=10, heads="second half")
     again.fit(X, changed, users)
     again.basis_ = model.basis_
     offsets = np.arange(0, 1801, 9)
-    np.testing.assert_array_equal(again._fit_heads(X, changed.astype(float), offsets)[:, 0], model.heads_[:, 0])
+    np.testing.assert_array_equal(again._home_work()(X, changed.astype(float), offsets)[:, 0], model.heads_[:, 0])
 
 
 def test_a_classifier_with_a_pure_certificate_survives_its_folder(tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""Trace regression finds M, spends what it says, and keeps units apart."""
+"""Trace regression recovers M, spends its planned budget, and processes units independently."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_step_of_zero_and_full_rank_are_no_trouble() -> None:
 def test_known_noise_is_taken_off_singular_values() -> None:
     rng, M = np.random.default_rng(2), 40.0 * a_low_rank(60, 40, 2).matrix
     found = [leading(M + rng.normal(size=M.shape), 2, 1.0).values[1] for _ in range(50)]
-    # A draw is off by about one; noise left in would add 1.25.
+    # The statistical error is about one; noise that is not removed would add 1.25.
     assert np.mean(found) == pytest.approx(40.0, abs=0.7)
 
 
@@ -85,12 +85,12 @@ def test_the_unbiased_start_is_unbiased(shape: str) -> None:
 
 
 @pytest.mark.parametrize("unit", [Unit.ROW, Unit.USER, Unit.LABEL])
-@pytest.mark.parametrize("buys", [True, False])
+@pytest.mark.parametrize("private", [True, False])
 @pytest.mark.parametrize("centres", [True, False])
-def test_the_plan_spends_what_was_asked_for(unit: Unit, buys: bool, centres: bool) -> None:
+def test_the_plan_spends_what_was_asked_for(unit: Unit, private: bool, centres: bool) -> None:
     for adjacency in Adjacency:
         budget = Budget(epsilon=1.0, delta=1e-6, unit=unit, adjacency=adjacency)
-        settings = Settings(unit=unit, buys_design=buys, centres=int(centres), buys_level=centres)
+        settings = Settings(unit=unit, private_design=private, centres=int(centres), private_level=centres)
         assert compose(settings.events(settings.plan(budget)), adjacency, 1e-6) == pytest.approx(1.0, rel=1e-6)
 
 
@@ -189,7 +189,7 @@ def test_a_noisy_mean_keeps_what_stands_out_and_drops_what_noise_alone_would_be(
     truth = 0.5 + 0.2 * rng.normal(size=(30, 1)) * np.ones((1, 20))
     noise = 0.1 * rng.normal(size=(30, 20))
     found = shrunk(truth + noise, 0.1)
-    # 600 coordinates carry noise; about 30 of them have any signal, and are kept.
+    # 600 coordinates carry noise; about 30 of them have signal and are kept.
     assert np.linalg.norm(found - truth) < 0.4 * np.linalg.norm(noise)
     assert not shrunk(noise, 0.1).any()
     whole = truth + rng.normal(size=truth.shape)
@@ -219,15 +219,15 @@ def test_a_centre_moves_every_query_as_centred_rows_would() -> None:
     assert both.level_of(released) == pytest.approx(0.3 * float(np.sum(moved[1] - fitted)))
 
 
-@pytest.mark.parametrize("steep", [0.3, 1.0, 9.0, 60.0, 1000.0])
-def test_curvature_is_read_off_levels_through_noise(steep: float) -> None:
+@pytest.mark.parametrize("curvature", [0.3, 1.0, 9.0, 60.0, 1000.0])
+def test_curvature_is_read_off_levels_through_noise(curvature: float) -> None:
     rng, n = np.random.default_rng(6), 40_000
-    X = math.sqrt(steep / n) * rng.normal(size=(n, 1))
+    X = math.sqrt(curvature / n) * rng.normal(size=(n, 1))
     query = StepEnergy(Design("dense", 1, 1), np.ones((1, 1)), np.ones((1, 1)), 1.0 / n)
     exact = query.block_sum(X, X[:, 0], np.array([0, n]), 1.0)
     for sigma in (0.0, 40.0):
         found = query.read(exact + sigma * rng.normal(size=LEVELS), sigma, n)
-        assert found == pytest.approx(steep, rel=0.25)
+        assert found == pytest.approx(curvature, rel=0.25)
     assert query.read(exact + 1e4 * rng.normal(size=LEVELS), 1e4, n) == 1.0
 
 
@@ -241,14 +241,14 @@ def test_two_gradients_tell_the_curvature_between_them() -> None:
 
 
 def test_the_outlier_spends_no_more_than_is_claimed_and_the_clip_is_reached() -> None:
-    """Attack R3 of the specification, zero-out: what one observation of norm 100 spends of ε = 1."""
+    """Attack R3, zero-out: the privacy loss of one observation of norm 100 at ε = 1."""
     found = spent_by_outlier(runs=8)
     assert 0.9 < found["spent"] <= 1.0 + 1e-6
     assert found["audited"] <= 1.0
 
 
 def test_the_audit_has_power() -> None:
-    """Odds of Gaussians 0.22 apart, as at ε = 1: more than half is proved. Four times as far apart is found out."""
+    """Gaussians 0.22 apart, as at ε = 1: the bound proves more than half of it. Four times as far apart is detected."""
     rng = np.random.default_rng(5)
     for apart, least, most in ((0.22, 0.5, 1.0), (0.88, 2.5, 5.0)):
         odds = [apart * rng.normal(sign * apart / 2, 1.0, 5000) for sign in (1.0, -1.0)]
@@ -260,7 +260,7 @@ def test_the_audit_has_power() -> None:
 def test_a_clip_is_not_read_off_noise() -> None:
     rng = np.random.default_rng(3)
     alone = [bulk_of(rng.normal(scale=84.0, size=1920), 84.0) for _ in range(300)]
-    assert sum(found is not None for found in alone) <= 6  # of bins by themselves one stands out every other time
+    assert sum(found is not None for found in alone) <= 6  # a single bin would stand out in every other run
     counts = np.zeros(1920)
     counts[940:946] = 2000 / 6
     seen = [bulk_of(counts + rng.normal(scale=84.0, size=1920), 84.0) for _ in range(100)]

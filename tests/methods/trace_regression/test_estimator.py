@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.exceptions import NotFittedError
 
 import tacitly
 from tacitly.privacy.guarantee import Unit
@@ -87,7 +88,7 @@ def test_more_budget_is_better() -> None:
 
 def test_a_user_counts_for_at_most_so_many_observations() -> None:
     users = np.where(np.arange(6000) < 3000, 0, np.arange(6000))
-    cohort = quick(unit="user", max_observations=10)._cohort(X, Y, users)[0]
+    cohort = quick(unit="user", max_observations=10)._cohort(X, Y, users)
     assert np.diff(cohort.offsets).max() == 10
     assert cohort.n_rows == 3010
 
@@ -276,5 +277,5 @@ def test_a_matrix_of_one_number() -> None:
 
 
 def test_it_says_when_it_is_not_fitted() -> None:
-    with pytest.raises(RuntimeError, match="not fitted"):
+    with pytest.raises(NotFittedError, match="not fitted"):
         quick().predict(X)

@@ -1,4 +1,4 @@
-"""One user's update: the same alone and in a batch, and nobody's business but the user's."""
+"""One user's update: the same alone and in a batch, and a function of that user's rows only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.executor import Block, Executor
 from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
 from tacitly.neural.networks.architectures import lenet, mlp
 
@@ -40,7 +40,7 @@ def start_of(update: UserUpdate) -> np.ndarray:
 def in_a_batch(update: UserUpdate, X: np.ndarray, y: np.ndarray, offsets: np.ndarray, chunk: int) -> np.ndarray:
     executor = Executor(update, device="cpu")
     executor.batched, executor.chunk = True, chunk
-    parts = executor._parts(start_of(update), X, y, offsets, 1)
+    parts = executor.chunks(Block(start_of(update), X, y, offsets, 1))
     return torch.cat([part[:users] for part, users in parts]).double().numpy()
 
 
@@ -52,7 +52,7 @@ def test_a_users_update_alone_is_its_row_in_the_batch(shared: str, double: bool)
     executor = Executor(update, device="cpu")
     for i in range(len(COUNTS)):
         mine = slice(OFFSETS[i], OFFSETS[i + 1])
-        alone = executor.one(start_of(update), X[mine], y[mine], 1)
+        alone = executor.one_update(start_of(update), X[mine], y[mine], 1)
         np.testing.assert_allclose(together[i], alone, rtol=0, atol=1e-14 if double else 1e-6)
         assert np.linalg.norm(together[i] - alone) <= (1e-12 if double else 1e-4) * np.linalg.norm(alone)
 
@@ -71,11 +71,11 @@ ONE_FOR_ALL = nn.Tanh()
         nn.Sequential(nn.Linear(6, 8).requires_grad_(False), nn.ReLU(), nn.Linear(8, 5)),
         nn.Sequential(nn.Unflatten(1, (2, 3)), nn.Linear(3, 2), nn.Flatten(1), nn.Linear(4, 5)),
     ],
-    ids=["bare", "chain", "one activation twice", "taps", "taps and tape", "frozen", "rows in rows"],
+    ids=["bare", "perceptron", "one activation twice", "hooks", "hooks and autograd", "frozen", "rows in rows"],
 )
 @pytest.mark.parametrize("loss", ["classes", "squares"])
 def test_steps_in_place_are_the_same_steps(body: nn.Module, loss: str) -> None:
-    """By hand, with slopes that are not written down, and by the tape: one update, in float64."""
+    """Hand-written backward, gradients applied in place and plain autograd give the same update, in float64."""
     torch.manual_seed(1)
     head = nn.Linear(5, 3 if loss == "classes" else 1).double()
     training = LocalTraining(local_steps=3, batch_rows=4, head_steps=2, rows=32, loss=loss)
@@ -83,23 +83,23 @@ def test_steps_in_place_are_the_same_steps(body: nn.Module, loss: str) -> None:
     X, y = rows()
     given = (torch.tensor(X[:21]).double(), torch.tensor(y[:21]).double(), torch.ones(21, dtype=torch.float64))
     plain = update.alone()(update.body.start.clone(), *given)
-    quick = update.quick()
-    assert quick._taps is not None
+    quick = update.alone_in_place()
+    assert quick._hooks is not None
     for _ in range(2):
         torch.testing.assert_close(quick(update.body.start.clone(), *given), plain, rtol=1e-10, atol=1e-14)
     assert float(plain.abs().max()) > 1e-4
 
 
 def test_the_papers_network_agrees_to_the_last_digits_of_float64() -> None:
-    """In float32 a near tie in a pool or a ReLU may fall either way; in float64 none does."""
+    """In float32 a near tie in a pool or a ReLU may be decided either way; in float64 none occurs."""
     torch.manual_seed(0)
     body, head = (module.double() for module in lenet(widths=(4, 4, 12, 8)))
     training = LocalTraining(local_steps=2, batch_rows=4, head_steps=2, rows=9)
     executor = Executor(UserUpdate(body=Flat(body), head=Flat(head), training=training, classes=10), device="cpu")
     X, y = np.random.default_rng(0).random(size=(2, 9, 3072)), np.arange(18.0).reshape(2, 9) % 10
     users, public = list(zip(X, y, strict=True)), executor.update.body.start.numpy()
-    together = executor.in_places(public, users, 2, 0)
-    for row, alone in zip(together, executor.one_after_the_other(public, users, 0), strict=True):
+    together = executor.updates_in_chunk(public, users, 2, 0)
+    for row, alone in zip(together, executor.updates_alone(public, users, 0), strict=True):
         assert np.linalg.norm(row - alone) < 1e-12 * np.linalg.norm(alone)
 
 
@@ -154,10 +154,3 @@ def test_per_layer_clips_keep_the_whole_within_the_clip() -> None:
     assert 0.9e-4 < np.linalg.norm(total) <= 1e-4
     for part in np.split(total, np.cumsum(lengths)[:-1]):
         assert np.linalg.norm(part) <= 1e-4 / np.sqrt(len(lengths))
-
-
-def test_a_user_with_more_rows_brings_other_ones_in_turn() -> None:
-    executor = Executor(update_of(rows=4), device="cpu")
-    X = np.arange(10.0)[:, None]
-    seen = {float(value) for number in range(5) for value in executor._brought(X, X[:, 0], number)[1]}
-    assert seen == set(map(float, range(10)))

@@ -1,20 +1,19 @@
-"""Private alternating minimisation, as a user sees it."""
+"""The estimator of private alternating minimisation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 
-from tacitly.arrays import Array
-from tacitly.federation.base import Federation
-from tacitly.federation.engine import Engine
+from tacitly.federation.engine import Population
 from tacitly.methods.altmin import algorithm as altmin
+from tacitly.methods.base import Procedure
 from tacitly.methods.shared_basis import SharedBasisModel
-from tacitly.privacy.guarantee import Budget, GaussianEvent
-from tacitly.privacy.ledger import Ledger
+from tacitly.privacy.guarantee import Budget
 
 
+@dataclass(eq=False, repr=False)
 class PrivateAltMin(SharedBasisModel):
-    """Private alternating minimisation (Jain et al. 2021), sound: the method to compare Private FedRep with.
+    """Private alternating minimisation (Jain et al. 2021), with sound noise: a baseline for Private FedRep.
 
     Parameters are those of :class:`PrivateFedRep`.
 
@@ -27,41 +26,13 @@ class PrivateAltMin(SharedBasisModel):
     True
     """
 
-    def __init__(
-        self,
-        rank: int,
-        epsilon: float,
-        delta: float = 1e-6,
-        adjacency: str = "zero-out",
-        mode: str = "auto",
-        random_state: int | None = None,
-        *,
-        rounds: int = 2,
-        noise: str = "auto",
-        noise_seed: int | None = None,
-        ledger: Ledger | None = None,
-        run: str = "private-altmin",
-        threads: int | None = None,
-        engine: Engine | None = None,
-    ) -> None:
-        self.rank = rank
-        self.epsilon = epsilon
-        self.delta = delta
-        self.adjacency = adjacency
-        self.mode = mode
-        self.random_state = random_state
-        self.rounds = rounds
-        self.noise = noise
-        self.noise_seed = noise_seed
-        self.ledger = ledger
-        self.run = run
-        self.threads = threads
-        self.engine = engine
+    _: KW_ONLY
+    rounds: int = 2
+    run: str = "private-altmin"
 
-    def _planned(self, budget: Budget) -> Sequence[GaussianEvent]:
+    def _procedure(self, population: Population, budget: Budget) -> Procedure:
         settings = altmin.Settings(rounds=self.rounds)
-        return settings.events(settings.plan(budget))
-
-    def _learn(self, federation: Federation, budget: Budget) -> Array:
-        settings = altmin.Settings(rounds=self.rounds)
-        return altmin.learn(federation, settings.plan(budget), settings, self.rank)
+        plan = settings.plan(budget)
+        return Procedure(
+            settings.events(plan), lambda federation: {"basis": altmin.learn(federation, plan, settings, self.rank)}
+        )

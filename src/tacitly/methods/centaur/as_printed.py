@@ -1,10 +1,12 @@
-"""Paper 000's linear algorithm as printed (Algorithms 3 to 5, settings of Theorems 5.1 and 5.2). Not certified.
+"""CENTAUR for linear models as printed (Shen et al. 2023, Algorithms 3 to 5, Theorems 5.1 and 5.2). Not certified.
 
-What is printed is followed: y²·xxᵀ power steps on batches, T₀ copies and the choice among them, heads and gradients on
-disjoint batches, plain clips, QR. The theorems leave their constants open; they are 1 here, and the population numbers
-they ask for (κ, μ, s_k) are settings. Noise is Theorem 5.2's, ε = 2√(T·log(1/δ))/σ, the start taking as much as the
-loop. That formula drops a term and a factor, and Lemma F.2 counts neither adjacency, so the true ε is larger than the
-one asked for: that is why it is not certified.
+For comparison. The printed algorithm is followed: y²·xxᵀ power steps on batches, T₀ copies and the choice among them,
+heads and gradients on disjoint batches, plain clips, QR. The theorems leave their constants open; they are 1 here, and
+the population quantities they need (κ, μ, s_k) are settings. Noise is Theorem 5.2's, ε = 2√(T·log(1/δ))/σ, with the
+start taking as much as the loop.
+
+Why it is not certified: that formula drops a term and a factor, and Lemma F.2's sensitivity is right under neither
+adjacency. So the true ε exceeds the requested one.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity
 REASONS = (
     "F1: the sensitivity is counted once in one place and twice in another",
     "F2: Theorem 5.2's closed form drops 4T/σ² and half of the rest",
-    "F5: Lemma F.2 counts the power steps under neither adjacency",
+    "F5: Lemma F.2 bounds the power steps under neither adjacency",
 )
 
 
 @dataclass(frozen=True)
 class PowerStatistic(Query):
-    """Algorithm 5, lines 6 and 7: the mean of y²·x(xᵀQ) over the batch of this step."""
+    """Mean of y²·x(xᵀQ) over the batch of this step (Algorithm 5, lines 6 and 7)."""
 
     columns: Array
     number: int
@@ -37,7 +39,7 @@ class PowerStatistic(Query):
 
     def __post_init__(self) -> None:
         check_shape("columns", self.columns, None, None)
-        _check_turn(self.number, self.batch)
+        _check_batch(self.number, self.batch)
 
     @property
     def coordinates(self) -> int:
@@ -46,14 +48,14 @@ class PowerStatistic(Query):
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return Y, d×k."""
-        order = _turn(len(X), self.batch, self.number)
+        order = _batch(len(X), self.batch, self.number)
         rows, targets = X[order].astype(np.float64), y[order].astype(np.float64)
         return np.asarray(rows.T @ (np.square(targets)[:, None] * (rows @ self.columns)) / len(order)).ravel()
 
 
 @dataclass(frozen=True)
 class HeadGradient(Query):
-    """Algorithm 4: a head on one batch, the gradient in B of the mean loss on another."""
+    """Head on one batch, gradient in B of the mean loss on another (Algorithm 4)."""
 
     basis: Array
     number: int
@@ -61,7 +63,7 @@ class HeadGradient(Query):
 
     def __post_init__(self) -> None:
         check_shape("basis", self.basis, None, None)
-        _check_turn(self.number, self.batch)
+        _check_batch(self.number, self.batch)
 
     @property
     def coordinates(self) -> int:
@@ -70,14 +72,14 @@ class HeadGradient(Query):
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return G = xᵀ(xBw − y)wᵀ/m, d×k."""
-        order = _turn(len(X), 2 * self.batch, self.number)
+        order = _batch(len(X), 2 * self.batch, self.number)
         half = len(order) // 2
         if half < 1:
             return np.zeros(self.coordinates)
         first, second = order[:half], order[half:]
         projected, targets = X[first].astype(np.float64) @ self.basis, y[first].astype(np.float64)
         if not (np.isfinite(projected).all() and np.isfinite(targets).all()):
-            return np.zeros(self.coordinates)  # LAPACK would complain on the console
+            return np.zeros(self.coordinates)  # LAPACK would print a message
         head = np.linalg.lstsq(projected, targets)[0]
         rows = X[second].astype(np.float64)
         residual = rows @ (self.basis @ head) - y[second]
@@ -86,7 +88,7 @@ class HeadGradient(Query):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Numbers the theorems ask for."""
+    """Constants of the theorems."""
 
     condition: float = 1.0  # κ
     incoherence: float = 1.0  # μ
@@ -97,7 +99,7 @@ class Settings:
     batch: int = 5
 
     def clips(self, n: int, d: int, k: int) -> tuple[float, float]:
-        """Clips of a power step and of a gradient (Lemma F.1, Theorem 5.1)."""
+        """Return the clips of a power step and of a gradient (Lemma F.1, Theorem 5.1)."""
         log = math.log(n)
         start = (
             self.incoherence**2 * k**1.5 * self.least_strength * math.sqrt(d) * log * (math.sqrt(log) + math.sqrt(k))
@@ -115,13 +117,13 @@ class Settings:
         )
 
     def planned(self, budget: Budget, n: int, d: int, k: int) -> list[GaussianEvent]:
-        """Every release, in order."""
+        """List every release, in order."""
         start, loop = self.events(budget, n, d, k)
         return [start] * (self.copies * self.power_steps) + [loop] * self.rounds
 
 
 def learn(federation: Federation, budget: Budget, settings: Settings, rank: int, rng: np.random.Generator) -> Array:
-    """Algorithms 3 and 1 with 4; return the orthonormal basis."""
+    """Run Algorithm 3, then Algorithm 1 with Algorithm 4; return the orthonormal basis."""
     n, d = federation.n_users, federation.n_features
     start, loop = settings.events(budget, n, d, rank)
     candidates = []
@@ -141,11 +143,11 @@ def learn(federation: Federation, budget: Budget, settings: Settings, rank: int,
     return basis
 
 
-def _check_turn(number: int, batch: int) -> None:
+def _check_batch(number: int, batch: int) -> None:
     check_size("batch", batch, 1 << 20)
     check_size("number + 1", number + 1, 1 << 20)
 
 
-def _turn(rows: int, size: int, number: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the next ``size`` rows in turn; all of them if there are no more."""
+def _batch(rows: int, size: int, number: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return the positions of batch ``number``, of ``size`` rows, wrapping around; all rows if there are no more."""
     return np.arange(rows) if rows <= size else (number * size + np.arange(size)) % rows

@@ -1,15 +1,16 @@
-"""FedPower, sound: top components of everybody's rows from noisy sums only.
+"""FedPower with a sound guarantee: top components of all users' rows, from noisy sums only.
 
-Paper 001 (Guo, Li, Chang, Wang and Zhang) alternates local power steps with noisy averages. Its noise does not protect
-what it says (see :mod:`tacitly.methods.fedpower.as_printed`), so the routes here release other sums and keep the idea:
+FedPower (Guo et al. 2021) alternates local power steps with noisy averages. Its noise does not give the privacy it
+states (see :mod:`tacitly.methods.fedpower.as_printed`), so the routes here keep the idea and release other sums:
 
-* ``gram``: one noisy Gram matrix; local steps, alignment and the choice of rank are then free.
-* ``power``: clipped power steps, when d² numbers are too many.
-* ``device``: p local steps a round, the whole device being the unit.
-* ``local-noise``: p local steps a round with noise in each of them, the row being the unit.
+* ``gram``: one noisy Gram matrix; local steps, alignment and the choice of rank then cost no privacy.
+* ``power``: clipped power steps, for a Gram matrix that is too large to be released.
+* ``device``: p local steps per round; the unit is the device.
+* ``local-noise``: p local steps per round with noise in each; the unit is the row.
 
-Every route first buys the scale of its rows, unless their range is public, then a centre, and a clip
-(:mod:`tacitly.methods.fedpower.scale`).
+A small share of the budget first pays for the scale of the rows (unless their range is public), a centre and a clip
+(:mod:`tacitly.methods.fedpower.scale`). Sensitivities and events are in the queries:
+:mod:`tacitly.methods.fedpower.gram` and :mod:`tacitly.methods.fedpower.power`.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from tacitly.privacy.clipping import safe_norm
 from tacitly.privacy.guarantee import Budget, GaussianEvent, Unit
 
 ROUTES = ("gram", "power", "device", "local-noise")
-_SMALLEST = 2.0**-120  # squared scale of rows, as small as the histogram of their norms can tell
-_CONSTANT = 0.1  # the constant coordinate, of the rows' scale: 1 % of the clip buys the exact mean
+_SMALLEST = 2.0**-120  # smallest squared scale of rows that the histogram of norms resolves
+_CONSTANT = 0.1  # the constant coordinate, relative to the rows' scale: the mean takes 1 % of the clip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What is asked for, all of it public, and how the budget is divided."""
+    """The route, its public parameters, and how the budget is divided."""
 
     unit: Unit = Unit.ROW
     route: str = "gram"
@@ -71,13 +72,15 @@ class Settings:
         if self.local_steps > 1 and self.route not in ("device", "local-noise"):
             raise ValueError(
                 f"local_steps > 1 is for the routes 'device' and 'local-noise'. Found route {self.route!r}: between "
-                "two sums of it there is nothing left to do locally."
+                "two of its sums there is nothing to compute locally."
             )
         if self.route in ("device", "local-noise") and self.centered:
-            raise ValueError(f"route {self.route!r} works on rows as they are. Use center=False, or route='gram'.")
+            raise ValueError(
+                f"route {self.route!r} does not centre rows. Found center=True. Use center=False or route='gram'."
+            )
         if self.sampling_rate < 1 and (self.route not in ("power", "device") or self.unit is not Unit.USER):
             raise ValueError(
-                "sampling_rate < 1 hides users who are left out of a round: it needs unit='user' and route 'power' or "
+                "sampling_rate < 1 hides which users take part in a round: it needs unit='user' and route 'power' or "
                 f"'device'. Found unit {self.unit.value!r} and route {self.route!r}."
             )
         if self.sampling_rate < 1 and self.turns > 1:
@@ -89,15 +92,15 @@ class Settings:
             low, high = self.bounds
             if not _SMALLEST <= (safe_norm(high - low)[0] / 2) ** 2 <= 1 / _SMALLEST:
                 raise ValueError(
-                    "feature_range must be between 2^-60 and 2^60 wide (half the norm of high - low): beyond it "
-                    "squares of the features lose digits. Measure the features in another unit."
+                    "half the norm of high - low in feature_range must lie between 2^-60 and 2^60: outside it squares "
+                    "of the features lose digits. Rescale the features."
                 )
         if self.turns > 1 and self.route not in ("power", "device"):
             raise ValueError(f"participants is for the routes 'power' and 'device'. Found route {self.route!r}.")
 
     @property
     def schedule(self) -> list[int]:
-        """Local steps in each round; with ``decay`` they are halved from round to round (equation 3.15)."""
+        """Local steps of each round; with ``decay`` they are halved from round to round (equation 3.15)."""
         steps = [self.local_steps]
         for _ in range(self.rounds - 1):
             steps.append(max(1, steps[-1] // 2) if self.decay else steps[-1])
@@ -105,7 +108,7 @@ class Settings:
 
     @property
     def bounds(self) -> Bounds | None:
-        """Public range of the features, if there is one."""
+        """Public range of the features, or None."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
@@ -113,7 +116,7 @@ class Settings:
         return self.route in ("gram", "power") and not self.sparse
 
     def plan(self, budget: Budget) -> Plan:
-        """Divide a budget."""
+        """Divide a budget among the phases."""
         phases, left = [], 1.0
         if self.bounds is None and self.route in ("gram", "power"):
             phases.append(Phase(name="scale", share=self.scale_share))
@@ -127,7 +130,7 @@ class Settings:
         return Plan(budget, phases, sampling_rate=self.sampling_rate)
 
     def events(self, plan: Plan) -> list[GaussianEvent]:
-        """Every release that will be made."""
+        """List every release that will be made, in order."""
         acute = {"scale": True, "centre": False, "clip": True, "sum": self.route == "gram"}
         return [
             plan.event(phase.name, clip=1.0, acute=acute[phase.name])
@@ -137,7 +140,7 @@ class Settings:
 
 
 def learn(federation: Federation, plan: Plan, settings: Settings, rank: int | None) -> Spectrum:
-    """Learn ``rank`` components, or (None) as many as stand above the noise."""
+    """Learn ``rank`` components; None for as many as exceed the noise."""
     if settings.route == "gram":
         return _from_gram(federation, plan, settings, rank)
     if settings.route == "local-noise":
@@ -184,7 +187,7 @@ def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: in
     basis = orthonormal(np.random.default_rng(settings.seed).normal(size=(d, width)))[0]
     product, noise, n_rows, mean = np.zeros((d, width)), 0.0, 0.0, np.zeros(d)
 
-    def ask(basis: Array, steps: int) -> Query:
+    def make_query(basis: Array, steps: int) -> Query:
         if settings.route == "device":
             return DeviceStep(basis, steps, settings.alignment)
         return PowerStep(basis, centre, constant, settings.unit)
@@ -193,19 +196,19 @@ def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: in
         if isinstance(query, DeviceStep):
             return released.reshape(d, width), float(federation.n_rows if settings.unit is Unit.ROW else 0), np.zeros(d)
         assert isinstance(query, PowerStep)
-        moved, missed, seen = query.split(released)
-        rows = _count(federation, settings, seen, sigma / query.constant**2)
+        moved, missed, weight = query.split(released)
+        rows = _count(federation, settings, weight, sigma / query.constant**2)
         if settings.centered:
             return moved - np.outer(missed, missed @ query.basis) / rows, rows, centre + missed / rows
         along = centre @ query.basis
         return moved + np.outer(missed, along) + np.outer(centre, missed @ query.basis + rows * along), rows, mean
 
     for number, steps in enumerate(settings.schedule):
-        query = ask(basis, steps)
+        query = make_query(basis, steps)
         name = f"step {number + 1}"
         clip = chosen_clip(federation, plan, query, name, scale**2, turns=settings.turns)
         event = plan.event("sum", clip=clip)
-        # Where groups take turns, a turn has the noise of its own messages.
+        # Where groups take turns, the sum of a turn has the noise of that group's messages only.
         last = federation.group_of(settings.turns, settings.turns - 1)
         noise = federation.sum_sigma(event, int(np.count_nonzero(last)))
         if settings.turns == 1:
@@ -215,23 +218,23 @@ def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: in
         start, first = basis, steps
 
         def after(released: list[Array], start: Array = start, steps: int = first, noise: float = noise) -> Query:
-            """Ask the next group about the basis that the last one left."""
+            """Return the next group's query, at the basis that earlier groups arrived at."""
             here = start
             for vector in released:
-                here = orthonormal(product_of(ask(here, steps), vector, noise)[0])[0]
-            return ask(here, steps)
+                here = orthonormal(product_of(make_query(here, steps), vector, noise)[0])[0]
+            return make_query(here, steps)
 
         turns = list(federation.release_in_turns(after, settings.turns, event, name))
         product, n_rows, mean = product_of(after(turns[:-1]), turns[-1], noise)
         basis = orthonormal(product)[0]
-    # A turn is one of so many groups and a sample a share of all: public factors bring the sum to everybody's size.
+    # A turn, or a sample, covers a public share of all users: dividing by it gives the sum over all.
     share = settings.sampling_rate / settings.turns
-    taken = settings.rounds if settings.route == "power" and share == 1.0 else None
-    return from_product(product / share, noise / share, rank, mean, n_rows / share, taken)
+    known_steps = settings.rounds if settings.route == "power" and share == 1.0 else None
+    return from_product(product / share, noise / share, rank, mean, n_rows / share, known_steps)
 
 
 def _from_noisy_local_steps(federation: Federation, plan: Plan, settings: Settings, rank: int | None) -> Spectrum:
-    """Every device steps on its own, with noise in every step; what it has is public, so others may align with it."""
+    """Let every device take its own noisy steps; their results are public, so devices may align with each other."""
     d = federation.n_features
     width = _width(settings, rank, d)
     basis = orthonormal(np.random.default_rng(settings.seed).normal(size=(d, width)))[0]
@@ -243,29 +246,29 @@ def _from_noisy_local_steps(federation: Federation, plan: Plan, settings: Settin
             name = f"local step {number}"
             clip = chosen_clip(federation, plan, PowerStep(basis, zero, 1e-6), name, 1.0)
             event = plan.event("sum", clip=clip)
-            queries = [PowerStep(own, zero, 1e-6) for own in local]
+            queries = [PowerStep(current, zero, 1e-6) for current in local]
             answers = federation.release_each(queries, event, name)
             noise = event.sigma * math.sqrt(n)
             products = [query.split(answer)[0] for query, answer in zip(queries, answers, strict=True)]
-            before, local = local, [orthonormal(own)[0] for own in products]
+            before, local = local, [orthonormal(each)[0] for each in products]
         align: Callable[[Array, Array], Array] = ALIGNMENTS[settings.alignment]
         product = sum(
-            (own @ align(old, before[0]) for own, old in zip(products, before, strict=True)), np.zeros((d, width))
+            (each @ align(old, before[0]) for each, old in zip(products, before, strict=True)), np.zeros((d, width))
         )
         basis = orthonormal(product)[0]
     return from_product(product, noise, rank, zero, float(federation.n_rows), None)
 
 
-def _count(federation: Federation, settings: Settings, seen: float, sigma: float) -> float:
-    """Return the weight of all rows in the sum, from the released one, which has noise ``sigma``.
+def _count(federation: Federation, settings: Settings, released: float, sigma: float) -> float:
+    """Return the total weight of rows in the sum, from its released value, which has noise ``sigma``.
 
-    Rows that are clipped, or whose device stayed away, weigh less than one. Where the unit is the row their number is
-    public, and as long as noise alone explains the difference it is the better guess.
+    Rows that are clipped, or whose device does not take part, weigh less than one. Where the unit is the row, the
+    number of rows is public, and it is the better estimate as long as noise alone explains the difference.
     """
     if settings.unit is not Unit.ROW or settings.turns > 1:
-        return max(seen, 1.0)
+        return max(released, 1.0)
     rows = float(federation.n_rows)
-    return rows if seen > rows - 3 * sigma else max(seen, 1.0)
+    return rows if released > rows - 3 * sigma else max(released, 1.0)
 
 
 def _width(settings: Settings, rank: int | None, d: int) -> int:

@@ -1,9 +1,9 @@
-"""Paper 001 as printed (Algorithms 1 to 3), to compare with. Not certified, with noise or without.
+"""FedPower as printed (Guo et al. 2021, Algorithms 1 to 3), for comparison. Not certified, with noise or without.
 
-All of it is here: local steps between synchronisations, Procrustes alignment, sign fixing or none, decaying p, an
-iteration rank above the target, full and partial participation (both schemes), local and central noise. Devices'
-matrices come through the door as what they are for privacy: released without noise (:class:`DeviceGram`, σ = 0, ε = ∞).
-The printed noise is added to the simulated messages afterwards; :data:`REASONS` says why it does not protect anybody.
+Complete: local steps between synchronisations, Procrustes alignment, sign fixing or none, decaying p, an iteration rank
+above the target, full and partial participation (both schemes), local and central noise. Devices' matrices are recorded
+as what they are for privacy, a release without noise (:class:`DeviceGram`, σ = 0, ε = ∞). The printed noise is added to
+the simulated messages afterwards; :data:`REASONS` lists why it does not give the stated privacy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REASONS = (
 
 @dataclass(frozen=True)
 class DeviceGram(Query):
-    """A device's M = AᵀA/s as M/‖M‖, log ‖M‖ and log s. It is not clipped: it is for releases without noise."""
+    """A device's M = AᵀA/s as M/‖M‖, log ‖M‖ and log s. Not clipped, so only for releases without noise."""
 
     n_features: int
     unit: Unit = Unit.USER
@@ -44,11 +44,11 @@ class DeviceGram(Query):
 
     @property
     def coordinates(self) -> int:
-        """Entries of a symmetric d×d matrix, its size and the number of rows."""
+        """Entries of a symmetric d×d matrix, its norm and the number of rows."""
         return self.n_features * (self.n_features + 1) // 2 + 2
 
     def contribution(self, X: Rows, y: Rows) -> Array:
-        """Return the matrix, packed and of norm one, the logarithm of its norm, and that of the number of rows."""
+        """Return the packed matrix of norm one, the logarithm of its norm, and that of the number of rows."""
         rows: Any = X if is_sparse(X) else dense(X)
         gram = rows.T @ rows
         gram = gram.toarray() if is_sparse(X) else gram
@@ -57,13 +57,13 @@ class DeviceGram(Query):
         return np.concatenate([packed / norm, [math.log(norm), math.log(X.shape[0])]])
 
     def block_sum(self, X: Rows, y: Rows, offsets: object, bound: float) -> Array:
-        """One device at a time: matrices of different devices are not to be added."""
+        """Return one device's contribution: matrices of different devices are not summed."""
         return self.contribution(X, y)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The printed algorithm's knobs. ``participants`` None for everybody; ``scheme`` 1 or 2 otherwise."""
+    """Parameters of the printed algorithm. ``participants`` is None for all devices; else ``scheme`` is 1 or 2."""
 
     iterations: int = 40
     local_steps: int = 4
@@ -100,7 +100,7 @@ class Settings:
 
 
 def device_matrices(federation: Federation) -> tuple[Array, Array]:
-    """Every device's matrix (m×d×d) and number of rows, released without noise."""
+    """Return every device's matrix (m×d×d) and number of rows, released without noise."""
     d = federation.n_features
     event = GaussianEvent(sigma=0.0, sensitivity=Sensitivity.of_clip(1.0, acute=True))
     released = federation.release_each([DeviceGram(d)] * federation.n_users, event, "device matrices")
@@ -111,7 +111,7 @@ def device_matrices(federation: Federation) -> tuple[Array, Array]:
 def fed_power(
     matrices: Array, sizes: Array, rank: int, settings: Settings, random_state: int | np.random.Generator | None = None
 ) -> Array:
-    """Algorithm 2 (or 3): return the orthonormal d×r result."""
+    """Run Algorithm 2 (or 3); return the orthonormal d×r result."""
     return list(iterates(matrices, sizes, rank, settings, random_state))[-1]
 
 
@@ -146,7 +146,7 @@ def iterates(
 
 
 def _leading(basis: Array, average: Array, rank: int) -> Array:
-    """First ``rank`` left singular vectors where more columns are iterated than are wanted."""
+    """Return the first ``rank`` left singular vectors, where more columns than that are iterated."""
     return basis if basis.shape[1] == rank else np.linalg.svd(average, full_matrices=False)[0][:, :rank]
 
 
@@ -161,7 +161,7 @@ def _aggregate(messages: Array, weights: Array, settings: Settings, rng: np.rand
 
 
 def _alignments(bases: Array, alignment: str) -> Array:
-    """Every device's D, towards the first device's basis (P3)."""
+    """Return every device's D, which aligns it with the first device's basis (P3)."""
     if alignment == "none":
         return np.broadcast_to(np.eye(bases.shape[2]), (len(bases), bases.shape[2], bases.shape[2]))
     cross = np.swapaxes(bases, 1, 2) @ bases[0]

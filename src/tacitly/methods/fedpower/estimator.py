@@ -1,11 +1,12 @@
-"""Private SVD and PCA as an estimator: scikit-learn's PCA manners, one budget, one certificate."""
+"""The estimator of FedPower (Guo et al. 2021): private SVD and PCA, with the interface of scikit-learn's PCA."""
 
 from __future__ import annotations
 
 import math
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,18 +14,19 @@ import scipy.sparse
 
 from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
+from tacitly.data.reading import read_cohort, read_rows
 from tacitly.data.sparse_cohort import SparseCohort
 from tacitly.data.validation import DataError
 from tacitly.federation.base import Federation
-from tacitly.federation.engine import Engine, Population
+from tacitly.federation.engine import Population
 from tacitly.federation.local import LocalPopulation
-from tacitly.methods.base import PrivateModel, abandoned_on_failure
+from tacitly.methods.base import PrivateModel, Procedure, Statement
 from tacitly.methods.fedpower import algorithm as fedpower
 from tacitly.methods.fedpower import as_printed as paper_fedpower
 from tacitly.methods.fedpower import route as fedpower_route
 from tacitly.methods.fedpower.spectrum import Spectrum
+from tacitly.methods.parameters import EngineParameter
 from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity, Unit
-from tacitly.privacy.ledger import Ledger
 
 TRUST = {
     "central": "central: the process that adds the noise sees clipped contributions; all others see releases only.",
@@ -36,51 +38,62 @@ _LEARNED = ("components", "singular_values", "explained_variance", "confidence",
 _UNPROTECTED = GaussianEvent(sigma=0.0, sensitivity=Sensitivity.of_clip(1.0, acute=True))
 
 
-class FedPower(PrivateModel):
-    """Top principal components of everybody's rows, under differential privacy.
+class RowsAlone(LocalPopulation):
+    """Rows that came without user ids: every row may be its own unit."""
+
+
+@dataclass(eq=False, repr=False)
+class ComponentsParameter:
+    """The number of components, first."""
+
+    n_components: int | str
+
+
+@dataclass(eq=False, repr=False)
+class FedPower(PrivateModel, EngineParameter, ComponentsParameter):
+    """Learn the top principal components of all users' rows under differential privacy.
 
     Parameters
     ----------
     n_components
-        Number of components; ``"auto"`` keeps those that stand above the noise.
-    epsilon, delta, adjacency
-        The promise for everything that is released together. ``math.inf`` for none (not certified).
+        Number of components; ``"auto"`` keeps those that exceed the noise.
     unit
         ``"row"`` or ``"user"``: whose data are protected. ``"auto"``: the user if ``users`` are given, else the row.
     center
-        Whether to subtract the mean, bought privately, and so to do PCA; False is the SVD of the rows as they are.
+        Whether to subtract the mean, released privately and paid from the budget: PCA. False: SVD of the rows as given.
     feature_range
-        Public bounds (low, high) of the features, numbers or one a feature. None buys the scale of rows instead.
+        Public bounds (low, high) of the features: two numbers, or one pair per feature. None: the scale of rows is
+        released privately, paid from the budget.
     route
         ``"gram"``, ``"power"``, ``"device"``, ``"local-noise"``, or ``"auto"``: by predicted error.
     trust
-        ``"central"``: noise on the sum. ``"local"``: every user (device) puts noise on its own message.
+        ``"central"``: noise on the sum. ``"local"``: every user (device) adds noise to its own message.
     mode
-        ``"auto"``: sound. ``"paper"``: paper 001 as printed, not certified, to compare with.
+        ``"auto"``: sound. ``"paper"``: the paper as printed, not certified, to compare with.
     rounds, local_steps, decay, iteration_rank, alignment
-        For routes that step: noisy sums (default: as many as have the least predicted error), power steps between
-        them, whether those are halved from round to round, columns iterated (default twice the components), and how
-        local bases are turned (``"procrustes"``, ``"signs"``, ``"none"``). In paper mode T = rounds·local_steps
-        iterations.
+        For iterative routes: the number of noisy sums (default: the number with the least predicted error), power steps
+        between them, whether those are halved from round to round, columns iterated (default twice the components), and
+        how local bases are aligned (``"procrustes"``, ``"signs"``, ``"none"``). Paper mode makes
+        T = rounds·local_steps iterations.
     participants
         K devices of m that take part in a communication. Sound routes ask public groups of K, without replacement
-        (scheme 2), one after the other, each about the basis that the last one left: m/K communications are a round,
+        (scheme 2), one after the other, each about the basis from the previous group: m/K communications are one round,
         in which every device answers once and pays once. In paper mode: K, drawn by ``scheme`` 1 or 2.
     sampling_rate
-        Chance with which a user takes part in a release, by a coin nobody sees (unit user).
+        Probability with which a user takes part in a release; who takes part is secret (unit user).
     random_state
-        Steers public randomness only: where power steps start. Privacy noise cannot be seeded with it.
-    noise, noise_seed, ledger, run, threads, engine
+        Seeds public randomness only: where power steps start. Privacy noise cannot be seeded with it.
+    epsilon, delta, adjacency, noise, noise_seed, ledger, run, threads, engine
         As for :class:`tacitly.PrivateFedRep`.
 
     Attributes
     ----------
     components_ : (n_components_, n_features)
-    singular_values_, explained_variance_ : with the known noise subtracted; 0 where nothing stands above it. Variances
-        are NaN on route ``"device"``, which does not release how many rows there are
-    confidence_ : estimated squared cosine between each component and the true one, as far as noise goes
+    singular_values_, explained_variance_ : with the known noise subtracted; 0 where nothing exceeds it. Variances are
+        NaN on route ``"device"``, which does not release the number of rows
+    confidence_ : estimated squared cosine between each component and the true one, counting privacy noise only
     noise_floor_ : largest eigenvalue of the noise alone
-    predicted_error_ : estimated sine of the angle to the truth; None where devices' differences add to it unseen
+    predicted_error_ : estimated sine of the angle to the truth; None where differences between devices also add to it
     mean_ : zeros unless ``center``;  route_, n_components_, certificate_
 
     Examples
@@ -95,138 +108,59 @@ class FedPower(PrivateModel):
     (True, (20000, 2))
     """
 
+    _: KW_ONLY
+    unit: str = "auto"
+    center: bool = False
+    feature_range: tuple[Any, Any] | None = None
+    route: str = "auto"
+    trust: str = "central"
+    rounds: int | None = None
+    local_steps: int = 1
+    decay: bool = False
+    iteration_rank: int | None = None
+    alignment: str = "procrustes"
+    participants: int | None = None
+    scheme: int = 2
+    sampling_rate: float = 1.0
+    run: str = "fedpower"
+
     _modes = ("auto", "paper")
+    _paper_reasons = paper_fedpower.REASONS
+    _learned = "components_"
 
-    def __init__(
-        self,
-        n_components: int | str,
-        epsilon: float,
-        delta: float = 1e-6,
-        adjacency: str = "zero-out",
-        mode: str = "auto",
-        random_state: int | None = None,
-        *,
-        unit: str = "auto",
-        center: bool = False,
-        feature_range: tuple[Any, Any] | None = None,
-        route: str = "auto",
-        trust: str = "central",
-        rounds: int | None = None,
-        local_steps: int = 1,
-        decay: bool = False,
-        iteration_rank: int | None = None,
-        alignment: str = "procrustes",
-        participants: int | None = None,
-        scheme: int = 2,
-        sampling_rate: float = 1.0,
-        noise: str = "auto",
-        noise_seed: int | None = None,
-        ledger: Ledger | None = None,
-        run: str = "fedpower",
-        threads: int | None = None,
-        engine: Engine | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.epsilon = epsilon
-        self.delta = delta
-        self.adjacency = adjacency
-        self.mode = mode
-        self.random_state = random_state
-        self.unit = unit
-        self.center = center
-        self.feature_range = feature_range
-        self.route = route
-        self.trust = trust
-        self.rounds = rounds
-        self.local_steps = local_steps
-        self.decay = decay
-        self.iteration_rank = iteration_rank
-        self.alignment = alignment
-        self.participants = participants
-        self.scheme = scheme
-        self.sampling_rate = sampling_rate
-        self.noise = noise
-        self.noise_seed = noise_seed
-        self.ledger = ledger
-        self.run = run
-        self.threads = threads
-        self.engine = engine
-
-    def fit(
+    def fit(  # type: ignore[override]  # like scikit-learn's decompositions: there is no target
         self, X: Any = None, users: Any = None, *, y: Any = None, on_release: Callable[[str], None] | None = None
-    ) -> FedPower:
+    ) -> Self:
         """Learn the components.
 
         Parameters
         ----------
         X
-            Rows (n_rows × n_features): an array, a frame, a CSR matrix (never written out), or a Cohort, alone.
+            Rows (n_rows × n_features): an array, a table, a CSR matrix (kept sparse), or a Cohort, alone.
         users
-            The id of the user (device, hospital) each row belongs to; None where every row stands for itself.
+            The id of the user (device, hospital) each row belongs to; None where every row is its own unit.
         y
             Ignored.
         on_release
             Called with the name of each release when it is out (for progress bars).
         """
-        population = self._population(X, users)
-        unit = self._unit(users is not None or X is None or isinstance(X, Cohort | SparseCohort))
-        self._check_parameters(population)
-        budget = self._budget(Unit.USER if self.mode == "paper" else unit)
-        start = self._start()
-        settings = self._settings(
-            population, budget, start, sparse=scipy.sparse.issparse(X) or isinstance(X, SparseCohort)
-        )
-        plan = None if settings is None else settings.plan(budget)
-        units = population.n_rows if unit is Unit.ROW else population.n_users
-        run = self._open(
-            budget,
-            [_UNPROTECTED] if settings is None or plan is None else settings.events(plan),
-            {
-                "n_units": units,
-                "n_features": population.n_features,
-                "route_taken": "paper" if settings is None else settings.route,
-                "start": start,
-            },
-        )
-        with abandoned_on_failure(run):
-            federation = population.federation(
-                run,
-                noise=self.noise,
-                noise_seed=self.noise_seed,
-                on_release=on_release,
-                threads=self.threads,
-                trust=self.trust,
-            )
-            rank = None if self.n_components == "auto" else int(self.n_components)
-            if settings is None or plan is None:
-                self._keep(self._as_printed(federation, rank or 1, start))
-            else:
-                self._keep(fedpower.learn(federation, plan, settings, rank))
-        self.route_ = "paper" if settings is None else settings.route
-        self.n_features_in_ = population.n_features
-        self.feature_names_in_ = np.array(population.feature_names, dtype=str)
-        self._certify(
-            run,
-            budget,
-            units=population.n_rows if budget.unit is Unit.ROW else population.n_users,
-            trust=population.trust if population.trust and self.trust == "central" else TRUST[self.trust],
-            notes=(ROW_NOTE,) if budget.unit is Unit.ROW else (),
-            nominal=2 * self.epsilon,
-        )
+        super().fit(X, None, users, on_release=on_release)
         return self
 
     def transform(self, X: Any) -> Array:
-        """Rows in the coordinates of the components. Computed from the rows given: not for publication."""
+        """Return rows in the coordinates of the components. Computed from the rows given: not for publication."""
         self._check_fitted()
-        rows = X if scipy.sparse.issparse(X) else np.asarray(self._named(X), dtype=np.float64)
-        if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
-            raise DataError(f"X must have {self.n_features_in_} columns, as at training. Found shape {rows.shape}.")
+        rows = X
+        if not scipy.sparse.issparse(X):
+            rows = read_rows(X, self.feature_names_in_)
+        elif X.shape[1] != self.n_features_in_:
+            raise DataError(f"X must have {self.n_features_in_} columns, as at training. Found shape {X.shape}.")
         return np.asarray(rows @ self.components_.T - self.mean_ @ self.components_.T)
 
     def inverse_transform(self, X: npt.ArrayLike) -> Array:
-        """Rows from their coordinates, as far as the components reach."""
+        """Return rows from their coordinates, as far as the components reach."""
         self._check_fitted()
-        return np.asarray(X, dtype=np.float64) @ self.components_ + self.mean_
+        return np.asarray(np.asarray(X, dtype=np.float64) @ self.components_ + self.mean_)
 
     def fit_transform(self, X: Any, users: Any = None, *, y: Any = None) -> Array:
         """Fit, then transform the same rows."""
@@ -234,7 +168,7 @@ class FedPower(PrivateModel):
         return rows
 
     def public_arrays(self) -> dict[str, Array]:
-        """Everything that was learned, all of it public, for the billboard."""
+        """Return everything that was learned; all of it is public."""
         self._check_fitted()
         error = math.nan if self.predicted_error_ is None else self.predicted_error_
         numbers = {"noise_floor": self.noise_floor_, "predicted_error": error}
@@ -243,7 +177,7 @@ class FedPower(PrivateModel):
         return arrays | {name: np.array([value]) for name, value in numbers.items()} | route
 
     def take_public_arrays(self, arrays: Mapping[str, Array]) -> None:
-        """Set what :meth:`public_arrays` gave."""
+        """Set what :meth:`public_arrays` returned."""
         for name in _LEARNED:
             setattr(self, f"{name}_", arrays[name])
         self.noise_floor_, error = float(arrays["noise_floor"][0]), float(arrays["predicted_error"][0])
@@ -251,14 +185,70 @@ class FedPower(PrivateModel):
         self.route_ = bytes(arrays["route"].tolist()).decode()
         self.n_components_ = len(self.components_)
 
-    def _keep(self, found: Spectrum) -> None:
-        self.components_ = found.components
-        self.n_components_ = len(found.components)
-        self.singular_values_ = np.sqrt(found.values)
+    def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags: a transformer that takes sparse rows."""
+        from sklearn.utils import TransformerTags
+
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags, tags.input_tags.sparse = TransformerTags(), True
+        return tags
+
+    def _public(self, found: Spectrum, route: str) -> dict[str, Array]:
+        """Return a spectrum as :meth:`take_public_arrays` expects it."""
         known = found.n_rows - (1 if self.center else 0)
-        self.explained_variance_ = found.values / known if known > 0 else np.full(len(found.values), math.nan)
-        self.confidence_, self.noise_floor_ = found.confidence, found.floor
-        self.predicted_error_, self.mean_ = found.predicted_error, found.mean
+        error = math.nan if found.predicted_error is None else found.predicted_error
+        return {
+            "components": found.components,
+            "singular_values": np.sqrt(found.values),
+            "explained_variance": found.values / known if known > 0 else np.full(len(found.values), math.nan),
+            "confidence": found.confidence,
+            "mean": found.mean,
+            "noise_floor": np.array([found.floor]),
+            "predicted_error": np.array([error]),
+            "route": np.frombuffer(route.encode(), dtype=np.uint8),
+        }
+
+    def _cohort(self, X: Any, y: Any, users: Any) -> Cohort | SparseCohort:
+        read: Cohort | SparseCohort = read_cohort(X, None, users, needs_target=False, needs_users=False, sparse=True)
+        return read
+
+    def _source(self, X: Any, y: Any, users: Any) -> Population:
+        source = super()._source(X, y, users)
+        if isinstance(source, LocalPopulation) and users is None and not isinstance(X, Cohort | SparseCohort):
+            return RowsAlone(source.cohort)
+        return source
+
+    def _describe(self, population: Population) -> None:
+        super()._describe(population)
+        self.target_name_ = None
+
+    def _unit(self, population: Population) -> Unit:
+        if self.mode == "paper":
+            return Unit.USER
+        if self.unit == "auto":
+            return Unit.ROW if isinstance(population, RowsAlone) else Unit.USER
+        return Unit(self.unit)
+
+    def _procedure(self, population: Population, budget: Budget) -> Procedure:
+        start = self._start()
+        rank = None if self.n_components == "auto" else int(self.n_components)
+        if self.mode == "paper":
+            return Procedure(
+                [_UNPROTECTED],
+                lambda federation: self._public(self._as_printed(federation, rank or 1, start), "paper"),
+                {"route_taken": "paper", "start": start},
+            )
+        settings = self._settings(population, budget, start)
+        plan = settings.plan(budget)
+        return Procedure(
+            settings.events(plan),
+            lambda federation: self._public(fedpower.learn(federation, plan, settings, rank), settings.route),
+            {"route_taken": settings.route, "start": start},
+        )
+
+    def _statement(self, budget: Budget) -> Statement:
+        notes = (ROW_NOTE,) if budget.unit is Unit.ROW else ()
+        return Statement(TRUST[self.trust], notes=notes, nominal_epsilon=2 * self.epsilon)
 
     def _as_printed(self, federation: Federation, rank: int, start: int) -> Spectrum:
         matrices, sizes = paper_fedpower.device_matrices(federation)
@@ -283,44 +273,16 @@ class FedPower(PrivateModel):
             components, np.maximum(values[::-1], 0), np.full(rank, math.nan), zero, math.nan, sizes.sum(), None
         )
 
-    def _population(self, X: Any, users: Any) -> Population:
-        if X is None and self.engine is not None:
-            return self.engine.population(None)
-        cohort = self._cohort(X, users)
-        return LocalPopulation(cohort) if self.engine is None else self.engine.population(cohort)  # type: ignore[arg-type]
-
-    def _cohort(self, X: Any, users: Any) -> Cohort | SparseCohort:
-        if isinstance(X, Cohort | SparseCohort):
-            return X
-        if scipy.sparse.issparse(X):
-            return SparseCohort.from_matrix(X, users)
-        if users is None:
-            shape = getattr(X, "shape", None) or (len(X),)
-            return Cohort.from_offsets(X, None, np.array([0, shape[0]]))
-        return Cohort.from_arrays(X, None, users)
-
-    def _unit(self, has_users: bool) -> Unit:
-        if self.unit == "auto":
-            return Unit.USER if has_users else Unit.ROW
-        if self.unit not in ("row", "user"):
-            raise ValueError(f"unit must be 'row', 'user' or 'auto'. Found {self.unit!r}.")
-        if self.unit == "user" and not has_users:
-            raise ValueError("unit='user' needs users: the id of the user each row belongs to.")
-        return Unit(self.unit)
-
     def _start(self) -> int:
-        """Where power steps start: as asked for, as the run that is gone on with did, or anywhere."""
+        """Return the seed of power steps: the parameter, that of the run to be resumed, or a random one."""
         if self.random_state is not None:
             return int(self.random_state)
         known = () if self.ledger is None else self.ledger.runs()
-        begun: Mapping[str, Any] = next((run.config for run in known if run.name == self.run), {})
-        return int(begun.get("start", secrets.randbits(32)))
+        resumed: Mapping[str, Any] = next((run.config for run in known if run.name == self.run), {})
+        return int(resumed.get("start", secrets.randbits(32)))
 
-    def _settings(
-        self, population: Population, budget: Budget, start: int, *, sparse: bool
-    ) -> fedpower.Settings | None:
-        if self.mode == "paper":
-            return None
+    def _settings(self, population: Population, budget: Budget, start: int) -> fedpower.Settings:
+        sparse = isinstance(population, LocalPopulation) and isinstance(population.cohort, SparseCohort)
         d, unit = population.n_features, budget.unit
         low, high = self._range(d)
         public = {
@@ -364,43 +326,35 @@ class FedPower(PrivateModel):
             raise ValueError("feature_range must be finite bounds, each low at most its high.")
         return np.array(low), np.array(high)
 
-    def _standing(self, budget: Budget) -> tuple[str, tuple[str, ...]]:
-        mode, reasons = super()._standing(budget)
-        return (mode, reasons) if self.mode == "auto" else ("paper", (*reasons, *paper_fedpower.REASONS))
-
-    def _check_parameters(self, population: Population) -> None:
-        d, wanted = population.n_features, self.n_components
-        if wanted != "auto" and not (isinstance(wanted, int | np.integer) and 1 <= wanted <= d):
-            raise ValueError(
-                f"n_components must be 'auto' or a whole number from 1 to the number of features ({d}). "
-                f"Found {wanted!r}."
-            )
-        if self.mode not in self._modes:
-            raise ValueError(f"mode must be one of {self._modes}. Found {self.mode!r}.")
-        if self.mode == "paper" and wanted == "auto":
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if self.unit not in ("auto", "row", "user"):
+            raise ValueError(f"unit must be 'row', 'user' or 'auto'. Found {self.unit!r}.")
+        if self.mode == "paper" and self.n_components == "auto":
             raise ValueError("paper mode has no way to choose n_components. Give a number.")
         if self.mode == "paper" and self.center:
             raise ValueError("paper mode does not centre. Set center=False.")
-        if self.participants is not None and not 1 <= self.participants <= population.n_users:
-            raise ValueError(
-                f"participants must lie between 1 and the number of devices ({population.n_users}). "
-                f"Found {self.participants!r}."
-            )
         if self.noise_by != "central" and (self.participants is not None or self.sampling_rate < 1):
             raise ValueError(f"to ask some users at a time needs trust 'central'. Found {self.noise_by!r}.")
         if self.scheme not in (1, 2):
             raise ValueError(f"scheme must be 1 or 2. Found {self.scheme!r}.")
         if self.scheme == 1 and self.mode != "paper" and self.participants is not None:
             raise ValueError(
-                "scheme 1 draws devices with replacement, and who is drawn twice pays twice: it is for paper mode "
-                "only. Use scheme=2, where every device answers once a round."
+                "scheme 1 draws devices with replacement, and a device that is drawn twice pays twice: it is for paper "
+                "mode only. Use scheme=2, where every device answers once per round."
             )
 
-    def _named(self, X: Any) -> Any:
-        names = [str(name) for name in self.feature_names_in_]
-        columns = getattr(X, "columns", None)
-        return X[names] if columns is not None and set(names) <= {str(column) for column in columns} else X
-
-    def _check_fitted(self) -> None:
-        if not hasattr(self, "components_"):
-            raise RuntimeError("this FedPower is not fitted yet. Call fit first.")
+    def _check_population(self, population: Population) -> None:
+        if self.unit == "user" and isinstance(population, RowsAlone):
+            raise ValueError("unit='user' needs users: the id of the user each row belongs to.")
+        d, wanted = population.n_features, self.n_components
+        if wanted != "auto" and not (isinstance(wanted, int | np.integer) and 1 <= wanted <= d):
+            raise ValueError(
+                f"n_components must be 'auto' or a whole number from 1 to the number of features ({d}). "
+                f"Found {wanted!r}."
+            )
+        if self.participants is not None and not 1 <= self.participants <= population.n_users:
+            raise ValueError(
+                f"participants must lie between 1 and the number of devices ({population.n_users}). "
+                f"Found {self.participants!r}."
+            )

@@ -1,16 +1,19 @@
-"""One noisy Gram matrix, of rows moved to a public centre first.
+"""FedPower's queries for one noisy Gram matrix, of rows from which a public centre is subtracted.
 
 The mean carries most of a row's norm, and noise is proportional to the square of the clip. So a small share of the
-budget buys a centre m, and the matrix is released of the rows (a − m, c): a constant coordinate c keeps, next to the
-centred Gram matrix, the sum of what the centre misses. With H the matrix, b = H[:d, d]/c and N the number of rows,
+budget pays for a centre m, and the Gram matrix of the rows (a − m, c) is released: next to the centred Gram matrix, the
+constant coordinate c keeps the sum of the centred rows. With H the matrix, b = H[:d, d]/c and N the number of rows,
 
     Σ aaᵀ = H[:d, :d] + b mᵀ + m bᵀ + N·m mᵀ,        Σ (a − ā)(a − ā)ᵀ = H[:d, :d] − b bᵀ/N,
 
-so an error of the centre costs clip, never accuracy. Everything after the releases is post-processing.
+so an error of the centre makes the clip larger and introduces no bias. Everything after the releases is
+post-processing. Unit: a row, or a user with all its rows; a contribution depends on one unit and on public fields.
 
-Release :class:`CentreVote`: (Σ(a − a₀), n·s) scaled to norm one, a₀ and s public. Sensitivity 1 (zero-out), 2
-(replace-one). Release :class:`ShiftedGram`: Σ (a − m, c)(a − m, c)ᵀ of a unit, clipped in Frobenius norm by one factor.
-Sensitivity C (zero-out), √2·C (replace-one: positive semi-definite, ⟨P, Q⟩ ≥ 0). One Gaussian event each.
+Release :class:`CentreVote`: (Σ(a − a₀), n·s) of a unit with n rows, scaled to norm one; a₀ and s are public.
+Sensitivity 1 (zero-out), 2 (replace-one: votes can point against each other). One Gaussian event.
+
+Release :class:`ShiftedGram`: Σ (a − m, c)(a − m, c)ᵀ of a unit, clipped in Frobenius norm to C. Sensitivity C
+(zero-out), √2·C (replace-one: two contributions are positive semi-definite, so ⟨P, Q⟩ ≥ 0). One Gaussian event.
 """
 
 from __future__ import annotations
@@ -30,13 +33,13 @@ from tacitly.privacy.clipping import GUARD, LEAST, clip_factor, safe_norm
 from tacitly.privacy.guarantee import Unit
 from tacitly.simd.lazy_njit import njit
 
-_CACHED = 1 << 17  # numbers worked on at a time: 1 MiB, so that they are still in cache for the product
-_FEWEST = 2048  # rows in a product, or its overhead shows
+_CACHED = 1 << 17  # numbers processed at a time: 1 MiB, so that they are still in cache for the product
+_FEWEST = 2048  # rows per product; with fewer, its overhead dominates
 
 
 @dataclass(frozen=True)
 class CentreVote(Query):
-    """Where this unit's rows lie: their sum around ``origin`` and their number times ``scale``, as one unit vector."""
+    """Sum of a unit's rows around ``origin`` and their number times ``scale``, scaled to norm one together."""
 
     origin: Array
     scale: float
@@ -47,7 +50,7 @@ class CentreVote(Query):
 
     @property
     def coordinates(self) -> int:
-        """A number a feature, and the weight."""
+        """One number per feature, and the weight."""
         return self.origin.size + 1
 
     def contribution(self, X: Rows, y: Rows) -> Array:
@@ -57,7 +60,7 @@ class CentreVote(Query):
         return total / norm if np.isfinite(norm) else np.zeros(self.coordinates)
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """One pass over the rows."""
+        """Sum votes in one pass over the rows."""
         if is_sparse(X):
             return super().block_sum(X, y, offsets, bound)
         total = np.zeros(self.coordinates)
@@ -80,17 +83,17 @@ class ShiftedGram(Query):
 
     @property
     def coordinates(self) -> int:
-        """Entries of a symmetric matrix of one more row than features."""
+        """Entries of a symmetric (d + 1)×(d + 1) matrix."""
         size = self.centre.size + 1
         return size * (size + 1) // 2
 
     def contribution(self, X: Rows, y: Rows) -> Array:
-        """Return the matrix, packed."""
-        rows = _moved(X, self.centre, self.constant)
+        """Return the Gram matrix, packed."""
+        rows = _shifted(X, self.centre, self.constant)
         return pack_symmetric(rows.T @ rows)
 
     def norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Frobenius norm of every unit's matrix: ‖row‖² for a row."""
+        """Return the Frobenius norm of every unit's matrix: ‖row‖² for a row."""
         if is_sparse(X) and self.unit is Unit.ROW:
             stays_sparse(self.centre)
             rows, good = finite_rows(X)
@@ -99,10 +102,10 @@ class ShiftedGram(Query):
             found = np.empty(len(X))
             _row_norms(X, self.centre, self.constant, found)
             return found
-        return np.array([_user_gram(_moved(X[a:b], self.centre, self.constant))[1] for a, b in _pairs(offsets)])
+        return np.array([_user_gram(_shifted(X[a:b], self.centre, self.constant))[1] for a, b in _pairs(offsets)])
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """Scaled rows first, then one product for many of them; no matrix a row."""
+        """Clip row by row, then take one product for many rows; no matrix per row."""
         size = self.centre.size + 1
         if self.unit is Unit.USER:
             return pack_symmetric(self._of_users(X, offsets, bound))
@@ -110,12 +113,12 @@ class ShiftedGram(Query):
             return pack_symmetric(self._of_sparse_rows(X, bound))
         total, part_sum = np.zeros((size, size)), np.empty((size, size))
         step = max(_FEWEST, _CACHED // size)
-        moved = np.empty((min(step, len(X)), size))
+        buffer = np.empty((min(step, len(X)), size))
         for first in range(0, len(X), step):
             part = X[first : first + step]
-            rows = moved[: len(part)]
-            _move_and_clip(part, self.centre, self.constant, bound * (1.0 - GUARD), rows)
-            # Not scipy's dsyrk: it keeps other threads waiting.
+            rows = buffer[: len(part)]
+            _shift_and_clip(part, self.centre, self.constant, bound * (1.0 - GUARD), rows)
+            # Not SciPy's dsyrk, which blocks other threads.
             total += np.matmul(rows.T, rows, out=part_sum)
         return pack_symmetric(total)
 
@@ -123,7 +126,7 @@ class ShiftedGram(Query):
         size = self.centre.size + 1
         total = np.zeros((size, size))
         for first, last in _pairs(offsets):
-            rows = _moved(X[first:last], self.centre, self.constant)
+            rows = _shifted(X[first:last], self.centre, self.constant)
             with np.errstate(all="ignore"):
                 gram, norm = _user_gram(rows)
                 factor = clip_factor(norm, bound)
@@ -136,7 +139,7 @@ class ShiftedGram(Query):
         return total
 
     def _of_sparse_rows(self, X: Rows, bound: float) -> Array:
-        """Rows as they are, scaled where they are long."""
+        """Return the matrix of sparse rows, each scaled down where it exceeds the clip."""
         stays_sparse(self.centre)
         rows, good = finite_rows(X)
         factors = np.array([clip_factor(norm, bound) for norm in squared_norms(rows) + self.constant**2]) * good
@@ -154,7 +157,7 @@ def _pairs(offsets: Offsets) -> itertools.pairwise[tuple[int, int]]:
     return itertools.pairwise(int(a) for a in offsets)
 
 
-def _moved(X: Rows, centre: Array, constant: float) -> Array:
+def _shifted(X: Rows, centre: Array, constant: float) -> Array:
     rows = dense(X)
     out = np.empty((len(rows), centre.size + 1))
     out[:, :-1] = rows - centre
@@ -163,7 +166,7 @@ def _moved(X: Rows, centre: Array, constant: float) -> Array:
 
 
 def _user_gram(rows: Array) -> tuple[Array | None, float]:
-    """Frobenius norm of RᵀR from whichever of RᵀR and RRᵀ is smaller; the matrix too if it is the first."""
+    """Return RᵀR (None if RRᵀ is smaller) and its Frobenius norm, from the smaller of both."""
     with np.errstate(all="ignore"):
         if len(rows) < rows.shape[1]:
             return None, safe_norm(rows @ rows.T)[0]
@@ -172,21 +175,28 @@ def _user_gram(rows: Array) -> tuple[Array | None, float]:
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
-def _move_and_clip(X, centre, constant, bound, out):  # type: ignore[no-untyped-def]
-    """Write √f·(a − m, c), f = min(1, bound/‖(a − m, c)‖²); a row that is not finite becomes zero."""
+def shift_row(X, i, centre, constant, out):  # type: ignore[no-untyped-def]
+    """Write (a − m, c) of row i to out[i]; return its squared norm."""
+    squared, d = constant * constant, X.shape[1]
+    for j in range(d):
+        value = X[i, j] - centre[j]
+        out[i, j] = value
+        squared += value * value
+    out[i, d] = constant
+    return squared
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
+def _shift_and_clip(X, centre, constant, bound, out):  # type: ignore[no-untyped-def]
+    """Write √f·(a − m, c), f = min(1, bound/‖(a − m, c)‖²); zero for a row that is not finite."""
     d = X.shape[1]
     for i in range(X.shape[0]):
-        squared = constant * constant
-        for j in range(d):
-            value = X[i, j] - centre[j]
-            out[i, j] = value
-            squared += value * value
-        out[i, d] = constant
+        squared = shift_row(X, i, centre, constant, out)
         if squared > bound or not math.isfinite(squared):
-            # A ratio below LEAST has lost digits to underflow, and the product could exceed the clip.
+            # A ratio below LEAST has lost digits to underflow, so the product could exceed the clip.
             factor = math.sqrt(bound / squared) if math.isfinite(squared) and bound / squared > LEAST else 0.0
             for j in range(d + 1):
-                # Not a product with 0: that would turn an infinite entry into NaN.
+                # Not a product with 0, which would turn an infinite entry into NaN.
                 out[i, j] = out[i, j] * factor if factor > 0.0 else 0.0
 
 
@@ -202,7 +212,7 @@ def _row_norms(X, centre, constant, out):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 def _centre_votes(X, offsets, origin, scale, weight, total):  # type: ignore[no-untyped-def]
-    """Add every unit's vote; without offsets every row is a unit."""
+    """Add every unit's vote to ``total``; with empty offsets every row is a unit."""
     d = X.shape[1]
     vote = np.empty(d)
     units = offsets.size - 1 if offsets.size > 0 else X.shape[0]

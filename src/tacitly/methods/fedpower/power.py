@@ -1,16 +1,18 @@
-"""Noisy power steps, for matrices too large to be released whole.
+"""FedPower's queries for noisy power steps, for Gram matrices too large to be released whole.
 
-A public basis Z (d×r) is multiplied with everybody's Gram matrix, and the noisy product, made orthonormal, is the next
-basis: paper 001's Algorithm 1 with noise. Rows are moved to a public centre m and carry a constant coordinate c, as in
-:mod:`tacitly.methods.fedpower.gram`, so that the product with the uncentred (or centred) matrix follows exactly.
+The Gram matrix of all rows is multiplied with a public basis Z (d×r), and the noisy product, made orthonormal, is the
+next basis: Algorithm 1 of FedPower (Guo et al. 2021) with noise. As in :mod:`tacitly.methods.fedpower.gram`, a public
+centre m is subtracted from rows and a constant coordinate c appended, so that the product with the uncentred (or
+centred) matrix follows exactly.
 
-Release :class:`PowerStep`: Σ a'(a'ᵀW) of a unit's rows a' = (a − m, c), W = diag(Z, 1), clipped in Frobenius norm
-(‖a'‖·‖Wᵀa'‖ for a row). Sensitivity C (zero-out), 2C (replace-one: a product with Z is not positive semi-definite).
+Release :class:`PowerStep`: Σ a'(a'ᵀW) over the rows a' = (a − m, c) of a unit (a row or a user), W = diag(Z, 1),
+clipped to C in Frobenius norm (‖a'‖·‖Wᵀa'‖ for a row). It depends on one unit and public fields. Sensitivity C
+(zero-out), 2C (replace-one: a product with Z is not positive semi-definite). One Gaussian event per step.
 
-Release :class:`DeviceStep`: a device takes p steps on its own matrix, starting at the public Z, turns the result
-towards the same public Z, multiplies once more and clips. It uses its own rows and public Z only, so whatever happened
-in between, the clip bounds it: sensitivity C (zero-out), 2C (replace-one), one event for p steps. The unit is the
-device: for one row of it there is no better bound than replacing the device.
+Release :class:`DeviceStep`: a device takes p steps on its own Gram matrix from the public Z, aligns the result with
+the same Z, multiplies once more and clips to C. It uses its own rows and the public Z only, so the clip bounds its
+contribution whatever happened in between: sensitivity C (zero-out), 2C (replace-one), one Gaussian event for p steps.
+The unit is the device: for a single row of it there is no better bound than replacing the device.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import numpy as np
 from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size
 from tacitly.federation.base import Query
 from tacitly.linalg import orthonormal, procrustes, sign_fixing
+from tacitly.methods.fedpower.gram import shift_row
 from tacitly.methods.fedpower.sparse_rows import dense, finite_rows, is_sparse, squared_norms, stays_sparse
 from tacitly.privacy.clipping import GUARD, LEAST
 from tacitly.privacy.guarantee import Unit
@@ -35,7 +38,7 @@ ALIGNMENTS: dict[str, Callable[[Array, Array], Array]] = {
     "signs": sign_fixing,
     "none": lambda matrix, target: np.eye(matrix.shape[1]),
 }
-_CACHED = 1 << 17  # numbers of X worked on at a time: the product finds them in cache
+_CACHED = 1 << 17  # numbers of X processed at a time, so that they are still in cache for the product
 _FEWEST = 256
 _LANES = 8
 _MOST_STEPS = 1000
@@ -72,7 +75,7 @@ class PowerStep(Query):
         return np.concatenate([norms for _, _, norms in self._clipped(X, math.inf)])
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """Clip row by row, then one product for many of them."""
+        """Clip row by row, then take one product for many rows."""
         if self.unit is Unit.USER:
             return super().block_sum(X, y, offsets, bound)
         d, r = self.basis.shape
@@ -86,7 +89,7 @@ class PowerStep(Query):
         return np.ascontiguousarray(total.T).ravel()
 
     def split(self, released: Array) -> tuple[Array, Array, float]:
-        """Return the product with the centred matrix, the sum b of centred rows, and their number."""
+        """Split the release into the product with the centred matrix, the sum b of centred rows, and their number."""
         d, r = self.basis.shape
         product = released.reshape(d + 1, r + 1)
         return product[:-1, :-1], product[:-1, -1] / self.constant, float(product[-1, -1]) / self.constant**2
@@ -95,10 +98,10 @@ class PowerStep(Query):
         return np.column_stack([moved @ self.basis, np.full(len(moved), self.constant)])
 
     def _clipped(self, X: Rows, limit: float) -> Iterator[tuple[Any, Array, Array]]:
-        """Yield factors of some rows' clipped products, a' and Wᵀa', and what the norms were (NaN: not finite).
+        """Yield factors a' and Wᵀa' of some rows' clipped products, and the norms before the clip (NaN: not finite).
 
-        No product across rows comes before the clip. A row across the basis has a product made of rounding errors;
-        a matrix product makes other ones where a block has other rows, and the clip would blow them up.
+        No matrix product over several rows comes before the clip. The product of a row orthogonal to the basis consists
+        of rounding errors, which in a matrix product depend on the other rows of the block.
         """
         d, r = self.basis.shape
         if is_sparse(X):
@@ -112,7 +115,7 @@ class PowerStep(Query):
             yield rows, along, norms
             return
         step = min(max(_FEWEST, _CACHED // d), len(X))
-        # Zeros make rows as long as a few vectors of the processor, and columns a multiple of four.
+        # Padded with zeros: rows to whole SIMD registers, columns to a multiple of four.
         width = -(-(d + 1) // _LANES) * _LANES
         columns = np.zeros((-(-r // 4) * 4, width))
         columns[:r, :d] = self.basis.T
@@ -126,7 +129,7 @@ class PowerStep(Query):
 
 @dataclass(frozen=True)
 class DeviceStep(Query):
-    """Several steps on the device's own matrix, turned towards the public ``basis``, and one product more."""
+    """Several power steps on the device's own matrix, aligned with the public ``basis``, and one more product."""
 
     basis: Array
     steps: int = 1
@@ -149,8 +152,8 @@ class DeviceStep(Query):
         local = self.basis
         for _ in range(self.steps - 1):
             local = orthonormal(rows.T @ (rows @ local))[0]
-        turn: Array = ALIGNMENTS[self.alignment](local, self.basis)
-        local = local @ turn
+        rotation: Array = ALIGNMENTS[self.alignment](local, self.basis)
+        local = local @ rotation
         return np.asarray(rows.T @ (rows @ local), dtype=np.float64).ravel()
 
 
@@ -159,22 +162,22 @@ _kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reas
 
 @_kernel
 def _factors(squared, size, limit):  # type: ignore[no-untyped-def]
-    """Scales for both factors of a product whose norm is √(squared·size), and that norm; NaN if it is not finite."""
+    """Return the scales of both factors of a product of norm √(squared·size), and that norm (NaN: not finite)."""
     norm = math.sqrt(squared) * math.sqrt(size)
     if not math.isfinite(norm):
         return 0.0, 0.0, math.nan
     if norm <= limit:
         return 1.0, 1.0, norm
-    # Below LEAST a factor loses digits to underflow, and the product could exceed the clip.
+    # Below LEAST a factor has lost digits to underflow, so the product could exceed the clip.
     if not limit / norm > LEAST:
         return 0.0, 0.0, norm
-    # Half of it each, so that neither a huge row nor a tiny clip makes one of them denormal.
+    # Half of the factor each, so that neither a huge row nor a tiny clip makes one of them denormal.
     return math.sqrt(limit) / math.sqrt(squared), math.sqrt(limit) / math.sqrt(size), norm
 
 
 @_kernel
 def _clip_sparse(squared, along, limit, norms):  # type: ignore[no-untyped-def]
-    """Clip products of rows whose squared norms are known, by their second factors alone."""
+    """Clip the products of rows with known squared norms, by scaling their second factors alone."""
     for i in range(along.shape[0]):
         size = 0.0
         for j in range(along.shape[1]):
@@ -186,15 +189,10 @@ def _clip_sparse(squared, along, limit, norms):  # type: ignore[no-untyped-def]
 
 @_kernel
 def _clip_dense(X, centre, constant, columns, limit, moved, along, norms):  # type: ignore[no-untyped-def]
-    """Write a' = (a − m, c) and Wᵀa' of every row, scaled so that the norm of a'(Wᵀa')ᵀ is at most ``limit``."""
-    d, r, width = X.shape[1], along.shape[1] - 1, moved.shape[1]
+    """Write a' = (a − m, c) and Wᵀa' of every row, scaled so that ‖a'(Wᵀa')ᵀ‖ is at most ``limit``."""
+    r, width = along.shape[1] - 1, moved.shape[1]
     for i in range(X.shape[0]):
-        squared = constant * constant
-        for j in range(d):
-            value = X[i, j] - centre[j]
-            moved[i, j] = value
-            squared += value * value
-        moved[i, d] = constant
+        squared = shift_row(X, i, centre, constant, moved)
         size = constant * constant
         for b in range(0, r, 4):
             s0 = s1 = s2 = s3 = 0.0
@@ -211,7 +209,7 @@ def _clip_dense(X, centre, constant, columns, limit, moved, along, norms):  # ty
         along[i, r] = constant
         first, second, norms[i] = _factors(squared, size, limit)
         if first != 1.0 or second != 1.0:
-            # Not a product with 0: that would turn an infinite entry into NaN.
+            # Not a product with 0, which would turn an infinite entry into NaN.
             for j in range(width):
                 moved[i, j] = moved[i, j] * first if first > 0.0 else 0.0
             for j in range(r + 1):

@@ -1,10 +1,9 @@
-"""Which sums to release, and how many, from what is public: features, units, budget. Nothing here sees a row.
+"""Choice of the route and the number of power steps, from public numbers only: features, units, budget.
 
-Predicted errors are by the same formulas as afterwards (:mod:`tacitly.methods.fedpower.spectrum`), with a made-up
-spectrum in the place of the one that nobody knows yet: the j-th eigenvalue falls like 1/j, as in many tables. A unit's
-norm is its clip. So n units have eigenvalues n/(j·H), H = 1 + 1/2 + … + 1/d; noise is 1/μ for one Gram matrix, and
-√T·κ/μ for each of T power steps, whose clip is κ, the part of a unit's norm along the basis. Local trust multiplies
-noise by √(users).
+Errors are predicted by the formulas that are used after a fit (:mod:`tacitly.methods.fedpower.spectrum`), with an
+assumed spectrum: the j-th eigenvalue falls like 1/j, as in many tables, and every unit's norm equals its clip. So n
+units have eigenvalues n/(j·H), H = 1 + 1/2 + … + 1/d. Noise is 1/μ for one Gram matrix, and √T·κ/μ for each of T power
+steps, whose clip κ is the part of a unit's norm along the basis. Local trust multiplies noise by √(users).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tacitly.privacy.accounting import mu_of
 from tacitly.privacy.guarantee import Adjacency, Budget, Unit
 
 GRAM_LIMIT = 4000
-"""Features up to which a Gram matrix (d²/2 numbers) is released whole."""
+"""Most features for which a whole Gram matrix (d²/2 numbers) is released."""
 
 _MOST_ROUNDS = 16
 
@@ -26,9 +25,9 @@ _MOST_ROUNDS = 16
 def predicted_error(
     route: str, budget: Budget, *, d: int, units: int, rank: int, rounds: int = 1, messages: int = 1
 ) -> float:
-    """Sine of the angle that a route is expected to end with; above 1 nothing will be found.
+    """Return the predicted sine of the angle to the true components; above 1 nothing will be found.
 
-    ``math.inf`` for a matrix that is too large to be released.
+    ``math.inf`` for a Gram matrix that is too large to be released.
 
     >>> budget = Budget(epsilon=1.0, delta=1e-6, unit=Unit.ROW)
     >>> [round(predicted_error("gram", budget, d=100, units=n, rank=5), 3) for n in (10_000, 100_000)]
@@ -46,13 +45,13 @@ def predicted_error(
     noise = math.sqrt(messages) / (units * mu)
     if route == "gram":
         return error_of_matrix(values, rank, noise / math.sqrt(2.0))
-    inside = values[: min(d, 2 * rank)]
-    along = math.sqrt(float(inside.sum()))
-    return error_of_steps(inside, rank, d, noise * along * math.sqrt(rounds), rounds)
+    iterated = values[: min(d, 2 * rank)]
+    along = math.sqrt(float(iterated.sum()))
+    return error_of_steps(iterated, rank, d, noise * along * math.sqrt(rounds), rounds)
 
 
 def best_rounds(budget: Budget, *, d: int, units: int, rank: int, messages: int = 1) -> int:
-    """Power steps with the least predicted error: few where noise is large, more where it is not.
+    """Return the number of power steps with the least predicted error: fewer where noise is larger.
 
     >>> budget = Budget(epsilon=1.0, delta=1e-6, unit=Unit.ROW)
     >>> [best_rounds(budget, d=100, units=n, rank=5) for n in (1_000, 100_000, 10_000_000)]
@@ -67,7 +66,7 @@ def best_rounds(budget: Budget, *, d: int, units: int, rank: int, messages: int 
 def choose_route(budget: Budget, *, d: int, units: int, rank: int, local_steps: int = 1, messages: int = 1) -> str:
     """Return the route with the smallest predicted error.
 
-    Local steps, when asked for, need a device (or noise in every step): there is nothing to choose then.
+    Local steps need the unit device, or noise in every step, so they determine the route.
 
     >>> budget = Budget(epsilon=1.0, delta=1e-6, unit=Unit.ROW)
     >>> choose_route(budget, d=100, units=10_000, rank=5), choose_route(budget, d=9000, units=10_000, rank=5)

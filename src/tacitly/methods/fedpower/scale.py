@@ -1,9 +1,9 @@
-"""Where rows lie, how long they are, and at which norm to clip: bought, each for a few hundredths of the budget.
+"""FedPower's private scale, centre and clip of rows, each for a few hundredths of the budget.
 
-The clip is the one that makes predicted harm smallest: noise grows with it, what it cuts off shrinks. Both are read off
-one released histogram of norms. Releases: :class:`~tacitly.methods.shared.norm_histogram.NormHistogram` (sensitivity 1,
-√2 for replace-one) and :class:`~tacitly.methods.fedpower.gram.CentreVote` (sensitivity 1, 2); the rest is
-post-processing.
+The clip minimises the predicted harm: noise grows with the clip, and what it cuts off shrinks. Both are read off one
+released histogram of norms. Releases: :class:`~tacitly.methods.shared.norm_histogram.NormHistogram` (sensitivity 1
+under zero-out, √2 under replace-one) and :class:`~tacitly.methods.fedpower.gram.CentreVote` (1 and 2), one Gaussian
+event each; the rest is post-processing.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tacitly.privacy.guarantee import Unit
 
 Bounds = tuple[Array, Array]
 
-_PER_OCTAVE = 8  # bins of the histogram that the clip is read off: 9 % apart
-_HARM = 0.03  # share of what a clip cuts off that turns components: most of it shrinks them all alike
+_PER_OCTAVE = 8  # bins per factor of two of the histogram for the clip: 9 % apart
+_HARM = 0.03  # share of the clipped norm that rotates components: most of it shrinks all of them alike
 
 
 def centre_of(
     federation: Federation, plan: Plan, unit: Unit, bounds: Bounds | None, *, shifted: bool
 ) -> tuple[Array, float]:
-    """Return a public centre of everybody's rows and the scale of a row."""
+    """Return a public centre of all rows and the scale of a row."""
     d = federation.n_features
     if bounds is not None:
         low, high = bounds
@@ -38,7 +38,7 @@ def centre_of(
         event = plan.event("scale", clip=1.0, acute=True)
         query = NormHistogram(ShiftedGram(np.zeros(d), 0.0, unit))
         histogram = federation.release(query, event, "scale")
-        # Matrices have the norm of a row squared (and of many rows together, where the unit is the user).
+        # The matrix of a row has the row's squared norm (of a user: that of all its rows together).
         origin, scale = np.zeros(d), math.sqrt(quantile_of(histogram, federation.sum_sigma(event), 0.5))
     if not shifted:
         return np.zeros(d), scale
@@ -48,7 +48,7 @@ def centre_of(
     if not released[-1] > 4 * sigma:
         return origin, scale
     moved = released[:-1] / released[-1]
-    # Noise alone has this norm; what is not clearly longer is shrunk, so that a centre is never worse than none.
+    # Shrink by the expected squared norm of the noise, so that a noisy centre is not worse than none.
     excess = float(np.sum(released[:-1] ** 2)) - d * sigma**2
     share = max(0.0, excess / float(np.sum(released[:-1] ** 2))) if np.any(released[:-1]) else 0.0
     return origin + share * scale * moved, scale
@@ -59,7 +59,7 @@ def chosen_clip(
 ) -> float:
     """Release a histogram of the query's norms; return the clip with the least predicted harm.
 
-    A turn, or a sample, has noise as large as if all had answered, and as much smaller a sum.
+    The sum of a turn, or of a sample, is smaller than that of all users by a public factor; its noise is not.
     """
     event = plan.event("clip", clip=1.0, acute=True)
     histogram = federation.release(NormHistogram(query, _PER_OCTAVE), event, f"norms of {name}")
@@ -71,7 +71,7 @@ def chosen_clip(
 
 
 def best_clip(histogram: Array, sigma: float, noise: float, fallback: float) -> float:
-    """Return the clip C for which noise·C plus the harm of cutting norms off at C is least.
+    """Return the clip C that minimises noise·C plus the harm of cutting norms off at C.
 
     >>> counts = np.zeros(1920); counts[960:964] = 1000  # norms from 1 to √2
     >>> round(best_clip(counts, 0.0, 0.0, 1.0), 2), round(best_clip(counts, 0.0, 100.0, 1.0), 2)
@@ -92,9 +92,10 @@ def best_clip(histogram: Array, sigma: float, noise: float, fallback: float) -> 
 
 
 def readable_bins(histogram: Array, sigma: float) -> tuple[Array, Array, float]:
-    """Return counts, edges and bins to an octave of a histogram of norms with its noise read away.
+    """Return the counts, edges and bins per octave of a noisy histogram of norms, with bins of noise removed.
 
-    Bins that noise alone could fill are dropped, after joining neighbours as far as few units make necessary.
+    Neighbouring bins are joined as far as few units make it necessary; then bins that noise alone could fill are
+    dropped.
     """
     best: tuple[Array, Array, float] | None = None
     for joined in (16, 8, 4, 2, 1):

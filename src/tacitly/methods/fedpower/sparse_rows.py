@@ -1,7 +1,7 @@
-"""Rows that are mostly zeros, as scipy's CSR matrices: what queries need to know of them.
+"""Sparse rows, as SciPy's CSR matrices: the operations that FedPower's queries need.
 
-A CSR matrix may name a column of a row twice and mean the sum of both; its own flags may say otherwise. Norms are of
-the sums, so entries are added up here, whatever the flags say, before anything is measured.
+A CSR matrix may hold several entries for one cell, which means their sum, and its flags may deny it. Norms are norms of
+the sums, so duplicate entries are summed here, whatever the flags say, before anything is measured.
 """
 
 from __future__ import annotations
@@ -16,23 +16,25 @@ from tacitly.linalg import added_up
 
 
 def is_sparse(X: Any) -> bool:
-    """Whether rows come as a sparse matrix."""
-    return not isinstance(X, np.ndarray) and hasattr(X, "tocsr")  # not SciPy's own test: nodes start without SciPy
+    """Return whether rows are a sparse matrix."""
+    return not isinstance(X, np.ndarray) and hasattr(X, "tocsr")  # not scipy.sparse.issparse: nodes start without SciPy
 
 
 def dense(X: Any) -> Array:
-    """Return a few rows (one unit's) as float64, written out if they are sparse."""
+    """Return a few rows (those of one unit) as a dense float64 array."""
     return np.asarray(X.toarray() if is_sparse(X) else X, dtype=np.float64)
 
 
 def stays_sparse(centre: Array) -> None:
-    """Raise unless rows around this public centre are as sparse as before."""
+    """Raise unless the public centre is zero: subtracting any other would fill every entry of sparse rows."""
     if centre.any():
-        raise ValueError("sparse rows cannot be moved: every entry would be filled. Use a centre of zeros.")
+        raise ValueError(
+            "the centre of sparse rows must be zero: subtracting another fills every entry. Found one that is not."
+        )
 
 
 def squared_norms(X: Any) -> Array:
-    """Squared norm of every sparse row."""
+    """Return the squared norm of every sparse row."""
     squares = added_up(X)
     with np.errstate(all="ignore"):
         squares.data = np.square(squares.data)
@@ -40,7 +42,7 @@ def squared_norms(X: Any) -> Array:
 
 
 def finite_rows(X: Any) -> tuple[Any, npt.NDArray[np.bool_]]:
-    """Sparse rows in float64, with one entry a column, and which of them are finite; the others become empty."""
+    """Return sparse rows in float64, duplicates summed, and which rows are finite; the others become empty."""
     rows = added_up(X)
     good = np.ones(rows.shape[0], dtype=bool)
     bad = ~np.isfinite(rows.data)

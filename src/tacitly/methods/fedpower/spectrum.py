@@ -1,7 +1,7 @@
-"""From a noisy matrix to components, with the known noise level taken into account. All of it is post-processing.
+"""Components from a noisy matrix, corrected for the known noise level. All of it is post-processing.
 
-An eigenvalue x of a matrix with noise of half-radius s comes from a true ℓ with x = ℓ + s²/ℓ, and its eigenvector has
-squared cosine 1 − s²/ℓ² with the true one: the first is subtracted, the second is reported as confidence.
+If the noise has half-radius s, an eigenvalue x comes from a true ℓ with x = ℓ + s²/ℓ, and its eigenvector has squared
+cosine 1 − s²/ℓ² with the true one. The first is inverted, the second is reported as confidence.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tacitly.linalg import spike_size
 
 @dataclass(frozen=True)
 class Spectrum:
-    """What was learned: public. ``values`` have the known noise subtracted; ``floor`` is its largest eigenvalue."""
+    """The public result. ``values`` are corrected for the noise; ``floor`` is the noise's largest eigenvalue."""
 
     components: Array  # k×d
     values: Array
@@ -25,7 +25,7 @@ class Spectrum:
     mean: Array
     floor: float
     n_rows: float
-    predicted_error: float | None  # None where nothing public tells of it
+    predicted_error: float | None  # None where it cannot be predicted from public numbers
 
 
 def from_product(
@@ -33,8 +33,8 @@ def from_product(
 ) -> Spectrum:
     """Read components and eigenvalues off the last noisy product of the matrix with an orthonormal basis.
 
-    ``steps`` is how many products of the whole matrix there were; None if they were of parts of it, whose differences
-    nobody knows, so that no error is predicted.
+    ``steps`` is the number of products with the whole matrix; None if they were with parts of it, whose differences are
+    unknown, so that no error is predicted.
     """
     d, width = product.shape
     left, values, _ = np.linalg.svd(product, full_matrices=False)
@@ -47,10 +47,10 @@ def from_product(
 
 
 def error_of_matrix(values: Array, rank: int, entry: float) -> float:
-    """Sine of the angle between top spaces of a matrix with these eigenvalues and of its noisy copy, to first order.
+    """Return the sine of the angle between the top eigenspaces of a matrix and of its noisy copy, to first order.
 
-    ``entry`` is the noise of an entry off the diagonal; it turns the k-th direction towards the j-th by its share of
-    the distance between both eigenvalues.
+    ``values`` are the eigenvalues, ``entry`` is the noise of an off-diagonal entry: it rotates the k-th direction
+    towards the j-th by its ratio to the distance between both eigenvalues.
 
     >>> round(error_of_matrix(np.array([10.0, 6.0, 2.0]), 1, 0.4), 3)
     0.112
@@ -61,11 +61,11 @@ def error_of_matrix(values: Array, rank: int, entry: float) -> float:
 
 
 def error_of_steps(values: Array, rank: int, d: int, noise: float, steps: int) -> float:
-    """Sine of the angle after so many power steps with a basis of ``len(values)`` columns and noise in every entry.
+    """Return the sine of the angle after ``steps`` power steps with ``len(values)`` columns and noise in every entry.
 
-    Towards the j-th direction: that of a singular vector of the last product for directions in the basis; for all
-    others, noise of every step, the one before the last times λ'/λ and so on (λ the k-th eigenvalue, λ' the least in
-    the basis). Added to it: (λ'/λ)^steps, which is left of the random start.
+    Towards a direction in the basis: that of a singular vector of the last product. Towards all others: the noise of
+    every step, that of the step before the last times λ'/λ and so on (λ the k-th eigenvalue, λ' the least in the
+    basis). Added to it is (λ'/λ)^steps, what remains of the random start.
 
     >>> round(error_of_steps(np.array([10.0, 5.0]), 1, 50, 0.1, 8), 3)
     0.109
@@ -85,9 +85,9 @@ def error_of_steps(values: Array, rank: int, d: int, noise: float, steps: int) -
 
 
 def spectrum(components: Array, values: Array, level: float, entry: float, mean: Array, n_rows: float) -> Spectrum:
-    """Subtract the known noise; say how sure each direction is and how far the space may be off."""
+    """Correct eigenvalues for the noise; report each direction's confidence and the predicted error of the space."""
     k = len(components)
-    # scikit-learn's signs: the largest entry of a component is positive.
+    # Signs as in scikit-learn: the largest entry of a component is positive.
     signs = np.sign(components[np.arange(k), np.argmax(np.abs(components), axis=1)])
     sizes = spike_size(values[:k], level) if level > 0 else np.maximum(values[:k], 0.0)
     with np.errstate(all="ignore"):

@@ -1,10 +1,12 @@
-"""Paper 003 as printed (Algorithms 1 and 2, constants of its Appendix B.4), to compare with. Not certified.
+"""Private FedRep as printed (Snedeker et al. 2025, Algorithms 1 and 2, constants of appendix B.4). Not certified.
 
-What is printed is followed: the pair statistic for a start, noise √(2 log(1.25/δ))/ε on it; disjoint batches of
-b = ⌊m/2T⌋ rows of the first half for head and gradient; noise √(16 T log(1.25/δ))/ε on the loop; heads on the second
-half. What is plainly a slip is not: the printed clip divides by the norm twice, and with b < k the head is the one of
-least norm. Both phases spend ε on the same users and the sensitivity of a replaced user is counted once instead of
-twice, so the true ε is larger than the one asked for: that is why it is not certified.
+For comparison. The printed algorithm is followed: the pair statistic for a start, with noise √(2 log(1.25/δ))/ε;
+disjoint batches of b = ⌊m/2T⌋ rows of the first half for head and gradient; noise √(16 T log(1.25/δ))/ε in the loop;
+heads on the second half. Obvious slips are corrected: the printed clip divides by the norm twice, and with b < k the
+head is the one of least norm.
+
+Why it is not certified: both phases spend ε on the same users, and the sensitivity under replace-one is taken as ψ/n
+instead of 2ψ/n. So the true ε exceeds the requested one.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size
 from tacitly.federation.base import Federation, Query
-from tacitly.heads.ridge import HeadWork
+from tacitly.heads.base import HeadWork
 from tacitly.linalg import orthonormal, pack_symmetric, unpack_symmetric
-from tacitly.methods.shared.whitening import MOST_FEATURES
+from tacitly.methods.shared.whitening import SymmetricMatrixQuery
 from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity
 
 REASONS = (
@@ -30,18 +32,8 @@ REASONS = (
 
 
 @dataclass(frozen=True)
-class PairStatistic(Query):
-    """Algorithm 2, line 4: the mean of y_a y_b x_a x_bᵀ over pairs of different rows of the first half."""
-
-    n_features: int
-
-    def __post_init__(self) -> None:
-        check_size("n_features", self.n_features, MOST_FEATURES)
-
-    @property
-    def coordinates(self) -> int:
-        """Entries of a symmetric d×d matrix."""
-        return self.n_features * (self.n_features + 1) // 2
+class PairStatistic(SymmetricMatrixQuery):
+    """Mean of y_a y_b x_a x_bᵀ over pairs of different rows of the first half (Algorithm 2, line 4)."""
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return (aaᵀ − Xᵀdiag(y²)X)/(m(m−1)) with a = Xᵀy."""
@@ -55,7 +47,7 @@ class PairStatistic(Query):
 
 @dataclass(frozen=True)
 class BasisGradient(Query):
-    """Algorithm 1, lines 5-7: head on one batch, gradient in U of the loss on the other."""
+    """Head on one batch, gradient in U of the loss on another (Algorithm 1, lines 5-7)."""
 
     basis: Array
     number: int
@@ -81,7 +73,7 @@ class BasisGradient(Query):
         head_rows, rows = X[order[:size]].astype(np.float64), X[order[size:]].astype(np.float64)
         projected, targets = head_rows @ self.basis, y[order[:size]].astype(np.float64)
         if not (np.isfinite(projected).all() and np.isfinite(targets).all()):
-            return np.zeros(self.coordinates)  # LAPACK would complain on the console
+            return np.zeros(self.coordinates)  # LAPACK would print a message
         head = np.linalg.lstsq(projected, targets)[0]
         residual = rows @ (self.basis @ head) - y[order[size:]]
         return np.outer(rows.T @ residual * (2.0 / size), head).ravel()
@@ -89,7 +81,7 @@ class BasisGradient(Query):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Appendix B.4."""
+    """Constants of appendix B.4."""
 
     rounds: int = 5
     step_size: float = 2.5
@@ -97,7 +89,7 @@ class Settings:
     start_clip: float = 10.0
 
     def events(self, budget: Budget) -> tuple[GaussianEvent, GaussianEvent]:
-        """Return the printed noise of the start and of one round, on sums (n times that on means)."""
+        """Return the printed noise of the start and of one round, on sums (n times the noise on means)."""
         log = math.log(1.25 / budget.delta)
         start = self.start_clip * math.sqrt(2 * log) / budget.epsilon
         loop = self.clip * math.sqrt(16 * self.rounds * log) / budget.epsilon
@@ -108,7 +100,7 @@ class Settings:
 
 
 def learn(federation: Federation, budget: Budget, settings: Settings, rank: int) -> Array:
-    """Algorithms 2 and 1; return the orthonormal basis."""
+    """Run Algorithm 2, then Algorithm 1; return the orthonormal basis."""
     n, d = federation.n_users, federation.n_features
     start, loop = settings.events(budget)
     statistic = unpack_symmetric(federation.release(PairStatistic(d), start, "pair statistic"), d)
@@ -123,7 +115,7 @@ def learn(federation: Federation, budget: Budget, settings: Settings, rank: int)
 
 @dataclass(frozen=True)
 class PaperHeads(HeadWork):
-    """Algorithm 1, line 14: least squares on the second half of every user's rows."""
+    """Least squares on the second half of every user's rows (Algorithm 1, line 14)."""
 
     basis: Array
 
@@ -131,11 +123,11 @@ class PaperHeads(HeadWork):
         check_shape("basis", self.basis, None, None)
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Fit them one after the other."""
+        """Fit the head of every user."""
         return np.array([self.own(X[first:last], y[first:last]) for first, last in itertools.pairwise(offsets)])
 
     def own(self, X: Rows, y: Rows) -> Array:
-        """Fit one; all zero where there is a hole, which is its user's and nobody else's affair."""
+        """Fit one user's head; zeros if the rows contain numbers that are not finite."""
         features, target = X[len(X) // 2 :] @ self.basis, y[len(X) // 2 :].astype(np.float64)
         if not (np.isfinite(features).all() and np.isfinite(target).all()):
             return np.zeros(self.basis.shape[1] + 1)
@@ -143,5 +135,5 @@ class PaperHeads(HeadWork):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """A weight a direction, and no intercept."""
+        """One weight per direction, and an intercept that is always zero."""
         return (self.basis.shape[1] + 1,)

@@ -1,26 +1,28 @@
-"""Private FedRep, as a user sees it."""
+"""The estimator of Private FedRep (Snedeker et al. 2025)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from tacitly.arrays import Array
 from tacitly.federation.base import Federation
-from tacitly.federation.engine import Engine, Population
-from tacitly.heads.ridge import HeadWork
+from tacitly.federation.engine import Population
+from tacitly.heads.base import HeadWork
+from tacitly.methods.base import Procedure
 from tacitly.methods.fedrep import algorithm as fedrep
 from tacitly.methods.fedrep import as_printed as paper_fedrep
 from tacitly.methods.shared_basis import SharedBasisModel
-from tacitly.privacy.guarantee import Budget, GaussianEvent
-from tacitly.privacy.ledger import Ledger
+from tacitly.privacy.guarantee import Budget
 
 
+@dataclass(eq=False, repr=False)
 class PrivateFedRep(SharedBasisModel):
-    """Learn a shared low-rank representation under user-level differential privacy, and a personal model a user.
+    """Learn a shared low-rank representation under user-level differential privacy, and one head per user.
 
-    Everybody's weights are wᵢ = U vᵢ: a basis U of ``rank`` directions that all share, learned privately, and a head vᵢ
-    that stays with its user. Nothing needs tuning but ``epsilon``.
+    User i's weights are wᵢ = U vᵢ: a basis U of ``rank`` directions that all users share, learned privately, and a head
+    vᵢ that stays with its user. Nothing needs tuning but ``epsilon``.
 
     Parameters
     ----------
@@ -33,26 +35,27 @@ class PrivateFedRep(SharedBasisModel):
     adjacency
         ``"zero-out"``: a user's contribution against nothing. ``"replace-one"``: against any other data.
     mode
-        ``"auto"``: the sound algorithm. ``"paper"``: paper 003 as printed, not certified, to compare with.
+        ``"auto"``: the sound algorithm. ``"paper"``: the paper as printed, not certified, to compare with.
     random_state
-        Steers public randomness only. (The default algorithm has none.) Privacy noise cannot be seeded with it.
+        Seeds public randomness only. (The default algorithm has none.) Privacy noise cannot be seeded with it.
     fit_intercept
-        Whether every user has a level of their own; it is fitted at home, like the head.
+        Whether every user has an intercept, fitted at home like the head.
     loss
         ``"squared"`` for numbers, ``"logistic"`` or ``"hinge"`` for classes, ``"poisson"`` for counts.
     classes
         The labels that may occur, where the target is a class; (0, 1) if none are given. Declared, never read from the
-        rows: which labels occur is private. More than two: loss ``"logistic"``, and heads with a column a class.
+        rows: which labels occur is private. More than two need loss ``"logistic"``; heads then have one column per
+        class.
     rounds
         Noisy steps of the basis; None for the default (16; 5 in paper mode).
     noise
-        ``"auto"``, ``"exact"`` or ``"float"``: how noise is drawn. The certificate says.
+        ``"auto"``, ``"exact"`` or ``"float"``: how noise is drawn. The certificate states it.
     noise_seed
         Seeds the privacy noise, for experiments that must repeat. The run is then not certified.
     ledger, run
-        An account to debit and the name of this run in it; a run that was interrupted goes on from there.
+        An account to debit and the name of this run in it; an interrupted run resumes from there.
     threads
-        Threads to use; None for all cores.
+        Number of threads; None for all cores.
     engine
         Where the users are: None for this process, or a :class:`~tacitly.federation.ray.RayEngine`.
 
@@ -74,7 +77,7 @@ class PrivateFedRep(SharedBasisModel):
     (True, 2.0)
     >>> tacitly.subspace_distance(model.basis_, basis) < 0.05
     True
-    >>> head = model.personalize(X[users == 3], y[users == 3])  # a new user: costs nobody anything
+    >>> head = model.personalize(X[users == 3], y[users == 3])  # a new user: costs no privacy
     >>> head.predict(X[:1]).shape
     (1,)
     >>> yes = (y > 0).astype(int)
@@ -83,75 +86,41 @@ class PrivateFedRep(SharedBasisModel):
     ((3, 2), True)
     """
 
+    _: KW_ONLY
+    fit_intercept: bool = False
+    loss: str = "squared"
+    classes: Sequence[Any] | None = None
+    rounds: int | None = None
+    run: str = "private-fedrep"
+
     _modes = ("auto", "paper")
+    _paper_reasons = paper_fedrep.REASONS
 
-    def __init__(
-        self,
-        rank: int,
-        epsilon: float,
-        delta: float = 1e-6,
-        adjacency: str = "zero-out",
-        mode: str = "auto",
-        random_state: int | None = None,
-        *,
-        fit_intercept: bool = False,
-        loss: str = "squared",
-        classes: Sequence[Any] | None = None,
-        rounds: int | None = None,
-        noise: str = "auto",
-        noise_seed: int | None = None,
-        ledger: Ledger | None = None,
-        run: str = "private-fedrep",
-        threads: int | None = None,
-        engine: Engine | None = None,
-    ) -> None:
-        self.rank = rank
-        self.epsilon = epsilon
-        self.delta = delta
-        self.adjacency = adjacency
-        self.mode = mode
-        self.random_state = random_state
-        self.fit_intercept = fit_intercept
-        self.loss = loss
-        self.classes = classes
-        self.rounds = rounds
-        self.noise = noise
-        self.noise_seed = noise_seed
-        self.ledger = ledger
-        self.run = run
-        self.threads = threads
-        self.engine = engine
-
-    def _settings(self) -> fedrep.Settings:
-        return fedrep.Settings() if self.rounds is None else fedrep.Settings(rounds=self.rounds)
-
-    def _paper_settings(self) -> paper_fedrep.Settings:
-        return paper_fedrep.Settings() if self.rounds is None else paper_fedrep.Settings(rounds=self.rounds)
-
-    def _planned(self, budget: Budget) -> Sequence[GaussianEvent]:
+    def _procedure(self, population: Population, budget: Budget) -> Procedure:
+        given = {} if self.rounds is None else {"rounds": self.rounds}
         if self.mode == "paper":
-            start, loop = self._paper_settings().events(budget)
-            return [start] + [loop] * self._paper_settings().rounds
-        return self._settings().events(self._settings().plan(budget))
-
-    def _learn(self, federation: Federation, budget: Budget) -> Array:
-        if self.mode == "paper":
-            return paper_fedrep.learn(federation, budget, self._paper_settings(), self.rank)
-        settings = self._settings()
+            paper = paper_fedrep.Settings(**given)
+            start, loop = paper.events(budget)
+            return Procedure(
+                [start] + [loop] * paper.rounds,
+                lambda federation: {"basis": paper_fedrep.learn(federation, budget, paper, self.rank)},
+            )
+        settings = fedrep.Settings(**given)
+        plan = settings.plan(budget)
         loss = None if self.loss == "squared" else self._loss()
-        return fedrep.learn(
-            federation, settings.plan(budget), settings, self.rank, centered=self.fit_intercept, loss=loss
-        )
 
-    def _head_work(self) -> HeadWork:
-        return paper_fedrep.PaperHeads(self.basis_) if self.mode == "paper" else super()._head_work()
+        def learn(federation: Federation) -> dict[str, Array]:
+            return {
+                "basis": fedrep.learn(federation, plan, settings, self.rank, centered=self.fit_intercept, loss=loss)
+            }
 
-    def _standing(self, budget: Budget) -> tuple[str, tuple[str, ...]]:
-        mode, reasons = super()._standing(budget)
-        return (mode, reasons) if self.mode == "auto" else ("paper", (*reasons, *paper_fedrep.REASONS))
+        return Procedure(settings.events(plan), learn)
 
-    def _check_parameters(self, population: Population) -> None:
-        super()._check_parameters(population)
+    def _home_work(self) -> HeadWork:
+        return paper_fedrep.PaperHeads(self.basis_) if self.mode == "paper" else super()._home_work()
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
         if self.mode == "paper" and self.fit_intercept:
             raise ValueError("paper mode has no intercept. Set fit_intercept=False.")
         if self.mode == "paper" and self.loss != "squared":

@@ -1,22 +1,22 @@
-"""The compiled half of :class:`~tacitly.methods.fedrep.algorithm.BasisStep`: a round at the speed of reading the rows.
+"""The compiled half of :class:`~tacitly.methods.fedrep.queries.BasisStep`: a round at the speed of reading the rows.
 
-Users are worked on eight at a time, few enough for their rows to stay in cache:
+Users are processed eight at a time, few enough for their rows to stay in cache:
 
 1. each user's rows are read from memory, once: projections P = XU, the k×k system PᵀP, the energy of the rows;
-2. the eight systems are solved together, one a lane of a register;
-3. each user's rows are read again, from cache: residuals, and the correction Xᵀe they ask for;
-4. norms and weights of the eight users, one a lane, and their sum of (weighted) rank-one steps.
+2. the eight systems are solved together, one per SIMD lane;
+3. each user's rows are read again, from cache: residuals e and the correction Xᵀe;
+4. norms and weights of the eight users, one per lane, and the sum of their weighted rank-one steps.
 
-Nothing but sums crosses from one user to another, and a user's lane never enters another's: a user with numbers that
-are not finite ends with a norm that is not, and adds zero. Sums run over users in order, so a user who adds zero
-changes no bit of them. k×k systems, norms and sums are in double precision whatever the rows are in, and a
-contribution is normalised with the norm of the very numbers that are added.
+Users meet in sums only, and lanes do not interact: a user with numbers that are not finite gets a norm that is not
+finite, and adds zero. Sums run over users in order, so a user who adds zero changes no bit of them. k×k systems, norms
+and sums are in double precision whatever the precision of the rows, and a contribution is normalised with the norm of
+the numbers that are added.
 
-Arrays are addressed by position, counted along rows; see :mod:`tacitly.simd.registers` for the registers. (Numba keeps
-compiled code in ``__pycache__`` and looks for changes in this file only: after a change to ``compiled.py``, touch it.)
+Arrays are addressed by position, counted along rows; see :mod:`tacitly.simd.registers`. (Numba caches compiled code and
+checks for changes in this file only: after a change in ``tacitly.simd``, delete the cache.)
 """
 
-# What Numba compiles, and what generates code for it, has no types that mypy knows.
+# Numba kernels, and functions that generate code for them, are not typed.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from tacitly.simd.registers import (
 )
 from tacitly.simd.small_solves import TINY_RIDGE
 
-_USERS = 8  # doubles in a register
-_GROUP_BYTES = 1 << 18  # of rows of eight users: a quarter of a common second cache
-_AHEAD = 1 << 16  # bytes ahead of the rows in work to ask memory for
+_USERS = 8  # SIMD lanes: doubles in a register
+_GROUP_BYTES = 1 << 18  # most bytes of rows of a group of users: a quarter of a common second-level cache
+_AHEAD = 1 << 16  # prefetch distance in bytes
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
 
@@ -57,8 +57,8 @@ def basis_steps(X, y, offsets, size, basis, scale, directions, gains, metric, c,
     """Add every user's contribution, of norm ``weight``, to its block of ``size`` users in ``out``.
 
     It is v rᵀ in the first columns and v vᵀ in the last, where r is the correction over c before whitening. Whitening
-    is linear, so the caller applies it once, to the sum; here it only enters the norm, with its directions orthonormal:
-    ‖g‖² = ‖scale∘r‖² + Σ_q gains[q]·(directions[q]·r)². ``basis`` and ``directions`` (as rows, for raw features),
+    is linear, so the caller applies it once, to the sum. Here it only enters the norm; its directions are orthonormal,
+    so ‖g‖² = ‖scale∘r‖² + Σ_q gains[q]·(directions[q]·r)². ``basis`` and ``directions`` (as rows, for raw features),
     ``scale`` and both parts of ``out`` are :func:`~tacitly.simd.registers.padded`.
     """
     k, K, width = metric.shape[0], basis.shape[0], basis.shape[1]
@@ -93,7 +93,7 @@ def basis_steps(X, y, offsets, size, basis, scale, directions, gains, metric, c,
             first, last = offsets[start + u], offsets[start + u + 1]
             if free[u] > 0:
                 _residuals(projected, _place(first - offsets[start], u), y, first, last, level[u], heads, u, errors)
-        for u in range(stop - start - 1, -1, -1):  # backwards: the rows read last are still in the first cache
+        for u in range(stop - start - 1, -1, -1):  # backwards: the rows read last are still in the first-level cache
             first, last = offsets[start + u], offsets[start + u + 1]
             if free[u] > 0:
                 combine_rows(X, first, last, errors, _place(first - offsets[start], u), 1, rows, u)
@@ -113,7 +113,7 @@ def add_steps(measured, weights, k, rows, width, out, block):
 
 @_kernel
 def lane_zeros(rows, columns):
-    """Zeros that start on a cache line: a register that straddles two takes twice as long to read."""
+    """Return zeros that start on a cache line: a register that straddles two takes twice as long to read."""
     flat = np.zeros(rows * columns + 8)
     start = -(flat.ctypes.data // 8) % 8
     return flat[start : start + rows * columns].reshape(rows, columns)
@@ -121,7 +121,7 @@ def lane_zeros(rows, columns):
 
 @_kernel
 def _group_end(offsets, start, size, row_bytes):
-    """Find the end of a group: at most eight users of one block, with rows that fit the cache (or one user)."""
+    """Return the end of a group: at most eight users of one block, with rows that fit the cache (or one user)."""
     stop, end = start + 1, min(offsets.size - 1, start + _USERS, start - start % size + size)
     while stop < end:
         if (offsets[stop + 1] - offsets[start]) * row_bytes > _GROUP_BYTES:
@@ -132,7 +132,7 @@ def _group_end(offsets, start, size, row_bytes):
 
 @_kernel
 def _longest_group(offsets, size, row_bytes):
-    """Room for the projections of any group."""
+    """Return the buffer length for the projections of any group."""
     rows, start = 0, 0
     while start < offsets.size - 1:
         stop = _group_end(offsets, start, size, row_bytes)
@@ -143,13 +143,13 @@ def _longest_group(offsets, size, row_bytes):
 
 @_kernel
 def _place(rows, u):
-    """Where a user's projections start: aligned, and three columns of room after the last user's."""
+    """Return where a user's projections start: aligned, with three columns of padding after the previous user's."""
     return (rows + 10 * u) // 8 * 8
 
 
 @_kernel
 def mean_row(X, first, last, weights, out):
-    """Write the mean of rows first..last to the first row of ``out``; ``weights`` is room for one a row."""
+    """Write the mean of rows first..last to the first row of ``out``; ``weights`` is a buffer, one number per row."""
     for j in range(last - first):
         weights[j] = 1.0 / (last - first)
     combine_rows(X, first, last, weights, 0, 1, out, 0)
@@ -157,7 +157,7 @@ def mean_row(X, first, last, weights, out):
 
 @_kernel
 def _center(P, place, y, first, last):
-    """Take the means out of a user's projections; return the mean target."""
+    """Subtract the means from a user's projections; return the mean target."""
     m = last - first
     for b in range(P.shape[0]):
         mean = 0.0
@@ -173,7 +173,7 @@ def _center(P, place, y, first, last):
 
 @_kernel
 def mean_square(X, first, last, mean, squared):
-    """Mean squared feature (in whitening's scale) of every fourth row: the step's length needs no more."""
+    """Return the mean squared feature (in whitening's scale) of every fourth row: enough for the step's length."""
     d, lanes = X.shape[1], lanes_of(X)
     zero = spread(X.dtype.type(0))
     sums, broad = zero, d - d % (4 * lanes)
@@ -231,9 +231,9 @@ def some_rows(P, b, place, count):
 
 @_kernel
 def _solve(systems, k, cholesky, heads):
-    """Find the heads of all users at once, one a lane, by Cholesky. A lane without a solution gets NaN or infinity.
+    """Solve for the heads of eight users at once, one per lane, by Cholesky. A singular lane gets NaN or infinity.
 
-    The diagonal is kept as its reciprocal: divisions are what a small solve costs.
+    The diagonal is kept as its reciprocal, because divisions dominate the cost of a small solve.
     """
     K, size = systems.shape[1], systems.size // _USERS
     trace = spread(0.0)
@@ -271,9 +271,9 @@ def _residuals(P, place, y, first, last, level, heads, u, out):
 
 @_kernel
 def scale_row(rows, u, factor, scale):
-    """Multiply rows[u] by a factor; return the squared norm of what that is in whitening's scale.
+    """Multiply rows[u] by a factor; return the squared norm of the result in whitening's scale.
 
-    Scaled first, squared then: a correction of usual size may be the product of a tiny and a huge number.
+    Scaled before it is squared: a correction of normal size may be the product of a tiny and a huge number.
     """
     start, sums, factors = u * rows.shape[1], spread(0.0), spread(factor)
     for a in range(0, scale.size, _USERS):
@@ -286,7 +286,7 @@ def scale_row(rows, u, factor, scale):
 
 @_kernel
 def add_gains(rows, directions, gains, along, sizes):
-    """Add what whitening's directions add to the squared norms of the eight users."""
+    """Add the part of whitening's directions to the squared norms of the eight users."""
     if gains.size == 0:
         return
     project_rows(rows, 0, _USERS, directions.shape[1], directions, along, 0, 0)
@@ -299,9 +299,9 @@ def add_gains(rows, directions, gains, along, sizes):
 
 @_kernel
 def weigh(heads, metric, lengths, sizes, weight, measured, weights):
-    """Heads as they are measured, and weights that give eight contributions (weights ⊗ (r, v)) the norm ``weight``.
+    """Write measured heads, and weights that give the eight contributions (weights ⊗ (r, v)) the norm ``weight``.
 
-    Both are zero for a user whose numbers are not finite or lost to rounding.
+    Both are zero for a user whose numbers are not finite or underflow.
     """
     k = metric.shape[0]
     size = spread(0.0)
@@ -312,7 +312,7 @@ def weigh(heads, metric, lengths, sizes, weight, measured, weights):
         store(measured, b * _USERS, value)
         size = size + value * value
     norm = root(size) * root(load(sizes, 0) + size)  # ν
-    # A length of zero is an energy that overflowed.
+    # A length of zero means that the energy overflowed.
     part = where_usable(load(lengths, 0), where_usable(norm, spread(weight) / norm))
     part = where_usable(size - spread(LEAST), part)
     for b in range(k):
@@ -323,7 +323,7 @@ def weigh(heads, metric, lengths, sizes, weight, measured, weights):
 
 @_kernel
 def _complete_rows(measured, weights, k, rows, width):
-    """Put measured heads behind the corrections; clear rows of weight zero, because zero times NaN is NaN."""
+    """Append measured heads to the corrections; clear rows of weight zero, because zero times NaN is NaN."""
     for u in range(_USERS):
         size = 0.0
         for b in range(k):

@@ -1,17 +1,19 @@
-"""DP-AMHT-LRS as paper 004 prints it (Algorithm 5, equations 8 and 9), to compare with.
+"""AMHT-LRS with privacy as printed (Pal et al. 2024, Algorithm 5, equations 8 and 9), for comparison.
 
-Rows, targets, xᵀb and w are clipped one by one at public A₁, A₂, A₃ and A_w; a user adds m rows (more are left out,
-fewer are as if zero), so
+Rows, targets, xᵀb and w are clipped one by one at public A₁, A₂, A₃ and A_w. A user contributes m rows (further rows
+are dropped, missing ones count as zero), so
 
     ‖A_i‖ ≤ Γ₁ = m A₁² A_w²    and    ‖V_i‖ ≤ Γ₂ = m A₁ (A₂ + A₃) A_w,
 
 and both sums are released in every iteration with noise in proportion to Γ₁ and Γ₂. With public clips and a public m
-that is sound (the thresholds read off the data, the start that is not paid for and the ragged m of the paper's own
-experiments are not, and are not reproduced); noise comes from exact accounting instead of the printed constant, which
-is a quarter larger than it need be. The printed scalar clip maps −x to +ρ; |x| is meant.
+that is sound. (The paper's experiments read thresholds off the data, do not pay for the start and have users with
+different m; that is not sound and not reproduced.) Noise comes from exact accounting instead of the printed constant,
+which is a quarter larger than necessary. The printed scalar clip maps −x to +ρ; |x| is meant.
 
-Release :class:`ClippedGram`: sensitivity Γ₁ (zero-out), √2·Γ₁ (replace-one: positive semi-definite).
-Release :class:`ClippedRight`: sensitivity Γ₂ (zero-out), 2·Γ₂ (replace-one).
+Releases, unit the user, one Gaussian event each. A contribution depends on one user's rows and public fields.
+:class:`ClippedGram`: sensitivity Γ₁ (zero-out), √2·Γ₁ (replace-one: positive semi-definite, so ⟨P, Q⟩ ≥ 0).
+:class:`ClippedRight`: sensitivity Γ₂ (zero-out), 2·Γ₂ (replace-one: contributions can point against each other).
+:class:`TargetMoment` (the start): norm one; sensitivity 1 (zero-out), √2 (replace-one: positive semi-definite).
 """
 
 from __future__ import annotations
@@ -35,16 +37,18 @@ from tacitly.privacy.guarantee import Budget, GaussianEvent, positive
 
 @dataclass(frozen=True, kw_only=True)
 class Clips:
-    """The public bounds A₁ (rows), A₂ (targets), A₃ (xᵀb), A_w (weights), and m (rows a user)."""
+    """The public bounds A₁ (rows), A₂ (targets), A₃ (xᵀb), A_w (weights), and m (rows per user)."""
 
     rows: float
     targets: float
-    quirks: float
+    sparse_part: float
     weights: float
     count: int
 
     def __post_init__(self) -> None:
-        positive(rows=self.rows, targets=self.targets, quirks=self.quirks, weights=self.weights, count=self.count)
+        positive(
+            rows=self.rows, targets=self.targets, sparse_part=self.sparse_part, weights=self.weights, count=self.count
+        )
         positive(gram_bound=self.gram, right_bound=self.right)
 
     @property
@@ -55,7 +59,7 @@ class Clips:
     @property
     def right(self) -> float:
         """Γ₂."""
-        return self.count * self.rows * (self.targets + self.quirks) * self.weights
+        return self.count * self.rows * (self.targets + self.sparse_part) * self.weights
 
 
 @dataclass(frozen=True)
@@ -71,24 +75,24 @@ class _Clipped(Query):
         check_model(self)
 
     def _parts(self, X: Rows, y: Rows) -> tuple[Array, Array, Array] | None:
-        """One user's clipped rows, what the targets leave for the basis, and weights."""
+        """Return one user's clipped rows, clipped targets minus the clipped sparse part, and clipped weights."""
         fit = fit_one(X, y, self.basis, np.ones(X.shape[1]), self)
         if fit is None:
             return None
         weights, residual, _ = fit
         rows, targets = X[: self.clips.count].astype(np.float64), y[: self.clips.count].astype(np.float64)
-        quirks = targets - residual[: len(targets)] - rows @ (self.basis @ weights)
+        sparse_part = targets - residual[: len(targets)] - rows @ (self.basis @ weights)
         sizes = np.linalg.norm(rows, axis=1, keepdims=True)
-        # A size that overflowed makes what follows not finite, and the last clip, on the whole contribution, zero.
+        # If a size overflows, the contribution is not finite and the final clip turns it into zero.
         kept = rows * np.minimum(1.0, self.clips.rows / np.maximum(sizes, np.finfo(float).tiny))
         left = np.clip(targets, -self.clips.targets, self.clips.targets)
-        left = left - np.clip(quirks, -self.clips.quirks, self.clips.quirks)
+        left = left - np.clip(sparse_part, -self.clips.sparse_part, self.clips.sparse_part)
         return kept, left, clip(weights, self.clips.weights)
 
 
 @dataclass(frozen=True)
 class ClippedGram(_Clipped):
-    """Equation 8: wwᵀ ⊗ XᵀX of one user."""
+    """One user's wwᵀ ⊗ XᵀX (equation 8)."""
 
     acute: ClassVar[bool] = True
 
@@ -108,7 +112,7 @@ class ClippedGram(_Clipped):
 
 @dataclass(frozen=True)
 class ClippedRight(_Clipped):
-    """Equation 9: Xᵀ(y − Xb) wᵀ of one user."""
+    """One user's Xᵀ(y − Xb) wᵀ (equation 9)."""
 
     @property
     def coordinates(self) -> int:
@@ -126,20 +130,20 @@ class ClippedRight(_Clipped):
 
 @dataclass(frozen=True)
 class TargetMoment(FeatureMoment):
-    """Appendix F: Σ y²xxᵀ of one user, scaled to norm one (the paper's sum has no bound)."""
+    """One user's Σ y²xxᵀ (appendix F), scaled to norm one; the paper's sum is unbounded."""
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return S/‖S‖ for S = Xᵀdiag(y²)X, packed."""
         return super().contribution(X.astype(np.float64) * y[:, None], y)
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """Weigh the rows, then as for the features' moment."""
+        """Weight the rows, then sum as for the features' moment."""
         return super().block_sum(X.astype(np.float64) * y[:, None], y, offsets, bound)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Iterations, clips, and where U starts: at random (public), or at the method of moments (paid for)."""
+    """Iterations, clips, and the start of U: random (public), or method of moments (a private release)."""
 
     clips: Clips
     rounds: int = 15
@@ -147,14 +151,14 @@ class Settings:
     start_share: float = 0.1
 
     def plan(self, budget: Budget) -> Plan:
-        """Divide a budget: both sums get the same multiple of their bounds, as in Theorem 2."""
+        """Divide a budget: the noise of both sums is the same multiple of their bounds, as in Theorem 2."""
         first = [Phase(name="start", share=self.start_share)] if self.start == "moments" else []
         rest = (1.0 - math.fsum(phase.share for phase in first)) / 2
         both = [Phase(name=name, share=rest, releases=self.rounds) for name in ("gram", "right")]
         return Plan(budget, [*first, *both])
 
     def events(self, plan: Plan) -> list[GaussianEvent]:
-        """Every release the algorithm will make, in order."""
+        """List every release the algorithm will make, in order."""
         pair = [plan.event("gram", clip=self.clips.gram, acute=True), plan.event("right", clip=self.clips.right)]
         start = [plan.event("start", clip=1.0, acute=True)] if self.start == "moments" else []
         return start + pair * self.rounds
@@ -170,14 +174,14 @@ def learn(
     shared_weight: bool,
     random_state: int,
 ) -> Array:
-    """Algorithm 5 (Algorithm 3 with noise, for a shared weight: no QR, from zero)."""
+    """Run Algorithm 5; with a shared weight Algorithm 3 with noise (no QR, from zero)."""
     d = federation.n_features
     basis = np.zeros((d, 1)) if shared_weight else _start(federation, plan, settings, rank, random_state)
     gram, right = settings.events(plan)[-2:]
     for number in range(settings.rounds):
-        asked = (basis, sparsity, settings.clips, shared_weight)
-        matrix = federation.release(ClippedGram(*asked), gram, f"gram {number + 1}").reshape(d * rank, d * rank)
-        side = federation.release(ClippedRight(*asked), right, f"right-hand side {number + 1}")
+        public = (basis, sparsity, settings.clips, shared_weight)
+        matrix = federation.release(ClippedGram(*public), gram, f"gram {number + 1}").reshape(d * rank, d * rank)
+        side = federation.release(ClippedRight(*public), right, f"right-hand side {number + 1}")
         basis = np.asarray(np.linalg.lstsq(matrix, side)[0].reshape(rank, d).T, dtype=np.float64)
         if not shared_weight:
             basis = orthonormal(basis)[0]

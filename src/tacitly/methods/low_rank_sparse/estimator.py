@@ -1,8 +1,9 @@
-"""Low rank plus sparse, as a user sees it."""
+"""The estimator of low rank plus sparse (AMHT-LRS, Pal et al. 2024)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -10,20 +11,22 @@ import numpy.typing as npt
 
 from tacitly.arrays import Array
 from tacitly.federation.base import Federation
-from tacitly.federation.engine import Engine, Population
+from tacitly.federation.engine import Population
+from tacitly.methods.base import Procedure
 from tacitly.methods.low_rank_sparse import algorithm as low_rank_sparse
 from tacitly.methods.low_rank_sparse import as_printed as paper_low_rank_sparse
 from tacitly.methods.low_rank_sparse.heads import SparseHeads, SparseHeadWork, Sparsity
-from tacitly.methods.personal import Head
-from tacitly.methods.shared_basis import SharedBasisModel
-from tacitly.privacy.guarantee import Budget, GaussianEvent
-from tacitly.privacy.ledger import Ledger
+from tacitly.methods.parameters import RankAndSparsity
+from tacitly.methods.personal import Positions
+from tacitly.methods.shared_basis import Head, SharedBasisModel
+from tacitly.privacy.guarantee import Budget
 
 
-class LowRankSparse(SharedBasisModel):
-    """A shared basis, learned privately, and a few coordinates of their own for every user (AMHT-LRS, paper 004).
+@dataclass(eq=False, repr=False)
+class LowRankSparse(SharedBasisModel, RankAndSparsity):
+    """Learn a shared basis privately; every user adds a few personal coordinates (AMHT-LRS, Pal et al. 2024).
 
-    User i's model is U wᵢ + bᵢ with bᵢ sparse; wᵢ and bᵢ stay with their user. A million users are a million × (r + k)
+    User i's model is U wᵢ + bᵢ with bᵢ sparse; wᵢ and bᵢ stay with their user. A million users take a million × (r + k)
     numbers.
 
     Parameters
@@ -31,37 +34,33 @@ class LowRankSparse(SharedBasisModel):
     rank
         Number of shared directions, r.
     sparsity
-        Coordinates of their own that users have: a count, a fraction of the features, or ``"auto"``, for which every
-        user chooses by cross-validation on their own rows. It is chosen at home and costs no privacy.
-    epsilon, delta, adjacency
-        The promise for everything that is released together. ``math.inf`` for none (not certified).
+        Number of personal coordinates per user: a count, a fraction of the features, or ``"auto"``, where every user
+        chooses by cross-validation on their own rows. It is chosen at home and costs no privacy.
     mode
         ``"auto"``: ours. ``"paper"``: Algorithm 5 with the public ``clips``, certified too, to compare with.
     random_state
-        Steers public randomness only: where paper mode starts. None is a fixed start too, so that a run that was
-        interrupted goes on from its own.
+        Seeds public randomness only: where paper mode starts. None is a fixed start too, so that an interrupted run
+        resumes from the same one.
     shared_weight
-        Everybody's weight is one (rank 1): one central model, sparsely fine-tuned by every user. ``basis_`` is then
+        All users have weight one (rank 1): one central model, sparsely fine-tuned by every user. ``basis_`` is then
         that model, not of norm one.
-    fit_intercept
-        Whether every user has a level of their own; it is fitted at home.
     route
         ``"gradient"``, ``"equations"`` (exact normal equations under one clip), or ``"auto"``: the gradient.
     rounds
-        Noisy sums; None for the default (16; equations 3; paper mode 15).
+        Number of noisy sums; None for the default (16; equations 3; paper mode 15).
     clips
-        Paper mode: (A₁, A₂, A₃, A_w, m), bounds of rows, targets, xᵀb and weights, and rows a user. Public: they must
-        not come from the data.
+        Paper mode: (A₁, A₂, A₃, A_w, m), bounds on rows, targets, xᵀb and weights, and the rows per user. Public: they
+        must not come from the data.
     start
-        Paper mode: ``"random"``, or ``"moments"`` (Appendix F, paid for).
-    noise, noise_seed, ledger, run, threads, engine
+        Paper mode: ``"random"``, or ``"moments"`` (Appendix F, paid from the budget).
+    epsilon, delta, adjacency, fit_intercept, noise, noise_seed, ledger, run, threads, engine
         As for :class:`tacitly.PrivateFedRep`.
 
     Attributes
     ----------
     basis_ : (n_features, rank) orthonormal (unless ``shared_weight``); public
     heads_ : (n_users, rank), rows in the order of ``users_``; private
-    sparse_indices_, sparse_values_ : (n_users, most a user may have), value 0 where a user has fewer; private
+    sparse_indices_, sparse_values_ : (n_users, most per user), value 0 where a user has fewer; private
     intercepts_ : (n_users,), zeros unless ``fit_intercept``; private
     users_, certificate_
 
@@ -75,72 +74,28 @@ class LowRankSparse(SharedBasisModel):
     >>> model.sparse_indices_.shape
     (3000, 2)
     >>> mine = data.users == 3
-    >>> model.personalize(data.X[mine], data.y[mine]).values.shape  # a new user: costs nobody anything
+    >>> model.personalize(data.X[mine], data.y[mine]).values.shape  # a new user: costs no privacy
     (2,)
     """
 
+    _: KW_ONLY
+    shared_weight: bool = False
+    fit_intercept: bool = False
+    route: str = "auto"
+    rounds: int | None = None
+    clips: Sequence[float] | None = None
+    start: str = "random"
+    run: str = "low-rank-sparse"
+
     _modes = ("auto", "paper")
-    sparse_indices_: npt.NDArray[np.int64]
-    sparse_values_: Array
-
-    def __init__(
-        self,
-        rank: int,
-        sparsity: int | float | str,
-        epsilon: float,
-        delta: float = 1e-6,
-        adjacency: str = "zero-out",
-        mode: str = "auto",
-        random_state: int | None = None,
-        *,
-        shared_weight: bool = False,
-        fit_intercept: bool = False,
-        route: str = "auto",
-        rounds: int | None = None,
-        clips: Sequence[float] | None = None,
-        start: str = "random",
-        noise: str = "auto",
-        noise_seed: int | None = None,
-        ledger: Ledger | None = None,
-        run: str = "low-rank-sparse",
-        threads: int | None = None,
-        engine: Engine | None = None,
-    ) -> None:
-        self.rank = rank
-        self.sparsity = sparsity
-        self.epsilon = epsilon
-        self.delta = delta
-        self.adjacency = adjacency
-        self.mode = mode
-        self.random_state = random_state
-        self.shared_weight = shared_weight
-        self.fit_intercept = fit_intercept
-        self.route = route
-        self.rounds = rounds
-        self.clips = clips
-        self.start = start
-        self.noise = noise
-        self.noise_seed = noise_seed
-        self.ledger = ledger
-        self.run = run
-        self.threads = threads
-        self.engine = engine
-
-    def predict(self, X: npt.ArrayLike, users: npt.ArrayLike) -> Array:
-        """Predict each row with the head of its user; no user's weights are ever written out."""
-        shared = super().predict(X, users)
-        rows = self._rows(X)
-        positions = self._positions(users, len(rows))
-        own = np.take_along_axis(rows, self.sparse_indices_[positions], axis=1)
-        return np.asarray(shared + np.einsum("nk,nk->n", own, self.sparse_values_[positions]))
 
     def private_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return weights, intercepts, and the users' own coordinates as indices and values."""
+        """Return weights, intercepts, and the personal coordinates as indices and values."""
         arrays, indices = super().private_arrays(), self.sparse_indices_.astype(np.int32)
         return arrays and {**arrays, "sparse_indices": indices, "sparse_values": self.sparse_values_}
 
     def take_private_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Set what :meth:`private_arrays` gave."""
+        """Set what :meth:`private_arrays` returned."""
         super().take_private_arrays(arrays)
         indices, values = arrays["sparse_indices"].astype(np.int64), arrays["sparse_values"]
         features = len(self.basis_)
@@ -149,55 +104,61 @@ class LowRankSparse(SharedBasisModel):
         self.sparse_indices_, self.sparse_values_ = indices, values
 
     def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Set the basis; nobody has a head on it yet."""
+        """Set the basis; no user has a head on it yet."""
         super().take_public_arrays(arrays)
         self.sparse_indices_, self.sparse_values_ = np.zeros((0, 0), dtype=np.int64), np.zeros((0, 0))
 
     def n_parameters(self) -> int:
-        """Count what the model holds, as the paper's Table 1 does: r(d + n) + k·n, indices not counted.
+        """Count the numbers of the model as the paper's Table 1 does: r(d + n) + k·n, without indices.
 
-        A shared weight is one number for all, and so is not counted for each. Where users choose, k is the most they
-        may: how many they chose is private.
+        A shared weight is not counted per user. Where users choose k, the largest allowed k is counted: how many they
+        chose is private.
         """
         self._check_fitted()
         own = 0 if self.shared_weight else self.heads_.size
         most = Sparsity.of(self.sparsity, len(self.basis_)).most
         return int(self.basis_.size + own + most * len(self.users_))
 
-    def _settings(self) -> low_rank_sparse.Settings:
+    def _settings(self) -> low_rank_sparse.Settings | paper_low_rank_sparse.Settings:
+        if self.mode == "paper":
+            rounds = 15 if self.rounds is None else self.rounds
+            return paper_low_rank_sparse.Settings(clips=self._paper_clips(), rounds=rounds, start=self.start)
         route = "gradient" if self.route == "auto" else self.route
         route = "central" if self.shared_weight else route
         rounds = self.rounds if self.rounds is not None else (3 if route == "equations" else 16)
         return low_rank_sparse.Settings(route=route, rounds=rounds)
 
-    def _paper_settings(self) -> paper_low_rank_sparse.Settings:
+    def _paper_clips(self) -> paper_low_rank_sparse.Clips:
         if self.clips is None or len(self.clips) != 5:
             raise ValueError(f"paper mode needs five public clips, (A1, A2, A3, Aw, m). Found {self.clips!r}.")
         rows, targets, quirks, weights, count = (float(bound) for bound in self.clips)
         if not count.is_integer():
             raise ValueError(f"the last clip, m, must be a whole number of rows. Found {count!r}.")
-        clips = paper_low_rank_sparse.Clips(
-            rows=rows, targets=targets, quirks=quirks, weights=weights, count=int(count)
+        return paper_low_rank_sparse.Clips(
+            rows=rows, targets=targets, sparse_part=quirks, weights=weights, count=int(count)
         )
-        rounds = 15 if self.rounds is None else self.rounds
-        return paper_low_rank_sparse.Settings(clips=clips, rounds=rounds, start=self.start)
 
-    def _planned(self, budget: Budget) -> Sequence[GaussianEvent]:
-        settings = self._paper_settings() if self.mode == "paper" else self._settings()
-        return settings.events(settings.plan(budget))
-
-    def _learn(self, federation: Federation, budget: Budget) -> Array:
-        sparsity = Sparsity.of(self.sparsity, federation.n_features)
-        if self.mode == "paper":
-            paper = self._paper_settings()
-            return paper_low_rank_sparse.learn(
-                *(federation, paper.plan(budget), paper, self.rank, sparsity),
-                shared_weight=self.shared_weight,
-                random_state=0 if self.random_state is None else self.random_state,
-            )
+    def _procedure(self, population: Population, budget: Budget) -> Procedure:
         settings = self._settings()
         plan = settings.plan(budget)
-        return low_rank_sparse.learn(federation, plan, settings, self.rank, sparsity, centered=self.fit_intercept)
+        sparsity = Sparsity.of(self.sparsity, population.n_features)
+
+        def learn(federation: Federation) -> dict[str, Array]:
+            if isinstance(settings, low_rank_sparse.Settings):
+                return {
+                    "basis": low_rank_sparse.learn(
+                        federation, plan, settings, self.rank, sparsity, centered=self.fit_intercept
+                    )
+                }
+            return {
+                "basis": paper_low_rank_sparse.learn(
+                    *(federation, plan, settings, self.rank, sparsity),
+                    shared_weight=self.shared_weight,
+                    random_state=0 if self.random_state is None else self.random_state,
+                )
+            }
+
+        return Procedure(settings.events(plan), learn)
 
     def head_work(self) -> SparseHeadWork:
         """Return what fits a head: data, so that it can travel to users."""
@@ -209,20 +170,25 @@ class LowRankSparse(SharedBasisModel):
         self.heads_, self.intercepts_ = heads.weights, heads.intercepts
         self.sparse_indices_, self.sparse_values_ = heads.indices, heads.values
 
-    def _head(self, X: Array, y: Array) -> Head:
-        one = self.head_work().fit(X, y, np.array([0, len(X)]))
-        level = float(one.intercepts[0])
-        return Head(one.weights[0], level, self.basis_, indices=one.indices[0], values=one.values[0])
+    def _scores(self, rows: npt.NDArray[Any], positions: Positions) -> Array:
+        """Return the scores of rows; no user's weights are written out."""
+        own = np.take_along_axis(rows, self.sparse_indices_[positions], axis=1)
+        own_scores = np.einsum("nk,nk->n", own, self.sparse_values_[positions])
+        return np.asarray(super()._scores(rows, positions) + own_scores)
 
-    def _check_parameters(self, population: Population) -> None:
-        super()._check_parameters(population)
-        Sparsity.of(self.sparsity, population.n_features)
+    def _personal_model(self, rows: npt.NDArray[Any], targets: Array) -> Head:
+        one = self.head_work().fit(rows, targets, np.array([0, len(rows)]))
+        intercept = float(one.intercepts[0])
+        return Head(one.weights[0], intercept, self.basis_, indices=one.indices[0], values=one.values[0])
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
         if self.shared_weight and self.rank != 1:
             raise ValueError(f"shared_weight is for rank 1: one central model. Found rank {self.rank!r}.")
         if self.route not in ("auto", "gradient", "equations"):
             raise ValueError(f"route must be 'auto', 'gradient' or 'equations'. Found {self.route!r}.")
         if self.shared_weight and self.route == "equations":
-            raise ValueError("with a shared weight the equations' matrix is bought once: use route='auto'.")
+            raise ValueError("with a shared weight the equations' matrix is released once: use route='auto'.")
         if self.start not in ("random", "moments"):
             raise ValueError(f"start must be 'random' or 'moments'. Found {self.start!r}.")
         if self.mode != "paper" and (self.clips is not None or self.start != "random"):
@@ -230,10 +196,14 @@ class LowRankSparse(SharedBasisModel):
         if self.mode == "paper":
             self._check_paper()
 
+    def _check_population(self, population: Population) -> None:
+        super()._check_population(population)
+        Sparsity.of(self.sparsity, population.n_features)
+
     def _check_paper(self) -> None:
         if self.fit_intercept:
             raise ValueError("paper mode has no intercept. Set fit_intercept=False.")
         if self.route != "auto":
-            raise ValueError("paper mode has one route, its own. Set route='auto'.")
+            raise ValueError("paper mode has one route. Set route='auto'.")
         if self.shared_weight and self.start == "moments":
-            raise ValueError("with a shared weight paper mode starts at zero: there is no start to buy by moments.")
+            raise ValueError("with a shared weight paper mode starts at zero, not by moments. Set start='random'.")

@@ -1,10 +1,10 @@
-"""Heads of low rank plus sparse: weights on a public basis, a few coordinates of one's own, kept as indices and values.
+"""Heads of AMHT-LRS: weights on a public basis, and a few personal coordinates, stored as indices and values.
 
-A head is fitted by its user from the user's rows and public numbers only and is never released, so it costs nobody any
-privacy; thresholds and the choice of sparsity are the user's own affair. Coordinates are chosen by
-:func:`~tacitly.methods.low_rank_sparse.kernels.fit_users`; then weights and values are fitted again by ridge
-regressions, averaged by leave-one-out error (:mod:`tacitly.heads.ridge`): least squares where rows are many and clean,
-shrunk where they are few. A user with too few rows gets fewer coordinates: one for two rows that the basis leaves.
+A head is fitted locally from one user's rows and public numbers and is never released, so it costs no privacy;
+thresholds and the choice of sparsity are local as well. Coordinates are selected by
+:func:`~tacitly.methods.low_rank_sparse.kernels.fit_users`; then weights and values are refitted by ridge regressions
+averaged by leave-one-out error (:mod:`tacitly.heads.ridge`): close to least squares with many clean rows, shrunk with
+few. A user with few rows gets fewer coordinates: one per two rows in excess of the number of weights.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ import numpy as np
 import numpy.typing as npt
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, read_only
-from tacitly.heads.ridge import PENALTIES, HeadWork, average_ridges
+from tacitly.heads.base import HeadWork
+from tacitly.heads.ridge import PENALTIES, average_ridges
 from tacitly.methods.low_rank_sparse.kernels import (
     LONG,
     affordable,
-    desk_for,
     fit_users,
     group_end,
-    level_of,
-    place_of,
-    settle,
+    intercept_of,
+    layout_of,
+    restore_columns,
+    workspace_for,
 )
 from tacitly.methods.low_rank_sparse.lane_kernels import kernel
 from tacitly.simd.registers import padded
@@ -34,17 +35,17 @@ from tacitly.simd.top_k import LANES
 
 Indices = npt.NDArray[np.int64]
 
-_SWAPS = 12  # more than any fit was seen to need: most end after two
+_SWAPS = 12  # more than any observed fit needed: most end after two
 _FOLDS = 5
-_MOST = 1 << 20  # coordinates that anybody may have
-_CONSTANT = 1e-13  # of a feature's mean: what varies less is rounding
-_ROUNDING = 1e-12  # of everything squared: differences below it are rounding
+_MOST = 1 << 20  # coordinates per user
+_CONSTANT = 1e-13  # of a feature's mean: smaller variation is rounding error
+_ROUNDING = 1e-12  # relative, of squares: smaller differences are rounding errors
 _SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 11, 15, 20, 27, 36, 48, 64, 85, 113, 150])
 
 
 @dataclass(frozen=True)
 class Sparsity:
-    """How many coordinates of their own users may have: exactly ``most``, or what each chooses up to that."""
+    """Number of personal coordinates per user: ``most``, or up to ``most`` by each user's own choice."""
 
     most: int
     chosen: bool = False
@@ -54,7 +55,7 @@ class Sparsity:
 
     @classmethod
     def of(cls, given: Any, n_features: int) -> Sparsity:
-        """Read a count, a fraction of the features, or ``"auto"``: each user's own cross-validation, up to a fifth.
+        """Parse a count, a fraction of the features, or ``"auto"``: each user cross-validates, up to a fifth of them.
 
         >>> Sparsity.of(3, 50), Sparsity.of(0.1, 50), Sparsity.of("auto", 50)
         (Sparsity(most=3, chosen=False), Sparsity(most=5, chosen=False), Sparsity(most=8, chosen=True))
@@ -73,12 +74,12 @@ class Sparsity:
 
     @property
     def sizes(self) -> Indices:
-        """What a user may choose from."""
+        """Numbers of coordinates a user may choose from."""
         return _SIZES[self.most >= _SIZES] if self.chosen else np.array([self.most])
 
     @property
     def choices(self) -> Indices | None:
-        """The same, None where there is nothing to choose: choosing is then not even compiled."""
+        """:attr:`sizes`, or None where there is nothing to choose, so that the choice is not compiled."""
         return self.sizes if self.chosen else None
 
 
@@ -87,7 +88,7 @@ NONE = Sparsity(0)
 
 @dataclass(frozen=True)
 class SparseHeads:
-    """Heads of several users, a row a user: r weights, an intercept, and k coordinates with their values (or zeros)."""
+    """Heads of several users, one row per user: r weights, an intercept, and k coordinates with their values."""
 
     weights: Array
     intercepts: Array
@@ -95,12 +96,12 @@ class SparseHeads:
     values: Array
 
     def packed(self) -> Array:
-        """Return everything as one table, a row a user."""
+        """Return all heads as one table, one row per user."""
         return np.hstack([self.weights, self.intercepts[:, None], self.indices, self.values])
 
     @classmethod
     def unpacked(cls, table: Array, rank: int) -> SparseHeads:
-        """Read what :meth:`packed` gave: as wide as what users may have, for how many anybody chose is private."""
+        """Invert :meth:`packed`. The width is the most coordinates allowed: how many a user chose is private."""
         k = (table.shape[1] - rank - 1) // 2
         indices, values = table[:, rank + 1 : rank + 1 + k].astype(np.int64), table[:, rank + 1 + k :]
         return cls(table[:, :rank].copy(), table[:, rank].copy(), indices, values.copy())
@@ -116,7 +117,7 @@ def fit_sparse_heads(
     intercept: bool = False,
     shared_weight: bool = False,
 ) -> SparseHeads:
-    """Fit a head for each of several users; ``shared_weight`` fixes the weight on the only direction at one.
+    """Fit the heads of several users; ``shared_weight`` fixes the weight on the only direction at one.
 
     >>> X = np.random.default_rng(0).normal(size=(20, 6)); y = X @ [1.0, 1, 1, 1, 1, 4]
     >>> heads = fit_sparse_heads(X, y, np.array([0, 20]), np.ones((6, 1)), Sparsity(1))
@@ -129,9 +130,9 @@ def fit_sparse_heads(
     fixed = 0 if shared_weight else rank
     _fit(
         *(read_only(X), read_only(y), np.array(offsets), padded(directions.T, X.dtype), shared_weight, intercept),
-        *(sparsity.choices, PENALTIES, desk_for(np.asarray(offsets), X, fixed, most), table),
+        *(sparsity.choices, PENALTIES, workspace_for(np.asarray(offsets), X, fixed, most), table),
     )
-    table[~np.isfinite(table).all(axis=1)] = 0.0  # numbers too large to compute with: no head rather than nonsense
+    table[~np.isfinite(table).all(axis=1)] = 0.0  # overflow: no head rather than a meaningless one
     if shared_weight:
         table[:, 0] = 1.0
     indices = table[:, rank + 1 : rank + 1 + most].astype(np.int64)
@@ -140,7 +141,7 @@ def fit_sparse_heads(
 
 @dataclass(frozen=True)
 class SparseHeadWork(HeadWork):
-    """Heads by :func:`fit_sparse_heads` on a public basis, packed."""
+    """Fit heads by :func:`fit_sparse_heads` on a public basis, and pack them."""
 
     basis: Array
     sparsity: Sparsity
@@ -152,48 +153,48 @@ class SparseHeadWork(HeadWork):
         check_size("sparsity", self.sparsity.most + 1, len(self.basis) + 1)
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Fit them all, compiled."""
+        """Fit and pack the heads of all users."""
         return self.fit(X, y, offsets).packed()
 
     def fit(self, X: Rows, y: Rows, offsets: Offsets) -> SparseHeads:
-        """Fit them all, compiled, and leave them apart."""
+        """Fit the heads of all users."""
         check_shape("X", X, None, len(self.basis))
         return fit_sparse_heads(
             *(X, y, offsets, self.basis, self.sparsity), intercept=self.intercept, shared_weight=self.shared_weight
         )
 
     def own(self, X: Rows, y: Rows) -> Array:
-        """Fit one."""
+        """Fit and pack one user's head."""
         head: Array = self(X, y, np.array([0, len(X)]))[0]
         return head
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Weights, the intercept, and coordinates with their values."""
+        """Weights, the intercept, coordinates and their values."""
         return (self.basis.shape[1] + 1 + 2 * self.sparsity.most,)
 
 
 @kernel
-def _fit(X, y, offsets, basis, shared, intercept, sizes, penalties, desk, table):  # type: ignore[no-untyped-def]
+def _fit(X, y, offsets, basis, shared, intercept, sizes, penalties, work, table):  # type: ignore[no-untyped-def]
     n, scale, wanted = offsets.size - 1, np.zeros((X.shape[1], LANES)), np.zeros(LANES, dtype=np.int64)
     start = 0
     while start < n:
         stop = group_end(offsets, start, n)
         first, last, count = offsets[start:stop], offsets[start + 1 : stop + 1], stop - start
         for u in range(count):
-            own_scale(X, first[u], last[u], intercept, scale, u)
-            wanted[u] = choose_size(X, first[u], last[u], y, basis, shared, intercept, scale, u, sizes, desk)
+            write_inverse_sizes(X, first[u], last[u], intercept, scale, u)
+            wanted[u] = choose_size(X, first[u], last[u], y, basis, shared, intercept, scale, u, sizes, work)
         stages = wanted[:count].max()
-        fit_users(X, y, first, last, count, basis, shared, intercept, scale, wanted, stages, _SWAPS, desk)
+        fit_users(X, y, first, last, count, basis, shared, intercept, scale, wanted, stages, _SWAPS, work)
         for u in range(count):
-            settle(X, first[u], last[u], intercept, u, desk)
-            _refit(desk, last[u] - first[u], u, intercept, penalties, table[start + u], scale)
+            restore_columns(X, first[u], last[u], intercept, u, work)
+            _refit(work, last[u] - first[u], u, intercept, penalties, table[start + u], scale)
         start = stop
 
 
 @kernel
-def own_scale(X, first, last, intercept, scale, u):  # type: ignore[no-untyped-def]
-    """Write one over the size of each feature on these rows (around their mean, with an intercept); 0 for no size."""
+def write_inverse_sizes(X, first, last, intercept, scale, u):  # type: ignore[no-untyped-def]
+    """Write 1/size of each feature on these rows (around their mean, with an intercept); 0 for a constant feature."""
     m, d = last - first, X.shape[1]
     mean, squares = np.zeros(d), np.zeros(d)
     if intercept:
@@ -209,31 +210,31 @@ def own_scale(X, first, last, intercept, scale, u):  # type: ignore[no-untyped-d
 
 
 @kernel
-def choose_size(X, first, last, y, basis, shared, intercept, scale, u, sizes, desk):  # type: ignore[no-untyped-def]
-    """Choose the number of coordinates: all there may be, or one of ``sizes`` by the user's own cross-validation.
+def choose_size(X, first, last, y, basis, shared, intercept, scale, u, sizes, work):  # type: ignore[no-untyped-def]
+    """Return the number of coordinates: the most allowed, or one of ``sizes`` by the user's cross-validation.
 
-    The fewest whose error is within one standard error of the smallest; never more than the rows can tell apart.
+    Cross-validation takes the fewest whose error is within one standard error of the smallest.
     """
-    m, fixed = last - first, desk.fixed.size
-    most = affordable(m, fixed + intercept, desk.support.shape[1])
+    m, fixed = last - first, work.fixed.size
+    most = affordable(m, fixed + intercept, work.support.shape[1])
     if sizes is None:
         return most
     if most == 0:
         return 0
-    # Rows fold by fold, twice: what a fold leaves to fit is then in one piece, from where it ends to where it begins.
+    # Rows in the order of folds, written twice: the rows outside a fold are then contiguous, from its end to its start.
     folds = min(_FOLDS, m)
     rows, targets = np.empty((2 * m, X.shape[1]), dtype=X.dtype), np.empty(2 * m, dtype=y.dtype)
-    begin, end, place = np.empty(folds, dtype=np.int64), np.empty(folds, dtype=np.int64), 0
+    begin, end, row = np.empty(folds, dtype=np.int64), np.empty(folds, dtype=np.int64), 0
     for fold in range(folds):
-        end[fold] = m + place
+        end[fold] = m + row
         for j in range(first + fold, last, folds):
-            rows[place], rows[m + place] = X[j], X[j]
-            targets[place] = targets[m + place] = y[j]
-            place += 1
-        begin[fold] = place
-    mine, wanted = np.empty(scale.shape), np.empty(folds, dtype=np.int64)
+            rows[row], rows[m + row] = X[j], X[j]
+            targets[row] = targets[m + row] = y[j]
+            row += 1
+        begin[fold] = row
+    user_scale, wanted = np.empty(scale.shape), np.empty(folds, dtype=np.int64)
     for a in range(scale.shape[0]):
-        mine[a] = scale[a, u]
+        user_scale[a] = scale[a, u]
     together = folds if m < LONG else 1
     errors, squares = np.zeros(sizes.size), np.zeros(sizes.size)
     for number in range(sizes.size):
@@ -244,14 +245,14 @@ def choose_size(X, first, last, y, basis, shared, intercept, scale, u, sizes, de
         stages = min(sizes[number], 4)
         for some in range(0, folds, together):
             fit_users(
-                *(rows, targets, begin[some:], end[some:], together, basis, shared, intercept, mine, wanted, stages, 2),
-                desk,
-            )
+                rows, targets, begin[some:], end[some:], together, basis, shared, intercept, user_scale, wanted, stages,
+                2, work,
+            )  # fmt: skip
             for v in range(together):
                 fold = some + v
-                settle(rows, begin[fold], end[fold], intercept, v, desk)
+                restore_columns(rows, begin[fold], end[fold], intercept, v, work)
                 for j in range(end[fold] - m, begin[fold]):
-                    left = _left_of(rows, j, targets[j], basis, shared, intercept, v, desk)
+                    left = _residual_of(rows, j, targets[j], basis, shared, intercept, v, work)
                     errors[number] += left * left
                     squares[number] += (left * left) ** 2
     energy = 0.0
@@ -267,35 +268,35 @@ def choose_size(X, first, last, y, basis, shared, intercept, scale, u, sizes, de
 
 
 @kernel
-def _left_of(X, j, target, basis, shared, intercept, u, desk):  # type: ignore[no-untyped-def]
-    """Return what the fit of user u leaves of the target of row j."""
-    fixed = desk.fixed.size
-    left = target - (level_of(desk, u) if intercept else 0.0)
+def _residual_of(X, j, target, basis, shared, intercept, u, work):  # type: ignore[no-untyped-def]
+    """Return the residual of row j under the fit of user u."""
+    fixed = work.fixed.size
+    left = target - (intercept_of(work, u) if intercept else 0.0)
     for b in range(1 if shared else fixed):
         along = 0.0
         for a in range(X.shape[1]):
             along += basis[b, a] * X[j, a]
-        left -= along if shared else desk.coefficients[1 + b, u] * along
-    for s in range(desk.size[u]):
-        left -= desk.coefficients[1 + fixed + s, u] * X[j, desk.support[u, s]]
+        left -= along if shared else work.coefficients[1 + b, u] * along
+    for s in range(work.size[u]):
+        left -= work.coefficients[1 + fixed + s, u] * X[j, work.support[u, s]]
     return left
 
 
 @kernel
-def _refit(desk, m, u, intercept, penalties, out, scale):  # type: ignore[no-untyped-def]
-    """Fit weights and values of a settled user again, with penalties; coordinates are brought to one size for it."""
-    fixed, count, most = desk.fixed.size, desk.size[u], desk.support.shape[1]
-    support, rank = desk.support[u], out.size - 1 - 2 * most
-    at, step = place_of(m, u)
+def _refit(work, m, u, intercept, penalties, out, scale):  # type: ignore[no-untyped-def]
+    """Refit a user's weights and values with penalties, on columns scaled to one size."""
+    fixed, count, most = work.fixed.size, work.size[u], work.support.shape[1]
+    support, rank = work.support[u], out.size - 1 - 2 * most
+    at, step = layout_of(m, u)
     columns, sizes, targets = np.empty((m, fixed + count)), np.ones(fixed + count), np.empty(m)
     for b in range(fixed + count):
         if b >= fixed:
             sizes[b] = scale[support[b - fixed], u]
         for j in range(m):
-            columns[j, b] = desk.columns[1 + b, at + j * step] * sizes[b]
+            columns[j, b] = work.columns[1 + b, at + j * step] * sizes[b]
     for j in range(m):
-        targets[j] = desk.columns[0, at + j * step]
-    desk.coefficients[:, u] = 0.0
+        targets[j] = work.columns[0, at + j * step]
+    work.coefficients[:, u] = 0.0
     if fixed + count > 0:
         head, solved = average_ridges(columns, targets, intercept, penalties)
         largest, kept = 0.0, 0
@@ -309,8 +310,8 @@ def _refit(desk, m, u, intercept, penalties, out, scale):  # type: ignore[no-unt
                 out[rank + 1 + most + kept] = head[b] * sizes[b]
                 kept += 1
         for b in range(head.size):
-            desk.coefficients[1 + b, u] = head[b] * sizes[b]
+            work.coefficients[1 + b, u] = head[b] * sizes[b]
     if intercept:
-        level = level_of(desk, u)
+        level = intercept_of(work, u)
         if math.isfinite(level):
             out[rank] = level

@@ -1,22 +1,22 @@
-"""The users' fits for low rank plus sparse, compiled: weights on the basis and a few coordinates of one's own.
+"""Compiled fits of users' models in AMHT-LRS: weights on the basis and a few personal coordinates.
 
-Given a public basis U, a user wants w and a k-sparse b with y ≈ X(Uw + b). Paper 004 (Algorithm 2) steps along the
-gradient and keeps what is larger than a threshold Δ that shrinks with error bounds nobody knows. Here Δ is the k-th
-largest candidate, so it needs no bounds and shrinks by itself; and after every step the chosen coordinates and w are
-fitted together by least squares, so that a right support is exact at once (hard thresholding pursuit):
+Given a public basis U, a user fits w and a k-sparse b with y ≈ X(Uw + b). AMHT-LRS (Pal et al. 2024, Algorithm 2) steps
+along the gradient and keeps entries above a threshold Δ that shrinks with unknown error bounds. Here Δ is the k-th
+largest candidate, so it needs no bounds and shrinks by itself. After every step the selected coordinates and w are
+fitted together by least squares, so that a correct support is exact at once (hard thresholding pursuit):
 
-1. grow: in ``stages`` equal parts, add the coordinates most correlated with what is left;
-2. swap: keep the k largest of b + gradient and fit again, for as long as that fits better, ``swaps`` times at most.
+1. grow: in ``stages`` equal parts, add the coordinates most correlated with the residual;
+2. swap: keep the k largest of b + gradient and fit again, while that improves the fit, ``swaps`` times at most.
 
-Candidates are compared in units of ``scale`` (one over each feature's size), so that nothing depends on units.
+Candidates are compared in units of ``scale`` (one over each feature's size), so that results do not depend on units.
 
-Eight users are fitted together, one a lane of a register (:mod:`tacitly.methods.low_rank_sparse.lane_kernels`):
-everything but reading rows is then eight times as fast. Lanes do not meet, so nobody's fit depends on anybody else, to
-the last bit. A user with many rows is fitted alone, its rows dealt out to the lanes; who is decided by the user's own
-number of rows.
+Eight users are fitted together, one per SIMD lane (:mod:`tacitly.methods.low_rank_sparse.lane_kernels`); everything but
+reading rows is then eight times as fast. Lanes do not interact, so no user's fit depends on another user, to the last
+bit. A user with many rows is fitted alone, its rows distributed over the lanes; which users these are depends on each
+user's own number of rows only.
 """
 
-# What Numba compiles has no types that mypy knows.
+# Numba kernels are not typed.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ import numpy.typing as npt
 
 from tacitly.arrays import Offsets
 from tacitly.methods.low_rank_sparse.lane_kernels import (
-    Desk,
+    Workspace,
     extend_factor,
     inlined,
     keep_chosen,
     kernel,
-    make_desk,
+    make_workspace,
     solve,
-    take_mean,
+    subtract_mean,
 )
 from tacitly.simd.projections import combine_rows, project_rows, project_three
 from tacitly.simd.registers import load, load_every, spread, store
 from tacitly.simd.top_k import LANES, NOTHING, get, keep_largest, keyed, put
 
-LONG = 128  # rows from which on a user is fitted alone: eight users with fewer fit the second cache
-_AHEAD = 1 << 16  # bytes ahead of the rows in work to ask memory for
+LONG = 128  # rows from which on a user is fitted alone: eight users with fewer fit the second-level cache
+_AHEAD = 1 << 16  # prefetch distance in bytes
 
 
-def desk_for(offsets: Offsets, X: npt.NDArray[np.floating], fixed: int, most: int) -> Desk:
-    """Make a desk for any of these users, with ``fixed`` weights and up to ``most`` coordinates of their own."""
-    return make_desk(int(np.diff(offsets).max()), X.shape[1], fixed, most, X.dtype, LONG)
+def workspace_for(offsets: Offsets, X: npt.NDArray[np.floating], fixed: int, most: int) -> Workspace:
+    """Allocate a workspace for any of these users, with ``fixed`` weights and up to ``most`` personal coordinates."""
+    return make_workspace(int(np.diff(offsets).max()), X.shape[1], fixed, most, X.dtype, LONG)
 
 
 @kernel
 def affordable(rows, fixed, wanted):
-    """Count the coordinates a user with so many rows can tell apart: one for two rows that ``fixed`` columns leave."""
+    """Limit the number of coordinates to one per two rows in excess of ``fixed`` columns."""
     return max(0, min(wanted, (rows - fixed) // 2))
 
 
 @kernel
 def group_end(offsets, start, end):
-    """Find the end of a group that starts here: one long user, or at most eight others."""
+    """Return the end of the group that starts here: one long user, or at most eight others."""
     stop = start
     while stop < min(end, start + LANES) and offsets[stop + 1] - offsets[stop] < LONG:
         stop += 1
@@ -66,25 +66,25 @@ def group_end(offsets, start, end):
 
 
 @kernel
-def place_of(rows, u):
-    """Where a user's numbers begin on the desk, and how far they are apart."""
+def layout_of(rows, u):
+    """Return where a user's numbers start in a workspace row, and their stride."""
     return (0, 1) if rows >= LONG else (u, LANES)
 
 
 @inlined
-def fit_users(X, y, first, last, n, basis, shared, intercept, scale, wanted, stages, swaps, desk):
-    """Fit n users with ``wanted`` coordinates each (or fewer, where no more help). What was found is on the desk.
+def fit_users(X, y, first, last, n, basis, shared, intercept, scale, wanted, stages, swaps, work):
+    """Fit n users with ``wanted`` coordinates each (fewer where no more help); results are left in the workspace.
 
     User u has rows first[u] to last[u]. ``basis`` is padded, directions as rows; ``shared`` fixes the only weight at
-    one; ``scale`` has a column a user.
+    one; ``scale`` has one column per user.
     """
-    base, alone = 1 + desk.fixed.size, last[0] - first[0] >= LONG
-    # Names for all of them here: Numba counts who uses an array, and must not do so in the loops.
-    columns, factor, spare, trial, tried = desk.columns, desk.factor, desk.spare, desk.trial, desk.tried
-    kept, left, small, errors = desk.coefficients, desk.left, desk.small, desk.errors
-    size, active, settled, support, attempt = desk.size, desk.active, desk.settled, desk.support, desk.attempt
-    pull, least, chosen = desk.pull, desk.least, desk.chosen
-    height = _lay_out(X, y, first, last, n, basis, shared, intercept, desk)
+    base, alone = 1 + work.fixed.size, last[0] - first[0] >= LONG
+    # Bound to names here, so that Numba does not count references inside the loops.
+    columns, factor, spare, trial, tried = work.columns, work.factor, work.spare, work.trial, work.tried
+    kept, left, small, errors = work.coefficients, work.left, work.small, work.errors
+    size, active, settled, support, attempt = work.size, work.active, work.settled, work.support, work.attempt
+    pull, least, chosen = work.pull, work.least, work.chosen
+    height = _load_columns(X, y, first, last, n, basis, shared, intercept, work)
     growths = 0
     for u in range(n):
         size[u], active[u], settled[u] = 0, 1, 1
@@ -96,16 +96,16 @@ def fit_users(X, y, first, last, n, basis, shared, intercept, scale, wanted, sta
         growing = turn <= growths
         if turn > 0:
             if growing:
-                low, top = _grow(X, first, last, n, intercept, scale, wanted, stages, turn - 1, desk)
+                low, top = _grow(X, first, last, n, intercept, scale, wanted, stages, turn - 1, work)
             else:
-                low, top = _swap(X, first, last, n, intercept, scale, desk)
+                low, top = _swap(X, first, last, n, intercept, scale, work)
             if low == top:
                 continue
         extend_factor(columns, spare, factor, low, top, height, alone)
         store(errors, 0, solve(columns, factor, trial, tried, top, height, alone))
         for v in range(LANES):
             u = 0 if alone else v
-            # Every growth is kept, also one that cannot be computed: nothing of somebody else's may stay on the desk.
+            # Every growth is kept, even a failed one: no number of another user may remain in the workspace.
             better = growing or (u < n and active[u] == 1 and errors[u] < least[u])
             chosen[v] = 1.0 if better else 0.0
         keep_chosen(chosen, trial, kept, tried, left, small, top, height)
@@ -117,33 +117,33 @@ def fit_users(X, y, first, last, n, basis, shared, intercept, scale, wanted, sta
                     settled[u] = 1
                     for s in range(size[u]):
                         support[u, s] = attempt[u, s]
-                at, step = place_of(last[u] - first[u], u)
+                at, step = layout_of(last[u] - first[u], u)
                 combine_rows(X, first[u], last[u], small, at, step, pull, u)
 
 
 @kernel
-def settle(X, first, last, intercept, u, desk):
-    """Bring the columns of a user's support back to the desk, if those of a worse one were left there."""
-    if not desk.settled[u]:
-        for s in range(desk.size[u]):
-            row = 1 + desk.fixed.size + s
-            _fetch_column(X, first, last, desk.support[u, s], intercept, desk.columns, desk.means, row, u)
-        desk.settled[u] = 1
+def restore_columns(X, first, last, intercept, u, work):
+    """Reload the columns of a user's support, if those of a rejected trial are in the workspace."""
+    if not work.settled[u]:
+        for s in range(work.size[u]):
+            row = 1 + work.fixed.size + s
+            _fetch_column(X, first, last, work.support[u, s], intercept, work.columns, work.means, row, u)
+        work.settled[u] = 1
 
 
 @kernel
-def level_of(desk, u):
-    """Return the intercept that goes with the centred columns of a settled user."""
-    level = desk.means[0, u]
-    for b in range(1, 1 + desk.fixed.size + desk.size[u]):
-        level -= desk.coefficients[b, u] * desk.means[b, u]
+def intercept_of(work, u):
+    """Return a user's intercept, from the means of its centred columns."""
+    level = work.means[0, u]
+    for b in range(1, 1 + work.fixed.size + work.size[u]):
+        level -= work.coefficients[b, u] * work.means[b, u]
     return level
 
 
 @inlined
-def _lay_out(X, y, first, last, n, basis, shared, intercept, desk):
-    """Put targets and projections on the desk; return how many registers a column takes."""
-    columns, projected, fixed = desk.columns, desk.projected, desk.fixed.size
+def _load_columns(X, y, first, last, n, basis, shared, intercept, work):
+    """Load targets and projections into the workspace; return how many registers a column takes."""
+    columns, projected, fixed = work.columns, work.projected, work.fixed.size
     room, length = columns.shape[1], projected.shape[1]
     rows = 0
     for u in range(n):
@@ -154,7 +154,7 @@ def _lay_out(X, y, first, last, n, basis, shared, intercept, desk):
             store(columns, b * room + j, spread(0.0))
     for u in range(n):
         m = last[u] - first[u]
-        at, step = place_of(m, u)
+        at, step = layout_of(m, u)
         if fixed == 3:
             project_three(X, first[u], last[u], X.shape[1], basis, projected, 0, _AHEAD)
         else:
@@ -170,17 +170,17 @@ def _lay_out(X, y, first, last, n, basis, shared, intercept, desk):
                 place += step
         if intercept:
             for b in range(1 + fixed):
-                take_mean(columns, desk.means, b, u, at, step, m)
+                subtract_mean(columns, work.means, b, u, at, step, m)
     return height
 
 
 @inlined
-def _grow(X, first, last, n, intercept, scale, wanted, stages, stage, desk):
-    """Add coordinates to the supports; return which rows of the systems are new."""
-    size, support, base, mask, goals = desk.size, desk.support, 1 + desk.fixed.size, desk.mask[0], desk.goal
-    score, best, bits, spare, columns, means = desk.score, desk.best, desk.bits, desk.spare, desk.columns, desk.means
+def _grow(X, first, last, n, intercept, scale, wanted, stages, stage, work):
+    """Add coordinates to the supports; return the range of new rows of the systems."""
+    size, support, base, mask, goals = work.size, work.support, 1 + work.fixed.size, work.mask[0], work.goal
+    score, best, bits, spare, columns, means = work.score, work.best, work.bits, work.spare, work.columns, work.means
     count = 0
-    _score(desk.pull, scale, mask, score)
+    _score(work.pull, scale, mask, score)
     for u in range(n):
         for s in range(size[u]):
             score[support[u, s], u] = 0.0
@@ -211,12 +211,12 @@ def _grow(X, first, last, n, intercept, scale, wanted, stages, stage, desk):
 
 
 @inlined
-def _swap(X, first, last, n, intercept, scale, desk):
-    """Put the largest of b + gradient on the desk as supports to try; return which rows of the systems are new."""
-    size, support, attempt, base, mask = desk.size, desk.support, desk.attempt, 1 + desk.fixed.size, desk.mask[0]
-    pull, score, keys, best, bits, active = desk.pull, desk.score, desk.keys, desk.best, desk.bits, desk.active
-    kept, columns, means, entering, marks = desk.coefficients, desk.columns, desk.means, desk.entering, desk.marks
-    settled = desk.settled
+def _swap(X, first, last, n, intercept, scale, work):
+    """Load the largest of b + gradient as trial supports; return the range of new rows of the systems."""
+    size, support, attempt, base, mask = work.size, work.support, work.attempt, 1 + work.fixed.size, work.mask[0]
+    pull, score, keys, best, bits, active = work.pull, work.score, work.keys, work.best, work.bits, work.active
+    kept, columns, means, entering, marks = work.coefficients, work.columns, work.means, work.entering, work.marks
+    settled = work.settled
     _score(pull, scale, mask, score)
     count = 0
     for u in range(n):
@@ -246,7 +246,7 @@ def _swap(X, first, last, n, intercept, scale, desk):
 
 @inlined
 def _exchange(size, u, support, attempt, entering, marks, bits, mask):
-    """Write the best candidates as the support to try, those that stay in their places; return whether any is new."""
+    """Write the best candidates as trial support, keeping positions of those that stay; return whether any is new."""
     for s in range(size):
         marks[support[u, s]] = 1
     new = 0
@@ -269,7 +269,7 @@ def _exchange(size, u, support, attempt, entering, marks, bits, mask):
 
 @inlined
 def _score(pull, scale, mask, score):
-    """Write every user's correlations with what is left, in units of scale, as keys."""
+    """Write every user's correlations with the residual, in units of scale, as sort keys."""
     for a in range(scale.shape[0]):
         value = load_every(pull, a, pull.shape[1]) * load(scale, a * LANES)
         store(score, a * LANES, keyed(value, a, mask))
@@ -277,10 +277,10 @@ def _score(pull, scale, mask, score):
 
 @inlined
 def _fetch_column(X, first, last, feature, intercept, columns, means, row, u):
-    at, step = place_of(last - first, u)
+    at, step = layout_of(last - first, u)
     place, source, d = row * columns.shape[1] + at, first * X.shape[1] + feature, X.shape[1]
     for _ in range(last - first):
         put(columns, place, get(X, source))
         place, source = place + step, source + d
     if intercept:
-        take_mean(columns, means, row, u, at, step, last - first)
+        subtract_mean(columns, means, row, u, at, step, last - first)

@@ -1,10 +1,10 @@
-"""Least squares for eight users at once, one a lane of a register; or for one user, whose rows are dealt out to lanes.
+"""Least squares for eight users at once, one per SIMD lane; or for one user, whose rows are distributed over the lanes.
 
-A system grows by rows: its Cholesky factor is extended, not made again, and the products of columns it needs are taken
-as it goes. What is tried (``trial``) becomes what is kept (``coefficients``, ``left``) where it fits better.
+A system grows by rows: its Cholesky factor is extended, not recomputed, and the products of columns are computed on
+demand. A trial solution (``trial``) replaces the kept one (``coefficients``, ``left``) where it fits better.
 """
 
-# What Numba compiles has no types that mypy knows.
+# Numba kernels are not typed.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ from tacitly.simd.registers import aligned_zeros, load, root, spread, store, tot
 from tacitly.simd.top_k import LANES, position_mask, where_less
 
 Indices = npt.NDArray[np.int64]
-Work = npt.NDArray[Any]
+Numbers = npt.NDArray[Any]
 
-_RIDGE = 1e-12  # of each column's own square: keeps copies of one column solvable, changes nothing else
+_RIDGE = 1e-12  # relative to each column's square: keeps systems with equal columns solvable
 
 _OPTIONS: Any = {"nogil": True, "fastmath": {"reassoc", "contract"}, "error_model": "numpy"}
 kernel: Any = njit(cache=True, **_OPTIONS)
-inlined: Any = njit(forceinline=True, **_OPTIONS)  # what takes many arrays and is called from one place
+inlined: Any = njit(forceinline=True, **_OPTIONS)  # for functions with many arguments and one caller
 
 
-class Desk(NamedTuple):
-    """Room for a group's fits, used again for the next; what a fit found is left on it.
+class Workspace(NamedTuple):
+    """Buffers for the fits of one group of users, reused for the next; holds the results of a fit.
 
-    ``columns`` has the target, the projections on the basis and the chosen features as rows; number j of user u stands
-    at 8j + u, or at j for a user alone. With an intercept all of them are centred first: next to a column of ones
-    features with a large mean would all look the same.
+    ``columns`` has the target, the projections on the basis and the selected features as rows; number j of user u is
+    at 8j + u, or at j for a user fitted alone. With an intercept all of them are centred first: beside a column of
+    ones, features with large means would be nearly collinear.
     """
 
-    columns: Work
-    means: Work  # of the columns, where they were taken out
-    spare: Work  # 1 for columns a user does not have: keeps the system solvable
-    factor: Work  # of the systems, with 1 over the diagonal; the first column is the right-hand side
-    trial: Work
-    coefficients: Work  # weights, values of the chosen features
-    tried: Work  # the residual of the trial
-    left: Work  # the residual of what is kept
-    small: Work  # the same in the precision of the rows
-    errors: Work
-    least: Work
-    chosen: Work  # 1 in lanes whose trial is kept
-    pull: Work  # correlations Xᵀe with every feature, a row a user; with room for the weights behind them
-    score: Work
-    best: Work
-    bits: Indices  # of the same numbers
-    keys: Indices  # bits of the scores
-    projected: Work
-    support: Indices  # the chosen features, a row a user
+    columns: Numbers
+    means: Numbers  # of the columns, if they are centred
+    spare: Numbers  # 1 on the diagonal for columns a user does not have, so that the system is solvable
+    factor: Numbers  # Cholesky factors, with reciprocal diagonals; the first column is the right-hand side
+    trial: Numbers
+    coefficients: Numbers  # weights, then values of the selected features
+    tried: Numbers  # the residual of the trial
+    left: Numbers  # the residual of the kept solution
+    small: Numbers  # the same, in the precision of the rows
+    errors: Numbers
+    least: Numbers
+    chosen: Numbers  # 1 in lanes whose trial is kept
+    pull: Numbers  # correlations Xᵀe with every feature, one row per user, followed by space for the weights
+    score: Numbers
+    best: Numbers
+    bits: Indices  # ``best``, as integers
+    keys: Indices  # ``score``, as integers
+    projected: Numbers
+    support: Indices  # the selected features, one row per user
     attempt: Indices
     size: Indices
     goal: Indices
@@ -65,45 +65,47 @@ class Desk(NamedTuple):
     entering: Indices
     marks: Indices
     mask: Indices
-    fixed: Indices  # as many as there are weights
+    fixed: Indices  # its size is the number of weights
 
 
-def make_desk(longest: int, n_features: int, fixed: int, most: int, rows: npt.DTypeLike, alone: int) -> Desk:
-    """Make room for users with up to ``longest`` rows, ``fixed`` weights and ``most`` coordinates of their own.
+def make_workspace(longest: int, n_features: int, fixed: int, most: int, rows: npt.DTypeLike, alone: int) -> Workspace:
+    """Allocate buffers for users with up to ``longest`` rows, ``fixed`` weights and ``most`` personal coordinates.
 
-    ``alone`` is the number of rows from which on a user has the desk to itself.
+    ``alone`` is the number of rows from which on a user is fitted alone.
     """
     room = max(LANES * min(longest, alone), longest + -longest % LANES) + 4 * LANES
     height = 1 + fixed + most
     lanes = [(height, LANES)] * 4
     shapes = [(height + 3, room), *lanes, (height * (height + 3), LANES), (1, room), (1, room)]
-    columns, means, spare, trial, coefficients, factor, tried, left = _apart(np.float64, *shapes)
+    columns, means, spare, trial, coefficients, factor, tried, left = _separate_zeros(np.float64, *shapes)
     width = n_features + -n_features % 16 + max(16, fixed + -fixed % 16)
     shapes = [(1, LANES), (1, LANES), (1, LANES), (LANES, width), (n_features, LANES)]
-    errors, least, chosen, pull, score = _apart(np.float64, *shapes)
-    best, projected = _apart(np.float64, (most + -most % 4, LANES), (max(4, fixed + -fixed % 4), longest + 11))
-    (small,) = _apart(rows, (1, room + LANES))
-    support, attempt = _apart(np.int64, (LANES, most), (LANES, most))
-    integers = _apart(np.int64, *[(1, size) for size in (LANES, LANES, LANES, LANES, most, n_features, 1, fixed)])
+    errors, least, chosen, pull, score = _separate_zeros(np.float64, *shapes)
+    best, projected = _separate_zeros(np.float64, (most + -most % 4, LANES), (max(4, fixed + -fixed % 4), longest + 11))
+    (small,) = _separate_zeros(rows, (1, room + LANES))
+    support, attempt = _separate_zeros(np.int64, (LANES, most), (LANES, most))
+    integers = _separate_zeros(
+        np.int64, *[(1, size) for size in (LANES, LANES, LANES, LANES, most, n_features, 1, fixed)]
+    )
     integers[6][:] = position_mask(n_features)
     views = (best, best.view(np.int64), score.view(np.int64))
-    return Desk(
+    return Workspace(
         *(columns, means, spare, factor, trial, coefficients, tried[0], left[0], small[0], errors[0], least[0]),
         *(chosen[0], pull, score, *views, projected, support, attempt, *(numbers[0] for numbers in integers)),
     )
 
 
-def _apart(dtype: npt.DTypeLike, *shapes: tuple[int, int]) -> list[npt.NDArray[Any]]:
-    """Zeros of these shapes, each on cache lines of its own: NumPy would put small ones next to another thread's."""
+def _separate_zeros(dtype: npt.DTypeLike, *shapes: tuple[int, int]) -> list[npt.NDArray[Any]]:
+    """Return zeros of these shapes on separate cache lines, so that no line is shared with another thread's array."""
     lines = [-(-max(1, math.prod(shape)) // 16) + 1 for shape in shapes]
     flat = aligned_zeros(sum(lines) + 2, 16, dtype).ravel()
-    places = np.cumsum([1, *lines]) * 16
-    return [flat[place : place + math.prod(shape)].reshape(shape) for place, shape in zip(places, shapes, strict=False)]
+    starts = np.cumsum([1, *lines]) * 16
+    return [flat[start : start + math.prod(shape)].reshape(shape) for start, shape in zip(starts, shapes, strict=False)]
 
 
 @inlined
-def take_mean(columns, means, row, u, at, step, m):
-    """Take the mean out of a user's column, and note it."""
+def subtract_mean(columns, means, row, u, at, step, m):
+    """Subtract the mean from a user's column, and store it."""
     mean = 0.0
     for j in range(m):
         mean += columns[row, at + j * step] / m
@@ -114,9 +116,9 @@ def take_mean(columns, means, row, u, at, step, m):
 
 @inlined
 def extend_factor(columns, spare, factor, low, top, height, alone):
-    """Make rows low..top of the factors, from the products of their columns with all before; NaN where there is none.
+    """Compute rows low..top of the factors, from products of their columns with all earlier ones; NaN if singular.
 
-    What is right of the diagonal is not used.
+    Entries right of the diagonal are not used.
     """
     room, width = columns.shape[1], columns.shape[0] * LANES
     for i in range(low, top):
@@ -147,7 +149,7 @@ def extend_factor(columns, spare, factor, low, top, height, alone):
 
 @inlined
 def solve(columns, factor, trial, tried, top, height, alone):
-    """Write the solutions of systems with rows 1..top, and what they leave; return its squares."""
+    """Write the solutions of the systems with rows 1..top and their residuals; return the sums of squares."""
     room, width = columns.shape[1], columns.shape[0] * LANES
     for i in range(top - 1, 0, -1):
         value = load(factor, i * width)
@@ -170,7 +172,7 @@ def solve(columns, factor, trial, tried, top, height, alone):
 
 @inlined
 def keep_chosen(chosen, trial, kept, tried, left, small, top, height):
-    """Keep solutions, and what they leave, in lanes where ``chosen`` is positive."""
+    """Keep solutions and residuals in lanes where ``chosen`` is positive."""
     zero, mask = spread(0.0), load(chosen, 0)
     for i in range(LANES, top * LANES, LANES):
         store(kept, i, where_less(zero, mask, load(trial, i), load(kept, i)))

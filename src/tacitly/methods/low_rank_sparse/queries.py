@@ -1,17 +1,18 @@
-"""What users send for low rank plus sparse: the correction their residual asks of the basis, their quirks taken out.
+"""What one user contributes to AMHT-LRS: the basis correction from its residual, its sparse part subtracted.
 
-In a round every user fits weights w and a few coordinates b of its own to the current basis U
-(:mod:`tacitly.methods.low_rank_sparse.kernels`) and sees what is left, e = y − X(Uw + b). The user's part of the
-least-squares problem in U is A = wwᵀ ⊗ XᵀX/m and V = Xᵀe wᵀ/m (AMHT-LRS, equation 7, for the change of
-U). Two ways to send it:
+In a round every user fits weights w and a few personal coordinates b to the current basis U
+(:mod:`tacitly.methods.low_rank_sparse.kernels`); the residual is e = y − X(Uw + b). The user's part of the
+least-squares problem in U is A = wwᵀ ⊗ XᵀX/m and V = Xᵀe wᵀ/m (AMHT-LRS, Pal et al. 2024, equation 7, for the change of
+U). There are two forms:
 
 * :class:`SparseStep`, the O(mdr) update of Remark 1. In whitened coordinates XᵀX/m is close to a multiple of the
-  identity, so wwᵀ stands for A: the user sends (g wᵀ/c, wwᵀ)/ν with g = Xᵀe/(m − r − k), a vector of norm one.
-* :class:`SparseEquations`, the exact equations: (A/c_A, V/c_V), clipped together to norm one. One weight a user on both
-  sides of the equations reweights users and does not bias the solution, which clipping x, y and w separately does.
+  identity, so wwᵀ replaces A: the contribution is (g wᵀ/c, wwᵀ)/ν with g = Xᵀe/(m − r − k), a vector of norm one.
+* :class:`SparseEquations`, the exact equations: (A/c_A, V/c_V), clipped together to norm one. One weight per user on
+  both sides of the equations reweights users and does not bias the solution; clipping x, y and w separately does.
 
-Sensitivity 1 (zero-out) and 2 (replace-one: V may turn around) for both: a user's vector is a function of its own rows
-and of public fields, and its norm is at most one whatever the rows. One Gaussian event a round.
+Releases of both. Unit: the user. A contribution is a function of one user's rows and of public fields, and its norm is
+at most one whatever the rows: sensitivity 1 (zero-out), 2 (replace-one: V can point either way). One Gaussian event per
+round.
 """
 
 from __future__ import annotations
@@ -26,27 +27,26 @@ import numpy as np
 from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, read_only
 from tacitly.federation.base import Query
 from tacitly.linalg import pack_symmetric, unpack_symmetric
-from tacitly.methods.fedrep.algorithm import BasisStep
 from tacitly.methods.fedrep.kernels import add_gains, add_steps, lane_zeros, mean_row, mean_square, scale_row, weigh
+from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.low_rank_sparse.heads import NONE, Sparsity, choose_size
-from tacitly.methods.low_rank_sparse.kernels import desk_for, fit_users, group_end, place_of
-from tacitly.methods.low_rank_sparse.lane_kernels import Desk, inlined, kernel
+from tacitly.methods.low_rank_sparse.kernels import fit_users, group_end, layout_of, workspace_for
+from tacitly.methods.low_rank_sparse.lane_kernels import Workspace, inlined, kernel
 from tacitly.methods.shared.whitening import Whitening, user_chunks
 from tacitly.privacy.clipping import LEAST, clip_factor
 from tacitly.simd.registers import load, padded, store
 from tacitly.simd.top_k import LANES
 
-_MOST_SWAPS = 1 << 10  # a number that arrived must not keep a node busy for ever
-# A round's fit need not be the best one: supports that are nearly right do, and the next round sees them again.
-_STAGES = 2
+_MOST_SWAPS = 1 << 10  # limits the work that a message from the network can cause
+_STAGES = 2  # a round's fit need not be the best: nearly right supports suffice, and the next round refits them
 
 
 @dataclass(frozen=True)
 class SparseStep(BasisStep):
-    """What one user asks the basis to change, for how much of the user it speaks, with the user's quirks taken out.
+    """One user's correction of the basis and its weights, with the user's sparse part subtracted.
 
-    ``shared_weight`` fixes everybody's weight on the only direction at one; the basis is then the central model itself.
-    ``swaps`` says how often a support may be revised (:mod:`tacitly.methods.low_rank_sparse.kernels`).
+    ``shared_weight`` fixes every user's weight on the only direction at one; the basis is then the central model.
+    ``swaps`` is how often a support may be revised (:mod:`tacitly.methods.low_rank_sparse.kernels`).
     """
 
     sparsity: Sparsity = NONE
@@ -58,7 +58,7 @@ class SparseStep(BasisStep):
         check_model(self)
 
     def contribution(self, X: Rows, y: Rows) -> Array:
-        """Return the unit vector (gwᵀ/c, wwᵀ)/ν, or zero from a user with no more rows than unknowns."""
+        """Return the unit vector (gwᵀ/c, wwᵀ)/ν; zero for a user with no more rows than unknowns."""
         fit = fit_one(X, y, self.whitening.to_raw(self.basis), self.whitening.scale, self)
         if fit is None:
             return np.zeros(self.coordinates)
@@ -77,14 +77,14 @@ class SparseStep(BasisStep):
         return joint / norm if math.isfinite(norm) else np.zeros(self.coordinates)
 
     def norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """How large corrections are next to the heads: what the scale c has to follow."""
+        """Return the ratios of corrections to heads, which the scale c has to follow."""
         sizes, rows = np.zeros(len(offsets) - 1), np.ascontiguousarray(X)
-        total = self._room_for(1, rows.dtype)
+        total = self._empty_sums(1, rows.dtype)
         self._add(rows, np.ascontiguousarray(y), offsets, max(1, len(sizes)), 1.0, total, sizes)
         return sizes
 
     def plain_norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return :meth:`norms`: a contribution's own norm is one."""
+        """Return :meth:`norms`, because a contribution's own norm is always one."""
         return self.norms(X, y, offsets)
 
     def _add_blocks(self, X: Rows, y: Rows, offsets: Offsets, size: int, weight: float, total: Rows) -> None:
@@ -94,13 +94,13 @@ class SparseStep(BasisStep):
         model = (self.centered, self.shared_weight, self.sparsity.choices, (_STAGES, self.swaps))
         _steps(
             *(read_only(X), read_only(y), offsets, size, *self._kernel_arguments(X.dtype), self.scale, weight, *model),
-            *(_desk(self, offsets, X), ratios, total),
+            *(_workspace(self, offsets, X), ratios, total),
         )
 
 
 @dataclass(frozen=True)
 class SparseEquations(Query):
-    """One user's normal equations of the basis; ``parts`` chooses which of the two to contribute."""
+    """One user's normal equations of the basis; ``parts`` selects the matrix, the right-hand side or both."""
 
     basis: Array  # whitened coordinates
     whitening: Whitening
@@ -120,13 +120,13 @@ class SparseEquations(Query):
 
     @property
     def coordinates(self) -> int:
-        """Entries of Sym(r) ⊗ Sym(d), the space that A lies in, and of a d×r matrix; or of one of them."""
+        """Entries of Sym(r) ⊗ Sym(d), the space that A lies in, of a d×r matrix, or of both."""
         d, r = self.basis.shape
         gram = r * (r + 1) // 2 * (d * (d + 1) // 2)
         return int({"gram": gram, "right": d * r, "both": gram + d * r}[self.parts])
 
     def contribution(self, X: Rows, y: Rows) -> Array:
-        """Return (A/c_A, V/c_V), packed so that its norm is theirs and noise has their symmetries."""
+        """Return (A/c_A, V/c_V), packed so that norms are preserved and noise has the same symmetries."""
         fit = fit_one(X, y, self.whitening.to_raw(self.basis), self.whitening.scale, self)
         if fit is None:
             return np.zeros(self.coordinates)
@@ -138,12 +138,12 @@ class SparseEquations(Query):
         return {"gram": gram, "right": right, "both": np.concatenate([gram, right])}[self.parts]
 
     def norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """‖wwᵀ ⊗ S‖ = ‖w‖²‖S‖ and ‖w ⊗ v‖ = ‖w‖‖v‖: no Kronecker product."""
+        """Return norms without a Kronecker product: ‖wwᵀ ⊗ S‖ = ‖w‖²‖S‖ and ‖w ⊗ v‖ = ‖w‖‖v‖."""
         parts = [self._sizes_of(gram, right) for _, _, gram, _, right in self._users(X, y, offsets)]
         return np.concatenate(parts) if parts else np.zeros(0)
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """Σ (wwᵀ) ⊗ XᵀX as one matrix product over chunks of users: no Kronecker product a user."""
+        """Return Σ (wwᵀ) ⊗ XᵀX as one matrix product over chunks of users, without a Kronecker product per user."""
         d, r = self.basis.shape
         upper = np.triu_indices(r)
         root = np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
@@ -159,13 +159,13 @@ class SparseEquations(Query):
         return rights.ravel() if self.parts == "right" else np.concatenate([grams.ravel(), rights.ravel()])
 
     def split(self, released: Array) -> tuple[Array, Array]:
-        """Return what was released as the dr×dr matrix and the right-hand side of the equations, in their scales."""
+        """Split the release into the dr×dr matrix and the right-hand side of the equations, in their own scales."""
         d, r = self.basis.shape
         size = self.coordinates - d * r
         blocks = released[:size].reshape(r * (r + 1) // 2, -1) * self.gram_scale
         full = np.zeros((r, r, d, d))
-        for place, (a, b) in enumerate(zip(*np.triu_indices(r), strict=True)):
-            block = unpack_symmetric(blocks[place], d) * (1.0 if a == b else math.sqrt(0.5))
+        for i, (a, b) in enumerate(zip(*np.triu_indices(r), strict=True)):
+            block = unpack_symmetric(blocks[i], d) * (1.0 if a == b else math.sqrt(0.5))
             full[a, b] = full[b, a] = block
         return full.transpose(0, 2, 1, 3).reshape(d * r, d * r), released[size:] * self.right_scale
 
@@ -173,23 +173,23 @@ class SparseEquations(Query):
         return {"gram": gram, "right": right, "both": np.hypot(gram, right)}[self.parts]
 
     def _users(self, X: Rows, y: Rows, offsets: Offsets) -> Iterator[tuple[Array, Array, Array, Array, Array]]:
-        """Factors of norm one of a few users at a time, and how large their products are: zero without a fit."""
+        """Yield factors of norm one of a few users at a time, and the norms of their products (zero without a fit)."""
         d, r = self.basis.shape
         basis = padded(self.whitening.to_raw(self.basis).T, X.dtype)
-        for mine, targets, starts in user_chunks(np.ascontiguousarray(X), np.ascontiguousarray(y), offsets, 32):
+        for chunk, targets, starts in user_chunks(np.ascontiguousarray(X), np.ascontiguousarray(y), offsets, 32):
             n = len(starts) - 1
             heads, moments, sides = np.zeros((n, r)), np.zeros((n, d * (d + 1) // 2)), np.zeros((n, d))
             gram, right = np.zeros(n), np.zeros(n)
             _equations(
-                *(mine, self.whitening.transform(mine), targets, starts, basis, self.whitening.scale),
+                *(chunk, self.whitening.transform(chunk), targets, starts, basis, self.whitening.scale),
                 *((self.gram_scale, self.right_scale), self.centered, self.shared_weight, self.sparsity.choices),
-                *((_STAGES, self.swaps), _desk(self, starts, mine), heads, moments, gram, sides, right),
+                *((_STAGES, self.swaps), _workspace(self, starts, chunk), heads, moments, gram, sides, right),
             )
             yield heads, moments, gram, sides, right
 
 
-class Asks(Protocol):
-    """What a query must say about the model its users fit."""
+class SparseModel(Protocol):
+    """The public fields that define the model users fit in a round."""
 
     @property
     def basis(self) -> Array: ...  # noqa: D102
@@ -203,93 +203,77 @@ class Asks(Protocol):
     def swaps(self) -> int: ...  # noqa: D102
 
 
-def check_model(query: Asks) -> None:
-    """Raise unless the model that users are to fit makes sense: compiled loops read as far as they are told."""
+def check_model(query: SparseModel) -> None:
+    """Raise unless the fields of the model are consistent: compiled loops do not check bounds."""
     check_shape("basis", query.basis, None, 1 if query.shared_weight else None)
     check_size("sparsity", query.sparsity.most + 1, len(query.basis) + 1)
     check_size("swaps", query.swaps + 1, _MOST_SWAPS)
 
 
-def fit_one(X: Rows, y: Rows, basis: Array, scale: Array, query: Asks) -> tuple[Array, Array, int] | None:
-    """One user's weights, residual and rows to spare, by the compiled fit; None where there are none to spare."""
+def fit_one(X: Rows, y: Rows, basis: Array, scale: Array, query: SparseModel) -> tuple[Array, Array, int] | None:
+    """Fit one user; return weights, residual and residual degrees of freedom, or None if there are none left."""
     rows, targets = read_only(np.ascontiguousarray(X)), read_only(np.ascontiguousarray(y))
     offsets = np.array([0, len(X)])
     check_shape("X", rows, None, len(basis))
-    desk = _desk(query, offsets, rows)
+    work = _workspace(query, offsets, rows)
     public = (padded(basis.T, rows.dtype), query.shared_weight, query.centered, _in_lanes(scale))
     group = np.zeros((4, LANES), dtype=np.int64)
     effort = (_STAGES, query.swaps)
-    _fit_one(rows, targets, offsets, *public, query.sparsity.choices, effort, desk, group)
-    at, step = place_of(len(rows), 0)
-    head = np.ones(1) if query.shared_weight else desk.coefficients[1 : 1 + basis.shape[1], 0]
+    _fit_one(rows, targets, offsets, *public, query.sparsity.choices, effort, work, group)
+    at, step = layout_of(len(rows), 0)
+    head = np.ones(1) if query.shared_weight else work.coefficients[1 : 1 + basis.shape[1], 0]
     free = int(group[3, 0])
-    return (head, desk.left[at::step][: len(rows)], free) if free > 0 else None
+    return (head, work.left[at::step][: len(rows)], free) if free > 0 else None
 
 
-def _desk(query: Asks, offsets: Offsets, X: Rows) -> Desk:
+def _workspace(query: SparseModel, offsets: Offsets, X: Rows) -> Workspace:
     fixed = 0 if query.shared_weight else query.basis.shape[1]
-    return desk_for(offsets, X, fixed, query.sparsity.most)
+    return workspace_for(offsets, X, fixed, query.sparsity.most)
 
 
 @kernel
 def _in_lanes(scale):  # type: ignore[no-untyped-def]
-    """Write what all users share as a column a user."""
+    """Repeat a vector that all users share, one column per lane."""
     return np.repeat(scale, LANES).reshape(scale.size, LANES)
 
 
 @inlined
-def _fit_group(X, y, offsets, start, stop, basis, shared, centered, scale, sizes, effort, desk, group):  # type: ignore[no-untyped-def]
-    """Fit users the way a round does; write how many rows each has to spare, zero for those with none to fit."""
-    fixed, n = desk.fixed.size + centered, stop - start
-    first, last, wanted, free, size = group[0], group[1], group[2], group[3], desk.size
+def _fit_group(X, y, offsets, start, stop, basis, shared, centered, scale, sizes, effort, work, group):  # type: ignore[no-untyped-def]
+    """Fit a group of users as a round does; write each user's residual degrees of freedom (zero: no fit)."""
+    fixed, n = work.fixed.size + centered, stop - start
+    first, last, wanted, free, size = group[0], group[1], group[2], group[3], work.size
     for u in range(LANES):
         first[u] = last[u] = wanted[u] = free[u] = 0
     for u in range(n):
         if offsets[start + u + 1] - offsets[start + u] > fixed:
             first[u], last[u] = offsets[start + u], offsets[start + u + 1]
-            wanted[u] = choose_size(X, first[u], last[u], y, basis, shared, centered, scale, u, sizes, desk)
-    fit_users(X, y, first, last, n, basis, shared, centered, scale, wanted, effort[0], effort[1], desk)
+            wanted[u] = choose_size(X, first[u], last[u], y, basis, shared, centered, scale, u, sizes, work)
+    fit_users(X, y, first, last, n, basis, shared, centered, scale, wanted, effort[0], effort[1], work)
     for u in range(n):
         free[u] = max(0, last[u] - first[u] - fixed - size[u])
 
 
 @kernel
-def _fit_one(X, y, offsets, basis, shared, centered, scale, sizes, effort, desk, group):  # type: ignore[no-untyped-def]
-    _fit_group(X, y, offsets, 0, 1, basis, shared, centered, scale, sizes, effort, desk, group)
+def _fit_one(X, y, offsets, basis, shared, centered, scale, sizes, effort, work, group):  # type: ignore[no-untyped-def]
+    _fit_group(X, y, offsets, 0, 1, basis, shared, centered, scale, sizes, effort, work, group)
 
 
 @kernel
 def _steps(  # type: ignore[no-untyped-def]
-    X,
-    y,
-    offsets,
-    size,
-    basis,
-    scale,
-    directions,
-    gains,
-    metric,
-    c,
-    weight,
-    centered,
-    shared,
-    sizes,
-    effort,
-    desk,
-    ratios,
-    out,
-):
-    """Add every user's contribution, of norm ``weight``, to its block; note how large its correction is."""
-    k, n, lanes, rows = metric.shape[0], offsets.size - 1, _in_lanes(scale[: X.shape[1]]), desk.pull
-    errors, mean = np.zeros_like(desk.small), np.zeros((1, basis.shape[1]), dtype=X.dtype)
+    X, y, offsets, size, basis, scale, directions, gains, metric, c, weight, centered, shared, sizes, effort, work,
+    ratios, out,
+):  # fmt: skip
+    """Add every user's contribution, of norm ``weight``, to its block; write its ratio of correction to head."""
+    k, n, lanes, rows = metric.shape[0], offsets.size - 1, _in_lanes(scale[: X.shape[1]]), work.pull
+    errors, mean = np.zeros_like(work.small), np.zeros((1, basis.shape[1]), dtype=X.dtype)
     squared, group = (scale * scale).astype(X.dtype), np.zeros((4, LANES), dtype=np.int64)
-    free, coefficients = group[3], desk.coefficients
+    free, coefficients = group[3], work.coefficients
     heads, measured, weights = np.ones((k, LANES)), lane_zeros(basis.shape[0], LANES), lane_zeros(basis.shape[0], LANES)
     lengths, norms, along = np.zeros(LANES), np.zeros(LANES), lane_zeros(directions.shape[0], LANES)
     start = 0
     while start < n:
         stop = group_end(offsets, start, min(n, start - start % size + size))
-        _fit_group(X, y, offsets, start, stop, basis, shared, centered, lanes, sizes, effort, desk, group)
+        _fit_group(X, y, offsets, start, stop, basis, shared, centered, lanes, sizes, effort, work, group)
         for u in range(LANES):
             lengths[u] = norms[u] = 0.0
             if free[u] > 0:
@@ -313,38 +297,23 @@ def _steps(  # type: ignore[no-untyped-def]
 
 @kernel
 def _equations(  # type: ignore[no-untyped-def]
-    X,
-    whitened,
-    y,
-    offsets,
-    basis,
-    scale,
-    scales,
-    centered,
-    shared,
-    sizes,
-    effort,
-    desk,
-    heads,
-    moments,
-    grams,
-    sides,
+    X, whitened, y, offsets, basis, scale, scales, centered, shared, sizes, effort, work, heads, moments, grams, sides,
     rights,
-):
-    """Write each user's head, second moment and pull as directions of norm one, and the sizes of their products."""
+):  # fmt: skip
+    """Write each user's head, second moment and right-hand side, scaled to norm one, and norms of their products."""
     d, k, n, lanes = X.shape[1], heads.shape[1], offsets.size - 1, _in_lanes(scale)
     moment, mean, group = np.empty((d, d)), np.zeros(d), np.zeros((4, LANES), dtype=np.int64)
-    free, coefficients, residual = group[3], desk.coefficients, desk.left
+    free, coefficients, residual = group[3], work.coefficients, work.left
     start = 0
     while start < n:
         stop = group_end(offsets, start, n)
-        _fit_group(X, y, offsets, start, stop, basis, shared, centered, lanes, sizes, effort, desk, group)
+        _fit_group(X, y, offsets, start, stop, basis, shared, centered, lanes, sizes, effort, work, group)
         for i in range(start, stop):
             first, last, u = offsets[i], offsets[i + 1], i - start
             m = last - first
             if free[u] == 0:
                 continue
-            at, step = place_of(m, u)
+            at, step = layout_of(m, u)
             for b in range(k):
                 heads[i, b] = 1.0 if shared else coefficients[1 + b, u]
             if centered:
@@ -362,13 +331,13 @@ def _equations(  # type: ignore[no-untyped-def]
                     for b in range(a + 1):
                         moment[a, b] += value * whitened[j, b]
                     sides[i, a] += value * left
-            place = 0
+            entry = 0
             for a in range(d):
-                moments[i, place] = moment[a, a]
-                place += 1
+                moments[i, entry] = moment[a, a]
+                entry += 1
                 for b in range(a + 1, d):
-                    moments[i, place] = math.sqrt(2.0) * moment[b, a]
-                    place += 1
+                    moments[i, entry] = math.sqrt(2.0) * moment[b, a]
+                    entry += 1
             size, spread, pull = _to_unit(heads[i]), _to_unit(moments[i]), _to_unit(sides[i])
             gram, right = size * size * (spread / (m * scales[0])), size * (pull / (m * scales[1]))
             if math.isfinite(gram) and math.isfinite(right):
@@ -378,7 +347,7 @@ def _equations(  # type: ignore[no-untyped-def]
 
 @kernel
 def _to_unit(vector):  # type: ignore[no-untyped-def]
-    """Scale to norm one in place and return the norm; zeros (and NaN) where there is no usable norm."""
+    """Scale to norm one in place and return the norm; write zeros if the norm is zero or (returning NaN) not finite."""
     total = 0.0
     for a in range(vector.size):
         total += vector[a] * vector[a]

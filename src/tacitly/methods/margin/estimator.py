@@ -1,71 +1,68 @@
-"""Paper 003's classifier, as a user sees it."""
+"""The estimator of Private FedRep's classifier by margins (Snedeker et al. 2025)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
 
 from tacitly.arrays import Array
 from tacitly.federation.base import Federation
-from tacitly.federation.engine import Engine, Population
+from tacitly.federation.engine import Population
 from tacitly.heads.glm import LossHeads
-from tacitly.methods.margin import algorithm as algorithm
+from tacitly.methods.base import Procedure
+from tacitly.methods.margin import algorithm
 from tacitly.methods.shared_basis import SharedBasisModel
-from tacitly.privacy.guarantee import Budget, Event
-from tacitly.privacy.ledger import Ledger
+from tacitly.privacy.guarantee import Budget
 
-_NOMINAL_ROWS = 100  # a user, for Lemma 15's logarithm: how many there are is private
+_NOMINAL_ROWS = 100  # per user, for Lemma 15's logarithm: the true number of rows is private
 
 
+@dataclass(eq=False, repr=False)
 class MarginClassifier(SharedBasisModel):
-    """Personal classifiers on a shared basis that is chosen, by its margins, under pure ε.
+    """Personal classifiers on a shared basis that is chosen by its margins under pure ε.
 
-    Two classes. Rows are projected at random to a few dimensions, a basis there is chosen by permute-and-flip for the
-    margins it lets everybody have, and every user fits a head to it at home.
+    For two classes. Rows are projected at random to a few dimensions, a basis there is chosen by permute-and-flip for
+    the margins that users reach with it, and every user fits a head to it at home.
 
     Parameters
     ----------
-    rank
-        Number of shared directions, k.
-    epsilon
-        The privacy budget for everything that is released, together. ``math.inf`` for none (not certified).
     delta
-        0 for pure ε (the default). Above 0 a noisy gradient loop may propose candidates, and ε holds but with chance δ.
-    adjacency
-        ``"zero-out"``: a user's contribution against nothing. ``"replace-one"``: against any other data.
+        0 for pure ε (the default). Above 0 a noisy gradient loop may propose candidates, and ε may fail with
+        probability δ.
     mode
         Where candidates come from: ``"cover"`` (the paper's, where it can be listed), ``"random"``, ``"search"`` (many
         small choices) or ``"gradient"`` (needs ``delta`` > 0). ``"auto"``: cover if small, else gradient or search.
     random_state
-        Steers the projection and the candidates: public. The choice itself cannot be seeded with it.
+        Seeds the projection and the candidates, which are public. The choice itself cannot be seeded with it.
     classes
         The two labels, declared; (0, 1) if none are given.
     margin
         ρ: how far from the boundary a row must lie to count as right, as a share of its length.
     dimension
-        k', dimensions to project to; None for Lemma 15's, or 48 if that is more.
+        k', the dimensions to project to; None for Lemma 15's, but at most 48.
     candidates, choices
-        How many are scored in a choice, and how many choices a search makes.
+        How many candidates a choice scores, and how many choices a search makes.
     radius
-        γ of a cover.
+        γ, the radius of a cover.
     heads
         ``"all"``: choose and fit on all rows. ``"second half"``: choose on the first half and fit on the second, as
         printed.
     loss
-        What heads are fitted with: ``"hinge"``, or ``"logistic"`` for ``predict_proba``.
+        The loss of heads: ``"hinge"``, or ``"logistic"`` for ``predict_proba``.
     fit_intercept
-        Whether every user has a level of their own; margins are then measured around the user's own mean.
-    noise, noise_seed, ledger, run, threads, engine
-        As for :class:`~tacitly.PrivateFedRep`. (Choices are drawn exactly whatever ``noise`` says.)
+        Whether every user has an intercept; margins are then measured around the user's own mean.
+    rank, epsilon, adjacency, noise, noise_seed, ledger, run, threads, engine
+        As for :class:`~tacitly.PrivateFedRep`. (Choices are always drawn exactly, whatever ``noise`` is.)
 
     Attributes
     ----------
     basis_ : (n_features, rank) orthonormal; public
     heads_, intercepts_, users_ : as for :class:`~tacitly.PrivateFedRep`; private
     dimension_ : k'
-    mode_ : where candidates came from
+    mode_ : where candidates came from; both are set by ``fit`` and not kept in a model folder
     certificate_ : what was released and what it costs
 
     Examples
@@ -79,59 +76,31 @@ class MarginClassifier(SharedBasisModel):
     True
     """
 
+    delta: float = 0.0
+    random_state: int | None = 0
+    _: KW_ONLY
+    classes: Sequence[Any] | None = None
+    margin: float = 0.05
+    dimension: int | None = None
+    candidates: int = 256
+    choices: int = 20
+    radius: float = 0.5
+    heads: str = "all"
+    loss: str = "hinge"
+    fit_intercept: bool = False
+    run: str = "margin-classifier"
+
     _modes = ("auto", *algorithm.PROPOSALS)
 
-    def __init__(
-        self,
-        rank: int,
-        epsilon: float,
-        delta: float = 0.0,
-        adjacency: str = "zero-out",
-        mode: str = "auto",
-        random_state: int = 0,
-        *,
-        classes: Sequence[Any] | None = None,
-        margin: float = 0.05,
-        dimension: int | None = None,
-        candidates: int = 256,
-        choices: int = 20,
-        radius: float = 0.5,
-        heads: str = "all",
-        loss: str = "hinge",
-        fit_intercept: bool = False,
-        noise: str = "auto",
-        noise_seed: int | None = None,
-        ledger: Ledger | None = None,
-        run: str = "margin-classifier",
-        threads: int | None = None,
-        engine: Engine | None = None,
-    ) -> None:
-        self.rank = rank
-        self.epsilon = epsilon
-        self.delta = delta
-        self.adjacency = adjacency
-        self.mode = mode
-        self.random_state = random_state
-        self.classes = classes
-        self.margin = margin
-        self.dimension = dimension
-        self.candidates = candidates
-        self.choices = choices
-        self.radius = radius
-        self.heads = heads
-        self.loss = loss
-        self.fit_intercept = fit_intercept
-        self.noise = noise
-        self.noise_seed = noise_seed
-        self.ledger = ledger
-        self.run = run
-        self.threads = threads
-        self.engine = engine
-
-    def _settings(self) -> algorithm.Settings:
+    def _settings(self, population: Population) -> algorithm.Settings:
+        dimension = self._dimension(population)
+        proposals = self.mode
+        if self.mode == "auto":
+            small = algorithm.covering_size(dimension, self.rank, self.radius) <= algorithm.MOST_COVERED
+            proposals = "cover" if small else "gradient" if self.delta > 0 else "search"
         return algorithm.Settings(
-            proposals=self.mode_,
-            dimension=self.dimension_,
+            proposals=proposals,
+            dimension=dimension,
             margin=self.margin,
             candidates=self.candidates,
             choices=self.choices,
@@ -140,21 +109,33 @@ class MarginClassifier(SharedBasisModel):
             centered=self.fit_intercept,
         )
 
-    def _planned(self, budget: Budget) -> Sequence[Event]:
-        return self._settings().events(self._settings().plan(budget))
+    def _dimension(self, population: Population) -> int:
+        """Return k': as given, or Lemma 15's within limits; never more than there are features."""
+        wanted = self.dimension
+        if wanted is None:
+            lemma = algorithm.target_dimension(population.n_users * _NOMINAL_ROWS, max(self.margin / 2, 1e-6))
+            wanted = min(lemma, algorithm.MOST_DIMENSIONS)
+        return min(int(wanted), population.n_features)
 
-    def _learn(self, federation: Federation, budget: Budget) -> Array:
-        settings = self._settings()
-        return algorithm.learn(federation, settings.plan(budget), settings, self.rank, self.random_state)
+    def _procedure(self, population: Population, budget: Budget) -> Procedure:
+        settings = self._settings(population)
+        plan = settings.plan(budget)
 
-    def _head_work(self) -> LossHeads:
+        def learn(federation: Federation) -> dict[str, Array]:
+            self.mode_, self.dimension_ = settings.proposals, settings.dimension
+            assert self.random_state is not None
+            return {"basis": algorithm.learn(federation, plan, settings, self.rank, self.random_state)}
+
+        return Procedure(settings.events(plan), learn)
+
+    def _home_work(self) -> LossHeads:
         return LossHeads(self.basis_, self._loss(), bool(self.fit_intercept), self.heads == "second half")
 
-    def _check_parameters(self, population: Population) -> None:
-        super()._check_parameters(population)
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
         if self.noise_by != "central":
             raise ValueError(
-                f"a choice needs one population that adds up losses: trust 'central'. Found trust {self.noise_by!r}."
+                f"a choice needs one process that adds up losses: trust 'central'. Found trust {self.noise_by!r}."
             )
         if not isinstance(self.random_state, int | np.integer):
             raise ValueError(
@@ -169,14 +150,8 @@ class MarginClassifier(SharedBasisModel):
             raise ValueError(f"margins have two classes; for more: PrivateFedRep. Found {list(self.classes_)!r}.")
         if self.margin < 0 or self.margin >= 1:
             raise ValueError(f"margin must lie in [0, 1): rows are scaled to length one. Found {self.margin!r}.")
-        wanted = self.dimension
-        if wanted is None:
-            lemma = algorithm.target_dimension(population.n_users * _NOMINAL_ROWS, max(self.margin / 2, 1e-6))
-            wanted = min(lemma, algorithm.MOST_DIMENSIONS)
-        self.dimension_ = min(int(wanted), population.n_features)
-        if self.dimension_ < self.rank:
-            raise ValueError(f"dimension must be at least the rank ({self.rank}). Found {self.dimension_}.")
-        self.mode_ = self.mode
-        if self.mode == "auto":
-            small = algorithm.covering_size(self.dimension_, self.rank, self.radius) <= algorithm.MOST_COVERED
-            self.mode_ = "cover" if small else "gradient" if self.delta > 0 else "search"
+
+    def _check_population(self, population: Population) -> None:
+        super()._check_population(population)
+        if (dimension := self._dimension(population)) < self.rank:
+            raise ValueError(f"dimension must be at least the rank ({self.rank}). Found {dimension}.")

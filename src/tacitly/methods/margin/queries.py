@@ -1,13 +1,16 @@
-"""The user's half of paper 003's Algorithm 3: how well a public candidate can separate one user's labels by a margin.
+"""The user's half of Private FedRep's Algorithm 3: how well a public candidate separates one user's labels by a margin.
 
-Release :class:`MarginLosses`, a choice: a user's loss for candidate Ũ is the least, over a public finite set of heads v
-of norm one, share of its own rows that ⟨z/‖z‖, Ũv⟩ puts on the wrong side or closer than the margin ρ. Any number in
-[0, 1] that depends on one user and public fields may stand here (specification, E2): the least over a finite set
-instead of a ball, and rows scaled to length one (the paper's ball of radius r), change the utility and no sensitivity.
-Sensitivity of every total: 1, all one way (zero-out), or either way (replace-one). Event: pure ε (``SelectionEvent``).
+A user's loss for candidate Ũ is the smallest share, over a public finite set of heads v of norm one, of the user's rows
+that ⟨z/‖z‖, Ũv⟩ puts on the wrong side or closer than the margin ρ. Rows are scaled to length one (the paper: a ball of
+radius r) and the minimum is over a finite set instead of a ball. Both change the utility and no sensitivity.
+
+Release :class:`MarginLosses`, through :meth:`~tacitly.federation.base.Federation.select`. Unit: the user. A loss is a
+number in [0, 1] that depends on one user's rows and on public fields, so one user moves every total by at most 1: all
+in one direction under zero-out, in either direction under replace-one. One event of pure ε (``SelectionEvent``), by
+permute-and-flip.
 """
 
-# What Numba compiles has no types that mypy knows.
+# Numba kernels are not typed.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 from __future__ import annotations
@@ -24,20 +27,20 @@ from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, read_o
 from tacitly.federation.scores import MOST_STEPS, STEPS, Scores
 from tacitly.simd.lazy_njit import njit
 
-_TOGETHER = 4096  # candidates that are scored in one pass over a user's rows
+_CHUNK = 4096  # candidates scored in one pass over a user's rows
 
 _kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 
 
 @dataclass(frozen=True)
 class MarginLosses(Scores):
-    """Least margin loss of one user under each candidate; targets are 0 and 1."""
+    """Smallest margin loss of one user under each candidate; targets are 0 and 1."""
 
     candidates: Array  # (number, k', k)
-    dictionary: Array  # (heads, k): with each its negative is meant too
+    dictionary: Array  # (heads, k); the negative of each head belongs to it too
     margin: float
-    half: bool = False  # only the first half of everybody's rows, as printed
-    centered: bool = False  # rows around the user's own mean
+    half: bool = False  # use only the first half of each user's rows, as printed
+    centered: bool = False  # subtract the user's mean row
     steps: int = STEPS
 
     def __post_init__(self) -> None:
@@ -47,11 +50,11 @@ class MarginLosses(Scores):
 
     @property
     def coordinates(self) -> int:
-        """One a candidate."""
+        """One number per candidate."""
         return len(self.candidates)
 
     def losses(self, X: Rows, y: Rows) -> Array:
-        """Return min over heads of the share of rows with margin at most ρ; zero from a user without rows."""
+        """Return the minimum over heads of the share of rows with margin at most ρ; zero for a user without rows."""
         rows = X[: len(X) // 2] if self.half else X
         if len(rows) == 0:
             return np.zeros(self.coordinates)
@@ -66,26 +69,26 @@ class MarginLosses(Scores):
         )
 
     def block_losses(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return everybody's losses in one pass: a user's rows stay in cache while the candidates go by."""
+        """Return all users' losses in one pass: a user's rows stay in cache while the candidates are scored."""
         heads, margin, parts = self.dictionary.astype(np.float32), np.float32(self.margin), []
-        for beside in self._beside:
-            out = np.zeros((len(offsets) - 1, beside.shape[2]))
-            _margin_losses(read_only(X), read_only(y), offsets, beside, heads, margin, self.half, self.centered, out)
+        for chunk in self._chunks:
+            out = np.zeros((len(offsets) - 1, chunk.shape[2]))
+            _margin_losses(read_only(X), read_only(y), offsets, chunk, heads, margin, self.half, self.centered, out)
             parts.append(out)
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     @cached_property
-    def _beside(self) -> list[npt.NDArray[np.float32]]:
-        """Candidates side by side, so many at a time that counts for all heads are small; made once a query."""
+    def _chunks(self) -> list[npt.NDArray[np.float32]]:
+        """Candidates along the last axis, in chunks that keep counts of all heads small; computed once per query."""
         turned = self.candidates.transpose(2, 1, 0)
-        starts = range(0, self.coordinates, _TOGETHER)
-        return [np.ascontiguousarray(turned[:, :, a : a + _TOGETHER], dtype=np.float32) for a in starts]
+        starts = range(0, self.coordinates, _CHUNK)
+        return [np.ascontiguousarray(turned[:, :, a : a + _CHUNK], dtype=np.float32) for a in starts]
 
 
 def head_dictionary(rank: int, random_state: int = 0) -> Array:
-    """Return public heads of norm one, spread over half the sphere: their negatives are the other half.
+    """Return public heads of norm one, spread over half the sphere; their negatives cover the other half.
 
-    Eight angles for two directions; from three on random ones, sixteen a direction.
+    Eight angles for two directions; from three on, sixteen random heads per direction.
 
     >>> head_dictionary(1), head_dictionary(2).shape, head_dictionary(3).shape
     (array([[1.]]), (8, 2), (48, 3))
@@ -101,7 +104,7 @@ def head_dictionary(rank: int, random_state: int = 0) -> Array:
 
 @_kernel
 def _margin_losses(X, y, offsets, candidates, dictionary, margin, half, centered, out):
-    """Score users one by one; everything runs over the candidates, which lie side by side (k, k', number)."""
+    """Score users one by one; inner loops run over the candidates, the last axis of (k, k', number)."""
     k, _, number = candidates.shape
     heads = dictionary.shape[0]
     P = np.empty((k, number), dtype=np.float32)
@@ -128,7 +131,7 @@ def _margin_losses(X, y, offsets, candidates, dictionary, margin, half, centered
 
 @_kernel
 def _combine(weights, rows, out):
-    """Write Σ_a weights[a]·rows[a] to ``out``, eight rows at a time: what is written is read again less often."""
+    """Write Σ_a weights[a]·rows[a] to ``out``, eight rows at a time, so that ``out`` is read back less often."""
     d, number = rows.shape
     out[:] = np.float32(0.0)
     whole = d - d % 8
@@ -146,7 +149,7 @@ def _combine(weights, rows, out):
 
 @_kernel
 def _count(head, P, margin, above, below):
-    """Count a row for every candidate that puts it beyond the margin, with this head or with its negative."""
+    """Count one row for every candidate that puts it beyond the margin, with this head or with its negative."""
     one, zero = np.float32(1.0), np.float32(0.0)
     if P.shape[0] == 2:
         h0, h1 = head[0], head[1]
@@ -165,7 +168,7 @@ def _count(head, P, margin, above, below):
 
 @_kernel
 def _signed_units(X, y, first, m, centered):
-    """Rows scaled to length one and turned by their label; zero where there is no length, or no number."""
+    """Return rows scaled to length one, with the sign of their label; zero if the length is zero or not finite."""
     d = X.shape[1]
     units, row, mean = np.empty((m, d), dtype=np.float32), np.empty(d), np.zeros(d)
     if centered:

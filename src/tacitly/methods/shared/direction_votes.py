@@ -1,12 +1,16 @@
-"""A first basis: everybody votes for the direction of their own model.
+"""Direction votes: a first basis from the direction of every user's own ridge regression.
 
-A user alone can fit a ridge regression on their own rows. With few rows it is mostly noise, but its direction leans
-towards the user's true weights, and those lie in the shared subspace; so the sum of the projectors on everybody's
-direction has its top eigenvectors there. (Paper 003's pair statistic, Algorithm 2, uses Xᵀy where this uses the
-ridge estimate: the lean is √(m/d) instead of 1/√(1 + d/m), and the vote is positive semi-definite.)
+With few rows a user's ridge regression is mostly noise, but its direction correlates with the user's true weights, and
+those lie in the shared subspace. So the top eigenvectors of the sum of projectors on all users' directions lie near it.
+(The pair statistic of Private FedRep, Snedeker et al. 2025, Algorithm 2, uses Xᵀy where this uses the ridge estimate:
+the correlation is 1/√(1 + d/m) there and √(m/d) here, and the vote is positive semi-definite.) Used as the start of
+Private FedRep, CENTAUR (``start="votes"``), AMHT-LRS, private alternating minimisation and the margin classifier's
+``gradient`` mode.
 
-Release :class:`DirectionVote`: user i contributes aaᵀ with ‖a‖ = 1, a unit vector whatever the data, so there is no
-clip to choose. Sensitivity 1 (zero-out), √2 (replace-one: positive semi-definite). One Gaussian event.
+Releases :class:`DirectionVote` and, for classes and counts, :class:`ClassVote`. Unit: the user. User i contributes aaᵀ
+with ‖a‖ = 1 (or zero), whatever the rows, so there is no clip to choose; a :class:`ClassVote` is a mean of such
+projectors, of norm at most 1. Sensitivity 1 (zero-out); √2 (replace-one: two contributions are positive semi-definite,
+so ⟨P, Q⟩ ≥ 0 and ‖P − Q‖² ≤ 2). One Gaussian event.
 """
 
 from __future__ import annotations
@@ -21,23 +25,22 @@ from tacitly.arrays import Array, Offsets, Rows
 from tacitly.federation.base import Federation, Query
 from tacitly.heads.losses import Loss
 from tacitly.linalg import pack_symmetric, unpack_symmetric
-from tacitly.methods.shared.whitening import FeatureMoment, Whitening, gram_lower, user_chunks
+from tacitly.methods.shared.whitening import Whitening, gram_lower, private_whitening, user_chunks
 from tacitly.privacy.calibration import Plan
 from tacitly.privacy.clipping import GUARD, LEAST, clip_factor
 from tacitly.simd.lazy_njit import njit
 from tacitly.simd.small_solves import center_rows, cholesky_solve
 
-_RIDGE = 0.3  # of a row's mean squared norm; anything from 0.1 to 1 does, the direction hardly changes
-
+_RIDGE = 0.3  # of a row's mean squared norm; from 0.1 to 1 the direction hardly changes
 
 _TWO_CLASSES = Loss("logistic")
 
 
 @dataclass(frozen=True)
 class DirectionVote(Query):
-    """Projector on the direction of the user's own ridge regression, in whitened coordinates.
+    """Projector on the direction of the user's ridge regression, in whitened coordinates.
 
-    Around their mean, targets that are all the same have no direction but that of rounding: no vote.
+    Centered targets that are all equal have only the direction of rounding errors, so they give no vote.
     """
 
     whitening: Whitening
@@ -46,7 +49,7 @@ class DirectionVote(Query):
 
     @property
     def varied(self) -> bool:
-        """Whether targets that are all the same give no vote even around zero."""
+        """Whether targets that are all equal give no vote even if they are not centered."""
         return False
 
     @property
@@ -57,7 +60,7 @@ class DirectionVote(Query):
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return aaᵀ, packed."""
-        rows, targets = self.whitening.transform_own(X), y.astype(np.float64)
+        rows, targets = self.whitening.transform_one_user(X), y.astype(np.float64)
         if (self.centered or self.varied) and targets.max() == targets.min():
             return np.zeros(self.coordinates)
         if self.centered:
@@ -65,7 +68,7 @@ class DirectionVote(Query):
         penalty = _RIDGE * np.square(rows).sum() / len(rows)
         gram = rows @ rows.T + penalty * np.eye(len(rows))
         if not (np.isfinite(gram).all() and np.isfinite(targets).all()):
-            return np.zeros(self.coordinates)  # LAPACK would complain on the console
+            return np.zeros(self.coordinates)  # LAPACK would print a message
         weights = rows.T @ np.linalg.lstsq(gram, targets)[0]
         norm = float(np.linalg.norm(weights))
         if not (np.isfinite(norm) and norm**2 > LEAST):
@@ -74,14 +77,14 @@ class DirectionVote(Query):
         return pack_symmetric(np.outer(unit, unit))
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """All directions of the block, then one matrix product."""
+        """Compute all directions of the block, then one matrix product."""
         directions = np.zeros((len(offsets) - 1, X.shape[1]))
         length = math.sqrt(clip_factor(1.0, bound))
         done = 0
-        for mine, targets, starts in user_chunks(X, y, offsets):
+        for chunk, targets, starts in user_chunks(X, y, offsets):
             users = len(starts) - 1
             _directions(
-                self.whitening.transform(mine),
+                self.whitening.transform(chunk),
                 targets,
                 starts,
                 self.centered,
@@ -95,11 +98,11 @@ class DirectionVote(Query):
 
 @dataclass(frozen=True)
 class ClassVote(DirectionVote):
-    """The same vote where targets are classes or counts, as ``loss.encode`` gives them.
+    """Direction vote for targets that are classes or counts, as ``loss.encode`` gives them.
 
-    Two classes count as ±1, counts by their logarithm. Of more classes each has a direction (that class against the
-    rest) and the vote is the mean of their projectors: norm at most one, and positive semi-definite again. A class that
-    a user has never (or always) has none there: what would be left is the direction of the user's mean row.
+    Two classes are coded as ±1, counts by their logarithm. With more classes each has a direction (that class against
+    the rest) and the vote is the mean of their projectors: norm at most one, and positive semi-definite. A class that a
+    user never (or always) has gets no direction: what would be left is the direction of the user's mean row.
     """
 
     loss: Loss = _TWO_CLASSES
@@ -107,16 +110,16 @@ class ClassVote(DirectionVote):
     @property
     def varied(self) -> bool:
         """Whether there are more than two classes."""
-        # Rows that all have one of two labels do lean towards the user's weights, or away from them.
+        # With two classes, rows of one class still point towards the user's weights, or away from them.
         return self.loss.columns > 1
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return the mean of aaᵀ over classes, packed."""
         votes = [super(ClassVote, self).contribution(X, targets) for targets in self._targets(y)]
-        return np.asarray(np.mean(votes, axis=0) * (1.0 - GUARD))  # as the fused form keeps it back, class by class
+        return np.asarray(np.mean(votes, axis=0) * (1.0 - GUARD))  # the fused form applies the guard class by class
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """Add up the block's votes, class by class."""
+        """Sum the block's votes, class by class."""
         targets = self._targets(y)
         votes = [super(ClassVote, self).block_sum(X, each, offsets, bound / len(targets)) for each in targets]
         return np.asarray(np.sum(votes, axis=0))
@@ -131,28 +134,27 @@ class ClassVote(DirectionVote):
 def first_basis(
     federation: Federation, plan: Plan, rank: int, *, centered: bool = False, loss: Loss | None = None
 ) -> tuple[Whitening, Array, Array]:
-    """Buy coordinates (phase ``whitening``) and a basis in them (phase ``start``); return both, and its strengths."""
+    """Release a whitening (phase ``whitening``) and a first basis (phase ``start``); return both and its strengths."""
     d = federation.n_features
-    event = plan.event("whitening", clip=1.0, acute=True)
-    moment = federation.release(FeatureMoment(d, centered), event, "feature moment")
-    whitening = Whitening.from_moment(moment, federation.sum_sigma(event), d)
+    whitening = private_whitening(federation, plan, centered=centered)
     event = plan.event("start", clip=1.0, acute=True)
     vote = DirectionVote(whitening, centered)
     if loss is not None:
-        # A rate's logarithm has a level of its own, whether or not the model lets it.
+        # The logarithm of a rate has an intercept, whether or not the model fits one.
         vote = ClassVote(whitening, centered or not loss.classifies, loss=loss)
     votes = federation.release(vote, event, "direction votes")
     return whitening, *top_directions(votes, federation.sum_sigma(event), d, rank)
 
 
 def top_directions(votes: Array, sigma: float, size: int, rank: int) -> tuple[Array, Array]:
-    """Top eigenvectors of noisy votes, and how strong each is above the noise (at least a twentieth of the first).
+    """Return the top eigenvectors of noisy votes and the strength of each above the noise.
 
-    The strengths say how the users' heads spread over the directions; they start the preconditioner.
+    A strength is at least a twentieth of the largest. Strengths estimate how users' heads spread over the directions;
+    they initialise the preconditioner.
     """
     values, vectors = np.linalg.eigh(unpack_symmetric(votes, size))
     basis, strengths = vectors[:, ::-1][:, :rank], values[::-1][:rank]
-    # Votes of pure noise still add up to a multiple of the identity: the bulk. It says nothing of direction.
+    # Votes of pure noise add up to a multiple of the identity (the bulk), which carries no direction.
     strengths = strengths - float(np.median(values))
     level = sigma * math.sqrt(size / 2.0)
     root = np.sqrt(np.maximum(strengths**2 - 4 * level**2, 0.0))
@@ -162,7 +164,7 @@ def top_directions(votes: Array, sigma: float, size: int, rank: int) -> tuple[Ar
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 def _directions(X, y, offsets, centered, varied, length, out):  # type: ignore[no-untyped-def]
-    """Direction of each user's ridge regression, scaled to ``length``; zero where there is none."""
+    """Write the direction of each user's ridge regression, scaled to ``length``; zero where there is none."""
     d = X.shape[1]
     for i in range(offsets.size - 1):
         first, last = offsets[i], offsets[i + 1]

@@ -1,10 +1,13 @@
-"""A clip chosen privately: a noisy histogram of the logarithm of everybody's norms, and a quantile read off it.
+"""A clip chosen privately: a noisy histogram of the logarithms of contribution norms, and a quantile of it.
 
-For queries whose scale nobody knows beforehand. (Private FedRep needs none of this: its contributions have norm one.)
+For queries whose scale is not known in advance. Used by private alternating minimisation and AMHT-LRS (scales of their
+normal equations and corrections), FedPower and trace regression (clips, and the scale of rows), and the neural methods
+(``clip="auto"``). Private FedRep and linear CENTAUR need none: their contributions have norm one.
 
-Release :class:`NormHistogram`: a unit (a user, or a row if that is the query's unit) contributes the indicator of the
-bin its norm falls in, a unit vector; norms that are zero or not finite contribute nothing. Sensitivity 1 (zero-out), √2
-(replace-one: entries are not negative). One Gaussian event; what is read off it is post-processing.
+Release :class:`NormHistogram`. Unit: that of the query (a user or a row). A unit contributes the indicator of the bin
+that contains its norm, a vector of norm one; zero if the norm is zero or not finite. Sensitivity 1 (zero-out); √2
+(replace-one: entries are not negative, so ⟨p, q⟩ ≥ 0). One Gaussian event; reading a quantile off it is
+post-processing.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ _LOWEST, _HIGHEST, _PER_OCTAVE = -120, 120, 2  # norms from 2^-120 to 2^120 in s
 
 @dataclass(frozen=True)
 class NormHistogram(Query):
-    """In which bin the norm of this unit's contribution to ``query`` lies, of ``per_octave`` to a factor of two."""
+    """The bin of the norm of a unit's contribution to ``query``, with ``per_octave`` bins per factor of two."""
 
     query: Query
     per_octave: int = _PER_OCTAVE
@@ -45,27 +48,27 @@ class NormHistogram(Query):
         return self._count(self.query.plain_norms(X, y, np.array([0, X.shape[0]])), 1.0)
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """Count a whole block."""
+        """Count a block of units."""
         return self._count(self.query.norms(X, y, offsets), clip_factor(1.0, bound))
 
     def _count(self, norms: Array, weight: float) -> Array:
         with np.errstate(all="ignore"):
             known = norms[np.isfinite(norms) & (norms > 0)]
-            places = np.floor((np.log2(known) - _LOWEST) * self.per_octave).astype(np.int64)
-        places = np.clip(places, 0, self.coordinates - 1)
-        return weight * np.bincount(places, minlength=self.coordinates).astype(np.float64)
+            bins = np.floor((np.log2(known) - _LOWEST) * self.per_octave).astype(np.int64)
+        bins = np.clip(bins, 0, self.coordinates - 1)
+        return weight * np.bincount(bins, minlength=self.coordinates).astype(np.float64)
 
 
 def bin_edges(per_octave: int = _PER_OCTAVE) -> Array:
-    """Lower edges of the bins, and the upper one of the last."""
+    """Return the lower edges of the bins, and the upper edge of the last."""
     return np.asarray(2.0 ** (_LOWEST + np.arange((_HIGHEST - _LOWEST) * per_octave + 1) / per_octave))
 
 
 def quantile_of(histogram: npt.ArrayLike, sigma: float, quantile: float) -> float:
     """Read a quantile off a noisy histogram of log-norms.
 
-    Bins that noise alone could fill are dropped, then the densest stretch of eight octaves is kept, so that noise in
-    hundreds of empty bins does not move the answer.
+    Bins that noise alone could fill are dropped, then the densest window of eight octaves is kept, so that noise in
+    hundreds of empty bins does not move the result.
 
     >>> counts = np.zeros(480); counts[240:244] = 100
     >>> round(quantile_of(counts, 1.0, 0.5), 3)  # the middle of two octaves from 2^0
@@ -89,6 +92,6 @@ def quantile_of(histogram: npt.ArrayLike, sigma: float, quantile: float) -> floa
 def private_clip(
     federation: Federation, query: Query, event: GaussianEvent, name: str, *, quantile: float = 0.5
 ) -> float:
-    """Release a histogram of the norms of ``query`` and return a quantile of it: a clip that was paid for."""
+    """Release a histogram of the norms of ``query``; return a quantile of it, as a clip."""
     histogram = federation.release(NormHistogram(query), event, name)
     return quantile_of(histogram, federation.sum_sigma(event), quantile)

@@ -1,12 +1,13 @@
-"""Features on one scale, bought once.
+"""Private whitening: features on one scale, for a small share of the budget.
 
-The papers assume features with identity covariance. Real ones are not, so a small share of the budget buys the
-second moment of everybody's features, and the rest of the run works in coordinates x' = Wᵀx in which it is close to
-the identity, as far as the public noise level allows one to know it.
+The papers assume features with identity covariance; real features do not have it. So the second moment of all users'
+features is released once, and the rest of the run works in coordinates x' = Wᵀx in which it is close to the identity,
+as far as the noise lets it be estimated. Used by Private FedRep, CENTAUR, AMHT-LRS, private alternating minimisation
+and the margin classifier's ``gradient`` mode.
 
-Release :class:`FeatureMoment`: user i contributes S/‖S‖ with S = XᵢᵀXᵢ, a unit vector whatever the data, so there is
-no clip to choose. Sensitivity 1 (zero-out), √2 (replace-one: both are positive semi-definite). One Gaussian event.
-Everything after it is post-processing.
+Release :class:`FeatureMoment`. Unit: the user. User i contributes S/‖S‖ with S = XᵢᵀXᵢ, a vector of norm one (or zero)
+whatever the rows, so there is no clip to choose. Sensitivity 1 (zero-out); √2 (replace-one: two contributions are
+positive semi-definite, so ⟨P, Q⟩ ≥ 0 and ‖P − Q‖² ≤ 2). One Gaussian event. Everything after it is post-processing.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, read_only
-from tacitly.federation.base import Query
+from tacitly.federation.base import Federation, Query
 from tacitly.linalg import denoise_spectrum, pack_symmetric, unpack_symmetric
+from tacitly.privacy.calibration import Plan
 from tacitly.privacy.clipping import LEAST, clip_factor
 from tacitly.simd.lazy_njit import njit
 from tacitly.simd.small_solves import center_rows
 
-# Noise raises some variances and lowers others; adding this many standard deviations keeps the lowered ones from
-# being divided by almost nothing, which would make the features they belong to dominate and the loop overshoot.
+# Noise raises some variances and lowers others. Adding this many noise standard deviations keeps the lowered ones away
+# from zero: dividing by them would make their features dominate, and the loop would overshoot.
 _DAMPING = 1.5
 _SMALLEST_EIGENVALUE = 0.02
 _ORTHONORMAL = 1e-9
@@ -35,12 +37,10 @@ MOST_FEATURES = 1 << 20
 
 
 @dataclass(frozen=True)
-class FeatureMoment(Query):
-    """Second moment of a user's features, scaled to norm one; around the user's own mean if ``centered``."""
+class SymmetricMatrixQuery(Query):
+    """A query whose contribution is a packed symmetric d×d matrix."""
 
     n_features: int
-    centered: bool = False
-    acute: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_size("n_features", self.n_features, MOST_FEATURES)
@@ -49,6 +49,14 @@ class FeatureMoment(Query):
     def coordinates(self) -> int:
         """Entries of a symmetric d×d matrix."""
         return self.n_features * (self.n_features + 1) // 2
+
+
+@dataclass(frozen=True)
+class FeatureMoment(SymmetricMatrixQuery):
+    """Second moment of a user's features, scaled to norm one; around the user's mean if ``centered``."""
+
+    centered: bool = False
+    acute: ClassVar[bool] = True
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return S/‖S‖ for S = XᵀX, packed."""
@@ -60,20 +68,21 @@ class FeatureMoment(Query):
         return pack_symmetric(moment / norm) if norm**2 > LEAST else np.zeros(self.coordinates)
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """Weighted rows first, then one matrix product for the block: no d×d matrix a user."""
+        """Scale each user's rows, then take one matrix product per chunk; no d×d matrix per user."""
         total = np.zeros((self.n_features, self.n_features))
-        for mine, _, starts in user_chunks(X, y, offsets):
-            rows = np.empty(mine.shape, dtype=np.float64)
-            _unit_moment_rows(mine, starts, self.centered, clip_factor(1.0, bound), rows)
+        for chunk, _, starts in user_chunks(X, y, offsets):
+            rows = np.empty(chunk.shape, dtype=np.float64)
+            _unit_moment_rows(chunk, starts, self.centered, clip_factor(1.0, bound), rows)
             total += rows.T @ rows
         return pack_symmetric(total)
 
 
 @dataclass(frozen=True)
 class Whitening:
-    """Coordinates x' = (I + Q diag(gains) Qᵀ) diag(scale) x, Q orthonormal, and invertible.
+    """Invertible coordinates x' = (I + Q diag(gains) Qᵀ) diag(scale) x with orthonormal Q.
 
-    Fused sums take norms in these coordinates, so what is claimed of them is checked: it may have come over a wire.
+    Fused sums compute norms in these coordinates and rely on Q being orthonormal. A whitening may have arrived over the
+    wire, so that is checked.
     """
 
     scale: Array
@@ -85,25 +94,24 @@ class Whitening:
         check_shape("directions", self.directions, self.scale.size, None)
         check_shape("gains", self.gains, self.directions.shape[1])
         if not (np.isfinite(self.scale).all() and np.isfinite(self.directions).all() and np.isfinite(self.gains).all()):
-            raise ValueError("a whitening must be finite.")
+            raise ValueError("a whitening must be finite. Found entries that are not.")
         if not ((self.scale > 0).all() and (self.gains > -1).all()):
-            raise ValueError("a whitening must have scales above 0 and gains above -1.")
+            raise ValueError("a whitening must have scales above 0 and gains above -1. Found some that are not.")
         off = self.directions.T @ self.directions - np.eye(self.gains.size)
         if not np.abs(off).max(initial=0.0) <= _ORTHONORMAL:
-            raise ValueError("a whitening's directions must be orthonormal.")
+            raise ValueError("the directions of a whitening must be orthonormal. Found some that are not.")
 
     @classmethod
     def identity(cls, n_features: int) -> Whitening:
-        """Features as they are."""
+        """Return the identity: features unchanged."""
         return cls(np.ones(n_features), np.zeros((n_features, 0)), np.zeros(0))
 
     @classmethod
     def from_moment(cls, packed: Array, sigma: float, n_features: int) -> Whitening:
-        """Estimate coordinates from a noisy second moment with noise of known standard deviation ``sigma``.
+        """Estimate coordinates from a noisy second moment whose noise has standard deviation ``sigma``.
 
-        Variances first: James-Stein towards their mean, because each carries noise ``sigma``. Then the
-        correlations left: eigenvalues that stand out of the noise's semicircle are denoised, the others are
-        taken for 1.
+        Variances first: James-Stein towards their mean, because each carries noise ``sigma``. Then the remaining
+        correlations: eigenvalues outside the noise's semicircle are denoised, the others are set to 1.
         """
         moment = unpack_symmetric(packed, n_features)
         variances = np.diag(moment)
@@ -120,30 +128,38 @@ class Whitening:
         floor = max(_SMALLEST_EIGENVALUE, min(1.0, level))
         values = np.maximum(1.0 + denoise_spectrum(values - 1.0, level), floor)
         keep = np.abs(values - 1.0) > 1e-9
-        # Only relative scale matters from here on; a mean scale of 1/typical keeps numbers near one.
+        # Only relative scale matters from here on.
         return cls(scale, vectors[:, keep], 1.0 / np.sqrt(values[keep]) - 1.0)
 
     def transform(self, X: Rows) -> Array:
-        """Rows in whitened coordinates; each row's result depends on that row alone, to the last bit."""
+        """Transform rows; each row's result depends on that row alone, to the last bit."""
         out = np.empty(X.shape)
         _whiten_rows(read_only(X), self.scale, np.ascontiguousarray(self.directions.T), self.gains, out)
         return out
 
-    def transform_own(self, X: Rows) -> Array:
-        """Transform one user's rows, without a compiler; for rows of several users see :meth:`transform`."""
+    def transform_one_user(self, X: Rows) -> Array:
+        """Transform one user's rows without compiled code; for rows of several users use :meth:`transform`."""
         rows: Array = np.multiply(X, self.scale, dtype=np.float64)
         return rows + (rows @ self.directions) * self.gains @ self.directions.T
 
     def to_raw(self, basis: Array) -> Array:
-        """Directions in whitened coordinates as weights on raw features."""
+        """Convert directions in whitened coordinates to weights on raw features."""
         full = basis + self.directions @ (self.gains[:, None] * (self.directions.T @ basis))
         return self.scale[:, None] * full
+
+
+def private_whitening(federation: Federation, plan: Plan, *, centered: bool = False) -> Whitening:
+    """Release the second moment of features (phase ``whitening``) and return coordinates estimated from it."""
+    d = federation.n_features
+    event = plan.event("whitening", clip=1.0, acute=True)
+    moment = federation.release(FeatureMoment(d, centered), event, "feature moment")
+    return Whitening.from_moment(moment, federation.sum_sigma(event), d)
 
 
 def user_chunks(
     X: Rows, y: Rows, offsets: Offsets, size: int = 64
 ) -> Iterator[tuple[Rows, Rows, npt.NDArray[np.int64]]]:
-    """Cut a block into chunks of a few users, so that copies of their rows stay in cache."""
+    """Split a block into chunks of a few users, so that copies of their rows stay in cache."""
     for start in range(0, len(offsets) - 1, size):
         bounds = offsets[start : start + size + 1]
         rows = slice(int(bounds[0]), int(bounds[-1]))
@@ -152,7 +168,7 @@ def user_chunks(
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 def _whiten_rows(X, scale, directions, gains, out):  # type: ignore[no-untyped-def]
-    """Whiten row by row in a fixed order: a matrix product's last bits would depend on how many rows others have."""
+    """Whiten row by row in a fixed order: the last bits of a matrix product depend on the number of rows in it."""
     d, r = X.shape[1], gains.size
     along = np.empty(r)
     for j in range(X.shape[0]):
@@ -170,7 +186,7 @@ def _whiten_rows(X, scale, directions, gains, out):  # type: ignore[no-untyped-d
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 def gram_lower(X, first, last, out):  # type: ignore[no-untyped-def]
-    """Write inner products of rows first..last to the lower triangle, four at a time: a row is loaded once for four."""
+    """Write inner products of rows first..last to the lower triangle, four at a time: one load serves four products."""
     d = X.shape[1]
     for j in range(last - first):
         row = first + j
@@ -229,5 +245,5 @@ def _unit_moment_rows(X, offsets, centered, weight, out):  # type: ignore[no-unt
             factor = math.sqrt(weight / math.sqrt(squared))
         for j in range(first, last):
             for a in range(d):
-                # Not a product with 0: that would turn an infinite entry into NaN.
+                # Not a product with 0, which would turn an infinite entry into NaN.
                 out[j, a] = out[j, a] * factor if factor > 0.0 else 0.0

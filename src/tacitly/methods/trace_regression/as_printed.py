@@ -1,8 +1,8 @@
-"""Paper 002's Algorithms 1 and 2 with sensitivities as inputs, to compare with. Not certified: distributional at best.
+"""DP-RGrad as printed (Zha 2024, Algorithms 1 and 2), with sensitivities as inputs, for comparison. Not certified.
 
-Sums come through the door as what they are for privacy: released without noise. The paper's noise is added afterwards.
-Misprints are not reproduced: E_Σ is not symmetric (its statistic is not, so the antisymmetric part would be exact), E_U
-and E_V are drawn apart, and the logarithm is the proof's, log(3.75/δ).
+Sums are recorded as what they are for privacy, releases without noise; the paper's noise is added afterwards. Misprints
+are corrected: E_Σ is not symmetric (its statistic is not, so the antisymmetric part would be exact), E_U and E_V are
+drawn independently, and the logarithm is the proof's, log(3.75/δ). Why it is not certified: see :data:`REASONS`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ REASONS = (
     "R3: sensitivities hold with high probability over benign data, not for every pair of neighbours (distributional)",
 )
 
-# Without noise nothing is protected, so the clip only has to be larger than any sum that is worth looking at.
+# Without noise nothing is protected, so the clip only has to exceed every meaningful sum.
 UNPROTECTED = GaussianEvent(sigma=0.0, sensitivity=Sensitivity.of_clip(2.0**30, unit=Unit.ROW))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The printed algorithms' inputs: sensitivities Δ⁽¹⁾ (subspaces), Δ⁽²⁾ (values), Δ_l (steps), budget, steps, η."""
+    """Inputs of the printed algorithms: sensitivities Δ⁽¹⁾ (subspaces), Δ⁽²⁾ (values), Δ_l (steps), budget, T, η."""
 
     sensitivities: tuple[float, float, float]
     epsilon: float
@@ -42,12 +42,12 @@ class Settings:
     covariance: Array | None = None
 
     def events(self) -> list[GaussianEvent]:
-        """Every release: all of them unprotected."""
+        """List every release; none is protected."""
         return [UNPROTECTED] * (1 + self.steps)
 
 
 def learn(federation: Federation, settings: Settings, design: Design, rank: int) -> LowRank:
-    """Run both algorithms as printed, misprints mended."""
+    """Run both algorithms as printed, misprints corrected."""
     n, rng = federation.n_rows, np.random.default_rng(settings.seed)
     ones = Scales(np.ones(design.d1), np.ones(design.d2))
     total = federation.release(LabelledSum(design, ones), UNPROTECTED, "labelled sum").reshape(design.d1, design.d2)
@@ -65,7 +65,7 @@ def learn(federation: Federation, settings: Settings, design: Design, rank: int)
 
 
 def _start(matrix: Array, rank: int, settings: Settings, rng: np.random.Generator) -> LowRank:
-    """Algorithm 1: private projectors, then private values between them."""
+    """Run Algorithm 1: noisy projectors, then noisy values between them."""
     U, _, Vt = np.linalg.svd(matrix, full_matrices=False)
     first, second, _ = settings.sensitivities
     deviation = _deviation(first, 3.75, settings, 18.0)

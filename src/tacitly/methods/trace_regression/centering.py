@@ -1,17 +1,17 @@
-"""Where a dense design has its middle: the means of X and of y, bought, so that both can be counted from there.
+"""Private means of X and y for dense designs, paid from the budget, so that both can be centred.
 
-A mean m of X that is not zero makes the squared residuals as steep as 1 + ‖m‖²/var along m, where they are about 1
-along everything else, and a few noisy steps get nowhere (entries in [0, 1]: 1 + 3·d₁·d₂). Counted from m,
-y = level + ⟨X − m, M⟩ with the same M, and that is gone. The level is a number of its own, fitted with M.
+A nonzero mean m of X makes the curvature of the squared residuals 1 + ‖m‖²/var along m, where it is about 1 in all
+other directions, and a few noisy steps make no progress (entries in [0, 1]: 1 + 3·d₁·d₂). Centring removes that:
+y = level + ⟨X − m, M⟩ with the same M. The level is one more number, fitted with M.
 
-Other designs are not counted from anywhere: X = e_i e_jᵀ has one entry, and is as steep along all; what is done for
-tasks and rank-one designs is in :mod:`tacitly.methods.trace_regression.sides`.
+Other designs are not centred: X = e_i e_jᵀ has one entry and the same curvature in all directions. For tasks and
+rank-one designs see :mod:`tacitly.methods.trace_regression.factor_whitening`.
 
-Release :class:`ObservationSum`: Σ (X − c) of a unit, c public, clipped to norm C. One unit is one summand, and two may
-point against each other: sensitivity C (zero-out), 2C (replace-one). One Gaussian event.
+Release :class:`ObservationSum`: Σ (X − c) of a unit, c public, clipped to norm C. A unit is one summand, and two
+contributions can point against each other: sensitivity C (zero-out), 2C (replace-one). One Gaussian event.
 
-Release :class:`LabelSum`: y of an observation, cut at ±C. Sensitivity C (zero-out), 2C (replace-one: −C becomes C).
-One Gaussian event. Both for units row and label as :mod:`tacitly.methods.trace_regression.queries` says.
+Release :class:`LabelSum`: y of an observation, clipped to [−C, C]. Sensitivity C (zero-out), 2C (replace-one: −C
+becomes C). One Gaussian event. Units row and label are defined in :mod:`tacitly.methods.trace_regression.queries`.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from tacitly.privacy.clipping import GUARD
 from tacitly.privacy.guarantee import Unit
 
 ROUNDS = 2
-"""Times that the mean of X is asked for."""
+"""Number of times the mean of X is released."""
 
-_ROOM = 1.25  # clips lie this much above the 90 % quantile of norms: where norms are even nothing is cut
-_SURE = 8.0  # a part of a mean has to be longer than noise alone is in all but e⁻⁸ of the cases
-_STEEP = 0.5  # a mean that adds less than this share to the steepness is left where it is: the level costs noise too
+_MARGIN = 1.25  # clips are this factor above the 90 % quantile of norms: with equal norms nothing is clipped
+_CONFIDENCE = 8.0  # noise alone makes a part of a mean longer than the threshold with probability e⁻⁸
+_LEAST_CURVATURE = 0.5  # a mean that adds less curvature than this is not subtracted: the level costs noise too
 
 
 @dataclass(frozen=True)
 class ObservationSum(Query):
-    """The sum of a unit's matrices."""
+    """The sum of a unit's matrices, centred."""
 
     design: Design
     unit: Unit = Unit.ROW
@@ -48,7 +48,7 @@ class ObservationSum(Query):
 
     def __post_init__(self) -> None:
         if self.design.kind != "dense":
-            raise ValueError(f"only dense designs are counted from a centre. Found {self.design.kind!r}.")
+            raise ValueError(f"only dense designs have a centre. Found {self.design.kind!r}.")
         check_centre(self.centre, self.design)
 
     @property
@@ -57,25 +57,25 @@ class ObservationSum(Query):
         return self.design.n_features
 
     def contribution(self, X: Rows, y: Rows) -> Array:
-        """Return Σ X, counted from the centre."""
+        """Return Σ (X − c)."""
         check_shape("X", X, None, self.design.n_features)
         total: Array = (np.asarray(X, dtype=np.float64) - origin(self.design, self.centre).ravel()).sum(axis=0)
         return total
 
     def norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Norms, in one pass."""
+        """Return norms, in one pass over the observations."""
         return self._pass(X, offsets, 1.0)[1]
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """One pass over the observations."""
+        """Return the clipped sum, in one pass over the observations."""
         return self._pass(X, offsets, bound * (1.0 - GUARD))[0]
 
     def _pass(self, X: Rows, offsets: Offsets, limit: float) -> tuple[Array, Array]:
         by_row, size = self.unit is not Unit.USER, self.coordinates
         total, norms = np.zeros(size), np.zeros(len(X) if by_row else len(offsets) - 1)
-        middle = origin(self.design, self.centre).ravel()
+        centre = origin(self.design, self.centre).ravel()
         rows, ones = read_only(X), read_only(np.ones(len(X)))
-        dense_labelled(rows, ones, offsets, by_row, middle, np.ones(size), limit, total, norms)
+        dense_labelled(rows, ones, offsets, by_row, centre, np.ones(size), limit, total, norms)
         return total, norms
 
 
@@ -87,7 +87,7 @@ class LabelSum(Query):
 
     def __post_init__(self) -> None:
         if self.unit is Unit.USER:
-            raise ValueError("labels are added up by observation. Found unit 'user'.")
+            raise ValueError("labels are summed by observation: the unit must be a row or a label. Found unit 'user'.")
 
     @property
     def coordinates(self) -> int:
@@ -99,44 +99,44 @@ class LabelSum(Query):
         return np.array([float(self._labels(X, y).sum())])
 
     def norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Absolute values."""
+        """Return absolute values."""
         return np.abs(self._labels(X, y))
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """Cut and add."""
+        """Clip and sum."""
         limit = bound * (1.0 - GUARD)
         return np.array([float(np.clip(self._labels(X, y), -limit, limit).sum())])
 
     def _labels(self, X: Rows, y: Rows) -> Array:
-        """Return labels; 0 of an observation that is not finite."""
+        """Return labels; 0 for an observation that is not finite."""
         with np.errstate(all="ignore"):
             usable = np.isfinite(X.sum(axis=1, dtype=np.float64)) & np.isfinite(y)
         return np.where(usable, y, 0.0).astype(np.float64)
 
 
 def centre_of(
-    federation: Federation, plan: Plan, design: Design, unit: Unit, public: Array | None, *, buys: bool
+    federation: Federation, plan: Plan, design: Design, unit: Unit, public_mean: Array | None, *, private: bool
 ) -> Centre | None:
-    """Return where to count from; None where the mean is too small to matter, or lost in noise. For units of rows.
+    """Return the centre; None if the mean is too small to matter or lost in noise. For units row and label.
 
-    ``public`` is a mean that is known. What was planned is asked for whatever comes out of it.
+    With ``private`` the mean of X is released, else it is ``public_mean``. Every planned release is made, whatever the
+    earlier ones returned.
     """
     n = federation.n_rows
-    if buys:
-        public = bought(federation, plan, design, unit)[0]
-    elif public is None:
+    mean = private_mean(federation, plan, design, unit)[0] if private else public_mean
+    if not private and mean is None:
         return None
     bound, _ = _bound(federation, plan, LabelSum(unit), "label scale", "sizes of labels")
     level = float(federation.release(LabelSum(unit), plan.event("label", clip=bound), "mean of the labels")[0]) / n
-    return None if public is None else Centre(public, level, 1.0 / math.sqrt(n))
+    return None if mean is None else Centre(mean, level, 1.0 / math.sqrt(n))
 
 
-def bought(
+def private_mean(
     federation: Federation, plan: Plan, design: Design, unit: Unit, where: str = ""
 ) -> tuple[Array | None, float]:
-    """Return the mean (None where it does not matter) and how far from it observations are (90 % of them).
+    """Return the mean (None if it does not matter) and the 90 % quantile of the observations' distance from it.
 
-    In rounds: counted from what the last one found, norms are smaller, and noise with them.
+    In rounds: centred at the mean of the round before, norms are smaller, and so is the noise.
     """
     n, found, norm = federation.n_rows, np.zeros((design.d1, design.d2)), 0.0
     for number in range(1, ROUNDS + 1):
@@ -149,19 +149,19 @@ def bought(
 
 
 def matters(mean: Array, norm: float) -> bool:
-    """Return whether X of this mean and with this (typical) distance from it is worth counting from there.
+    """Return whether a design with this mean and this typical distance from it is worth centring.
 
     >>> matters(np.full(80, 0.5), 80**0.5 * 0.29), matters(np.full(80, 0.01), 80**0.5)
     (True, False)
     """
-    return float(np.sum(mean**2)) > _STEEP * norm**2 / mean.size
+    return float(np.sum(mean**2)) > _LEAST_CURVATURE * norm**2 / mean.size
 
 
 def shrunk(mean: Array, sigma: float) -> Array:
-    """Return a noisy mean without what noise alone would add to its length (James and Stein).
+    """Return a noisy mean, shrunk by the expected squared norm of the noise (James and Stein).
 
-    The mean of all, what rows and columns add to it, and the rest are shrunk each by its own length: most means have
-    little rest, and nearly all of the noise is there. What does not stand out is taken for zero.
+    The overall mean, row effects, column effects and the rest are shrunk separately: most means have little rest, and
+    nearly all of the noise is there. A part that does not exceed the noise is set to zero.
 
     >>> shrunk(np.array([[3.0, 4.0]]), 0.0), shrunk(np.array([[3.0, 4.0]]), 5.0)
     (array([[3., 4.]]), array([[0., 0.]]))
@@ -174,15 +174,15 @@ def shrunk(mean: Array, sigma: float) -> Array:
     found = np.zeros(mean.shape)
     for dimensions, part in parts:
         size = float(np.sum(part**2))
-        # Noise alone is longer with probability e^−_SURE at most (Laurent and Massart 2000).
-        alone = dimensions + 2.0 * math.sqrt(dimensions * _SURE) + 2.0 * _SURE
+        # Noise alone exceeds this with probability e^−_CONFIDENCE at most (Laurent and Massart 2000).
+        alone = dimensions + 2.0 * math.sqrt(dimensions * _CONFIDENCE) + 2.0 * _CONFIDENCE
         if dimensions and size > alone * sigma**2:
             found += (1.0 - dimensions * sigma**2 / size) * part
     return found
 
 
 def _bound(federation: Federation, plan: Plan, query: Query, phase: str, name: str) -> tuple[float, float]:
-    """Return a clip that cuts hardly anybody, and the 90 % quantile of norms that it comes from."""
+    """Return a clip above nearly all norms, and the 90 % quantile of norms that it comes from."""
     event = plan.event(phase, clip=1.0, acute=True)
     norm = quantile_of(federation.release(NormHistogram(query), event, name), federation.sum_sigma(event), 0.9)
-    return _ROOM * norm, norm
+    return _MARGIN * norm, norm

@@ -1,14 +1,15 @@
-"""What an observation of trace regression looks like, and how it is written as one row of numbers.
+"""Designs of trace regression, and how an observation is written as one row of numbers.
 
-An observation is a matrix X (d₁×d₂) with a label y = ⟨X, M⟩ + noise. Four designs cover what people have. Only the
-dense one is written out; the others are X = a bᵀ, and nothing of size d₁·d₂ is ever made for one of their observations:
+An observation is a matrix X (d₁×d₂) with a label y = ⟨X, M⟩ + noise. There are four designs. Only the dense one stores
+the matrix; the others are X = a bᵀ, and nothing of size d₁·d₂ is ever formed for one of their observations:
 
 * ``dense``: the matrix, row by row (d₁·d₂ numbers);
 * ``rank-one``: a and b, one after the other (d₁ + d₂ numbers);
 * ``entries``: X = e_i e_jᵀ, matrix completion: i and j (2 numbers);
 * ``tasks``: X = e_t xᵀ, multi-task regression: the task t and its features x (1 + d₂ numbers).
 
-A row whose position is no whole number in range adds nothing: which rows those are is private, so nothing is raised.
+A row whose position is not an integer in range contributes nothing: which rows these are is private, so nothing is
+raised.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from tacitly.arrays import Array, Rows, check_shape
 
 MOST_ROWS = 1 << 28
-"""Of a matrix, and columns: a shape that arrives must not cost all the memory."""
+"""Most rows, and most columns, of a matrix: limits the memory that a message from the network can claim."""
 
 KINDS = ("dense", "rank-one", "entries", "tasks")
 
@@ -42,22 +43,22 @@ class Design:
         if self.kind not in KINDS:
             raise ValueError(f"design must be one of {KINDS}. Found {self.kind!r}.")
         if not (1 <= self.d1 <= MOST_ROWS and 1 <= self.d2 <= MOST_ROWS):
-            raise ValueError(f"the shape must be two positive numbers, up to {MOST_ROWS}. Found {(self.d1, self.d2)}.")
+            raise ValueError(f"shape must be two integers from 1 to {MOST_ROWS}. Found {(self.d1, self.d2)}.")
 
     @property
     def n_features(self) -> int:
-        """Numbers that an observation is written as."""
+        """Length of an observation's row of numbers."""
         return {"dense": self.d1 * self.d2, "rank-one": self.d1 + self.d2, "entries": 2, "tasks": 1 + self.d2}[
             self.kind
         ]
 
     @property
     def hot(self) -> tuple[bool, bool]:
-        """Whether a, and whether b, is a unit vector given by its position."""
+        """Whether a and b are unit vectors given by their positions."""
         return self.kind in ("entries", "tasks"), self.kind == "entries"
 
     def fitted(self, X: Rows, left: Array, right: Array) -> Array:
-        """Return ⟨X, left·rightᵀ⟩ of every row; a position out of range gives NaN.
+        """Return ⟨X, left·rightᵀ⟩ of every row; NaN for a position out of range.
 
         >>> Design("entries", 2, 2).fitted(np.array([[0.0, 1.0]]), np.array([[2.0], [3.0]]), np.array([[5.0], [7.0]]))
         array([14.])
@@ -69,7 +70,7 @@ class Design:
         return np.asarray(np.einsum("ij,ij->i", _times(a, left, self.hot[0]), _times(b, right, self.hot[1])))
 
     def known(self, X: Rows) -> npt.NDArray[np.bool_]:
-        """Return which rows have positions that are whole numbers in range.
+        """Return which rows have positions that are integers in range.
 
         >>> Design("entries", 2, 2).known(np.array([[0.0, 1.0], [0.0, 2.0], [0.5, 0.0]]))
         array([ True, False, False])
@@ -82,9 +83,9 @@ class Design:
         return found
 
     def energies(self, X: Rows) -> tuple[Array, Array]:
-        """Return sums of squares in every row, and in every column, of all X: for designs that are public.
+        """Return the sums of squares by row and by column over all X, for public designs.
 
-        Rows with a position out of range add nothing, here as everywhere.
+        Rows with a position out of range contribute nothing.
         """
         if self.kind == "dense":
             total = np.einsum("ij,ij->j", X, X, dtype=np.float64).reshape(self.d1, self.d2)
@@ -100,9 +101,9 @@ class Design:
 
 @dataclass(frozen=True)
 class Centre:
-    """Where dense designs and their labels are counted from, public: y = level + ⟨X − matrix, M⟩.
+    """The public centre of a dense design and its labels: y = level + ⟨X − matrix, M⟩.
 
-    ``weight`` is what an observation weighs when the level is fitted, next to its entries in the scaled design.
+    ``weight`` is an observation's entry for the level, next to its entries in the scaled design.
     """
 
     matrix: Array
@@ -114,7 +115,7 @@ class Centre:
 
 
 def check_centre(centre: Centre | None, design: Design) -> None:
-    """Raise unless a centre, where there is one, is of this design.
+    """Raise unless the centre is None or fits the design.
 
     >>> check_centre(Centre(np.zeros((1, 3))), Design("dense", 1, 2))
     Traceback (most recent call last):
@@ -123,12 +124,12 @@ def check_centre(centre: Centre | None, design: Design) -> None:
     if centre is None:
         return
     if design.kind != "dense":
-        raise ValueError(f"only dense designs are counted from a centre. Found {design.kind!r}.")
+        raise ValueError(f"only dense designs have a centre. Found {design.kind!r}.")
     check_shape("centre", centre.matrix, design.d1, design.d2)
 
 
 def origin(design: Design, centre: Centre | None) -> Array:
-    """Return the matrix to subtract from every dense X; zeros for none.
+    """Return the matrix to subtract from every dense X; zeros without a centre.
 
     >>> origin(Design("dense", 1, 2), None)
     array([[0., 0.]])
@@ -137,7 +138,7 @@ def origin(design: Design, centre: Centre | None) -> Array:
 
 
 def labels(y: Rows, centre: Centre | None) -> Rows:
-    """Return labels counted from the level.
+    """Return labels with the level subtracted.
 
     >>> labels(np.array([3.0]), Centre(np.zeros((1, 1)), 1.0))
     array([2.])
@@ -153,7 +154,7 @@ def _squares(part: Rows, size: int, hot: bool) -> Squares:
 
 
 def _weighted(squares: Squares, other: Squares) -> Array:
-    """Σ of a² (by coordinate), each row times ‖b‖²."""
+    """Return Σ ‖b‖²·a² over rows, by coordinate of a."""
     values, size, hot = squares
     weights = np.ones(len(values)) if other[2] else np.asarray(other[0]).sum(axis=1)
     found = np.bincount(values, weights, minlength=size) if hot else weights @ values

@@ -1,16 +1,16 @@
-"""The compiled half of :mod:`tacitly.methods.trace_regression.queries`: one pass, one unit at a time.
+"""The compiled half of :mod:`tacitly.methods.trace_regression.queries`: one pass over the rows, one unit at a time.
 
-A unit (an observation, or all of a user's) is worked on alone: its own left product Σ w·XV and right product Σ w·XᵀU
-are written to a scratch of its own, measured, and added with one factor. The norm is that of the very numbers that are
-added, in double precision, whatever the rows are in. Sums go over units in order; a unit that is not finite, or whose
-squares were lost to underflow, is skipped and changes no bit of them.
+A unit (an observation, or all observations of a user) is processed alone: its left product Σ w·XV and right product
+Σ w·XᵀU are written to buffers, measured, and added with one factor. The norm is computed from the numbers that are
+added, in double precision whatever the precision of the rows. Sums run over units in order; a unit that is not finite,
+or whose squares underflow, is skipped and changes no bit of them.
 
-Right products are added as they are and projected off V once, in the sum. The norm of the projected one is therefore
-‖A‖² + ‖B‖² − ‖VᵀB‖², which is at least ‖B‖²/2 (UᵀA and (VᵀB)ᵀ are one matrix, so ‖VᵀB‖ ≤ ‖A‖): taking no less than that
-half keeps rounding in the difference from ever letting a large B through, whatever the numbers are.
+Right products are added unprojected, and the sum is projected off V once. The squared norm of a projected contribution
+is therefore computed as ‖A‖² + ‖B‖² − ‖VᵀB‖². It is at least ‖B‖²/2 (UᵀA and (VᵀB)ᵀ are the same matrix, so
+‖VᵀB‖ ≤ ‖A‖), and that half is used as a lower bound, so that rounding in the difference cannot let a large B through.
 """
 
-# What Numba compiles has no types that mypy knows.
+# Numba kernels are not typed.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 from __future__ import annotations
@@ -33,28 +33,26 @@ from tacitly.simd.projections import (
 from tacitly.simd.registers import fetch, lanes_of, load_first, spread, store
 
 PER_OCTAVE = 2
-"""Bins of the tracked histogram to a factor of two in norm."""
+"""Bins of the tracked histogram per factor of two in norm."""
 BINS = 16
 """Bins of the tracked histogram."""
 ZERO = 12
 """The first bin at or above the clip: six octaves below it and two above."""
 
-# Bytes ahead of the rows in work to ask memory for. Both products of an observation ask for half of the lines: asked
-# for by the first alone, memory idles during the second (measured: 2.2 times a bare read, against 1.35).
+# Prefetch distance in bytes. Both products of an observation prefetch half of the cache lines each: if the first did
+# all of it, memory would idle during the second (measured: 2.2 times the time of a bare read, against 1.35).
 _AHEAD = 1 << 15
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, error_model="numpy")
-
-
 _exact: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
 
 
 def _combination(ahead):
-    """Compile two weighted sums of rows at once that ask for every other line so many bytes ahead, from the second."""
+    """Compile a kernel for two weighted sums of rows at once; it prefetches every other line ``ahead`` bytes away."""
 
     @_exact
     def combine(X, first, last, weights, at, out, u):
-        """As :func:`~tacitly.simd.projections.combine_rows`, for the two users u and u + 1 at once."""
+        """Compute two weighted sums of rows, as :func:`~tacitly.simd.projections.combine_rows` does for one."""
         d, lanes, place, width, m = X.shape[1], lanes_of(X), u * out.shape[1], out.shape[1], last - first
         zero, far = spread(X.dtype.type(0)), ahead // X.itemsize
         broad = d - d % (4 * lanes)
@@ -95,12 +93,12 @@ def bin_of(norm, limit):
 
 @_kernel
 def _coefficient(norm, weight, limit, counts):
-    """Return what a unit of this norm, weighted so, is multiplied with; 0 to leave it out. Counts its bin."""
+    """Return the factor of a unit with this norm and weight, 0 to skip it; count its bin."""
     size = abs(weight) * norm
     if not (norm * norm > LEAST and size > 0.0 and math.isfinite(size)):
         return 0.0
     coefficient = weight if size <= limit else math.copysign(limit / norm, weight)
-    # Smaller ones lose digits to underflow, and the product could exceed the clip.
+    # Smaller coefficients have lost digits to underflow, so the product could exceed the clip.
     if not abs(coefficient) > LEAST:
         return 0.0
     counts[bin_of(size, limit)] += 1.0
@@ -109,7 +107,7 @@ def _coefficient(norm, weight, limit, counts):
 
 @_kernel
 def _norm(left, right, inside, level):
-    """Norm of a unit from ‖A‖², ‖B‖², ‖VᵀB‖² and what it adds to the level."""
+    """Return the norm of a unit from ‖A‖², ‖B‖², ‖VᵀB‖² and its entry for the level."""
     return math.sqrt(max(left + right - inside, 0.5 * right) + level * level)
 
 
@@ -152,15 +150,15 @@ def _inside(right, rows, r, core):
 
 @_kernel
 def dense_products(
-    X, y, offsets, by_row, sides, to_left, to_right, shift1, shift2, right, values, scale1, scale2, level, limit, out1,
+    X, y, offsets, by_row, parts, to_left, to_right, shift1, shift2, right, values, scale1, scale2, level, limit, out1,
     out2, counts, norms
 ):  # fmt: skip
     """Add every unit's clipped products to ``out1`` (r×d₁) and ``out2`` (r×d₂); write norms, before the clip.
 
-    ``sides``: 1 left, 2 right, 3 both. ``to_left`` holds V scaled, as rows and padded, ``to_right`` U scaled, flat and
-    of at least two columns, both in the precision of X; ``right`` is V as rows. ``values`` are the singular values of M
-    (zeros weigh with y alone). ``shift1`` and ``shift2`` are what the centre of the design has in both products;
-    ``level`` is what an observation weighs in the level, which is added to the last of ``counts``.
+    ``parts``: 1 left, 2 right, 3 both. ``to_left`` holds V scaled, as rows and padded; ``to_right`` U scaled, flat and
+    of at least two columns; both in the precision of X. ``right`` is V as rows. ``values`` are the singular values of M
+    (zeros: weights are the labels). ``shift1`` and ``shift2`` are the products of the design's centre. ``level`` is an
+    observation's entry for the level, which is summed in the last of ``counts``.
     """
     d1, d2, r = scale1.size, scale2.size, values.size
     rows = X.reshape(X.shape[0] * d1, d2)
@@ -175,7 +173,7 @@ def dense_products(
         left = right_size = inside = weight = levels = 0.0
         for i in range(first, last):
             left = right_size = inside = 0.0
-            if sides != 2:
+            if parts != 2:
                 if r <= 2:
                     project_two_half(rows, i * d1, (i + 1) * d1, d2, to_left, A, 0, _AHEAD)
                 elif r == 3:
@@ -184,14 +182,14 @@ def dense_products(
                     project_rows_half(rows, i * d1, (i + 1) * d1, d2, to_left, A, 0, _AHEAD)
                 left = _scale(A, r, shift1, scale1)
             weight = np.float64(y[i])
-            if sides != 1:
+            if parts != 1:
                 _combine_two_ahead(rows, i * d1, (i + 1) * d1, to_right, 0, B, 0)
                 for k in range(2, r - 1, 2):
                     _combine_two(rows, i * d1, (i + 1) * d1, to_right, k * d1, B, k)
                 if r % 2 == 1 and r > 1:
                     combine_rows(rows, i * d1, (i + 1) * d1, to_right, (r - 1) * d1, 1, B, r - 1)
                 right_size = _scale(B, r, shift2, scale2)
-                if sides == 3:
+                if parts == 3:
                     inside = _inside(right, B, r, core)
                     for k in range(r):
                         weight -= values[k] * core[k, k]
@@ -209,49 +207,60 @@ def dense_products(
                 _add(out2, B, r, out2.shape[1], coefficient)
             continue
         left = right_size = inside = 0.0
-        if sides != 2:
+        if parts != 2:
             for k in range(r):
                 left += _inner(sumA, k, sumA, k, d1)
-        if sides != 1:
+        if parts != 1:
             for k in range(r):
                 right_size += _inner(sumB, k, sumB, k, d2)
-            if sides == 3:
+            if parts == 3:
                 inside = _inside(right, sumB, r, core)
         norms[u] = _norm(left, right_size, inside, levels)
         coefficient = _coefficient(norms[u], 1.0, limit, counts)
         if coefficient != 0.0:
             counts[BINS] += coefficient * levels
-        if coefficient != 0.0:
             _add(out1, sumA, r, out1.shape[1], coefficient)
             _add(out2, sumB, r, out2.shape[1], coefficient)
 
 
 @_kernel
 def position(value, size):
-    """Return the position that a number means, or −1."""
+    """Return a number as a position, or −1 if it is not an integer in range."""
     if value >= 0.0 and value < size and value == math.floor(value):
         return int(value)
     return -1
 
 
 @_kernel
-def touch(place, marks, touched, count):
-    """Note a place that was not noted before; return how many are."""
-    if marks[place] == 0:
-        marks[place] = 1
-        touched[count] = place
+def touch(coordinate, marks, touched, count):
+    """Record a coordinate unless it is recorded already; return how many are."""
+    if marks[coordinate] == 0:
+        marks[coordinate] = 1
+        touched[count] = coordinate
         return count + 1
     return count
 
 
 @_kernel
+def _add_touched(target, source, touched, marks, count, factor):
+    """Add the touched rows of ``source``, times a factor (0: skip), to ``target``; clear them and their marks."""
+    for t in range(count):
+        a = touched[t]
+        marks[a] = 0
+        for k in range(source.shape[1]):
+            if factor != 0.0:
+                target[a, k] += factor * source[a, k]
+            source[a, k] = 0.0
+
+
+@_kernel
 def factored_products(
-    X, y, offsets, by_row, sides, hot1, hot2, scaled1, scaled2, right, values, scale1, scale2, limit, out1, out2,
+    X, y, offsets, by_row, parts, hot1, hot2, scaled1, scaled2, right, values, scale1, scale2, limit, out1, out2,
     counts, norms
 ):  # fmt: skip
-    """As :func:`dense_products`, for X = a bᵀ; ``out1`` is d₁×r and ``out2`` d₂×r, ``right`` is V.
+    """Add clipped products as :func:`dense_products` does, for X = a bᵀ; ``out1`` is d₁×r, ``out2`` d₂×r, ``right`` V.
 
-    ``scaled1`` and ``scaled2`` are U and V with their rows scaled. Only coordinates that a unit touches are visited.
+    ``scaled1`` and ``scaled2`` are U and V with scaled rows. Only coordinates that a unit touches are visited.
     """
     d1, d2, r = scale1.size, scale2.size, values.size
     split = 1 if hot1 else d1
@@ -281,13 +290,13 @@ def factored_products(
                     q[k] += scaled1[a, k] * value
             for k in range(r):
                 weight -= values[k] * p[k] * q[k]
-            if sides != 2:
+            if parts != 2:
                 for a in range(at1, at1 + 1 if hot1 else d1):
                     n1 = touch(a, marks1, touched1, n1)
                     value = weight * scale1[a] * (1.0 if hot1 else np.float64(X[i, a]))
                     for k in range(r):
                         A[a, k] += value * p[k]
-            if sides != 1:
+            if parts != 1:
                 for b in range(at2, at2 + 1 if hot2 else d2):
                     n2 = touch(b, marks2, touched2, n2)
                     value = weight * scale2[b] * (1.0 if hot2 else np.float64(X[i, split + b]))
@@ -302,7 +311,7 @@ def factored_products(
             b = touched2[t]
             for k in range(r):
                 right_size += B[b, k] * B[b, k]
-                if sides == 3:
+                if parts == 3:
                     for j in range(r):
                         core[j, k] += right[b, j] * B[b, k]
         for k in range(r):
@@ -310,17 +319,5 @@ def factored_products(
                 inside += core[j, k] * core[j, k]
         norms[u] = _norm(left, right_size, inside, 0.0)
         coefficient = _coefficient(norms[u], 1.0, limit, counts)
-        for t in range(n1):
-            a = touched1[t]
-            marks1[a] = 0
-            for k in range(r):
-                if coefficient != 0.0:
-                    out1[a, k] += coefficient * A[a, k]
-                A[a, k] = 0.0
-        for t in range(n2):
-            b = touched2[t]
-            marks2[b] = 0
-            for k in range(r):
-                if coefficient != 0.0:
-                    out2[b, k] += coefficient * B[b, k]
-                B[b, k] = 0.0
+        _add_touched(out1, A, touched1, marks1, n1, coefficient)
+        _add_touched(out2, B, touched2, marks2, n2, coefficient)

@@ -1,4 +1,4 @@
-"""Matrices of low rank as factors, and the way back to them after a step in their tangent space."""
+"""Low-rank matrices as factors, and the retraction after a step in their tangent space."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tacitly.arrays import Array
 from tacitly.linalg import orthonormal
 
 Factors = tuple[Array, Array]
-"""A matrix as left · rightᵀ."""
+"""A matrix left · rightᵀ."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class LowRank:
 
     @property
     def matrix(self) -> Array:
-        """The matrix, written out."""
+        """The dense matrix."""
         return np.asarray((self.left * self.values) @ self.right.T)
 
     def times(self, factor: float) -> LowRank:
@@ -45,9 +45,9 @@ class LowRank:
 
 
 def leading(matrix: Array, rank: int, noise: float = 0.0) -> LowRank:
-    """Return the leading rank-r part of a matrix with noise of this size in every entry.
+    """Return the leading rank-r part of a matrix with noise of standard deviation ``noise`` in every entry.
 
-    A singular value x over independent noise comes from s with x² = (s² + d₁σ²)(s² + d₂σ²)/s²; that s is taken.
+    With independent noise a singular value x comes from a true s with x² = (s² + d₁σ²)(s² + d₂σ²)/s²; s is returned.
 
     >>> leading(np.diag([3.0, 1.0]), 1).values
     array([3.])
@@ -60,7 +60,7 @@ def leading(matrix: Array, rank: int, noise: float = 0.0) -> LowRank:
 
 
 def inner(first: Factors, second: Factors) -> float:
-    """Return ⟨A Bᵀ, C Dᵀ⟩ without writing either matrix out.
+    """Return ⟨A Bᵀ, C Dᵀ⟩ without forming either matrix.
 
     >>> inner((np.ones((2, 1)), np.ones((3, 1))), (np.ones((2, 1)), np.ones((3, 1))))
     6.0
@@ -69,7 +69,7 @@ def inner(first: Factors, second: Factors) -> float:
 
 
 def retract(matrix: LowRank, left: Array, right: Array) -> LowRank:
-    """Return the rank-r matrix nearest to M + left·Vᵀ + U·rightᵀ, ``right`` orthogonal to V: an SVD of 2r×2r numbers.
+    """Return the rank-r matrix nearest to M + left·Vᵀ + U·rightᵀ, ``right`` orthogonal to V, by an SVD of a 2r×2r core.
 
     >>> one = LowRank(np.array([[1.0], [0.0]]), np.array([2.0]), np.array([[1.0], [0.0]]))
     >>> retract(one, np.array([[1.0], [0.0]]), np.array([[0.0], [0.0]])).values
@@ -81,7 +81,7 @@ def retract(matrix: LowRank, left: Array, right: Array) -> LowRank:
     q2, r2 = orthonormal(right)
     core = np.block([[np.diag(matrix.values) + inside, r2.T], [r1, np.zeros((len(r1), len(r2)))]])
     a, values, b = np.linalg.svd(core)
-    # Where a step leaves nothing outside U, QR invents directions; orthonormalising once more keeps U a basis.
+    # If a step has no part outside U, QR returns arbitrary directions; orthonormalising again keeps U a basis.
     return _orthonormal(np.hstack([U, q1]) @ a[:, :r], values[:r], np.hstack([V, q2]) @ b[:r].T)
 
 

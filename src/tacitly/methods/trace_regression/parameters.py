@@ -1,4 +1,4 @@
-"""Which parameters of :class:`~tacitly.TraceRegression` go together; no row is looked at."""
+"""Checks of the parameters of :class:`~tacitly.TraceRegression`; no row is looked at."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 def check_choices(model: TraceRegression, has_users: bool, has_ids: bool) -> None:
-    """Raise where a parameter is none that there is, or two do not go together."""
+    """Raise on unknown values and on combinations that do not work.
+
+    ``has_users`` is whether users are known at all, ``has_ids`` whether ids were passed beside the rows.
+    """
     choices = {
         "mode": (model.mode, model._modes),
         "unit": (model.unit, ("observation", "user")),

@@ -1,21 +1,100 @@
-"""What trace regression may compute directly where X, or its covariance, is public; and checks of what is given."""
+"""What trace regression computes directly from public facts: X itself, or moments of it that are known.
+
+:class:`PublicDesign` is for labels-only privacy, where X is public; :class:`KnownMoments` for everything else. Both
+answer the same questions for the estimator, with None where the answer is private.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tacitly.arrays import Array, Rows
 from tacitly.data.cohort import Cohort
+from tacitly.federation.engine import Population
 from tacitly.methods.trace_regression.centering import matters
+from tacitly.methods.trace_regression.curvature import Public
 from tacitly.methods.trace_regression.designs import Design
-from tacitly.methods.trace_regression.sides import Maps, maps_of, on_rows
+from tacitly.methods.trace_regression.factor_whitening import Maps, maps_of, row_map
+from tacitly.methods.trace_regression.low_rank import LowRank
+from tacitly.methods.trace_regression.start import variances
 
 _CELLS = 1 << 20  # numbers in a piece: 8 MiB in double precision
+
+
+@dataclass(frozen=True)
+class KnownMoments:
+    """A private design of which the covariance or the mean may be known."""
+
+    design: Design
+    covariance: Array | None
+    middle: Array | None
+    population: Population
+
+    rows = None
+    scale = 1.0
+
+    def energies(self) -> tuple[Array, Array] | None:
+        """Return the energy of the design by row and by column, from its covariance and the number of rows."""
+        if self.covariance is None:
+            return None
+        energy = self.population.n_rows * variances(self.covariance, (self.design.d1, self.design.d2))
+        return energy.sum(axis=1), energy.sum(axis=0)
+
+    def energy_along(self) -> Public | None:
+        """Return the function (left, right) ↦ E Σ⟨X, left·rightᵀ⟩²."""
+        covariance = self.covariance
+        if covariance is None:
+            return None
+        return lambda left, right: self.population.n_rows * quadratic(covariance, left @ right.T)
+
+    def mapped_back(self, matrix: LowRank) -> LowRank:
+        """Return M as it was learned."""
+        return matrix
+
+
+@dataclass(frozen=True)
+class PublicDesign:
+    """A public X as queries see it: near one in size and, where it is not dense, with flat sides."""
+
+    design: Design
+    cohort: Cohort
+    scale: float
+    maps: Maps | None
+    middle: Array | None
+
+    @classmethod
+    def of(
+        cls, cohort: Cohort, design: Design, *, flat: bool, middle: Array | None, finds_middle: bool
+    ) -> PublicDesign:
+        """Bring the rows into range; make sides ``flat``; take the given mean or find it."""
+        cohort, scale = in_range(cohort, design)
+        cohort, maps = flat_public(cohort, design) if flat else (cohort, None)
+        if middle is not None:
+            middle = middle * scale
+        elif finds_middle:
+            middle = middle_of(cohort.X, design)
+        return cls(design, cohort, scale, maps, middle)
+
+    def rows(self) -> Cohort:
+        """Return the cohort that queries see."""
+        return self.cohort
+
+    def energies(self) -> tuple[Array, Array]:
+        """Return the energy of the design by row and by column."""
+        return energies(self.cohort.X, self.design, self.middle)
+
+    def energy_along(self) -> Public:
+        """Return the function (left, right) ↦ Σ⟨X, left·rightᵀ⟩²."""
+        return lambda left, right: energy_along(self.cohort.X, self.design, left, right, self.middle)
+
+    def mapped_back(self, matrix: LowRank) -> LowRank:
+        """Return M for the rows as they were given."""
+        return (matrix if self.maps is None else matrix.mapped(*self.maps)).times(self.scale)
 
 
 def energy_along(X: Rows, design: Design, left: Array, right: Array, middle: Array | None = None) -> float:
@@ -52,7 +131,7 @@ def middle_of(X: Rows, design: Design) -> Array | None:
 
 
 def flat_public(cohort: Cohort, design: Design) -> tuple[Cohort, Maps | None]:
-    """Return the cohort with the sides of its X, public and not dense, made flat, and the maps that did it."""
+    """Return the cohort with the sides of a public, not dense X made flat, and the maps used (None for none)."""
     if design.kind == "dense" or all(design.hot):
         return cohort, None
     known = cohort.X[design.known(cohort.X)]
@@ -64,11 +143,11 @@ def flat_public(cohort: Cohort, design: Design) -> tuple[Cohort, Maps | None]:
         return (mean if matters(mean, distance) else None), distance
 
     maps = maps_of(design, mean_of)
-    return (cohort, None) if maps is None else (replace(cohort, X=cohort.X @ on_rows(design, maps).T), maps)
+    return (cohort, None) if maps is None else (replace(cohort, X=cohort.X @ row_map(design, maps).T), maps)
 
 
 def energies(X: Rows, design: Design, middle: Array | None) -> tuple[Array, Array]:
-    """Return the energy of a public design by row and by column, counted from its mean.
+    """Return the energy of a public design by row and by column, around its mean.
 
     >>> energies(np.array([[1.0, 2.0], [3.0, 2.0]]), Design("dense", 1, 2), np.array([[2.0, 2.0]]))
     (array([2.]), array([2., 0.]))
@@ -95,7 +174,7 @@ def quadratic(covariance: Array, matrix: Array) -> float:
 
 
 def bounded(cohort: Cohort, most: int | None) -> Cohort:
-    """Keep a public number of each user's observations; which, depends on the user's own number of them alone."""
+    """Keep a public number of each user's observations, chosen by the user's own number of them alone."""
     if most is None:
         return cohort
     counts = np.diff(cohort.offsets)
@@ -111,7 +190,7 @@ def bounded(cohort: Cohort, most: int | None) -> Cohort:
 
 
 def checked_covariance(covariance: Any, design: Design) -> Array | None:
-    """Return a known covariance as an array; raise unless it is one of this design.
+    """Return a known covariance as an array; raise unless it suits this design.
 
     >>> checked_covariance([[1.0, 2.0]], Design("dense", 1, 2))
     array([[1., 2.]])
@@ -133,7 +212,7 @@ def checked_covariance(covariance: Any, design: Design) -> Array | None:
 
 
 def checked_centre(center: Any, design: Design) -> Array:
-    """Return a known mean as an array; raise unless it is one of this design.
+    """Return a known mean as an array; raise unless it suits this design.
 
     >>> checked_centre([[1.0, 2.0]], Design("dense", 1, 2))
     array([[1., 2.]])
@@ -150,7 +229,7 @@ def _pieces(X: Rows) -> Iterator[Rows]:
 
 
 def in_range(cohort: Cohort, design: Design) -> tuple[Cohort, float]:
-    """Return the cohort with its X, public and far from one, brought near it, and what M is then to be multiplied by.
+    """Return the cohort with a public X of extreme size scaled to about one, and the factor for M.
 
     Squares of entries beyond 1e±100 leave the range of floating point.
     """

@@ -1,14 +1,17 @@
-"""Where trace regression starts: the scale of the design, and a first rank-r matrix.
+"""The start of trace regression: the scale of the design, and a first rank-r matrix.
 
-The paper's start, L̂ = n⁻¹ Σ mat(Λ⁻¹ vec X) y, is unbiased where Λ is the design's covariance. Here the design is first
-brought to the scale of the identity by public diagonals (:func:`scales_of`): from a known Λ, from a design that is
-public, or bought for a few hundredths of the budget. Then either
+The start of DP-RGrad (Zha 2024), L̂ = n⁻¹ Σ mat(Λ⁻¹ vec X) y, is unbiased where Λ is the design's covariance. Here the
+design is first brought to the scale of the identity by public diagonals (:func:`scales_of`): from a known Λ, from a
+public design, or from a private release that takes a few hundredths of the budget. Then either
 
-* ``one-shot``: the noisy label-weighted sum, whole, and its r leading singular directions; or
+* ``one-shot``: the whole noisy label-weighted sum, and its r leading singular directions; or
 * ``power``: a two-sided power method, U ← orth(Σ y X̃V + noise), V, S ← Σ y X̃ᵀU + noise, with r' > r columns.
 
-Sums are clipped, and labels with them. For Gaussian designs E[ψ(y) X] = E[ψ'(y)]·E[⟨X, M⟩X] (Stein), so the share of
-units below the clip is what the sum has shrunk by; it is read off the histogram that the clip was chosen from.
+Clipping the sums clips labels. For Gaussian designs E[ψ(y) X] = E[ψ'(y)]·E[⟨X, M⟩X] (Stein), so the sum shrinks by the
+share of units below the clip, which is read off the histogram that the clip was chosen from.
+
+Releases: :class:`~tacitly.methods.shared.norm_histogram.NormHistogram`, and those of
+:mod:`tacitly.methods.trace_regression.queries`; the rest is post-processing.
 """
 
 from __future__ import annotations
@@ -29,13 +32,13 @@ from tacitly.methods.trace_regression.queries import DesignEnergy, LabelledSum, 
 from tacitly.privacy.calibration import Plan
 from tacitly.privacy.guarantee import Unit
 
-_STANDS_OUT = 4.5
-_FLOOR = 0.25  # of the mean energy: a row that is hardly ever seen would get a huge scale, and only carry noise
+_STANDS_OUT = 4.5  # noise standard deviations above which a window of the histogram is not noise
+_FLOOR = 0.25  # of the mean energy: a rarely observed row would otherwise get a huge scale, and only carry noise
 
 
 @dataclass(frozen=True)
 class Clip:
-    """A clip, and what it is expected to leave of a sum."""
+    """A clip, and the expected factor (``gain``) by which it shrinks a sum."""
 
     bound: float
     gain: float
@@ -49,7 +52,7 @@ def scales_of(
     public: tuple[Array, Array] | None,
     centre: Centre | None = None,
 ) -> Scales:
-    """Return diagonals with D₁² (by row) and D₂² (by column) of E Σ X² about one; bought unless energies are public."""
+    """Return diagonals that scale Σ X² to about one by row and column; from a release unless energies are public."""
     if public is None:
         query = DesignEnergy(design, unit, centre)
         event = plan.event("design scale", clip=1.0, acute=True)
@@ -62,7 +65,7 @@ def scales_of(
     else:
         noise = 0.0
     rows, columns = (np.maximum(energy, 0.0) for energy in public)
-    # Both add up to the energy of all, so their mean is the better guess of it.
+    # Both add up to the total energy, so the mean of both sums estimates it better.
     total = max((float(rows.sum()) + float(columns.sum())) / 2, noise, np.finfo(float).tiny)
     rows, columns = (np.maximum(energy, _FLOOR * total / energy.size) for energy in (rows, columns))
     quarter = total**0.25
@@ -79,7 +82,7 @@ def start_of(
     settings: StartSettings,
     centre: Centre | None = None,
 ) -> LowRank:
-    """Return a first rank-r matrix, in the scaled design."""
+    """Return a first rank-r matrix for the scaled design."""
     if settings.route == "one-shot":
         query = LabelledSum(design, scales, unit, centre)
         clip = chosen_clip(federation, plan, query, "start", "norms of the start", query.coordinates)
@@ -91,7 +94,7 @@ def start_of(
 
 @dataclass(frozen=True)
 class StartSettings:
-    """How to start; public."""
+    """Public settings of the start."""
 
     route: str = "one-shot"
     sweeps: int = 2
@@ -101,36 +104,30 @@ class StartSettings:
 
     @property
     def releases(self) -> int:
-        """Noisy sums."""
+        """Number of noisy sums."""
         return 1 if self.route == "one-shot" else 2 * self.sweeps
 
 
 def _power(
-    federation: Federation,
-    plan: Plan,
-    design: Design,
-    unit: Unit,
-    scales: Scales,
-    rank: int,
-    settings: StartSettings,
+    federation: Federation, plan: Plan, design: Design, unit: Unit, scales: Scales, rank: int, settings: StartSettings,
     centre: Centre | None,
-) -> LowRank:
+) -> LowRank:  # fmt: skip
     width = min(rank + settings.oversampling, design.d1, design.d2)
     zero = np.zeros(width)
     left = np.zeros((design.d1, width))
     right = orthonormal(np.random.default_rng(settings.seed).normal(size=(design.d2, width)))[0]
     product, noise = np.zeros((design.d2, width)), 0.0
     for number in range(2 * settings.sweeps):
-        side = "left" if number % 2 == 0 else "right"
-        query = TangentSum(design, scales, left, right, zero, side, unit=unit, centre=centre)
+        product_of = "left" if number % 2 == 0 else "right"
+        query = TangentSum(design, scales, left, right, zero, product_of, unit=unit, centre=centre)
         clip = chosen_clip(federation, plan, query, "start", f"norms of sweep {number + 1}", query.coordinates)
         event = plan.event("start", clip=clip.bound)
         noise = federation.sum_sigma(event) / clip.gain
-        parts = query.split(federation.release(query, event, f"sweep {number + 1}") / clip.gain)
-        if side == "left":
-            left = orthonormal(parts[0])[0]
+        products = query.split(federation.release(query, event, f"sweep {number + 1}") / clip.gain)
+        if product_of == "left":
+            left = orthonormal(products[0])[0]
         else:
-            product = parts[1]
+            product = products[1]
             right = orthonormal(product)[0]
     found = leading(product.T, rank, noise)
     return LowRank(left @ found.left, found.values, found.right)
@@ -160,7 +157,7 @@ def variances(covariance: Array, shape: tuple[int, int]) -> Array:
 
 
 def _unbiased(matrix: Array, scales: Scales, covariance: Array | None) -> Array:
-    """Apply Λ⁻¹ to the released sum; scales hold the number of observations, n·Λ·D₁²·D₂² being about one."""
+    """Apply Λ⁻¹ to the released sum; the number of observations follows from the scales, n·Λ·D₁²·D₂² ≈ 1."""
     if covariance is None:
         return matrix
     factors = scales.matrix
@@ -182,7 +179,7 @@ def chosen_clip(federation: Federation, plan: Plan, query: Query, phase: str, na
     window, norms = kept[first : first + width], edges[first : first + width + 1]
     if not window.sum() > 0:
         return Clip(bulk.middle, 1.0)
-    # Norms of residuals near zero spread thinly over many bins, and are dropped with the noise there.
+    # Norms near zero spread thinly over many bins, and were dropped with the noise there: add them back.
     units = federation.n_users if query.unit is Unit.USER else federation.n_rows
     window = window.copy()
     low = int(np.searchsorted(np.cumsum(window), 0.1 * float(window.sum())))
@@ -192,17 +189,17 @@ def chosen_clip(federation: Federation, plan: Plan, query: Query, phase: str, na
 
 @dataclass(frozen=True)
 class Bulk:
-    """Where most norms lie: a histogram of eight bins an octave with zeros further away, and its middle."""
+    """The region of most norms: a histogram of eight bins per octave, zero elsewhere, and the region's middle."""
 
     histogram: Array
     middle: float
 
 
 def bulk_of(histogram: Array, sigma: float) -> Bulk | None:
-    """Return where more units lie than noise could feign; None where there is no such place.
+    """Return the region with more units than noise explains; None if there is none.
 
-    Read bin by bin, one of 1,920 would stand out by chance every other time, anywhere from 2⁻¹²⁰ to 2¹²⁰, and a clip of
-    2¹¹⁰ means an answer of noise alone. Of several octaves together none stands out so far by chance in 99 runs of 100.
+    Bin by bin, one of 1,920 would stand out by chance in every other run, anywhere from 2⁻¹²⁰ to 2¹²⁰, and a clip of
+    2¹¹⁰ makes the result pure noise. Windows of several octaves stand out this far by chance in one run of 100.
 
     >>> counts = np.zeros(1920); counts[960:964] = 1000.0
     >>> bulk_of(counts, 100.0).middle < 20.0, bulk_of(np.zeros(1920), 100.0)
@@ -210,26 +207,26 @@ def bulk_of(histogram: Array, sigma: float) -> Bulk | None:
     """
     if sigma == 0:
         return Bulk(histogram, 1.0) if histogram.any() else None
-    sure, place, width = max(
+    significance, first, width = max(
         (float(sums.max()) / (sigma * math.sqrt(width)), int(np.argmax(sums)), width)
         for width in (16, 32, 64)
         for sums in [np.convolve(histogram, np.ones(width), mode="valid")]
     )
-    if not sure > _STANDS_OUT:
+    if not significance > _STANDS_OUT:
         return None
-    near, middle = np.zeros_like(histogram), place + width // 2
-    # A multiple of the most bins that are joined, so that none lies half outside.
+    near, middle = np.zeros_like(histogram), first + width // 2
+    # A multiple of the most bins that are joined later, so that no joined bin is cut.
     low = max(0, middle - 40) // 16 * 16
     near[low : low + 80] = histogram[low : low + 80]
     return Bulk(near, float(bin_edges(8)[middle]))
 
 
 def least_error(counts: Array, edges: Array, multiplier: float, dimensions: int, unit: Unit) -> Clip:
-    """Return the clip C with the least expected error of a sum divided by what the clip leaves of it.
+    """Return the clip C with the least expected error of a sum divided by its gain.
 
-    Its variance in a coordinate is ΣN²/p of the units' own and (zC)² of the noise. (Clipping makes the first smaller,
-    but it cuts off those who pull hardest, so no credit is given for it.) At least half of the units stay whole, so
-    that the gain is read where there are many. Norms beyond four medians count as four: outliers do not move the clip.
+    The variance per coordinate is ΣN²/p from the units and (zC)² from the noise. (Clipping reduces the first, but by
+    cutting the most informative units, so that is not credited.) At least half of the units stay below the clip, so
+    that the gain is estimated from many. Norms beyond four medians count as four: outliers do not move the clip.
 
     >>> edges = np.linspace(0.0, 4.0, 65)
     >>> counts = 1000 * np.exp(-(edges[1:] ** 2) / 2)  # residuals of unit variance
@@ -240,20 +237,20 @@ def least_error(counts: Array, edges: Array, multiplier: float, dimensions: int,
     share = np.cumsum(counts) / total
     best, least, half = Clip(float(edges[-1]), 1.0), math.inf, int(np.searchsorted(share, 0.5))
     spread = float(counts @ np.minimum(middle, 4.0 * edges[half + 1]) ** 2) / dimensions
-    for place in range(half, len(counts)):
-        bound = float(edges[place + 1])
+    for candidate in range(half, len(counts)):
+        bound = float(edges[candidate + 1])
         gain = gain_of(counts, middle, bound, unit)
         error = (spread + (multiplier * bound) ** 2) / gain**2
-        if error < least * (1.0 - 1e-9):  # rounding is no reason for a larger clip
+        if error < least * (1.0 - 1e-9):  # not for a rounding error
             best, least = Clip(bound, gain), error
     return best
 
 
 def gain_of(counts: Array, norms: Array, bound: float, unit: Unit) -> float:
-    """Return what a clip leaves of a sum: the share of units below it (Stein); for users, their mean factor.
+    """Return the factor by which a clip shrinks a sum: the share of units below it (Stein), or users' mean factor.
 
-    One observation above its clip does not answer to a change of M at all. Many observations' sum still does, in all
-    directions but its own.
+    A single observation above its clip does not react to a change of M. The sum of a user's observations still does,
+    in all directions but its own.
     """
     if unit is Unit.USER:
         return float(counts @ np.minimum(1.0, bound / np.maximum(norms, np.finfo(float).tiny))) / float(counts.sum())

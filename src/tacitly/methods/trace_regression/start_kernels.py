@@ -1,10 +1,10 @@
-"""The compiled half of the sums that trace regression starts from: energies of the design, and labelled sums.
+"""Compiled sums for the start of trace regression: energies of the design, labelled sums, energies along a step.
 
-The same rules as in :mod:`tacitly.methods.trace_regression.kernels`: a unit is worked on alone, measured in double
-precision by the very numbers that are added, and skipped if it is not finite or its squares were lost to underflow.
+The rules of :mod:`tacitly.methods.trace_regression.kernels` apply: a unit is processed alone, its norm is computed in
+double precision from the numbers that are added, and it is skipped if it is not finite or its squares underflow.
 """
 
-# What Numba compiles has no types that mypy knows.
+# Numba kernels are not typed.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _kernel: Any = njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, er
 
 @_kernel
 def dense_energies(X, offsets, by_row, centre, limit, out, norms):
-    """Add every unit's clipped sums of squares, by row and by column of its matrices, counted from ``centre``."""
+    """Add every unit's clipped sums of squares, by row and by column of its centred matrices."""
     d1, d2 = centre.shape
     own = np.zeros(d1 + d2)
     for u in range(X.shape[0] if by_row else offsets.size - 1):
@@ -55,7 +55,7 @@ def _add_energies(own, limit, out, norms, u):
 
 @_kernel
 def factored_energies(X, offsets, by_row, hot1, hot2, d1, d2, limit, out, norms):
-    """As :func:`dense_energies`, for X = a bᵀ: a²·‖b‖² and b²·‖a‖²."""
+    """Add energies as :func:`dense_energies` does, for X = a bᵀ: a²·‖b‖² and b²·‖a‖²."""
     split = 1 if hot1 else d1
     own = np.zeros(d1 + d2)
     marks, touched = np.zeros(d1 + d2, dtype=np.int8), np.zeros(d1 + d2, dtype=np.int64)
@@ -97,10 +97,9 @@ def factored_energies(X, offsets, by_row, hot1, hot2, d1, d2, limit, out, norms)
 
 @_kernel
 def dense_labelled(X, y, offsets, by_row, centre, scales, limit, out, norms):
-    """Add every unit's clipped Σ y·X̃ to ``out``, X counted from ``centre``.
+    """Add every unit's clipped Σ y·X̃ to ``out``, with X centred.
 
-    Entries are scaled before they are squared, and added as they were squared: squares of rows as they come could be
-    lost to underflow where scales are large.
+    Entries are scaled before they are squared: where scales are large, squares of unscaled entries could underflow.
     """
     own = np.zeros(X.shape[1] if not by_row else 0)
     for u in range(X.shape[0] if by_row else offsets.size - 1):
@@ -128,20 +127,20 @@ def dense_labelled(X, y, offsets, by_row, centre, scales, limit, out, norms):
 
 
 @_kernel
-def dense_along(X, offsets, by_row, direction, middle, out):
-    """Write every unit's Σ(⟨X, direction⟩ − middle)²."""
+def dense_along(X, offsets, by_row, direction, shift, out):
+    """Write every unit's Σ(⟨X, direction⟩ − shift)²."""
     for u in range(X.shape[0] if by_row else offsets.size - 1):
         first, last = (u, u + 1) if by_row else (offsets[u], offsets[u + 1])
         for i in range(first, last):
             total = 0.0
             for j in range(direction.size):
                 total += np.float64(X[i, j]) * direction[j]
-            out[u] += (total - middle) * (total - middle)
+            out[u] += (total - shift) * (total - shift)
 
 
 @_kernel
 def factored_along(X, offsets, by_row, hot1, hot2, left, right, out):
-    """As :func:`dense_along`, for X = a bᵀ and the direction left·rightᵀ."""
+    """Write energies as :func:`dense_along` does, for X = a bᵀ and the direction left·rightᵀ."""
     d1, d2, r = left.shape[0], right.shape[0], left.shape[1]
     split = 1 if hot1 else d1
     p, q = np.zeros(r), np.zeros(r)

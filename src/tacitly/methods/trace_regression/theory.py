@@ -1,6 +1,6 @@
-"""Rates of paper 002 as functions, to put beside results.
+"""Rates of DP-RGrad (Zha 2024) as functions, to compare results with.
 
-Constants that the paper leaves unnamed are arguments. Its theorems are about Gaussian designs with eigenvalues of Λ
+Constants that the paper leaves unnamed are arguments. Its theorems assume Gaussian designs with eigenvalues of Λ
 between ``lower`` and ``upper`` (C_l, C_u).
 """
 
@@ -12,23 +12,12 @@ from tacitly.privacy.guarantee import check_target, positive
 
 
 def start_rate(
-    n: float,
-    d1: int,
-    d2: int,
-    rank: int,
-    epsilon: float,
-    delta: float,
-    *,
-    largest: float = 1.0,
-    smallest: float = 1.0,
-    noise: float = 1.0,
-    lower: float = 1.0,
-    upper: float = 1.0,
-    constant: float = 1.0,
-) -> float:
-    """Theorem 1: ‖M̃₀ − M‖_F of the private start, σ₁ = ``largest``, σ_r = ``smallest``, σ_ξ = ``noise``.
+    n: float, d1: int, d2: int, rank: int, epsilon: float, delta: float, *, largest: float = 1.0, smallest: float = 1.0,
+    noise: float = 1.0, lower: float = 1.0, upper: float = 1.0, constant: float = 1.0,
+) -> float:  # fmt: skip
+    """Return Theorem 1's ‖M̃₀ − M‖_F of the private start, σ₁ = ``largest``, σ_r = ``smallest``, σ_ξ = ``noise``.
 
-    It is the printed rate; the sensitivity behind its second term lacks a factor √(d₁ + d₂).
+    This is the printed rate; the sensitivity behind its second term lacks a factor √(d₁ + d₂).
 
     >>> start_rate(4e4, 40, 40, 2, 1.0, 1e-6) < start_rate(1e4, 40, 40, 2, 1.0, 1e-6)
     True
@@ -43,20 +32,10 @@ def start_rate(
 
 
 def loop_rate(
-    n: float,
-    d1: int,
-    d2: int,
-    rank: int,
-    epsilon: float,
-    delta: float,
-    *,
-    smallest: float = 1.0,
-    noise: float = 1.0,
-    upper: float = 1.0,
-    weak: bool = False,
-    constant: float = 1.0,
-) -> tuple[float, float]:
-    """Theorem 3: the statistical and the privacy term of ‖M̃ − M‖_F; ``weak``: labels only (Theorem 7).
+    n: float, d1: int, d2: int, rank: int, epsilon: float, delta: float, *, smallest: float = 1.0, noise: float = 1.0,
+    upper: float = 1.0, weak: bool = False, constant: float = 1.0,
+) -> tuple[float, float]:  # fmt: skip
+    """Return Theorem 3's statistical and privacy terms of ‖M̃ − M‖_F; ``weak``: label privacy only (Theorem 7).
 
     >>> [round(term, 4) for term in loop_rate(4e4, 40, 40, 2, math.inf, 1e-6, noise=0.5)]
     [0.0662, 0.0]
@@ -71,19 +50,10 @@ def loop_rate(
 
 
 def minimax_lower_bound(
-    n: float,
-    d1: int,
-    d2: int,
-    rank: int,
-    epsilon: float,
-    *,
-    noise: float = 1.0,
-    upper: float = 1.0,
-    signal: float = math.inf,
-    schatten: float = 2.0,
-    constant: float = 1.0,
-) -> float:
-    """Theorem 2: no (ε, δ)-private estimator's expected Schatten-q error is smaller, up to the constant.
+    n: float, d1: int, d2: int, rank: int, epsilon: float, *, noise: float = 1.0, upper: float = 1.0,
+    signal: float = math.inf, schatten: float = 2.0, constant: float = 1.0,
+) -> float:  # fmt: skip
+    """Return Theorem 2's lower bound on the expected Schatten-q error of any (ε, δ)-private estimator.
 
     Proved for δ ≤ e⁻ⁿ and replacing one observation. ``signal`` is σ, the size of the singular values.
 
@@ -101,20 +71,10 @@ def minimax_lower_bound(
 
 
 def paper_sensitivities(
-    n: float,
-    d1: int,
-    d2: int,
-    rank: int,
-    *,
-    largest: float = 1.0,
-    smallest: float = 1.0,
-    noise: float = 1.0,
-    length: float = 0.75,
-    lower: float = 1.0,
-    upper: float = 1.0,
-    constant: float = 1.0,
-) -> tuple[float, float, float]:
-    """Δ⁽¹⁾, Δ⁽²⁾ (Theorem 1) and Δ_l (Theorem 3), as ``mode="paper"`` takes them. They bound nothing in the worst case.
+    n: float, d1: int, d2: int, rank: int, *, largest: float = 1.0, smallest: float = 1.0, noise: float = 1.0,
+    length: float = 0.75, lower: float = 1.0, upper: float = 1.0, constant: float = 1.0,
+) -> tuple[float, float, float]:  # fmt: skip
+    """Return Δ⁽¹⁾, Δ⁽²⁾ (Theorem 1) and Δ_l (Theorem 3) for ``mode="paper"``. They are not worst-case bounds.
 
     >>> [round(value, 4) for value in paper_sensitivities(1e4, 10, 10, 2, noise=0.5)]
     [0.0025, 0.0025, 0.0022]

@@ -1,57 +1,57 @@
-"""CENTAUR for networks: a body learned together under user-level differential privacy, a head that stays at home."""
+"""CENTAUR for networks (Shen et al. 2023): a body learned under user-level differential privacy, heads at home."""
 
 from __future__ import annotations
 
 import copy
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
+from tacitly.data.reading import read_cohort
 from tacitly.federation.base import Federation
-from tacitly.federation.local import LocalFederation
-from tacitly.methods.base import abandoned_on_failure
-from tacitly.methods.shared.norm_histogram import private_clip
-from tacitly.neural.centaur.fitted import FittedNetwork
+from tacitly.federation.engine import Population
+from tacitly.federation.local import LocalPopulation
+from tacitly.methods.base import Procedure, Statement
+from tacitly.neural.centaur.fitted import FittedNetwork, state_arrays
 from tacitly.neural.centaur.heads import check_labels
+from tacitly.neural.engine.bound import update_bound
 from tacitly.neural.engine.executor import Executor
-from tacitly.neural.engine.layers import check_layers, own_kinds, unchecked
-from tacitly.neural.engine.parts import (
-    cohort_of,
-    describe,
-    load,
-    outputs,
-    public_start,
-    split_body,
-    through,
-    width_after,
-)
+from tacitly.neural.engine.flat import load
+from tacitly.neural.engine.layers import custom_layers, custom_layers_note
+from tacitly.neural.engine.module_properties import fingerprint, n_outputs, output_width
+from tacitly.neural.engine.public_prefix import apply_prefix, split_body
 from tacitly.neural.engine.query import BodyUpdate
 from tacitly.neural.engine.rehearsal import check_modules, rehearse, rehearse_rows
-from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
+from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate, public_start
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget, GaussianEvent
-from tacitly.privacy.ledger import Ledger, Run
 
 TRUST = (
-    "central: whoever runs this process holds the rows, adds the noise and keeps the heads; everybody else sees the "
-    "body only, and a user their own head (joint differential privacy)."
+    "central: whoever runs this process holds the rows, adds the noise and keeps the heads; all others see the "
+    "body only, and each user their own head (joint differential privacy)."
 )
 FREE_HEADS = (
-    "heads and personalize() cost nothing: a head is computed from the public body and its own user's rows, so for "
-    "everybody else it is post-processing, and it is not released"
+    "heads and personalize() cost no privacy: a head is computed from the public body and its user's own rows, so for "
+    "all others it is post-processing, and it is not released"
 )
-AUGMENT = "augment: that it keeps nothing between calls is your word and was not checked"
-PUBLIC_START = "the body and head handed to fit are taken for public: whatever they were trained on is not covered"
+AUGMENT = "augment: declared to keep no state between calls, which was not checked"
+PUBLIC_START = "the body and head given to fit are assumed to be public: data they were trained on are not covered"
 
 
-class Engine(NamedTuple):
-    """What a round is run with: the public part of the body, the rest of it, what every user does, who runs it."""
+class RoundSetup(NamedTuple):
+    """What rounds run with: the body's public prefix, the rest of it, each user's update, and its executor.
+
+    ``width`` is the number of features after the prefix.
+    """
 
     prefix: nn.Module
     rest: nn.Module
@@ -60,45 +60,47 @@ class Engine(NamedTuple):
     width: int
 
 
+@dataclass(eq=False, repr=False)
 class Centaur(FittedNetwork):
-    """Learn the shared body of a network under user-level differential privacy; every user keeps a head of their own.
+    """Learn the shared body of a network under user-level differential privacy; every user keeps a private head.
+
+    ``fit`` takes class numbers from 0, or numbers to predict, as ``y``; images are flat rows.
 
     Parameters
     ----------
     body, head
-        Modules: rows → features, and features → scores of the classes (or one number). As given they are public: where
-        the body starts, and what heads start from and are shrunk towards. Parameters of the body that require no
-        gradient stay as they are and cost nothing; fewer trainable ones mean less noise.
-    epsilon, delta, adjacency
-        The promise for everything that is released together. ``math.inf`` for none (not certified).
+        Modules: rows → features, and features → class scores (or one number). As given they are public: where the body
+        starts, and what heads start from and are shrunk towards. Parameters of the body that require no gradient stay
+        as they are and cost nothing; fewer trainable ones mean less noise.
     rounds
-        Noisy steps of the body.
+        Number of noisy steps of the body.
     step
         Length of a step if all users agreed: the body moves by step · (noisy sum) / (clip · sampling_rate · users).
     clip
-        None: every update counts with norm one, so there is nothing to choose. A number: updates are clipped to it.
-        ``"auto"``: to the median norm, bought before the first round with ``clip_share`` of the budget.
+        None: every update is scaled to norm one, so there is nothing to choose. A number: updates are clipped to it.
+        ``"auto"``: clipped to the median norm, released privately before the first round for ``clip_share`` of the
+        budget.
     per_layer
         Whether every parameter tensor is clipped by itself, to clip/√layers: still one event.
     sampling_rate
-        Chance with which a user takes part in a round, by a coin nobody sees. The denominator stays fixed.
+        Probability with which a user takes part in a round; who takes part is secret. The denominator stays fixed.
     average
-        Whether the body is the average over the later half of the rounds (nothing is released for it).
+        Whether the body is the average over the later half of the rounds (post-processing, no further release).
     local_steps, local_rate, batch_rows, head_steps, head_rate, cross_fit, rows_per_user, loss, augment
         See :class:`~tacitly.neural.LocalTraining`.
-    own_layers
-        True says: "I vouch that my layers keep nothing between calls, and that a row's output depends on that row
-        alone." Without it only layers that are known for that are taken (:mod:`tacitly.neural.engine.layers`). With it
-        every user gets copies of the modules, one user after the other, and the certificate says that it rests on your
-        word.
+    trust_custom_layers
+        True declares that your own layers keep no state between calls, and that a row's output depends on that row
+        alone. Without it only layers known to do so are accepted (:mod:`tacitly.neural.engine.layers`). With it every
+        user gets copies of the modules, one user after the other, and the certificate states that this was declared,
+        not checked.
     device, chunk, threads
-        Where: ``"auto"`` takes a GPU if there is one; users at a time on it; threads on a CPU.
-    random_state, noise, noise_seed, ledger, run
+        ``"auto"`` uses a GPU if there is one; users per batch on it; threads on a CPU.
+    epsilon, delta, adjacency, random_state, noise, noise_seed, ledger, run
         As for :class:`tacitly.PrivateFedRep`.
 
     Attributes
     ----------
-    body_ : the body with what was learned; public
+    body_ : the learned body; public
     heads_ : (n_users, parameters of the head), private;  users_ : ids, sorted;  certificate_
 
     Examples
@@ -113,124 +115,29 @@ class Centaur(FittedNetwork):
     (True, 4.0, (3,))
     """
 
+    _: KW_ONLY
+    rounds: int = 10
+    step: float = 2.0
+    clip: float | str | None = None
+    clip_share: float = 0.05
+    per_layer: bool = False
+    sampling_rate: float = 1.0
+    average: bool = True
+    local_steps: int = 1
+    local_rate: float = 0.1
+    batch_rows: int | None = None
+    head_steps: int = 15
+    head_rate: float = 0.1
+    cross_fit: bool = True
+    rows_per_user: int = 128
+    loss: str = "classes"
+    augment: Callable[[Tensor], Tensor] | None = None
+    trust_custom_layers: bool = False
+    device: str = "auto"
+    chunk: int | None = None
+    run: str = "neural-centaur"
+
     _learns: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        body: nn.Module,
-        head: nn.Module,
-        epsilon: float,
-        delta: float = 1e-6,
-        adjacency: str = "zero-out",
-        mode: str = "auto",
-        random_state: int | None = None,
-        *,
-        rounds: int = 10,
-        step: float = 2.0,
-        clip: float | str | None = None,
-        clip_share: float = 0.05,
-        per_layer: bool = False,
-        sampling_rate: float = 1.0,
-        average: bool = True,
-        local_steps: int = 1,
-        local_rate: float = 0.1,
-        batch_rows: int | None = None,
-        head_steps: int = 15,
-        head_rate: float = 0.1,
-        cross_fit: bool = True,
-        rows_per_user: int = 128,
-        loss: str = "classes",
-        augment: Callable[[Tensor], Tensor] | None = None,
-        own_layers: bool = False,
-        device: str = "auto",
-        chunk: int | None = None,
-        noise: str = "auto",
-        noise_seed: int | None = None,
-        ledger: Ledger | None = None,
-        run: str = "neural-centaur",
-        threads: int | None = None,
-    ) -> None:
-        self.body = body
-        self.head = head
-        self.epsilon = epsilon
-        self.delta = delta
-        self.adjacency = adjacency
-        self.mode = mode
-        self.random_state = random_state
-        self.rounds = rounds
-        self.step = step
-        self.clip = clip
-        self.clip_share = clip_share
-        self.per_layer = per_layer
-        self.sampling_rate = sampling_rate
-        self.average = average
-        self.local_steps = local_steps
-        self.local_rate = local_rate
-        self.batch_rows = batch_rows
-        self.head_steps = head_steps
-        self.head_rate = head_rate
-        self.cross_fit = cross_fit
-        self.rows_per_user = rows_per_user
-        self.loss = loss
-        self.augment = augment
-        self.own_layers = own_layers
-        self.device = device
-        self.chunk = chunk
-        self.noise = noise
-        self.noise_seed = noise_seed
-        self.ledger = ledger
-        self.run = run
-        self.threads = threads
-
-    def fit(
-        self, X: Any, y: Any = None, users: Any = None, *, on_release: Callable[[str], None] | None = None
-    ) -> Centaur:
-        """Learn the body privately, then a head for every user.
-
-        Parameters
-        ----------
-        X
-            Rows (n_rows × n_features), in any order; or a :class:`~tacitly.data.cohort.Cohort`, alone. Images as flat
-            rows.
-        y
-            Class numbers from 0, or numbers to predict.
-        users
-            The id of the user each row belongs to.
-        on_release
-            Called with the name of each release when it is out (for progress bars; see
-            :func:`tacitly.neural.progress`).
-        """
-        cohort = self._cohort(X, y, users)
-        engine = self._engine(cohort)
-        rehearse_rows(engine.prefix, cohort.n_features, engine.executor.device)
-        rehearse(engine.executor, public_start(engine.update), engine.width, cohort.n_users)
-        budget, plan = self._budget(), self._plan(self._budget())
-        run = self._open(budget, self._events(plan), {"n_users": cohort.n_users, "n_features": cohort.n_features})
-        with abandoned_on_failure(run):
-            federation = LocalFederation(
-                self._through(engine, cohort),
-                run,
-                noise=self.noise,
-                noise_seed=self.noise_seed,
-                on_release=on_release,
-                threads=1,
-            )
-            self._take(engine, self._learn(federation, plan, engine.executor, engine.update))
-            self._take_heads(federation.users_map(self._fit_heads))
-        self._know(cohort)
-        self._state(run, budget, cohort.n_users)
-        return self
-
-    def _state(self, run: Run, budget: Budget, users: int) -> None:
-        """Certify, with what rests on the user's word."""
-        own = own_kinds(self.body, self.head)
-        words: tuple[str, ...] = (unchecked(own),) if own else ()
-        if self.augment is not None:
-            words += (AUGMENT,)
-        self._certify(run, budget, units=users, trust=TRUST, notes=(FREE_HEADS, PUBLIC_START), not_covered=words)
-
-    def _through(self, engine: Engine, cohort: Cohort) -> Cohort:
-        return through(engine.prefix, cohort, self.rows_per_user, engine.executor.device)
 
     @property
     def audit_labels(self) -> tuple[float, float] | None:
@@ -239,7 +146,37 @@ class Centaur(FittedNetwork):
 
     def as_asked(self, cohort: Cohort) -> Cohort:
         """Return the cohort as queries see it: after the public part of the body."""
-        return self._through(self._engine(cohort), cohort)
+        return self._after_prefix(self._round_setup(cohort.n_features), cohort)
+
+    @property
+    def _federation_threads(self) -> int | None:
+        """One, because the executor runs the threads."""
+        return 1
+
+    def _procedure(self, population: Population, budget: Budget) -> Procedure:
+        setup = self._round_setup(population.n_features)
+        rehearse_rows(setup.prefix, population.n_features, setup.executor.device)
+        rehearse(setup.executor, public_start(setup.update), setup.width, population.n_users)
+        plan = self._plan(budget)
+
+        def learn(federation: Federation) -> dict[str, npt.NDArray[Any]]:
+            return self._learned_state(setup, self._learn(federation, plan, setup.executor, setup.update))
+
+        return Procedure(self._events(plan), learn, rows=self._rows_asked(setup, population))
+
+    def _rows_asked(self, setup: RoundSetup, population: Population) -> Callable[[], Cohort]:
+        assert isinstance(population, LocalPopulation)
+        return partial(self._after_prefix, setup, population.cohort)
+
+    def _after_prefix(self, setup: RoundSetup, cohort: Cohort) -> Cohort:
+        return apply_prefix(setup.prefix, cohort, self.rows_per_user, setup.executor.device)
+
+    def _statement(self, budget: Budget) -> Statement:
+        own = custom_layers(self.body, self.head)
+        unverified: tuple[str, ...] = (custom_layers_note(own),) if own else ()
+        if self.augment is not None:
+            unverified += (AUGMENT,)
+        return Statement(TRUST, notes=(FREE_HEADS, PUBLIC_START), not_covered=unverified)
 
     def _plan(self, budget: Budget) -> Plan:
         share = self.clip_share if self.clip == "auto" else 0.0
@@ -253,14 +190,9 @@ class Centaur(FittedNetwork):
         return clip + [plan.event("rounds", clip=1.0)] * self.rounds
 
     def _learn(self, federation: Federation, plan: Plan, executor: Executor, update: UserUpdate) -> Array:
-        """Algorithm 1: public state, moved by noisy sums of clipped updates."""
+        """Run Algorithm 1: move the public state by noisy sums of clipped updates."""
         state = public_start(update)
-        bound = 1.0
-        if self.clip == "auto":
-            event = plan.event("clip", clip=1.0, acute=True)
-            bound = private_clip(federation, BodyUpdate(state, 0, executor), event, "update norms")
-        elif self.clip is not None:
-            bound = float(self.clip)
+        bound = update_bound(federation, plan, self.clip, BodyUpdate(state, 0, executor), "update norms")
         event = plan.event("rounds", clip=bound)
         later: list[Array] = []
         for number in range(self.rounds):
@@ -273,26 +205,23 @@ class Centaur(FittedNetwork):
 
     def _update(self, body: nn.Module, **variant: Any) -> UserUpdate:
         flat, head = Flat(body), Flat(self.head)
-        return UserUpdate(body=flat, head=head, training=self._training(), classes=outputs(self.head), **variant)
+        return UserUpdate(body=flat, head=head, training=self._training(), classes=n_outputs(self.head), **variant)
 
-    def _engine(self, cohort: Cohort) -> Engine:
-        """Return what a round is run with, after trying whether the modules fit together and may be used at all."""
-        prefix, rest = split_body(self.body, cohort.n_features, whole=self.augment is not None)
+    def _round_setup(self, n_features: int) -> RoundSetup:
+        prefix, rest = split_body(self.body, n_features, whole=self.augment is not None)
         update = self._update(rest)
         groups = self._groups(update)
         executor = Executor(update, device=self.device, chunk=self.chunk, workers=self.threads, groups=groups)
-        return Engine(prefix, rest, update, executor, width_after(prefix, cohort.n_features))
+        return RoundSetup(prefix, rest, update, executor, output_width(prefix, n_features))
 
-    def _take(self, engine: Engine, learned: Array) -> None:
-        """Put what was learned into a copy of the body (and head, where that is shared) as they were given."""
-        update, vector = engine.update, torch.as_tensor(learned, dtype=engine.executor.dtype)
-        body = nn.Sequential(copy.deepcopy(engine.prefix), copy.deepcopy(engine.rest))
-        head = copy.deepcopy(self.head)
-        load(body[1], update.body, vector[: update.body.size])
+    def _learned_state(self, setup: RoundSetup, learned: Array) -> dict[str, npt.NDArray[Any]]:
+        """Return the state of a copy of the body (and the head, where it is shared) with what was learned."""
+        update, vector = setup.update, torch.as_tensor(learned, dtype=setup.executor.dtype)
+        rest, head = copy.deepcopy(setup.rest), copy.deepcopy(self.head)
+        load(rest, update.body, vector[: update.body.size])
         if update.move_head:
             load(head, update.head, vector[update.body.size :])
-        self.body_, self.public_head_ = body.eval(), head.eval()
-        self._billboard = self._public_numbers()
+        return state_arrays(nn.Sequential(setup.prefix, rest), head)
 
     def _training(self) -> LocalTraining:
         return LocalTraining(
@@ -314,9 +243,11 @@ class Centaur(FittedNetwork):
         return tuple(int(np.prod(shape)) for flat in flats for shape in flat.shapes.values())
 
     def _cohort(self, X: Any, y: Any, users: Any) -> Cohort:
-        """Check everything that is public, then the targets; return the users."""
-        if self.mode != "auto":
-            raise ValueError(f"mode must be 'auto'. Found {self.mode!r}.")
+        cohort: Cohort = read_cohort(X, y, users, dtype=np.float32)
+        return cohort
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
         if self.rounds < 1:
             raise ValueError(f"rounds must be at least 1. Found {self.rounds!r}.")
         if self.clip == "auto" and self.per_layer:
@@ -331,16 +262,21 @@ class Centaur(FittedNetwork):
             if not (math.isfinite(value := getattr(self, name)) and value > 0):
                 raise ValueError(f"{name} must be positive and finite. Found {value!r}.")
         self._training()
-        cohort = cohort_of(X, y, users)
-        cuda = self.device != "cpu" and torch.cuda.is_available()
-        check_layers(self.body, self.head, cuda=cuda, own_layers=self.own_layers)
-        check_modules(self.body, self.head, cohort.n_features, learned=self._learns)
-        if self.loss == "classes":
-            check_labels(np.asarray(cohort.y), outputs(self.head))
-        return cohort
+
+    def _check_population(self, population: Population) -> None:
+        """Check that the modules suit the rows and may be used at all, then the labels."""
+        self._check_layers()
+        check_modules(self.body, self.head, population.n_features, learned=self._learns)
+        if self.loss == "classes" and isinstance(population, LocalPopulation):
+            check_labels(np.asarray(population.cohort.y), n_outputs(self.head))
 
     def _public_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         config = super()._public_config(sizes)
         for name in ("device", "chunk", "augment"):
             config.pop(name)
-        return {**config, "body": describe(self.body), "head": describe(self.head), "augment": self.augment is not None}
+        return {
+            **config,
+            "body": fingerprint(self.body),
+            "head": fingerprint(self.head),
+            "augment": self.augment is not None,
+        }

@@ -1,13 +1,14 @@
-"""A fitted network: a public body, a private head a user; prediction, new users, what is saved and what is not."""
+"""A fitted network: a public body and one private head per user; prediction, new users, saving."""
 
 from __future__ import annotations
 
 import copy
 import itertools
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,24 +16,32 @@ import torch
 from torch import Tensor, nn
 
 from tacitly.arrays import Array, Offsets
-from tacitly.data.cohort import Cohort
-from tacitly.data.user_ids import Directory
-from tacitly.data.validation import DataError
-from tacitly.methods.base import PrivateModel
+from tacitly.heads.losses import Loss
+from tacitly.methods.base import HomeWork, PrivateModel
+from tacitly.methods.personal import PersonalModel, Positions, by_user, with_type
 from tacitly.neural.centaur.heads import HeadMaker, check_labels
+from tacitly.neural.centaur.personal_network import PersonalNetwork
 from tacitly.neural.engine.layers import check_layers
-from tacitly.neural.engine.parts import PersonalNetwork, Seen
+from tacitly.neural.engine.module_properties import n_outputs
+from tacitly.neural.engine.public_prefix import split_body
 from tacitly.neural.engine.update import LocalTraining
+from tacitly.neural.engine.windows import ForwardPass
 
 
-class FittedNetwork(PrivateModel, ABC):
-    """What networks can do once ``body_``, ``public_head_``, ``heads_`` and ``held_`` are there."""
+@dataclass(eq=False, repr=False)
+class ModuleParameters:
+    """The modules, first: rows → features, and features → scores."""
 
     body: nn.Module
     head: nn.Module
+
+
+class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParameters):
+    """What networks can do once ``body_``, ``public_head_``, ``heads_`` and ``held_`` are set."""
+
     loss: str
     device: str
-    own_layers: bool
+    trust_custom_layers: bool
     augment: Callable[[Tensor], Tensor] | None
     body_: nn.Module
     public_head_: nn.Module
@@ -40,68 +49,37 @@ class FittedNetwork(PrivateModel, ABC):
     held_: Array
     _billboard: dict[str, npt.NDArray[Any]]
 
-    def predict(self, X: npt.ArrayLike, users: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Predict each row with the head of its user."""
-        rows, ids = self._rows(X), np.asarray(users)
-        if ids.shape != (len(rows),):
-            raise DataError(f"users must have one id a row of X ({len(rows)}). Found shape {ids.shape}.")
-        places = Directory(self.users_).find(ids)
-        if unknown := int(np.count_nonzero(places < 0)):
-            raise DataError(
-                f"{unknown} of {len(rows)} rows belong to users who have no head. "
-                "Give a new user one with personalize(X, y), from that user's own rows."
-            )
-        out = np.zeros(len(rows), dtype=np.int64 if self.loss == "classes" else np.float64)
-        order = np.argsort(places, kind="stable")
-        maker, seen = self._maker(), Seen(self.body_, self._population())
-        for mine in np.split(order, np.flatnonzero(np.diff(places[order])) + 1):
-            if len(mine):
-                place = places[mine[0]]
-                out[mine] = maker.safe_answers(partial(seen, rows[mine]), (self.heads_[place], self.held_[place]))
-        return out
+    _learned: ClassVar[str] = "body_"
+    _row_type: ClassVar[npt.DTypeLike] = np.float32
 
-    def score(self, X: npt.ArrayLike, y: npt.ArrayLike, users: npt.ArrayLike) -> float:
-        """Share of rows predicted right (or R²). Computed from private data: not for publication."""
-        target, found = np.asarray(y, dtype=np.float64), self.predict(X, users)
-        if self.loss == "classes":
-            return float(np.mean(found == target))
-        spread = float(np.sum((target - target.mean()) ** 2))
-        return 1.0 - float(np.sum((target - found) ** 2)) / spread if spread > 0 else 0.0
-
-    def personalize(self, X: npt.ArrayLike, y: npt.ArrayLike) -> PersonalNetwork:
-        """Fit a head for a user who was not there at training. Costs nobody any privacy: nothing of it is released."""
-        rows, targets = self._rows(X), np.asarray(y, dtype=np.float64)
-        if targets.shape != (len(rows),):
-            raise DataError(f"y must have one value a row of X ({len(rows)}). Found shape {targets.shape}.")
-        if not (np.isfinite(rows).all() and np.isfinite(targets).all()):
-            raise DataError("X and y must be finite numbers. Found missing or infinite values.")
-        maker = self._maker()
-        if self.loss == "classes":
-            check_labels(targets, maker.classes)
-        return PersonalNetwork(self._features, maker.answers, *maker.fit(*self._seen(rows, targets, self._features)))
+    def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags: a classifier or a regressor, by the loss."""
+        return with_type(super().__sklearn_tags__(), classifies=self.loss == "classes")
 
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return parameters and buffers of the body, in the order of the modules, and of the public head.
 
-        As they were when they became public: before any head was fitted, or anything predicted.
+        They are a copy from when they became public: before any head was fitted or anything predicted.
         """
+        self._check_fitted()
         return {name: value.copy() for name, value in self._billboard.items()}
 
     def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Set body and public head; nobody has a head of their own yet."""
-        cuda = self.device != "cpu" and torch.cuda.is_available()
-        check_layers(self.body, self.head, cuda=cuda, own_layers=self.own_layers)
-        self.body_, self.public_head_ = copy.deepcopy(self.body).eval(), copy.deepcopy(self.head).eval()
+        """Set body and public head; no user has a head yet."""
+        self._check_layers()
+        parts = split_body(self.body, self.n_features_in_, whole=self.augment is not None)
+        self.body_ = nn.Sequential(*(copy.deepcopy(part) for part in parts)).eval()
+        self.public_head_ = copy.deepcopy(self.head).eval()
         for part, module in (("body", self.body_), ("head", self.public_head_)):
             names = list(module.state_dict())
-            values = [torch.as_tensor(np.array(arrays[f"{part}.{place}"])) for place in range(len(names))]
+            values = [torch.as_tensor(np.array(arrays[f"{part}.{i}"])) for i in range(len(names))]
             module.load_state_dict(dict(zip(names, values, strict=True)))
-        self._billboard = self._public_numbers()
+        self._billboard = state_arrays(self.body_, self.public_head_)
         self.heads_, self.held_ = np.zeros((0, self._maker().size)), np.zeros((0, self._maker().classes))
         self.users_ = np.zeros(0, dtype=np.int64)
 
     def private_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the heads, and which classes their users hold."""
+        """Return the heads, and which classes occur in their users' rows."""
         return {"heads": self.heads_, "held": self.held_}
 
     def take_private_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -110,11 +88,11 @@ class FittedNetwork(PrivateModel, ABC):
 
     @property
     def folder_class(self) -> str:
-        """What a model folder calls this kind of model."""
+        """The name of this kind of model in a model folder."""
         return f"neural.{type(self).__name__}"
 
     def folder_parameters(self) -> dict[str, Any]:
-        """Return the parameters a model folder keeps; modules are code, and stay outside."""
+        """Return the parameters a model folder keeps; modules are code and are left out."""
         kept = {key: value for key, value in super().folder_parameters().items() if key not in ("body", "head")}
         return {**kept, "augment": self.augment is not None}
 
@@ -122,50 +100,68 @@ class FittedNetwork(PrivateModel, ABC):
     def _training(self) -> LocalTraining:
         """Return how heads are fitted."""
 
-    def _features(self, rows: npt.NDArray[np.float32]) -> Array:
-        """One user's rows after the learned body."""
-        return np.asarray(Seen(self.body_, self._population())(rows), dtype=np.float64)
+    def _loss(self) -> Loss:
+        return Loss("logistic", range(max(2, n_outputs(self.head)))) if self.loss == "classes" else Loss()
 
-    def _population(self) -> torch.device:
+    def _encoded(self, y: npt.ArrayLike) -> Array:
+        return np.asarray(y, dtype=np.float64)
+
+    def _predictions(self, rows: npt.NDArray[Any], positions: Positions) -> npt.NDArray[Any]:
+        predicted = np.zeros(len(rows), dtype=np.int64 if self.loss == "classes" else np.float64)
+        maker, seen = self._maker(), ForwardPass(self.body_, self._torch_device())
+        for user, mine in by_user(positions):
+            predicted[mine] = maker.safe_answers(partial(seen, rows[mine]), (self.heads_[user], self.held_[user]))
+        return predicted
+
+    def _personal_model(self, rows: npt.NDArray[Any], targets: Array) -> PersonalNetwork:
+        maker = self._maker()
+        if self.loss == "classes":
+            check_labels(targets, maker.classes)
+        return PersonalNetwork(self._features, maker.answers, *maker.fit(*self._seen(rows, targets, self._features)))
+
+    def _features(self, rows: npt.NDArray[np.float32]) -> Array:
+        """Return one user's rows after the learned body."""
+        return np.asarray(ForwardPass(self.body_, self._torch_device())(rows), dtype=np.float64)
+
+    def _torch_device(self) -> torch.device:
         return torch.device("cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu")
 
-    def _public_numbers(self) -> dict[str, npt.NDArray[Any]]:
-        return {
-            f"{part}.{place}": value.detach().cpu().numpy().copy()
-            for part, module in (("body", self.body_), ("head", self.public_head_))
-            for place, value in enumerate(module.state_dict().values())
-        }
+    def _check_layers(self) -> None:
+        check_layers(
+            self.body, self.head, cuda=self._torch_device().type == "cuda", trust_custom_layers=self.trust_custom_layers
+        )
 
     def _maker(self) -> HeadMaker:
         return HeadMaker(self.public_head_, self._training())
 
     def _fit_heads(self, X: npt.NDArray[Any], y: npt.NDArray[Any], offsets: Offsets) -> Array:
-        """Heads of a block of users, each from its own rows alone; a row a user."""
-        maker, features = self._maker(), Seen(self.body_[1], torch.device("cpu"))  # type: ignore[index]
+        """Return the heads of a block of users, one row per user, each from that user's rows alone."""
+        maker, features = self._maker(), ForwardPass(self.body_[1], torch.device("cpu"))  # type: ignore[index]
         pairs = itertools.pairwise(offsets.tolist())
         mine = [partial(self._seen, np.asarray(X[a:b]), y[a:b], features) for a, b in pairs]
         return np.array([np.concatenate(maker.safely(seen)) for seen in mine])
 
-    def _take_heads(self, table: Array) -> None:
-        self.heads_, self.held_ = np.split(table, [self._maker().size], axis=1)
+    def _home_work(self) -> HomeWork:
+        return self._fit_heads
+
+    def _take_heads(self, heads: Array) -> None:
+        self.heads_, self.held_ = np.split(heads, [self._maker().size], axis=1)
 
     def _seen(
         self, rows: npt.NDArray[Any], targets: npt.NDArray[Any], features: Callable[[npt.NDArray[Any]], Array]
     ) -> tuple[Array, npt.NDArray[Any]]:
-        """Return features and targets of a user's rows, and of other views of them, where there are such."""
+        """Return features and targets of a user's rows, followed by those of their augmented views, if any."""
         seen = features(rows)
         if self.augment is None:
             return seen, targets
         views = self.augment(torch.tensor(rows, dtype=torch.float32)).numpy()
         return np.concatenate([seen, features(views)]), np.concatenate([targets, targets])
 
-    def _rows(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        rows = np.asarray(X, dtype=np.float32)
-        if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
-            raise DataError(f"X must have {self.n_features_in_} columns. Found shape {rows.shape}.")
-        return rows
 
-    def _know(self, cohort: Cohort) -> None:
-        self.users_, self.n_features_in_ = cohort.users, cohort.n_features
-        self.feature_names_in_ = np.array(cohort.feature_names, dtype=str)
-        self.target_name_ = cohort.target_name
+def state_arrays(body: nn.Module, head: nn.Module) -> dict[str, npt.NDArray[Any]]:
+    """Return copies of all parameters and buffers, named by module and position."""
+    return {
+        f"{part}.{i}": value.detach().cpu().numpy().copy()
+        for part, module in (("body", body), ("head", head))
+        for i, value in enumerate(module.state_dict().values())
+    }

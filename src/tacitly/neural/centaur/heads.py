@@ -1,4 +1,4 @@
-"""Heads at home: one user's head on the public body, and what it answers. Nothing here is released."""
+"""Heads at home: fit one user's head on the public body, and predict with it. Nothing here is released."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from torch import Tensor, nn
 from tacitly.arrays import Array
 from tacitly.data.validation import DataError
 from tacitly.neural.centaur.linear_heads import fit_classes, fit_linear
-from tacitly.neural.engine.parts import outputs
+from tacitly.neural.engine.module_properties import n_outputs
 from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate, labels
 
 Own = tuple[Array, Array]
-"""A head's parameters, and a 1 for every class its user holds."""
+"""A head's parameters, and a 1 for every class that occurs in its user's rows."""
 
 
 @dataclass(frozen=True)
 class HeadMaker:
-    """Fits heads next to a public one: closed form where it is linear, steps otherwise."""
+    """Fit heads shrunk towards a public one: in closed form where it is linear, otherwise by gradient steps."""
 
     public: nn.Module
     training: LocalTraining
 
     @property
     def classes(self) -> int:
-        """How many numbers a head gives."""
-        return outputs(self.public)
+        """Number of outputs of a head."""
+        return n_outputs(self.public)
 
     @property
     def size(self) -> int:
-        """Parameters of a head."""
+        """Number of parameters of a head."""
         return sum(value.numel() for value in self.public.parameters() if value.requires_grad)
 
     def fit(self, features: Array, targets: npt.NDArray[Any]) -> Own:
@@ -60,7 +60,7 @@ class HeadMaker:
         return np.asarray(fitted.detach().double().numpy()), held
 
     def safely(self, seen: Callable[[], tuple[Array, npt.NDArray[Any]]]) -> Own:
-        """Return one user's head; the public one where the user's numbers allow no other: who that is stays private."""
+        """Return one user's head, or the public one where fitting fails: whose rows fail stays private."""
         try:
             head, held = self.fit(*seen())
             if np.isfinite(head).all():
@@ -72,7 +72,7 @@ class HeadMaker:
         return np.asarray(Flat(self.public).start.double().numpy()), np.ones(self.classes)
 
     def answers(self, features: Array, own: Own) -> npt.NDArray[Any]:
-        """Return predictions: the best of the classes the user holds, or a number."""
+        """Return predictions: the best of the classes in the user's rows, or a number."""
         head, held = own
         flat = Flat(self.public)
         with torch.no_grad():
@@ -83,7 +83,7 @@ class HeadMaker:
         return np.asarray(np.where(held > 0, scores.numpy(), -np.inf).argmax(axis=1))
 
     def safe_answers(self, seen: Callable[[], npt.NDArray[Any]], own: Own) -> npt.NDArray[Any] | float:
-        """Return the same; one answer for all where a user's rows cannot be taken: nothing is raised about them."""
+        """Return the same, or one answer for all rows where the rows fail: no error reveals whose rows do."""
         try:
             return self.answers(seen(), own)
         except MemoryError:
@@ -92,7 +92,7 @@ class HeadMaker:
             return float(own[1].argmax()) if self.training.loss == "classes" else np.nan
 
     def _plain(self) -> LocalTraining:
-        """Return the training without views: features come with them already."""
+        """Return the training without augmentation: features include the augmented views already."""
         return LocalTraining(
             head_steps=self.training.head_steps,
             head_rate=self.training.head_rate,
@@ -102,7 +102,7 @@ class HeadMaker:
 
 
 def check_labels(y: npt.NDArray[Any], classes: int) -> None:
-    """Raise where a target is no class number; before anything is learned, and without saying which.
+    """Raise on targets that are not class numbers, before anything is learned and without showing them.
 
     >>> check_labels(np.array([0.0, 2.0]), classes=3)
     """

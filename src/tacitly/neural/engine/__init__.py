@@ -1,1 +1,1 @@
-"""How users' updates are computed: many at once on a GPU, a few coarse workers on a CPU."""
+"""How users' updates are computed: many at once on a GPU, one by one on a few workers on a CPU."""

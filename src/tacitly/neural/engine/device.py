@@ -1,4 +1,4 @@
-"""What a machine does, as opposed to what a user's numbers do: failures, threads, kernels that repeat themselves."""
+"""The device as opposed to the data: failures, threads, deterministic kernels."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import torch
 
 
 class DeviceFailure(MemoryError):
-    """The machine failed, not a user: out of memory, or a device that stopped. The door lets this one out."""
+    """The device failed, not a user's values: out of memory, or a device that stopped. The federation lets it out."""
 
 
 @contextmanager
-def machine_failures() -> Iterator[None]:
-    """Tell what a machine does from what a user's numbers do."""
+def device_failures() -> Iterator[None]:
+    """Raise :class:`DeviceFailure` for errors of the device; errors caused by a user's values pass unchanged."""
     try:
         yield
     except RuntimeError as error:
         text = str(error)
         if isinstance(error, torch.cuda.OutOfMemoryError) or "can't allocate memory" in text or "CUDA error" in text:
-            raise DeviceFailure(f"{text.splitlines()[0]} Take a smaller chunk, or fewer rows_per_user.") from None
+            raise DeviceFailure(f"{text.splitlines()[0]} Use a smaller chunk, or fewer rows_per_user.") from None
         raise
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep PyTorch from starting threads of its own inside ours."""
+    """Keep PyTorch from starting threads inside our worker threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -37,7 +37,7 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def deterministic(tf32: bool = False) -> Iterator[None]:
-    """Ask for kernels whose result does not depend on timing, and (unless ``tf32``) for whole float32 products."""
+    """Select kernels whose result does not depend on timing and (unless ``tf32``) full float32 products."""
     convolutions, products = torch.backends.cudnn, torch.backends.cuda.matmul
     before = convolutions.deterministic, convolutions.benchmark, convolutions.allow_tf32, products.allow_tf32
     convolutions.deterministic, convolutions.benchmark = True, False

@@ -1,26 +1,27 @@
-"""Slopes of many users' losses, each brought within the clip and added up without ever being written down.
+"""Ghost clipping: clip and sum many users' gradients without materialising a gradient.
 
-The slope of a linear layer's weights for a user with rows i is M = Σᵢ gᵢ aᵢᵀ: what went into the layer, times the slope
-of the loss in what came out. Its norm needs products of rows only, ‖M‖² = Σᵢⱼ (aᵢ·aⱼ)(gᵢ·gⱼ), and the sum over users of
-c·M is one product of matrices, (c g)ᵀ a over all rows. Memory is rows × width + weights, not users × weights.
+The gradient of a linear layer's weights for a user with rows i is M = Σᵢ gᵢ aᵢᵀ, where aᵢ is the layer's input and gᵢ
+the gradient of the loss in its output. The norm of M needs inner products of rows only, ‖M‖² = Σᵢⱼ (aᵢ·aⱼ)(gᵢ·gⱼ), and
+the sum over users of c·M is one matrix product, (c g)ᵀ a over all rows. Memory is rows × width + weights, not users ×
+weights.
 
-Why nobody adds more than the clip C (a contribution *is* what these numbers a and g, as they are, stand for; u = 2⁻⁵³).
+Why no user adds more than the clip C. (A contribution *is* the product of the numbers a and g as they are; u = 2⁻⁵³.)
 
-1. **The norm is bounded from above.** Float32 numbers are exact in float64; float64 ones are brought to size one first
-   (row by row: a/α and α·g stand for the same). With T = Σᵢ ‖aᵢ‖‖gᵢ‖, a user of m rows and a layer of p × q weights,
-   every product in ‖M‖² is off by at most (p + q + 1) u ‖aᵢ‖‖aⱼ‖‖gᵢ‖‖gⱼ‖, and adding m² of them by m² u T² more, to
-   first order and in any order of adding. So ‖M‖² ≤ found + n·2u·T² with n = p + q + m² + 8; the 2 and the 8 pay for
-   higher orders, for T itself and for the root. Where a user's rows cancel, T and the bound are large against ‖M‖.
-2. **Bounds are at least T/κ**, κ = 2¹⁰: a user whose rows cancel to less than a thousandth is brought to less than
-   the clip. What is added up then has Σᵢ ‖aᵢ‖‖c gᵢ‖ = c T ≤ κ C: rounding c·g costs κ u C < 2⁻⁴² C.
-3. **Rounding of the sum.** Users are added in float64, U at a time, K = U m products an entry, again in any order: off
-   by at most K u Σ c T ≤ K u U κ C. Another user in the place of one moves this by at most twice as much, 2 u κ U² m C,
-   and U is such that this is at most 2⁻²² C. Other products are not touched. Adding products of n users up to a total
-   is off by u n C each time, 2⁻³⁹ C in all for the 1024 users of a block. The clip's guard is 2⁻²⁰ C.
+1. **The norm is bounded from above.** Float32 numbers are exact in float64; float64 ones are rescaled to size one first
+   (row by row: a/α and α·g have the same product). With T = Σᵢ ‖aᵢ‖‖gᵢ‖, a user of m rows and a layer of p × q weights,
+   every product in ‖M‖² is off by at most (p + q + 1) u ‖aᵢ‖‖aⱼ‖‖gᵢ‖‖gⱼ‖, and summing m² of them by m² u T² more, to
+   first order and in any order of summation. So ‖M‖² ≤ computed + n·2u·T² with n = p + q + m² + 8; the 2 and the 8
+   cover higher orders, T itself and the square root. Where a user's rows cancel, T and the bound are large against ‖M‖.
+2. **Bounds are at least T/κ**, κ = 2¹⁰: a user whose rows cancel to less than a thousandth is scaled to less than the
+   clip. The summed rows then have Σᵢ ‖aᵢ‖‖c gᵢ‖ = c T ≤ κ C: rounding c·g costs κ u C < 2⁻⁴² C.
+3. **Rounding of the sum.** Users are summed in float64, U at a time, K = U m products per entry, again in any order:
+   off by at most K u Σ c T ≤ K u U κ C. Replacing one user changes this by at most twice as much, 2 u κ U² m C, and U
+   is chosen so that this is at most 2⁻²² C. Other matrix products are not affected. Adding the products of n users to
+   a total is off by u n C each time, 2⁻³⁹ C in all for the 1024 users of a block. The clip's guard is 2⁻²⁰ C.
 
-Assumed of the machine: float64 products are added as float64 (fused or not, in any order). TF32 is about float32 and
-touches only what a and g are. A user with any number that is not finite has rows of zeros in the sum, not zero times
-something; levels (biases) and shared heads are short, so theirs are written down.
+Assumed of the hardware: float64 products are accumulated in float64 (fused or not, in any order). TF32 concerns float32
+and affects only what a and g are. A user with any non-finite number has rows of zeros in the sum, not zero times
+something. Biases and shared heads are short, so their gradients are materialised.
 """
 
 from __future__ import annotations
@@ -36,200 +37,210 @@ from torch import Tensor
 from tacitly.privacy.clipping import GUARD
 
 KAPPA = 2.0**10
-"""Rows that cancel to less than one part in this many bring their user below the clip."""
+"""A user whose rows cancel to less than one part in this many is scaled to less than the clip."""
 
-_UNIT = 2.0**-53
-_ROUNDING = 2.0**-22  # of the clip: what the rounding of a sum may cost
+_UNIT_ROUNDOFF = 2.0**-53
+_ROUNDING = 2.0**-22  # of the clip: the allowance for rounding of a sum
 
 
-def together_at_most(rows: int) -> int:
-    """Users with so many rows each that one product may add up.
+def max_users_per_product(rows: int) -> int:
+    """Return how many users with this many rows each may be summed by one matrix product.
 
-    >>> together_at_most(20), together_at_most(128)
+    >>> max_users_per_product(20), max_users_per_product(128)
     (228, 90)
     """
-    return max(1, math.isqrt(int(_ROUNDING / (2.0 * _UNIT * KAPPA) / rows)))
+    return max(1, math.isqrt(int(_ROUNDING / (2.0 * _UNIT_ROUNDOFF * KAPPA) / rows)))
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """Something short of every user's, a row each, written down."""
+    """Materialised gradients of one short parameter: ``values`` has one row per user, divided by ``scale``."""
 
     values: Tensor
-    length: Tensor
+    norm_bound: Tensor
     scale: Tensor
 
     @classmethod
-    def made(cls, values: Tensor) -> Vectors:
-        """Take them in float64, over a scale."""
+    def from_rows(cls, values: Tensor) -> Vectors:
+        """Convert gradients (one row per user) to float64, divided by a scale per user."""
         return cls(*scaled(values))
 
-    def of(self, user: int) -> Tensor:
-        """Return one user's."""
+    def materialise(self, user: int) -> Tensor:
+        """Return one user's gradient."""
         return self.values[user] * self.scale[user]
 
     @property
-    def spread(self) -> Tensor:
-        """Nothing cancels any more where a sum was formed."""
-        return self.length
+    def uncancelled(self) -> Tensor:
+        """The norm itself: the rows are already summed, so nothing is left to cancel."""
+        return self.norm_bound
 
-    def add(self, total: Tensor, factors: Tensor, there: Tensor) -> None:
-        """Add everybody's times a factor to a flat ``total``, in place."""
-        values = self.values if bool(there.all()) else torch.where(there[:, None], self.values, 0.0)
+    def add(self, total: Tensor, factors: Tensor, finite: Tensor) -> None:
+        """Add every user's gradient times a factor to a flat ``total``, in place."""
+        values = self.values if bool(finite.all()) else torch.where(finite[:, None], self.values, 0.0)
         total += factors @ values
 
 
 @dataclass(frozen=True)
 class Products:
-    """Slopes of one layer's weights: rows × inputs and rows × outputs in float64, everybody's ``counts`` of rows.
+    """Gradients of one layer's weights, as factors: rows × inputs and rows × outputs, in float64.
 
-    Counts are private where they are no padding; ``most`` rows of a user is what everything public is made from.
+    ``counts`` are the users' numbers of rows, private unless the rows are padded; ``max_rows``, the most rows a user
+    may have, is the number from which public quantities are computed. ``norm_bound`` bounds the norm from above (up to
+    ``scale``), and ``uncancelled`` is T in the module's docstring.
     """
 
     inputs: Tensor
-    slopes: Tensor
+    gradients: Tensor
     counts: list[int]
-    most: int
-    length: Tensor
-    spread: Tensor
+    max_rows: int
+    norm_bound: Tensor
+    uncancelled: Tensor
     scale: Tensor
 
     @classmethod
-    def made(cls, inputs: Tensor, slopes: Tensor, counts: list[int], most: int) -> Products:
-        """Bound their norms from above, each user's from its rows alone."""
-        a, g, scale = _to_size_one(inputs, slopes, counts)
-        own = [_squares(*both) for both in zip(own_rows(a, counts), own_rows(g, counts), strict=True)]
-        squares, spread = (torch.stack(part) for part in zip(*own, strict=True))
-        return cls(a, g, counts, most, _bound(squares, spread, a, g, most), spread, scale)
+    def from_rows(cls, inputs: Tensor, gradients: Tensor, counts: list[int], max_rows: int) -> Products:
+        """Bound the norms from above, each user's from that user's rows alone."""
+        a, g, scale = _rescaled(inputs, gradients, counts)
+        pairs = zip(copied_rows(a, counts), copied_rows(g, counts), strict=True)
+        per_user = [_squared_norms(*pair) for pair in pairs]
+        squares, uncancelled = (torch.stack(part) for part in zip(*per_user, strict=True))
+        return cls(a, g, counts, max_rows, _bound(squares, uncancelled, a, g, max_rows), uncancelled, scale)
 
     @classmethod
-    def padded(cls, inputs: Tensor, slopes: Tensor, most: int) -> Products:
-        """Do the same for users who all come with ``most`` rows, at once."""
-        users = len(inputs) // most
-        a, g, scale = _to_size_one(inputs, slopes, [most] * users)
-        squares, spread = _squares(a.view(users, most, -1), g.view(users, most, -1))
-        return cls(a, g, [most] * users, most, _bound(squares, spread, a, g, most), spread, scale)
+    def from_padded(cls, inputs: Tensor, gradients: Tensor, max_rows: int) -> Products:
+        """Do the same in one batch for users who are all padded to ``max_rows`` rows."""
+        users = len(inputs) // max_rows
+        a, g, scale = _rescaled(inputs, gradients, [max_rows] * users)
+        squares, uncancelled = _squared_norms(a.view(users, max_rows, -1), g.view(users, max_rows, -1))
+        bound = _bound(squares, uncancelled, a, g, max_rows)
+        return cls(a, g, [max_rows] * users, max_rows, bound, uncancelled, scale)
 
-    def of(self, user: int) -> Tensor:
-        """Return one user's, written down after all."""
-        a, g = (own_rows(part, self.counts)[user] for part in (self.inputs, self.slopes))
+    def materialise(self, user: int) -> Tensor:
+        """Return one user's gradient."""
+        a, g = (copied_rows(part, self.counts)[user] for part in (self.inputs, self.gradients))
         return (g.mT @ a).flatten() * self.scale[user]
 
-    def add(self, total: Tensor, factors: Tensor, there: Tensor) -> None:
-        """Add everybody's times a factor to a flat ``total``, in place."""
-        a, g = self.inputs, self.slopes
+    def add(self, total: Tensor, factors: Tensor, finite: Tensor) -> None:
+        """Add every user's gradient times a factor to a flat ``total``, in place."""
+        a, g = self.inputs, self.gradients
         counts = torch.tensor(self.counts, device=a.device)
-        if not bool(there.all()):
-            rows = there.repeat_interleave(counts)[:, None]
+        if not bool(finite.all()):
+            rows = finite.repeat_interleave(counts)[:, None]
             a, g = (torch.where(rows, part, 0.0) for part in (a, g))
-        shares = factors.repeat_interleave(counts)[:, None]
+        row_factors = factors.repeat_interleave(counts)[:, None]
         matrix = total.view(g.shape[1], a.shape[1])
-        users, ends = together_at_most(self.most), [0, *itertools.accumulate(self.counts)]
+        users, ends = max_users_per_product(self.max_rows), [0, *itertools.accumulate(self.counts)]
         for start in range(0, len(self.counts), users):
             mine = slice(ends[start], ends[min(start + users, len(self.counts))])
-            # A product of its own, in memory of its own: nobody in it touches how others' are rounded.
-            matrix += (g[mine] * shares[mine]).mT @ (a[mine].clone() if start else a[mine])
+            # A separate product on a separate buffer: users outside it cannot affect how it is rounded.
+            matrix += (g[mine] * row_factors[mine]).mT @ (a[mine].clone() if start else a[mine])
 
 
-def own_rows(rows: Tensor, counts: list[int]) -> list[Tensor]:
-    """Return everybody's rows, each in memory of its own.
+def copied_rows(rows: Tensor, counts: list[int]) -> list[Tensor]:
+    """Copy each user's rows into its own buffer.
 
-    Where a part of a larger array begins depends on how many rows those before it have, and products round differently
-    at different places: a last bit of one user's norm would tell of another's number of rows.
+    Where a slice of a larger array begins depends on the number of rows before it, and products round differently at
+    different alignments: the last bit of one user's norm would depend on another user's number of rows.
     """
     return [part.clone() for part in torch.split(rows, counts)]
 
 
-def _to_size_one(inputs: Tensor, slopes: Tensor, counts: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return rows and slopes in float64, and everybody's scale: float64 ones over it, so that no square is lost."""
+def _rescaled(inputs: Tensor, gradients: Tensor, counts: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return inputs and gradients in float64, and a scale per user by which float64 ones are divided.
+
+    Without the scale squares of float64 numbers could underflow or overflow.
+    """
     if inputs.dtype != torch.float64:
-        return inputs.double(), slopes.double(), torch.ones(len(counts), dtype=torch.float64, device=slopes.device)
+        ones = torch.ones(len(counts), dtype=torch.float64, device=gradients.device)
+        return inputs.double(), gradients.double(), ones
     size = inputs.abs().amax(1, keepdim=True)
-    inputs, slopes = inputs / torch.where(size == 0, 1.0, size), slopes * size
-    scale = torch.stack([part.abs().amax() for part in torch.split(slopes, counts)])
-    each = scale.repeat_interleave(torch.tensor(counts, device=scale.device))[:, None]
-    return inputs, slopes / torch.where(each == 0, 1.0, each), scale
+    inputs, gradients = inputs / torch.where(size == 0, 1.0, size), gradients * size
+    scale = torch.stack([part.abs().amax() for part in torch.split(gradients, counts)])
+    row_scale = scale.repeat_interleave(torch.tensor(counts, device=scale.device))[:, None]
+    return inputs, gradients / torch.where(row_scale == 0, 1.0, row_scale), scale
 
 
-def _bound(squares: Tensor, spread: Tensor, a: Tensor, g: Tensor, most: int) -> Tensor:
-    n = a.shape[1] + g.shape[1] + most**2 + 8
-    return (squares.clamp_min(0.0) + 2.0 * n * _UNIT * spread.square()).sqrt()
+def _bound(squares: Tensor, uncancelled: Tensor, a: Tensor, g: Tensor, max_rows: int) -> Tensor:
+    n = a.shape[1] + g.shape[1] + max_rows**2 + 8
+    return (squares.clamp_min(0.0) + 2.0 * n * _UNIT_ROUNDOFF * uncancelled.square()).sqrt()
 
 
-def _squares(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """Return Σᵢⱼ (aᵢ·aⱼ)(gᵢ·gⱼ) and Σᵢ ‖aᵢ‖‖gᵢ‖, of one user or of every one."""
-    between, across = a @ a.mT, g @ g.mT
-    sizes = torch.diagonal(between, dim1=-2, dim2=-1) * torch.diagonal(across, dim1=-2, dim2=-1)
-    return between.mul_(across).sum((-2, -1)), sizes.sqrt_().sum(-1)
+def _squared_norms(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """Return Σᵢⱼ (aᵢ·aⱼ)(gᵢ·gⱼ) and Σᵢ ‖aᵢ‖‖gᵢ‖, for one user or for a batch of users."""
+    products, output_products = a @ a.mT, g @ g.mT
+    sizes = torch.diagonal(products, dim1=-2, dim2=-1) * torch.diagonal(output_products, dim1=-2, dim2=-1)
+    return products.mul_(output_products).sum((-2, -1)), sizes.sqrt_().sum(-1)
 
 
 Piece = Vectors | Products
+"""All users' gradients of one parameter."""
 
 
-def bounds(pieces: Sequence[Piece]) -> tuple[Tensor, Tensor]:
-    """Return, for every user, a bound of the norm of all pieces together over a scale, and that scale."""
+def norm_bounds(pieces: Sequence[Piece]) -> tuple[Tensor, Tensor]:
+    """Return, per user, a bound on the norm of all pieces together divided by a scale, and that scale."""
     scales = torch.stack([piece.scale for piece in pieces])
     scale = scales.amax(0)
     shares = scales / torch.where(scale == 0, 1.0, scale)
-    length = torch.linalg.vector_norm(shares * torch.stack([piece.length for piece in pieces]), dim=0)
-    spread = torch.linalg.vector_norm(shares * torch.stack([piece.spread for piece in pieces]), dim=0)
-    return torch.maximum(length, spread / KAPPA), scale
+    bound = torch.linalg.vector_norm(shares * torch.stack([piece.norm_bound for piece in pieces]), dim=0)
+    uncancelled = torch.linalg.vector_norm(shares * torch.stack([piece.uncancelled for piece in pieces]), dim=0)
+    return torch.maximum(bound, uncancelled / KAPPA), scale
 
 
-def add_bounded(
+def add_clipped(
     total: Tensor,
     pieces: Sequence[Piece],
     bound: float,
     rate: float,
     *,
     normalised: bool,
-    each: bool = False,
+    per_piece: bool = False,
 ) -> None:
-    """Add −rate times everybody's slopes to ``total``, each user's brought within ``bound``, as a whole or each piece.
+    """Add −rate times every user's gradient to ``total``, clipped to ``bound``: as a whole, or each piece separately.
 
-    >>> slopes = Products.made(torch.tensor([[3.0]]), torch.tensor([[2.0]]), [1], most=1)
+    >>> gradients = Products.from_rows(torch.tensor([[3.0]]), torch.tensor([[2.0]]), [1], max_rows=1)
     >>> total = torch.zeros(1, dtype=torch.float64)
-    >>> add_bounded(total, [slopes], 1.0, 0.1, normalised=False)
+    >>> add_clipped(total, [gradients], 1.0, 0.1, normalised=False)
     >>> round(float(total), 6)
     -0.6
     """
-    groups = [[piece] for piece in pieces] if each else [list(pieces)]
-    found = [bounds(group) for group in groups]
-    there = torch.stack([torch.isfinite(length) & torch.isfinite(scale) for length, scale in found]).all(0)
-    share = bound * (1.0 - GUARD) / math.sqrt(len(groups))
-    places = iter(torch.split(total, [_numbers(piece) for piece in pieces]))
-    for group, (length, scale) in zip(groups, found, strict=True):
-        factor = share / torch.where(length > 0, length, 1.0)
+    groups = [[piece] for piece in pieces] if per_piece else [list(pieces)]
+    bounded = [norm_bounds(group) for group in groups]
+    finite = torch.stack([torch.isfinite(norm) & torch.isfinite(scale) for norm, scale in bounded]).all(0)
+    group_bound = bound * (1.0 - GUARD) / math.sqrt(len(groups))
+    targets = iter(torch.split(total, [_size_of(piece) for piece in pieces]))
+    for group, (norm, scale) in zip(groups, bounded, strict=True):
+        factor = group_bound / torch.where(norm > 0, norm, 1.0)
         if not normalised:
-            factor = torch.where(length * (rate * scale) <= share, rate * scale, factor)
-        factor = torch.where(there & (length > 0), factor, 0.0)
+            factor = torch.where(norm * (rate * scale) <= group_bound, rate * scale, factor)
+        factor = torch.where(finite & (norm > 0), factor, 0.0)
         for piece in group:
-            mine = -factor * torch.where(there & (scale > 0), piece.scale / torch.where(scale > 0, scale, 1.0), 0.0)
-            piece.add(next(places), mine, there)
+            share = torch.where(finite & (scale > 0), piece.scale / torch.where(scale > 0, scale, 1.0), 0.0)
+            piece.add(next(targets), -factor * share, finite)
 
 
 def norms(pieces: Sequence[Piece], rate: float) -> Tensor:
-    """Return the bounds themselves: of the norm of everybody's slope, times ``rate``; not finite where that is not."""
-    length, scale = bounds(pieces)
-    there = torch.isfinite(length) & torch.isfinite(scale)
-    return torch.where(there, (length * (rate * scale)).clamp_max(torch.finfo(torch.float64).max), torch.nan)
+    """Return the bounds by which users are clipped: norm of every user's gradient times ``rate``; NaN if not finite."""
+    norm, scale = norm_bounds(pieces)
+    finite = torch.isfinite(norm) & torch.isfinite(scale)
+    return torch.where(finite, (norm * (rate * scale)).clamp_max(torch.finfo(torch.float64).max), torch.nan)
 
 
-def _numbers(piece: Piece) -> int:
+def _size_of(piece: Piece) -> int:
     if isinstance(piece, Vectors):
         return piece.values.shape[1]
-    return piece.inputs.shape[1] * piece.slopes.shape[1]
+    return piece.inputs.shape[1] * piece.gradients.shape[1]
 
 
-def scaled(answers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return answers over a scale (a row each, in float64), their norms after that, and the scales.
+def scaled(updates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return updates (one row each, float64) divided by a scale per row, their norms after that, and the scales.
 
-    Squares of float32 numbers neither overflow nor vanish in float64, so their scale is one. Those of float64 do: an
-    answer of entries near 1e-162 would have no norm, and pass the clip whole. Their scale is the largest entry.
+    Squares of float32 numbers neither overflow nor underflow in float64, so their scale is one. Squares of float64
+    numbers do: an update with entries near 1e-162 would have norm zero and pass the clip unscaled. Their scale is the
+    largest absolute entry.
     """
-    if answers.dtype != torch.float64:
-        answers = answers.double()
-        return answers, torch.linalg.vector_norm(answers, dim=1), torch.ones_like(answers[:, 0])
-    largest = answers.abs().amax(1)
-    answers = answers / torch.where(largest > 0, largest, torch.ones_like(largest))[:, None]
-    return answers, torch.linalg.vector_norm(answers, dim=1), largest
+    if updates.dtype != torch.float64:
+        updates = updates.double()
+        return updates, torch.linalg.vector_norm(updates, dim=1), torch.ones_like(updates[:, 0])
+    largest = updates.abs().amax(1)
+    updates = updates / torch.where(largest > 0, largest, torch.ones_like(largest))[:, None]
+    return updates, torch.linalg.vector_norm(updates, dim=1), largest

@@ -1,10 +1,10 @@
-"""Which layers a network may be made of: those that keep nothing of the rows they have seen.
+"""The layers a network may consist of: layers that keep nothing of the rows they process.
 
 A contribution must be a function of its own user's rows (:mod:`tacitly.federation.base`), and what is published must
-hold nothing of anybody's. A module is code and can keep what it sees anywhere, so no trial proves that it does not.
-Those in ``KNOWN`` were read: in evaluation mode they are functions of their input. Other layers are run on the user's
-word only (``own_layers=True``): every user then gets a copy of the modules, and the certificate says what it does not
-cover.
+contain nothing of any user's. A module is code and can store what it sees anywhere, so no dry run proves that it does
+not. The layers in ``KNOWN`` were reviewed: in evaluation mode they are functions of their input. Other layers run only
+if the caller vouches for them (``trust_custom_layers=True``): every user then gets a copy of the modules, and the
+certificate lists them as not covered.
 """
 
 from __future__ import annotations
@@ -19,104 +19,113 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
-from tacitly.neural.networks.architectures import Picture, Shared
+from tacitly.neural.networks.architectures import FlatToImage, LinearWithSkip
 
 KNOWN: frozenset[type[nn.Module]] = frozenset(
     {
-        *(nn.Sequential, nn.Identity, nn.Flatten, nn.Unflatten, Picture, Shared),
+        *(nn.Sequential, nn.Identity, nn.Flatten, nn.Unflatten, FlatToImage, LinearWithSkip),
         *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding, nn.Upsample),
         *(nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.ELU),
         *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d),
         *(nn.LayerNorm, nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.Dropout, nn.Dropout1d, nn.Dropout2d),
     }
 )
-"""Exactly these: what inherits from them may do more."""
+"""Exactly these classes: a subclass may do more."""
 
 _HOOKS = tuple(name for name in vars(nn.Module()) if name.endswith("_hooks"))
-_VOUCH = (
-    "Make it of known layers (Linear, Conv2d, ReLU, GroupNorm ...; see docs/centaur.md), or say own_layers=True if you "
+_ADVICE = (
+    "Use known layers (Linear, Conv2d, ReLU, GroupNorm ...; see docs/centaur.md), or set trust_custom_layers=True to "
     "vouch that your layers keep nothing between calls and that a row's output depends on that row alone."
 )
 
 
-def unchecked(own: tuple[str, ...]) -> str:
-    """Return what a certificate does not cover where layers run on the user's word."""
+def custom_layers_note(names: tuple[str, ...]) -> str:
+    """Return what a certificate does not cover if the caller vouched for custom layers."""
     return (
-        f"layers of your own ({', '.join(own)}): that they keep nothing between calls, and that a row's output depends "
-        "on that row alone, is your word and was not checked"
+        f"custom layers ({', '.join(names)}): that they keep nothing between calls, and that a row's output depends "
+        "on that row alone, was vouched for by the caller (trust_custom_layers) and not checked"
     )
 
 
-def own_kinds(*modules: nn.Module) -> tuple[str, ...]:
-    """Names of the kinds of layers that are not known, and of what was done to known ones.
+def custom_layers(*modules: nn.Module) -> tuple[str, ...]:
+    """Return the class names of custom layers: unknown ones, and known ones that were modified.
 
-    >>> own_kinds(nn.Linear(2, 2), nn.Sequential(nn.PReLU()))
+    >>> custom_layers(nn.Linear(2, 2), nn.Sequential(nn.PReLU()))
     ('PReLU',)
     """
-    found = [layer for module in modules for layer in module.modules() if _strange(layer) is not None]
-    return tuple(sorted({type(layer).__name__ for layer in found}))
+    custom = [layer for module in modules for layer in module.modules() if _why_custom(layer) is not None]
+    return tuple(sorted({type(layer).__name__ for layer in custom}))
 
 
-def check_layers(body: nn.Module, head: nn.Module, *, cuda: bool = False, own_layers: bool = False) -> None:
-    """Raise, naming the layer, where one could keep what it sees, or cannot be learned or published.
+def check_layers(body: nn.Module, head: nn.Module, *, cuda: bool = False, trust_custom_layers: bool = False) -> None:
+    """Raise, naming the layer, if one could keep what it sees, or cannot be trained or published.
 
     >>> check_layers(nn.Sequential(nn.Linear(3, 2), nn.ReLU()), nn.Linear(2, 2))
     """
     if torch_modules._has_any_global_hook():  # type: ignore[no-untyped-call]
-        raise ValueError("a hook on all modules of this process would see users' rows. Remove it.")
+        raise ValueError("a global module hook is registered in this process; it would see users' rows. Remove it.")
     for where, layer in _named(body, head):
-        _check_kept(where, layer)
+        _check_layer(where, layer)
         if cuda and isinstance(layer, nn.Embedding | nn.EmbeddingBag):
-            raise ValueError(f"{where}: a category that is not there stops a whole GPU. Use device='cpu'.")
-        if not own_layers and (strange := _strange(layer)) is not None:
-            raise ValueError(f"{where} {strange}. {_VOUCH}")
+            raise ValueError(f"{where}: a category out of range stops the whole GPU. Use device='cpu'.")
+        if not trust_custom_layers and (reason := _why_custom(layer)) is not None:
+            raise ValueError(f"{where} {reason}. {_ADVICE}")
     _check_parameters(body, head)
 
 
-def fresh(module: nn.Module) -> nn.Module:
-    """Return a copy of a module, in evaluation mode, whose known layers write nothing over their input."""
-    mine = copy.deepcopy(module).eval()
-    for layer in mine.modules():
+def evaluation_copy(module: nn.Module) -> nn.Module:
+    """Return a copy of a module in evaluation mode whose known layers do not overwrite their input."""
+    copied = copy.deepcopy(module).eval()
+    for layer in copied.modules():
         if type(layer) in KNOWN and getattr(layer, "inplace", False):
-            setattr(layer, "inplace", False)  # noqa: B010 (an attribute of some kinds only)
-    return mine
+            setattr(layer, "inplace", False)  # noqa: B010 (an attribute of some classes only)
+    return copied
 
 
 def _named(body: nn.Module, head: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     for part, module in (("body", body), ("head", head)):
         for name, layer in module.named_modules():
-            yield f"{type(layer).__name__} ({part}{'.' if name else ''}{name})", layer
+            yield label(part, name, layer), layer
 
 
-def _strange(layer: nn.Module) -> str | None:
-    """Say why a layer is not one that was read, if so."""
+def label(part: str, name: str, layer: nn.Module) -> str:
+    """Return how messages refer to a layer: its class and its place in body or head.
+
+    >>> label("body", "1", nn.ReLU())
+    'ReLU (body.1)'
+    """
+    return f"{type(layer).__name__} ({part}{'.' if name else ''}{name})"
+
+
+def _why_custom(layer: nn.Module) -> str | None:
+    """Return why a layer is not one of the reviewed ones, or None."""
     if type(layer) not in KNOWN:
         return "is not a layer that is known to keep nothing of the rows it sees"
     for name, value in vars(layer).items():
         if callable(getattr(type(layer), name, None)) or (name == "_compiled_call_impl" and value is not None):
-            return f"has a {name} of its own"
+            return f"has its own {name}"
         if isinstance(value, torch.Tensor):
-            return f"holds numbers that are neither parameters nor buffers ({name})"
+            return f"holds a tensor that is neither a parameter nor a buffer ({name})"
     return None
 
 
-def _check_kept(where: str, layer: nn.Module) -> None:
-    """Raise at what no word can vouch for: it would be published, or change with the rows."""
+def _check_layer(where: str, layer: nn.Module) -> None:
+    """Raise for what nobody can vouch for: it would be published, or change with the rows."""
     if any(value is not None and is_lazy(value) for value in [*layer._parameters.values(), *layer._buffers.values()]):
-        raise ValueError(f"{where} does not know its size yet. Run it on a made-up row first.")
+        raise ValueError(f"{where} does not know its size yet. Run it on a synthetic row first.")
     if is_parametrized(layer):
         raise ValueError(f"{where} computes its weights in every call (a parametrization). Remove it.")
     for name in _HOOKS:
         if getattr(layer, name):
             raise ValueError(f"{where} has a hook ({name.strip('_')}), which would see users' rows. Remove it.")
     if type(layer).get_extra_state is not nn.Module.get_extra_state:
-        raise ValueError(f"{where} has a get_extra_state: what it would publish is not known. Leave it out.")
+        raise ValueError(f"{where} has a get_extra_state: what it would publish is not known. Remove it.")
     if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
         raise ValueError(
             f"{where} mixes users: use GroupNorm, or call eval() on it, so that its statistics are constants."
         )
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
-        raise ValueError(f"{where} writes into its table when it looks something up. Use max_norm=None.")
+        raise ValueError(f"{where} writes into its table on lookup. Use max_norm=None.")
     for name, value in [*layer._parameters.items(), *layer._buffers.items()]:
         if value is None:
             continue
@@ -129,7 +138,7 @@ def _check_kept(where: str, layer: nn.Module) -> None:
 
 
 def _check_parameters(body: nn.Module, head: nn.Module) -> None:
-    """Raise where a parameter has two places, numbers are of two types, or a head has nothing to fit."""
+    """Raise if a parameter is used twice, if there are two number types, or if a head has nothing to fit."""
     seen: dict[int, str] = {}
     types: dict[torch.dtype, str] = {}
     for part, module in (("body", body), ("head", head)):
@@ -137,8 +146,8 @@ def _check_parameters(body: nn.Module, head: nn.Module) -> None:
             where = f"{part}.{name}"
             if id(value) in seen:
                 raise ValueError(
-                    f"{where} is the same parameter as {seen[id(value)]}: tied weights are not supported. Give each "
-                    "place its own."
+                    f"{where} is the same parameter as {seen[id(value)]}: tied weights are not supported. Use separate "
+                    "parameters."
                 )
             seen[id(value)] = where
             types.setdefault(value.dtype, where)

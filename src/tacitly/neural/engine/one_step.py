@@ -1,15 +1,15 @@
-"""One local step for many users at once, without anybody's slope of the body ever being written down.
+"""One local step for many users at once, without materialising any user's gradient of the body.
 
-With a single step everybody's slope is taken at the public body, so rows of a chunk of users go through it together:
-forward once, a head and the slope of the loss in every row's features for each user by itself, backward once. (On a CPU
-each user's rows go alone where there may be many, so that nothing is padded; heads are fitted together all the same.)
-What went into every linear layer and the slopes of what came out are all that is needed:
-:mod:`tacitly.neural.engine.ghost_clipping` bounds and adds them, and says why that is sound. Memory is rows × width of
-a chunk and a body or two.
+With a single step every user's gradient is taken at the public body, so the rows of a chunk of users pass it together:
+one forward pass; for each user separately a head and the gradient of the loss in every row's features; one backward
+pass. (On a CPU each user's rows pass alone where there may be many, so that nothing is padded; heads are still fitted
+together.) The inputs of every linear layer and the gradients of its outputs are all that is needed:
+:mod:`tacitly.neural.engine.ghost_clipping` clips and sums them, and proves that this is sound. Memory is rows × width
+of a chunk and one or two bodies.
 
-A row's numbers do not depend on anybody else's, to the last bit: only layers that take rows one by one are let in
-(:data:`tacitly.neural.engine.layer_hooks.ROW_BY_ROW`), places and shapes are public, and a product of matrices gives
-every row from that row alone, also where another is not finite.
+A row's values do not depend on other users' rows, to the last bit: only layers that process rows one by one are
+accepted (:data:`tacitly.neural.engine.layer_hooks.ROW_BY_ROW`), positions and shapes are public, and a matrix product
+computes every row from that row alone, also where another row is not finite.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from tacitly.neural.engine.device import machine_failures
-from tacitly.neural.engine.ghost_clipping import Piece, Products, Vectors, own_rows
-from tacitly.neural.engine.layer_hooks import Taps, learned_by_linear_layers, row_by_row
+from tacitly.neural.engine.device import device_failures
+from tacitly.neural.engine.ghost_clipping import Piece, Products, Vectors, copied_rows
+from tacitly.neural.engine.layer_hooks import LayerHooks, row_by_row, trains_only_linear_layers
 from tacitly.neural.engine.update import UserUpdate
 
 
-def can(update: UserUpdate) -> bool:
-    """Whether an update is a single step on linear layers: public.
+def supports_one_step(update: UserUpdate) -> bool:
+    """Return whether an update is a single step on linear layers: public.
 
-    An ``augment`` is code of the user's own and is given one user at a time, as it always was.
+    An ``augment`` is the caller's code and is given one user's rows at a time, so it is excluded.
     """
     body = update.body.module
     return (
@@ -40,49 +40,49 @@ def can(update: UserUpdate) -> bool:
         and update.training.augment is None
         and bool(update.body.shapes)
         and row_by_row(body)
-        and learned_by_linear_layers(body)
+        and trains_only_linear_layers(body)
         and not any(isinstance(layer, nn.Embedding) for layer in update.head.module.modules())
     )
 
 
-def together(device: torch.device, rows: int) -> bool:
-    """Whether everybody's rows go through the body in one call, with padding: not where that is most of it on a CPU."""
+def runs_padded(device: torch.device, rows: int) -> bool:
+    """Return whether all users' rows pass the body in one padded call: not on a CPU where most would be padding."""
     return device.type != "cpu" or rows <= 32
 
 
 class Chunk(NamedTuple):
-    """What the slopes of users in these places are made of (nothing, where that failed), and weights of all rows."""
+    """Gradients of the users in these positions (None if they could not be computed), and the weights of all rows."""
 
     pieces: list[Piece] | None
-    places: slice
+    positions: slice
     weights: Tensor
 
 
 class OneStep:
-    """What a chunk of users' slopes are made of. One for a worker: parameters are put into its own copies."""
+    """Compute the gradients of chunks of users. One per worker: it sets parameters in its own copies of the modules."""
 
     def __init__(self, update: UserUpdate) -> None:
-        self._given = update
+        self._original = update
         self._update = replace(update, head=update.head.alone())
         self._body = update.body.alone()
-        self._taps = Taps(self._body.module, list(update.body.shapes))
-        self._pulls = vmap(self._update.pulls, in_dims=(None, 0, 0, 0), randomness="error")
+        self._hooks = LayerHooks(self._body.module, list(update.body.shapes))
+        self._feature_gradients = vmap(self._update.feature_gradients, in_dims=(None, 0, 0, 0), randomness="error")
 
     def guarded(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor, taken: int) -> Iterator[Chunk]:
-        """Yield a chunk, or everybody in it without the others where a user's numbers make it fail: that is private."""
-        whole = self._safely(public, rows, targets, weights)
+        """Yield a chunk; if a user's values make it fail, which is private, yield each user without the others."""
+        whole = self._or_none(public, rows, targets, weights)
         if whole is not None:
             yield Chunk(whole, slice(0, taken), weights)
             return
-        for place in range(taken):
+        for position in range(taken):
             alone = [torch.zeros_like(part) for part in (rows, targets, weights)]
-            for part, everybody in zip(alone, (rows, targets, weights), strict=True):
-                part[place] = everybody[place]
-            yield Chunk(self._safely(public, *alone), slice(place, place + 1), alone[2])
+            for part, everyone in zip(alone, (rows, targets, weights), strict=True):
+                part[position] = everyone[position]
+            yield Chunk(self._or_none(public, *alone), slice(position, position + 1), alone[2])
 
-    def _safely(self, public: Tensor, *given: Tensor) -> list[Piece] | None:
+    def _or_none(self, public: Tensor, *given: Tensor) -> list[Piece] | None:
         try:
-            with machine_failures():
+            with device_failures():
                 return self(public, *given)
         except MemoryError:
             raise
@@ -90,40 +90,51 @@ class OneStep:
             return None
 
     def __call__(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> list[Piece]:
-        """Return everybody's slopes, a piece for every parameter in order; rows are users × rows × columns."""
-        size, public, (users, most) = self._body.size, public.clone(), rows.shape[:2]
-        self._taps.forget()
-        padded = together(rows.device, most)
-        counts = [most] * users if padded else weights.count_nonzero(1).clamp_min(1).tolist()
+        """Return all users' gradients, one piece per parameter in order; rows are users × rows × columns."""
+        size, public, (users, max_rows) = self._body.size, public.clone(), rows.shape[:2]
+        self._hooks.clear()
+        padded = runs_padded(rows.device, max_rows)
+        counts = [max_rows] * users if padded else weights.count_nonzero(1).clamp_min(1).tolist()
+
+        def calls_of(values: Tensor) -> list[Tensor]:
+            """Return the values that pass the body in one call: all users', or each user's without padding."""
+            if padded:
+                return [values.flatten(0, 1)]
+            return [mine[:count] for mine, count in zip(values, counts, strict=True)]
+
+        inputs_of_calls = calls_of(rows)
         with torch.enable_grad():
             parts = self._body.parts(public[:size])
-            apart = [rows.flatten(0, 1)] if padded else [mine[:count] for mine, count in zip(rows, counts, strict=True)]
-            features = [self._body.at(parts, mine) for mine in apart]
-        seen = self._taps.take()
-        shown = features[0].detach().view(users, most, -1) if padded else _padded(features, most)
-        down, head = self._pulls(public[size:], shown, targets, weights)
-        downs = [down.flatten(0, 1)] if padded else [mine[:count] for mine, count in zip(down, counts, strict=True)]
-        outputs = [output for calls in seen.values() for _, output in calls]
-        slopes = torch.autograd.grad(features, outputs, downs, allow_unused=True, materialize_grads=True)
-        found = {layer: slopes[i * len(apart) : (i + 1) * len(apart)] for i, layer in enumerate(seen)}
-        inputs = {layer: torch.cat([given for given, _ in calls]) for layer, calls in seen.items()}
+            features = [self._body.apply(parts, mine) for mine in inputs_of_calls]
+        recorded = self._hooks.take()
+        batched = features[0].detach().view(users, max_rows, -1) if padded else _pad(features, max_rows)
+        row_gradients, head = self._feature_gradients(public[size:], batched, targets, weights)
+        outputs = [output for calls in recorded.values() for _, output in calls]
+        gradients = torch.autograd.grad(
+            features, outputs, calls_of(row_gradients), allow_unused=True, materialize_grads=True
+        )
+        n_calls = len(inputs_of_calls)
+        layer_gradients = {layer: gradients[i * n_calls : (i + 1) * n_calls] for i, layer in enumerate(recorded)}
+        layer_inputs = {layer: torch.cat([given for given, _ in calls]) for layer, calls in recorded.items()}
         pieces: list[Piece] = []
-        for name in self._given.body.shapes:
+        for name in self._original.body.shapes:
             layer, _, kind = name.rpartition(".")
-            a, g = inputs[layer], torch.cat(found[layer])
-            if kind == "weight":
-                pieces.append(Products.padded(a, g, most) if padded else Products.made(a, g, counts, most))
+            a, g = layer_inputs[layer], torch.cat(layer_gradients[layer])
+            if kind == "weight" and padded:
+                pieces.append(Products.from_padded(a, g, max_rows))
+            elif kind == "weight":
+                pieces.append(Products.from_rows(a, g, counts, max_rows))
             elif padded:
-                pieces.append(Vectors.made(g.view(users, most, -1).sum(1, dtype=torch.float64)))
+                pieces.append(Vectors.from_rows(g.view(users, max_rows, -1).sum(1, dtype=torch.float64)))
             else:
-                pieces.append(Vectors.made(torch.stack([mine.double().sum(0) for mine in own_rows(g, counts)])))
-        lengths = [shape.numel() for shape in self._given.head.shapes.values()] if self._given.move_head else []
-        return [*pieces, *(Vectors.made(part) for part in torch.split(head, lengths, 1) if lengths)]
+                pieces.append(Vectors.from_rows(torch.stack([mine.double().sum(0) for mine in copied_rows(g, counts)])))
+        sizes = [shape.numel() for shape in self._original.head.shapes.values()] if self._original.move_head else []
+        return [*pieces, *(Vectors.from_rows(part) for part in torch.split(head, sizes, 1) if sizes)]
 
 
-def _padded(features: Sequence[Tensor], rows: int) -> Tensor:
-    """Return everybody's features with zeros behind them, users × rows × numbers."""
-    shown = features[0].new_zeros(len(features), rows, features[0].shape[1])
-    for place, mine in zip(shown, features, strict=True):
-        place[: len(mine)] = mine.detach()
-    return shown
+def _pad(features: Sequence[Tensor], rows: int) -> Tensor:
+    """Return users × rows × features, padded with zeros."""
+    padded = features[0].new_zeros(len(features), rows, features[0].shape[1])
+    for target, mine in zip(padded, features, strict=True):
+        target[: len(mine)] = mine.detach()
+    return padded

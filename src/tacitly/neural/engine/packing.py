@@ -1,4 +1,4 @@
-"""Rows of a chunk of users side by side: everybody padded to the same public number of rows, in public places."""
+"""Pack the rows of a chunk of users: all padded to the same public number of rows, in public positions."""
 
 from __future__ import annotations
 
@@ -11,59 +11,61 @@ from torch import Tensor
 
 from tacitly.arrays import Offsets, Rows
 
-_KEPT = 8 << 30  # bytes of padded rows that may stay on a GPU from round to round
+_CACHE_LIMIT = 8 << 30  # bytes of padded rows that may stay on a GPU from round to round
 
 
 class Packing:
-    """Brings users' rows to a device, ``rows`` of each at most."""
+    """Move users' rows to a device, at most ``rows`` per user."""
 
     def __init__(self, rows: int, dtype: torch.dtype, device: torch.device) -> None:
         self.rows, self.dtype, self.device = rows, dtype, device
-        self.keeps = device.type != "cpu"  # on a CPU they are there already
-        self._kept: dict[tuple[object, ...], tuple[Tensor, Tensor, Tensor]] = {}
-        self._kept_bytes = 0
-        self._sources: list[tuple[Rows, Rows]] = []
+        self.caches = device.type != "cpu"  # on a CPU there is no transfer to save
+        self._cache: dict[tuple[object, ...], tuple[Tensor, Tensor, Tensor]] = {}
+        self._cached_bytes = 0
+        self._cached_sources: list[tuple[Rows, Rows]] = []
 
-    def __call__(self, X: Rows, y: Rows, bounds: Offsets, chunk: int, number: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows of a chunk's users, padded to the public number of rows and users."""
-        size = max(2, self.rows)  # either half of the rows is there
-        turns = number if (np.diff(bounds) > size).any() else 0
-        # Rows that nobody can write to are kept from round to round, by where they lie; and held, so that they stay.
+    def __call__(
+        self, X: Rows, y: Rows, bounds: Offsets, chunk: int, round_number: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return rows, targets and weights of a chunk's users, padded to the public numbers of users and rows."""
+        size = max(2, self.rows)  # at least two, so that neither half of the rows is empty
+        turns = round_number if (np.diff(bounds) > size).any() else 0
+        # Read-only rows are cached from round to round by address; the arrays are held so that the address stays valid.
         key = (*(part.__array_interface__["data"] for part in (X, y)), X.shape[1], bounds.tobytes(), chunk, turns)
-        if key in self._kept:
-            return self._kept[key]
+        if key in self._cache:
+            return self._cache[key]
         rows = torch.zeros((chunk, size, X.shape[1]), dtype=self.dtype)
         targets, weights = (torch.zeros((chunk, size), dtype=self.dtype) for _ in range(2))
-        brought = [self.brought(X[i:j], y[i:j], number) for i, j in itertools.pairwise(bounds.tolist())]
-        counts = np.array([len(mine) for _, mine in brought])
+        users = [self.rows_of_round(X[i:j], y[i:j], round_number) for i, j in itertools.pairwise(bounds.tolist())]
+        counts = np.array([len(mine) for _, mine in users])
         taken = torch.from_numpy(np.arange(size) < counts[:, None])
-        for place, part in enumerate((rows, targets)):
-            part[: len(counts)][taken] = torch.cat([spoiled(*both, self.dtype)[place] for both in brought])
+        for index, part in enumerate((rows, targets)):
+            part[: len(counts)][taken] = torch.cat([to_tensors(*both, self.dtype)[index] for both in users])
         weights[: len(counts)] = taken
-        one, two, three = (part.to(self.device) for part in (rows, targets, weights))
-        fixed = self.keeps and not (X.flags.writeable or y.flags.writeable)
-        if fixed and turns == 0 and self._kept_bytes + rows.nbytes < _KEPT:
-            self._kept[key] = one, two, three
-            self._kept_bytes += rows.nbytes
-            self._sources.append((X, y))
-        return one, two, three
+        packed = rows.to(self.device), targets.to(self.device), weights.to(self.device)
+        read_only = not (X.flags.writeable or y.flags.writeable)
+        if self.caches and read_only and turns == 0 and self._cached_bytes + rows.nbytes < _CACHE_LIMIT:
+            self._cache[key] = packed
+            self._cached_bytes += rows.nbytes
+            self._cached_sources.append((X, y))
+        return packed
 
-    def brought(self, X: Rows, y: Rows, number: int) -> tuple[Rows, Rows]:
-        """Return the rows a user brings to round ``number``: all, or the next stretch of them."""
+    def rows_of_round(self, X: Rows, y: Rows, round_number: int) -> tuple[Rows, Rows]:
+        """Return the rows a user contributes to a round: all, or the next ``rows`` of them in turn."""
         size = self.rows
         if len(X) <= size:
             return X, y
-        # Scattered, because rows may come sorted by class; a stride without common factor reaches all of them in turn.
+        # Scattered, because rows may be sorted by class; a stride coprime to their number reaches all of them in turn.
         stride = next(s for s in range(int(0.618 * len(X)), 0, -1) if math.gcd(s, len(X)) == 1)
-        chosen = (number * size + np.arange(size)) * stride % len(X)
+        chosen = (round_number * size + np.arange(size)) * stride % len(X)
         return X[chosen], y[chosen]
 
 
-def spoiled(X: Rows, y: Rows, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Rows and targets as tensors; a target that is no number makes its row none, and so its user's update.
+def to_tensors(X: Rows, y: Rows, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return rows and targets as tensors; a target that is not finite makes its row NaN, and so its user's update.
 
-    In memory of PyTorch's own, which begins at a multiple of 64: the last bits of a product depend on where its rows
-    begin, and where NumPy's do depends on what was there before.
+    They are copied into memory allocated by PyTorch, which is aligned to 64 bytes: the last bits of a product depend on
+    the alignment of its operands, and that of NumPy's arrays depends on earlier allocations.
     """
     rows, targets = torch.empty(X.shape, dtype=dtype), torch.empty(y.shape, dtype=dtype)
     with np.errstate(all="ignore"):

@@ -1,8 +1,9 @@
-"""What a neural round releases: the sum of everybody's clipped updates.
+"""The release of a neural round: the sum of all users' clipped updates.
 
-Release :class:`BodyUpdate`. Unit: the user. A contribution is a function of one user's rows and public numbers (body,
-head, settings, number of the round), brought to norm at most C by the last thing done to it, in float64. Zero-out moves
-the sum by at most C and replace-one by at most 2C (an update and its opposite are both possible): one Gaussian event.
+Release :class:`BodyUpdate`. Unit: the user. A contribution is a function of one user's rows and public values (body,
+head, settings, number of the round), and clipping it to norm at most C is the last operation on it, in float64.
+Zero-out changes the sum by at most C and replace-one by at most 2C (an update and its opposite are both possible): one
+Gaussian event.
 """
 
 from __future__ import annotations
@@ -19,30 +20,31 @@ from tacitly.neural.engine.executor import Executor
 
 @dataclass(frozen=True)
 class BodyUpdate(Query):
-    """How one user asks the public vector to move; ``normalised`` brings everybody to norm one instead of clipping."""
+    """One user's proposed change of the public vector; ``normalised`` scales every update to the clip's norm."""
 
     public: Array
-    number: int
+    round_number: int
     executor: Executor = field(compare=False, repr=False)
     normalised: bool = False
 
     @property
     def coordinates(self) -> int:
-        """Trainable parameters that are shared."""
+        """Number of shared trainable parameters."""
         return self.executor.size
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return one user's update, of norm one if normalised."""
-        update = self.executor.one(self.public, X, y, self.number)
+        update = self.executor.one_update(self.public, X, y, self.round_number)
         if not self.normalised:
             return update
         unit = self.executor.bounded_sum(torch.as_tensor(update)[None], 1.0, normalised=True)
         return np.asarray(unit.numpy())
 
     def norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return norms of updates before the clip."""
-        return self.executor.norms(self.public, X, y, offsets, self.number)
+        """Return the norms of updates before clipping."""
+        return self.executor.norms(self.public, X, y, offsets, self.round_number)
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """Clip and add a block of users, in chunks on a GPU or one by one on a CPU."""
-        return self.executor.clipped_sum(self.public, X, y, offsets, bound, self.number, normalised=self.normalised)
+        """Clip and sum a block of users, in chunks on a GPU or one by one on a CPU."""
+        block = self.public, X, y, offsets, bound, self.round_number
+        return self.executor.clipped_sum(*block, normalised=self.normalised)

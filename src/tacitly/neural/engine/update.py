@@ -1,12 +1,13 @@
-"""The user's half of a neural round, written once: fit the head, step the body, say how it moved.
+"""The user's half of a neural round: fit the head, take steps on the body, return the change.
 
-Algorithm 2 of paper 000 for one user with rows (x, y): with the body fixed, take steps on a head that starts from the
-public one; then, with the head fixed, take ``local_steps`` steps on the body's trainable parameters; answer with the
-difference. Everything is a pure function of one user's rows and public numbers, so that ``torch.func.vmap`` can run it
-for many users at once and a plain loop for one after the other.
+Algorithm 2 of CENTAUR (Shen et al. 2023) for one user with rows (x, y): with the body fixed, take steps on a head that
+starts from the public one; then, with the head fixed, take ``local_steps`` steps on the body's trainable parameters;
+return the difference. Everything is a pure function of one user's rows and public values, so ``torch.func.vmap`` can
+run it for many users at once, and a plain loop for one user after the other.
 
-Rows come with weights: 0 marks padding. Classes that a user does not hold are left out of its loss; which those are is
-the user's own knowledge and stays there. Labels are whole numbers from 0; numbers outside go to the nearest class.
+Rows have weights: 0 marks padding. Classes that a user does not hold are left out of that user's loss; which classes
+those are is private and never leaves the user. Labels are integers from 0; values outside are mapped to the nearest
+class.
 """
 
 from __future__ import annotations
@@ -15,26 +16,30 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import grad
 
-from tacitly.neural.engine.chains import Chain
+from tacitly.arrays import Array
 from tacitly.neural.engine.flat import Flat as Flat
 from tacitly.neural.engine.flat import Parts, flatten
-from tacitly.neural.engine.layer_hooks import Taps, parameter_of
-from tacitly.neural.engine.layers import own_kinds
+from tacitly.neural.engine.layer_hooks import LayerHooks, parameter_name
+from tacitly.neural.engine.layers import custom_layers
+from tacitly.neural.engine.mlp_steps import MLPSteps
 
 _ABSENT = -1e9  # logit of a class the user does not hold: probability zero, gradient zero, and finite
+_EVEN, _ODD = slice(0, None, 2), slice(1, None, 2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTraining:
     """What every user does in a round. Public.
 
-    ``augment`` turns a user's rows into other rows of the same shape (a mirror, a shift); heads are then fitted on
-    both. ``cross_fit``: the body's steps see a head that was fitted to the other half of the rows, and so for both
-    halves. ``rows`` is how many rows a user brings to a round; who has more brings other ones in the next.
+    ``augment`` maps a user's rows to other rows of the same shape (a mirror, a shift); heads are then fitted on both.
+    ``cross_fit``: the body's steps on one half of the rows use a head that was fitted to the other half, for both
+    halves. ``rows`` is the number of rows a user contributes to a round; users with more contribute other rows in the
+    next.
     """
 
     local_steps: int = 1
@@ -61,20 +66,20 @@ class LocalTraining:
 
 @dataclass(frozen=True, kw_only=True)
 class UserUpdate:
-    """How one user's rows ask the body to move."""
+    """The change of the shared parameters that one user's rows ask for."""
 
     body: Flat
     head: Flat
     training: LocalTraining
-    # What is shared: the body alone (CENTAUR); body and head (federated averaging); or body and head, with a head of
-    # the user's own added to it (two heads).
+    # What is shared: "body" (CENTAUR); "both", body and head (federated averaging); or "sum", body and head, where a
+    # personal head is added to the shared one (two heads).
     shared: str = "body"
     classes: int = 1
-    pull: float = 0.0  # of the local model towards the public one, for the baseline that has it
+    pull: float = 0.0  # penalty that pulls the local model towards the public one (mean regularisation)
     _gradient: Any = field(default=grad, repr=False)
-    _move: Any = field(default_factory=lambda: together, repr=False)
-    _taps: Taps | None = field(default=None, repr=False)
-    _chain: Chain | None = field(default=None, repr=False)
+    _step: Any = field(default_factory=lambda: vmap_step, repr=False)
+    _hooks: LayerHooks | None = field(default=None, repr=False)
+    _mlp_steps: MLPSteps | None = field(default=None, repr=False)
 
     @property
     def move_head(self) -> bool:
@@ -83,48 +88,50 @@ class UserUpdate:
 
     @property
     def size(self) -> int:
-        """Length of the answer."""
+        """Length of an update."""
         return self.body.size + (self.head.size if self.move_head else 0)
 
     def alone(self) -> UserUpdate:
-        """Return the same update on copies of the modules and the ordinary tape: for one user at a time."""
-        return replace(self, body=self.body.alone(), head=self.head.alone(), _gradient=plain_gradient, _move=at_once)
+        """Return the same update on copies of the modules with ordinary autograd: for one user at a time."""
+        body, head = self.body.alone(), self.head.alone()
+        return replace(self, body=body, head=head, _gradient=autograd_gradient, _step=foreach_step)
 
-    def quick(self) -> UserUpdate:
-        """Return the same as :meth:`alone`; steps on linear layers are taken without writing their slopes down.
+    def alone_in_place(self) -> UserUpdate:
+        """Return :meth:`alone` with steps on linear layers applied in place, without materialising their gradients.
 
-        Not where layers of the user's own could see it, the head is shared too, or an update is of another kind.
+        The plain :meth:`alone` if there are custom layers, which could observe it, if the head is shared too, or if
+        this is a subclass with another update.
         """
-        mine = self.alone()
-        if type(self) is not UserUpdate or self.move_head or own_kinds(self.body.module, self.head.module):
-            return mine
-        chain = Chain.of(mine.body.module, mine.head.module)
-        return replace(mine, _taps=Taps(mine.body.module, list(mine.body.shapes)), _chain=chain)
+        alone = self.alone()
+        if type(self) is not UserUpdate or self.move_head or custom_layers(self.body.module, self.head.module):
+            return alone
+        hooks = LayerHooks(alone.body.module, list(alone.body.shapes))
+        return replace(alone, _hooks=hooks, _mlp_steps=MLPSteps.of(alone.body.module, alone.head.module))
 
     def __call__(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Return the update, before the clip; ``public`` is the current body (and head, where that is shared too)."""
-        self.body.refresh()
-        self.head.refresh()
-        if self._taps is not None:
-            self._taps.forget()
+        """Return the update before clipping; ``public`` is the current body (and head, where that is shared too)."""
+        self.body.reset_buffers()
+        self.head.reset_buffers()
+        if self._hooks is not None:
+            self._hooks.clear()
         body, head = public[: self.body.size], public[self.body.size :]
         if self.shared == "both":
-            return self._both(public, torch.zeros_like(head), rows, targets, weights)
+            return self._whole_network_steps(public, torch.zeros_like(head), rows, targets, weights)
         if self.shared == "sum":
-            own = self.fitted_head(body, head, rows, targets, weights) - head
-            return self._both(public, own, rows, targets, weights)
-        head = self.head.start.clone()  # nobody's layers get hold of what the next user begins from
+            personal = self.fitted_head(body, head, rows, targets, weights) - head
+            return self._whole_network_steps(public, personal, rows, targets, weights)
+        head = self.head.start.clone()  # a custom layer that writes into it must not reach the next user's start
         if not self.training.cross_fit or self.training.head_steps == 0:
             return self._body_steps(body, self.fitted_head(body, head, rows, targets, weights), rows, targets, weights)
-        # Algorithm 4's two subsets: a head says nothing of the rows it was fitted to.
+        # Algorithm 4's two subsets: on the rows it was fitted to, a head leaves the body little to learn.
         moved = torch.zeros_like(body)
-        for mine, other in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
+        for mine, other in ((_EVEN, _ODD), (_ODD, _EVEN)):
             fitted = self.fitted_head(body, head, rows[mine], targets[mine], weights[mine])
             moved = moved + self._body_steps(body, fitted, rows[other], targets[other], weights[other])
         return moved
 
     def fitted_head(self, body: Tensor, head: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Phase 1: steps on the head, from the public one, with the body fixed."""
+        """Return the head after phase 1: steps from the public head, with the body fixed."""
         if self.training.head_steps == 0:
             return head
         with torch.no_grad():
@@ -137,115 +144,132 @@ class UserUpdate:
 
     def _head_steps(self, head: Tensor, features: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         goals = self.goals(targets, weights)
-        loss = self.loss(goals, weights, self.present(goals))
-        slope = self._gradient(lambda parts: loss(self.head.at(parts, features)))
+        loss = self.loss(goals, weights, self.held_classes(goals))
+        gradient = self._gradient(lambda parts: loss(self.head.apply(parts, features)))
         parts = self.head.parts(head)
-        speeds = tuple(torch.zeros_like(part) for part in parts)
+        velocities = tuple(torch.zeros_like(part) for part in parts)
         for _ in range(self.training.head_steps):
-            slopes = slope(parts)
-            speeds = tuple(
-                torch.add(g, v, alpha=self.training.head_momentum) for v, g in zip(speeds, slopes, strict=True)
+            velocities = tuple(
+                torch.add(g, v, alpha=self.training.head_momentum)
+                for v, g in zip(velocities, gradient(parts), strict=True)
             )
-            parts = self._move(parts, speeds, self.training.head_rate)
+            parts = self._step(parts, velocities, self.training.head_rate)
         return flatten(parts)
 
     def _body_steps(self, body: Tensor, head: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Phases 2 and 3: steps on the body with the head fixed; the way it went."""
-        if self._taps is not None:
-            return self._steps_in_place(self._taps, body, head, rows, targets, weights)
-        start, own, goals = self.body.parts(body), self.head.parts(head), self.goals(targets, weights)
-        moved, present = start, self.present(goals)
+        """Return the change of the body after phases 2 and 3: steps on the body with the head fixed."""
+        if self._hooks is not None:
+            return self._steps_in_place(self._hooks, body, head, rows, targets, weights)
+        head_parts = self.head.parts(head)
+
+        def objective(parts: Parts, x: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
+            return loss(self.head.apply(head_parts, self.body.apply(parts, x)))
+
+        return self._local_steps(objective, self.body.parts(body), rows, self.goals(targets, weights), weights)
+
+    def _local_steps(
+        self,
+        objective: Callable[[Parts, Tensor, Callable[[Tensor], Tensor]], Tensor],
+        start: Parts,
+        rows: Tensor,
+        goals: Tensor,
+        weights: Tensor,
+    ) -> Tensor:
+        """Return the change of parameters after gradient steps on ``objective(parameters, rows, loss)``."""
+        moved, held = start, self.held_classes(goals)
         for x, y, w in self._batches(rows, goals, weights):
-            loss = self.loss(y, w, present)
-            slope = self._gradient(lambda parts, x=x, loss=loss: loss(self.head.at(own, self.body.at(parts, x))))
-            moved = self._move(moved, slope(moved), self.training.local_rate)
+            loss = self.loss(y, w, held)
+            gradient = self._gradient(lambda parts, x=x, loss=loss: objective(parts, x, loss))
+            moved = self._step(moved, gradient(moved), self.training.local_rate)
         return flatten(after - before for after, before in zip(moved, start, strict=True))
 
     def _steps_in_place(
-        self, taps: Taps, body: Tensor, head: Tensor, rows: Tensor, targets: Tensor, weights: Tensor
+        self, hooks: LayerHooks, body: Tensor, head: Tensor, rows: Tensor, targets: Tensor, weights: Tensor
     ) -> Tensor:
-        """Do the same in one place: a slope gᵀa of a layer's weights goes into them as it is multiplied out."""
-        place, own, goals = body.clone(), self.head.parts(head), self.goals(targets, weights)
-        rate, present = self.training.local_rate, self.present(goals)
-        moved = dict(zip(self.body.shapes, self.body.parts(place), strict=True))
-        if self._chain is not None:
+        """Do the same in place: the gradient gᵀa of a layer's weights is added to them as it is multiplied."""
+        vector, head_parts, goals = body.clone(), self.head.parts(head), self.goals(targets, weights)
+        rate, held = self.training.local_rate, self.held_classes(goals)
+        moved = dict(zip(self.body.shapes, self.body.parts(vector), strict=True))
+        if self._mlp_steps is not None:
             with torch.no_grad():
                 for x, y, w in self._batches(rows, goals, weights):
-                    self._chain.step(moved, own, x, self.output_slope(y, w, present), rate)
-            return place - body
-        rest = [value.requires_grad_(True) for name, value in moved.items() if name not in taps.names]
+                    self._mlp_steps.step(moved, head_parts, x, self.output_gradient(y, w, held), rate)
+            return vector - body
+        rest = [value.requires_grad_(True) for name, value in moved.items() if name not in hooks.names]
         for x, y, w in self._batches(rows, goals, weights):
             with torch.enable_grad():
-                value = self.loss(y, w, present)(self.head.at(own, self.body.at(tuple(moved.values()), x)))
-                seen = [(layer, *calls[0]) for layer, calls in taps.take().items()]
-                wanted = [*(output for _, _, output in seen), *rest]
-                slopes = torch.autograd.grad(value, wanted, allow_unused=True, materialize_grads=True)
+                value = self.loss(y, w, held)(self.head.apply(head_parts, self.body.apply(tuple(moved.values()), x)))
+                recorded = [(layer, *calls[0]) for layer, calls in hooks.take().items()]
+                wanted = [*(output for _, _, output in recorded), *rest]
+                gradients = torch.autograd.grad(value, wanted, allow_unused=True, materialize_grads=True)
             with torch.no_grad():
-                for (layer, given, _), slope in zip(seen, slopes, strict=False):
-                    if slope.ndim > 2:
-                        slope, given = slope.flatten(0, -2), given.flatten(0, -2)
-                    if (weight := moved.get(parameter_of(layer, "weight"))) is not None:
-                        weight.addmm_(slope.mT, given, alpha=-rate)
-                    if (level := moved.get(parameter_of(layer, "bias"))) is not None:
-                        level.add_(slope.sum(0), alpha=-rate)
-                for part, slope in zip(rest, slopes[len(seen) :], strict=True):
-                    part.add_(slope, alpha=-rate)
-        return place - body
+                for (layer, given, _), gradient in zip(recorded, gradients, strict=False):
+                    if gradient.ndim > 2:
+                        gradient, given = gradient.flatten(0, -2), given.flatten(0, -2)
+                    if (weight := moved.get(parameter_name(layer, "weight"))) is not None:
+                        weight.addmm_(gradient.mT, given, alpha=-rate)
+                    if (bias := moved.get(parameter_name(layer, "bias"))) is not None:
+                        bias.add_(gradient.sum(0), alpha=-rate)
+                for part, gradient in zip(rest, gradients[len(recorded) :], strict=True):
+                    part.add_(gradient, alpha=-rate)
+        return vector - body
 
-    def _both(self, public: Tensor, own: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Local training of the whole network, a fixed head of the user's ``own`` added to the shared one."""
-        cut, goals = len(self.body.shapes), self.goals(targets, weights)
+    def _whole_network_steps(
+        self, public: Tensor, personal: Tensor, rows: Tensor, targets: Tensor, weights: Tensor
+    ) -> Tensor:
+        """Return the change of body and head after local steps on both, a fixed ``personal`` head added to the head."""
+        cut, added = len(self.body.shapes), self.head.parts(personal)
         start = (*self.body.parts(public[: self.body.size]), *self.head.parts(public[self.body.size :]))
-        moved, added, present = start, self.head.parts(own), self.present(goals)
 
         def objective(parts: Parts, x: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
             head = [shared + mine for shared, mine in zip(parts[cut:], added, strict=True)]
-            pulled = loss(self.head.at(head, self.body.at(parts[:cut], x)))
+            value = loss(self.head.apply(head, self.body.apply(parts[:cut], x)))
             if self.pull:
-                for part, home in zip(parts, start, strict=True):
-                    pulled = pulled + 0.5 * self.pull * (part - home).square().sum()
-            return pulled
+                for part, origin in zip(parts, start, strict=True):
+                    value = value + 0.5 * self.pull * (part - origin).square().sum()
+            return value
 
-        for x, y, w in self._batches(rows, goals, weights):
-            loss = self.loss(y, w, present)
-            slope = self._gradient(lambda parts, x=x, loss=loss: objective(parts, x, loss))
-            moved = self._move(moved, slope(moved), self.training.local_rate)
-        return flatten(after - before for after, before in zip(moved, start, strict=True))
+        return self._local_steps(objective, start, rows, self.goals(targets, weights), weights)
 
-    def pulls(self, public_head: Tensor, features: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the slopes of the only step's loss in every row's features, and in the head where that is shared.
+    def feature_gradients(
+        self, public_head: Tensor, features: Tensor, targets: Tensor, weights: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the gradients of the single step's loss in every row's features, and in the head where it is shared.
 
-        Minus ``local_rate`` times what they say of the body is what a call answers, where there is one local step.
+        With one local step, an update is minus ``local_rate`` times these gradients carried back through the body.
         """
+        given = features, targets, weights
         if self.shared == "both":
-            return self._pulls(public_head, features, targets, weights)
+            return self._feature_gradients(public_head, *given)
         if self.shared == "sum":
-            return self._pulls(self._fitted(public_head, features, targets, weights), features, targets, weights)
+            return self._feature_gradients(self._fitted_on_features(public_head, *given), *given)
         head = self.head.start.clone()
         if not self.training.cross_fit or self.training.head_steps == 0:
-            return self._pulls(self._fitted(head, features, targets, weights), features, targets, weights)
-        down = torch.zeros_like(features)
-        for mine, other in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
+            return self._feature_gradients(self._fitted_on_features(head, *given), *given)
+        row_gradients = torch.zeros_like(features)
+        for mine, other in ((_EVEN, _ODD), (_ODD, _EVEN)):
             fitted = self._head_steps(head, features[mine], targets[mine], weights[mine])
-            down[other] = self._pulls(fitted, features[other], targets[other], weights[other])[0]
-        return down, down.new_zeros(0)
+            row_gradients[other] = self._feature_gradients(fitted, features[other], targets[other], weights[other])[0]
+        return row_gradients, row_gradients.new_zeros(0)
 
-    def _fitted(self, head: Tensor, features: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    def _fitted_on_features(self, head: Tensor, features: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         return self._head_steps(head, features, targets, weights) if self.training.head_steps else head
 
-    def _pulls(self, head: Tensor, features: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        goals, own = self.goals(targets, weights), self.head.parts(head)
-        present = self.present(goals)
+    def _feature_gradients(
+        self, head: Tensor, features: Tensor, targets: Tensor, weights: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        goals, head_parts = self.goals(targets, weights), self.head.parts(head)
+        held = self.held_classes(goals)
 
         def objective(parts: Parts) -> Tensor:
             ((x, y, w),) = self._batches(parts[0], goals, weights)
-            return self.loss(y, w, present)(self.head.at(parts[1:] or own, x))
+            return self.loss(y, w, held)(self.head.apply(parts[1:] or head_parts, x))
 
-        down, *rest = self._gradient(objective)((features, *(own if self.move_head else ())))
-        return down, flatten(rest) if rest else down.new_zeros(0)
+        row_gradients, *rest = self._gradient(objective)((features, *(head_parts if self.move_head else ())))
+        return row_gradients, flatten(rest) if rest else row_gradients.new_zeros(0)
 
     def _batches(self, rows: Tensor, goals: Tensor, weights: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield the rows of every step: the next in turn, or all of them if they are no more than a batch."""
+        """Yield the rows of every step: the next batch in turn, or all rows if they are no more than a batch."""
         size = self.training.batch_rows
         if size is None or size >= len(rows):
             for _ in range(self.training.local_steps):
@@ -253,71 +277,80 @@ class UserUpdate:
             return
         steps, places = (torch.arange(n, device=rows.device) for n in (self.training.local_steps, size))
         count = weights.sum().long()
-        # Spread over all rows, because they may come sorted by class.
+        # Spread over all rows, because they may be sorted by class.
         apart = torch.div(count + size - 1, size, rounding_mode="floor")
         chosen = torch.where(count <= size, places, (places * apart + steps[:, None]) % count.clamp_min(1))
-        if chosen.numel() <= 2 * len(rows):  # one call for all steps where that takes little room
+        if chosen.numel() <= 2 * len(rows):  # one call for all steps where that takes little memory
             yield from zip(rows[chosen], goals[chosen], weights[chosen], strict=True)
             return
         for mine in chosen:
             yield rows[mine], goals[mine], weights[mine]
 
     def goals(self, targets: Tensor, weights: Tensor) -> Tensor:
-        """Return what outputs should be: the numbers, or a row of indicators a label; nothing for padding."""
+        """Return the desired outputs: the targets, or a one-hot row per label; zeros for padding."""
         if self.training.loss == "squares":
             return targets
         classes = torch.arange(self.classes, device=targets.device)
         return (labels(targets, self.classes)[:, None] == classes).to(targets.dtype) * weights[:, None]
 
-    def present(self, goals: Tensor) -> Tensor | None:
-        """Which classes the user holds; None if all of them, where one can look, and where numbers are predicted."""
+    def held_classes(self, goals: Tensor) -> Tensor | None:
+        """Return which classes the user holds; None for squared loss, or if all are held.
+
+        Under ``vmap``, where control flow cannot depend on values, never None for the second reason.
+        """
         if self.training.loss == "squares":
             return None
         held = goals.amax(0) > 0
-        return None if self._gradient is plain_gradient and bool(held.all()) else held
+        return None if self._gradient is autograd_gradient and bool(held.all()) else held
 
-    def loss(self, goals: Tensor, weights: Tensor, present: Tensor | None) -> Callable[[Tensor], Tensor]:
-        """Return the mean loss of some of a user's rows, over the classes the user holds, as a function of outputs."""
+    def loss(self, goals: Tensor, weights: Tensor, held: Tensor | None) -> Callable[[Tensor], Tensor]:
+        """Return the mean loss over some of a user's rows and the classes the user holds, as a function of outputs."""
         count = weights.sum().clamp_min(1.0)
         if self.training.loss == "squares":
             shares = weights / (2.0 * count)
             return lambda output: ((output.squeeze(-1) - goals).square() * shares).sum()
         shares = goals / -count
-        if present is None:
+        if held is None:
             return lambda output: (torch.log_softmax(output, -1) * shares).sum()
-        return lambda output: (torch.log_softmax(torch.where(present, output, _ABSENT), -1) * shares).sum()
+        return lambda output: (torch.log_softmax(torch.where(held, output, _ABSENT), -1) * shares).sum()
 
-    def output_slope(self, goals: Tensor, weights: Tensor, present: Tensor | None) -> Callable[[Tensor], Tensor]:
-        """Return the slope of :meth:`loss` in outputs."""
+    def output_gradient(self, goals: Tensor, weights: Tensor, held: Tensor | None) -> Callable[[Tensor], Tensor]:
+        """Return the gradient of :meth:`loss` in the outputs."""
         shares = (weights / weights.sum().clamp_min(1.0))[:, None]
         if self.training.loss == "squares":
             return lambda output: (output - goals[:, None]) * shares
-        if present is None:
+        if held is None:
             return lambda output: (torch.softmax(output, -1) - goals).mul_(shares)
-        return lambda output: (torch.softmax(torch.where(present, output, _ABSENT), -1) - goals).mul_(shares)
+        return lambda output: (torch.softmax(torch.where(held, output, _ABSENT), -1) - goals).mul_(shares)
+
+
+def public_start(update: UserUpdate) -> Array:
+    """Return the public vector that rounds start from: the body's parameters, and the head's where it is shared too."""
+    parts = [update.body.start, update.head.start] if update.move_head else [update.body.start]
+    return np.asarray(torch.cat(parts).cpu().numpy(), dtype=np.float64)
 
 
 def labels(targets: Tensor, classes: int) -> Tensor:
-    """Class numbers from numbers: the nearest one there is."""
+    """Return class numbers: every target rounded to the nearest class."""
     return torch.nan_to_num(targets).round().clamp(0, classes - 1).long()
 
 
-def plain_gradient(function: Callable[[Parts], Tensor]) -> Callable[[Parts], Parts]:
-    """Gradient by the ordinary tape: for one user at a time it is quicker than ``torch.func.grad``."""
+def autograd_gradient(function: Callable[[Parts], Tensor]) -> Callable[[Parts], Parts]:
+    """Return the gradient by ordinary autograd: for one user at a time it is faster than ``torch.func.grad``."""
 
-    def slope(at: Parts) -> Parts:
+    def gradient(at: Parts) -> Parts:
         with torch.enable_grad():
             points = tuple(part.detach().requires_grad_(True) for part in at)
             return torch.autograd.grad(function(points), points, allow_unused=True, materialize_grads=True)
 
-    return slope
+    return gradient
 
 
-def together(parts: Parts, slopes: Parts, rate: float) -> Parts:
-    """Move parameters against their slopes, in a form that vmap knows."""
-    return tuple(torch.add(part, slope, alpha=-rate) for part, slope in zip(parts, slopes, strict=True))
+def vmap_step(parts: Parts, gradients: Parts, rate: float) -> Parts:
+    """Take a gradient step, in operations that vmap supports."""
+    return tuple(torch.add(part, gradient, alpha=-rate) for part, gradient in zip(parts, gradients, strict=True))
 
 
-def at_once(parts: Parts, slopes: Parts, rate: float) -> Parts:
-    """Do the same in one call, so that workers wait for each other less often."""
-    return tuple(torch._foreach_add(parts, slopes, alpha=-rate))
+def foreach_step(parts: Parts, gradients: Parts, rate: float) -> Parts:
+    """Take a gradient step in one call, so that workers contend for the interpreter less often."""
+    return tuple(torch._foreach_add(parts, gradients, alpha=-rate))

@@ -1,4 +1,4 @@
-"""Made-up users whose networks are U w + b: to try settings on, and to test with. No data set is in them."""
+"""Synthetic users whose networks are U w + b, for trying settings and for tests. They contain no data set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork
 
 
 class Predicts(Protocol):
-    """Anything with personal predictions."""
+    """A model with personal predictions."""
 
     def predict(self, X: npt.ArrayLike, users: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Predict each row for its user."""
@@ -22,7 +22,7 @@ class Predicts(Protocol):
 
 @dataclass(frozen=True)
 class NetworkUsers:
-    """Rows, targets and users; rows and targets without noise to test on; and everybody's network, a row a user."""
+    """Rows, targets and user ids; test rows with noiseless targets; and the true networks, one row per user."""
 
     X: Array
     y: Array
@@ -33,12 +33,12 @@ class NetworkUsers:
     networks: Array
 
     def error(self, model: Predicts) -> float:
-        """Root mean squared error on the test rows, over that of saying the mean."""
-        left = model.predict(self.X_test, self.users_test) - self.y_test
-        return float(np.sqrt(np.mean(left**2)) / np.std(self.y_test))
+        """Return the root mean squared error on the test rows, relative to that of predicting the mean."""
+        residuals = model.predict(self.X_test, self.users_test) - self.y_test
+        return float(np.sqrt(np.mean(residuals**2)) / np.std(self.y_test))
 
 
-def made_up_networks(
+def synthetic_networks(
     n_users: int,
     n_features: int,
     rank: int,
@@ -51,12 +51,13 @@ def made_up_networks(
     noise: float = 0.0,
     random_state: int | None = None,
 ) -> NetworkUsers:
-    """Return users with ``n_rows`` Gaussian rows each and targets of their own network.
+    """Return users with ``n_rows`` Gaussian rows each and targets from their own networks.
 
-    The first column of U is a random network, others are random directions of the same length. ``weights`` is the
-    spread of w around (1, 0, …), ``own`` that of the non-zero entries of b, ``noise`` that of the targets' errors.
+    The first column of U is a random network, the others are random directions of the same norm. ``weights`` is the
+    standard deviation of w around (1, 0, …), ``own`` that of the non-zero entries of b, ``noise`` that of the targets'
+    errors.
 
-    >>> data = made_up_networks(5, 3, 1, 4, 2, random_state=0)
+    >>> data = synthetic_networks(5, 3, 1, 4, 2, random_state=0)
     >>> data.X.shape, data.networks.shape
     ((20, 3), (5, 41))
     """
@@ -66,10 +67,10 @@ def made_up_networks(
     basis[:, 0] = 2.0 * network.start(rng)
     basis *= np.linalg.norm(basis[:, 0]) / np.linalg.norm(basis, axis=0)
     heads = np.eye(1, rank) + weights * rng.normal(size=(n_users, rank))
-    quirks = np.zeros((n_users, network.size))
-    for row in quirks:
+    sparse = np.zeros((n_users, network.size))
+    for row in sparse:
         row[rng.permutation(network.size)[:sparsity]] = own * rng.normal(size=sparsity)
-    networks = heads @ basis.T + quirks
+    networks = heads @ basis.T + sparse
 
     def drawn(rows: int) -> tuple[Array, Array, npt.NDArray[np.int64]]:
         X = rng.normal(size=(n_users, rows, n_features))

@@ -1,8 +1,8 @@
-"""A small tanh network with one output, as a function of one flat vector, and its derivatives by hand.
+"""A small tanh network with one output, as a function of one flat vector, with hand-written derivatives.
 
-Paper 004's appendix B.2 writes a user's whole network as U w + b, so what is needed is a function of one vector and not
-a module. There is no state that rows could change (no buffers, nothing random), and everything is float64, so that the
-choice of the largest coordinates does not hang on how a sum was rounded.
+AMHT-LRS (Pal et al. 2024), appendix B.2, writes a user's whole network as U w + b, so the network is a function of one
+vector and not a module. It has no state that rows could change (no buffers, nothing random), and everything is float64,
+so that the selection of the largest coordinates does not depend on how a sum was rounded.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch import Tensor
 from tacitly.arrays import Array
 
 
-class Pass(NamedTuple):
-    """Each layer's matrix with its inputs, and the outputs."""
+class Activations(NamedTuple):
+    """The result of a forward pass: each layer's weight matrix with its inputs, and the outputs."""
 
     layers: list[tuple[Tensor, Tensor]]
     outputs: Tensor
@@ -28,9 +28,9 @@ class Pass(NamedTuple):
 
 @dataclass(frozen=True)
 class TanhNetwork:
-    """Layers of tanh units and a linear output; a vector holds each layer's matrix (units × inputs), then its levels.
+    """Layers of tanh units and a linear output; a vector holds each layer's weights (units × inputs), then its biases.
 
-    >>> TanhNetwork(50, (50,)).size, TanhNetwork(50, (50, 50)).size  # two and three layers: the paper's
+    >>> TanhNetwork(50, (50,)).size, TanhNetwork(50, (50, 50)).size  # two and three layers, as in AMHT-LRS
     (2601, 5151)
     """
 
@@ -39,7 +39,10 @@ class TanhNetwork:
 
     def __post_init__(self) -> None:
         if self.features < 1 or not self.hidden or any(units < 1 for units in self.hidden):
-            raise ValueError(f"a network needs features and layers of units. Found {self.features}, {self.hidden!r}.")
+            raise ValueError(
+                "a network needs at least one feature and hidden layers of at least one unit. "
+                f"Found {self.features} features, hidden={self.hidden!r}."
+            )
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
@@ -52,76 +55,76 @@ class TanhNetwork:
         return sum(units * (inputs + 1) for units, inputs in self.shapes)
 
     @property
-    def first_levels(self) -> slice:
-        """Where the levels of the first layer are."""
+    def first_biases(self) -> slice:
+        """Position of the first layer's biases."""
         units, inputs = self.shapes[0]
         return slice(units * inputs, units * (inputs + 1))
 
     def start(self, rng: np.random.Generator) -> Array:
-        """Return public random numbers to begin from: matrices of variance 1/inputs, levels zero."""
+        """Return a public random start: weights of variance 1/inputs, biases zero."""
         layers = [
             (rng.normal(size=(units, inputs)) / np.sqrt(inputs), np.zeros(units)) for units, inputs in self.shapes
         ]
-        return np.concatenate([np.append(matrix.ravel(), levels) for matrix, levels in layers])
+        return np.concatenate([np.append(matrix.ravel(), biases) for matrix, biases in layers])
 
     def __call__(self, vector: Tensor, rows: Tensor) -> Tensor:
-        """Return the outputs for some rows."""
+        """Return the output for each row."""
         return self.forward(vector, rows).outputs
 
-    def forward(self, vector: Tensor, rows: Tensor) -> Pass:
-        """Send rows through, and keep what derivatives need."""
+    def forward(self, vector: Tensor, rows: Tensor) -> Activations:
+        """Run the forward pass and keep what derivatives need."""
         layers, inputs = [], rows
-        for place, (matrix, levels) in enumerate(self._layers(vector)):
+        for depth, (matrix, biases) in enumerate(self._layers(vector)):
             layers.append((matrix, inputs))
-            sums = inputs @ matrix.T + levels
-            inputs = torch.tanh(sums) if place < len(self.hidden) else sums
-        return Pass(layers, inputs.squeeze(-1))
+            sums = inputs @ matrix.T + biases
+            inputs = torch.tanh(sums) if depth < len(self.hidden) else sums
+        return Activations(layers, inputs.squeeze(-1))
 
-    def slope(self, seen: Pass, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradient of half the mean squared error, and that half mean."""
-        left, shares = seen.outputs - targets, _shares(weights)
-        errors, pieces = (left * shares)[:, None], []
-        for inputs, back in self._backward(seen, torch.ones_like(errors)):
-            pulled = back * errors
-            pieces += [pulled.sum(0), (pulled.T @ inputs).reshape(-1)]
-        return torch.cat(pieces[::-1]), half_mean_square(left, weights)
+    def gradient(self, passed: Activations, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradient of half the mean squared error, and that loss."""
+        residuals, shares = passed.outputs - targets, _shares(weights)
+        errors, pieces = (residuals * shares)[:, None], []
+        for inputs, derivatives in self._backward(passed, torch.ones_like(errors)):
+            deltas = derivatives * errors
+            pieces += [deltas.sum(0), (deltas.T @ inputs).reshape(-1)]
+        return torch.cat(pieces[::-1]), half_mean_square(residuals, weights)
 
-    def push(self, seen: Pass, direction: Tensor) -> Tensor:
-        """Return how fast each row's output moves as the parameters move that way."""
-        moved = torch.zeros_like(seen.layers[0][1])
-        for place, (turned, raised) in enumerate(self._layers(direction)):
-            matrix, inputs = seen.layers[place]
-            moved = moved @ matrix.T + inputs @ turned.T + raised
-            if place < len(self.hidden):
-                after = seen.layers[place + 1][1]
+    def jvp(self, passed: Activations, direction: Tensor) -> Tensor:
+        """Return the Jacobian-vector product: each output's derivative along a direction of the parameters."""
+        moved = torch.zeros_like(passed.layers[0][1])
+        for depth, (matrix_change, bias_change) in enumerate(self._layers(direction)):
+            matrix, inputs = passed.layers[depth]
+            moved = moved @ matrix.T + inputs @ matrix_change.T + bias_change
+            if depth < len(self.hidden):
+                after = passed.layers[depth + 1][1]
                 moved = moved * (1.0 - after * after)
         return moved.squeeze(-1)
 
-    def curvature(self, seen: Pass, weights: Tensor) -> Tensor:
-        """Return the diagonal of the Gauss–Newton matrix: mean squared derivatives by each parameter."""
+    def curvature(self, passed: Activations, weights: Tensor) -> Tensor:
+        """Return the diagonal of the Gauss–Newton matrix: mean squared derivatives in each parameter."""
         shares, pieces = _shares(weights)[:, None], []
-        for inputs, back in self._backward(seen, torch.ones_like(shares)):
-            squares = back * back * shares
+        for inputs, derivatives in self._backward(passed, torch.ones_like(shares)):
+            squares = derivatives * derivatives * shares
             pieces += [squares.sum(0), (squares.T @ (inputs * inputs)).reshape(-1)]
         return torch.cat(pieces[::-1])
 
     def _layers(self, vector: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each layer's matrix and levels."""
+        """Yield each layer's weights and biases."""
         parts = torch.split(vector, [units * (inputs + 1) for units, inputs in self.shapes])
         for part, (units, inputs) in zip(parts, self.shapes, strict=True):
             yield part[: units * inputs].view(units, inputs), part[units * inputs :]
 
-    def _backward(self, seen: Pass, back: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each layer's inputs and the output's derivatives by its sums, from the last to the first."""
-        for place, (matrix, inputs) in reversed(list(enumerate(seen.layers))):
-            yield inputs, back
-            if place:
-                back = (back @ matrix) * (1.0 - inputs * inputs)
+    def _backward(self, passed: Activations, derivatives: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield each layer's inputs and the output's derivatives in its pre-activations, from the last to the first."""
+        for depth, (matrix, inputs) in reversed(list(enumerate(passed.layers))):
+            yield inputs, derivatives
+            if depth:
+                derivatives = (derivatives @ matrix) * (1.0 - inputs * inputs)
 
 
-def half_mean_square(left: Tensor, weights: Tensor) -> Tensor:
-    """Return half the mean square of what is left of the targets; padding does not count."""
-    return 0.5 * (left * left * _shares(weights)).sum()
+def half_mean_square(residuals: Tensor, weights: Tensor) -> Tensor:
+    """Return half the mean square of residuals, without padding."""
+    return 0.5 * (residuals * residuals * _shares(weights)).sum()
 
 
 def _shares(weights: Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""Ready-made networks."""
+"""Predefined networks."""

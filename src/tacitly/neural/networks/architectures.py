@@ -1,4 +1,4 @@
-"""Ready networks, as a body and a head: the papers' LeNet and perceptron, a deeper one, and a linear one."""
+"""Predefined networks, as body and head: CENTAUR's LeNet and perceptron, a convolutional body, a linear model."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 
-class Picture(nn.Module):
-    """Flat rows of values from 0 to 1 as pictures, with a level and spread that suit most (public constants)."""
+class FlatToImage(nn.Module):
+    """Reshape flat rows of values from 0 to 1 into images, standardised by public constants that suit most images."""
 
     def __init__(self, shape: tuple[int, int, int]) -> None:
         super().__init__()
@@ -20,14 +20,15 @@ class Picture(nn.Module):
         return ((rows - 0.45) / 0.25).reshape(rows.shape[0], *self.shape)
 
     def extra_repr(self) -> str:
-        """Return the shape."""
+        """Return the image shape for ``repr``."""
         return str(self.shape)
 
 
-class Shared(nn.Module):
-    """The private layer of a recommended body: what was learned next to the public directions it is learned from.
+class LinearWithSkip(nn.Module):
+    """A linear layer whose first ``kept`` inputs are passed on beside its outputs.
 
-    Heads see both: ``outputs`` learned numbers, which start at zero, and the first ``kept`` public ones.
+    The recommended private layer of a body: heads see ``outputs`` learned features, which start at zero, and the first
+    ``kept`` of the public directions they are learned from.
     """
 
     def __init__(self, directions: int, outputs: int, kept: int) -> None:
@@ -38,13 +39,13 @@ class Shared(nn.Module):
         nn.init.zeros_(self.learned.bias)
 
     def forward(self, directions: Tensor) -> Tensor:
-        """Return learned numbers, then public ones."""
+        """Return the learned features, then the public ones."""
         return torch.cat([self.learned(directions), directions[:, : self.kept]], dim=1)
 
 
-def deep(shape: tuple[int, int, int] = (3, 32, 32), width: int = 64) -> nn.Sequential:
-    """Five 3×3 convolutions with group normalisation: features for a public start (16·width of them)."""
-    layers: list[nn.Module] = [Picture(shape)]
+def conv_features(shape: tuple[int, int, int] = (3, 32, 32), width: int = 64) -> nn.Sequential:
+    """Return five 3×3 convolutions with group normalisation: a body for a public start, with 16·width features."""
+    layers: list[nn.Module] = [FlatToImage(shape)]
     before = shape[0]
     for after, stride in ((width, 1), (2 * width, 2), (2 * width, 1), (4 * width, 2), (4 * width, 1)):
         layers += [nn.Conv2d(before, after, 3, stride, 1), nn.GroupNorm(8, after), nn.ReLU()]
@@ -52,10 +53,10 @@ def deep(shape: tuple[int, int, int] = (3, 32, 32), width: int = 64) -> nn.Seque
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten())
 
 
-def public_head(outputs: int, classes: int) -> nn.Linear:
-    """Return a head that reads class c off feature c: what users' heads start from and shrink towards.
+def identity_head(outputs: int, classes: int) -> nn.Linear:
+    """Return a head whose score of class c is feature c, for users' heads to start from and shrink towards.
 
-    >>> public_head(3, 2).weight
+    >>> identity_head(3, 2).weight
     Parameter containing:
     tensor([[1., 0., 0.],
             [0., 1., 0.]], requires_grad=True)
@@ -70,7 +71,7 @@ def public_head(outputs: int, classes: int) -> nn.Linear:
 def lenet(
     classes: int = 10, shape: tuple[int, int, int] = (3, 32, 32), widths: tuple[int, int, int, int] = (64, 64, 384, 32)
 ) -> tuple[nn.Sequential, nn.Linear]:
-    """Paper 000's network: two 5×5 convolutions, two hidden layers, ReLU, no normalisation. Rows are flat images.
+    """Return CENTAUR's LeNet: two 5×5 convolutions, two hidden layers, ReLU, no normalisation. Rows are flat images.
 
     >>> body, head = lenet()
     >>> sum(p.numel() for p in body.parameters()), head
@@ -78,9 +79,9 @@ def lenet(
     """
     channels, height, width = shape
     one, two, three, four = widths
-    left = [((side - 4) // 2 - 4) // 2 for side in (height, width)]
+    sides = [((side - 4) // 2 - 4) // 2 for side in (height, width)]
     body = nn.Sequential(
-        Picture(shape),
+        FlatToImage(shape),
         nn.Conv2d(channels, one, 5),
         nn.ReLU(),
         nn.MaxPool2d(2),
@@ -88,7 +89,7 @@ def lenet(
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(two * left[0] * left[1], three),
+        nn.Linear(two * sides[0] * sides[1], three),
         nn.ReLU(),
         nn.Linear(three, four),
         nn.ReLU(),
@@ -99,7 +100,7 @@ def lenet(
 def mlp(
     features: int = 784, widths: Sequence[int] = (256, 128, 16), classes: int = 10
 ) -> tuple[nn.Sequential, nn.Linear]:
-    """Return a perceptron with ReLU: the paper's for EMNIST by default.
+    """Return a multilayer perceptron with ReLU: by default CENTAUR's for EMNIST.
 
     >>> body, head = mlp()
     >>> [layer.out_features for layer in body if isinstance(layer, nn.Linear)]
@@ -112,7 +113,7 @@ def mlp(
 
 
 def linear(features: int, rank: int, outputs: int = 1) -> tuple[nn.Sequential, nn.Linear]:
-    """Return a basis and a linear head.
+    """Return a linear body (a basis) and a linear head.
 
     >>> linear(5, 2)[0]
     Sequential(

@@ -1,1 +1,1 @@
-"""Public starting points for a body, learned from synthetic images."""
+"""Public starting points for a body, pretrained on synthetic images."""

@@ -1,9 +1,9 @@
-"""A public start for a body: learned from made-up images, so that nobody's data are in it.
+"""A public start for a body: pretrained on synthetic images, so that it contains no data of any user.
 
-:func:`contrast` trains a body to recognise two altered views of one made-up scene among many others (InfoNCE; Chen et
-al. 2020; on procedural images, Baradad et al. 2021). :func:`public_directions` then gives the directions in which its
-features spread over such scenes, at unit spread: a fixed linear layer in front of the private one, so that noise falls
-on few numbers and evenly. Both look at no private row, and cost nothing.
+:func:`contrast` trains a body to match two augmented views of one synthetic scene among many others (InfoNCE; Chen et
+al. 2020; on procedural images, Baradad et al. 2021). :func:`public_directions` then returns the principal components of
+its features over such scenes, scaled to unit variance: a fixed linear layer in front of the private one, so that noise
+falls evenly on few parameters. Neither reads a private row, so neither costs any privacy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tacitly.neural.public_start.synthetic_images import made_up_images
+from tacitly.neural.public_start.synthetic_images import synthetic_images
 
 
 def contrast(
@@ -32,7 +32,7 @@ def contrast(
     device: str | torch.device = "cpu",
     on_step: Callable[[int, float], None] | None = None,
 ) -> nn.Module:
-    """Train ``body`` (flat images → features) on made-up scenes, in place; return it on the CPU, in evaluation mode.
+    """Train ``body`` (flat images → features) on synthetic scenes, in place; return it on the CPU, in evaluation mode.
 
     >>> from tacitly.neural import lenet
     >>> body = contrast(lenet(widths=(4, 4, 16, 8))[0], steps=2, batch=8, scenes=16)
@@ -40,11 +40,11 @@ def contrast(
     False
     """
     generator = torch.Generator(device=device).manual_seed(seed)
-    pool = (made_up_images(scenes, size=size, seed=seed + 1, device=device) * 255).byte()
+    pool = (synthetic_images(scenes, size=size, seed=seed + 1, device=device) * 255).byte()
     body.to(device).train()
     with torch.no_grad():
         width = body(_rows(pool[:2].float() / 255, channels)).shape[1]
-    with torch.random.fork_rng(devices=[]):  # layers start from the common generator, which is left as it was
+    with torch.random.fork_rng(devices=[]):  # layers draw from the global generator, which is restored
         torch.manual_seed(seed)
         projector = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 128)).to(device)
     parameters = [*body.parameters(), *projector.parameters()]
@@ -58,11 +58,11 @@ def contrast(
         chosen = torch.randint(scenes, (batch,), generator=generator, device=device)
         images = pool[chosen].float() / 255
         with half:
-            views = torch.cat([altered(images, generator), altered(images, generator)])
-            seen = projector(body(_rows(views, channels)))
-        seen = functional.normalize(seen.float(), dim=1)
-        alike = (seen @ seen.T / temperature).fill_diagonal_(-1e9)
-        loss = functional.cross_entropy(alike, partner)
+            views = torch.cat([augmented(images, generator), augmented(images, generator)])
+            projected = projector(body(_rows(views, channels)))
+        projected = functional.normalize(projected.float(), dim=1)
+        similarity = (projected @ projected.T / temperature).fill_diagonal_(-1e9)
+        loss = functional.cross_entropy(similarity, partner)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -71,8 +71,8 @@ def contrast(
     return body.to("cpu").eval()
 
 
-def altered(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Another view of each scene: a crop, perhaps mirrored, in another light."""
+def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Return another view of each scene: a random crop, possibly mirrored, with other brightness and colours."""
     count = len(images)
 
     def uniform(*shape: int) -> Tensor:
@@ -103,9 +103,9 @@ def public_directions(
     floor: float = 0.01,
     device: str | torch.device = "cpu",
 ) -> nn.Linear:
-    """Return a fixed layer: the widest directions of ``features`` over made-up scenes, centred, each at unit spread.
+    """Return a fixed layer: the leading principal components of ``features`` over synthetic scenes, at unit variance.
 
-    Directions narrower than ``floor`` (in variance, of the widest) are not blown up further.
+    Components are centred; those with less than ``floor`` of the largest variance are not scaled up further.
 
     >>> layer = public_directions(nn.Identity(), 4, images=50, size=4)
     >>> layer.weight.shape, layer.weight.requires_grad
@@ -113,12 +113,12 @@ def public_directions(
     """
     features.to(device).eval()
     with torch.no_grad():
-        scenes = made_up_images(images, size=size, seed=seed + 2, device=device)
-        seen = torch.cat([features(_rows(part, channels)) for part in torch.split(scenes, 2000)]).double()
-        mean = seen.mean(0)
-        values, vectors = torch.linalg.eigh(torch.cov((seen - mean).T))
-        values, vectors = values.flip(0)[:components], vectors.flip(1)[:, :components]
-        weight = (vectors * (values + floor * values[0]).rsqrt()).T
+        scenes = synthetic_images(images, size=size, seed=seed + 2, device=device)
+        values = torch.cat([features(_rows(part, channels)) for part in torch.split(scenes, 2000)]).double()
+        mean = values.mean(0)
+        variances, vectors = torch.linalg.eigh(torch.cov((values - mean).T))
+        variances, vectors = variances.flip(0)[:components], vectors.flip(1)[:, :components]
+        weight = (vectors * (variances + floor * variances[0]).rsqrt()).T
         layer = nn.Linear(weight.shape[1], components)
         layer.weight.copy_(weight)
         layer.bias.copy_(-weight @ mean)
@@ -127,5 +127,5 @@ def public_directions(
 
 
 def _rows(images: Tensor, channels: int) -> Tensor:
-    """Flat rows, as users have them; one channel is the mean of three."""
+    """Return flat rows, the form of users' images; a single channel is the mean of the three."""
     return (images if channels == images.shape[1] else images.mean(1, keepdim=True)).flatten(1)

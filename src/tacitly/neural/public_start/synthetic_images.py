@@ -1,8 +1,8 @@
-"""Images nobody took: occluding leaves of all sizes, the simplest scenes with the statistics of pictures.
+"""Synthetic images by the "dead leaves" model: the simplest scenes with the statistics of natural images.
 
-The "dead leaves" model: discs, bars and boxes of power-law sizes fall onto each other until the image is full; each has
-a colour (channels correlated as in pictures), a shade across it, some a grating, and a soft edge. A body that has
-learned to tell such scenes apart has learned edges, corners, colours and textures, from no data at all: it is public.
+Discs, bars and boxes with power-law sizes occlude each other until the image is full; each has a colour (channels
+correlated as in natural images), a brightness gradient, some a grating, and a soft edge. A body trained to tell such
+scenes apart has learned edges, corners, colours and textures without any data: it is public.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import math
 import torch
 from torch import Tensor
 
-_SMALLEST, _LARGEST = 0.05, 0.6  # sizes of leaves, of the side of the image; density falls with the cube of the size
+_SMALLEST, _LARGEST = 0.05, 0.6  # size of a leaf relative to the image side; the density falls with its cube
 
 
-def made_up_images(
+def synthetic_images(
     count: int,
     *,
     size: int = 32,
@@ -26,7 +26,7 @@ def made_up_images(
 ) -> Tensor:
     """Return ``count`` colour images (count × 3 × size × size) with values from 0 to 1.
 
-    >>> made_up_images(2, size=8, leaves=5).shape
+    >>> synthetic_images(2, size=8, leaves=5).shape
     torch.Size([2, 3, 8, 8])
     """
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -43,8 +43,8 @@ def _scenes(count: int, size: int, leaves: int, generator: torch.Generator) -> T
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, device=device)
 
-    places = torch.linspace(0.0, 1.0, size, device=device)
-    down, right = torch.meshgrid(places, places, indexing="ij")
+    ticks = torch.linspace(0.0, 1.0, size, device=device)
+    down, right = torch.meshgrid(ticks, ticks, indexing="ij")
     scene = torch.zeros(count, 3, size, size, device=device)
     for _ in range(leaves):
         radius = (_SMALLEST**-2 + (_LARGEST**-2 - _SMALLEST**-2) * uniform(count, 1, 1)).rsqrt()

@@ -24,11 +24,11 @@ from tacitly.privacy.ledger import Ledger
 
 torch.set_num_threads(1)
 D, RUNS = 3, 150
-CONFIDENCE = 1 - 1e-6  # one for the model and for its mutant, or the comparison says nothing
+CONFIDENCE = 1 - 1e-6  # the same for the model and its mutant, or they could not be compared
 
 
 def users(canary: bool) -> Cohort:
-    """Three users; the last has a gradient of zero (the head predicts its rows exactly), or is not there."""
+    """Three users; the last has a gradient of zero (the head predicts its rows exactly), or is absent."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(6, D)), rng.normal(size=6)
     X[4:], y[4:] = (0.0, 0.0) if canary else (np.nan, 0.0)
@@ -36,7 +36,7 @@ def users(canary: bool) -> Cohort:
 
 
 class CountsThePresent(neural.Centaur):
-    """Mutation (the papers' F4): rounds are divided by the number of users who are there."""
+    """Mutation (the papers' flaw F4): rounds are divided by the number of users who are present."""
 
     def _learn(self, federation, plan, executor, update):  # type: ignore[no-untyped-def]
         there = np.isfinite(federation._cohort.X).all(axis=1).reshape(3, 2).all(axis=1).sum()
@@ -45,7 +45,7 @@ class CountsThePresent(neural.Centaur):
 
 
 def lengths(kind: type[neural.Centaur], canary: bool, **settings: object) -> Array:
-    """How far the body went in each of many fits: what an attacker who counts looks at."""
+    """Return how far the body moved in each of many fits: the statistic of an attacker who infers a count."""
     cohort, found = users(canary), []
     body, head = neural.linear(D, 8)
     with torch.no_grad():
@@ -62,7 +62,7 @@ def lengths(kind: type[neural.Centaur], canary: bool, **settings: object) -> Arr
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
 def test_a_canary_without_a_gradient_is_not_noticed(rate: float) -> None:
-    """Denominators are public, so a user whose update is zero leaves no trace, not even in a count."""
+    """Denominators are public, so a user whose update is zero has no effect, not even on a count."""
     inside, outside = (lengths(neural.Centaur, canary, sampling_rate=rate) for canary in (True, False))
     assert from_runs(inside, outside, 1e-6, confidence=CONFIDENCE).epsilon < 0.01
 
@@ -120,7 +120,7 @@ def test_a_fit_that_is_killed_at_random_goes_on_with_the_same_ledger(tmp_path: P
             assert ledger.ceiling == Budget(epsilon=1.0, delta=1e-6)
             stored = ledger._file.rows("SELECT idx, value FROM releases WHERE state = 'published'")
         for index, value in stored:
-            assert values.setdefault(index, value) == value  # what was once published never changes
+            assert values.setdefault(index, value) == value  # a published value never changes
         if "done" in rest:
             break
     assert "done" in rest

@@ -1,4 +1,4 @@
-"""The server's half of Private FedRep, fed with sums that a whole federation would send, without noise."""
+"""The server's half of the round loop, on noise-free sums of a whole population."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from tacitly.linalg import orthonormal, subspace_distance
-from tacitly.methods.fedrep.algorithm import Descent, within_reach
+from tacitly.methods.shared.descent import Descent, limit_rotation
 
 
 def after_rounds(excess: float, seed: int) -> float:
-    """Distance to the true basis where corrections along five features are ``excess`` times too long."""
+    """Return the distance to the true basis if corrections along five features are ``excess`` times too long."""
     rng = np.random.default_rng(seed)
     d, k, n = 30, 3, 1000
     true, heads = orthonormal(rng.normal(size=(d, k)))[0], rng.normal(size=(n, k))
@@ -38,7 +38,7 @@ def test_no_direction_turns_by_more_than_half_a_right_angle() -> None:
     basis = orthonormal(rng.normal(size=(9, 2)))[0]
     change = rng.normal(size=(9, 2)) * 50.0
     change -= basis @ (basis.T @ change)
-    turned = orthonormal(basis + within_reach(change))[0]
+    turned = orthonormal(basis + limit_rotation(change))[0]
     assert subspace_distance(basis, turned) == pytest.approx(np.sqrt(0.5))
     small = change / 1000.0
-    np.testing.assert_allclose(within_reach(small), small, rtol=1e-12)
+    np.testing.assert_allclose(limit_rotation(small), small, rtol=1e-12)

@@ -1,0 +1,85 @@
+"""The one reader of what estimators are given: users and their rows at ``fit``, rows alone at ``predict``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from tacitly.data.cohort import Cohort
+from tacitly.data.sparse_cohort import SparseCohort
+from tacitly.data.validation import Array, DataError
+
+
+def read_cohort(
+    X: Any,
+    y: Any = None,
+    users: Any = None,
+    *,
+    needs_target: bool = True,
+    needs_users: bool = True,
+    sparse: bool = False,
+    target_name: str | None = None,
+    dtype: DTypeLike | None = None,
+) -> Any:
+    """Return arrays or tables as a cohort; a cohort is returned as it is.
+
+    Without ``users``, where they are not needed, all rows belong to one device. ``sparse`` accepts sparse matrices too,
+    as a :class:`~tacitly.data.sparse_cohort.SparseCohort`.
+
+    >>> read_cohort([[1.0], [2.0], [3.0]], [1.0, 0.0, 1.0], ["b", "a", "b"]).users.tolist()
+    ['a', 'b']
+    >>> read_cohort([[1.0], [2.0]], needs_target=False, needs_users=False).n_users
+    1
+    """
+    if isinstance(X, Cohort | SparseCohort):
+        if needs_target and X.y is None:
+            raise ValueError("the cohort has no target. Build it with a target column.")
+        return X
+    needed = {"y": needs_target, "users": needs_users}
+    if X is None or (y is None and needs_target) or (users is None and needs_users):
+        raise ValueError(_missing(needed))
+    if sparse and hasattr(X, "tocsr"):
+        return SparseCohort.from_matrix(X, users)
+    options: dict[str, Any] = {"target_name": target_name, "dtype": dtype}
+    if users is None:
+        shape = getattr(X, "shape", None) or (len(X),)
+        return Cohort.from_offsets(X, y, np.array([0, shape[0]]), **options)
+    return Cohort.from_arrays(X, y, users, **options)
+
+
+def read_rows(X: Any, feature_names: Array, dtype: DTypeLike = np.float64) -> Array:
+    """Return rows as numbers, with the columns of training: by name where a table has those names.
+
+    A cell that is not a number raises a message that does not show it. Values are not checked further: a missing one
+    stays missing.
+
+    >>> read_rows([[1, 2]], np.array(["a", "b"]))
+    array([[1., 2.]])
+    """
+    columns = getattr(X, "columns", None)
+    names = [str(name) for name in feature_names]
+    if columns is not None and set(names) <= {str(column) for column in columns}:
+        X = X[names]
+    rows = _numbers(X, dtype)
+    if rows.ndim != 2 or rows.shape[1] != len(names):
+        raise DataError(f"X must have {len(names)} columns, as at training. Found shape {rows.shape}.")
+    return rows
+
+
+def _missing(needed: dict[str, bool]) -> str:
+    meanings = {"y": "the target", "users": "the user id"}
+    names = [name for name, wanted in needed.items() if wanted]
+    if not names:
+        return "fit needs X: rows of features."
+    what = " and ".join(meanings[name] for name in names)
+    return f"fit needs {' and '.join(names)} next to X: {what} of every row."
+
+
+def _numbers(X: Any, dtype: DTypeLike) -> Array:
+    try:
+        return np.asarray(X, dtype=dtype)
+    except (TypeError, ValueError):
+        pass  # NumPy's message shows a cell
+    raise DataError("X must be rows of numbers. Found cells that are not.")

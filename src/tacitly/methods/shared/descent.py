@@ -1,0 +1,228 @@
+"""The round loop of Private FedRep, CENTAUR and AMHT-LRS: noisy steps of a shared basis, and the server's half of them.
+
+A round releases one :class:`StepQuery` and moves public state (:class:`Descent`; for AMHT-LRS's central model
+:class:`~tacitly.methods.low_rank_sparse.algorithm.Central`) by the noisy sum. The margin classifier's ``gradient`` mode
+runs the same loop through Private FedRep.
+
+The release is the query's (adjacency, sensitivity and event are in its docstring). Everything else here reads released
+sums, their public noise level and the public number of users: post-processing.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from tacitly.arrays import Array, Offsets, Rows, check_shape
+from tacitly.federation.base import Federation, Query
+from tacitly.linalg import inverse_root, orthonormal, unpack_symmetric
+from tacitly.methods.shared.whitening import Whitening
+from tacitly.privacy.calibration import Plan
+from tacitly.privacy.guarantee import GaussianEvent
+
+TARGET_RATIO = 3.0
+"""The ρ to aim at: 95 % of a contribution's unit norm is then about the basis, 32 % about the head."""
+
+
+@dataclass(frozen=True)
+class StepQuery(Query):
+    """The public fields, the shape and the layout of one user's contribution to a step of the basis.
+
+    A contribution is (g vᵀ/c, v vᵀ) scaled to norm one: g the correction that the user's residuals give, v the head.
+    """
+
+    basis: Array  # U, in whitened coordinates, orthonormal
+    head_metric: Array  # k×k, symmetric: heads are measured as head_metric·v
+    scale: float  # c
+    whitening: Whitening
+
+    def __post_init__(self) -> None:
+        check_shape("basis", self.basis, self.whitening.scale.size, None)
+        check_shape("head_metric", self.head_metric, self.basis.shape[1], self.basis.shape[1])
+
+    @property
+    def coordinates(self) -> int:
+        """Entries of a d×k matrix and of a symmetric k×k matrix."""
+        d, k = self.basis.shape
+        return int(d * k + k * (k + 1) // 2)
+
+    @abstractmethod
+    def block_sums(self, X: Rows, y: Rows, offsets: Offsets, bound: float, size: int) -> Array:
+        """Return the sums of consecutive blocks of ``size`` users, one row per block."""
+
+    def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
+        """Return the sum of one block of users, by the fused pass of :meth:`block_sums`."""
+        total: Array = self.block_sums(X, y, offsets, bound, max(1, len(offsets) - 1))[0]
+        return total
+
+    def split(self, released: Array) -> tuple[Array, Array]:
+        """Split the released vector into its two matrices: the step (times 1/c) and the heads' second moment."""
+        d, k = self.basis.shape
+        return released[: d * k].reshape(d, k), unpack_symmetric(released[d * k :], k)
+
+
+class ServerState(Protocol):
+    """Public state that the rounds move."""
+
+    def advance(self, step: Array, second: Array, sigma: float, n_users: float, *, damping: float) -> None:
+        """Move by one release: its two matrices, and the noise standard deviation of their entries."""
+
+
+def run_rounds(
+    federation: Federation,
+    event: GaussianEvent,
+    state: ServerState,
+    next_query: Callable[[], StepQuery],
+    *,
+    rounds: int,
+    averaging: float,
+    name: str,
+    on_round: Callable[[], None] | None = None,
+) -> None:
+    """Release ``next_query()`` and advance ``state`` by it, ``rounds`` times.
+
+    Over the last part of the rounds, ``averaging``, steps shorten, so that the result averages over them. ``on_round``
+    is called after every round.
+    """
+    for number in range(rounds):
+        query = next_query()
+        released = federation.release(query, event, f"{name} {number + 1}")
+        late = max(0.0, number - (1.0 - averaging) * rounds)
+        # The noise of the sum, which exceeds the event's σ where every user adds noise to its own message.
+        sigma, expected_users = federation.sum_sigma(event), event.sampling_rate * federation.n_users
+        state.advance(*query.split(released), sigma, expected_users, damping=1.0 / (1.0 + late / 2.0))
+        if on_round is not None:
+            on_round()
+
+
+def refine_basis(
+    federation: Federation,
+    plan: Plan,
+    start: tuple[Whitening, Array, Array],
+    make_query: Callable[[Array, Array, float, Whitening], StepQuery],
+    rounds: int,
+    averaging: float,
+    on_round: Callable[[Array], None] | None = None,
+) -> Array:
+    """Run the rounds from a first basis; return the last one, orthonormal, in raw feature coordinates.
+
+    ``start`` is the whitening, the first basis in it and the strengths of its directions. ``make_query`` makes a
+    round's query from the fields of :class:`StepQuery`. ``on_round`` is called with the basis after every round.
+    """
+    whitening, basis, strengths = start
+    state = Descent(basis, np.diag(strengths))
+
+    def raw_basis() -> Array:
+        return orthonormal(whitening.to_raw(state.basis))[0]
+
+    def next_query() -> StepQuery:
+        return make_query(state.basis, state.head_metric, state.scale, whitening)
+
+    def report() -> None:
+        if on_round is not None:
+            on_round(raw_basis())
+
+    event = plan.event("rounds", clip=1.0)
+    run_rounds(
+        federation, event, state, next_query, rounds=rounds, averaging=averaging, name="basis step", on_round=report
+    )
+    return raw_basis()
+
+
+@dataclass
+class StepLength:
+    """The length of steps: shortened when a step reverses the one before it, lengthened when it continues it."""
+
+    value: float = 1.0
+    _previous: Array | None = None
+
+    def update(self, change: Array, signal: float) -> None:
+        """Compare a step with the one before it, unless it is mostly noise (``signal`` is the share that is not)."""
+        previous, self._previous = self._previous, change
+        if previous is None or signal < 0.4:
+            return
+        size = float(np.sum(previous**2))
+        turn = float(np.sum(change * previous)) / size if size > 0 else 0.0
+        if turn < -0.15:
+            self.value *= max(0.4, 1.0 / (1.0 - 1.5 * turn))
+        elif turn > 0.3:
+            self.value = min(1.2 * self.value, 1.6)
+
+    def rotate(self, rotation: Array) -> None:
+        """Express the last step in the new basis's coordinates: basis + step = new basis @ ``rotation``."""
+        if self._previous is not None:
+            self._previous = self._previous @ np.linalg.inv(rotation)
+
+
+@dataclass
+class Descent:
+    """The server's state for a shared basis: public, moved by public releases only."""
+
+    basis: Array
+    head_moment: Array
+    scale: float = 1.0 / TARGET_RATIO
+    step_length: StepLength = field(default_factory=StepLength)
+    head_metric: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        k = self.basis.shape[1]
+        self.head_moment = self.head_moment * (k / np.trace(self.head_moment))
+        self.head_metric = inverse_root(self.head_moment)
+
+    def advance(self, step: Array, second: Array, sigma: float, n_users: float, *, damping: float) -> None:
+        """Move the basis by one release: ``step`` is Σ s·gvᵀ/c and ``second`` is Σ s·vvᵀ, both with noise σ."""
+        k = self.basis.shape[1]
+        step = step - self.basis @ (self.basis.T @ step)
+        step, signal = shrink_by_noise(step, sigma, k)
+
+        values, vectors = np.linalg.eigh(second)
+        values = np.maximum(values, max(sigma * math.sqrt(2.0 * k), np.finfo(float).tiny))
+        change = self.scale * step @ ((vectors / values) @ vectors.T) @ self.head_metric
+        self.step_length.update(change, signal)
+
+        basis, rotation = orthonormal(self.basis + limit_rotation(damping * self.step_length.value * change))
+        self.step_length.rotate(rotation)
+        denoised = (vectors * values) @ vectors.T
+        root = np.linalg.inv(self.head_metric)
+        moment = rotation @ root @ denoised @ root @ rotation.T
+        moment *= k / np.trace(moment)
+        metric = inverse_root(moment)
+        # c is measured in units of the metric, so it changes with it.
+        units = math.sqrt(np.trace(self.head_metric @ moment @ self.head_metric) / np.trace(metric @ moment @ metric))
+        self.scale *= scale_change(float(np.trace(second)) / n_users) * units
+        self.basis, self.head_moment, self.head_metric = basis, moment, metric
+
+
+def limit_rotation(change: Array) -> Array:
+    """Shorten a change of an orthonormal basis so that no direction rotates by more than 45°.
+
+    A user's correction is right to first order only. Where features are far from white it can be many times too long,
+    and a basis that moves that far never settles, yet its steps do not look as if they reversed.
+    """
+    left, sizes, right = np.linalg.svd(change, full_matrices=False)
+    return np.asarray((left * np.minimum(sizes, 1.0)) @ right)
+
+
+def shrink_by_noise(step: Array, sigma: float, removed: int) -> tuple[Array, float]:
+    """Scale a noisy d×k matrix by the share of it that is not noise; return that share too.
+
+    ``removed`` of the d directions were projected out, with the noise along them.
+    """
+    d, k = step.shape
+    size = float(np.sum(step**2))
+    share = max(0.0, 1.0 - sigma**2 * (d - removed) * k / size) if size > 0 else 0.0
+    return share * step, share
+
+
+def scale_change(mean: float) -> float:
+    """Return the factor by which to change the scale c, so that ρ moves to :data:`TARGET_RATIO`.
+
+    ``mean`` is the released mean of 1/√(1 + ρ²) over users.
+    """
+    mean = min(max(mean, 0.02), 0.995)
+    return min(max(math.sqrt(1.0 / mean**2 - 1.0) / TARGET_RATIO, 0.2), 3.0)

@@ -1,0 +1,1 @@
+"""Programs that make what is committed, and help with development; not installed."""
