@@ -8,10 +8,10 @@ import pkgutil
 
 import numpy as np
 import pytest
-from tests.methods.test_sensitivity import BASIS, ONE, QUERIES, THREE, D, features
 
 import tacitly.heads.ridge
 import tacitly.methods
+from methods.test_sensitivity import BASIS, ONE, QUERIES, THREE, D, features
 from tacitly.federation import wire
 from tacitly.federation.base import Query
 from tacitly.heads.base import HeadWork
