@@ -65,21 +65,23 @@ benchmarks: $(ALL)
 $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
-# uv installs in parallel and from its cache; pip does the same job where uv cannot (a private index, no wheel for it).
+# uv downloads in parallel and links from its cache. What must come from an index that only pip is configured for goes first, by
+# pip (PyTorch: the CPU build); where uv cannot do the rest, pip does.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+LOG := $(VENV)/install.log
+define install
+@{ $(PIP) --no-compile uv $(2) && $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e "$(1)" || $(PIP) -e "$(1)"; } \
+	>$(LOG) 2>&1 || { cat $(LOG); exit 1; }
+@touch $@
+endef
+
 $(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing tacitly into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt uv >$(VENV)/install.log 2>&1 \
-	&& $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e . >>$(VENV)/install.log 2>&1 \
-	|| $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . >>$(VENV)/install.log 2>&1 \
-	|| { cat $(VENV)/install.log; exit 1; }
-	@touch $@
+	$(call install,.)
 
-# pip, because it honours a configured index: PyTorch's CPU build is often kept there.
 $(ALL): pyproject.toml constraints.txt | $(BIN)/python
-	@echo "installing tacitly, every extra and the test tools into $(VENV): about three minutes"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]" >$(VENV)/install.log 2>&1 \
-	|| { cat $(VENV)/install.log; exit 1; }
-	@touch $@
+	@echo "installing tacitly, its extras and the test tools into $(VENV): a minute or two"
+	$(call install,.[dev],torch)
 
 clean:
 	rm -rf $(VENV) .coverage demo-model demo-model.ledger

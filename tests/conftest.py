@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parent / "src" / "tacitly"
-sys.path[:0] = [str(HERE / "support"), str(HERE.parent)]  # helpers, and the benchmarks' attacks
+sys.path[:0] = [str(HERE / "support"), str(HERE), str(HERE.parent)]  # helpers, other tests, benchmarks and tools
 
 # Workers share few cores. BLAS keeps its second thread, because tests check that sums do not depend on it.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "2")
@@ -74,6 +74,34 @@ def _left_as_found() -> Iterator[None]:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # once, before there are workers
         forget_stale_kernels()
+    if config.getoption("cov_source", None):
+        compile_untraced()
+
+
+def compile_untraced() -> None:
+    """Pause coverage's tracing while Numba compiles: no measured code runs then, and tracing would add half the time.
+
+    The tracer sees ``on_start`` begin and ``on_end`` end, so its stack of calls stays right. It may miss the next line
+    of a function that waited for its kernel; later calls of the function count.
+    """
+    from numba.core import event
+
+    class Untraced(event.Listener):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.paused: list[Any] = []  # compilation nests, and holds one lock
+
+        def on_start(self, event: Any) -> None:
+            tracer = sys.gettrace()
+            self.paused.append(tracer if type(tracer).__name__ == "CTracer" else None)
+            if self.paused[-1] is not None:
+                tracer.stop()  # type: ignore[union-attr]
+
+        def on_end(self, event: Any) -> None:
+            tracer = self.paused.pop()
+            if tracer is not None:
+                tracer.start()
+
+    event.register("numba:compile", Untraced())
 
 
 def forget_stale_kernels() -> None:

@@ -227,7 +227,7 @@ def wide(n: int) -> dict[str, Any]:
         for number in range(3):
             for name, work in (
                 ("gemm", lambda: cohort.X @ public),
-                ("projection", lambda: federation.projected(signs)),
+                ("projection", lambda: federation._shard._project(signs)),
                 ("choice", lambda number=number: reduced.select(query, SelectionEvent(scale=1.0), f"{number}")),
             ):
                 start = time.perf_counter()

@@ -1,7 +1,10 @@
 """Learn together without telling.
 
-Many users, each with a little private data, learn a shared low-rank representation under user-level differential
-privacy; each keeps a small personal model that nobody else ever sees.
+Many users, each with a little private data, learn what they have in common under user-level differential privacy; each
+keeps a small personal model that nobody else ever sees.
+
+Estimators come from the methods' own descriptions (:mod:`tacitly.methods.registry`). Heavy modules (Numba,
+scikit-learn, pyarrow) load when a name is first used, so that ``tacitly --help`` is quick.
 
 >>> import tacitly
 >>> sorted(name for name in dir(tacitly) if name.startswith("Private"))
@@ -13,7 +16,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tacitly.methods import REGISTRY
+
 if TYPE_CHECKING:
+    from tacitly import audit as audit
     from tacitly import datasets as datasets
     from tacitly import neural as neural
     from tacitly.baselines import CentralModel as CentralModel
@@ -28,6 +34,16 @@ if TYPE_CHECKING:
     from tacitly.data.validation import DataError as DataError
     from tacitly.linalg import subspace_distance as subspace_distance
     from tacitly.methods import theory as theory
+    from tacitly.model_folder import load as load
+    from tacitly.model_folder import save as save
+    from tacitly.privacy.certificate import Certificate as Certificate
+    from tacitly.privacy.guarantee import Budget as Budget
+    from tacitly.privacy.guarantee import UncertifiedWarning as UncertifiedWarning
+    from tacitly.privacy.ledger import BudgetExceeded as BudgetExceeded
+    from tacitly.privacy.ledger import Ledger as Ledger
+
+# <methods>
+if TYPE_CHECKING:
     from tacitly.methods.altmin.estimator import PrivateAltMin as PrivateAltMin
     from tacitly.methods.centaur.estimator import Centaur as Centaur
     from tacitly.methods.fedpower.estimator import FedPower as FedPower
@@ -35,43 +51,33 @@ if TYPE_CHECKING:
     from tacitly.methods.low_rank_sparse.estimator import LowRankSparse as LowRankSparse
     from tacitly.methods.margin.estimator import MarginClassifier as MarginClassifier
     from tacitly.methods.trace_regression.estimator import TraceRegression as TraceRegression
-    from tacitly.model_folder import load as load
-    from tacitly.model_folder import save as save
-    from tacitly.privacy.certificate import Certificate as Certificate
-    from tacitly.privacy.guarantee import UncertifiedWarning as UncertifiedWarning
-    from tacitly.privacy.ledger import BudgetExceeded as BudgetExceeded
-    from tacitly.privacy.ledger import Ledger as Ledger
+# </methods>
 
 __version__ = "0.1.0"
 
-# Heavy modules (Numba, scikit-learn, pyarrow) load when they are first used, so that `tacitly --help` is quick.
 _HOMES = {
+    "Budget": "tacitly.privacy.guarantee",
     "BudgetExceeded": "tacitly.privacy.ledger",
-    "Centaur": "tacitly.methods.centaur.estimator",
     "CentralModel": "tacitly.baselines",
     "Certificate": "tacitly.privacy.certificate",
     "Cohort": "tacitly.data.cohort",
     "DataError": "tacitly.data.validation",
-    "FedPower": "tacitly.methods.fedpower.estimator",
     "FedRep": "tacitly.baselines",
     "FullFineTuning": "tacitly.baselines",
     "Ledger": "tacitly.privacy.ledger",
     "LocalModels": "tacitly.baselines",
-    "LowRankSparse": "tacitly.methods.low_rank_sparse.estimator",
-    "MarginClassifier": "tacitly.methods.margin.estimator",
     "NuclearNorm": "tacitly.baselines",
-    "PrivateAltMin": "tacitly.methods.altmin.estimator",
-    "PrivateFedRep": "tacitly.methods.fedrep.estimator",
     "PromptLearning": "tacitly.baselines",
     "RGrad": "tacitly.baselines",
     "SingleModel": "tacitly.baselines",
-    "TraceRegression": "tacitly.methods.trace_regression.estimator",
     "UncertifiedWarning": "tacitly.privacy.guarantee",
     "load": "tacitly.model_folder",
     "save": "tacitly.model_folder",
     "subspace_distance": "tacitly.linalg",
+    **{name: home for method in REGISTRY.values() if not method.network for name, home in method.homes.items()},
 }
 _MODULES = {
+    "audit": "tacitly.audit",
     "datasets": "tacitly.datasets",
     "neural": "tacitly.neural",
     "theory": "tacitly.methods.theory",

@@ -20,13 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from tacitly import methods as estimators
+from tacitly.methods import REGISTRY
 from tacitly.methods.base import PrivateModel, plain_parameter
 from tacitly.methods.shared_basis import Head, SharedBasisModel
 from tacitly.privacy.certificate import Certificate
 
 PUBLIC = ("billboard.safetensors", "certificate.json", "config.json")
-_NEURAL = "neural."
+FORMAT = {"format": "tacitly model", "version": 1}
+"""What ``config.json`` says of itself. A folder of another version is refused."""
 
 
 class ModelError(ValueError):
@@ -82,7 +83,7 @@ def load(folder: str | os.PathLike[str], **modules: Any) -> PrivateModel:
     for name in PUBLIC:
         if not (source / name).is_file():
             raise ModelError(f"{source} is not a model folder: {name} is missing.")
-    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    config = read_config(source / "config.json")
     kind = _kind(source, str(config.get("class")))
     parameters: dict[str, Any] = {
         key: math.inf if value == "inf" else value for key, value in config["parameters"].items()
@@ -113,12 +114,27 @@ def load(folder: str | os.PathLike[str], **modules: Any) -> PrivateModel:
     return model
 
 
+def read_config(path: Path) -> dict[str, Any]:
+    """Read a model folder's ``config.json``; raise where it was written in another format or version."""
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise ModelError(f"{path} is not JSON. Expected a model folder written by tacitly.") from None
+    found = {key: config.get(key) for key in FORMAT} if isinstance(config, dict) else None
+    if found != FORMAT:
+        raise ModelError(f"{path.parent} must hold {FORMAT}. Found {found}: fit again with this version of tacitly.")
+    return dict(config)
+
+
 def _kind(folder: Path, name: str) -> type[PrivateModel]:
-    """Return the estimator class named in a folder, which must be one of tacitly's."""
-    home = importlib.import_module("tacitly.neural") if name.startswith(_NEURAL) else estimators
-    kind = getattr(home, name.removeprefix(_NEURAL), None) if name.removeprefix(_NEURAL) in home.__all__ else None
-    if not (isinstance(kind, type) and issubclass(kind, PrivateModel)):
-        raise ModelError(f"{folder} holds a {name!r}. Expected one of {estimators.__all__}, or a neural estimator.")
+    """Return the class that a folder names: an estimator of a registered method, and nothing else."""
+    home = REGISTRY.home(name)
+    if home is None:
+        known = [method.public_name for method in REGISTRY.values()]
+        raise ModelError(f"{folder} holds a {name!r}. Expected one of {', '.join(known)}, or a baseline of theirs.")
+    # Through the package, which says what to install where PyTorch is missing.
+    package = "tacitly.neural" if name.startswith("neural.") else "tacitly"
+    kind: type[PrivateModel] = getattr(importlib.import_module(package), name.rpartition(".")[2])
     return kind
 
 
@@ -130,7 +146,7 @@ def publish(folder: str | os.PathLike[str], target: str | os.PathLike[str], *, a
     for name in PUBLIC:
         if not (source / name).is_file():
             raise ModelError(f"{source} is not a model folder: {name} is missing.")
-    _kind(source, str(json.loads((source / "config.json").read_text(encoding="utf-8")).get("class")))
+    _kind(source, str(read_config(source / "config.json").get("class")))
     certificate = Certificate.from_json((source / "certificate.json").read_text(encoding="utf-8"))
     if not certificate.certified and not allow_uncertified:
         raise ModelError(
@@ -165,6 +181,7 @@ def _private_as_bytes(model: PrivateModel) -> bytes | None:
 
 def _config(model: PrivateModel) -> dict[str, Any]:
     return {
+        **FORMAT,
         "class": model.folder_class,
         "parameters": {key: plain_parameter(value) for key, value in model.folder_parameters().items()},
         "features": [str(name) for name in model.feature_names_in_],

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
 import tacitly
@@ -19,77 +18,24 @@ from tacitly.audit import Audit, audit, audit_one_run, check_sensitivity
 from tacitly.audit.attack import Attacker, strongest
 from tacitly.audit.worlds import canaries, worlds
 from tacitly.cli.main import app
+from tacitly.methods import REGISTRY
 from tacitly.methods.base import PrivateModel, Procedure
 from tacitly.methods.margin.queries import MarginLosses
 from tacitly.methods.shared.whitening import FeatureMoment
 from tacitly.privacy.guarantee import Adjacency, SelectionEvent, Unit
 
-ESTIMATORS = {
-    "fedrep": lambda: tacitly.PrivateFedRep(rank=1, epsilon=1.0),
-    "fedrep, replace-one": lambda: tacitly.PrivateFedRep(rank=1, epsilon=1.0, adjacency="replace-one"),
-    "fedrep, centred": lambda: tacitly.PrivateFedRep(rank=1, epsilon=1.0, fit_intercept=True),
-    "altmin": lambda: tacitly.PrivateAltMin(rank=1, epsilon=1.0),
-    "fedpower, rows": lambda: tacitly.FedPower(1, 1.0, unit="row"),
-    "fedpower, users": lambda: tacitly.FedPower(1, 1.0, unit="user"),
-    "fedpower, power": lambda: tacitly.FedPower(1, 1.0, unit="row", route="power"),
-    "low rank plus sparse": lambda: tacitly.LowRankSparse(rank=1, sparsity=1, epsilon=1.0),
-    "low rank plus sparse, one weight": lambda: tacitly.LowRankSparse(1, 1, 1.0, shared_weight=True),
-    "fedrep, logistic": lambda: tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic"),
-    "margin": lambda: tacitly.MarginClassifier(rank=1, epsilon=1.0),
-    "margin, search": lambda: tacitly.MarginClassifier(rank=1, epsilon=1.0, mode="search", choices=4, candidates=16),
-    "margin, replace-one": lambda: tacitly.MarginClassifier(
-        rank=1, epsilon=1.0, mode="random", candidates=16, adjacency="replace-one"
-    ),
-    "centaur": lambda: tacitly.Centaur(rank=1, epsilon=1.0),
-    "centaur, power start": lambda: tacitly.Centaur(rank=1, epsilon=1.0, start="power", copies=2, power_steps=2),
-    "trace regression": lambda: tacitly.TraceRegression(1, 1.0, shape=(2, 2)),
-    "trace regression, replace-one": lambda: tacitly.TraceRegression(1, 1.0, adjacency="replace-one", shape=(2, 2)),
-    "trace regression, users": lambda: tacitly.TraceRegression(1, 1.0, unit="user", shape=(2, 2)),
-}
-RELATIVES = {  # audited with fewer runs: their exact checks are what counts
-    "fedrep, words": lambda: tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic", classes=("no", "may", "yes")),
-    "fedrep, poisson": lambda: tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="poisson", rounds=2),
-    "neural centaur": lambda: network(),
-    "neural centaur, clip found privately": lambda: network(clip="auto", head_steps=0, rounds=1),
-    "neural low rank plus sparse": lambda: own_networks(),
-    "neural low rank plus sparse, clip found privately": lambda: own_networks(clip="auto", rounds=1),
-    "margin, gradient": lambda: tacitly.MarginClassifier(rank=1, epsilon=1.0, delta=1e-6, mode="gradient"),
-    "margin, projected": lambda: tacitly.MarginClassifier(
-        rank=1, epsilon=1.0, delta=1e-6, mode="gradient", dimension=2
-    ),
-    "trace regression, rank one": lambda: tacitly.TraceRegression(1, 1.0, design="rank-one", shape=(2, 2)),
-}
+AUDITS = {trial.name: (method, trial) for method in REGISTRY.values() for trial in method.audits}
+ESTIMATORS = [name for name, (_, trial) in AUDITS.items() if trial.depth == "quick"]
+RELATIVES = [name for name, (_, trial) in AUDITS.items() if trial.depth == "brief"]
 
 
-def network(**settings: object) -> PrivateModel:
-    """Return a network with few and short rounds: a fit at the defaults takes a second."""
-    from tacitly import neural
-
-    body, head = neural.mlp(4, (3,), classes=2)
-    for value in (*body.parameters(), *head.parameters()):
-        value.data = (torch.arange(value.numel()).cos() / 2).reshape(value.shape)
-    chosen = {"rounds": 2, "head_steps": 1, "rows_per_user": 8, "device": "cpu", **settings}
-    return neural.Centaur(body, head, epsilon=1.0, **chosen)  # type: ignore[arg-type]
-
-
-def own_networks(**settings: object) -> PrivateModel:
-    from tacitly import neural
-
-    chosen = {"rounds": 2, "head_steps": 1, "final_steps": 1, "rows_per_user": 8, "device": "cpu", **settings}
-    return neural.LowRankSparse(1, 2, epsilon=1.0, hidden=(3,), **chosen)  # type: ignore[arg-type]
+def made(name: str) -> PrivateModel:
+    method, trial = AUDITS[name]
+    model: PrivateModel = method.load()(**trial.made())
+    return model
 
 
 SURE = 1 - 1e-9  # so that a sound estimator is found to prove more than it claims at most once in 1e9 runs
-
-LEAST_REACH = {
-    # How opposite two users' corrections are depends on the basis, and so on the noise of the audited run.
-    "fedrep, replace-one": 0.5,
-    "trace regression, replace-one": 0.5,
-    # A canary that every candidate fits, or none, moves all odds alike: the whole of ε takes one that hardly any fits,
-    # and another such in its place under replace-one. How near one comes depends on the few candidates.
-    "margin, search": 0.5,
-    "margin, replace-one": 0.3,
-}
 SEARCHES = 8
 
 
@@ -112,19 +58,19 @@ def reach(estimator: PrivateModel, report: Audit, least: float) -> float:
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_every_default_stands_a_quick_audit(name: str) -> None:
-    report = audit(ESTIMATORS[name](), runs=100, confidence=SURE)
+    report = audit(made(name), runs=100, confidence=SURE)
     assert report.findings == (), str(report)
     assert report.ok, str(report)
-    least = LEAST_REACH.get(name, 0.8)
-    assert least < reach(ESTIMATORS[name](), report, least) < 1.0001  # the attack comes near what the claim covers
+    least = AUDITS[name][1].reach
+    assert least < reach(made(name), report, least) < 1.0001  # the attack comes near what the claim covers
 
 
 @pytest.mark.parametrize("name", RELATIVES)
 def test_labels_counts_and_choices_beside_sums_are_audited_too(name: str) -> None:
-    report = audit(RELATIVES[name](), runs=10, confidence=SURE)
+    report = audit(made(name), runs=10, confidence=SURE)
     assert report.ok, str(report)
-    least = LEAST_REACH.get(name, 0.8)
-    assert least < reach(RELATIVES[name](), report, least) < 1.0001
+    least = AUDITS[name][1].reach
+    assert least < reach(made(name), report, least) < 1.0001
 
 
 @pytest.mark.parametrize(
@@ -264,7 +210,7 @@ def test_a_query_that_is_not_separable_is_caught() -> None:
 
 
 def test_a_choice_has_no_gaussian_bound_and_a_pure_claim_allows_more() -> None:
-    report = audit(ESTIMATORS["margin, search"](), runs=20)
+    report = audit(made("margin, search"), runs=20)
     assert report.gaussian is None
     assert report.accuracy_allowed == pytest.approx(math.e / (1 + math.e))
     assert "at δ = 0" in str(report)
@@ -346,7 +292,7 @@ def test_losses_are_not_for_the_check_of_sums() -> None:
 @pytest.mark.parametrize("name", ["margin, search", "fedrep, logistic"])
 def test_one_run_with_labels_proves_less_than_is_claimed(name: str) -> None:
     """A bound above 1 takes 30 right guesses of 30; each is right with probability 0.6 at most, and 0.6^30 < 1e-6."""
-    bound = audit_one_run(ESTIMATORS[name](), canaries=300, n_features=8, confidence=0.999)
+    bound = audit_one_run(made(name), canaries=300, n_features=8, confidence=0.999)
     assert bound.epsilon <= 1.0 < bound.ceiling
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -13,8 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tacitly.cli
 from tacitly.cli.main import main
 from tacitly.datasets import make_shared_subspace
+from tacitly.methods import REGISTRY
 
 
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: object) -> tuple[int, str, str]:
@@ -110,6 +114,71 @@ def test_centaur_is_fitted_with_users_by_coin_and_predicts(
     code, _, err = run(capsys, monkeypatch, *words, "--sampling-rate", "0.5")
     assert code == 2
     assert "centaur only" in err
+
+
+def test_help_shows_the_options_of_the_method_and_no_others(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words in (("--method", "margin", "--help"), ("--help", "--method=margin")):
+        code, out, _ = run(capsys, monkeypatch, "fit", "rows.csv", *words)
+        assert code == 0
+        assert "hinge or logistic" in out
+        assert "0.0" in out  # the default of delta: pure epsilon
+        assert "--sparsity" not in out
+        assert "--sampling-rate" not in out
+    code, out, _ = run(capsys, monkeypatch, "fit", "--help")
+    assert code == 0
+    assert "--rank INTEGER" in out
+    assert "poisson" in out
+
+
+def test_an_unknown_method_is_answered_with_a_list_of_methods_and_what_they_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, err = run(capsys, monkeypatch, "fit", "rows.csv", "--method", "magic")
+    assert code == 2
+    assert "--method must be one of those below. Found 'magic'." in err
+    for method in REGISTRY.offered("fit").values():
+        assert f"{method.name} " in err
+        assert method.summary in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--sparsity", 3], "--sparsity is for --method low-rank-sparse only. Found --method fedrep."),
+        (["--method", "altmin", "--intercept"], "--intercept is for --method fedrep, centaur, low-rank-sparse and mar"),
+        (["--method", "margin", "--rounds", 3], "Found --method margin."),
+    ],
+)
+def test_an_option_of_another_method_gets_one_clear_line(capsys, monkeypatch, words, message) -> None:  # type: ignore[no-untyped-def]
+    code, _, err = run(capsys, monkeypatch, "fit", "rows.csv", "--user", "u", "--target", "y", "--epsilon", 1, *words)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_no_function_of_a_command_is_longer_than_60_lines() -> None:
+    for path in Path(tacitly.cli.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                assert (node.end_lineno or 0) - node.lineno < 60, f"{path.name}: {node.name}"
+
+
+def test_a_model_folder_of_another_version_is_refused_in_one_sentence(
+    capsys, monkeypatch, fitted, table, tmp_path
+) -> None:  # type: ignore[no-untyped-def]
+    copy = tmp_path / "copy"
+    shutil.copytree(fitted, copy)
+    config = json.loads((copy / "config.json").read_text())
+    assert (config["format"], config["version"]) == ("tacitly model", 1)
+    for other in ({**config, "version": 2}, {key: config[key] for key in config if key not in ("format", "version")}):
+        (copy / "config.json").write_text(json.dumps(other))
+        for words in (("predict", copy, table), ("publish", copy, tmp_path / "public"), ("audit", copy, "--quick")):
+            code, _, err = run(capsys, monkeypatch, *words)
+            assert code == 2
+            assert "fit again with this version of tacitly" in err
+            assert err.count("\n") == 1
 
 
 def test_help_is_quick_and_names_every_command() -> None:
@@ -235,9 +304,10 @@ def test_a_ledger_with_nothing_left_refuses_before_touching_data(capsys, monkeyp
         (lambda text: "", (), "empty"),
         (lambda text: text, ("--target", "scor"), "Did you mean 'score'"),
         (lambda text: text, ("--features", "a,zz"), "zz"),
-        (lambda text: text, ("--rank", "9"), "--rank must lie between 1 and"),
+        (lambda text: text, ("--rank", "9"), "rank must be a whole number from 1 to"),
         (lambda text: text, ("--epsilon", "-1"), "epsilon must be positive"),
-        (lambda text: text, ("--method", "magic"), "--method must be"),
+        (lambda text: text, ("--classes", "0,1"), "--classes is for --loss logistic and hinge. Found --loss squared"),
+        (lambda text: text, ("--engine", "magic"), "--engine must be local or ray"),
         (lambda text: text, ("--adjacency", "sideways"), "sideways"),
     ],
 )

@@ -65,12 +65,13 @@ def test_what_is_missing_is_said(
     alone = ("--rank", 1, "--epsilon", 1, "--node", site / "card.json")
     for words, expected in (
         (("serve", tmp_path / "hub"), "give --rank, --epsilon and a --node"),
+        (("serve", tmp_path / "hub", "--method", "svd", "--epsilon", 1), "give --rank, --epsilon and a --node"),
         (("join", tmp_path / "south"), "give --table, --user"),
         (("join", tmp_path / "a b", "--table", tmp_path / "rows.csv", "--user", "who"), "letters, digits"),
         (("serve", tmp_path / "hub", *alone, "--trust", "secure"), "three nodes"),
         (("serve", tmp_path / "hub", *alone, "--set", "loss"), "--set must be name=value"),
         (("serve", tmp_path / "hub", *alone, "--set", "colour=3"), "does not fit --method fedrep"),
-        (("serve", tmp_path / "hub", *alone, "--method", "margin", "--rounds", 3), "does not fit --method margin"),
+        (("serve", tmp_path / "hub", *alone, "--method", "margin", "--rounds", 3), "Found --method margin"),
         (("serve", tmp_path / "hub", *alone, "--method", "magic"), "--method must be one of"),
         (("serve", tmp_path / "hub", *alone, "--method", "trace", "--trust", "node"), "guard whole users"),
         (("serve", tmp_path / "hub", *alone, "--method", "margin", "--trust", "node"), "guard whole users"),
@@ -83,7 +84,13 @@ def test_what_is_missing_is_said(
 
 def settings(tmp_path: Path, site: Path, **changed: object) -> Settings:
     card = Card.from_json((site / "card.json").read_text())
-    options = {"server": "127.0.0.1:9", "out": str(tmp_path / "m"), "rank": 1, "epsilon": 1.0, "cards": (card,)}
+    options = {
+        "server": "127.0.0.1:9",
+        "out": str(tmp_path / "m"),
+        "options": {"rank": 1},
+        "epsilon": 1.0,
+        "cards": (card,),
+    }
     return Settings(**options | changed)  # type: ignore[arg-type]
 
 
@@ -112,7 +119,7 @@ def test_a_ceiling_that_a_site_set_once_stands(tmp_path: Path, site: Path) -> No
     assert open_node(site, {**invitation, "epsilon": "2"})._ceiling == own  # another run, under the same ceiling
     with pytest.raises(ValueError, match="asks for ε = 50; this site's ceiling is ε = 3"):
         open_node(site, {**invitation, "epsilon": "50"})
-    with pytest.raises(LedgerMismatch, match="stands as it was first set"):
+    with pytest.raises(LedgerMismatch, match="cannot be changed"):
         open_node(site, invitation, ceiling=Budget(epsilon=50.0, delta=1e-6))
 
 
@@ -152,13 +159,30 @@ def test_settings_that_would_change_nothing_are_refused(
     tmp_path: Path, site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(tmp_path / "hub", settings(tmp_path, site))
-    words = ("serve", tmp_path / "hub", "--epsilon", 5, "--set", "loss=hinge")
+    words = ("serve", tmp_path / "hub", "--epsilon", 5, "--set", "mode=auto", "--rank", 2)
     code, said = run(capsys, monkeypatch, *words)
-    assert (code, "--epsilon, --set would change nothing" in " ".join(said.split())) == (2, True), said
+    assert (code, "--epsilon, --set, --rank would change nothing" in " ".join(said.split())) == (2, True), said
     served: list[Path] = []
     monkeypatch.setattr("tacitly.deployment.serve.serve", lambda folder, say: served.append(folder))
     run(capsys, monkeypatch, "serve", tmp_path / "hub")
     assert served == [tmp_path / "hub"]
+
+
+def test_a_folder_keeps_the_options_of_its_method_and_its_defaults(
+    tmp_path: Path, site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tacitly.deployment.serve.serve", lambda folder, say: False)
+    words = ("--node", site / "card.json", "--epsilon", 1, "--rank", 2, "--out", tmp_path / "m")
+    for name, own, options, delta in (
+        ("margin", ("--loss", "logistic", "--set", "choices=3"), {"rank": 2, "loss": "logistic", "choices": 3}, 0.0),
+        ("svd", ("--unit", "user", "--center"), {"n_components": 2, "unit": "user", "center": True}, 1e-6),
+        ("centaur", ("--intercept", "--delta", 1e-7), {"rank": 2, "fit_intercept": True}, 1e-7),
+    ):
+        _, said = run(capsys, monkeypatch, "serve", tmp_path / name, "--method", name, *words, *own)
+        assert "could not be finished" in said
+        stored = Settings.load(tmp_path / name)
+        assert (stored.method, stored.options, stored.delta) == (name, options, delta)
+        assert stored.learns["several"] is True
 
 
 def test_where_flowers_state_is_new_nodes_are_registered_anew(tmp_path: Path, site: Path) -> None:
@@ -198,6 +222,7 @@ def test_what_nodes_sent_is_wiped_however_the_coordinator_ends(
     [
         ({"method": "fedrep"}, False),
         ({"method": "svd"}, False),
+        ({"method": "centaur"}, False),
         ({"method": "fedrep", "loss": "logistic"}, True),
         ({"method": "margin", "several": True}, True),
         ({"method": "trace", "unit": "user"}, True),
@@ -257,3 +282,20 @@ def test_a_newcomers_heads_are_those_of_the_models_own_loss(tmp_path: Path) -> N
 
 def test_every_coordinators_folder_names_its_run_anew(tmp_path: Path, site: Path) -> None:
     assert settings(tmp_path, site).run != settings(tmp_path, site).run
+
+
+def test_folders_and_invitations_of_another_version_are_refused_in_one_sentence(
+    tmp_path: Path, site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = tmp_path / "hub"
+    prepare(hub, settings(tmp_path, site))
+    for path, words in (
+        (hub / "settings.json", ("serve", hub)),
+        (hub / "invitation.json", ("join", site, "--invitation", hub / "invitation.json")),
+    ):
+        content = json.loads(path.read_text())
+        assert content["version"] == 1
+        for other in ({**content, "version": 2}, {key: content[key] for key in content if key != "format"}):
+            path.write_text(json.dumps(other))
+            code, said = run(capsys, monkeypatch, *words)
+            assert (code, "use one version of tacitly everywhere" in " ".join(said.split())) == (2, True), said

@@ -84,9 +84,8 @@ def test_nothing_is_lost_when_sites_and_coordinator_fail(site: Site, tmp_path: P
     settings = Settings(
         server=f"127.0.0.1:{free_port()}",
         out=str(tmp_path / "model"),
-        rank=2,
+        options={"rank": 2, "rounds": 3},
         epsilon=1.0,
-        rounds=3,
         cards=tuple(cards),
         patience={"deadline": 300.0, "again": 4.0, "gather": 300.0},
     )

@@ -1,4 +1,4 @@
-"""Several queries in one release: each is checked, none is asked again for nothing, each has its own noise."""
+"""Several queries in one release: each is checked, each has its own noise, and no retry is free after a leak."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAME_SIZE = PowerStep(np.eye(D)[:, :1], np.zeros(D), 0.5, Unit.USER)
 
 @dataclass(frozen=True)
 class Mistaken(PowerStep):
-    """Promises fewer numbers than it gives."""
+    """Declares fewer coordinates than it returns."""
 
     def contribution(self, X, y):  # type: ignore[no-untyped-def]
         return np.ones(3)
@@ -34,7 +34,7 @@ class Mistaken(PowerStep):
 
 @dataclass(frozen=True)
 class DenseOnly(PowerStep):
-    """Has a mistake that only sparse rows meet."""
+    """Has a bug that only sparse rows trigger."""
 
     def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
         return super().block_sum(X, y, offsets, bound)[:-1] if scipy.sparse.issparse(X) else np.zeros(self.coordinates)
@@ -59,8 +59,8 @@ def federation(rows: np.ndarray | None = None, ledger: Ledger | None = None, **o
 WRONG = {
     "another unit": (SAME_SIZE, "sensitivity does not belong"),
     "acute": (ShiftedGram(np.zeros(D), 0.5), "sensitivity does not belong"),
-    "a mistake": (Mistaken(np.eye(D)[:, :1], np.zeros(D), 0.5), "promises"),
-    "more numbers": (PowerStep(np.eye(D)[:, :2], np.zeros(D), 0.5), "numbers each"),
+    "a mistake": (Mistaken(np.eye(D)[:, :1], np.zeros(D), 0.5), "must return a vector"),
+    "more numbers": (PowerStep(np.eye(D)[:, :2], np.zeros(D), 0.5), "coordinates, as the first"),
 }
 
 
@@ -87,7 +87,7 @@ def test_queries_are_rehearsed_on_sparse_rows_where_rows_are_sparse() -> None:
     rows = SparseCohort.from_matrix(scipy.sparse.eye(D, format="csr"))
     query = DenseOnly(np.eye(D)[:, :1], np.zeros(D), 0.5)
     sparse = LocalFederation(rows, Ledger().run("test", config={}), noise="float")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="promises"):
+    with pytest.raises(ValueError, match="must return a vector"):
         sparse.release(query, SUM, "step")
     assert sparse.ledger_run.releases == []
     federation().release(query, SUM, "step")
@@ -123,7 +123,7 @@ def test_what_others_saw_before_an_interruption_is_not_drawn_again(how: str) -> 
 
     with pytest.raises(Stopped):
         release(interrupted=True)
-    with pytest.raises(LedgerMismatch, match="begin a new run"):
+    with pytest.raises(LedgerMismatch, match="start a new run"):
         release(interrupted=False)
     assert [row.state for row in ledger.releases()] == ["debited"]  # and paid for
 

@@ -1,4 +1,4 @@
-"""Whatever arrives: no crash, and nothing believed that should not be."""
+"""Arbitrary input neither crashes a receiver nor is accepted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def told(header: object, body: bytes = b"") -> bytes:
 
 
 def rubbish(chance: random.Random) -> tuple[object, object]:
-    """Make one reply that must not be believed."""
+    """Make one reply that must be rejected."""
 
     def numbers(kind: str, shape: list[int], body: bytes | None = None) -> bytes:
         size = abs(math.prod(shape)) if math.prod(shape) < 1000 else 3
@@ -81,7 +81,7 @@ def test_a_hundred_thousand_malformed_replies_are_all_rejected_and_counted() -> 
     assert sum(box.verdicts.values()) == 100_000
     assert set(box.verdicts) <= set(VERDICTS)
     assert min(box.verdicts[name] for name in ("unknown", "malformed", "late", "range", "shape", "refused")) > 100
-    assert box.take(1, GOOD) == "ok"  # and a good one is still welcome
+    assert box.take(1, GOOD) == "ok"  # and a valid one is still accepted
 
 
 def test_a_reply_with_flipped_bits_counts_for_its_users_at_most() -> None:
@@ -95,7 +95,7 @@ def test_a_reply_with_flipped_bits_counts_for_its_users_at_most() -> None:
         if box.take(1, bytes(data)) in ("ok", "clipped"):
             believed += 1
             assert np.linalg.norm(box.total) <= REACH + math.sqrt(SIZE) + 1
-    assert believed > 0  # a bit of the numbers themselves cannot be told from an answer
+    assert believed > 0  # a flipped bit in the numbers is a valid answer
 
 
 @given(st.binary(max_size=300))

@@ -1,4 +1,4 @@
-"""Ray: the same numbers as one process, to the last bit, whoever is lost on the way."""
+"""Ray: bit-identical to a single process, even if actors are lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def cluster() -> Iterator[None]:
 
 
 class Kept:
-    """An engine that spreads the same users once: starting actors takes longer than any algorithm here."""
+    """An engine that distributes the same users once, because starting actors is slower than the algorithms."""
 
     def __init__(self) -> None:
         self._places: dict[bytes, RayPopulation] = {}
@@ -58,7 +58,7 @@ def kept() -> Kept:
 @pytest.mark.parametrize("name", EVERY)
 def test_every_algorithm_finds_the_same_basis_as_in_one_process(name: str, kept: Kept) -> None:
     data = users(12 if name in FEW else 200, name=name)
-    assert distance(fit(name, data), fit(name, data, kept)) < ROUGH.get(name, 1e-10)
+    assert distance(fit(name, data), fit(name, data, kept)) < ROUGH[name]
 
 
 def test_sparse_rows_are_spread_too() -> None:
@@ -88,7 +88,8 @@ def test_with_whole_blocks_the_sum_is_the_same_to_the_last_bit() -> None:
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in FEW])
 def test_with_noise_the_ledger_is_the_same(name: str, kept: Kept) -> None:
     data = users(200, name=name)
-    epsilon = 1000.0 if "off centre" in name else 1.0  # a second look at a mean follows what the first released
+    # Whether a mean is released twice depends on the first release.
+    epsilon = 1000.0 if EVERY[name][1].shifted else 1.0
     here, there = (fit(name, data, engine, epsilon=epsilon) for engine in (None, kept))
     assert promised(here) == promised(there)
     assert here.certificate_.certified == there.certificate_.certified
@@ -155,7 +156,7 @@ def test_a_shard_that_is_read_again_with_other_users_is_lost(tmp_path: Path) -> 
 
 
 def test_a_shard_that_hangs_is_lost_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tacitly.federation.ray._AGAIN", 1.0)
+    monkeypatch.setattr("tacitly.federation.ray._RESTART_SECONDS", 1.0)
     place = RayEngine(workers=2, timeout=2.0, quorum=1.0).population(users(60))
     federation = place.federation(Ledger().run("a", config={}))
     os.kill(ray.get(place._actors[1].about.remote())["process"], signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""The door: what it adds, what it refuses, and that nothing else decides what comes out."""
+"""The release door: what it adds, what it refuses, and that nothing else affects the result."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def federation(data: Cohort, **options: object) -> LocalFederation:
 
 
 class Recorder(LocalFederation):
-    """Keeps what would have been added before noise, and answers with a transcript that is given."""
+    """Records the sums before noise, and answers with a given transcript."""
 
     def __init__(self, data: Cohort, transcript: list[np.ndarray] | None = None) -> None:
         super().__init__(data, Ledger().run("test", config={}))
@@ -187,7 +187,7 @@ def test_a_query_that_fails_on_private_numbers_raises_nothing() -> None:
 
 @dataclass(frozen=True)
 class Mistaken(Fails):
-    """A query with a mistake that has nothing to do with anybody's data."""
+    """A query with a bug that does not depend on the data."""
 
     def contribution(self, X: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.ones(2)
@@ -195,12 +195,12 @@ class Mistaken(Fails):
 
 def test_a_mistake_in_a_query_shows_before_private_rows_are_touched() -> None:
     event = GaussianEvent(sigma=1.0, sensitivity=Sensitivity.of_clip(1.0))
-    with pytest.raises(ValueError, match="promises 1 coordinates"):
+    with pytest.raises(ValueError, match="must return a vector of 1 coordinates"):
         federation(cohort(5, np.random.default_rng(0))).release(Mistaken(), event, "count")
 
 
 def layouts(query: Query, mine: tuple[np.ndarray, np.ndarray], dtype: type) -> list[bytes]:
-    """What one user adds, read off blocks in which everybody else contributes exactly zero but has other row counts."""
+    """The contribution of one user, in blocks where all other users contribute zero but have different row counts."""
     found = []
     for before in (0, 1, 7, 300, 5000):
         X = np.vstack([np.zeros((before, D)), mine[0], np.zeros((3, D))]).astype(dtype)
@@ -215,7 +215,7 @@ def layouts(query: Query, mine: tuple[np.ndarray, np.ndarray], dtype: type) -> l
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kind", ["ordinary", "rounding noise"])
 def test_nobodys_contribution_depends_on_how_many_rows_others_have(dtype: type, kind: str) -> None:
-    """A last bit that moves is blown up to a whole clip where the direction itself is rounding noise."""
+    """A changed last bit is amplified to a whole clip if the direction itself is rounding noise."""
     from tacitly.linalg import orthonormal
     from tacitly.methods.fedrep.queries import BasisStep
     from tacitly.methods.shared.direction_votes import DirectionVote
@@ -253,9 +253,9 @@ def test_one_users_bad_numbers_do_not_change_how_others_are_computed() -> None:
 def test_an_event_with_a_sampling_rate_is_refused_where_everybody_is_asked() -> None:
     sampled = GaussianEvent(sigma=3.0, sensitivity=Sensitivity.of_clip(1.0, acute=True), sampling_rate=0.1)
     everybody = federation(cohort(5, np.random.default_rng(0)))
-    with pytest.raises(ValueError, match="sampling rate"):
+    with pytest.raises(ValueError, match="sampling_rate must be 1"):
         everybody.release_each([FeatureMoment(D)] * 5, sampled, "moment")
-    with pytest.raises(ValueError, match="sampling rate"):
+    with pytest.raises(ValueError, match="sampling_rate must be 1"):
         everybody.release_in_turns(lambda out: FeatureMoment(D), 2, sampled, "moment")
 
 
@@ -270,7 +270,7 @@ def test_private_numbers_raise_no_warning(recwarn: pytest.WarningsRecorder) -> N
 
 @dataclass(frozen=True)
 class RowCount(Query):
-    """A row-unit query whose fused form lets an infinity of one row through."""
+    """A row-unit query whose fused form passes on the infinity of one row."""
 
     unit = Unit.ROW
 

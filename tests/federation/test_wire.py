@@ -100,6 +100,15 @@ def test_heads_fitted_one_by_one_are_those_fitted_together(work: HeadWork) -> No
     assert together.shape[1:] == work.shape
 
 
+def test_a_message_of_another_version_is_refused_in_one_sentence() -> None:
+    data = wire.encode(RidgeHeads(BASIS))
+    assert data.startswith(b"tacitly1\n")
+    with pytest.raises(wire.WireError, match="another format version"):
+        wire.decode(data.replace(b"tacitly1\n", b"tacitly2\n", 1))
+    with pytest.raises(wire.WireError, match="not a message of tacitly"):
+        wire.decode(b"\x80\x04")
+
+
 def test_labels_stay_at_home() -> None:
     data = wire.encode(LossHeads(BASIS, Loss("logistic", ("ill", "well", "unknown"))))
     assert b"ill" not in data

@@ -120,6 +120,14 @@ def test_personal_models_refuse_the_same_things_in_the_same_words(name: str) -> 
         model.predict(rows[:, :2], [0, 1])
 
 
+def test_scores_include_personal_coordinates() -> None:
+    model, cohort = fitted("sparse")
+    ids = np.repeat(cohort.users, np.diff(cohort.offsets))
+    assert np.abs(model.sparse_values_).max() > 0  # type: ignore[attr-defined]
+    scores = model.decision_function(cohort.X, ids)  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(scores, model.predict(cohort.X, ids))  # type: ignore[attr-defined]
+
+
 def test_the_reader_names_what_is_missing() -> None:
     X, y = np.ones((2, 1)), np.ones(2)
     with pytest.raises(ValueError, match="fit needs y and users next to X"):

@@ -1,4 +1,4 @@
-"""ε is what the closed form, PLD and the published values say, under each adjacency."""
+"""ε agrees with the closed form, with PLD and with published values, under each adjacency."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_release_without_noise_costs_everything() -> None:
 
 def test_units_do_not_mix() -> None:
     other = GaussianEvent(sigma=1.0, sensitivity=Sensitivity.of_clip(1.0, unit=Unit.ROW))
-    with pytest.raises(AccountingError, match="one unit"):
+    with pytest.raises(AccountingError, match="the same unit"):
         compose([event(1.0), other], Adjacency.ZERO_OUT, 1e-5)
 
 
@@ -130,7 +130,7 @@ def test_meaningless_values_are_refused_with_what_was_found(make: object, messag
 
 @pytest.mark.parametrize("rate", [0.5, 0.1])
 def test_a_sampled_phase_that_rules_acute_contributions_out_spends_what_was_asked(rate: float) -> None:
-    """It was planned for acute ones, which cost more: 1.37 of 2 were spent under replace-one."""
+    """When it was planned for acute contributions, which cost more, only 1.37 of 2 were spent under replace-one."""
     budget = Budget(epsilon=2.0, delta=1e-6, adjacency=Adjacency.REPLACE_ONE)
     plan = Plan(budget, [Phase(name="rounds", share=1.0, releases=3, acute=False)], sampling_rate=rate)
     spent = compose([plan.event("rounds", clip=1.0)] * 3, Adjacency.REPLACE_ONE, 1e-6)

@@ -1,4 +1,4 @@
-"""The certificate: numbers follow from releases; what is not a claim does not look like one."""
+"""The certificate: its numbers follow from its releases, and an uncertified run makes no claim."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tacitly.privacy.accounting import compose, mu_of
 from tacitly.privacy.certificate import FLOAT_NOISE, NOT_COVERED, Certificate, shown
 from tacitly.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity, Unit
 from tacitly.privacy.release import Release
+from tacitly.privacy.verification import verify
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 SIGMA = math.sqrt(7) / mu_of(1.0, 1e-6)
@@ -88,8 +89,8 @@ def test_a_certified_run_puts_fresh_noise_on_everything(noise: str, sigma: float
     ("changes", "message"),
     [
         ({"mode": "private"}, "mode must be one of"),
-        ({"mode": "paper"}, "reasons must be given exactly"),
-        ({"reasons": ("V2",)}, "reasons must be given exactly"),
+        ({"mode": "paper"}, "reasons must be given if and only if"),
+        ({"reasons": ("V2",)}, "reasons must be given if and only if"),
         ({"n_users": 0}, "n_users must be at least 1"),
         ({"releases": (release(0, unit=Unit.ROW),)}, "must protect the budget's unit, user"),
     ],
@@ -153,8 +154,8 @@ def test_json_reads_back_as_the_same_certificate(claim: Certificate) -> None:
     [
         (lambda data: data.update(comment="x"), r"Unknown: \['comment'\]"),
         (lambda data: data.pop("trust"), r"missing: \['trust'\]"),
-        (lambda data: data.update(n_users=10), "digest differs"),
-        (lambda data: data.update(epsilon=0.1), "digest differs"),
+        (lambda data: data.update(n_users=10), "digest does not match"),
+        (lambda data: data.update(epsilon=0.1), "digest does not match"),
     ],
 )
 def test_an_edited_certificate_is_not_read(edit, message: str) -> None:
@@ -199,3 +200,15 @@ def test_epsilon_is_never_shown_smaller_than_it_is() -> None:
     chosen = np.random.default_rng(0).uniform(-6, 9, size=2000)
     for epsilon in (0.0123, 0.1234, 3.14159, 77.7777, *(10.0**chosen).tolist()):
         assert Fraction(shown(epsilon)) >= Fraction(epsilon) * (1 - Fraction(1, 10**9))
+
+
+@pytest.mark.parametrize("found", [None, "tacitly certificate 0", 1])
+def test_another_format_is_refused_in_one_sentence(found: object) -> None:
+    data = json.loads(certificate().to_json())
+    assert data.pop("format") == "tacitly certificate 1"
+    text = json.dumps(data if found is None else {**data, "format": found})
+    with pytest.raises(ValueError, match=r"must have the format 'tacitly certificate 1'. Found .*that wrote it"):
+        Certificate.from_json(text)
+    verdict = verify(text)
+    assert not verdict.ok
+    assert "use the version of tacitly that wrote it" in str(verdict)

@@ -1,4 +1,4 @@
-"""No contribution leaves the clip, whatever it is made of."""
+"""No contribution exceeds the clip, whatever its numbers are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Noise has the scale the ledger says, is fresh, and hides what the grid must hide."""
+"""Noise has the recorded scale, is fresh, and hides what the grid must hide."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_noise_without_a_scale_and_scale_without_noise_are_refused() -> None:
 
 
 def test_float_noise_has_no_holes_far_out() -> None:
-    """Every cell of the coarse grid near the tail can be drawn whatever the sum is."""
+    """Every cell of the coarse grid near the tail can occur, whatever the sum is."""
     sigma, grid = 8.0, grid_of(1.0, 8.0, 1000)
     values = add_noise(np.full(200_000, 12345, dtype=np.int64), sigma, grid, "float")
     cell = 2.0 ** math.floor(math.log2(sigma) - 20)

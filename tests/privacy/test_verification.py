@@ -1,4 +1,4 @@
-"""Verification: what holds passes; every edit is caught by the check that should catch it."""
+"""Verification: a valid certificate passes, and every edit is caught by the check meant for it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tacitly.privacy.verification import verify
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 BILLBOARD = b"the public state"
 GRID, COORDINATES, RELEASES = 2.0**-20, 16, 5
-HUGE = 10**100 + 7  # stands in the edited text for a number that JSON can write and float cannot hold
+HUGE = 10**100 + 7  # represents a number that JSON can write and a float cannot hold
 
 
 def fill(
@@ -45,7 +45,7 @@ def fill(
     certified: bool = True,
     made: bytes | None = BILLBOARD,
 ) -> None:
-    """Make one run of five releases that spend the budget (or have the noise given)."""
+    """Make one run of five releases that spend the budget, or that use the given noise."""
     run = ledger.run(name, config={}, certified=certified)
     for index in range(RELEASES):
         clip = 1.0 + index / 10
@@ -95,7 +95,7 @@ def text(ledger: Ledger) -> str:
 
 
 def edited(text: str, edit: Callable[[dict[str, Any]], object], *, reseal: bool = True) -> str:
-    """Change a certificate and, unless told not to, forge the digest as well."""
+    """Change a certificate and, by default, forge the digest as well."""
     data = json.loads(text)
     edit(data)
     if reseal:
@@ -207,11 +207,11 @@ def test_an_edit_of_words_is_caught_by_the_digest(text: str, field: str) -> None
         (lambda d: event(d).update(sigma="inf"), "sigma must be a not negative finite number"),
         (lambda d: event(d).update(sigma=True), "sigma must be a not negative finite number"),
         (lambda d: event(d).update(sigma=10**400), "sigma must be a not negative finite number"),
-        (lambda d: d["releases"][0].update(coordinates=10**400), "coordinates must be a whole number"),
-        (lambda d: d.update(n_users=2**63), "n_users must be a whole number"),
+        (lambda d: d["releases"][0].update(coordinates=10**400), "coordinates must be an integer"),
+        (lambda d: d.update(n_users=2**63), "n_users must be an integer"),
         (lambda d: event(d).update(sampling_rate=0), "sampling_rate must be"),
         (lambda d: event(d).update(mechanism="laplace"), "mechanism must be one of"),
-        (lambda d: d["releases"][0].update(coordinates=1.5), "coordinates must be a whole number"),
+        (lambda d: d["releases"][0].update(coordinates=1.5), "coordinates must be an integer"),
         (lambda d: d["budget"].update(delta=1), "delta must be"),
         (lambda d: d.update(epsilon="nan"), "epsilon must be"),
         (lambda d: d.update(epsilon=math.nan), "NaN is not JSON"),
@@ -378,7 +378,7 @@ def test_a_certificate_of_nothing_is_no_certificate(ledger: Ledger, text: str) -
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two certified models of one ledger, cheap and dear, and a seeded one of another."""
+    """Two certified models in one ledger, with small and large ε, and a seeded one in another."""
     place = tmp_path_factory.mktemp("models")
     data = tacitly.datasets.make_shared_subspace(200, 4, 1, 8, random_state=0)
     for name, options in MODELS.items():

@@ -1,4 +1,4 @@
-"""What to audit, read from a file; and what was found the last time."""
+"""Which estimator to audit, read from a folder or a file, and a cache of what audits found."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tacitly import methods as estimators
 from tacitly.audit.report import audit
+from tacitly.methods import REGISTRY
 from tacitly.methods.base import PrivateModel, plain_parameter
+from tacitly.model_folder import read_config
 from tacitly.privacy.certificate import Certificate
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The words of an audit, and whether the claim stands."""
+    """The text of an audit's report, and whether the claim stands."""
 
     ok: bool
     text: str
@@ -30,25 +31,26 @@ class Verdict:
 def subject(target: str | os.PathLike[str]) -> tuple[PrivateModel, float | None]:
     """Read which estimator to audit, and what it claims, from a model folder or a JSON file.
 
-    A file says ``{"class": "PrivateFedRep", "parameters": {"rank": 2, "epsilon": 1.0}}``; a class of your own is named
-    ``"module:Class"`` and imported from the current folder. A folder names classes of tacitly only, and its certificate
-    is what it is held to.
+    A file holds ``{"class": "PrivateFedRep", "parameters": {"rank": 2, "epsilon": 1.0}}``; a class of your own is named
+    ``"module:Class"`` and imported from the current folder. A folder may name classes of tacitly only; the claim is the
+    one in its certificate.
     """
     place = Path(target)
     path = place / "config.json" if place.is_dir() else place
     if not path.is_file():
         raise ValueError(f"{place} is neither a model folder nor a JSON file.")
+    known = {method.class_name: method for method in REGISTRY.values() if not method.network}
+    config = read_config(path) if place.is_dir() else _read(path)
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
         name, parameters = str(config["class"]), dict(config["parameters"])
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{path} must be JSON with 'class' and 'parameters'.") from None
-    if name in estimators.__all__:
-        kind = getattr(estimators, name)
+    if name in known:
+        kind = known[name].load()
     elif ":" in name and not place.is_dir():
         kind = _imported(name)
     else:
-        raise ValueError(f"{path} names {name!r}. Expected one of {estimators.__all__}, or module:Class in a file.")
+        raise ValueError(f"{path} names {name!r}. Expected one of {list(known)}, or module:Class in a file.")
     given = {key: math.inf if value == "inf" else value for key, value in parameters.items()}
     try:
         model: PrivateModel = kind(**given)
@@ -69,7 +71,7 @@ def cached_audit(
     fresh: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Verdict:
-    """Audit, or read what was found when the same code was asked the same thing."""
+    """Audit an estimator, or return what an earlier audit of the same code and parameters found."""
     question = {
         "class": f"{type(estimator).__module__}:{type(estimator).__qualname__}",
         "parameters": {k: plain_parameter(v) for k, v in estimator.get_params(deep=False).items() if k != "ledger"},
@@ -92,6 +94,13 @@ def cached_audit(
     return verdict
 
 
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise ValueError(f"{path} must be JSON with 'class' and 'parameters'.") from None
+
+
 def _imported(name: str) -> Any:
     module, _, kind = name.partition(":")
     sys.path.insert(0, os.getcwd())
@@ -104,9 +113,9 @@ def _imported(name: str) -> Any:
 
 
 def _code(estimator: PrivateModel) -> str:
-    """Digest of our own source and of the estimator's: another program deserves another audit."""
+    """Return a digest of the source of tacitly and of the estimator: changed code is audited again."""
     digest = hashlib.sha256()
-    files = sorted(Path(estimators.__file__).parents[1].rglob("*.py"))
+    files = sorted(Path(__file__).parents[1].rglob("*.py"))
     own = getattr(sys.modules.get(type(estimator).__module__), "__file__", None)
     for path in [*files, *([Path(own)] if own else [])]:
         digest.update(path.read_bytes())

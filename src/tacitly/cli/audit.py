@@ -1,4 +1,4 @@
-"""Attack what is published."""
+"""Attack what a model publishes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tacitly.cli.console import say
 def audit(
     target: Annotated[Path, typer.Argument(help="Model folder, or a JSON file with 'class' and 'parameters'.")],
     runs: Annotated[int | None, typer.Option(help="Runs in each of two neighbouring worlds; default 10000.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="300 runs: finds what is badly broken, in seconds.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="300 runs: finds gross errors, in seconds.")] = False,
     workers: Annotated[int | None, typer.Option(help="Processes; default: all cores.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run again even if the answer is known.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run again even if the result is cached.")] = False,
 ) -> None:
-    """Attack a model's estimator in made-up worlds; exit 1 if more is proved than its certificate claims."""
+    """Attack a model's estimator on synthetic data; exit 1 if the attack proves more than its certificate claims."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -25,7 +25,7 @@ def audit(
     from tacitly.audit.subject import cached_audit, subject
 
     if quick and runs is not None:
-        raise ValueError("--quick says how many runs already. Leave out --runs.")
+        raise ValueError("--quick sets the number of runs. Leave out --runs.")
     count = runs if runs is not None else QUICK if quick else FULL
     if count < 20:
         raise ValueError(f"--runs must be at least 20. Found {count}.")

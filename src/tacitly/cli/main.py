@@ -1,7 +1,7 @@
 """The ``tacitly`` command.
 
-Exit codes: 0 done; 1 a check failed (``verify``); 2 something is wrong with what was given (options, table, folder);
-3 the privacy budget does not allow it; 130 interrupted (run the same command again to go on).
+Exit codes: 0 done; 1 a check failed (``verify``, ``audit``); 2 an error in the input (options, table, folder); 3 the
+privacy budget does not allow it; 130 interrupted (run the same command again to resume).
 """
 
 from __future__ import annotations
@@ -14,9 +14,19 @@ from contextlib import contextmanager
 
 import typer
 
-from tacitly.cli import account, audit, federation, personal, trace
-from tacitly.cli import fit as learn
-from tacitly.cli import svd as components
+from tacitly.cli.audit import audit
+from tacitly.cli.budget import budget
+from tacitly.cli.demo import demo
+from tacitly.cli.fit import fit
+from tacitly.cli.join import join
+from tacitly.cli.method_options import MethodCommand
+from tacitly.cli.personalize import personalize
+from tacitly.cli.predict import predict
+from tacitly.cli.publish import publish
+from tacitly.cli.serve import ServeCommand, serve
+from tacitly.cli.svd import svd
+from tacitly.cli.trace import trace
+from tacitly.cli.verify import verify
 
 app = typer.Typer(
     help="Learn together without telling: a shared representation under user-level differential privacy, "
@@ -27,31 +37,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for command in (
-    learn.demo,
-    learn.fit,
-    personal.predict,
-    personal.personalize,
-    components.svd,
-    trace.trace,
-    account.verify,
-    audit.audit,
-    account.budget,
-    account.publish,
-    federation.serve,
-    federation.join,
-):
-    app.command()(command)
+_KINDS = {fit: MethodCommand, svd: MethodCommand, trace: MethodCommand, serve: ServeCommand}
+
+for command in (demo, fit, predict, personalize, svd, trace, verify, audit, budget, publish, serve, join):
+    app.command(cls=_KINDS.get(command))(command)
 
 
 def main() -> None:
-    """Run the command; turn what is the user's to mend into one line and an exit code."""
+    """Run the command; report user errors as a message and an exit code."""
     with _plain_errors():
         app()
 
 
 class _Interrupted(BaseException):
-    """Ctrl-C, under a name that the option parser does not catch and report as its own."""
+    """Ctrl-C, as a class that the option parser does not catch and report itself."""
 
 
 def _interrupt(*_: object) -> None:
@@ -64,7 +63,7 @@ def _plain_errors() -> Iterator[None]:
     try:
         yield
     except _Interrupted:
-        _complain("interrupted. Run the same command again to go on; nothing is spent twice.", 130)
+        _complain("interrupted. Run the same command again to resume; nothing is spent twice.", 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None

@@ -1,147 +1,191 @@
-"""A low-rank matrix from a table: matrix completion, and regressions for many tasks at once."""
+"""Fit a low-rank matrix on a table: matrix completion, and regressions for many tasks at once."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tacitly.cli.console import Table, Target, fit_with_progress, say, show_certificate, status
+from tacitly.cli.console import (
+    Delta,
+    Epsilon,
+    LedgerFile,
+    Neighbours,
+    Out,
+    Table,
+    Target,
+    check_new,
+    fit_with_progress,
+    names_in,
+    opened_ledger,
+    say,
+    show_certificate,
+    status,
+)
+from tacitly.cli.method_options import Chosen
 
 if TYPE_CHECKING:
     from tacitly.data.cohort import Cohort
     from tacitly.methods.trace_regression.estimator import TraceRegression
 
 
+@dataclass(frozen=True)
+class _Layout:
+    """Which columns of the table say what, and the size of the matrix where that is given."""
+
+    table: Path
+    target: str
+    user: str | None
+    row: str | None
+    column: str | None
+    rows: int | None
+    columns: int | None
+    task: str | None
+    tasks: int | None
+    features: list[str] | None
+
+    def names(self) -> list[str]:
+        """Return the columns of an observation."""
+        from tacitly.data.tables import open_table
+
+        if self.task is None:
+            return [str(self.row), str(self.column)]
+        if self.features is not None:
+            return [self.task, *self.features]
+        others = (self.task, self.target, self.user)
+        return [self.task, *(name for name in open_table(self.table, self.user).types if name not in others)]
+
+    def shape(self, names: list[str]) -> tuple[int, int]:
+        """Return the size of the matrix."""
+        rows = self.rows if self.task is None else self.tasks
+        return int(rows or 0), self.columns if self.columns is not None else len(names) - 1
+
+    def check(self) -> None:
+        """Raise where options contradict each other or one is missing."""
+        sides, sizes = (self.row, self.column), (self.rows, self.columns)
+        if (sides == (None, None)) == (self.task is None):
+            raise ValueError("give --row and --column (matrix completion), or --task (many tasks): one of the two.")
+        if self.user is not None and self.user in sides:
+            raise ValueError(
+                f"column {self.user!r} is both the user and a side of the matrix: under user-level privacy nobody's "
+                "own row can be released. Use 'tacitly fit', where it stays with the user, or --unit observation."
+            )
+        if self.task is not None:
+            if self.tasks is None:
+                raise ValueError("--task needs --tasks: the number of tasks is public, so it has to be given.")
+            if sizes != (None, None):
+                raise ValueError("--rows and --columns are for --row and --column.")
+            return
+        if None in sides or None in sizes:
+            raise ValueError(
+                "matrix completion needs --row, --column, --rows and --columns. The size of the matrix is public, so "
+                "it has to be given: the largest number in private data is private."
+            )
+        if self.features is not None or self.tasks is not None:
+            raise ValueError("--features and --tasks are for --task.")
+
+
 def trace(
+    context: typer.Context,
     table: Table,
     target: Target,
-    rank: Annotated[int, typer.Option(help="Rank of the matrix.", show_default=False)],
-    epsilon: Annotated[float, typer.Option(help="Privacy budget; 'inf' for no privacy.", show_default=False)],
-    unit: Annotated[str, typer.Option(help="observation or user: whose data are protected.", show_default=False)],
+    epsilon: Epsilon,
     row: Annotated[str | None, typer.Option(help="Completion: column with the row's number, from 0.")] = None,
     column: Annotated[str | None, typer.Option(help="Completion: column with the column's number, from 0.")] = None,
-    rows: Annotated[int | None, typer.Option(help="Completion: how many rows the matrix has.")] = None,
-    columns: Annotated[int | None, typer.Option(help="Completion: how many columns the matrix has.")] = None,
+    rows: Annotated[int | None, typer.Option(help="Completion: number of rows of the matrix.")] = None,
+    columns: Annotated[int | None, typer.Option(help="Completion: number of columns of the matrix.")] = None,
     task: Annotated[str | None, typer.Option(help="Many tasks: column with the task's number, from 0.")] = None,
-    tasks: Annotated[int | None, typer.Option(help="Many tasks: how many there are.")] = None,
+    tasks: Annotated[int | None, typer.Option(help="Many tasks: number of tasks.")] = None,
     features: Annotated[
         str | None, typer.Option(help="Many tasks: feature columns, with commas; default: all others.")
     ] = None,
     user: Annotated[str | None, typer.Option(help="Column with the user id, for --unit user.")] = None,
-    out: Annotated[Path, typer.Option(help="Where to write the model folder.")] = Path("matrix"),
-    delta: Annotated[float, typer.Option(help="Probability with which epsilon may fail.")] = 1e-6,
-    adjacency: Annotated[str, typer.Option(help="zero-out or replace-one.")] = "zero-out",
-    privacy: Annotated[str, typer.Option(help="full, or labels: everything but the target is public.")] = "full",
-    steps: Annotated[int, typer.Option(help="Noisy gradient steps.")] = 8,
-    max_observations: Annotated[int | None, typer.Option(help="For --unit user: most rows of a user.")] = None,
-    ledger: Annotated[Path | None, typer.Option(help="Account to debit; default: OUT.ledger, new.")] = None,
-    compare: Annotated[bool, typer.Option(help="Say how much of the target it explains here.")] = True,
+    out: Out = Path("matrix"),
+    delta: Delta = None,
+    adjacency: Neighbours = "zero-out",
+    ledger: LedgerFile = None,
+    compare: Annotated[bool, typer.Option(help="Show how much of the target it explains here.")] = True,
 ) -> None:
     """Fill in a matrix (--row, --column), or fit many related regressions (--task), as one low-rank matrix."""
-    from tacitly.methods.trace_regression.estimator import TraceRegression
-    from tacitly.methods.trace_regression.parameters import check_choices
-    from tacitly.model_folder import save
-    from tacitly.privacy.guarantee import Adjacency, Budget, check_target
-    from tacitly.privacy.ledger import Ledger
+    from tacitly.privacy.guarantee import check_target
 
-    if out.exists():
-        raise ValueError(f"{out} exists already. Choose another --out, or remove it.")
-    if unit == "user" and user is None:
-        raise ValueError("--unit user needs --user COLUMN: the column with the user id.")
-    if unit == "observation" and user is not None:
-        raise ValueError("--user is for --unit user. Found --unit observation, which protects one row.")
-    if user is not None and user in (row, column):
-        raise ValueError(
-            f"column {user!r} is both the user and a side of the matrix: under user-level privacy nobody's own row can "
-            "be released. Use 'tacitly fit', where it stays with the user, or --unit observation."
-        )
+    assert delta is not None
+    chosen = Chosen.of(context)
+    check_new(out)
+    _check_unit(chosen.values["unit"], user)
+    layout = _Layout(table, target, user, row, column, rows, columns, task, tasks, names_in(features))
     check_target(epsilon, delta)  # a ledger would keep a wrong one as its ceiling
-    names, first, design = _columns(table, target, user, (row, column), (rows, columns), task, tasks, features)
-    twice = sorted({name for name in [*names, target] if [*names, target].count(name) > 1})
-    if twice:
-        raise ValueError(f"a column can be used once. Found twice: {', '.join(map(repr, twice))}.")
-    shape = (first, columns if columns is not None else len(names) - 1)
-    if not 1 <= rank <= min(shape):
-        raise ValueError(f"--rank must lie between 1 and the smaller side of the matrix ({min(shape)}). Found {rank}.")
-    model = TraceRegression(
-        rank,
-        epsilon,
-        delta,
-        adjacency,
-        unit=unit,
-        privacy=privacy,
-        design=design,
-        shape=shape,
-        max_observations=max_observations,
-        steps=steps,
-        run=out.name,
-    )
-    check_choices(model, user is not None, False)
+    layout.check()
+    names = layout.names()
+    model = _model(chosen, layout, names, epsilon=epsilon, delta=delta, adjacency=adjacency, run=out.name)
     with status("reading the table"):
-        cohort = _read(table, names, target, user)
-    budget = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(adjacency), unit=model._unit_of_privacy())
-    path = ledger or out.with_name(out.name + ".ledger")
-    with Ledger(path, ceiling=None if path.exists() or not budget.private else budget) as account:
-        model.ledger = account
-        fit_with_progress(model, cohort)
-        model.target_name_ = target
-        save(model, out)
-    show_certificate(model)
-    values = ", ".join(f"{value:.4g}" for value in model.singular_values_)
-    say(f"a {shape[0]} × {shape[1]} matrix; singular values {values}; moved by noise: about {model.noise_error_:.3g}")
+        cohort = _read(layout, names)
+    path = _fit(model, cohort, target, ledger, out)
     if compare:
         say(f"explains {_explained(model, cohort):.3f} of the target's variance here (private: do not publish)")
     say(f"model: {out}/ (all of it public; use it with 'tacitly predict')\nledger: {path}")
 
 
-def _columns(
-    table: Path,
-    target: str,
-    user: str | None,
-    sides: tuple[str | None, str | None],
-    sizes: tuple[int | None, int | None],
-    task: str | None,
-    tasks: int | None,
-    features: str | None,
-) -> tuple[list[str], int, str]:
-    """Return the columns of an observation, the number of rows of the matrix, and the design."""
-    from tacitly.data.tables import open_table
-
-    if (sides == (None, None)) == (task is None):
-        raise ValueError("say --row and --column (matrix completion), or --task (many tasks): one of the two.")
-    if task is None:
-        if None in sides or None in sizes:
-            raise ValueError(
-                "matrix completion needs --row, --column, --rows and --columns. The size of the matrix is public, so "
-                "it has to be said: the largest number in private data is private."
-            )
-        if features is not None or tasks is not None:
-            raise ValueError("--features and --tasks are for --task.")
-        return [str(side) for side in sides], int(sizes[0] or 0), "entries"
-    if tasks is None:
-        raise ValueError("--task needs --tasks: how many there are is public, so it has to be said.")
-    if sizes != (None, None):
-        raise ValueError("--rows and --columns are for --row and --column.")
-    own = (task, target, user)
-    if features is None:
-        return [task, *(name for name in open_table(table, user).types if name not in own)], tasks, "tasks"
-    return [task, *(name.strip() for name in features.split(","))], tasks, "tasks"
+def _check_unit(unit: str, user: str | None) -> None:
+    if unit == "user" and user is None:
+        raise ValueError("--unit user needs --user COLUMN: the column with the user id.")
+    if unit == "observation" and user is not None:
+        raise ValueError("--user is for --unit user. Found --unit observation, which protects one row.")
 
 
-def _read(table: Path, names: list[str], target: str, user: str | None) -> Cohort:
+def _model(chosen: Chosen, layout: _Layout, names: list[str], **shared: object) -> TraceRegression:
+    """Return the estimator, its parameters checked before any row is read."""
+    from tacitly.methods.trace_regression.parameters import check_choices
+
+    every = [*names, layout.target]
+    if twice := sorted({name for name in every if every.count(name) > 1}):
+        raise ValueError(f"a column can be used once. Found twice: {', '.join(map(repr, twice))}.")
+    shape, rank = layout.shape(names), chosen.values["rank"]
+    if not 1 <= rank <= min(shape):
+        raise ValueError(f"--rank must lie between 1 and the smaller side of the matrix ({min(shape)}). Found {rank}.")
+    design = "entries" if layout.task is None else "tasks"
+    model: TraceRegression = chosen.method.build(**chosen.values, **shared, design=design, shape=shape)
+    check_choices(model, layout.user is not None, False)
+    return model
+
+
+def _fit(model: TraceRegression, cohort: Cohort, target: str, ledger: Path | None, out: Path) -> Path:
+    """Fit, save and show; return the path of the ledger."""
+    from tacitly.model_folder import save
+    from tacitly.privacy.guarantee import Adjacency, Budget
+
+    budget = Budget(
+        epsilon=model.epsilon,
+        delta=model.delta,
+        adjacency=Adjacency(model.adjacency),
+        unit=model._unit_of_privacy(),
+    )
+    with opened_ledger(ledger, out, budget) as (model.ledger, path):
+        fit_with_progress(model, cohort)
+        model.target_name_ = target
+        save(model, out)
+    show_certificate(model)
+    rows, columns = model.shape or (0, 0)
+    values = ", ".join(f"{value:.4g}" for value in model.singular_values_)
+    say(f"a {rows} × {columns} matrix; singular values {values}; moved by noise: about {model.noise_error_:.3g}")
+    return path
+
+
+def _read(layout: _Layout, names: list[str]) -> Cohort:
     from tacitly.data.cohort import Cohort
-    from tacitly.data.grouping import read_columns
+    from tacitly.data.grouping import read_rows
 
-    if user is not None:
-        return Cohort.from_table(table, user=user, target=target, features=names)
-    rows, _ = read_columns(table, [*names, target], None)
-    return Cohort.from_offsets(rows[:, :-1], rows[:, -1], [0, len(rows)], feature_names=names, target_name=target)
+    table, target = layout.table, layout.target
+    if layout.user is not None:
+        return Cohort.from_table(table, user=layout.user, target=target, features=names)
+    rows = read_rows(table, features=names, target=target)
+    return Cohort.from_offsets(rows.X, rows.y, [0, len(rows.X)], feature_names=names, target_name=target)
 
 
 def _explained(model: TraceRegression, cohort: Cohort) -> float:
-    """Share of the variance explained on rows that the matrix has a place for."""
+    """Return the share of the variance that is explained on rows inside the matrix."""
     import numpy as np
 
     assert cohort.y is not None

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -70,7 +70,9 @@ def check_shape(shape: tuple[int, ...], names: tuple[str, ...], target: str | No
     check_names(names, target)
 
 
-def choose_columns(source: Source, user: str, target: str | None, features: Iterable[str] | None) -> tuple[str, ...]:
+def choose_columns(
+    source: Source, user: str | None, target: str | None, features: Iterable[str] | None
+) -> tuple[str, ...]:
     """Check that the requested columns exist, and return the features."""
     if isinstance(features, str):
         raise DataError("features is a string. Expected a list of column names: features=['age'].")
@@ -78,7 +80,7 @@ def choose_columns(source: Source, user: str, target: str | None, features: Iter
     for role, name in [("user", user), ("target", target), *(("feature", f) for f in chosen or ())]:
         if name is not None and name not in source.types:
             raise DataError(_no_such_column(source, role, name))
-    if target == user:
+    if user is not None and target == user:
         raise DataError(f"Column {user!r} is both user and target. Expected two columns.")
     if chosen is None:
         chosen = tuple(name for name in source.types if name not in (user, target))
@@ -101,23 +103,45 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return buffer[start : start + size].view(dtype).reshape(shape)
 
 
-def read_columns(table: Any, columns: Sequence[str], user: str | None) -> tuple[Array, Array | None]:
-    """Read columns of finite numbers in the table's row order, and the ids if there is a user column."""
+class TableRows(NamedTuple):
+    """Rows in a table's order; no targets or ids where no such column was named."""
+
+    X: Array
+    y: Array | None
+    users: Array | None
+
+
+def read_rows(
+    table: Any, *, features: Iterable[str] | None = None, target: str | None = None, user: str | None = None
+) -> TableRows:
+    """Read a table that is not grouped by user: what predictions and single users' heads are made from.
+
+    It checks columns and cells as :meth:`Cohort.from_table <tacitly.data.cohort.Cohort.from_table>` does.
+    """
     source = open_table(table, user)
-    for role, name in [("user", user), *(("feature", column) for column in columns)]:
-        if name is not None and name not in source.types:
-            raise DataError(_no_such_column(source, role, name))
-    types = [source.types[name] for name in columns]
-    faults, blocks, ids = Faults(_labels(columns)), [], []
-    for cells in source.batches([*columns, *([user] if user else [])], batch_rows(len(columns))):
-        if user is not None:
-            *cells, owners = cells
-            ids.append(owners)
-        blocks.append(convert(cells, types, np.dtype(np.float64), faults))
+    names = choose_columns(source, user, target, features)
+    faults = Faults([*_labels(names), f"target column {target!r}"])
+    ids, blocks = [], []
+    for own, block in _batches(source, user, names, target, np.dtype(np.float64), faults):
+        ids.append(own)
+        blocks.append(block)
     faults.check()
     if not blocks:
         raise DataError(f"{source.title} has no rows. Expected at least one.")
-    return np.concatenate(blocks), np.concatenate(ids) if ids else None
+    rows = np.concatenate(blocks)
+    X, y = (rows, None) if target is None else (np.ascontiguousarray(rows[:, :-1]), rows[:, -1])
+    return TableRows(X, y, None if user is None else np.concatenate(ids))
+
+
+def _batches(
+    source: Source, user: str | None, names: tuple[str, ...], target: str | None, kind: np.dtype[Any], faults: Faults
+) -> Iterator[tuple[Any, Array]]:
+    """Yield the ids (None without a user column) and the checked numbers of each batch, the target as last column."""
+    columns = [*names] if target is None else [*names, target]
+    types = [source.types[name] for name in columns]
+    for cells in source.batches([*columns] if user is None else [user, *columns], batch_rows(len(columns))):
+        ids, cells = (None, cells) if user is None else (cells[0], cells[1:])
+        yield ids, convert(cells, types, kind, faults)
 
 
 def count_users(source: Source, user: str) -> tuple[Array, Positions]:
@@ -150,12 +174,9 @@ def scatter(
     y: Array | None,
 ) -> None:
     """Read the table a second time and write each row after those already written of its user."""
-    columns = [*names] if target is None else [*names, target]
-    types = [source.types[name] for name in columns]
     faults = Faults([*_labels(names), f"target column {target!r}"])
     directory, free, changed = Directory(users), offsets[:-1].copy(), False
-    for ids, *cells in source.batches([user, *columns], batch_rows(len(columns))):
-        block = convert(cells, types, X.dtype, faults)
+    for ids, block in _batches(source, user, names, target, X.dtype, faults):
         if faults:
             continue
         owners = directory.find(ids)

@@ -1,4 +1,4 @@
-"""A site's folder: its users' rows, its keys, its heads; and how it joins a coordinator or works alone."""
+"""A site: its folder with rows, keys and heads, and how it joins a coordinator or personalises offline."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tacitly.data.cohort import Cohort
+from tacitly.deployment.settings import INVITATION, check_format
 from tacitly.federation.flower.keys import make_node_key, write_private
 from tacitly.federation.flower.masks import new_key
 from tacitly.federation.flower.node import Card, Node, majority
@@ -49,6 +50,13 @@ def prepare(folder: Path, name: str, cohort: Cohort, *, tell_rows: bool = False)
     return card
 
 
+def read_invitation(path: Path) -> dict[str, Any]:
+    """Read a coordinator's ``invitation.json``; raise where it has another version."""
+    invitation = json.loads(path.read_text("utf-8"))
+    check_format(path, invitation, INVITATION)
+    return dict(invitation)
+
+
 def open_node(
     folder: Path,
     invitation: dict[str, Any],
@@ -57,15 +65,15 @@ def open_node(
     trust: str | None = None,
     threads: int | None = None,
 ) -> Node:
-    """Open a site's folder as the node that an invitation speaks of.
+    """Open a site's folder as a node of the run that an invitation describes.
 
-    ``ceiling`` is what the site allows all runs together to spend where it adds noise. It is the site's own: set once,
-    by default to what the first run asks for, and no invitation changes it. ``trust`` is how far the site trusts the
-    coordinator; None for what the invitation says. A site that has a ceiling is never opened as one that adds no noise.
+    ``ceiling`` is what the site allows all runs together to spend where it adds noise. It is set once, by default to
+    the budget of the first run, and no invitation changes it. ``trust`` is how far the site trusts the coordinator;
+    None for what the invitation says. A site that has a ceiling is never opened as one that adds no noise.
     """
     card = Card.from_json((folder / "card.json").read_text("utf-8"))
     keys, trust = invitation["mask_keys"], _own_trust(folder, invitation["trust"], trust, ceiling)
-    # Sites that compare the fingerprint compare the whole list, so it is enough that each finds itself in it.
+    # Sites that compare the fingerprint compare the whole list, so each only has to check its own entry.
     if keys.get(card.name) != card.mask_key:
         raise ValueError(f"the invitation does not hold the mask key of {card.name}, but another or none. Do not join.")
     if len(set(keys.values())) < len(keys):
@@ -84,7 +92,7 @@ def open_node(
 
 
 def asked_for(invitation: dict[str, Any]) -> Budget:
-    """Return what the run of an invitation will spend."""
+    """Return the budget of the run that an invitation describes."""
     return Budget(
         epsilon=float(invitation["epsilon"]),
         delta=float(invitation["delta"]),
@@ -93,7 +101,7 @@ def asked_for(invitation: dict[str, Any]) -> Budget:
 
 
 def _own_trust(folder: Path, invited: str, wanted: str | None, ceiling: Budget | None) -> str:
-    """Return how far the coordinator is trusted; an invitation does not talk a site out of adding noise."""
+    """Return how far the coordinator is trusted; no invitation can make a site with a ceiling stop adding noise."""
     if invited not in _TRUST or wanted not in (None, *_TRUST):
         raise ValueError(
             f"trust must be one of {', '.join(_TRUST)}. Found {invited!r} in the invitation, {wanted!r} here."
@@ -110,7 +118,7 @@ def _own_trust(folder: Path, invited: str, wanted: str | None, ceiling: Budget |
 
 
 def _own_ceiling(path: Path, wanted: Budget | None, invitation: dict[str, Any]) -> Budget:
-    """Return the ceiling that stands, or set it; say here, not by silence later, if the run does not fit under it."""
+    """Return the ceiling, setting it if there is none; raise now, not in a round, if the run does not fit under it."""
     asked = asked_for(invitation)
     with Ledger(path, ceiling=wanted or (None if path.exists() else asked)) as ledger:
         standing = ledger.ceiling
@@ -129,17 +137,17 @@ def _own_ceiling(path: Path, wanted: Budget | None, invitation: dict[str, Any]) 
 
 
 def _whole(asked: Budget) -> GaussianEvent:
-    """Return one release that costs what a run will, all in all."""
+    """Return one release that costs as much as the whole run."""
     sensitivity = Sensitivity.of_clip(1.0)
     distance = sensitivity.zero_out if asked.adjacency is Adjacency.ZERO_OUT else sensitivity.replace_one
     return GaussianEvent(sigma=distance / mu_of(asked.epsilon, asked.delta), sensitivity=sensitivity)
 
 
 def fingerprint(invitation: dict[str, Any]) -> str:
-    """Digest of who takes part and on what terms, for people at the sites to compare, all of it.
+    """Return a digest of who takes part and on what terms, for people at the sites to compare in full.
 
-    The coordinator hands the keys out, so only a comparison past it shows that everybody has the same ones. It could
-    make up keys until a shorter digest is the same for two lists.
+    The coordinator hands the keys out, so only a comparison by another channel shows that all sites have the same ones.
+    A shorter digest could be forged: the coordinator could make keys until two lists have the same one.
     """
     text = json.dumps([invitation[name] for name in ("mask_keys", "trust", "colluding")], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -147,25 +155,25 @@ def fingerprint(invitation: dict[str, Any]) -> str:
 
 
 def terms(folder: Path, invitation: dict[str, Any]) -> list[str]:
-    """Say what a site agrees to by joining: with whom, how much is spent, and who must be honest."""
+    """Return what a site agrees to by joining: with whom, how much is spent, and who must be honest."""
     names, asked = sorted(invitation["mask_keys"]), asked_for(invitation)
-    said = [
+    lines = [
         f"joining {invitation['server']} (trust: {invitation['trust']})",
         f"{len(names)} sites: {', '.join(names)}",
         f"the run spends ε = {asked.epsilon:g}, δ = {asked.delta:g} ({asked.adjacency})",
     ]
     if invitation["trust"] == "central":
-        said.append("the coordinator sees the sums of this site's users without noise")
+        lines.append("the coordinator sees the sums of this site's users without noise")
     else:
         with Ledger(folder / "node.ledger") as ledger:
             if ledger.ceiling is not None:
-                said.append(
+                lines.append(
                     f"this site's ceiling is ε = {ledger.ceiling.epsilon:g}; {ledger.spent():.3g} of it is spent"
                 )
     if invitation["trust"] == "secure":
-        said.append(f"{majority(len(names))} of them must be honest, {invitation['colluding']} of a group may not be")
-        said.append(f"fingerprint {fingerprint(invitation)}: compare it, and the names, with the other sites")
-    return said
+        lines.append(f"{majority(len(names))} of them must be honest, {invitation['colluding']} of a group may not be")
+        lines.append(f"fingerprint {fingerprint(invitation)}: compare it, and the names, with the other sites")
+    return lines
 
 
 def join(
@@ -203,20 +211,20 @@ def join(
     )
 
 
-def _warm(node: Node, told: dict[str, Any], say: Callable[[str], None]) -> None:
-    """Compile before saying to be there, so that no round waits for it; whatever comes of it, the site joins."""
+def _warm(node: Node, learns: dict[str, Any], say: Callable[[str], None]) -> None:
+    """Compile before the site reports as online, so that no round waits for it; the site joins even if this fails."""
     from tacitly.deployment.warm_up import warm_up
 
     started = time.monotonic()
     try:
-        if warm_up(node, told):
+        if warm_up(node, learns):
             say(f"{node.name}: ready after {time.monotonic() - started:.0f} s of compiling")
     except Exception as error:
         say(f"{node.name}: nothing could be compiled beforehand ({type(error).__name__}); the first rounds may be slow")
 
 
 def personalize(folder: Path, model: Any) -> Path:
-    """Fit heads for this site's users on a published billboard: offline, and free for everybody else's privacy."""
+    """Fit heads for this site's users on a published model: offline, and at no cost in privacy."""
     cohort = Cohort.open(folder / "cohort")
     names = tuple(str(name) for name in model.feature_names_in_)
     if cohort.feature_names != names:

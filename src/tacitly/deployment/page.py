@@ -1,4 +1,4 @@
-"""A page that shows how a coordinator is doing: for this machine only, and nothing on it is private."""
+"""A page that shows a coordinator's status, for this machine only. Nothing on it is private."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ const label = {release: "latest release", releases: "releases", rounds: "rounds"
   silent: "silent in the last round", last_error: "last error",
   updated: "updated"};
 async function show() {
-  const told = await (await fetch("status.json", {cache: "no-store"})).json();
-  document.getElementById("state").textContent = told.state;
-  document.getElementById("done").style.width = told.planned ? 100 * (told.releases || 0) / told.planned + "%" : "0";
-  const shown = {...told, silent: (told.last_round || {}).silent};
-  if (told.planned) shown.releases = (told.releases || 0) + " of " + told.planned;
-  if (told.spent != null) shown.spent = told.spent.toFixed(3);
-  if (told.updated) shown.updated = new Date(1000 * told.updated).toLocaleTimeString();
+  const status = await (await fetch("status.json", {cache: "no-store"})).json();
+  document.getElementById("state").textContent = status.state;
+  const share = status.planned ? (status.releases || 0) / status.planned : 0;
+  document.getElementById("done").style.width = 100 * share + "%";
+  const shown = {...status, silent: (status.last_round || {}).silent};
+  if (status.planned) shown.releases = (status.releases || 0) + " of " + status.planned;
+  if (status.spent != null) shown.spent = status.spent.toFixed(3);
+  if (status.updated) shown.updated = new Date(1000 * status.updated).toLocaleTimeString();
   const facts = document.getElementById("facts");
   facts.replaceChildren(...Object.entries(label).filter(([key]) => shown[key] != null).flatMap(([key, name]) => {
     const dt = document.createElement("dt"), dd = document.createElement("dd"), value = shown[key];
     dt.textContent = name; dd.id = key;
-    dd.textContent = Array.isArray(value) ? value.join(", ") || "nobody" : typeof value === "object"
+    dd.textContent = Array.isArray(value) ? value.join(", ") || "none" : typeof value === "object"
       ? Object.entries(value).map(([k, v]) => k + " " + v).join(", ") : value;
     if (key === "last_error") dd.className = "error";
     return [dt, dd];
@@ -60,7 +61,7 @@ def page(folder: Path, port: int) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            # Another name in Host means that a page from elsewhere is asking, through a name that now points here.
+            # Another name in Host means DNS rebinding: a page from elsewhere asks through a name that now points here.
             if self.headers.get("Host") not in (f"127.0.0.1:{server.server_port}", f"localhost:{server.server_port}"):
                 self.send_error(403)
             elif self.path == "/":

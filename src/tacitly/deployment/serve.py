@@ -1,15 +1,13 @@
 """The coordinator: makes keys, starts Flower's SuperLink with TLS and node authentication, and keeps the run going.
 
-What must survive is on disk: the ledger, who is registered, who was asked. What nodes sent is in memory only. Killed at
-any moment and started again, it goes on: a release that was published is read from the ledger, one that was only
-debited is asked for again.
+What must survive a restart is on disk: the ledger, the registered nodes, who was asked. What nodes sent is in memory
+only. A coordinator that was killed at any moment resumes when it is started again: a release that was published is read
+from the ledger, one that was only debited is asked for again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import fcntl
 import hashlib
 import json
 import os
@@ -26,7 +24,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from tacitly.deployment.settings import Settings, Status, write_whole
+from tacitly import portable
+from tacitly.deployment.settings import INVITATION, Settings, Status, write_whole
 from tacitly.federation.flower.keys import make_certificates, make_signing_key, write_private
 from tacitly.federation.flower.link import SECRET_HEADER
 from tacitly.federation.flower.version import check_flower
@@ -45,26 +44,26 @@ clientapp = "tacitly_app.client_app:app"
 [tool.flwr.app.config]
 folder = ""
 """,
-    "tacitly_app/__init__.py": '"""What Flower starts."""\n',
+    "tacitly_app/__init__.py": '"""The app that Flower starts."""\n',
     "tacitly_app/server_app.py": "from tacitly.deployment import server_app\n\napp = server_app.app\n",
-    # Flower wants one; nodes run code of their own and never this.
+    # Flower requires one; nodes run their own program and never this.
     "tacitly_app/client_app.py": "from flwr.clientapp import ClientApp\n\napp = ClientApp()\n",
 }
-_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _ATTEMPTS = 5
-_START = 600.0  # seconds for Flower to start a run: three processes one after the other, on a machine that may be busy
+_START = 600.0  # seconds for Flower to start a run: three processes in sequence, on a machine that may be busy
 
 
 def prepare(folder: Path, settings: Settings) -> None:
-    """Make a coordinator's folder: certificates, its key, and the invitation for nodes."""
+    """Make a coordinator's folder: certificates, its key, and the invitation for sites."""
     if Path(settings.out).exists():
         raise FileExistsError(f"{settings.out} exists already. Choose another --out, or remove it.")
-    settings.model(None, None)  # says what is wrong with them before anything is there
+    settings.model(None, None)  # raises for wrong settings before anything is written
     folder.mkdir(mode=0o700, parents=True)
     make_certificates(folder, settings.server.rsplit(":", 1)[0])
     public = make_signing_key(folder / "coordinator.key")
     write_private(folder / "control.key", secrets.token_hex(32).encode())
     invitation = {
+        **INVITATION,
         "server": settings.server,
         "authority": (folder / "ca.crt").read_text("utf-8"),
         "coordinator": public,
@@ -74,7 +73,7 @@ def prepare(folder: Path, settings: Settings) -> None:
         "delta": settings.delta,
         "adjacency": settings.adjacency,
         "run": settings.run,
-        "learns": settings.told,
+        "learns": settings.learns,
         "mask_keys": {card.name: card.mask_key for card in settings.cards},
     }
     write_whole(folder / "invitation.json", json.dumps(invitation, indent=2))
@@ -85,11 +84,11 @@ def prepare(folder: Path, settings: Settings) -> None:
     (folder / "cards").mkdir()
     for card in settings.cards:
         (folder / "cards" / f"{card.name}.pub").write_text(card.key + "\n", "utf-8")
-    settings.save(folder)  # last: a folder with settings is complete
+    settings.save(folder)  # last: a folder that has settings is complete
 
 
 def serve(folder: Path, say: Callable[[str], None]) -> bool:
-    """Run the coordinator until its model is there (True) or it had to stop (False)."""
+    """Run the coordinator; return True when the model is saved, False if the run had to stop."""
     check_flower()
     settings, status = Settings.load(folder), Status(folder)
     inner = f"127.0.0.1:{_free_port()}"
@@ -112,14 +111,14 @@ def serve(folder: Path, say: Callable[[str], None]) -> bool:
 
 @contextmanager
 def _forgotten(folder: Path) -> Iterator[None]:
-    """Wipe what nodes sent when the coordinator ends, however it ends: nothing that goes on needs it.
+    """Wipe what nodes sent when the coordinator ends, however it ends: a resumed run does not need it.
 
-    (All but SIGKILL: then it is left for the next start, which wipes it when it ends.) Ids that Flower gave are gone
-    with it, so where there is no state to go on with, nodes are registered anew.
+    (Except after SIGKILL: then it is left for the next start, which wipes it when it ends.) The ids that Flower
+    assigned are lost with it, so nodes are registered again where there is no state to resume.
     """
     if not (_memory(folder) / _STATE).exists():
         (folder / "nodes.json").unlink(missing_ok=True)
-    before = _leave_on(signal.SIGTERM, signal.SIGHUP)  # the second comes when a terminal or a connection is closed
+    before = _leave_on(*portable.termination_signals())  # the second comes when a terminal or a connection is closed
     try:
         yield
     finally:
@@ -129,7 +128,7 @@ def _forgotten(folder: Path) -> Iterator[None]:
 
 
 def _leave_on(*numbers: signal.Signals) -> dict[signal.Signals, Any]:
-    """End in good order on these signals; return what was done on them before. One that is ignored (nohup) stays so."""
+    """Exit cleanly on these signals; return the handlers they had. A signal that is ignored (nohup) stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
@@ -137,12 +136,12 @@ def _leave_on(*numbers: signal.Signals) -> dict[signal.Signals, Any]:
 
 
 def _leave(number: int, _: object) -> NoReturn:
-    signal.signal(number, signal.SIG_IGN)  # heard: what is being wiped is not to be interrupted by it again
+    signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the wiping
     raise SystemExit(128 + number)
 
 
 def _ended(status: Status, link: subprocess.Popen[bytes]) -> bool:
-    """Wait until the run is over; True if the model is there."""
+    """Wait until the run is over; return whether the model is saved."""
     started, seen = time.monotonic(), None
     while True:
         told = status.read()
@@ -151,38 +150,32 @@ def _ended(status: Status, link: subprocess.Popen[bytes]) -> bool:
         if link.poll() is not None:
             raise RuntimeError("Flower's SuperLink ended. See superlink.log in the coordinator's folder.")
         seen = told.get("process") or seen
-        if told["state"] == "stopped" or (seen and not _alive(seen)):
+        if told["state"] == "stopped" or (seen and not portable.process_alive(seen)):
             return False
         if seen is None and time.monotonic() - started > _START:
             raise RuntimeError(f"Flower did not start the run within {_START:g} s. See superlink.log.")
         time.sleep(0.2)
 
 
-def _alive(process: int) -> bool:
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Hold the folder; whoever lost its coordinator notices that the lock is free."""
-    with (folder / "serve.lock").open("a") as lock:
-        for _ in range(50):
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            time.sleep(0.2)
-        else:
-            raise RuntimeError(f"another coordinator is using {folder}.")
+    """Hold the folder's lock; a server app whose coordinator is gone notices that the lock is free."""
+    for _ in range(50):
+        with contextlib.suppress(portable.AlreadyLocked):
+            lock = portable.lock_file(folder / "serve.lock")
+            break
+        time.sleep(0.2)
+    else:
+        raise RuntimeError(f"another coordinator is using {folder}.")
+    try:
         yield
+    finally:
+        lock.release()
 
 
 @contextmanager
 def _superlink(folder: Path, settings: Settings, inner: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run Flower's SuperLink: nodes reach its fleet routes, nobody but this program starts anything there."""
+    """Run Flower's SuperLink: nodes reach its fleet routes, and only this program can start runs on it."""
     host, port = inner.rsplit(":", 1)
     home = folder / "flower"
     home.mkdir(exist_ok=True)
@@ -207,7 +200,7 @@ def _superlink(folder: Path, settings: Settings, inner: str) -> Iterator[subproc
             link.wait(10)
         except subprocess.TimeoutExpired:
             link.kill()
-            link.wait()  # what it wrote is wiped next, and nothing may write it again
+            link.wait()  # its state is wiped next, and nothing may write it again
 
 
 _MEMORY = Path("/dev/shm")
@@ -216,17 +209,12 @@ _CERTIFICATES = {"ca-certfile": "ca.crt", "certfile": "server.pem", "keyfile": "
 
 
 def _start(command: list[str], folder: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    def die_with_parent() -> None:
-        with contextlib.suppress(OSError, AttributeError):  # elsewhere than on Linux it may be left over
-            ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
-
-    return subprocess.Popen(
-        command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment(folder), preexec_fn=die_with_parent
-    )
+    quiet: dict[str, Any] = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}
+    return subprocess.Popen(command, env=environment(folder), **quiet, **portable.die_with_parent())
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return what Flower's programs need to keep to this folder and off the network."""
+    """Return environment variables that keep Flower's programs in this folder and off the network."""
     programs = str(Path(sys.executable).parent)
     return {
         **os.environ,
@@ -241,9 +229,9 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def _memory(folder: Path) -> Path:
-    """Return where Flower keeps what nodes sent: in memory, but for all processes, so that it outlives them.
+    """Return the folder in shared memory where Flower keeps what nodes sent; it outlives the processes.
 
-    Where trust is central these are sums without noise, which no disk should remember.
+    Under central trust these are sums without noise, which must not be written to a disk.
     """
     if not _MEMORY.is_dir():
         raise RuntimeError(f"{_MEMORY} is not there: sums without noise would be written to a disk.")
@@ -260,7 +248,7 @@ def _free_port() -> int:
 
 
 class _Secret:
-    """Puts the secret that the inner door asks for on every request."""
+    """Adds the secret that the inner interface requires to every request."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret
@@ -275,8 +263,8 @@ def control(address: str, authority: bytes, *, secret: str = "") -> Any:
     from flwr.supercore.control import ControlHttpClient
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
-    told: list[Any] = [RuntimeVersionHttpInterceptor(component_name="flwr"), _Secret(secret)]
-    return contextlib.closing(ControlHttpClient.from_server_address(address, False, authority, interceptors=told))
+    added: list[Any] = [RuntimeVersionHttpInterceptor(component_name="flwr"), _Secret(secret)]
+    return contextlib.closing(ControlHttpClient.from_server_address(address, False, authority, interceptors=added))
 
 
 def _own_control(folder: Path, inner: str) -> Any:
@@ -284,7 +272,7 @@ def _own_control(folder: Path, inner: str) -> Any:
 
 
 def _register(folder: Path, settings: Settings, inner: str) -> None:
-    """Register keys that are not yet known, write every node's id down by its name, then let nodes in."""
+    """Register keys that are not yet known, store every node's id by its name, then let nodes in."""
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
     from flwr.proto.control_pb2 import RegisterNodeRequest
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
@@ -301,7 +289,7 @@ def _register(folder: Path, settings: Settings, inner: str) -> None:
 
 
 def build_app(folder: Path) -> Any:
-    """Return the app that Flower is to start."""
+    """Return the app for Flower to start."""
     from flwr.cli.build import build_fab_from_disk
     from flwr.common.serde import fab_to_proto
     from flwr.supercore.fab import Fab
@@ -314,9 +302,9 @@ def _start_run(folder: Path, inner: str) -> None:
     from flwr.common.serde import user_config_to_proto
     from flwr.proto.control_pb2 import StartRunRequest
 
-    told = user_config_to_proto({"folder": str(folder.absolute())})
+    config = user_config_to_proto({"folder": str(folder.absolute())})
     with _own_control(folder, inner) as link:
-        link.StartRun(StartRunRequest(fab=build_app(folder), override_config=told))
+        link.StartRun(StartRunRequest(fab=build_app(folder), override_config=config))
 
 
 def _wait_for_port(server: str, link: subprocess.Popen[bytes], seconds: float = _START) -> None:

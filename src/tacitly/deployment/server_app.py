@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import threading
@@ -18,6 +17,7 @@ from tacitly.deployment.settings import Groups, Settings, Status
 from tacitly.federation.flower.coordinator import FlowerPopulation, Patience
 from tacitly.federation.flower.fleet import MESSAGE_TYPE, from_content, to_content
 from tacitly.federation.flower.keys import signed
+from tacitly.portable import AlreadyLocked, lock_file
 
 app = ServerApp()
 
@@ -34,11 +34,11 @@ class GridTransport:
         self._online: tuple[float, list[int]] = (0.0, [])
 
     def begin(self) -> None:
-        """Begin a round: replies to what was sent before are not pulled any more."""
+        """Begin a round: replies to earlier messages are no longer pulled."""
         self._pending.clear()
 
     def online(self) -> Iterable[int]:
-        """Ids of nodes that can be reached now."""
+        """Return the ids of nodes that can be reached now."""
         if time.monotonic() - self._online[0] > _LOOK:
             self._online = time.monotonic(), [int(node) for node in self._grid.get_node_ids()]
         return self._online[1]
@@ -58,7 +58,7 @@ class GridTransport:
         self._pending |= {message for message in self._grid.push_messages(out) if message}
 
     def receive(self) -> Iterable[tuple[Any, Any]]:
-        """Return what arrived since the last call: who sent it, and what."""
+        """Return what arrived since the last call, as pairs of sender and content."""
         if not self._pending:
             return []
         arrived = list(self._grid.pull_messages(list(self._pending)))
@@ -78,7 +78,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def coordinate(folder: Path, transport: Any) -> None:
-    """Fit over any transport; whatever happens is in the status."""
+    """Fit over any transport, and record the outcome in the status."""
     from tacitly.model_folder import save
     from tacitly.privacy.ledger import Ledger
 
@@ -87,7 +87,7 @@ def coordinate(folder: Path, transport: Any) -> None:
     out = Path(settings.out)
     if out.exists():
         if not made_by(settings.run, out):
-            status.change(state="stopped", last_error=f"{out} is there, and this run did not make it. Remove it.")
+            status.change(state="stopped", last_error=f"{out} exists, and this run did not make it. Remove it.")
             raise FileExistsError(out)
         status.change(state="finished")
         return
@@ -114,15 +114,15 @@ def coordinate(folder: Path, transport: Any) -> None:
             model.fit(on_release=released)
             save(model, out)
         except BaseException as error:
-            # Of an exception only the kind is told, except where the text is ours and speaks of public numbers.
-            told = str(error) if type(error).__module__.startswith("tacitly.") else type(error).__name__
-            status.change(state="stopped", last_error=told)
+            # Only the class of an exception is published, unless its text is ours and holds public numbers only.
+            shown = str(error) if type(error).__module__.startswith("tacitly.") else type(error).__name__
+            status.change(state="stopped", last_error=shown)
             raise
     status.change(state="finished")
 
 
 def made_by(run: str, out: Path) -> bool:
-    """Whether a model folder is this run's: its certificate names the run's releases and fits the billboard."""
+    """Return whether this run wrote a model folder: its certificate lists the run's releases and fits the billboard."""
     from tacitly.privacy.certificate import Certificate
 
     try:
@@ -134,12 +134,11 @@ def made_by(run: str, out: Path) -> bool:
 
 
 def _end_with_the_server(folder: Path) -> None:
-    """Leave when ``tacitly serve`` is gone (its lock is free then), so that the next one finds the ledger free."""
-    with (folder / "serve.lock").open("a") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(0.5)
-                continue
-            os._exit(1)
+    """Exit when ``tacitly serve`` is gone (its lock is free then), so that the next one finds the ledger free."""
+    while True:
+        try:
+            lock_file(folder / "serve.lock").release()
+        except AlreadyLocked:
+            time.sleep(0.5)
+            continue
+        os._exit(1)

@@ -1,7 +1,7 @@
-"""Compile before the coordinator waits: a run like the real one, on made-up rows, with this site as its only node.
+"""Compile before the coordinator waits: a run like the real one, on synthetic rows, with this site as the only node.
 
-A question that needs a compiler would otherwise spend a round's deadline on it, at every site at once. Everything goes
-the way it will go: saved rows, questions as bytes, the node's own choice between plain and compiled forms.
+Otherwise the first question that needs a compiler would spend a round's deadline on it, at every site at once. The
+rehearsal takes the real path: saved rows, questions as bytes, the node's own choice of plain or compiled form.
 """
 
 from __future__ import annotations
@@ -19,62 +19,51 @@ from tacitly.data.cohort import Cohort
 from tacitly.federation.base import Query
 from tacitly.federation.flower.coordinator import FlowerFederation, FlowerPopulation, Patience
 from tacitly.federation.flower.node import FEW, Card, Node
+from tacitly.methods import REGISTRY
+from tacitly.methods.registry import Method
 from tacitly.privacy.ledger import Run
-
-TOLD = ("loss", "sparsity", "design", "unit", "route", "start", "mode", "shared_weight", "fit_intercept")
-"""Parameters that decide what is compiled. Of an invitation only words and yes or no are believed, no sizes."""
 
 _ROWS, _FEWEST = 24, 8
 
 
-def warm_up(node: Node, told: Mapping[str, Any]) -> bool:
-    """Let a node like this one answer everything that a run like this asks; False where there is nothing to compile."""
+def warm_up(node: Node, learns: Mapping[str, Any]) -> bool:
+    """Let a node like this one answer everything that such a run asks; return False if nothing needs compiling."""
     cohort, plain = node.cohort, node.plain
-    method = told.get("method")
-    if plain and (method in ("altmin", "svd") or (method == "fedrep" and told.get("loss", "squared") == "squared")):
+    method = REGISTRY.offered("serve").get(str(learns.get("method")))
+    if method is None:
+        raise ValueError(f"unknown method: {learns.get('method')!r}.")
+    words = _believed(method, learns)
+    if plain and not method.plain_compiles(words):
         return False
     count, rng = (_FEWEST if plain else FEW + 1), np.random.default_rng(0)
     X = rng.normal(size=(count * _ROWS, cohort.n_features)).astype(cohort.dtype)
     y = rng.integers(0, 2, size=len(X)).astype(cohort.dtype)
-    made = Cohort.from_offsets(X, y, np.arange(0, len(X) + 1, _ROWS))
+    synthetic = Cohort.from_offsets(X, y, np.arange(0, len(X) + 1, _ROWS))
+    names = synthetic.feature_names
+    # One column lies in memory in another way than several.
+    rank = 2 if learns.get("several") is True and cohort.n_features > 1 else 1
+    small = {**method.small(cohort.n_features, rank, words), **words}
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it protects nobody: there is nobody
-        made.save(Path(folder) / "cohort")
-        own = Node("here", Cohort.open(Path(folder) / "cohort"), Path(folder), threads=1)
-        card = Card(name="here", key="", mask_key="", users=count, features=made.feature_names, target="y", rows=len(X))
+        warnings.simplefilter("ignore")  # nobody's data are used, so an uncertified run is no problem
+        synthetic.save(Path(folder) / "cohort")
+        here = Node("here", Cohort.open(Path(folder) / "cohort"), Path(folder), threads=1)
+        card = Card(name="here", key="", mask_key="", users=count, features=names, target="y", rows=len(X))
         patience = Patience(deadline=math.inf, gather=0.0, poll=0.0)
-        population = _Rehearsal(transport=_Here(own), roster={0: card}, patience=patience)
-        # Without noise features have directions to be whitened along, with it none: both are compiled apart.
+        population = _Rehearsal(transport=_Here(here), roster={0: card}, patience=patience)
+        # Without noise there are directions to whiten along, with it none: the two compile different kernels.
         for epsilon in (math.inf, 1.0):
-            _small(str(method), told, cohort.n_features, engine=population, epsilon=epsilon).fit()
+            method.load()(**small, engine=population, epsilon=epsilon).fit()
     return True
 
 
-def _small(method: str, told: Mapping[str, Any], d: int, **rest: Any) -> Any:
-    """Return an estimator that asks what the run will ask, as little of it as there can be."""
-    from tacitly import methods as estimators
-
-    words = {name: told[name] for name in TOLD if isinstance(told.get(name), str | bool)}
-    shared = {**words, **rest}
-    rank = 2 if told.get("several") is True and d > 1 else 1  # one column lies in memory otherwise than several
-    if method == "fedrep":
-        return estimators.PrivateFedRep(rank, rounds=1, **shared)
-    if method == "altmin":
-        return estimators.PrivateAltMin(rank, **shared)
-    if method == "low-rank-sparse":
-        return estimators.LowRankSparse(rank, rounds=1, **{"sparsity": 1, **shared})
-    if method == "margin":
-        return estimators.MarginClassifier(rank, dimension=2 * rank, candidates=4, choices=1, radius=0.5, **shared)
-    if method == "trace":
-        shape = {"entries": (2, 2), "tasks": (2, d - 1), "rank-one": (1, d - 1)}.get(str(told.get("design")), (1, d))
-        return estimators.TraceRegression(1, shape=shape, steps=1, random_state=0, **shared)
-    if method == "svd":
-        return estimators.FedPower(rank, **shared)
-    raise ValueError(f"an unknown method: {method!r}.")
+def _believed(method: Method, learns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an invitation may set: parameters that decide what is compiled, words and switches, no sizes."""
+    names = [option.name for option in method.options if option.compiles]
+    return {name: learns[name] for name in names if isinstance(learns.get(name), str | bool)}
 
 
 class _Here:
-    """Carries bytes to a node in this process."""
+    """A transport to one node in this process."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -95,7 +84,7 @@ class _Here:
 
 
 class _Rehearsal(FlowerPopulation):
-    """Asks without trying questions out first: the coordinator does that, in forms that a small node never needs."""
+    """Sends questions without trying them out first: the coordinator does that, in forms that no small node needs."""
 
     def federation(self, run: Run, *, trust: str = "central", threads: int | None = None, **options: Any) -> Any:
         return _Unrehearsed(self, run, **options)

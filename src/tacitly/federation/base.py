@@ -1,80 +1,106 @@
-"""The doors.
+"""The doors: the two methods through which anything computed from private rows can leave.
 
-:meth:`Federation.release` is the way from private rows to public numbers: a sum over users of clipped contributions,
-plus Gaussian noise, written into the ledger before it is drawn. :meth:`Federation.select` is the only other one: the
-index of a public candidate, chosen by sums of bounded losses (:mod:`tacitly.federation.scores` says why that is
-private).
+:meth:`Federation.release` returns a sum over users of clipped contributions plus Gaussian noise, debited in the ledger
+before it is drawn. :meth:`Federation.select` returns the index of a public candidate, chosen by sums of bounded losses
+(proof: :mod:`tacitly.federation.scores`). There is no other way out.
 
-Why a release is as private as its event says (Lemma 0 of the specification). Fix what is public so far. A query
-sees one user's rows and public fields only, so changing one user's data changes one summand. The clip is the last
-thing done to it, so it moves by at most the clip C (2C under replace-one; √2·C if contributions are acute). Noise
-level, clip, grid and number of users are public, so the two noisy sums are Gaussians with one covariance and means
-no further apart than that. Nothing else is returned.
+Adjacency, sensitivity, event. Fix everything that is public so far. A query sees the rows of one user and public fields
+only, so changing one user's data changes one summand. Clipping is the last operation on that summand, so the sum moves
+by at most the sensitivity of the clip (:class:`~tacitly.privacy.guarantee.Sensitivity`: one bound for each adjacency).
+Noise level, clip, grid and number of users are public, so the noisy sums of two neighbours are Gaussians with the same
+covariance and with means at most that far apart: a :class:`~tacitly.privacy.guarantee.GaussianEvent`. Nothing else is
+returned.
 
-Rounding. A contribution is computed from its own user's rows by arithmetic that does not depend on anybody else's, to
-the last bit: fused forms may share a matrix product across users only for adding contributions up, never before they
-are normalised or clipped (a last bit that moves with a neighbour's row count can be blown up to a whole clip).
-Contributions are added in blocks of a fixed number of users (or rows, where the unit is the row), each block's sum is
-rounded to the grid and blocks are added as integers, exactly. A user therefore touches the rounding of its own block
-only: at most R·B·2⁻⁵³ clips for a block of B units and R rows, below 2⁻²² up to two million rows a block, and covered
-by the clip's guard of 2⁻²⁰. The sum does not depend on the order of blocks, the number of threads or of machines.
+Rounding. The bound holds for the floating-point sums that are computed, not only for ideal ones:
 
-Who adds the noise. ``trust="central"``: the process that adds up. ``trust="local"``: every user (a device, a hospital)
-adds noise of standard deviation σ to its own message, and the sum carries σ√n. The event then describes one message,
-which is all that a curious server has of a user; a row lies in one message only, so messages do not add up.
+* A contribution is computed from its own user's rows by arithmetic that is independent of all other users, to the last
+  bit. Fused forms may share a matrix product across users for adding contributions, never before they are normalised
+  or clipped: a last bit that changes with another user's row count could be amplified to a whole clip.
+* Contributions are added in blocks with a fixed number of users (or rows, if the unit is the row). Each block's sum is
+  rounded to the grid, and the blocks are added exactly, as integers. Hence a user affects the rounding of one block
+  only, and the sum does not depend on the order of blocks or on the number of threads and machines.
+* A block of B units and R rows takes R additions to partial sums of norm at most B clips, so its error is at most
+  R·B·2⁻⁵³ clips: below 2⁻²² for up to two million rows. Two neighbours differ by at most twice that. Rounding to a grid
+  of spacing γ moves D coordinates apart by at most γ√D, which is checked to be at most 2⁻²¹ clips. The total is at most
+  2⁻²⁰ clips, which is the guard that clipping keeps back (:mod:`tacitly.privacy.clipping`).
+
+Who adds the noise. With ``trust="central"``, the process that adds the contributions. With ``trust="local"``, every
+user (a device, a hospital) adds noise of standard deviation σ to its own message, and the sum of n messages has noise
+of standard deviation σ√n. The event then describes one message, which is all that a curious server receives from a
+user; a row enters one message only, so the costs of different users' messages do not add up.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from tacitly.arrays import Array, Rows
-from tacitly.federation.query import Query, made_up, rehearse
+from tacitly.federation.projected import Projected
+from tacitly.federation.query import Chosen, Query, rehearse, synthetic_rows
+from tacitly.federation.scores import Scores
 from tacitly.privacy import noise as noise_source
 from tacitly.privacy.clipping import GUARD
 from tacitly.privacy.guarantee import GaussianEvent, SelectionEvent, Sensitivity, Unit
 from tacitly.privacy.ledger import Run
 from tacitly.privacy.noise import Mode
 
-__all__ = ["BLOCK", "ROW_BLOCK", "Chosen", "Federation", "Made", "Query"]
+__all__ = ["BLOCK", "ROW_BLOCK", "Chosen", "Federation", "Query", "ReleaseCounter", "Roster"]
 
-Chosen = npt.NDArray[np.bool_]
-Noisy = Callable[[npt.NDArray[np.int64], int], Array]
+AddNoise = Callable[[npt.NDArray[np.int64], int], Array]
+"""Adds noise to a sum on the grid, given how many messages it is the sum of."""
 
 BLOCK = 1024
-"""Users in a block: public and fixed, so that where a block ends never depends on anybody's rows."""
+"""Users in a block: public and fixed, so that block boundaries never depend on anyone's rows."""
 
 ROW_BLOCK = 16384
-"""Most rows in a block where the unit is the row (and so the number of rows public)."""
+"""Maximum number of rows in a block if the unit is the row (the number of rows is public then)."""
+
+
+class Roster(Protocol):
+    """What is public about the users of a federation."""
+
+    @property
+    def n_users(self) -> int:
+        """Number of users."""
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns of every user's rows."""
+
+    @property
+    def n_rows(self) -> int:
+        """Total number of rows. Public only if the unit is the row, and used only then."""
 
 
 @dataclass
-class Made:
-    """How many releases were made; one count for all that look at the same users, so that no seed is used twice."""
+class ReleaseCounter:
+    """Number of releases made, shared by all views of the same users so that no noise seed is used twice."""
 
     releases: int = 0
 
 
 class Federation(ABC):
-    """Users somewhere, reachable only through :meth:`release` and :meth:`select`.
+    """Users, reachable only through :meth:`release` (with its variants) and :meth:`select`.
 
-    ``run`` is the ledger's account of this run; ``noise`` one of ``auto``, ``exact`` and ``float``. A
-    ``noise_seed`` makes noise reproducible, and the run uncertified. ``on_release`` is told the name of each
-    release when it is out (for progress bars).
+    ``run`` is the ledger's account of this run; ``noise`` is ``auto``, ``exact`` or ``float``. ``noise_seed`` makes the
+    noise reproducible and the run uncertified. ``on_release`` is called with the name of each completed release (for
+    progress bars).
     """
 
-    same_again: ClassVar[bool] = False
-    """Whether users who add noise send the very same message when they are asked the same thing again."""
+    resends_same_messages: ClassVar[bool] = False
+    """Whether users who add their own noise answer a repeated question with an identical message."""
 
     def __init__(
         self,
+        roster: Roster,
         run: Run,
         *,
         noise: str = "auto",
@@ -89,99 +115,103 @@ class Federation(ABC):
         self.ledger_run = run
         self.trust = trust
         self.sparse = False
-        self._through: Array | None = None  # a projection that rows went through before they are asked about
+        self._roster = roster
+        self._directions: Array | None = None
         self._noise = noise
         self._noise_seed = noise_seed
-        self._made = Made()
-        self._again = True
+        self._counter = ReleaseCounter()
+        self._repeatable = True  # whether the current release may be drawn again after an interruption
         self._on_release = on_release
 
     @property
-    @abstractmethod
     def n_users(self) -> int:
-        """Length of the roster: public."""
+        """Number of users on the roster: public."""
+        return self._roster.n_users
 
     @property
-    @abstractmethod
     def n_features(self) -> int:
-        """Columns of everybody's rows: public."""
+        """Number of columns of every user's (projected) rows: public."""
+        return self._roster.n_features if self._directions is None else len(self._directions)
 
     @property
-    @abstractmethod
     def n_rows(self) -> int:
-        """How many rows there are. Public only where the unit is the row; used for nothing else."""
+        """Total number of rows. Public only if the unit is the row, and used only then."""
+        return self._roster.n_rows
 
     @abstractmethod
-    def _exact_sum(
-        self, query: Query, bound: float, grid: float, chosen: Chosen | None = None
-    ) -> npt.NDArray[np.int64]:
-        """Sum of all (or the chosen) users' clipped contributions, in steps of the grid."""
+    def _collect(self, query: Query, bound: float, grid: float, chosen: Chosen | None = None) -> npt.NDArray[np.int64]:
+        """Return the sum of all (or the chosen) users' clipped contributions, in steps of the grid."""
 
     @abstractmethod
     def users_map(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Array]) -> Array | None:
-        """Let every user do ``work`` at home: a row a user, private, or None where it stays with them.
+        """Run ``work`` where each user's rows are. Return one private row per user, or None if results stay there.
 
-        Engines whose users are elsewhere take work that is data (:class:`~tacitly.heads.base.HeadWork`), never code.
+        Engines with remote users accept work that is data (:class:`~tacitly.heads.base.HeadWork`), never code.
         """
 
-    @abstractmethod
-    def projected(self, directions: Array) -> Federation:
-        """Return the same users behind the same doors, with rows directions·x: a public map, row by row, at home."""
+    def projected(self, directions: Array) -> Self:
+        """Return a view of the same users, behind the same doors, with rows directions·x.
+
+        See :mod:`tacitly.federation.projected`. Both views share one release counter and one ledger run.
+        """
+        view = copy.copy(self)
+        view._directions = directions if self._directions is None else directions @ self._directions
+        return view
 
     @property
-    def how_to_go_on(self) -> str:
-        """What to do about a release that could not be made."""
-        if self._again:
-            return "start the same run again to go on"
-        return "answers of it may have been seen, so it is not drawn again. Begin another run"
+    def recovery_hint(self) -> str:
+        """What to do after a release that could not be completed."""
+        if self._repeatable:
+            return "start the same run again to resume it"
+        return "answers to it may have been seen, so it cannot be drawn again. Start a new run"
 
     def sum_sigma(self, event: GaussianEvent, messages: int | None = None) -> float:
-        """Noise that the sum of everybody's (or of so many) messages carries: larger than σ where users add it."""
+        """Noise standard deviation of the sum of all (or of ``messages``) users' messages: σ√n if users add noise."""
         return event.sigma * (math.sqrt(messages or self.n_users) if self.trust == "local" else 1.0)
 
     def group_of(self, turns: int, turn: int) -> Chosen:
-        """Who answers in this turn, of so many: public."""
+        """Users who answer in turn number ``turn`` of ``turns``: public."""
         return np.asarray(np.arange(self.n_users) % turns == turn)
 
     def release(self, query: Query, event: GaussianEvent, name: str) -> Array:
-        """Return the noisy sum of everybody's contributions to ``query``, clipped as ``event`` says.
+        """Return the noisy sum of all users' contributions to ``query``, clipped as ``event`` states.
 
-        The ledger is debited before anything is drawn; a release that was already made (a resumed run) is
-        read from the ledger and no private row is touched. Where the event samples, every user takes part with
+        The ledger is debited before noise is drawn. A release that was already published (in a resumed run) is read
+        from the ledger, without touching private rows. If the event has a sampling rate, every user takes part with
         that probability, by a coin that nobody sees.
         """
         rate = event.sampling_rate
         if rate < 1.0 and (query.unit is not Unit.USER or self.trust != "central"):
             raise ValueError(
-                "sampling hides only whole users, and only from those who do not see who answers. "
+                "sampling hides only whole users, and only if nobody sees who answers. "
                 f"Found unit {query.unit} and trust {self.trust!r}: use sampling_rate=1."
             )
 
-        def draw(grid: float, noisy: Noisy) -> Array:
+        def draw(grid: float, add_noise: AddNoise) -> Array:
             bound = event.sensitivity.zero_out
             if rate == 1.0:
-                return noisy(self._exact_sum(query, bound, grid), self.n_users)
-            return noisy(self._exact_sum(query, bound, grid, noise_source.coins(self.n_users, rate)), self.n_users)
+                return add_noise(self._exact_sum(query, bound, grid), self.n_users)
+            coins = noise_source.coins(self.n_users, rate)
+            return add_noise(self._exact_sum(query, bound, grid, coins), self.n_users)
 
-        return self._debit_and_draw(
-            [query], event, name, draw, seen_early=self.trust == "local" and not self.same_again
-        )
+        seen_early = self.trust == "local" and not self.resends_same_messages
+        return self._debit_and_draw([query], event, name, draw, seen_early=seen_early)
 
     def release_each(self, queries: Sequence[Query], event: GaussianEvent, name: str) -> Array:
-        """Return every user's own noisy answer, a row a user, to a query of its own: no sum, local trust.
+        """Return each user's noisy answer to that user's own query, one row per user: no sum, local trust.
 
-        One event: queries are public, a row (and so a user) lies in one answer, and the others do not change with it.
+        All answers together cost one event: the queries are public, and a user's data enter one answer only.
         """
-        _check_everybody_asked(event)
+        _check_no_sampling(event)
         if len(queries) != self.n_users:
-            raise ValueError(f"there must be a query a user, {self.n_users}. Found {len(queries)}.")
+            raise ValueError(f"there must be one query per user, {self.n_users}. Found {len(queries)}.")
 
-        def draw(grid: float, noisy: Noisy) -> Array:
+        def draw(grid: float, add_noise: AddNoise) -> Array:
             bound, answers = event.sensitivity.zero_out, []
             for user, query in enumerate(queries):
                 chosen = np.zeros(self.n_users, dtype=bool)
                 chosen[user] = True
-                answers.append(noisy(self._exact_sum(query, bound, grid, chosen), 1))
+                answers.append(add_noise(self._exact_sum(query, bound, grid, chosen), 1))
             return np.array(answers)
 
         return self._debit_and_draw(queries, event, name, draw, copies=self.n_users, seen_early=True)
@@ -189,64 +219,67 @@ class Federation(ABC):
     def release_in_turns(
         self, asks: Callable[[list[Array]], Query], turns: int, event: GaussianEvent, name: str
     ) -> Array:
-        """Ask the users in ``turns`` public groups, one after the other; return a noisy sum a turn.
+        """Query the users in ``turns`` public groups, one after the other; return one noisy sum per turn.
 
-        ``asks`` makes the next query from what earlier turns released. One event: every user answers in one turn, so
-        given the turns before it, one Gaussian moves by the clip; the turns after it are a function of what is out.
+        ``asks`` builds the next query from the sums of earlier turns. All turns together cost one event: a user answers
+        in one turn. The turns before it do not depend on that user, in it one Gaussian moves by at most the
+        sensitivity, and the turns after it depend on that user only through what is already public.
         """
-        _check_everybody_asked(event)
+        _check_no_sampling(event)
         if not 1 <= turns <= self.n_users:
             raise ValueError(f"turns must lie between 1 and the number of users ({self.n_users}). Found {turns}.")
         first = asks([])
         asked = [first]
 
-        def draw(grid: float, noisy: Noisy) -> Array:
-            out: list[Array] = []
+        def draw(grid: float, add_noise: AddNoise) -> Array:
+            sums: list[Array] = []
             for turn in range(turns):
-                query = asks(out) if turn else first
+                query = asks(sums) if turn else first
                 asked[turn:] = [query]
                 self._check(query, event)
                 if query.coordinates != first.coordinates:
-                    raise ValueError(f"turns must ask for {first.coordinates} numbers each. Found {query.coordinates}.")
+                    raise ValueError(
+                        f"every turn must ask for {first.coordinates} coordinates, as the first does. "
+                        f"Found {query.coordinates}."
+                    )
                 group = self.group_of(turns, turn)
                 total = self._exact_sum(query, event.sensitivity.zero_out, grid, group)
-                out.append(noisy(total, int(np.count_nonzero(group))))
-            self.ledger_run.asked(asked, self._through)
-            return np.array(out)
+                sums.append(add_noise(total, int(np.count_nonzero(group))))
+            self.ledger_run.asked(asked, self._directions)
+            return np.array(sums)
 
         return self._debit_and_draw([first], event, name, draw, copies=turns, seen_early=True)
 
     def select(self, query: Query, event: SelectionEvent, name: str) -> int:
-        """Return the index of a candidate with about the least sum of everybody's losses, as private as ``event`` says.
+        """Return the index of a candidate with approximately the smallest total loss, as private as ``event`` states.
 
-        ``query`` must be a :class:`~tacitly.federation.scores.Scores`: what bounds a loss is in there, not here.
-        Debited before it is drawn and read from the ledger on resuming, like :meth:`release`. Only the index leaves.
+        ``query`` must be a :class:`~tacitly.federation.scores.Scores`, which bounds the losses. Debited before it is
+        drawn, and read from the ledger in a resumed run, like :meth:`release`. Only the index leaves.
         """
-        from tacitly.federation.scores import Scores  # a Query, so it imports this module
-
         if not isinstance(query, Scores):
-            raise ValueError(f"a choice is made by losses, a Scores query. Found {type(query).__name__}.")
+            raise ValueError(f"select needs losses from a Scores query. Found {type(query).__name__}.")
         if query.unit is not Unit.USER or event.sensitivity.unit is not Unit.USER or self.trust != "central":
             raise ValueError(
-                "a choice protects whole users and needs one place to add up their losses. "
+                "select protects whole users and needs trust 'central', because one process adds up their losses. "
                 f"Found unit {query.unit} and trust {self.trust!r}."
             )
         if not 1 <= query.steps * self.n_users < 2**52:
             raise ValueError(
-                f"losses in {query.steps} steps of {self.n_users} users do not add up exactly: take fewer."
+                f"steps times users must be below 2^52 for an exact sum. Found {query.steps} steps and "
+                f"{self.n_users} users: use fewer steps."
             )
         self._rehearse(query)
         generator = self._generator()
         mode: Mode = "none" if not event.private else "exact" if generator is None else "seeded"
-        # In whole steps, and rounded up: never less noise than the event says.
+        # In units of steps, rounded up: never less noise than the event states.
         scale = math.nextafter(event.scale * query.steps, math.inf) if event.private else 0.0
 
         def draw() -> Array:
             totals = self._exact_sum(query, math.inf, 1.0)
             return np.array([noise_source.choose(totals, scale, mode, generator)], dtype=np.float64)
 
-        self._again = True
-        self.ledger_run.asked([query], self._through)
+        self._repeatable = True
+        self.ledger_run.asked([query], self._directions)
         value = self.ledger_run.release(
             name, event, draw, noise=mode, grid=1.0 / query.steps, coordinates=query.coordinates
         )
@@ -254,15 +287,22 @@ class Federation(ABC):
             self._on_release(name)
         return int(value[0])
 
+    def _exact_sum(
+        self, query: Query, bound: float, grid: float, chosen: Chosen | None = None
+    ) -> npt.NDArray[np.int64]:
+        """Return :meth:`_collect` of the query, about projected rows if this is a projected view."""
+        asked = query if self._directions is None else Projected(query, self._directions)
+        return self._collect(asked, bound, grid, chosen)
+
     def _generator(self) -> np.random.Generator | None:
-        """One generator a release, so that a resumed seeded run goes on where it was; none unless noise is seeded."""
-        self._made.releases += 1
-        return np.random.default_rng([self._noise_seed, self._made.releases]) if self._noise_seed is not None else None
+        """Return a new generator for this release if noise is seeded, so that a resumed run continues its sequence."""
+        self._counter.releases += 1
+        if self._noise_seed is None:
+            return None
+        return np.random.default_rng([self._noise_seed, self._counter.releases])
 
     def _check(self, query: Query, event: GaussianEvent) -> None:
-        """Raise unless the event is what this query costs and the query runs; no private row is touched."""
-        from tacitly.federation.scores import Scores
-
+        """Raise unless the event is what this query costs and the query runs; reads no private row."""
         if isinstance(query, Scores):
             raise ValueError(
                 f"losses are not clipped, so their sums go through select only. Found {type(query).__name__}."
@@ -282,23 +322,21 @@ class Federation(ABC):
         queries: Sequence[Query],
         event: GaussianEvent,
         name: str,
-        draw: Callable[[float, Noisy], Array],
+        draw: Callable[[float, AddNoise], Array],
         *,
         copies: int = 1,
         seen_early: bool = False,
     ) -> Array:
-        """Check, debit, then let ``draw`` add up on the grid and put noise on what it added up.
+        """Check and debit; then let ``draw`` compute sums on the grid and add noise to them.
 
-        ``seen_early``: somebody else sees answers before all of the release is out (a server its users' messages, a
-        group what the one before it said), so that it cannot be drawn again for nothing.
+        ``seen_early`` means that someone sees answers before the release is complete (a server its users' messages, a
+        group the sum of the previous one), so an interrupted release cannot be drawn again without paying again.
         """
         for query in {id(query): query for query in queries}.values():
             self._check(query, event)
         query, bound = queries[0], event.sensitivity.zero_out
         if any(other.coordinates != query.coordinates for other in queries):
-            raise ValueError(
-                f"queries of one release must ask for as many numbers each as the first: {query.coordinates}."
-            )
+            raise ValueError(f"all queries of one release must have {query.coordinates} coordinates, as the first has.")
         units = self.n_users if query.unit is Unit.USER else self.n_rows
         grid = noise_source.grid_of(bound, self.sum_sigma(event), units)
         if grid * math.sqrt(query.coordinates) > bound * GUARD / 2:
@@ -311,38 +349,34 @@ class Federation(ABC):
         event = replace(event, slack=noise_source.slack_of(event.sigma, grid, coordinates))
         generator = self._generator()
 
-        def noisy(total: npt.NDArray[np.int64], messages: int) -> Array:
-            return self._put_noise(total, self.sum_sigma(event, messages), grid, mode, generator)
+        def add_noise(total: npt.NDArray[np.int64], messages: int) -> Array:
+            if not self._adds_noise:
+                return np.asarray(total * grid, dtype=np.float64)
+            return noise_source.add_noise(total, self.sum_sigma(event, messages), grid, mode, generator)
 
-        self._again = not seen_early or not event.private
-        self.ledger_run.asked(queries, self._through)
+        self._repeatable = not seen_early or not event.private
+        self.ledger_run.asked(queries, self._directions)
         value = self.ledger_run.release(
             name,
             event,
-            lambda: draw(grid, noisy),
+            lambda: draw(grid, add_noise),
             noise=mode,
             grid=grid,
             coordinates=coordinates,
-            again=self._again,
+            again=self._repeatable,
         )
         if self._on_release is not None:
             self._on_release(name)
         return value
 
-    def _put_noise(
-        self,
-        total: npt.NDArray[np.int64],
-        sigma: float,
-        grid: float,
-        mode: Mode,
-        generator: np.random.Generator | None,
-    ) -> Array:
-        """Put noise on a sum; engines whose users have done so already only bring it to scale."""
-        return noise_source.add_noise(total, sigma, grid, mode, generator)
+    @property
+    def _adds_noise(self) -> bool:
+        """Whether this process adds the noise; False if the sums that it collects are noisy already."""
+        return True
 
     def _rehearse(self, query: Query) -> None:
-        """Run the query on made-up rows, so that a mistake in it shows before any private row is touched."""
-        rows, targets = made_up(self.n_features)
+        """Run the query on synthetic rows, so that bugs surface before any private row is read."""
+        rows, targets = synthetic_rows(self.n_features)
         kinds: list[Any] = [rows]
         if self.sparse:
             import scipy.sparse
@@ -362,9 +396,9 @@ class Federation(ABC):
         return "exact" if self._noise == "exact" else "float"
 
 
-def _check_everybody_asked(event: GaussianEvent) -> None:
+def _check_no_sampling(event: GaussianEvent) -> None:
     if event.sampling_rate != 1.0:
         raise ValueError(
-            "everybody is asked here; an event with a sampling rate would be charged less than it costs. "
-            f"Found sampling_rate {event.sampling_rate!r}."
+            "every user answers here, so sampling_rate must be 1: otherwise the release would be charged less than it "
+            f"costs. Found {event.sampling_rate!r}."
         )

@@ -1,4 +1,4 @@
-"""Where users are, before the door is opened: what an estimator takes as ``engine``, and what it gets from it."""
+"""Engines and populations: what an estimator takes as ``engine``, and what it gets from it before any release."""
 
 from __future__ import annotations
 
@@ -7,32 +7,20 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from tacitly.federation.base import Federation
+from tacitly.federation.base import Federation, Roster
 from tacitly.privacy.ledger import Run
 
 
-class Population(Protocol):
-    """Where users are, before the door is opened: what is public about them, and how to open it.
+class Population(Roster, Protocol):
+    """A set of users, wherever their rows are: what is public about them, and how to open a federation.
 
-    ``users`` are ids (None where they stay with the nodes); ``trust`` says who sees what, for the certificate (None
-    for what the estimator says of itself).
+    ``users`` are the user ids (None if they stay with the nodes). ``trust`` states who sees what, for the certificate
+    (None: use the estimator's own statement).
     """
 
     @property
-    def n_users(self) -> int:
-        """Length of the roster."""
-
-    @property
-    def n_features(self) -> int:
-        """Columns of everybody's rows."""
-
-    @property
-    def n_rows(self) -> int:
-        """Rows of all users; asked for only where the unit is the row."""
-
-    @property
     def users(self) -> npt.NDArray[Any] | None:
-        """Everybody's id."""
+        """User ids."""
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -56,11 +44,11 @@ class Population(Protocol):
         threads: int | None,
         trust: str,
     ) -> Federation:
-        """Put the users behind the door."""
+        """Put the users behind the doors."""
 
 
 class Engine(Protocol):
-    """How to reach users elsewhere; what an estimator takes as ``engine``."""
+    """A way to reach users who are elsewhere; what an estimator takes as ``engine``."""
 
     def population(self, source: Any) -> Population:
-        """Return where the users of ``source`` are: a cohort to spread out, or None for those the engine knows."""
+        """Return the population of ``source``: a cohort to distribute, or None for the users the engine knows."""

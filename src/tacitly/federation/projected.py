@@ -1,8 +1,11 @@
-"""A question about rows that are projected first, where they are: a public map, row by row.
+"""Projected rows: a query about directions·x, where the projection is applied by whoever holds the rows.
 
-Whoever is asked keeps the projected rows (:class:`~tacitly.federation.shard.Shard`), so that a row is projected once.
-Changing one user's rows changes that user's projected rows alone, so whatever holds of the question inside (adjacency,
-sensitivity, event) holds of this one.
+This is the only form in which rows are projected. :meth:`Federation.projected` returns a view that wraps every query in
+:class:`Projected`. :class:`~tacitly.federation.shard.Shard`, which holds the rows on every engine, projects them once
+and keeps the result as long as the directions stay the same.
+
+Privacy. The map is public and acts on each row separately, so changing one user's rows changes only that user's
+projected rows. Adjacency, sensitivity and event are those of the wrapped query.
 """
 
 from __future__ import annotations
@@ -12,13 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacitly.arrays import Array, Rows, check_shape, check_size
-from tacitly.federation.base import Query
+from tacitly.federation.query import Query
 from tacitly.federation.scores import Scores
 
 
 @dataclass(frozen=True)
 class Projected(Query):
-    """``query`` of rows directions·x.
+    """``query`` applied to the rows directions·x.
 
     >>> from tacitly.methods.shared.whitening import FeatureMoment
     >>> Projected(FeatureMoment(1), np.ones((1, 2))).contribution(np.array([[1.0, 2.0]]), np.zeros(1))
@@ -30,24 +33,25 @@ class Projected(Query):
 
     def __post_init__(self) -> None:
         check_shape("directions", self.directions, None, None)
-        check_size("directions", len(self.directions), self.directions.shape[1])  # no more than rows had before
+        # Never more columns than before, so that a remote message cannot exhaust memory.
+        check_size("directions", len(self.directions), self.directions.shape[1])
         if isinstance(self.query, Projected):
-            raise ValueError("rows are projected once.")
+            raise ValueError("rows can be projected only once: multiply the directions instead.")
         object.__setattr__(self, "unit", self.query.unit)
         object.__setattr__(self, "acute", self.query.acute)
         object.__setattr__(self, "clipped", self.query.clipped)
 
     @property
     def coordinates(self) -> int:
-        """Those of the question inside."""
+        """Length of the wrapped query's contribution."""
         return self.query.coordinates
 
     def contribution(self, X: Rows, y: Rows) -> Array:
-        """Ask about projected rows."""
+        """Return the wrapped query's contribution for the projected rows."""
         return self.query.contribution(self.inside(X), y)
 
     def inside(self, X: Rows) -> Rows:
-        """Project."""
+        """Return the projected rows."""
         from tacitly.simd.projections import project_each
 
         check_shape("X", X, None, self.directions.shape[1])
@@ -55,6 +59,6 @@ class Projected(Query):
 
 
 def losses_in(query: Query) -> Scores | None:
-    """Return the losses that this asks for, if it does: they are not clipped, so they go through another door."""
+    """Return the :class:`Scores` that ``query`` is or wraps, or None: losses are not clipped and use ``select``."""
     inner = query.query if isinstance(query, Projected) else query
     return inner if isinstance(inner, Scores) else None

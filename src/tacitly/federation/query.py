@@ -1,4 +1,4 @@
-"""A question to one user, and how to try it out on rows that nobody has."""
+"""Queries: the function from one user's rows to a contribution, and a rehearsal of it on synthetic rows."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from tacitly.arrays import Array, Offsets, Rows, read_only
 from tacitly.privacy.clipping import clip, safe_norm
 from tacitly.privacy.guarantee import Unit
 
+Chosen = npt.NDArray[np.bool_]
+"""One flag per user: who takes part in a sum."""
+
 
 class Query(ABC):
-    """The user's half of a round: from one user's rows and public fields to a contribution.
+    """The user half of a round: maps one user's rows and public fields to a contribution.
 
-    Subclasses are frozen data classes. Their fields are public; rows are arguments, never fields.
+    Subclasses are frozen data classes. Their fields are public; private rows are arguments, never fields.
     """
 
     acute: ClassVar[bool] = False
-    """Whether any two possible contributions have a non-negative inner product."""
+    """Whether contributions are acute, as defined in :mod:`tacitly.privacy.guarantee`."""
 
     clipped: ClassVar[bool] = True
-    """Whether the last thing done to a contribution is the clip; without it there is no event that describes a sum."""
+    """Whether clipping is the last operation on a contribution. A sum of unclipped contributions has no event."""
 
     unit: Unit = Unit.USER
-    """Whose contribution is clipped: a user's rows together, or every row by itself."""
+    """What is clipped: the contribution of all rows of a user together, or that of each row."""
 
     @property
     @abstractmethod
@@ -37,24 +40,24 @@ class Query(ABC):
 
     @abstractmethod
     def contribution(self, X: Rows, y: Rows) -> Array:
-        """Return one user's contribution, before the clip.
+        """Return one user's contribution before clipping.
 
-        This is the definition: what a remote node runs, and what the fused form is tested against.
+        This is the definition of the query: remote nodes run it, and tests compare the fused form with it.
         """
 
     def norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Norms of several units' contributions before the clip; override where they are cheaper than those."""
+        """Norm of each unit's contribution before clipping; override where it is cheaper than the contribution."""
         return self.plain_norms(X, y, offsets)
 
     def plain_norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return the same by the definition of a contribution; override where ``norms`` are of something else."""
+        """Return the norms by the definition; override where ``norms`` measures something else."""
         pairs = itertools.pairwise(self.bounds(X, offsets))
         return np.array([safe_norm(self._safely(X[first:last], y[first:last]))[0] for first, last in pairs])
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """Sum of clipped contributions of consecutive users; user i has rows offsets[i] to offsets[i+1].
+        """Sum of the clipped contributions of consecutive users; user i has rows offsets[i] to offsets[i+1].
 
-        A query whose unit is the row is asked for, and clipped, row by row.
+        If the unit is the row, each row's contribution is computed and clipped separately.
         """
         total = np.zeros(self.coordinates)
         for first, last in itertools.pairwise(self.bounds(X, offsets)):
@@ -62,7 +65,7 @@ class Query(ABC):
         return total
 
     def block_sums(self, X: Rows, y: Rows, offsets: Offsets, bound: float, size: int) -> npt.NDArray[np.float64]:
-        """Sum consecutive blocks of ``size`` users, a row a block; override where one call for all is quicker."""
+        """Sum each block of ``size`` consecutive users, one row per block; override where one call is faster."""
         sums = []
         for start in range(0, len(offsets) - 1, size):
             bounds = offsets[start : start + size + 1]
@@ -71,38 +74,38 @@ class Query(ABC):
         return np.array(sums)
 
     def inside(self, X: Rows) -> Rows:
-        """Return rows as a query inside this one sees them."""
+        """Return the rows that a wrapped query sees."""
         return X
 
     def bounds(self, X: Rows, offsets: Offsets) -> npt.NDArray[np.int64]:
-        """Where units begin and end in a block of these users: after every row, if that is the unit."""
+        """Boundaries of the units in a block of users: the users' own offsets, or every row."""
         return offsets if self.unit is Unit.USER else np.arange(X.shape[0] + 1)
 
     def _safely(self, X: Rows, y: Rows) -> Array:
-        """One contribution, or zero where the user's numbers make the computation fail.
+        """Return one contribution, or zeros if the user's numbers make the computation fail.
 
-        Which users make it fail is private, so nothing may be raised. A mistake in the query itself does not hide
-        here: :meth:`Federation.release` tries every query on made-up rows first.
+        Which users make it fail is private, so no exception may escape. A bug in the query itself is not hidden by
+        this: :meth:`Federation.release` runs every query on synthetic rows first.
         """
         try:
             with np.errstate(all="ignore"):
                 return self.contribution(X, y)
-        except MemoryError:  # the machine's doing, not the user's
+        except MemoryError:  # a property of the machine, not of the user's data
             raise
         except Exception:
             return np.zeros(self.coordinates)
 
 
-def made_up(n_features: int) -> tuple[Array, Array]:
-    """Rows and targets that nobody has."""
+def synthetic_rows(n_features: int) -> tuple[Array, Array]:
+    """Return fixed synthetic rows and targets, which belong to no user."""
     rows = np.cos(np.arange(8.0 * n_features)).reshape(8, n_features)
     return read_only(rows), read_only(rows.sum(axis=1))
 
 
 def rehearse(query: Query, X: Any, y: Array, form: Callable[[Rows, Rows], Array] | None = None) -> None:
-    """Run a query (and one inside it) on made-up rows, so that a mistake in it shows before a private row is touched.
+    """Run a query (and the query it wraps) on synthetic rows, so that bugs surface before private rows are read.
 
-    By its definition, which is NumPy and raises on arrays that do not fit; a compiled form would read beyond them.
+    Runs the NumPy definition, which raises if shapes do not match; a compiled form would read out of bounds.
     """
     inner = getattr(query, "query", None)
     if form is None and isinstance(inner, Query):
@@ -110,5 +113,6 @@ def rehearse(query: Query, X: Any, y: Array, form: Callable[[Rows, Rows], Array]
     vector = (form or query.contribution)(X, y)
     if vector.shape != (query.coordinates,):
         raise ValueError(
-            f"{type(query).__name__} promises {query.coordinates} coordinates. Found shape {vector.shape}."
+            f"{type(query).__name__} must return a vector of {query.coordinates} coordinates. "
+            f"Found shape {vector.shape}."
         )

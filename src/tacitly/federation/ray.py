@@ -1,16 +1,17 @@
-"""Users on the machines of a Ray cluster: an actor holds a shard of them, the driver keeps the door.
+"""The Ray engine: each actor of a cluster holds a shard of the users, and the driver keeps the doors.
 
-A round is one broadcast of the query (a name and numbers, :mod:`tacitly.federation.wire`) and one sum of integers from
-each shard, added up in a tree. Partial sums are integers on the grid, so the total does not depend on how many shards
-there are or in which order they answer; shards are cut where blocks of users end, so that even its rounding is that of
-one process. Noise is drawn once, by the driver, in the ledger's transaction: an actor that is lost is started again,
-reads its shard again and answers again with the same integers. If it cannot, or finds other users there, its users add
-nothing to this release, with a warning; below a quorum of users there is no release.
+A round broadcasts the query (a name and numbers, :mod:`tacitly.federation.wire`) and collects one vector of integers
+from each shard, added in a tree. Partial sums are integers on the grid, so the total does not depend on the number of
+shards or on the order of their answers. Shards end at block boundaries, so even the rounding equals that of a single
+process. Noise is drawn once, by the driver, after the ledger's debit.
+
+Failures. A lost actor is restarted, reads its shard again and answers with the same integers. If it cannot, or finds
+different users, its users contribute nothing to this release, with a warning; below a quorum of users there is no
+release.
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import itertools
 import os
@@ -28,7 +29,6 @@ from tacitly.data.sparse_cohort import SparseCohort
 from tacitly.data.validation import DataError
 from tacitly.federation import wire
 from tacitly.federation.base import BLOCK, Chosen, Federation, Query
-from tacitly.federation.projected import Projected
 from tacitly.federation.shard import Shard
 from tacitly.heads.base import HeadWork
 from tacitly.privacy.ledger import Run
@@ -37,10 +37,10 @@ TRUST = (
     "central: the machines of the Ray cluster hold the rows and their driver adds the noise and keeps the heads; "
     "everybody else sees the billboard only, and a user their own head (joint differential privacy)."
 )
-_TREE = 8  # sums that are added at one place
+_TREE = 8  # partial sums added by one task
 _RESTARTS = 3
-_PATIENCE = 180.0
-_AGAIN = 60.0  # seconds for shards to be read again when one is lost
+_START_SECONDS = 180.0
+_RESTART_SECONDS = 60.0  # for lost shards to be read again
 
 
 class ShardsLost(RuntimeError):
@@ -49,7 +49,7 @@ class ShardsLost(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Users that one actor reads itself: a saved cohort (or a stretch of its users), or a table."""
+    """Users whose rows one actor reads itself: a saved cohort (or a range of its users), or a table."""
 
     path: str
     user: str | None = None
@@ -59,13 +59,13 @@ class Part:
     last: int | None = None
 
     def read(self) -> Cohort:
-        """Read them; rows of a saved cohort stay on disk until they are used."""
+        """Read the part; rows of a saved cohort stay on disk until they are used."""
         if os.path.exists(os.path.join(self.path, "cohort.json")):
             cohort = Cohort.open(self.path)
             last = cohort.n_users if self.last is None else self.last
             return cohort if (self.first, last) == (0, cohort.n_users) else cohort.take(np.arange(self.first, last))
         if self.user is None:
-            raise DataError(f"{self.path} is a table. Say which column holds the user: Part(path=..., user=...).")
+            raise DataError(f"{self.path} is a table. Name the column of user ids: Part(path=..., user=...).")
         return Cohort.from_table(self.path, user=self.user, target=self.target, features=self.features)
 
 
@@ -76,15 +76,15 @@ class RayEngine:
     Parameters
     ----------
     address
-        Of a running cluster, as for ``ray.init`` (``"auto"``: whichever runs here; everybody who can reach it can read
-        what it holds). None for a new one on this machine, which ends with this process.
+        Address of a running cluster, as for ``ray.init`` (``"auto"``: whichever runs here; anyone who can reach it can
+        read what it holds). None starts a new one on this machine, which ends with this process.
     workers
-        Shards to cut a cohort into; None for a shard a core of the cluster.
+        Number of shards to divide a cohort into; None for one shard per core of the cluster.
     parts
-        What the actors read themselves, one each, where rows are not to pass through this process (``fit()`` without
-        rows). No user may have rows in two parts; that is checked.
+        One :class:`Part` per actor, if rows must not pass through this process (``fit()`` without rows). No user may
+        have rows in two parts; this is checked.
     quorum
-        Share of the users that must be reached in every release; below it nothing is drawn.
+        Fraction of the users that must be reached in every release; below it nothing is drawn.
     timeout
         Seconds after which a shard that does not answer counts as lost.
 
@@ -104,12 +104,12 @@ class RayEngine:
     timeout: float = 3600.0
 
     def population(self, source: Cohort | SparseCohort | None) -> RayPopulation:
-        """Spread the users of ``source`` (or of ``parts``) over actors."""
+        """Distribute the users of ``source`` (or of ``parts``) over actors."""
         import ray
 
         if not ray.is_initialized():
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            # Never by accident one that is somebody else's: None would take whichever is running, or RAY_ADDRESS.
+            # "local" rather than None, which would join any cluster that is running, or RAY_ADDRESS.
             ray.init(
                 address=self.address or "local", include_dashboard=False, log_to_driver=False, configure_logging=False
             )
@@ -118,17 +118,17 @@ class RayEngine:
         actor = _actor_class()
         if source is None:
             if not self.parts:
-                raise ValueError("fit was called without rows, and the engine has no parts to read them from.")
+                raise ValueError("fit was called without rows, and the engine has no parts to read. Give one of them.")
             actors = [actor.remote(part) for part in self.parts]
             return RayPopulation(actors, cut=False, quorum=self.quorum, timeout=self.timeout)
-        # Held as long as the population: an actor that is started again finds its shard in the object store.
+        # Kept as long as the population, so that a restarted actor finds its shard in the object store.
         held = [ray.put(_slice(source, first, last)) for first, last in cuts(source.n_users, workers)]
         actors = [actor.remote(shard) for shard in held]
         return RayPopulation(actors, cut=True, cohort=source, held=held, quorum=self.quorum, timeout=self.timeout)
 
 
 class RayPopulation:
-    """Actors that hold shards, and what is public about them."""
+    """Actors that hold shards, and what is public about their users."""
 
     trust: str | None = TRUST
 
@@ -148,10 +148,10 @@ class RayPopulation:
         self.sparse = isinstance(cohort, SparseCohort)
         self.quorum, self.timeout = quorum, timeout
         try:
-            about = ray.get([actor.about.remote() for actor in actors], timeout=_PATIENCE)
+            about = ray.get([actor.about.remote() for actor in actors], timeout=_START_SECONDS)
         except ray.exceptions.GetTimeoutError:
             raise RuntimeError(
-                f"the cluster did not start {len(actors)} shards within {_PATIENCE:g} s: each needs a core. "
+                f"the cluster did not start {len(actors)} shards within {_START_SECONDS:g} s: each needs a core. "
                 "Use fewer workers."
             ) from None
         self.sizes = [int(facts["users"]) for facts in about]
@@ -163,54 +163,36 @@ class RayPopulation:
         self.feature_names: tuple[str, ...] = tuple(first["names"])
         self.target_name: str | None = first["target"]
         if any((facts["names"], facts["target"]) != (first["names"], first["target"]) for facts in about):
-            raise DataError("the parts have other columns, or another order of them. Expected the same in every part.")
+            raise DataError("every part must have the same columns in the same order. Found different ones.")
         self.users: npt.NDArray[Any] = (
             cohort.users if cohort is not None else np.concatenate(ray.get([a.users.remote() for a in actors]))
         )
         if not cut and (twice := self.n_users - len(np.unique(self.users))):
             raise DataError(
-                f"{twice} users have rows in more than one part. Expected every user in one: users are the unit of "
-                "privacy."
+                f"{twice} users have rows in more than one part. Put all rows of a user into one part: users are the "
+                "unit of privacy."
             )
 
     def federation(self, run: Run, *, threads: int | None = None, **options: Any) -> RayFederation:
-        """Put the users behind the door; ``threads`` belongs to the actors and is one each."""
+        """Put the users behind the doors; ``threads`` is ignored, because every actor uses one."""
         return RayFederation(self, self._actors, run, **options)
 
 
 class RayFederation(Federation):
-    """Shards of users on Ray actors, behind the door. Made by :meth:`RayPopulation.federation`."""
+    """Shards of users on Ray actors, behind the doors. Created by :meth:`RayPopulation.federation`."""
 
     def __init__(self, population: RayPopulation, actors: list[Any], run: Run, **options: Any) -> None:
-        super().__init__(run, **options)
+        super().__init__(population, run, **options)
         self._population, self._actors = population, actors
         self.sparse = population.sparse
-        self._directions: Array | None = None
         self.lost = 0
-        """Users that added nothing to a release, because their actor was gone for good; summed over releases."""
+        """Users who contributed nothing because their actor was lost for good; summed over releases."""
 
-    @property
-    def n_users(self) -> int:
-        """Length of the roster: public."""
-        return self._population.n_users
-
-    @property
-    def n_features(self) -> int:
-        """Columns of everybody's rows: public."""
-        return self._population.n_features if self._directions is None else len(self._directions)
-
-    @property
-    def n_rows(self) -> int:
-        """How many rows there are. Public only where the unit is the row; used for nothing else."""
-        return self._population.n_rows
-
-    def _exact_sum(
-        self, query: Query, bound: float, grid: float, chosen: Chosen | None = None
-    ) -> npt.NDArray[np.int64]:
+    def _collect(self, query: Query, bound: float, grid: float, chosen: Chosen | None = None) -> npt.NDArray[np.int64]:
         import ray
 
-        message = wire.encode(query if self._directions is None else Projected(query, self._directions))
-        # Large queries go through the object store once; small ones are quicker inside the call.
+        message = wire.encode(query)
+        # Large queries go through the object store once; small ones are faster inside the call.
         sent = ray.put(message) if len(message) > 100_000 else message
         pieces = (
             [None] * len(self._actors) if chosen is None else np.split(chosen, np.cumsum(self._population.sizes)[:-1])
@@ -221,18 +203,12 @@ class RayFederation(Federation):
         ]
         return self._added_up(answers, query.coordinates)
 
-    def projected(self, directions: Array) -> RayFederation:
-        """Return the same users behind the same doors, with rows directions·x, which the actors keep."""
-        other = copy.copy(self)
-        other._directions = directions
-        return other
-
     def users_map(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Array]) -> Array:
-        """Let the actors do ``work``, which must be data that can travel; a row a user."""
+        """Run ``work`` on the actors; it must be a HeadWork. Return one row per user."""
         import ray
 
         if not isinstance(work, HeadWork):
-            raise TypeError(f"work for users elsewhere must be a HeadWork, which is data. Found {type(work).__name__}.")
+            raise TypeError(f"work for remote users must be a HeadWork, which is data. Found {type(work).__name__}.")
         message = wire.encode(work)
         asked = zip(self._actors, self._population.digests, strict=True)
         answers = [actor.users_map.remote(message, digest) for actor, digest in asked]
@@ -241,7 +217,7 @@ class RayFederation(Federation):
         except (ray.exceptions.GetTimeoutError, ray.exceptions.RayActorError):
             raise ShardsLost(
                 f"a shard is lost, or did not fit its users' heads within {self._population.timeout:g} s. "
-                "Nothing was drawn: start the same run again to go on."
+                "Nothing was drawn: start the same run again to resume it."
             ) from None
 
     def _added_up(self, answers: Sequence[Any], coordinates: int) -> npt.NDArray[np.int64]:
@@ -259,17 +235,17 @@ class RayFederation(Federation):
                 else np.zeros(coordinates, dtype=np.int64)
             )
         except wire.WireError:
-            raise  # a question that cannot be read is nobody's loss, and the same everywhere
+            raise  # no shard can decode the query, so none is lost
         except ray.exceptions.RayError:
-            return self._what_can_be_had(answers, coordinates)
+            return self._sum_of_reachable(answers, coordinates)
 
-    def _what_can_be_had(self, answers: Sequence[Any], coordinates: int) -> npt.NDArray[np.int64]:
-        """Add up one by one, somebody being gone: what cannot be had is left out, if enough is left."""
+    def _sum_of_reachable(self, answers: Sequence[Any], coordinates: int) -> npt.NDArray[np.int64]:
+        """Add the answers one by one, leaving out those of lost shards if a quorum is left."""
         import ray
 
         total, heard = np.zeros(coordinates, dtype=np.int64), 0
-        # Everybody has had the whole time once; what is not there now is lost.
-        ready, _ = ray.wait(list(answers), num_returns=len(answers), timeout=_AGAIN)
+        # All shards have had the full timeout already; what is not ready now is lost.
+        ready, _ = ray.wait(list(answers), num_returns=len(answers), timeout=_RESTART_SECONDS)
         for answer, size in zip(answers, self._population.sizes, strict=True):
             if answer not in ready:
                 continue
@@ -285,10 +261,10 @@ class RayFederation(Federation):
         if heard < self._population.quorum * n_users:
             raise ShardsLost(
                 f"shards with {n_users - heard} of {n_users} users are lost; the quorum is "
-                f"{self._population.quorum:.0%}. Nothing was drawn: {self.how_to_go_on}."
+                f"{self._population.quorum:.0%}. Nothing was drawn: {self.recovery_hint}."
             )
         warnings.warn(
-            f"shards with {n_users - heard} of {n_users} users are lost: they add nothing to this release.",
+            f"shards with {n_users - heard} of {n_users} users are lost: they contribute nothing to this release.",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -296,7 +272,7 @@ class RayFederation(Federation):
 
 
 def cuts(n_users: int, workers: int) -> list[tuple[int, int]]:
-    """Stretches of users, about equal, that end where blocks end; with few blocks, wherever makes them equal.
+    """Divide users into ranges of about equal size that end at block boundaries, or anywhere if there are few blocks.
 
     >>> cuts(10_000, 2), cuts(10, 3)
     ([(0, 5120), (5120, 10000)], [(0, 3), (3, 7), (7, 10)])
@@ -307,14 +283,14 @@ def cuts(n_users: int, workers: int) -> list[tuple[int, int]]:
 
 
 class _Actor:
-    """A shard on a worker. Nothing but integers on the grid, and heads for the driver, leaves it."""
+    """A shard on a worker. Only integers on the grid, and heads for the driver, leave it."""
 
     def __init__(self, source: Any) -> None:
         cohort = source.read() if isinstance(source, Part) else source
         self._shard = Shard(cohort, threads=1)
-        told = hashlib.sha256(np.ascontiguousarray(cohort.offsets).tobytes())
-        told.update("\n".join(map(repr, cohort.users.tolist())).encode())
-        self._digest = told.hexdigest()
+        content = hashlib.sha256(np.ascontiguousarray(cohort.offsets).tobytes())
+        content.update("\n".join(map(repr, cohort.users.tolist())).encode())
+        self._digest = content.hexdigest()
 
     def about(self) -> dict[str, Any]:
         cohort = self._shard.cohort
@@ -342,9 +318,9 @@ class _Actor:
         return self._shard.users_map(wire.decode(message))
 
     def _check(self, digest: str) -> None:
-        """Raise if what was read again is not what was read first: a user might be in two shards now."""
+        """Raise if a restarted actor read different users, because a user might be in two shards then."""
         if digest != self._digest:
-            raise DataError("this shard has other users than when the run began.")
+            raise DataError("the users of this shard differ from those at the start of the run. Restore the data.")
 
 
 def _actor_class() -> Any:

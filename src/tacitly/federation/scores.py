@@ -1,10 +1,11 @@
-"""The user's half of a choice: a loss in [0, 1] for every public candidate.
+"""Scores: the user half of a choice, a loss in [0, 1] for each public candidate.
 
-Why a choice is as private as its event says. A user's losses are computed from that user's rows and public fields
-alone, brought into [0, 1], and rounded by that user to whole steps of a public size; integers add up exactly.
-Taking the user away therefore lowers every candidate's total by at most one whole, all in one direction; other data
-in its place move each by at most one, either way. Permute-and-flip on such totals is exact in rational arithmetic
-(:func:`tacitly.privacy.noise.choose`). Adjacency and cost: see :class:`~tacitly.privacy.guarantee.SelectionEvent`.
+Privacy. A user's losses depend on that user's rows and on public fields only. They are clamped to [0, 1] and rounded,
+per user, to integer multiples of a public step; integers are added exactly. Hence zeroing a user out lowers every
+candidate's total by an amount in [0, 1] (all in one direction), and replacing the user's data moves each total by at
+most 1 in either direction. Permute-and-flip on these totals is sampled exactly in rational arithmetic
+(:func:`tacitly.privacy.noise.choose`). Its event and the proof of its ε:
+:class:`~tacitly.privacy.guarantee.SelectionEvent`.
 """
 
 from __future__ import annotations
@@ -15,45 +16,45 @@ from abc import abstractmethod
 import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows
-from tacitly.federation.base import Query
+from tacitly.federation.query import Query
 
 STEPS = 720_720
-"""Steps in a loss of one, unless a query says otherwise: divisible by every number up to 16, so that shares of up to 16
-rows are exact, and others are to a millionth."""
+"""Default number of steps in a loss of 1: divisible by every integer up to 16, so that shares of up to 16 rows are
+represented exactly and all others to within 10⁻⁶."""
 
 MOST_STEPS = 1 << 40
-"""Steps that a loss of one may have: far more than floating point keeps of a share of rows."""
+"""Maximum number of steps in a loss of 1: finer than float64 resolves a share of rows."""
 
-_CELLS = 1 << 18  # losses held at a time: users times candidates
+_CELLS = 1 << 18  # losses (users × candidates) held in memory at a time
 
 
 class Scores(Query):
-    """One user's loss for every candidate; candidates are public fields of the query.
+    """One user's loss for each candidate; the candidates are public fields of the query.
 
-    Where a user with m rows has losses that are multiples of 1/m for a public m, ``steps = m`` keeps them exactly.
+    If every user has a public number m of rows and losses are multiples of 1/m, ``steps = m`` keeps them exact.
     """
 
     steps: int = STEPS
 
     @abstractmethod
     def losses(self, X: Rows, y: Rows) -> Array:
-        """Return one user's losses, one a candidate, meant to lie in [0, 1]; what does not is brought there."""
+        """Return one user's losses, one per candidate, intended to lie in [0, 1]; they are clamped to it."""
 
     def contribution(self, X: Rows, y: Rows) -> Array:
-        """Return the losses in whole steps; all zero from a user with a loss that is not a number."""
+        """Return the losses in integer steps; all zero if any loss is not finite."""
         steps: Array = self.whole(self.losses(X, y)[None])[0]
         return steps
 
     def block_losses(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return several users' losses, a row a user; override where one pass for all is quicker.
+        """Return the losses of several users, one row per user; override where one pass over all is faster.
 
-        A user's losses must not depend on who else is there, to the last bit: no matrix product across users before
-        losses are rounded to steps (a last bit that moves with a neighbour's row count can move a step).
+        A user's losses must not depend on the other users, to the last bit: no matrix product across users before the
+        losses are rounded to steps, because a last bit that changes with another user's row count can move a step.
         """
         return np.array([self._losses(X[a:b], y[a:b]) for a, b in itertools.pairwise(offsets)])
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """Sum of everybody's whole steps: exact, so there is nothing to clip but the steps themselves."""
+        """Sum of all users' integer steps. Exact and bounded by construction, so ``bound`` is not used."""
         total, some = np.zeros(self.coordinates), max(1, _CELLS // self.coordinates)
         for start in range(0, len(offsets) - 1, some):
             bounds = offsets[start : start + some + 1]
@@ -62,8 +63,8 @@ class Scores(Query):
         return total
 
     def whole(self, losses: Array) -> Array:
-        """Bring rows of losses into [0, 1] and to whole steps, whatever they are."""
-        # In single precision 720720 steps of many users would not add up exactly.
+        """Clamp rows of losses to [0, 1] and round them to integer steps; a row with a non-finite loss becomes 0."""
+        # float64, because in float32 the sum of 720,720 steps over many users would not be exact.
         losses = np.asarray(losses, dtype=np.float64)
         usable = np.isfinite(losses).all(axis=1, keepdims=True)
         within = np.clip(np.where(usable, losses, 0.0), 0.0, 1.0)

@@ -1,14 +1,13 @@
-"""Some users in this process: blocks of users on a few coarse threads, one pass over the rows a release.
+"""A shard: users in this process, summed in blocks on a few threads, with one pass over the rows per release.
 
-What every engine is made of: a local federation is one shard, a Ray actor holds one, a node behind Flower is one. A
-shard adds up on the grid and never draws noise.
+Every engine is built from shards: a local federation is one shard, a Ray actor holds one, a Flower node is one. A shard
+computes sums on the grid and never draws noise.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -24,18 +23,20 @@ from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
 from tacitly.federation.base import BLOCK, ROW_BLOCK, Chosen, Query
 from tacitly.federation.projected import Projected
+from tacitly.portable import cpu_count
 from tacitly.privacy.guarantee import Unit
 from tacitly.privacy.noise import to_grid
 
 T = TypeVar("T")
+Numbers = TypeVar("Numbers", bound=npt.NDArray[np.floating])
 
 _ROW_CELLS = 1 << 22  # numbers in a block of rows: 32 MiB of float64
 
 
 class Shard:
-    """A :class:`~tacitly.data.cohort.Cohort` that can be summed over.
+    """Sums of queries over the users of a :class:`~tacitly.data.cohort.Cohort`.
 
-    ``plain`` uses the queries' NumPy form, which needs no compiler.
+    ``plain`` uses the queries' NumPy definitions, which need no compilation.
 
     >>> from tacitly.methods.shared.whitening import FeatureMoment
     >>> data = Cohort.from_offsets([[1.0, 0.0], [0.0, 1.0]], None, [0, 1, 2])
@@ -47,65 +48,65 @@ class Shard:
     def __init__(self, cohort: Cohort, *, threads: int | None = None, plain: bool = False) -> None:
         self.cohort = cohort
         self._plain = plain
-        self._threads = threads or len(os.sched_getaffinity(0))
+        self._threads = threads or cpu_count()
         self._pool: ThreadPoolExecutor | None = None
-        self._along: tuple[bytes, Shard] | None = None
+        self._last_projection: tuple[bytes, Shard] | None = None
 
     def exact_sum(self, query: Query, bound: float, grid: float, chosen: Chosen | None = None) -> npt.NDArray[np.int64]:
-        """Sum of all (or the chosen) users' clipped contributions, in steps of the grid."""
+        """Return the sum of all (or the chosen) users' clipped contributions, in steps of the grid."""
         if isinstance(query, Projected):
-            return self._seen_along(query.directions).exact_sum(query.query, bound, grid, chosen)
+            return self.projected(query.directions).exact_sum(query.query, bound, grid, chosen)
         asked = _Plain(query) if self._plain else query
 
-        def several(X: Rows, y: Rows, offsets: Offsets) -> npt.NDArray[np.int64]:
+        def block_sums(X: Rows, y: Rows, offsets: Offsets) -> npt.NDArray[np.int64]:
             sums = _attempt(lambda: asked.block_sums(X, y, offsets, bound, BLOCK), query.coordinates)
             if sums is None:
-                sums = _without_the_cause(asked, X, y, offsets, bound)
+                sums = _without_failing_units(asked, X, y, offsets, bound)
             return np.asarray(to_grid(sums, grid).sum(axis=0), dtype=np.int64)
 
         total = np.zeros(query.coordinates, dtype=np.int64)
-        for part in self._blocks(several, self._spans(query, chosen), of_rows=query.unit is not Unit.USER):
+        for part in self._blocks(block_sums, self._spans(query, chosen), of_rows=query.unit is not Unit.USER):
             total += part
         return total
 
-    def users_map(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Array]) -> Array:
-        """Run ``work`` on every block and stack what it returns, a row a user. Stays with the users.
+    def users_map(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Numbers]) -> Numbers:
+        """Run ``work`` on every block and stack the results, one row per user.
 
-        Not a door: what comes back is private (heads), and the caller keeps it so.
+        Not a door: the result (heads) is private, and the caller must keep it with the users.
         """
         users = self.cohort.n_users
         spans = [(a, min(a + BLOCK, users)) for a in range(0, users, BLOCK)]
-        return np.concatenate(list(self._blocks(work, spans)))
+        stacked: Numbers = np.concatenate(list(self._blocks(work, spans)))  # type: ignore[assignment]
+        return stacked
 
     def projected(self, directions: Array) -> Shard:
-        """Return the same users with rows directions·x; each depends on that row alone, to the last bit.
+        """Return the same users with rows directions·x; the last result is kept and returned for equal directions.
 
-        Projected rows are held in memory, also where the rows themselves are mapped from a file.
+        Each projected row depends on its own row alone, to the last bit. Projected rows are held in memory, even if the
+        rows themselves are memory-mapped.
         """
+        key = directions.shape[0].to_bytes(8) + directions.tobytes()
+        if self._last_projection is None or self._last_projection[0] != key:
+            self._last_projection = None  # so that two projections are never held at once
+            self._last_projection = key, self._project(directions)
+        return self._last_projection[1]
+
+    def _project(self, directions: Array) -> Shard:
         from tacitly.simd.projections import project_each
 
-        users = self.cohort.n_users
-        spans = [(a, min(a + BLOCK, users)) for a in range(0, users, BLOCK)]
-        rows = np.concatenate(list(self._blocks(lambda X, y, offsets: project_each(X, directions), spans)))
-        other = copy.copy(self)
+        rows = self.users_map(lambda X, y, offsets: project_each(X, directions))
         names = tuple(f"direction {j}" for j in range(len(directions)))
+        other = copy.copy(self)
         other.cohort = replace(self.cohort, X=rows, feature_names=names)
         return other
 
-    def _seen_along(self, directions: Array) -> Shard:
-        """Return :meth:`projected`, kept from the last time where the directions are the same."""
-        told = directions.shape[0].to_bytes(8) + directions.tobytes()
-        if self._along is None or self._along[0] != told:
-            self._along = told, self.projected(directions)
-        return self._along[1]
-
     def _spans(self, query: Query, chosen: Chosen | None) -> Sequence[tuple[int, int]]:
-        """Where blocks begin and end: in rows if the unit is the row (their number is public then), else in users."""
+        """Boundaries of the blocks: in rows if the unit is the row (their number is public then), else in users."""
         offsets = self.cohort.offsets
         users = [(0, self.cohort.n_users)] if chosen is None else _runs(chosen)
         if query.unit is Unit.USER:
-            # Between calls threads hand the interpreter's lock to each other, which costs as much as a hundred users;
-            # so many blocks go into one call, where their sums together are small.
+            # Handing over the interpreter lock between calls costs as much as a hundred users, so one call takes
+            # several blocks, unless their sums together would be large.
             most = 32 if query.coordinates <= 10_000 else 1
             return [span for first, last in users for span in _spans(first, last, BLOCK, 2 * self._threads, most)]
         step = int(np.clip(_ROW_CELLS // self.cohort.n_features, 256, ROW_BLOCK))
@@ -129,7 +130,7 @@ class Shard:
                 bounds = cohort.offsets[span[0] : span[1] + 1]
                 rows, bounds = slice(int(bounds[0]), int(bounds[-1])), bounds - bounds[0]
             X = cohort.X[rows]
-            # Set here because NumPy keeps it per thread. A warning that depends on private numbers is a leak.
+            # Set here because NumPy keeps it per thread. A warning that depends on private numbers would be a leak.
             with np.errstate(all="ignore"):
                 return work(np.asarray(X) if isinstance(X, np.ndarray) else X, np.asarray(y[rows]), bounds)
 
@@ -144,9 +145,9 @@ class Shard:
 
 
 def one_blas_thread() -> AbstractContextManager[object]:
-    """Keep BLAS from starting threads of its own inside ours: nested pools collapse by 4-60×.
+    """Limit BLAS to one thread, because thread pools nested in ours are 4-60× slower.
 
-    Costs next to nothing where it does not already.
+    Costs almost nothing if BLAS is limited already.
     """
     libraries = _loaded_libraries()
     if all(library.num_threads == 1 for library in libraries.lib_controllers if library.user_api == "blas"):
@@ -156,7 +157,7 @@ def one_blas_thread() -> AbstractContextManager[object]:
 
 
 class _Plain(Query):
-    """A query asked by its definition, contribution by contribution."""
+    """A query evaluated by its NumPy definition, one contribution at a time."""
 
     def __init__(self, query: Query) -> None:
         self._query, self.unit = query, query.unit
@@ -171,18 +172,18 @@ class _Plain(Query):
 
 @cache
 def _loaded_libraries() -> ThreadpoolController:
-    """Look the BLAS libraries up once: it takes milliseconds."""
+    """Find the loaded BLAS libraries once: it takes milliseconds."""
     return ThreadpoolController()
 
 
 def _runs(chosen: Chosen) -> list[tuple[int, int]]:
-    """Stretches of users that are chosen, first and one past the last."""
+    """Ranges of consecutive chosen users: first, and one past the last."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]])))
     return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def _spans(start: int, stop: int, size: int, share: int, most: int) -> Iterator[tuple[int, int]]:
-    """Cut units into spans of whole blocks: long at first, short at the end, so that threads finish together."""
+    """Divide users into spans of whole blocks, long at first and short at the end, so that threads finish together."""
     while start < stop:
         left = -(-(stop - start) // size)
         end = min(stop, start + size * max(1, min(most, left // share)))
@@ -190,11 +191,11 @@ def _spans(start: int, stop: int, size: int, share: int, most: int) -> Iterator[
         start = end
 
 
-def _without_the_cause(query: Query, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-    """Sum blocks, leaving out units whose numbers make a fused form fail or let something not finite through.
+def _without_failing_units(query: Query, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
+    """Sum blocks again, leaving out units whose numbers make the fused form fail or return a non-finite sum.
 
-    Everybody is asked again alone by the same fused form, so that nobody's contribution is computed differently
-    because of somebody else's numbers.
+    Each unit is evaluated alone by the same fused form, so that no contribution is computed differently because of
+    another unit's numbers.
     """
     bounds = query.bounds(X, offsets)
     size = BLOCK if query.unit is Unit.USER else len(bounds)
@@ -208,10 +209,10 @@ def _without_the_cause(query: Query, X: Rows, y: Rows, offsets: Offsets, bound: 
 
 
 def _attempt(work: Callable[[], Array], coordinates: int) -> Array | None:
-    """Return finite sums, or None where private numbers make the work fail: nothing may be raised on them.
+    """Return finite sums, or None if private numbers make the work fail, because no exception may depend on them.
 
-    What comes back, and its shape, may depend on those numbers too. A machine without memory is another matter: a sum
-    without those it had no room for would be certified and worthless.
+    The result and even its shape may depend on those numbers, so both are checked. Running out of memory is different:
+    a sum that lacks the users for whom there was no memory would be certified and useless, so that is raised.
     """
     try:
         sums = np.asarray(work(), dtype=np.float64)

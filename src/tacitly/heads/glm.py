@@ -95,31 +95,33 @@ class LossHeads(HeadWork):
 
 @_kernel
 def _fit(X, directions, y, offsets, loss, grid, intercept, heads):
-    k, c = directions.shape[0], heads.shape[2]
-    q = k + (1 if intercept else 0)
     for i in range(offsets.size - 1):
-        first, last = offsets[i], offsets[i + 1]
-        m = last - first
-        if m == 0:
-            continue
-        P, targets = np.empty((m, q)), np.empty(m)
-        size, means = project(X, first, last, directions, intercept, P)
-        for j in range(m):
-            targets[j] = y[first + j]
-        if not (math.isfinite(size) and size > 0.0):
-            if not (intercept and size == 0.0):
-                continue
-            size = 1.0
-        V, scores = np.zeros((q, c)), np.zeros((m, c))
-        kept, errors, penalties = np.empty((grid.size, q, c)), np.empty(grid.size), np.empty(q)
-        for g in range(grid.size):
-            penalties[:] = grid[g] * size
-            if intercept:
-                penalties[k] = INTERCEPT_PENALTY
-            fit_newton(P, targets, loss, penalties, V, scores)
-            kept[g] = V
-            errors[g] = _left_out(P, targets, scores, loss, penalties, V)
-        _average(kept, errors, means, intercept, heads[i])
+        if offsets[i + 1] > offsets[i]:
+            _fit_user(X, directions, y, offsets[i], offsets[i + 1], loss, grid, intercept, heads[i])
+
+
+@_kernel
+def _fit_user(X, directions, y, first, last, loss, grid, intercept, head):
+    k, m, c = directions.shape[0], last - first, head.shape[1]
+    q = k + (1 if intercept else 0)
+    P, targets = np.empty((m, q)), np.empty(m)
+    size, means = project(X, first, last, directions, intercept, P)
+    for j in range(m):
+        targets[j] = y[first + j]
+    if not (math.isfinite(size) and size > 0.0):
+        if not (intercept and size == 0.0):
+            return
+        size = 1.0
+    V, scores = np.zeros((q, c)), np.zeros((m, c))
+    kept, errors, penalties = np.empty((grid.size, q, c)), np.empty(grid.size), np.empty(q)
+    for g in range(grid.size):
+        penalties[:] = grid[g] * size
+        if intercept:
+            penalties[k] = INTERCEPT_PENALTY
+        fit_newton(P, targets, loss, penalties, V, scores)
+        kept[g] = V
+        errors[g] = _left_out(P, targets, scores, loss, penalties, V)
+    _average(kept, errors, means, intercept, head)
 
 
 @_kernel

@@ -1,1 +1,1 @@
-"""What is promised, what it costs, and the proof of it: the part everything else is built around."""
+"""Privacy: what is promised, what each release costs, and the checks of both. Imports no other part of tacitly."""

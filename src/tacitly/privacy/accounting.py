@@ -1,27 +1,27 @@
-"""From releases to ε.
+"""The accountant: from releases to ε.
 
-Full participation: a release with sensitivity Δ and noise σ is μ-Gaussian-DP with μ = Δ/σ, adaptive
-composition adds squares, and ε follows from the exact profile (Balle and Wang 2018; Dong, Roth and
-Su 2022)
+Full participation. A release with sensitivity Δ and noise σ is μ-Gaussian-DP with μ = Δ/σ, adaptive composition adds
+the squares of μ, and ε follows from the exact profile (Balle and Wang 2018; Dong, Roth and Su 2022)
 
     δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2).
 
-Choices (:class:`~tacitly.privacy.guarantee.SelectionEvent`) are pure ε_j. Of all mechanisms with pure ε_j, randomised
-response, whose privacy loss is ±ε_j with odds e^ε_j to 1, dominates every other (Kairouz, Oh and Viswanath 2015), and
-dominating pairs compose adaptively (Zhu, Dong and Wang 2022). Losses of independent parts add up, so with μ-Gaussian
-releases beside the choices
+Choices (:class:`~tacitly.privacy.guarantee.SelectionEvent`) satisfy pure ε_j. Randomised response, whose privacy loss
+is +ε_j or −ε_j with odds e^ε_j to 1, dominates every mechanism with pure ε_j (Kairouz, Oh and Viswanath 2015), and
+dominating pairs compose adaptively (Zhu, Dong and Wang 2022). Losses of independent parts add up, so a μ-Gaussian
+mechanism composed with choices has, exactly for this dominating pair,
 
-    δ(ε) = E[ δ_μ(ε − S) ],   S = Σ ±ε_j,
+    δ(ε) = E[ δ_μ(ε − S) ],   S = Σ ±ε_j.
 
-exactly, for this pair; at δ = 0 it is Σ ε_j, and infinite if any Gaussian is there.
+At δ = 0, ε is Σ ε_j without Gaussian releases and infinite with any.
 
-Poisson sampling: privacy-loss distributions from ``dp_accounting``, whose PLD accountant handles each
-adjacency. (Its RDP accountant does not double a Gaussian's sensitivity under replace-one and is not used.)
-Where both apply they are compared and a disagreement raises: an accountant that is wrong must not certify.
+Poisson sampling. Privacy-loss distributions (PLD) from ``dp_accounting``, whose PLD accountant handles each adjacency.
+(Its RDP accountant does not double a Gaussian's sensitivity under replace-one and is not used.) Where the closed form
+and the PLD both apply, :func:`cross_check` compares them and raises if they disagree.
 
-Noise drawn on a grid is not the ideal Gaussian rounded to that grid, but the two laws have densities within
-a factor e^±η of each other (``slack``; see :mod:`tacitly.privacy.noise`). A mechanism within e^±η of an (ε, δ)
-one is (ε + 2η, e^η δ): pay η twice in ε and once in δ.
+Noise on a grid. The law of the noise drawn on a grid is within a factor e^±η of the ideal Gaussian rounded to that grid
+(``slack``; see :mod:`tacitly.privacy.noise`). If M is within e^±η of an (ε, δ)-private M₀, then for neighbours and any
+event A: P(M ∈ A) ≤ e^η P(M₀ ∈ A) ≤ e^η (e^ε P(M₀′ ∈ A) + δ) ≤ e^(ε + 2η) P(M′ ∈ A) + e^η δ. So η is paid twice in ε
+and once, as a factor, in δ.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from tacitly.privacy.guarantee import Adjacency, Event, GaussianEvent, Selection
 
 _CROSS_CHECK_TOLERANCE = 0.02
 _INTERVAL = 1e-4
-_LEAST_SLACK = 1e-10  # far above what noise on a grid needs, far below what shows
+_LEAST_SLACK = 1e-10  # far above the slack of real grids, far below what is visible in ε
 _MOST_LOSSES = 50_000
-_MOST_SUMS = 2_000_000  # held at a time
-_MOST_COMPOSED = 1e6  # beyond it ε's are added: nothing is lost where every response is sure to be true
+_MOST_SUMS = 2_000_000  # held in memory at a time
+_MOST_COMPOSED = 1e6  # beyond it the ε are added, which loses nothing: such responses are always true
 _LEAST_MU = 1e-12
 
 
 class AccountingError(RuntimeError):
-    """Two accountants disagree about the same releases, so neither is believed."""
+    """Releases that cannot be composed, or two accountants that disagree about the same releases."""
 
 
 def delta_of(mu: float, epsilon: float) -> float:
@@ -77,7 +77,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def mu_of(epsilon: float, delta: float, pure: Sequence[float] = ()) -> float:
-    """Largest μ for which a μ-Gaussian-DP mechanism, beside choices of ``pure`` ε each, is (ε, δ)-DP.
+    """Largest μ for which a μ-Gaussian-DP mechanism, composed with choices of ``pure`` ε, is (ε, δ)-DP.
 
     >>> round(mu_of(1.0, 1e-6), 4), round(mu_of(1.0, 1e-6, [0.2]), 4)
     (0.2367, 0.1984)
@@ -85,7 +85,7 @@ def mu_of(epsilon: float, delta: float, pure: Sequence[float] = ()) -> float:
     return _mu_of(epsilon, delta, tuple(pure))
 
 
-@lru_cache(4096)  # plans ask for the same again and again
+@lru_cache(4096)  # plans ask for the same values repeatedly
 def _mu_of(epsilon: float, delta: float, pure: tuple[float, ...]) -> float:
     from scipy.optimize import brentq
 
@@ -93,7 +93,10 @@ def _mu_of(epsilon: float, delta: float, pure: tuple[float, ...]) -> float:
     if math.isinf(epsilon):
         return math.inf
     if not added(pure) < epsilon:
-        raise ValueError(f"choices of {added(pure):.6g} leave nothing of epsilon = {epsilon:.6g} for noisy sums.")
+        raise ValueError(
+            f"choices must cost less than epsilon = {epsilon:.6g}, to leave some of it for noisy sums. "
+            f"Found {added(pure):.6g}."
+        )
     losses = worst_losses(pure)
 
     def spent(mu: float) -> float:
@@ -101,7 +104,10 @@ def _mu_of(epsilon: float, delta: float, pure: tuple[float, ...]) -> float:
 
     low, high = _LEAST_MU, 1.0
     if spent(low) > delta:
-        raise ValueError(f"choices of {added(pure):.12g} leave too little of epsilon = {epsilon:.12g} for noisy sums.")
+        raise ValueError(
+            f"choices that cost {added(pure):.12g} leave too little of epsilon = {epsilon:.12g} for noisy sums. "
+            "Reduce their share."
+        )
     while spent(high) <= delta:
         high *= 2
     root = float(brentq(lambda mu: spent(mu) - delta, low, high, xtol=1e-300, rtol=1e-14))
@@ -115,9 +121,9 @@ Law = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
 
 def worst_losses(pure: Iterable[float]) -> Law:
-    """Law of the summed privacy loss of randomised responses with these ε.
+    """Law of the total privacy loss of randomised responses with these ε.
 
-    Equal ε's are a binomial, exactly. Where different ones make too many sums for a table, the law is put on fewer
+    Equal ε give a binomial law, exactly. If different ε give too many sums for a table, the law is moved to fewer
     points in a way that can only overstate δ (:func:`_sums`).
 
     >>> losses, chances = worst_losses([1.0, 1.0])
@@ -129,28 +135,28 @@ def worst_losses(pure: Iterable[float]) -> Law:
     law: Law = (np.zeros(1), np.ones(1))
     for epsilon, count in sorted(Counter(pure).items()):
         truths = np.arange(count + 1.0)
-        likely = -math.log1p(math.exp(-epsilon))  # of the truth; a lie has e^-ε of its odds
+        log_true = -math.log1p(math.exp(-epsilon))  # log-probability of a true response; a false one has e^-ε of it
         ways = gammaln(count + 1.0) - gammaln(truths + 1.0) - gammaln(count - truths + 1.0)
-        more: Law = (epsilon * (2 * truths - count), np.exp(ways + count * likely - epsilon * (count - truths)))
+        more: Law = (epsilon * (2 * truths - count), np.exp(ways + count * log_true - epsilon * (count - truths)))
         law = _sums(law, more)
     return law
 
 
 def mixed_delta(mu: float, law: Law, epsilon: float) -> float:
-    """δ at ε of a μ-Gaussian-DP mechanism beside a pure one with this law of losses."""
+    """δ at ε of a μ-Gaussian-DP mechanism composed with a pure one that has this law of losses."""
     return float(law[1] @ _profile(mu, epsilon - law[0]))
 
 
 def total_mu(events: Iterable[GaussianEvent], adjacency: Adjacency) -> float:
-    """Gaussian-DP parameter of full-participation releases together."""
+    """Gaussian-DP parameter μ of the composition of full-participation releases."""
     return math.hypot(*(event.mu(adjacency) for event in events))
 
 
 def compose(events: Sequence[Event], adjacency: Adjacency, delta: float, *, interval: float = _INTERVAL) -> float:
-    """Return ε at ``delta`` of all ``events`` together, chosen adaptively, under ``adjacency``.
+    """Return ε at ``delta`` of the adaptive composition of all ``events`` under ``adjacency``.
 
-    ``interval`` is the spacing of privacy losses where there is no closed form: ε is an upper bound at any, closer at
-    smaller ones.
+    ``interval`` is the spacing of the privacy-loss grid where there is no closed form. ε is an upper bound at any
+    spacing, and tighter at smaller ones.
 
     >>> from tacitly.privacy.guarantee import Sensitivity
     >>> event = GaussianEvent(sigma=10.0, sensitivity=Sensitivity.of_clip(1.0))
@@ -166,7 +172,7 @@ def compose(events: Sequence[Event], adjacency: Adjacency, delta: float, *, inte
         return 0.0
     units = {event.sensitivity.unit for event in events}
     if len(units) > 1:
-        raise AccountingError(f"releases must protect one unit to be added up. Found {sorted(units)}.")
+        raise AccountingError(f"releases must protect the same unit to be composed. Found {sorted(units)}.")
     sums = [event for event in events if isinstance(event, GaussianEvent)]
     pure = [event.epsilon(adjacency) for event in events if isinstance(event, SelectionEvent)]
     if delta == 0:
@@ -174,7 +180,7 @@ def compose(events: Sequence[Event], adjacency: Adjacency, delta: float, *, inte
     slack = math.fsum(event.slack for event in sums)
     inner = delta * math.exp(-slack)
     if any(event.sampling_rate < 1.0 for event in sums):
-        # Beside sampled sums the ε of choices is simply added: sound, and nobody mixes them in one plan.
+        # The ε of choices is simply added to that of sampled sums: sound, and no plan mixes them.
         return _pld_epsilon(sums, adjacency, inner, interval) + 2 * slack + added(pure)
     mu = total_mu(sums, adjacency)
     alone = epsilon_of(mu, inner)
@@ -186,22 +192,22 @@ def compose(events: Sequence[Event], adjacency: Adjacency, delta: float, *, inte
     losses = worst_losses(pure)
     if mixed_delta(mu, losses, 0.0) <= inner:
         return 2 * slack
-    if mixed_delta(mu, losses, most) > inner:  # what rounding losses up may do
+    if mixed_delta(mu, losses, most) > inner:  # possible if losses were rounded up to a grid
         return most + 2 * slack
     return _smallest(lambda epsilon: mixed_delta(mu, losses, epsilon) <= inner, 0.0, most) + 2 * slack
 
 
 def cross_check(events: Sequence[GaussianEvent], adjacency: Adjacency, delta: float) -> float:
-    """Return ε of noisy sums by the closed form after comparing it with privacy-loss distributions.
+    """Return ε of noisy sums by the closed form, after comparing it with privacy-loss distributions.
 
-    Costs seconds; used by ``tacitly verify`` and by tests, not in the loop.
+    Takes seconds; used by tests, not during a run.
     """
     closed = compose(events, adjacency, delta)
     if math.isinf(closed):
         return closed
     slack = math.fsum(event.slack for event in events)
     numeric = _pld_epsilon(events, adjacency, delta * math.exp(-slack)) + 2 * slack
-    # The numeric one is an upper bound on a discrete grid: it may lie a little above, never far below.
+    # The numeric value is an upper bound from a discrete grid: it may lie slightly above, never far below.
     if abs(numeric - closed) > _CROSS_CHECK_TOLERANCE * max(closed, 0.05):
         raise AccountingError(
             f"the closed form gives epsilon = {closed:.4f} under {adjacency}, privacy-loss "
@@ -211,11 +217,12 @@ def cross_check(events: Sequence[GaussianEvent], adjacency: Adjacency, delta: fl
 
 
 def _sums(law: Law, more: Law) -> Law:
-    """Law of the sum of two independent losses, on a grid if there are too many values.
+    """Law of the sum of two independent losses, moved to a grid if there are too many values.
 
-    On a grid each loss is divided between the two points around it so that both worlds keep their mass: ΣP, and
-    ΣP·e^(−loss). Any δ(ε) = E(1 − e^(ε − loss))₊ is convex in e^(−loss), so dividing can only raise it, beside anything
-    else, and by no more than the square of the spacing (Doroshenko and others 2022, "connect the dots").
+    On a grid, the probability of each loss is split between the two neighbouring points so that the total mass of both
+    worlds is kept: ΣP and ΣP·e^(−loss). This is a mean-preserving spread of e^(−loss), and δ(ε) = E(1 − e^(ε − loss))₊
+    is convex in e^(−loss), so splitting can only raise δ, also in composition with anything else, and by no more than
+    the order of the squared spacing (Doroshenko et al. 2022, "connect the dots").
     """
     size = law[0].size * more[0].size
     if size <= _MOST_LOSSES:
@@ -223,9 +230,9 @@ def _sums(law: Law, more: Law) -> Law:
     low, high = law[0].min() + more[0].min(), law[0].max() + more[0].max()
     points, kept = np.linspace(low, high, _MOST_LOSSES), np.zeros(_MOST_LOSSES)
     step = points[1] - points[0]
-    for start in range(0, more[0].size, some := max(1, _MOST_SUMS // law[0].size)):
-        losses = np.add.outer(law[0], more[0][start : start + some]).ravel()
-        chances = np.multiply.outer(law[1], more[1][start : start + some]).ravel()
+    for start in range(0, more[0].size, batch := max(1, _MOST_SUMS // law[0].size)):
+        losses = np.add.outer(law[0], more[0][start : start + batch]).ravel()
+        chances = np.multiply.outer(law[1], more[1][start : start + batch]).ravel()
         below = np.clip(((losses - low) / step).astype(np.int64), 0, _MOST_LOSSES - 2)
         share = np.expm1(-np.clip(losses - points[below], 0.0, step)) / math.expm1(-step)
         kept += np.bincount(below, chances * (1 - share), _MOST_LOSSES)
@@ -234,7 +241,7 @@ def _sums(law: Law, more: Law) -> Law:
 
 
 def _profile(mu: float, epsilon: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """δ at each ε, of either sign, of a μ-Gaussian-DP mechanism."""
+    """δ of a μ-Gaussian-DP mechanism at each ε, of either sign."""
     if mu == 0:
         return np.maximum(0.0, -np.expm1(np.minimum(epsilon, 0.0)))
     if math.isinf(mu):
@@ -247,7 +254,7 @@ def _profile(mu: float, epsilon: npt.NDArray[np.float64]) -> npt.NDArray[np.floa
 
 
 def added(pure: Iterable[float]) -> float:
-    """Return Σ ε, infinite where it is beyond any number."""
+    """Return Σ ε, or infinity if the sum overflows."""
     try:
         return math.fsum(pure)
     except OverflowError:
@@ -255,7 +262,7 @@ def added(pure: Iterable[float]) -> float:
 
 
 def _smallest(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """Bisect to the smallest point at which a monotone condition holds; errs on the side that holds."""
+    """Bisect for the smallest point at which a monotone condition holds; the result is a point where it holds."""
     while high - low > 1e-12 * max(1.0, high):
         middle = (low + high) / 2
         if holds(middle):
@@ -270,9 +277,9 @@ def _pld_epsilon(
 ) -> float:
     counts: Counter[tuple[float, float]] = Counter()
     for event in events:
-        # dp_accounting doubles the sensitivity itself under REPLACE_ONE, so it is told half of ours
-        # there, which keeps the √2 of acute contributions. Not so under sampling: the mixtures it
-        # compares are centred at ±1, and only twice the clip dominates every pair of neighbours.
+        # dp_accounting itself doubles the sensitivity under REPLACE_ONE, so it gets half of ours, which keeps the √2 of
+        # acute contributions. Under sampling it compares mixtures centred at ±1, and only a distance of twice the clip
+        # dominates every pair of neighbours, so acute contributions get no discount.
         moved = event.sensitivity.under(adjacency)
         if adjacency is Adjacency.REPLACE_ONE:
             moved = moved / 2 if event.sampling_rate == 1.0 else event.sensitivity.zero_out
@@ -284,7 +291,7 @@ def _pld_epsilon(
 def _pld_epsilon_of(
     counts: tuple[tuple[tuple[float, float], int], ...], adjacency: Adjacency, delta: float, interval: float
 ) -> float:
-    """Take seconds, so what was asked before is remembered: a run asks about its plan again before every release."""
+    """Compose sampled releases; cached, because it takes seconds and a run asks about its plan before every release."""
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
@@ -302,9 +309,9 @@ def _pld_epsilon_of(
 
 
 def same_for_equal_costs(event: Event) -> Event:
-    """Return an event of clip 1 that costs as much, or a little more; the same one for all that cost the same.
+    """Return an event with clip 1 that costs the same or slightly more, identical for all events of equal cost.
 
-    Clips are found along the way and slack is known late, so a release and its plan are equal in this form only.
+    Clips may be chosen during a run and slack is known late, so a release equals its plan only in this form.
 
     >>> from tacitly.privacy.guarantee import Sensitivity
     >>> first, second = (GaussianEvent(sigma=3.3 * c, sensitivity=Sensitivity.of_clip(c)) for c in (1.0, 0.7))
@@ -324,9 +331,9 @@ def same_for_equal_costs(event: Event) -> Event:
 
 
 def rounded_down(value: float) -> float:
-    """Drop all but eleven digits, so that equal costs are found equal whatever their clips.
+    """Round down to eleven significant digits, so that equal costs compare equal whatever their clips.
 
-    Less noise, or a smaller δ, than there is: what is charged is never too little.
+    Rounding down understates the noise (or δ), so the cost is never understated.
 
     >>> rounded_down(0.1 + 0.2) == rounded_down(0.3) <= 0.3
     True
@@ -334,5 +341,5 @@ def rounded_down(value: float) -> float:
     if not (math.isfinite(value) and value > 0):
         return value
     unit = 10.0 ** (math.floor(math.log10(value)) - 10)
-    # A relative 1e-12 apart counts as equal; it is taken off again, so that rounding never goes up.
+    # Values within a relative 1e-12 count as equal; that is subtracted again, so that the result is never rounded up.
     return math.floor(value / unit * (1 + 1e-12)) * unit * (1 - 1e-12)

@@ -1,12 +1,12 @@
-"""From a promise to noise scales.
+"""Calibration: from a budget to noise scales.
 
-A plan divides one budget among named phases by shares of μ²: because Gaussian-DP parameters add as squares, a
-phase with share s and R releases may spend μ·√(s/R) on each, whatever the releases are of. The total is then
-(ε, δ) to the last digit, and never above. The plan is public and complete before any data is touched; it is
-what the ledger is compared with at the end.
+A plan divides one budget among named phases by shares of μ². Squares of Gaussian-DP parameters add up, so a phase with
+share s and R releases may spend μ·√(s/R) on each: its releases together cost R·μ²·s/R = s·μ², whatever they release.
+With shares that sum to at most 1 the total is at most μ, hence at most (ε, δ). The plan is public and complete before
+any data are touched; the ledger compares the releases with it at the end.
 
-Choices (permute-and-flip) are pure ε each. They are set aside first, in ε; μ is then the largest that still fits beside
-them, by the exact composition of both.
+Choices (permute-and-flip) satisfy pure ε each. Their ε is reserved first; μ is then the largest value for which the
+exact composition of both satisfies (ε, δ).
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ from dataclasses import dataclass
 from tacitly.privacy.accounting import added, compose, mu_of
 from tacitly.privacy.guarantee import Budget, GaussianEvent, SelectionEvent, Sensitivity
 
-# Room for the slack of noise on a grid (tacitly.privacy.noise) and for rounding in the profile itself, so that the
-# total
-# is never above what was asked for.
+# Margin for the slack of noise on a grid (tacitly.privacy.noise) and for rounding in the profile itself, so that the
+# total never exceeds the budget.
 _RESERVE = 2e-8
-_ROUNDING = 1e-12  # of a sum of shares of one ε
+_ROUNDING = 1e-12  # relative rounding error of a sum of shares of ε
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """A named part of a plan: its share of μ² and how many releases it makes.
+    """A named part of a plan: its share of μ² and its number of releases.
 
-    ``acute`` says whether they may be of acute contributions, which cost more where users are sampled; a phase that
-    rules it out gets by with less noise there.
+    ``acute`` states whether its contributions may be acute (:mod:`tacitly.privacy.guarantee`). Under sampling the
+    accountant gives acute contributions no discount, so a phase that excludes them needs less noise there.
     """
 
     name: str
@@ -58,9 +57,11 @@ class Plan:
         self, budget: Budget, phases: Sequence[Phase], *, sampling_rate: float = 1.0, choices: Sequence[float] = ()
     ) -> None:
         if choices and sampling_rate < 1.0:
-            raise ValueError("a plan with choices must have sampling_rate 1: everybody is asked.")
+            raise ValueError(
+                f"a plan with choices must have sampling_rate 1, because every user answers. Found {sampling_rate!r}."
+            )
         if phases and budget.private and budget.delta == 0:
-            raise ValueError("delta must be positive where sums are released: Gaussian noise has no pure epsilon.")
+            raise ValueError("delta must be positive if sums are released, because Gaussian noise has no pure epsilon.")
         if budget.private and added(choices) > budget.epsilon * (1 + _ROUNDING):
             raise ValueError(f"choices must cost at most epsilon = {budget.epsilon:.6g}. Found {added(choices):.6g}.")
         self.choices = tuple(choices)
@@ -82,14 +83,15 @@ class Plan:
                 self.choices,
             )
             if sampling_rate < 1.0:
-                self._mu *= self._hidden_by_sampling()
+                self._mu *= self._amplification()
 
     def event(self, phase: str, *, clip: float, acute: bool = False) -> GaussianEvent:
-        """Return one release of ``phase`` for contributions clipped to norm ``clip``."""
+        """Return the event of one release of ``phase`` for contributions clipped to norm ``clip``."""
         part = self._phases[phase]
         if acute and not part.acute and self.sampling_rate < 1.0:
             raise ValueError(
-                f"phase {phase!r} was planned without acute contributions: it would cost more than planned."
+                f"phase {phase!r} was planned without acute contributions, which would cost more than planned. "
+                "Plan it with acute=True."
             )
         sensitivity = Sensitivity.of_clip(clip, acute=acute, unit=self.budget.unit)
         moved = sensitivity.under(self.budget.adjacency)
@@ -97,16 +99,16 @@ class Plan:
         return GaussianEvent(sigma=sigma, sensitivity=sensitivity, sampling_rate=self.sampling_rate)
 
     def choice(self, number: int) -> SelectionEvent:
-        """Return the choice of this number (from 0), as it was set aside."""
+        """Return the event of choice ``number`` (from 0), with the ε reserved for it."""
         if not self.budget.private:
             return SelectionEvent(scale=0.0)
         return SelectionEvent.of_epsilon(self.choices[number], self.budget.adjacency)
 
-    def _hidden_by_sampling(self) -> float:
-        """Return how many times less noise does where users take part by secret coins; found by secants.
+    def _amplification(self) -> float:
+        """Return by what factor sampling allows a larger μ (less noise); found by the secant method.
 
-        Every release is taken for acute unless its phase rules that out: of all that the plan may be used for, that
-        costs the most under sampling.
+        Every release is assumed acute unless its phase excludes that, because acute releases cost the most under
+        sampling of all that the plan may be used for.
         """
         alone = self._mu
         target = self.budget.epsilon * (1 - 1e-6)
@@ -118,17 +120,17 @@ class Plan:
                 for phase in self.phases
                 for _ in range(phase.releases)
             ]
-            # Coarse losses: ten times quicker, and an upper bound, so that what holds here holds.
+            # A coarse loss grid is ten times faster and an upper bound, so a plan that fits here fits.
             interval = min(2e-3, max(1e-4, 1e-3 * self.budget.epsilon))
             return compose(events, self.budget.adjacency, self.budget.delta, interval=interval)
 
-        # Accounting takes a second a time, and ε is smooth in the factor: a few secants, on logarithms, in a bracket.
+        # One evaluation takes a second and ε is smooth in the factor: a few secant steps, on logarithms, in a bracket.
         low, high, tried = 0.05, 2.0 / self.sampling_rate, [(0.0, math.log(max(cost(1.0), 1e-9) / target))]
         low, high = (1.0, high) if tried[0][1] <= 0 else (low, 1.0)
         while tried[-1][1] > 0 or tried[-1][1] < -0.005:
             x, y = tried[-1]
             slope = (y - tried[-2][1]) / (x - tried[-2][0]) if len(tried) > 1 and x != tried[-2][0] else 1.0
-            # Aim a little below the target, where an answer is one that holds.
+            # Aim slightly below the target, where an answer satisfies it.
             factor = math.exp(x - (y + 0.0025) / max(slope, 0.5))
             if not low < factor < high:
                 factor = math.sqrt(low * high)

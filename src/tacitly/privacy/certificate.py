@@ -1,14 +1,13 @@
-"""The claim made to the world about one fitted model.
+"""The certificate: the public claim about one fitted model.
 
-The idea. A certificate is a list of releases and what follows from it. Every number that can be derived
-(ε under either adjacency) is derived here from the releases and never passed in, so a claim cannot drift
-from the noise that was drawn; whoever reads the file can derive it again (:mod:`tacitly.privacy.verification`).
+A certificate is a list of releases and what follows from it. Every number that can be derived (ε under either
+adjacency) is derived here from the releases and never passed in, so a claim always matches the noise that was drawn.
+Anyone who has the file can derive it again (:mod:`tacitly.privacy.verification`).
 
-Why ε is what it says. The releases are the only thing that left the users (the ledger's promise), they
-compose adaptively, and everything else in the model is computed from them: post-processing. A run with a
-reason not to be certified (no noise, noise from a seed, constants from a paper that do not bound the
-sensitivity) has no such argument, so its ε is infinite; a number its paper prints is kept apart, as
-``nominal_epsilon``, and is not a claim.
+Why ε is valid. The releases are all that left the users (the ledger guarantees it), they compose adaptively, and
+everything else in the model is computed from them, which is post-processing. A run with a reason not to be certified
+(no noise, seeded noise, constants from a paper that do not bound the sensitivity) has no such argument, so its ε is
+infinite. The ε that such a paper states is kept separately as ``nominal_epsilon`` and is not a claim.
 """
 
 from __future__ import annotations
@@ -26,6 +25,9 @@ from tacitly.privacy.accounting import compose
 from tacitly.privacy.guarantee import Adjacency, Budget, Unit
 from tacitly.privacy.release import Release, canonical_json, check_fields, plain
 
+FORMAT = "tacitly certificate 1"
+"""What a certificate's file says of itself. One of another format is refused."""
+
 MODES = ("certified", "paper", "non-private", "seeded")
 NOT_COVERED = (
     "heads, and predictions made with them, that are shown to others",
@@ -34,7 +36,7 @@ NOT_COVERED = (
     "side channels, such as how long a computation takes",
 )
 FLOAT_NOISE = (
-    "what noise in float64 lacks: probabilities are right to about 2^-33 of themselves, out to 12 standard deviations"
+    "the precision of float64 noise: probabilities have a relative error of about 2^-33, out to 12 standard deviations"
 )
 _DERIVED = ("certified", "epsilon", "epsilon_zero_out", "epsilon_replace_one")
 
@@ -49,10 +51,10 @@ def _version() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """What was released, what that costs one unit, and what is not covered.
+    """What was released, what it costs one unit, and what is not covered.
 
-    ``budget`` is what was asked for. ``trust`` says who sees what. ``reasons`` say why a run is not
-    certified and are empty exactly in mode ``certified``.
+    ``budget`` is the requested guarantee; ``trust`` states who sees what; ``reasons`` state why a run is not certified
+    and are empty exactly in mode ``certified``.
     """
 
     algorithm: str
@@ -77,12 +79,12 @@ class Certificate:
             raise ValueError(f"n_users must be at least 1. Found {self.n_users!r}.")
         if (self.mode == "certified") != (not self.reasons):
             raise ValueError(
-                "reasons must be given exactly where mode is not 'certified'. "
+                "reasons must be given if and only if mode is not 'certified'. "
                 f"Found mode {self.mode!r} with reasons {self.reasons}."
             )
         bare = [release.name for release in self.releases if not release.cost.private]
         if bare and self.mode == "certified":
-            raise ValueError(f"a certified run must put fresh noise on every release. Found none on {bare}.")
+            raise ValueError(f"a certified run must add fresh noise to every release. Found none on {bare}.")
         if foreign := {release.event.sensitivity.unit for release in self.releases} - {self.budget.unit}:
             raise ValueError(
                 f"every release must protect the budget's unit, {self.budget.unit}. Found {sorted(foreign)}."
@@ -93,22 +95,22 @@ class Certificate:
             self._add(
                 "notes",
                 f"δ = {self.budget.delta:g} is not below 1/n = {1 / self.n_users:.3g}: "
-                "a mechanism that publishes one unit's data at random could meet it",
+                "a mechanism that publishes the data of one random unit could satisfy it",
             )
 
     @cached_property
     def epsilon_zero_out(self) -> float:
-        """ε where one unit's contribution becomes zero."""
+        """ε under zero-out: one unit's contribution becomes zero."""
         return self._epsilon(Adjacency.ZERO_OUT)
 
     @cached_property
     def epsilon_replace_one(self) -> float:
-        """ε where one unit's data become any other data."""
+        """ε under replace-one: one unit's data become arbitrary other data."""
         return self._epsilon(Adjacency.REPLACE_ONE)
 
     @property
     def epsilon(self) -> float:
-        """ε under the adjacency that was asked for; infinite where there is a reason against it."""
+        """ε under the requested adjacency; infinite if there is a reason not to certify."""
         zero_out = self.adjacency is Adjacency.ZERO_OUT
         return self.epsilon_zero_out if zero_out else self.epsilon_replace_one
 
@@ -124,16 +126,16 @@ class Certificate:
 
     @property
     def unit(self) -> Unit:
-        """Whose data are protected."""
+        """The unit whose data are protected."""
         return self.budget.unit
 
     @property
     def certified(self) -> bool:
-        """Whether ε is a claim that holds."""
+        """Whether the run claims a finite ε."""
         return not self.reasons and math.isfinite(self.epsilon)
 
     def summary(self) -> str:
-        """One line."""
+        """Return the claim in one line."""
         return f"{self.algorithm}: {self._claim()}; unit: {self.unit}; {self._count()}"
 
     def __str__(self) -> str:
@@ -147,8 +149,9 @@ class Certificate:
         return "\n".join(lines)
 
     def to_json(self) -> str:
-        """Write all fields, what follows from them, and a digest of both."""
+        """Return JSON with all fields, the derived numbers, and a digest of both."""
         content = {
+            "format": FORMAT,
             **{entry.name: getattr(self, entry.name) for entry in fields(self)},
             **{name: getattr(self, name) for name in _DERIVED},
             "budget": asdict(self.budget),
@@ -159,16 +162,21 @@ class Certificate:
 
     @classmethod
     def from_json(cls, text: str) -> Certificate:
-        """Read what :meth:`to_json` wrote; derived numbers are derived again, not believed."""
+        """Read the output of :meth:`to_json`; derived numbers are computed again, not read."""
         data = json.loads(text)
         if not isinstance(data, dict):
             raise ValueError(f"a certificate must be a JSON object. Found {type(data).__name__}.")
-        own = {entry.name for entry in fields(cls)}
-        check_fields("certificate", data, own | {*_DERIVED, "digest"})
+        if data.get("format") != FORMAT:
+            raise ValueError(
+                f"a certificate must have the format {FORMAT!r}. Found {data.get('format')!r}: use the version of "
+                "tacitly that wrote it."
+            )
+        names = {entry.name for entry in fields(cls)}
+        check_fields("certificate", data, names | {*_DERIVED, "digest", "format"})
         if data.pop("digest") != _digest(data):
-            raise ValueError("the certificate was changed after it was written: its digest differs.")
+            raise ValueError("the certificate was changed after it was written: its digest does not match.")
         check_fields("budget", data["budget"], {entry.name for entry in fields(Budget)})
-        kept = {name: data[name] for name in own}
+        kept = {name: data[name] for name in names}
         kept["budget"] = Budget(**{**data["budget"], "epsilon": float(data["budget"]["epsilon"])})
         kept["releases"] = tuple(Release.from_dict(release) for release in data["releases"])
         if kept["nominal_epsilon"] is not None:
@@ -201,7 +209,7 @@ class Certificate:
 
 
 def shown(epsilon: float) -> str:
-    """ε for people: two decimals (three digits below 0.1), rounded up, never down.
+    """Format ε for display: two decimals (three significant digits below 0.1), rounded up, never down.
 
     >>> shown(1.0), shown(1.000001), shown(0.00521), shown(math.inf)
     ('1.00', '1.01', '0.00521', '∞')
@@ -211,8 +219,8 @@ def shown(epsilon: float) -> str:
     if epsilon == 0:
         return "0"
     places = 2 if epsilon >= 0.1 else 2 - math.floor(math.log10(epsilon))
-    # In fractions, because a product of floats can itself fall below. What bisection leaves over (a billionth
-    # of ε, a thousandth of the last digit) is not worth a step of that digit.
+    # In fractions, because a product of floats could round down. The error of bisection (a billionth of ε, or a
+    # thousandth of the last digit) does not raise that digit.
     exact = Fraction(epsilon) * 10**places
     steps = math.ceil(exact - min(exact / 10**9, Fraction(1, 1000)))
     return f"{steps // 10**places}.{steps % 10**places:0{places}d}"

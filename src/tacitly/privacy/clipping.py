@@ -1,9 +1,10 @@
-"""The last thing that happens to a contribution before it is added.
+"""Clipping: the last operation on a contribution before it is added.
 
-A contribution is scaled, whole, so that its norm is at most the clip less a guard of 2⁻²⁰. The guard pays
-for every rounding that follows (products of factors in float32, block sums, the noise grid), so that the norm
-bound holds for the numbers really added, not only for the ideal ones. A contribution with any non-finite
-entry becomes zero; nothing here raises, because an exception that depends on private values is a release.
+A contribution is scaled as a whole so that its norm is at most (1 − 2⁻²⁰) times the clip. The guard of 2⁻²⁰ covers all
+rounding that follows (products of factors in float32, block sums, the noise grid), so that the bound holds for the
+numbers that are added, not only for ideal ones (:mod:`tacitly.federation.base` adds these errors up). A contribution
+with a non-finite entry becomes zero. Nothing here raises, because an exception that depends on private values would be
+a release.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 GUARD = 2.0**-20
-"""Share of the clip kept back for rounding."""
+"""Fraction of the clip reserved for rounding errors."""
 
 LEAST = 2.0**-900
-"""Least squared norm that kernels accept: below it squares have been lost to underflow."""
+"""Smallest squared norm that kernels accept: below it, squares have been lost to underflow."""
 
 
 def clip_factor(norm: float, clip: float) -> float:
-    """Scale that brings a contribution of this norm within the clip; 0 for a norm that is not finite.
+    """Factor that scales a contribution of this norm to within the clip; 0 if the norm is not finite.
 
-    Written for plain floats so that compiled kernels can use the same function.
+    Takes plain floats, so that compiled kernels can use the same function.
 
     >>> clip_factor(0.5, 1.0)
     1.0
@@ -35,7 +36,7 @@ def clip_factor(norm: float, clip: float) -> float:
         return 0.0
     if norm <= bound:
         return 1.0
-    # A factor this small is losing digits to underflow, so that the product could exceed the clip.
+    # A factor this small has lost digits to underflow, so that the product could exceed the clip.
     return bound / norm if bound / norm > LEAST else 0.0
 
 
@@ -53,15 +54,15 @@ def clip(vector: npt.ArrayLike, bound: float) -> npt.NDArray[np.float64]:
         return np.zeros_like(values)
     if norm <= bound * (1.0 - GUARD):
         return values.copy()
-    # Through entries of size one, so that neither huge entries nor tiny clips meet a denormal factor.
+    # Scale to entries of size 1 first, so that neither huge entries nor tiny clips need a denormal factor.
     scaled = values / largest
     return np.asarray(scaled * (bound * (1.0 - GUARD) / float(np.linalg.norm(scaled))))
 
 
 def safe_norm(values: npt.NDArray[np.floating]) -> tuple[float, float]:
-    """Return the Euclidean norm, and the largest entry, without overflow or underflow on the way.
+    """Return the Euclidean norm and the largest absolute entry, without intermediate overflow or underflow.
 
-    Squares of entries below 1e-162 vanish; a norm that forgets them would let a contribution through unclipped.
+    Squares of entries below 1e-162 underflow to zero; a norm that misses them would let a contribution pass unclipped.
 
     >>> safe_norm(np.array([3e-200, 4e-200]))[0] == 5e-200
     True
@@ -72,5 +73,5 @@ def safe_norm(values: npt.NDArray[np.floating]) -> tuple[float, float]:
     if largest == 0.0:
         return 0.0, 0.0
     norm = largest * float(np.linalg.norm(np.asarray(values, dtype=np.float64) / largest))
-    # Beyond the largest float the norm is only needed for being above any clip.
+    # A norm beyond the largest float is capped: it only needs to be above any clip.
     return min(norm, float(np.finfo(np.float64).max)), largest

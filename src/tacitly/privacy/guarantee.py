@@ -1,18 +1,24 @@
-"""What is protected, how much of it, and what one release costs.
+"""What is protected, how strongly, and what one release costs.
 
-Three frozen values travel through the whole system, so that a noise level can never be separated from
-what it is a noise level *of*:
+Four frozen values are passed through the whole system, so that a noise level is never separated from the sensitivity
+that it belongs to:
 
-* :class:`Budget`: the promise asked for: (ε, δ), under which adjacency, for which unit.
+* :class:`Budget`: the requested guarantee: (ε, δ), the adjacency and the unit.
 * :class:`Sensitivity`: how far one unit can move a sum, under *each* adjacency.
 * :class:`GaussianEvent`: one noisy sum that was or will be released.
 * :class:`SelectionEvent`: one public candidate that was or will be chosen by its sum of private scores.
 
-Adjacency. ``zero-out``: one unit's contribution is replaced by the zero vector; the roster, and so n, is
-public. ``replace-one``: one unit's data become arbitrary other data. A sum of contributions clipped to
-norm C moves by at most C under the first and 2C under the second; √2·C where any two contributions
-have a non-negative inner product (positive semi-definite matrices, histograms), because then
-‖p − q‖² = ‖p‖² + ‖q‖² − 2⟨p, q⟩ ≤ 2C².
+Adjacency. ``zero-out``: one unit's contribution is replaced by the zero vector; the roster, and so n, is public.
+``replace-one``: one unit's data are replaced by arbitrary other data.
+
+Sensitivity of a sum of contributions clipped to norm C. Under zero-out one summand p becomes 0, so the sum moves by
+‖p‖ ≤ C. Under replace-one p becomes q, so it moves by ‖p − q‖ ≤ 2C.
+
+Acute contributions. A query is *acute* if any two possible contributions have a non-negative inner product (positive
+semi-definite matrices, histograms). Clipping scales a contribution by a non-negative factor, so it keeps this property.
+Then replace-one costs only √2·C:
+
+    ‖p − q‖² = ‖p‖² + ‖q‖² − 2⟨p, q⟩ ≤ ‖p‖² + ‖q‖² ≤ 2C².
 """
 
 from __future__ import annotations
@@ -32,7 +38,7 @@ class Adjacency(StrEnum):
 
 
 class UncertifiedWarning(UserWarning):
-    """A run protects nobody, or not as much as it says: no noise, noise from a seed, a paper's own constants."""
+    """A run without a valid guarantee: no noise, seeded noise, or constants from a paper that do not bound it."""
 
 
 class Unit(StrEnum):
@@ -57,7 +63,7 @@ def positive(**values: float) -> None:
 
 
 def check_target(epsilon: float, delta: float) -> None:
-    """Raise unless (ε, δ) is a meaningful target; ε = ∞ asks for no privacy at all."""
+    """Raise unless (ε, δ) is a meaningful target; ε = ∞ means no privacy."""
     if not epsilon > 0:
         raise ValueError(f"epsilon must be positive (or math.inf for no privacy). Found {epsilon!r}.")
     if not 0 < delta < 1:
@@ -66,7 +72,7 @@ def check_target(epsilon: float, delta: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The promise asked for; δ = 0 asks for pure ε, which only choices (:class:`SelectionEvent`) can keep.
+    """The requested guarantee; δ = 0 means pure ε, which only choices (:class:`SelectionEvent`) can satisfy.
 
     >>> Budget(epsilon=1.0, delta=1e-6)
     Budget(epsilon=1.0, delta=1e-06, adjacency=<Adjacency.ZERO_OUT: 'zero-out'>, unit=<Unit.USER: 'user'>)
@@ -78,7 +84,7 @@ class Budget:
     unit: Unit = Unit.USER
 
     def __post_init__(self) -> None:
-        if self.delta != 0:  # pure ε: choices of a candidate can keep it, noisy sums cannot
+        if self.delta != 0:  # δ = 0 is valid here, but not for noisy sums
             check_target(self.epsilon, self.delta)
         check_target(self.epsilon, 0.5)
         object.__setattr__(self, "adjacency", Adjacency(self.adjacency))
@@ -86,7 +92,7 @@ class Budget:
 
     @property
     def private(self) -> bool:
-        """Whether any privacy is asked for."""
+        """Whether any privacy is requested."""
         return math.isfinite(self.epsilon)
 
 
@@ -113,10 +119,7 @@ class Sensitivity:
 
     @classmethod
     def of_clip(cls, clip: float, *, acute: bool = False, unit: Unit = Unit.USER) -> Sensitivity:
-        """Sensitivity of a sum of contributions clipped to norm ``clip``.
-
-        ``acute`` says that any two possible contributions have a non-negative inner product.
-        """
+        """Sensitivity of a sum of contributions clipped to norm ``clip``, ``acute`` or not (see the module's proof)."""
         factor = math.sqrt(2.0) if acute else 2.0
         return cls(zero_out=clip, replace_one=factor * clip, unit=unit)
 
@@ -129,8 +132,8 @@ class Sensitivity:
 class GaussianEvent:
     """One sum released with Gaussian noise of standard deviation ``sigma`` in every coordinate.
 
-    ``slack`` bounds the log-ratio between the noise that is really drawn (on a grid) and the ideal Gaussian
-    rounded to that grid; it is paid for. ``sigma = 0`` means that nothing protects the sum.
+    ``slack`` bounds the log-ratio between the law of the noise that is drawn (on a grid) and the ideal Gaussian
+    rounded to that grid; the accountant charges for it. ``sigma = 0`` means that nothing protects the sum.
     """
 
     sigma: float
@@ -152,21 +155,21 @@ class GaussianEvent:
         return self.sigma > 0
 
     def mu(self, adjacency: Adjacency) -> float:
-        """Gaussian-DP parameter under full participation: sensitivity over noise."""
+        """Gaussian-DP parameter μ under full participation: sensitivity divided by σ."""
         if self.sigma == 0:
             return math.inf
         return self.sensitivity.under(Adjacency(adjacency)) / self.sigma
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for the ledger and the certificate."""
+        """Return plain data for the ledger and the certificate."""
         return {"mechanism": "gaussian", **asdict(self)}
 
     def unprotected(self) -> GaussianEvent:
-        """Return the same sum as it counts where somebody can draw its noise again."""
+        """Return the same sum without protection: its cost if someone can reproduce the noise."""
         return replace(self, sigma=0.0)
 
     def same_cost(self, other: Event) -> bool:
-        """Whether both cost the same: clips may be found along the way, what counts is noise over sensitivity."""
+        """Whether both cost the same. Clips may be chosen during a run; the ratio of sensitivity to noise counts."""
         return (
             isinstance(other, GaussianEvent)
             and self.sensitivity.unit == other.sensitivity.unit
@@ -177,12 +180,17 @@ class GaussianEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionEvent:
-    """One public candidate chosen by permute-and-flip: the least of losses less Exponential(``scale``) noise each.
+    """One public candidate chosen by permute-and-flip: the smallest total loss after subtracting exponential noise.
 
-    A user's losses lie in [0, 1], so taking one away lowers all of them, by at most 1 each; putting other data in its
-    place moves them by at most 1, some up and some down. With p(c) ∝ the chance that c wins, every p(c) then changes
-    by a factor within e^±(1/scale) in the first case, because all move one way, and e^±(2/scale) in the second
-    (McKenna and Sheldon 2020, Theorem 1): pure differential privacy, δ = 0. ``scale = 0``: nothing protects the choice.
+    Every candidate's total L_c is a sum of user losses in [0, 1], and c wins if L_c − Z_c is smallest, with independent
+    Z ~ Exponential(``scale``). Sensitivity: zeroing a user out lowers all totals, by at most 1 each; replacing the
+    user's data moves each by at most 1, in either direction.
+
+    Proof. Fix the noise of all other candidates and let t be the smallest L_j − Z_j among them. Then c wins with
+    probability P(Z_c > L_c − t) = min(1, e^(−(L_c − t)/scale)). Under zero-out L_c and t both fall by at most 1, so
+    L_c − t changes by at most 1; under replace-one by at most 2. Hence every probability changes by a factor within
+    e^±(1/scale) or e^±(2/scale): pure differential privacy, δ = 0 (McKenna and Sheldon 2020). ``scale = 0`` means that
+    nothing protects the choice.
 
     >>> event = SelectionEvent.of_epsilon(1.0, Adjacency.REPLACE_ONE)
     >>> event.scale, event.epsilon(Adjacency.ZERO_OUT), event.epsilon(Adjacency.REPLACE_ONE)
@@ -192,17 +200,20 @@ class SelectionEvent:
     scale: float
     sensitivity: Sensitivity = Sensitivity(zero_out=1.0, replace_one=2.0)
     sampling_rate: ClassVar[float] = 1.0
-    slack: ClassVar[float] = 0.0  # losses are added up as integers and the draw is exact
+    slack: ClassVar[float] = 0.0  # losses are added as integers, and the draw is exact
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.scale) and self.scale >= 0):
             raise ValueError(f"scale must be finite and not negative. Found {self.scale!r}.")
         if (self.sensitivity.zero_out, self.sensitivity.replace_one) != (1.0, 2.0):
-            raise ValueError(f"losses lie in [0, 1], so a user moves them by 1 or 2. Found {self.sensitivity}.")
+            raise ValueError(
+                f"losses lie in [0, 1], so a user moves them by 1 or 2: zero_out must be 1 and replace_one 2. "
+                f"Found {self.sensitivity}."
+            )
 
     @classmethod
     def of_epsilon(cls, epsilon: float, adjacency: Adjacency) -> SelectionEvent:
-        """Return the choice that costs ``epsilon`` under ``adjacency``, and never more."""
+        """Return the choice that costs ``epsilon`` under ``adjacency``, rounded so that it never costs more."""
         check_target(epsilon, 0.5)
         moved = 1.0 if Adjacency(adjacency) is Adjacency.ZERO_OUT else 2.0
         scale = moved / epsilon
@@ -220,11 +231,11 @@ class SelectionEvent:
         return self.sensitivity.under(Adjacency(adjacency)) / self.scale if self.private else math.inf
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for the ledger and the certificate."""
+        """Return plain data for the ledger and the certificate."""
         return {"mechanism": "selection", **asdict(self)}
 
     def unprotected(self) -> SelectionEvent:
-        """Return the same choice as it counts where somebody can draw its noise again."""
+        """Return the same choice without protection: its cost if someone can reproduce the noise."""
         return replace(self, scale=0.0)
 
     def same_cost(self, other: Event) -> bool:
@@ -241,7 +252,7 @@ _MECHANISMS: dict[str, type[Event]] = {"gaussian": GaussianEvent, "selection": S
 
 
 def event_from_dict(data: Mapping[str, Any]) -> Event:
-    """Read what ``to_dict`` of an event wrote; anything unknown is refused."""
+    """Read the output of an event's ``to_dict``; raise on an unknown mechanism or field."""
     fields = dict(data)
     mechanism = fields.pop("mechanism", None)
     if mechanism not in _MECHANISMS:

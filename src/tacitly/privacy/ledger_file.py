@@ -1,17 +1,17 @@
-"""A SQLite file that can only grow: what the ledger is written on.
+"""The ledger's file: an append-only SQLite database.
 
-The idea. Four properties are kept by the file itself, so that no caller has to be trusted with them:
+The file itself enforces four properties, so that no caller has to be trusted with them:
 
-* *append-only*: triggers forbid to remove anything and to change anything but the two steps in a row's
-  life, ``debited`` → ``debited`` (one more attempt) and ``debited`` → ``published``, and the one in a
-  run's, ``open`` → ``finished``, which writes down what the run made (the billboard's hash);
-* *of one kind*: runs that are certified and runs that are not never share a file;
-* *durable*: write-ahead log with ``synchronous=FULL``, so a commit is on disk before it returns. (A
-  rollback journal with FULL is not enough: its commit is the deletion of the journal file, and a power
-  cut can bring that file back, which would undo a debit whose value is already out.);
-* *one writer*: every write begins with ``BEGIN IMMEDIATE``, so a balance that is read and then debited
-  cannot be spent twice; and each run is locked by the ledger that writes it. The kernel drops the
-  lock of a process that dies.
+* *Append-only.* Triggers forbid deletions, and all changes except two transitions of a release (``debited`` →
+  ``debited``, one more attempt, and ``debited`` → ``published``) and one of a run (``open`` → ``finished``, which
+  records the hash of the billboard that the run produced).
+* *One kind of run.* Certified and uncertified runs never share a file.
+* *Durable.* A write-ahead log with ``synchronous=FULL``, so that a commit is on disk before it returns. (A rollback
+  journal with FULL is not enough: it commits by deleting the journal file, and a power failure can bring that file
+  back, which would undo a debit whose value has already left.)
+* *One writer.* Every write begins with ``BEGIN IMMEDIATE``, so a balance that is read and then debited cannot be spent
+  twice; and the ledger that writes a run holds a lock on it, which the operating system drops if the process dies
+  (:func:`tacitly.portable.lock_file`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from tacitly.portable import AlreadyLocked, FileLock, after_fork_in_child, lock_file, sync_folder
 from tacitly.privacy.release import canonical_json
 
 _APPLICATION, _VERSION = 0x54414349, 2
@@ -48,8 +49,8 @@ CREATE TABLE releases (
     state TEXT NOT NULL, attempts INTEGER NOT NULL, value BLOB, UNIQUE (run, idx));
 """
 
-# (operation, table, what is forbidden, message). The INSERT rules look for a row in the way because
-# SQLite fires no DELETE trigger for a row that INSERT OR REPLACE displaces.
+# (operation, table, forbidden condition, message). The INSERT rules look for an existing row because SQLite fires no
+# DELETE trigger for a row that INSERT OR REPLACE displaces.
 _FORBIDDEN = (
     ("UPDATE", "ceiling", "1", "the ceiling of a ledger cannot be changed"),
     ("DELETE", "ceiling", "1", "the ceiling of a ledger cannot be removed"),
@@ -98,24 +99,24 @@ _FORBIDDEN = (
 
 
 class LedgerMismatch(RuntimeError):
-    """What is asked of a ledger contradicts what is written in it, or it cannot be read."""
+    """A request contradicts what the ledger contains, or the ledger cannot be read."""
 
 
 class RunInUse(RuntimeError):
-    """A run is being written already, here or by another process."""
+    """A run is already being written, by this or another process."""
 
 
 class LedgerFile:
-    """The open file (or memory, where ``path`` is None) under one ledger.
+    """The open database file (or in-memory database, if ``path`` is None) of one ledger.
 
-    ``ceiling`` is the text stored in a file that is new; a file that exists keeps its own.
+    ``ceiling`` is stored in a new file; an existing file keeps its own.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, ceiling: str) -> None:
         self.path = None if path is None else Path(path)
         self._guard = threading.RLock()
         self._process = os.getpid()
-        self._locks: dict[str, int | None] = {}  # None in memory: nobody else can reach it
+        self._locks: dict[str, FileLock | None] = {}  # None in memory: no other process can reach it
         if self.path is None:
             self._db = _connect(":memory:")
             _initialise(self._db, ceiling)
@@ -126,20 +127,20 @@ class LedgerFile:
         _OPEN.add(self)
 
     def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run one statement and return what it yields."""
+        """Run one statement and return its rows."""
         self._check_process()
-        with self._guard, self._damage_named():
+        with self._guard, self._reporting_damage():
             return self._db.execute(statement, values).fetchall()
 
     def change(self, statement: str, *values: Any) -> int:
-        """Run one statement inside a :meth:`transaction` and return how many rows it changed."""
+        """Run one statement inside a :meth:`transaction` and return the number of changed rows."""
         return self._db.execute(statement, values).rowcount
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Exclude every other writer; commit durably at the end, or roll back on any exception."""
         self._check_process()
-        with self._guard, self._damage_named():
+        with self._guard, self._reporting_damage():
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -150,22 +151,20 @@ class LedgerFile:
                 raise
 
     def lock(self, run: str) -> None:
-        """Make the caller the only one that writes ``run``, or raise :class:`RunInUse`."""
+        """Make the caller the only writer of ``run``, or raise :class:`RunInUse`."""
         self._check_process()
         with self._guard:
             if run in self._locks:
                 raise RunInUse(
-                    f"run {run!r} is open in this process already; finish or abandon it, or choose another name."
+                    f"run {run!r} is already open in this process. Finish or abandon it, or choose another name."
                 )
             self._locks[run] = None if self.path is None else self._lock_sidecar(run)
 
     def unlock(self, run: str) -> None:
         """Let others write ``run``."""
-        handle = self._locks.pop(run, None)
-        if handle is not None:
-            with suppress(FileNotFoundError):
-                self._sidecar(run).unlink()  # while the lock is held: nobody else can hold it
-            os.close(handle)
+        lock = self._locks.pop(run, None)
+        if lock is not None:
+            lock.release()
 
     def close(self) -> None:
         """Release every lock and close the file."""
@@ -174,37 +173,21 @@ class LedgerFile:
         self._db.close()
 
     def forget_locks(self) -> None:
-        """Drop the inherited handles in a forked child, so that they do not outlive the owner."""
-        for handle in self._locks.values():
-            if handle is not None:
-                os.close(handle)
+        """Drop the inherited locks in a forked child, so that they do not outlive the owner."""
+        for lock in self._locks.values():
+            if lock is not None:
+                lock.forget()
         self._locks.clear()
 
-    def _lock_sidecar(self, run: str) -> int:
-        import fcntl  # here, so that in-memory ledgers work where there is no such module
-
-        sidecar = self._sidecar(run)
-        while True:
-            handle = os.open(sidecar, os.O_RDWR | os.O_CREAT, 0o600)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                owner = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
-                os.close(handle)
-                raise RunInUse(
-                    f"run {run!r} of {self.path} is being written by another process (pid {owner}). "
-                    "Wait until it ends, or choose another name."
-                ) from None
-            if _same_file(handle, sidecar):
-                break
-            os.close(handle)  # its owner removed it between open and flock
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-        return handle
-
-    def _sidecar(self, run: str) -> Path:
+    def _lock_sidecar(self, run: str) -> FileLock:
         digest = hashlib.sha256(run.encode()).hexdigest()[:16]
-        return Path(f"{self.path}.lock-{digest}")
+        try:
+            return lock_file(Path(f"{self.path}.lock-{digest}"), remove=True)
+        except AlreadyLocked as error:
+            raise RunInUse(
+                f"run {run!r} of {self.path} is being written by another process (pid {error.owner}). "
+                "Wait until it ends, or choose another name."
+            ) from None
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
@@ -214,25 +197,25 @@ class LedgerFile:
             )
 
     @contextmanager
-    def _damage_named(self) -> Iterator[None]:
+    def _reporting_damage(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.DatabaseError as error:
             if type(error) is not sqlite3.DatabaseError:
                 raise  # locked, full, forbidden by a trigger: not damage
-            raise LedgerMismatch(f"the ledger {self.path} is damaged: {error}.") from error
+            raise LedgerMismatch(f"the ledger {self.path} is damaged: {error}. Restore it from a backup.") from error
 
 
 def _connect(target: str) -> sqlite3.Connection:
     database = sqlite3.connect(target, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True)
     database.execute("PRAGMA synchronous = FULL")
-    database.execute("PRAGMA fullfsync = ON")  # macOS: through the disk's own cache
+    database.execute("PRAGMA fullfsync = ON")  # macOS: flush the disk's own cache too
     database.execute("PRAGMA foreign_keys = ON")
     return database
 
 
 def _uri(path: Path) -> str:
-    # mode=rw: SQLite must never create a file here, or a vanished ledger would read as unspent.
+    # mode=rw: SQLite must never create a file here, or a deleted ledger would read as unspent.
     return f"file:{quote(str(path.absolute()))}?mode=rw"
 
 
@@ -247,7 +230,7 @@ def _initialise(database: sqlite3.Connection, ceiling: str) -> None:
 
 
 def _create(path: Path, ceiling: str) -> None:
-    """Build the file aside and link it into place: a half-made ledger is never seen."""
+    """Build the file under another name and link it into place, so that an incomplete ledger is never visible."""
     draft = path.with_name(f"{path.name}.new-{secrets.token_hex(8)}")
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     try:
@@ -255,13 +238,11 @@ def _create(path: Path, ceiling: str) -> None:
         database.execute("PRAGMA journal_mode = WAL")
         _initialise(database, ceiling)
         database.close()
-        with suppress(FileExistsError):  # another process was first: its ledger stands
+        with suppress(FileExistsError):  # another process was first: keep its ledger
             os.link(draft, path)
     finally:
         draft.unlink()
-    folder = os.open(path.parent, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
+    sync_folder(path.parent)
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -270,7 +251,7 @@ def _open(path: Path) -> sqlite3.Connection:
         (application,) = database.execute("PRAGMA application_id").fetchone()
         (version,) = database.execute("PRAGMA user_version").fetchone()
     except sqlite3.DatabaseError as error:
-        raise LedgerMismatch(f"{path} cannot be read as a ledger: {error}.") from error
+        raise LedgerMismatch(f"{path} cannot be read as a ledger: {error}. Choose another path.") from error
     if application != _APPLICATION:
         database.close()
         raise LedgerMismatch(f"{path} is not a tacitly ledger. Move it away or choose another path.")
@@ -283,20 +264,13 @@ def _open(path: Path) -> sqlite3.Connection:
     return database
 
 
-def _same_file(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
-
-
 def _forget_locks_after_fork() -> None:
     for file in list(_OPEN):
         file.forget_locks()
 
 
 def check_resumable(name: str, found: Sequence[Any], config: str, plan: str, certified: bool) -> None:
-    """Raise unless the run written as ``found`` is open and the one that is asked for."""
+    """Raise unless the stored run ``found`` is open and equals the requested one."""
     stored_config, stored_plan, stored_certified, state = found
     if state == "finished":
         raise LedgerMismatch(f"run {name!r} is finished. Choose another name for a new run.")
@@ -305,10 +279,10 @@ def check_resumable(name: str, found: Sequence[Any], config: str, plan: str, cer
         keys = [key for key in sorted({*old, *new}) if _entry(old, key) != _entry(new, key)]
         raise LedgerMismatch(
             f"run {name!r} was begun with another configuration; these keys differ: "
-            f"{', '.join(keys)}. Choose another name, or go back to that configuration."
+            f"{', '.join(keys)}. Choose another name, or use that configuration."
         )
     if stored_plan != plan:
-        raise LedgerMismatch(f"run {name!r} was begun with another plan of releases.")
+        raise LedgerMismatch(f"run {name!r} was begun with another plan of releases. Choose another name.")
     if bool(stored_certified) != certified:
         raise LedgerMismatch(f"run {name!r} was begun with certified={bool(stored_certified)}. Found {certified}.")
 
@@ -318,5 +292,4 @@ def _entry(config: Mapping[str, Any], key: str) -> str:
 
 
 _OPEN: weakref.WeakSet[LedgerFile] = weakref.WeakSet()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_locks_after_fork)
+after_fork_in_child(_forget_locks_after_fork)

@@ -1,20 +1,22 @@
-"""The only place that draws noise.
+"""Noise: the only module that draws it.
 
-A sum is brought to a grid of spacing γ (a power of two) as integers, and integer noise is added, so that no
+A sum is represented by integers on a grid of spacing γ (a power of two), and integer noise is added, so that no
 low-order floating-point bit of a private sum survives. Two modes:
 
-* ``exact``: discrete Gaussian noise from OpenDP's exact rational sampler, operating-system entropy.
-  A choice among candidates is always drawn this way: permute-and-flip on integer losses, in rational arithmetic.
-* ``float``: the normal quantile function applied to 127 operating-system random bits a coordinate, and the noisy
-  sum rounded to cells of σ/2²⁰. Fast; the probability of a cell is right to about 2⁻³³ of itself out to 12 σ (float64's
-  own resolution), which is not charged. The certificate says which mode was used.
+* ``exact``: discrete Gaussian noise from OpenDP's exact rational sampler, with entropy from the operating system. A
+  choice among candidates is always drawn this way: permute-and-flip on integer losses, in rational arithmetic.
+* ``float``: the normal quantile function applied to 127 random bits per coordinate from the operating system, with the
+  noisy sum rounded to cells of about σ/2²⁰. Fast. The probability of a cell has a relative error of about 2⁻³³ out to
+  12 σ (the resolution of float64), which is not charged. The certificate states which mode was used.
 
-Why discrete noise may be accounted as Gaussian. Let s = σ/γ. The ideal Gaussian added to a grid point and
-rounded back to the grid is post-processing of the Gaussian mechanism, hence exactly μ-GDP; it gives the
-integer x the probability r(x) = φ_s(x)·E[cosh(xu/s²) e^(−u²/2s²)], u uniform on (−½, ½). The discrete
-Gaussian gives p(x) = φ_s(x)/Z with |Z − 1| < 3e^(−2π²s²). So log r(x)/p(x) lies between −1/8s² and x²/8s⁴, which for
-|x| ≤ 40 s (beyond it lies mass below 10⁻³⁴⁸) is at most 200/s². Over D coordinates the two laws are within
-e^±η, η = 200·D/s²: that is :func:`slack_of`, and the accountant charges it. Typically η < 10⁻¹⁶.
+Why discrete noise may be accounted as Gaussian. Let s = σ/γ. Adding the ideal Gaussian to a grid point and rounding to
+the grid is post-processing of the Gaussian mechanism, hence exactly μ-Gaussian-DP. It gives the integer x the
+probability r(x) = φ_s(x)·E[cosh(xu/s²) e^(−u²/2s²)] with u uniform on (−½, ½). The discrete Gaussian gives
+p(x) = φ_s(x)/Z with 1 < Z < 1 + 3e^(−2π²s²). The expectation is at least e^(−1/8s²), because |u| ≤ ½ and cosh ≥ 1, and
+at most sinh(x/2s²)/(x/2s²) ≤ e^(x²/24s⁴). So log r(x)/p(x) lies between −1/8s² and x²/24s⁴ + log Z, which for |x| ≤ 40s
+(the mass beyond is below 10⁻³⁴⁸) is less than 67/s² + log Z. Over D coordinates the two laws are within e^±η of each
+other with η = 200·D/s², a factor of almost 3 above that, which more than covers log Z. :func:`slack_of` returns η, and
+the accountant charges it. Typically η < 10⁻¹⁶.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ import numpy.typing as npt
 Mode = Literal["exact", "float", "seeded", "none"]
 
 EXACT_LIMIT = 100_000
-"""Coordinates up to which ``exact`` is the default: about a second of sampling."""
+"""Number of coordinates up to which ``exact`` is the default: about one second of sampling."""
 
-_FINEST = 40  # the grid is never finer than 2^-40 of the clip: nothing is gained by it
-_RANGE = 60  # integers stay below 2^60, far from the edge of int64
+_FINEST = 40  # the grid is never finer than 2^-40 of the clip, which would gain nothing
+_RANGE = 60  # integers stay below 2^60, well within int64
 
 
 def default_mode(coordinates: int) -> Mode:
@@ -45,7 +47,7 @@ def default_mode(coordinates: int) -> Mode:
 
 
 def grid_of(clip: float, sigma: float, n_units: int) -> float:
-    """Spacing γ of the grid: public, a power of two, wide enough that no sum of the roster overflows.
+    """Spacing γ of the grid: public, a power of two, coarse enough that no sum over the roster overflows.
 
     >>> grid_of(1.0, 10.0, 1000) == 2.0**-40
     True
@@ -56,14 +58,14 @@ def grid_of(clip: float, sigma: float, n_units: int) -> float:
 
 
 def slack_of(sigma: float, grid: float, coordinates: int) -> float:
-    """Bound η on the log-ratio between the noise drawn and the rounded ideal Gaussian."""
+    """Bound η on the log-ratio between the law of the noise drawn and the rounded ideal Gaussian."""
     return 200.0 * coordinates * (grid / sigma) ** 2 if sigma > 0 else 0.0
 
 
 def to_grid(values: npt.NDArray[np.float64], grid: float) -> npt.NDArray[np.int64]:
     """Round to integers on the grid.
 
-    Scaling by a power of two is exact, so the only change is half a step at most.
+    Scaling by a power of two is exact, so a value changes by at most half a step.
 
     >>> to_grid(np.array([0.26, -1.0]), 0.25)
     array([ 1, -4])
@@ -89,12 +91,12 @@ def add_noise(
         noisy = _discrete_gaussian(total, sigma / grid)
     elif mode == "float":
         noisy = total + np.rint(_system_normal(total.size) * (sigma / grid)).astype(np.int64)
-        # Coarser cells after the noise (post-processing): in finer ones some values far out could not be drawn at all.
+        # Coarser cells after the noise (post-processing): with finer ones, some values in the tails could never occur.
         cell = max(grid, 2.0 ** math.floor(math.log2(sigma) - 20))
         return np.asarray(np.rint(noisy * (grid / cell)) * cell, dtype=np.float64)
     else:
         if generator is None:
-            raise ValueError("mode 'seeded' needs a generator.")
+            raise ValueError("mode 'seeded' needs a generator. Found None.")
         noisy = total + np.rint(generator.standard_normal(total.size) * (sigma / grid)).astype(np.int64)
     return np.asarray(noisy * grid, dtype=np.float64)
 
@@ -102,29 +104,29 @@ def add_noise(
 def choose(
     losses: npt.NDArray[np.int64], scale: float, mode: Mode, generator: np.random.Generator | None = None
 ) -> int:
-    """Return the index of the least loss after taking Exponential(``scale``) noise from each: permute-and-flip.
+    """Return the index of the smallest loss after subtracting Exponential(``scale``) noise: permute-and-flip.
 
-    (That the two are one mechanism: Ding and others 2021.) Losses are integers and ``scale`` is in their units.
+    (Both have the same law: Ding et al. 2021.) Losses are integers, and ``scale`` is in their units.
     """
     if (mode == "none") != (scale == 0):
-        raise ValueError(f"scale must be 0 exactly in mode 'none'. Found {scale!r} in mode {mode!r}.")
+        raise ValueError(f"scale must be 0 if and only if mode is 'none'. Found {scale!r} in mode {mode!r}.")
     if mode == "none":
         return int(np.argmin(losses))
     if mode == "exact":
         return _permute_and_flip(losses, scale)
     if mode != "seeded" or generator is None:
-        raise ValueError(f"a choice is drawn exactly, or with a generator in mode 'seeded'. Found {mode!r}.")
+        raise ValueError(f"mode must be 'exact', or 'seeded' with a generator, for a choice. Found {mode!r}.")
     return int(np.argmin(losses - generator.exponential(scale, losses.size)))
 
 
 def coins(size: int, rate: float) -> npt.NDArray[np.bool_]:
-    """Who takes part in a sampled release: independent coins from the operating system, which nobody ever sees.
+    """Draw who takes part in a sampled release: independent coins from the operating system, never published.
 
     >>> bool(coins(3, 1.0).all())
     True
     """
     bits = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(11)
-    # 53 bits: a rate is hit to 2^-53. Rounding it down keeps the chance at or below what is accounted.
+    # 53 bits resolve the rate to 2^-53. Rounding down keeps the probability at or below the accounted rate.
     return np.asarray(bits < np.uint64(rate * 2.0**53))
 
 
@@ -147,19 +149,19 @@ def _permute_and_flip(losses: npt.NDArray[np.int64], scale: float) -> int:
     from opendp.mod import enable_features
 
     enable_features("contrib")
-    # Whether losses move together (zero-out) changes what OpenDP would charge and not what it draws; we charge.
+    # ``monotonic`` changes only OpenDP's own accounting, which is not used here, not the distribution.
     space = vector_domain(atom_domain(T="i64")), linf_distance(T="i64", monotonic=True)
     mechanism = make_noisy_max(*space, max_divergence(), scale=scale, negate=True)
-    # Only differences matter; from zero they cannot overflow.
+    # Only differences matter; measured from the smallest they cannot overflow.
     return int(mechanism((losses - losses.min()).tolist()))
 
 
 def _system_normal(size: int) -> npt.NDArray[np.float64]:
-    """Draw standard normals straight from the operating system: no generator, nothing to seed or to leak."""
+    """Draw standard normals directly from operating-system entropy: there is no generator state to seed or leak."""
     from scipy.special import ndtri
 
     bits = np.frombuffer(os.urandom(16 * size), dtype=np.uint64).reshape(2, size)
     sign = np.where(bits[0] & np.uint64(1), 1.0, -1.0)
-    # The upper tail is read as the lower one, where float64 resolves probabilities down to 2^-128.
+    # Both tails use the lower one, where float64 resolves probabilities down to 2^-128.
     tail = (bits[0] >> np.uint64(1)).astype(np.float64) * 2.0**-64 + (bits[1].astype(np.float64) + 0.5) * 2.0**-128
     return np.asarray(sign * ndtri(tail), dtype=np.float64)

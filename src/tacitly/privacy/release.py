@@ -1,12 +1,11 @@
-"""What the ledger and the certificate say about one release: a noisy sum, or a choice by noisy sums.
+"""Releases: what the ledger and the certificate record about one noisy sum or choice.
 
-The idea. A :class:`Release` is an event together with how its noise was made: everything a stranger
-needs to count its cost, and nothing about the data. Rows of the ledger and entries of a certificate are
-the same value, so that one can be compared with the other.
+A :class:`Release` is an event together with how its noise was drawn: everything needed to compute its cost, and nothing
+about the data. Rows of the ledger and entries of a certificate are the same type, so that they can be compared.
 
-Noise is ``exact`` (discrete Gaussian on a grid, from the operating system's entropy), ``float``
-(floating-point Gaussian rounded to a grid, same entropy), ``none``, or ``seeded``. The last two protect
-nothing: whoever knows the seed can subtract the noise, so a seeded release counts as one without noise.
+Noise is ``exact`` (discrete Gaussian on a grid, with entropy from the operating system), ``float`` (floating-point
+Gaussian rounded to a grid, same entropy), ``none``, or ``seeded``. The last two protect nothing: anyone who knows the
+seed can subtract the noise, so a seeded release counts as one without noise.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ STATES = ("debited", "published")
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """One noisy sum or choice, public. ``grid`` is the spacing of its values; 0 where there is no grid.
+    """One noisy sum or choice: public. ``grid`` is the spacing of its values, 0 if there is no grid.
 
-    ``coordinates`` is the length of what was added up: numbers of a sum, candidates of a choice.
+    ``coordinates`` is the number of coordinates of a sum, or of candidates of a choice.
     """
 
     run: str
@@ -47,7 +46,7 @@ class Release:
             raise ValueError(f"noise must be one of {NOISE_KINDS}. Found {self.noise!r}.")
         if (self.noise == "none") == self.event.private:
             raise ValueError(
-                f"noise must be 'none' exactly where sigma is 0, or scale. Found {self.noise!r} with {self.event}."
+                f"noise must be 'none' if and only if sigma (or scale) is 0. Found {self.noise!r} with {self.event}."
             )
         if not (math.isfinite(self.grid) and self.grid >= 0):
             raise ValueError(f"grid must be finite and not negative. Found {self.grid!r}.")
@@ -58,21 +57,21 @@ class Release:
 
     @property
     def cost(self) -> Event:
-        """The event as it counts: noise that somebody can draw again protects nothing."""
+        """The event as it is charged: noise that someone can reproduce protects nothing."""
         return self.event.unprotected() if self.noise == "seeded" else self.event
 
     @property
     def identity(self) -> tuple[str, Event, str, float, int]:
-        """What must not change when a program is run again."""
+        """What must not change when a program is run again to resume."""
         return self.name, self.event, self.noise, self.grid, self.coordinates
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for the certificate."""
+        """Return plain data for the certificate."""
         return {**asdict(self), "event": self.event.to_dict()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Release:
-        """Read what :meth:`to_dict` wrote; a field that is unknown or missing is refused."""
+        """Read the output of :meth:`to_dict`; raise on unknown or missing fields."""
         check_fields("release", data, {field.name for field in fields(cls)})
         try:
             event = event_from_dict(data["event"])
@@ -84,8 +83,7 @@ class Release:
 def same_costs(released: Sequence[Event], planned: Sequence[Event]) -> bool:
     """Whether both cost the same, event by event, in any order.
 
-    Clips may be found along the way, so σ and the sensitivity may differ from the plan; what was planned
-    is their ratio.
+    Clips may be chosen during a run, so σ and sensitivity may differ from the plan; their ratio is what was planned.
     """
     left = list(planned)
     for event in released:
@@ -106,7 +104,7 @@ def check_fields(what: str, data: Mapping[str, Any], expected: set[str]) -> None
 
 
 def canonical_json(data: Any) -> str:
-    """One text per value: sorted keys, no spaces, infinities as strings, plain data only.
+    """Return the canonical JSON of a value: sorted keys, no spaces, infinities as strings, plain data only.
 
     >>> canonical_json({"b": (1, math.inf), "a": None})
     '{"a":null,"b":[1,"inf"]}'
@@ -115,7 +113,7 @@ def canonical_json(data: Any) -> str:
 
 
 def plain(data: Any) -> Any:
-    """Turn NumPy scalars, tuples and infinities into what JSON knows."""
+    """Convert NumPy scalars, tuples and infinities to JSON types."""
     if isinstance(data, np.generic):
         data = data.item()
     if isinstance(data, float) and not math.isfinite(data):

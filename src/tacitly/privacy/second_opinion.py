@@ -1,21 +1,22 @@
-"""ε of a list of releases, by code that shares nothing with the accountant.
+"""An independent accountant: ε of a list of releases, by code that shares nothing with the main accountant.
 
-The idea. Two programs that agree are worth more than one that agrees with itself, so this module imports
-nothing of tacitly and reads releases as plain data, as a certificate lists them.
+Two programs that agree are stronger evidence than one, so this module imports nothing of tacitly and reads releases as
+plain data, as a certificate lists them.
 
-What is computed. With a = ε/μ − μ/2, b = ε/μ + μ/2 and the Mills ratio M(x) = Φ(−x)/φ(x), the identity
-φ(a) = e^ε φ(b) turns the profile of a Gaussian (Balle and Wang 2018, Theorem 8) into
+Sums. With a = ε/μ − μ/2, b = ε/μ + μ/2 and the Mills ratio M(x) = Φ(−x)/φ(x), the identity φ(a) = e^ε φ(b) turns the
+profile of a Gaussian (Balle and Wang 2018, Theorem 8) into
 
     δ(ε) = φ(a)·(M(a) − M(b)),
 
-which does not cancel in the tail. Noise on a grid of spacing γ is within e^±η of the ideal Gaussian rounded
-to that grid, η = 200·coordinates·(γ/σ)²: within 40σ the log-density of a Gaussian bends over one step by at
-most 40²/8·(γ/σ)², and beyond lies mass below 10⁻³⁴⁸. Passing from one law to the other and back costs 2η in
-ε and a factor e^η in δ. Sampled releases go to the privacy-loss distributions of ``dp_accounting``.
+which has no cancellation in the tail. Noise on a grid of spacing γ is within e^±η of the ideal Gaussian rounded to that
+grid, η = 200·coordinates·(γ/σ)²: within 40σ, averaging a Gaussian density over one cell of the grid changes it by a
+factor within e^±(40²/8·(γ/σ)²), and the mass beyond is below 10⁻³⁴⁸. Changing from one law to the other and back costs
+2η in ε and a factor e^η in δ. Sampled releases use the privacy-loss distributions of ``dp_accounting``.
 
-A choice by permute-and-flip is pure ε. With s ε's beside a Gaussian, δ(ε) is the mean of the Gaussian's profile over
-the 2^s outcomes of randomised responses, grouped into binomials of equal ε; at negative ε the profile follows from
-δ(ε) = 1 − e^ε + e^ε δ(−ε). The numeric check composes ``dp_accounting``'s distribution of a pure mechanism instead.
+Choices. Permute-and-flip satisfies pure ε. For s choices composed with a Gaussian, δ(ε) is the mean of the Gaussian's
+profile over the 2^s outcomes of randomised responses, grouped into binomials of equal ε; at negative ε the profile
+follows from δ(ε) = 1 − e^ε + e^ε δ(−ε). The numeric check composes ``dp_accounting``'s distribution of a pure mechanism
+instead.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ SENSITIVITY = {"zero-out": "zero_out", "replace-one": "replace_one"}
 _BEND = 40.0**2 / 8
 _RATIO = math.sqrt(math.pi / 2)
 _MOST_OUTCOMES = 60_000
-_MOST_COMPOSED = 1e6  # choices of more together count by their sum
-_INTERVAL = 1e-4  # of privacy loss; what the accountant of dp_accounting rounds to
+_MOST_COMPOSED = 1e6  # beyond it the ε of choices are added
+_INTERVAL = 1e-4  # of the privacy-loss grid of dp_accounting
 
 
 def epsilon_of(releases: Sequence[ReleaseData], adjacency: str, delta: float) -> float:
-    """Return ε at ``delta`` of all ``releases`` together.
+    """Return ε at ``delta`` of the composition of all ``releases``.
 
     >>> event = {"sigma": 10.0, "sensitivity": {"zero_out": 1.0}, "sampling_rate": 1.0}
     >>> release = {"event": event, "noise": "float", "grid": 0.0, "coordinates": 3}
@@ -74,18 +75,18 @@ def epsilon_of(releases: Sequence[ReleaseData], adjacency: str, delta: float) ->
 
 
 def numeric_epsilon(releases: Sequence[ReleaseData], adjacency: str, delta: float, near: float) -> float:
-    """Return ε again, composed step by step on a grid of losses that is fine enough around ``near``."""
+    """Return ε by numeric composition, on a grid of losses that is fine enough around ``near``."""
     pure = [_pure(release, adjacency) for release in releases if chosen(release)]
     releases = [release for release in releases if not chosen(release)]
     steps = _steps(releases, adjacency)
-    # The error of rounding grows like steps·interval².
+    # The discretisation error grows like steps·interval².
     interval = near / 2000 / max(1.0, math.sqrt(len(steps) / 1000), len(pure) / 10)
     if any(rate < 1 for _, rate in steps):
         interval = min(interval, _INTERVAL / 2)
     slack = math.fsum(map(slack_of, releases))
     losses, added = _loss_distribution(steps, adjacency, interval), 0.0
     if any(rate < 1 for _, rate in steps):
-        added = math.fsum(pure)  # as above: beside sampled sums ε's are added
+        added = math.fsum(pure)  # as above: the ε of choices are added to that of sampled sums
     else:
         losses = _with_choices(losses, pure, interval)
     return float(losses.get_epsilon_for_delta(delta * math.exp(-slack))) + 2 * slack + added
@@ -97,17 +98,17 @@ def protected(release: ReleaseData) -> bool:
 
 
 def chosen(release: ReleaseData) -> bool:
-    """Whether a release is the choice of a candidate, and not a sum."""
+    """Whether a release is a choice of a candidate rather than a sum."""
     return "scale" in release["event"]
 
 
 def noise_of(release: ReleaseData) -> float:
-    """Scale of the noise: a choice's, or the standard deviation of a sum's."""
+    """Noise scale of a choice, or noise standard deviation of a sum."""
     return float(release["event"]["scale" if chosen(release) else "sigma"])
 
 
 def slack_of(release: ReleaseData) -> float:
-    """Bound η on the log-ratio of noise on a grid to the ideal Gaussian rounded to it."""
+    """Bound η on the log-ratio between noise on a grid and the ideal Gaussian rounded to it."""
     if chosen(release) or not protected(release):
         return 0.0
     step = release["grid"] / release["event"]["sigma"]
@@ -136,16 +137,16 @@ def _pure(release: ReleaseData, adjacency: str) -> float:
 
 
 def _beside(pure: Sequence[float], mu: float, epsilon: float) -> float:
-    """δ at ε of randomised responses of these ε and a Gaussian: a mean over how many of each speak the truth."""
+    """δ at ε of randomised responses composed with a Gaussian: a mean over the number of true responses."""
     losses, odds = _outcomes(tuple(pure))
     return float(odds @ _gaussian_deltas(mu, epsilon - losses))
 
 
 @lru_cache(maxsize=8)
 def _outcomes(pure: tuple[float, ...]) -> tuple[Array, Array]:
-    """Losses and their odds, made once a profile.
+    """Losses and their probabilities, cached per profile.
 
-    Where there are too many they are bundled on a grid of losses, which can only raise δ.
+    If there are too many, they are moved to a grid of losses, which can only raise δ.
     """
     losses, odds = np.zeros(1), np.ones(1)
     for each, count in sorted(Counter(pure).items(), reverse=True):
@@ -164,7 +165,7 @@ def _outcomes(pure: tuple[float, ...]) -> tuple[Array, Array]:
 
 
 def _bundled(losses: Array, odds: Array, grid: Array) -> Array:
-    """Divide outcomes between the ends of their cells of a grid, keeping the mass that each world gives a cell."""
+    """Move outcomes to the ends of their grid cells, keeping the mass that each of the two worlds gives a cell."""
     cell = np.clip(np.searchsorted(grid, losses, side="right") - 1, 0, grid.size - 2)
     first = np.bincount(cell, odds, grid.size - 1)
     second = np.bincount(cell, odds * np.exp(grid[cell] - losses), grid.size - 1)  # over e^(-lower end)
@@ -175,13 +176,13 @@ def _bundled(losses: Array, odds: Array, grid: Array) -> Array:
 
 
 def _log_binomial(count: int, k: int, epsilon: float) -> float:
-    """Logarithm of the chance that k of ``count`` randomised responses of ε speak the truth."""
+    """Log-probability that k of ``count`` randomised responses with this ε are true."""
     ways = math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
     return ways - (count - k) * epsilon - count * math.log1p(math.exp(-epsilon))
 
 
 def _gaussian_deltas(mu: float, epsilon: Array) -> Array:
-    """Return :func:`gaussian_delta` of many, by the scaled complementary error function."""
+    """Return :func:`gaussian_delta` for an array of ε, by the scaled complementary error function."""
     size = np.abs(epsilon)
     if mu == 0:
         positive = np.zeros_like(size)
@@ -204,7 +205,7 @@ def _mills(x: float) -> float:
 
 
 def _first_epsilon(profile: Callable[[float], float], delta: float) -> float:
-    """Smallest ε at which a falling profile is at most ``delta``."""
+    """Smallest ε at which a decreasing profile is at most ``delta``."""
     if profile(0.0) <= delta:
         return 0.0
     low, high = 0.0, 1.0
@@ -218,10 +219,10 @@ def _first_epsilon(profile: Callable[[float], float], delta: float) -> float:
 
 
 def _steps(releases: Iterable[ReleaseData], adjacency: str) -> list[tuple[float, float]]:
-    """Sensitivity over noise, and sampling rate, of every release.
+    """Ratio of sensitivity to noise, and sampling rate, of every release.
 
-    Under sampling both neighbours are mixtures around one centre, and only a move of zero_out to either
-    side of it dominates every pair of them; a full release moves by its own sensitivity.
+    Under sampling both neighbours are mixtures around the same centre, and only a shift by zero_out to either side of
+    it dominates every pair of them. Without sampling, a release shifts by its own sensitivity.
     """
     steps = []
     for event in (release["event"] for release in releases):

@@ -1,14 +1,13 @@
-"""Check a certificate without believing anything in it.
+"""Verification: check a certificate without trusting anything in it.
 
-The idea. A claim is worth what a stranger can check. The text is read strictly (every field known, present,
-of its type and range), every derived number is derived again by :mod:`tacitly.privacy.second_opinion`,
-and the parts are held against each other. Nothing here uses the accountant or the classes that wrote the
-certificate, so a mistake there does not repeat itself here.
+The text is parsed strictly (every field known, present, and of its type and range), every derived number is computed
+again by :mod:`tacitly.privacy.second_opinion`, and the parts are compared with each other. Nothing here uses the
+accountant or the classes that wrote the certificate, so an error there is not repeated here.
 
-What this cannot see: whether the releases listed are all there were (give the ledger), whether they made
-this model (give the billboard and the ledger, which says what its run made), and whether the sensitivities
-bound what users sent (tests and audits do that). Without a ledger, somebody who rewrites every number
-consistently writes another certificate, not a forged one.
+What verification cannot see: whether the listed releases are complete (pass the ledger), whether they produced this
+model (pass the billboard and the ledger, which records what its run produced), and whether the sensitivities bound what
+users sent (tests and audits check that). Without a ledger, a certificate whose numbers are all rewritten consistently
+is a different certificate, and verification cannot tell that it was forged.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _CROSS_RANGE = (0.01, 50.0)
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     ok: bool
@@ -51,7 +50,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Everything that was looked at."""
+    """The results of all checks."""
 
     checks: tuple[Check, ...]
 
@@ -76,9 +75,9 @@ def verify(
     ledger: Ledger | None = None,
     allow_uncertified: bool = False,
 ) -> Verdict:
-    """Check a certificate's text and, where given, that it belongs to a billboard and to a ledger.
+    """Check a certificate's text and, if given, that it belongs to a billboard and to a ledger.
 
-    A certificate that says of itself that it is none passes only if uncertified models are allowed.
+    A certificate that makes no claim passes only if uncertified models are allowed.
     """
     try:
         data = _read(certificate_json)
@@ -104,8 +103,8 @@ def _digest_matches(data: Mapping[str, Any]) -> Check:
 
 
 def _releases_hold(releases: list[dict[str, Any]], unit: str) -> Iterable[Check]:
-    """Look at each release by itself, and at gaps between them."""
-    nothing = "none: a model that released nothing has nothing to certify"
+    """Check each release, and that none is missing between them."""
+    nothing = "none: a model without releases has nothing to certify"
     yield Check("releases", bool(releases), f"{len(releases)}" if releases else nothing)
     expected: Counter[str] = Counter()
     faults: dict[str, list[str]] = {
@@ -138,14 +137,14 @@ def _releases_hold(releases: list[dict[str, Any]], unit: str) -> Iterable[Check]
         "sensitivity": "zero_out <= replace_one <= 2 zero_out; 1 and 2 for a choice by losses in [0, 1]",
         "unit": f"every release protects one {unit}",
         "slack": "200 * coordinates * (grid / sigma)^2, on a grid where noise is exact",
-        "selection": "a choice is drawn exactly",
+        "selection": "every choice is drawn exactly",
     }
     for check, names in faults.items():
-        yield Check(check, not names, meaning[check] + (f"; not so in {names}" if names else ""))
+        yield Check(check, not names, meaning[check] + (f"; violated by {names}" if names else ""))
 
 
 def _marked_properly(data: Mapping[str, Any]) -> Check:
-    """Hold a certificate to what it calls itself."""
+    """Check that a certificate's mode agrees with its content."""
     problems = []
     releases, reasons, certified = data["releases"], data["reasons"], data["mode"] == "certified"
     bare = [release["name"] for release in releases if not protected(release)]
@@ -154,7 +153,7 @@ def _marked_properly(data: Mapping[str, Any]) -> Check:
     if certified and bare:
         problems.append(f"certified although nothing protects {bare}")
     if any((release["noise"] == "none") != (noise_of(release) == 0) for release in releases):
-        problems.append("a noise of 'none' with a sigma (or scale), or the reverse")
+        problems.append("noise 'none' with a positive sigma (or scale), or the reverse")
     if data["certified"] != (certified and not bare and math.isfinite(data["epsilon"])):
         problems.append(f"certified is {data['certified']} with epsilon {data['epsilon']}")
     return Check("marking", not problems, "; ".join(problems) or f"mode {data['mode']}")
@@ -168,7 +167,7 @@ def _certified(data: Mapping[str, Any], allow_uncertified: bool) -> Check:
 
 
 def _claims_follow(data: Mapping[str, Any]) -> Iterable[Check]:
-    """Compare the three numbers, the budget and, within its range, a numeric composition."""
+    """Compare the three claimed ε with the derived ones, the budget and, within its range, a numeric composition."""
     budget, releases = data["budget"], data["releases"]
     uncertified = data["mode"] != "certified" or data["reasons"]
     derived = {
@@ -181,47 +180,47 @@ def _claims_follow(data: Mapping[str, Any]) -> Iterable[Check]:
         yield _close(f"epsilon_{name}", data[f"epsilon_{name}"], derived[adjacency], _TOLERANCE)
     if not uncertified:
         within = epsilon <= budget["epsilon"] * (1 + _TOLERANCE)
-        yield Check("budget", within, f"{epsilon:.6g} of the {budget['epsilon']:.6g} asked for")
+        yield Check("budget", within, f"{epsilon:.6g} of the requested {budget['epsilon']:.6g}")
     for adjacency, value in derived.items():
-        # At δ = 0 ε is a plain sum, and a grid of losses has nothing to say.
+        # At δ = 0, ε is a plain sum, which a grid of losses cannot check.
         if releases and budget["delta"] > 0 and _CROSS_RANGE[0] <= value <= _CROSS_RANGE[1]:
             numeric = numeric_epsilon(releases, adjacency, budget["delta"], near=value)
             yield _close(f"numeric_{SENSITIVITY[adjacency]}", value, numeric, _CROSS_TOLERANCE)
 
 
 def _ledger_agrees(data: Mapping[str, Any], ledger: Ledger) -> Iterable[Check]:
-    """Hold a certificate against the one run it comes from: its end, its rows, and what it made."""
+    """Compare a certificate with the run it comes from: its state, its rows, and the billboard it produced."""
     runs = ledger.runs()
     names = sorted({release["run"] for release in data["releases"]})
     run = next((run for run in runs if [run.name] == names), None)
     problems = []
     if run is None:
-        problems.append(f"the releases must come from one run of the ledger, found {names}")
+        problems.append(f"the releases must come from one run of the ledger, found runs {names}")
     elif run.state != "finished":
         problems.append(f"run {run.name!r} is {run.state}, not finished")
     if run is not None and run.certified != (data["mode"] == "certified"):
-        problems.append(f"mode {data['mode']!r} of a run that the ledger has with certified={run.certified}")
+        problems.append(f"mode {data['mode']!r}, but the ledger has the run with certified={run.certified}")
     yield Check("run", not problems, "; ".join(problems) or f"{names[0]!r}, finished")
     rows = [] if run is None else [row.to_dict() for row in ledger.releases(run.name)]
     agree = bool(rows) and _writable(rows) == _writable(data["releases"])
     yield Check("ledger", agree, f"{len(rows)} rows in the ledger, {len(data['releases'])} releases claimed")
-    made, claimed = None if run is None else run.billboard, data["billboard_sha256"]
+    recorded, claimed = None if run is None else run.billboard, data["billboard_sha256"]
     yield Check(
         "ledger_billboard",
-        made is not None and made == claimed,
-        f"claimed sha256 {claimed}, the ledger has {made or 'none: the run was finished without a saved model'}",
+        recorded is not None and recorded == claimed,
+        f"claimed sha256 {claimed}, the ledger has {recorded or 'none: the run was finished without a saved model'}",
     )
     yield _total(data, rows, ledger, sound=all(run.certified for run in runs))
 
 
 def _total(data: Mapping[str, Any], rows: list[dict[str, Any]], ledger: Ledger, *, sound: bool) -> Check:
-    """Say what everybody in this ledger has spent together, which is what a user in it has lost."""
+    """Report the total of all runs in this ledger, which is what a user in it has lost."""
     budget, everything = data["budget"], [row.to_dict() for row in ledger.releases()]
-    mine, total = (
+    this_run, total = (
         epsilon_of(part, budget["adjacency"], budget["delta"]) if sound else math.inf for part in (rows, everything)
     )
     where = f"{budget['adjacency']}, delta = {budget['delta']:g}"
-    return Check("ledger_total", True, f"this run {mine:.6g} of the ledger's total {total:.6g} ({where})")
+    return Check("ledger_total", True, f"this run {this_run:.6g} of the ledger's total {total:.6g} ({where})")
 
 
 def _same(name: str, claimed: str | None, found: str) -> Check:
@@ -234,7 +233,7 @@ def _close(name: str, claimed: float, derived: float, tolerance: float) -> Check
 
 
 def _writable(data: Any) -> Any:
-    """Turn infinities back into the string that stands for them in the text."""
+    """Convert infinities back to the string that represents them in the text."""
     if isinstance(data, dict):
         return {key: _writable(value) for key, value in data.items()}
     if isinstance(data, list):
@@ -243,9 +242,9 @@ def _writable(data: Any) -> Any:
 
 
 def _read(text: str) -> dict[str, Any]:
-    """Parse the text and hold every field against its expected shape."""
+    """Parse the text and check every field against its schema."""
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) != len(pairs):
             raise ValueError(f"a field occurs twice among {sorted(key for key, _ in pairs)}.")
         return dict(pairs)
@@ -253,14 +252,17 @@ def _read(text: str) -> dict[str, Any]:
     def refuse(constant: str) -> Any:
         raise ValueError(f"{constant} is not JSON.")
 
-    data: dict[str, Any] = _conform(
-        "certificate", json.loads(text, object_pairs_hook=once, parse_constant=refuse), _CERTIFICATE
-    )
+    parsed = json.loads(text, object_pairs_hook=without_duplicates, parse_constant=refuse)
+    if isinstance(parsed, dict) and parsed.get("format") != _FORMAT:
+        raise ValueError(
+            f"the format must be {_FORMAT!r}. Found {parsed.get('format')!r}: use the version of tacitly that wrote it."
+        )
+    data: dict[str, Any] = _conform("certificate", parsed, _CERTIFICATE)
     return data
 
 
 def _conform(path: str, value: Any, shape: Any) -> Any:
-    """Return ``value`` with infinities read, or say where it does not have the ``shape``."""
+    """Return ``value`` with infinities parsed; raise with the path of a field that does not have its ``shape``."""
     if isinstance(shape, dict):
         if not isinstance(value, dict) or set(value) != set(shape):
             found = sorted(value) if isinstance(value, dict) else type(value).__name__
@@ -285,7 +287,7 @@ def _conform(path: str, value: Any, shape: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Either:
-    """One of several shapes, told apart by one field."""
+    """One of several shapes, identified by the value of one field."""
 
     field: str
     shapes: Mapping[str, Any]
@@ -299,7 +301,7 @@ class _Leaf:
 
 
 def _finite(value: Any) -> bool:
-    """Whether a value is a number that fits a float: JSON has 1e999, and whole numbers of any length."""
+    """Whether a value is a number that fits a float: JSON allows 1e999, and integers of any length."""
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
@@ -312,7 +314,7 @@ def _among(*choices: str) -> _Leaf:
 
 
 def _count(least: int) -> _Leaf:
-    return _Leaf(f"a whole number from {least}, below 2^63", lambda v: type(v) is int and least <= v < 2**63)
+    return _Leaf(f"an integer from {least}, below 2^63", lambda v: type(v) is int and least <= v < 2**63)
 
 
 _TEXT = _Leaf("a string", lambda v: isinstance(v, str))
@@ -348,7 +350,9 @@ _BUDGET = {
     "adjacency": _among(*SENSITIVITY),
     "unit": _UNIT,
 }
+_FORMAT = "tacitly certificate 1"
 _CERTIFICATE = {
+    "format": _among(_FORMAT),
     "algorithm": _TEXT,
     "mode": _among("certified", "paper", "non-private", "seeded"),
     "budget": _BUDGET,

@@ -41,7 +41,7 @@ D, GRID = 6, 2.0**-44
 
 
 def forged(kind: type, *values: Any) -> Any:
-    """Make a thing whose own checks never ran, as somebody who writes bytes would."""
+    """Build an object without running its checks, as an attacker who writes bytes can."""
     made = object.__new__(kind)
     for field, value in zip(dataclasses.fields(kind), values, strict=True):
         object.__setattr__(made, field.name, value)
@@ -159,7 +159,7 @@ def test_what_does_not_fit_a_nodes_rows_is_refused_before_anything_compiled_runs
 
 
 def test_a_node_that_adds_noise_enforces_the_clip_it_charges_for(tmp_path: Path) -> None:
-    """Whatever a query's fused form makes of its numbers, no user counts for more than the clip."""
+    """Whatever numbers a query holds, no user contributes more than the clip."""
     node = Node("n", users(100), tmp_path, trust="node", threads=1, ceiling=Budget(epsilon=1.0, delta=1e-6))
     query = FeatureMoment(D)
     object.__setattr__(query, "block_sums", lambda X, y, offsets, bound, size: np.full((1, query.coordinates), 1e3))

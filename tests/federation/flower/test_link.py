@@ -1,4 +1,4 @@
-"""Who is let in at the coordinator's two doors."""
+"""Which requests pass the coordinator's outer and inner address."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from signals import usual_effect
+from tacitly import portable
 from tacitly.deployment import serve
 from tacitly.federation.flower import version
 from tacitly.federation.flower.link import NODE_HEADER, SECRET_HEADER, Inside, Outside
 
 
 class Flower:
-    """Stands in for the SuperLink: remembers what came through, answers with ``status``."""
+    """Stand-in for the SuperLink: records what arrives, answers with ``status``."""
 
     def __init__(self) -> None:
         self.reached: list[str] = []
@@ -110,7 +111,7 @@ def test_a_stranger_who_claims_a_nodes_key_uses_none_of_its_bytes() -> None:
     assert ask(door, "/v1/fleet/push-object", content_length="900") == 401
     assert ask(door, "/v1/fleet/push-messages", node="b") == 401
     flower.status = 200
-    assert not door._left  # nor is anything remembered of it
+    assert not door._left  # and nothing about it is stored
     assert ask(door, "/v1/fleet/push-object", content_length="1000") == 200
     flower.status = 401
     assert ask(door, "/v1/fleet/push-messages") == 401
@@ -176,7 +177,7 @@ def test_a_node_that_pushes_everything_at_once_has_no_more_bytes_than_one_by_one
 
 
 def test_a_request_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tacitly.federation.flower.link._PATIENCE", 0.01)
+    monkeypatch.setattr("tacitly.federation.flower.link._BODY_SECONDS", 0.01)
 
     async def never() -> Any:
         await asyncio.Event().wait()
@@ -208,9 +209,9 @@ def test_a_node_outlives_a_server_that_does_not_know_it_any_more(monkeypatch: py
         answer.raise_for_status()
         return True
 
-    assert fleet_http_connection.HeartbeatSender(refused).heartbeat_fn() is False  # missed, and tried again
+    assert fleet_http_connection.HeartbeatSender(refused).heartbeat_fn() is False  # fails, and is retried
     with pytest.raises(httpx.HTTPStatusError):
-        fleet.steady_invoker().invoke(refused)  # at once, so that the node connects anew
+        fleet.steady_invoker().invoke(refused)  # immediately, so that the node reconnects
 
 
 @pytest.mark.parametrize("found", ["1.40.2", "1.42.0", "2.0.0"])
@@ -225,12 +226,12 @@ def test_a_flower_whose_connections_are_made_otherwise_is_not_half_replaced() ->
     from tacitly.federation.flower import fleet
 
     other = SimpleNamespace(os=None, HeartbeatSender=None, flwr_exit=None)
-    with pytest.raises(version.OtherFlower, match="no make_simple_http_retry_invoker"):
+    with pytest.raises(version.OtherFlower, match="lacks make_simple_http_retry_invoker"):
         fleet.replace_what_ends_processes(other)
     assert other.flwr_exit is None
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", portable.termination_signals())
 def test_what_nodes_sent_is_wiped_when_the_coordinator_is_told_to_end(number: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "control.key").write_bytes(os.urandom(32))
     memory = serve._memory(tmp_path)

@@ -1,4 +1,4 @@
-"""Nodes and coordinator, byte for byte as on the wire, in one process."""
+"""Nodes and coordinator in one process, exchanging the same bytes as on the wire."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import tacitly
-from engines import EVERY, FEW, ROUGH, distance, fit, promised, users
+from engines import EVERY, FEW, REFUSED, ROUGH, distance, fit, promised, users
 from loopback import QUICK, Loopback, loopback
 from tacitly.deployment.settings import Groups, Settings, Status
 from tacitly.federation import wire
@@ -44,16 +44,16 @@ def coordinate(hub: Path, transport: object) -> None:
 @pytest.mark.parametrize("n", [100, 300])  # nodes in plain NumPy, and compiled
 def test_every_algorithm_finds_the_same_basis_as_in_one_process(name: str, n: int, tmp_path: Path) -> None:
     data = users(n, name=name)
-    place = loopback(data, tmp_path, rows="rows" in name)
-    assert distance(fit(name, data), fit(name, None, place)) < ROUGH.get(name, 1e-10)
+    place = loopback(data, tmp_path, rows=EVERY[name][1].rows)
+    assert distance(fit(name, data), fit(name, None, place)) < ROUGH[name]
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in FEW])
 def test_with_noise_the_ledger_is_the_same(name: str, tmp_path: Path) -> None:
     data = users(100, name=name)
-    place = loopback(data, tmp_path, rows="rows" in name)
-    # Whether a mean is asked for twice follows what was released, so there the noise must not decide.
-    epsilon = 1000.0 if "off centre" in name else 1.0
+    place = loopback(data, tmp_path, rows=EVERY[name][1].rows)
+    # Whether a mean is released twice depends on earlier releases, so the noise must not decide it here.
+    epsilon = 1000.0 if EVERY[name][1].shifted else 1.0
     here, there = fit(name, data, epsilon=epsilon), fit(name, None, place, epsilon=epsilon)
     assert promised(here) == promised(there)
     assert here.certificate_.certified == there.certificate_.certified
@@ -117,9 +117,9 @@ def test_below_the_quorum_nothing_is_drawn_and_the_same_run_goes_on(tmp_path: Pa
 def test_a_release_that_may_have_been_seen_is_not_said_to_go_on(tmp_path: Path) -> None:
     place = loopback(users(90), tmp_path)
     place.transport.meddle = lambda node, answer: []
-    with pytest.raises(QuorumMissed, match="start the same run again to go on"):
+    with pytest.raises(QuorumMissed, match="start the same run again to resume it"):
         federation(place).release(FeatureMoment(6), EVENT, "moment")
-    with pytest.raises(QuorumMissed, match=r"not drawn again\. Begin another run"):
+    with pytest.raises(QuorumMissed, match=r"cannot be drawn again\. Start a new run"):
         federation(place).release_in_turns(lambda out: FeatureMoment(6), 2, EVENT, "turns")
 
 
@@ -163,7 +163,7 @@ def test_a_node_cannot_answer_for_another_whatever_the_transport_says_of_the_sen
 
 def test_a_node_counts_for_its_users_and_no_more(tmp_path: Path) -> None:
     place = loopback(users(90), tmp_path)
-    far = np.full(21, int(25 / GRID))  # every number possible for 30 users, all of them together not
+    far = np.full(21, int(25 / GRID))  # each coordinate is possible for 30 users, but the norm is not
 
     def meddle(node: int, answer: bytes) -> list[tuple[object, object]]:
         return [(node, Answer(Answer.from_bytes(answer).token, "ok", far).to_bytes() if node == 10 else answer)]
@@ -271,7 +271,7 @@ def test_with_masks_and_noise_a_whole_model_is_learned_and_certified(tmp_path: P
     place = loopback(users(900), tmp_path, trust="secure", ceiling=Budget(epsilon=8.0, delta=1e-6))
     model = fit("fedrep", None, place, epsilon=8.0)
     assert model.certificate_.certified
-    assert "up to 1 of a group's nodes together" in model.certificate_.trust
+    assert "with up to 1 of a group's nodes" in model.certificate_.trust
     assert "2 others follow the protocol" in model.certificate_.trust
     with Ledger(tmp_path / "node0" / "node.ledger") as own:
         assert own.spent() == pytest.approx(model.certificate_.epsilon, rel=1e-6)
@@ -317,7 +317,7 @@ def test_a_message_that_was_lost_gives_no_node_up(tmp_path: Path) -> None:
     def meddle(node: int, answer: bytes) -> list[tuple[object, object]]:
         if node in first:
             first.remove(node)
-            return [(node, None)]  # what a transport says of a message it could not deliver
+            return [(node, None)]  # how a transport reports a message that it could not deliver
         return [(node, answer)]
 
     place.transport.meddle = meddle
@@ -364,7 +364,7 @@ def test_sites_take_part_in_one_run_after_the_other_under_their_own_ceiling(tmp_
 
 def coordinators_folder(hub: Path, place: FlowerPopulation, **changed: object) -> Path:
     hub.mkdir()
-    options = {"server": "127.0.0.1:1", "out": f"{hub}-model", "rank": 2, "epsilon": 4.0, "rounds": 1}
+    options = {"server": "127.0.0.1:1", "out": f"{hub}-model", "epsilon": 4.0, "options": {"rank": 2, "rounds": 1}}
     options |= {"cards": tuple(place.roster.values()), "patience": asdict(QUICK)}
     Settings(**options | changed).save(hub)
     (hub / "nodes.json").write_text(json.dumps({card.name: node for node, card in place.roster.items()}))
@@ -381,7 +381,7 @@ def test_a_model_folder_that_was_there_before_is_no_success(tmp_path: Path) -> N
     assert place.transport.asked == []
     (tmp_path / "hub-model").rmdir()
     coordinate(hub, place.transport)
-    coordinate(hub, place.transport)  # its own, made before
+    coordinate(hub, place.transport)  # the model that this run made before
     other = coordinators_folder(tmp_path / "other", place, out=f"{hub}-model")
     with pytest.raises(FileExistsError):
         coordinate(other, place.transport)
@@ -404,9 +404,7 @@ LOSSES = MarginLosses(np.array([[[1.0], *[[0.0]] * 5], [[0.0], [1.0], *[[0.0]] *
 def test_a_certificate_says_that_the_coordinator_sees_losses(tmp_path: Path) -> None:
     name = "margin, cover"
     model = fit(name, None, loopback(users(90, name=name), tmp_path), epsilon=1.0)
-    assert "of their losses where something is chosen; the coordinator sees those sums without noise" in (
-        model.certificate_.trust
-    )
+    assert "of their losses for a choice; the coordinator sees those sums without noise" in (model.certificate_.trust)
 
 
 def test_losses_are_counted_exactly_and_choose_as_in_one_process(tmp_path: Path) -> None:
@@ -432,7 +430,7 @@ def test_losses_that_no_users_could_have_are_not_counted(rubbish: list[int], tmp
 @pytest.mark.parametrize("trust", ["node", "secure"])
 def test_where_nobody_is_trusted_with_losses_nothing_is_asked(trust: str, tmp_path: Path) -> None:
     place = loopback(users(90, name="hinge"), tmp_path, trust=trust, ceiling=CEILING)
-    with pytest.raises(ValueError, match="a choice needs one place that adds up losses"):
+    with pytest.raises(ValueError, match="a choice needs one process that adds up losses"):
         tacitly.MarginClassifier(1, 1.0, mode="cover", dimension=2, engine=place).fit()
     assert not place.transport.asked
 
@@ -447,9 +445,9 @@ def test_labels_that_nodes_would_have_to_translate_are_refused(tmp_path: Path) -
     ("options", "reason"),
     [
         ({"privacy": "labels"}, "reads X, which is public then"),
-        ({"unit": "user", "max_observations": 3}, "Leave them out where the rows are"),
+        ({"unit": "user", "max_observations": 3}, "Drop surplus rows where they are kept"),
         ({"shape": (3, 3)}, "has 9 columns. Found 6"),
-        ({"covariance": np.ones((2, 3))}, "did not say how many rows"),
+        ({"covariance": np.ones((2, 3))}, "have not published their numbers of rows"),
     ],
 )
 def test_trace_regression_refuses_what_needs_rows_here(options: dict[str, object], reason: str, tmp_path: Path) -> None:
@@ -461,10 +459,11 @@ def test_trace_regression_refuses_what_needs_rows_here(options: dict[str, object
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        ("low-rank-sparse", {"sparsity": 1}),
-        ("margin", {"dimension": 2, "mode": "cover"}),
-        ("trace", {"shape": [2, 3]}),
-        ("svd", {"unit": "row", "route": "gram"}),
+        ("centaur", {"rank": 1, "rounds": 2}),
+        ("low-rank-sparse", {"rank": 1, "sparsity": 1}),
+        ("margin", {"rank": 1, "dimension": 2, "mode": "cover"}),
+        ("trace", {"rank": 1, "shape": [2, 3]}),
+        ("svd", {"n_components": 1, "unit": "row", "route": "gram"}),
     ],
 )
 def test_a_coordinator_learns_by_every_method(method: str, options: dict[str, object], tmp_path: Path) -> None:
@@ -473,7 +472,7 @@ def test_a_coordinator_learns_by_every_method(method: str, options: dict[str, ob
     hub = tmp_path / "hub"
     hub.mkdir()
     settings = Settings(
-        server="-", out=str(tmp_path / "model"), rank=1, epsilon=4.0, method=method, options=options,
+        server="-", out=str(tmp_path / "model"), epsilon=4.0, method=method, options=options,
         cards=tuple(place.roster.values()),
     )  # fmt: skip
     settings.save(hub)
@@ -484,22 +483,13 @@ def test_a_coordinator_learns_by_every_method(method: str, options: dict[str, ob
     assert max(row.coordinates for row in model.certificate_.releases) * 8 < settings.longest_answer
 
 
-REFUSED = {
-    "gram of rows": "guard whole users",
-    "trace of rows": "guard whole users",
-    "trace of rows, as printed": "guard whole users",
-    "power, in turns": "to ask some users at a time",
-}
-
-
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in FEW])
 def test_where_nodes_add_the_noise_an_algorithm_runs_or_refuses_at_once(name: str, tmp_path: Path) -> None:
-    place = loopback(users(60, name=name), tmp_path, rows="rows" in name, trust="node", ceiling=CEILING)
-    reason = REFUSED.get(name, "guard whole users" if "rows" in name else "adds up losses" if "margin" in name else "")
-    if reason:
-        with pytest.raises(ValueError, match=reason):
+    place = loopback(users(60, name=name), tmp_path, rows=EVERY[name][1].rows, trust="node", ceiling=CEILING)
+    if name in REFUSED:
+        with pytest.raises(ValueError, match=REFUSED[name]):
             fit(name, None, place, epsilon=2.0)
         assert not place.transport.asked
         return
     model = fit(name, None, place, epsilon=2.0)
-    assert model.certificate_.certified == ("printed" not in name or "sparse" in name)
+    assert model.certificate_.certified == EVERY[name][1].certified

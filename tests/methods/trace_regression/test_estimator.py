@@ -177,10 +177,15 @@ def correlated(share: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("options", [{}, {"privacy": "labels"}, {"epsilon": math.inf}])
 @pytest.mark.filterwarnings("ignore::tacitly.UncertifiedWarning")
 def test_a_common_factor_in_the_design_does_little_harm(options: dict[str, Any]) -> None:
-    """Entries with correlation 0.1 and 0.2: steps of length one reach errors of 0.8 and 1.8."""
-    for share, error in ((0.1, 0.05), (0.2, 0.6)):
+    """Entries with correlation 0.1 and 0.2: steps of length one reach errors of 0.8 and 1.8.
+
+    At 0.2 and by default errors vary from fit to fit: about one in a thousand is above 0.6 (log-normal, median 0.05),
+    and so the median of five is with probability below 1e-8.
+    """
+    for share, error, fits in ((0.1, 0.05, 1), (0.2, 0.6, 1 if options else 5)):
         rows, y, truth = correlated(share)
-        assert relative(quick(rank=2, **options).fit(rows, y), truth) < error
+        errors = [relative(quick(rank=2, **options).fit(rows, y), truth) for _ in range(fits)]
+        assert np.median(errors) < error
 
 
 def unit_cube(seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,6 +1,11 @@
-"""Users who keep their rows: a coordinator and nodes, with Flower carrying the messages and doing nothing else.
+"""The Flower engine: users keep their rows on nodes, a coordinator adds the answers, Flower only carries messages.
 
-``messages`` is what is said, ``node`` the half that holds rows, ``coordinator`` the half that adds up, ``inbox`` what
-the coordinator believes, ``masks`` how it learns a sum and no summand. ``fleet``, ``server_app`` and ``serve`` know
-Flower; nothing else does.
+* ``messages``: the asks and answers on the wire; ``keys``: who a node is, and whose asks it answers.
+* ``node``: holds rows and answers asks; ``fleet``: its connection to Flower.
+* ``coordinator``: asks nodes and adds answers; ``inbox``: which answers it accepts; ``masks``: how it learns a sum
+  without learning any summand; ``link``: Flower's SuperLink with restricted access.
+* ``version``: the Flower version that all of this was tested with.
+
+The programs that a coordinator and a site run, with their folders and settings, are in :mod:`tacitly.deployment`. Only
+``fleet``, ``link`` and :mod:`tacitly.deployment` import Flower.
 """

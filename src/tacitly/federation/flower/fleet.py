@@ -1,8 +1,9 @@
-"""A node's connection: pull a message, answer it, push the answer. Flower's fleet protocol and nothing of its apps.
+"""A node's connection: pull a message, answer it, push the answer, over Flower's fleet protocol.
 
-Flower's own SuperNode would run whatever app the server sends it, in a new process for every message. A node here runs
-no code but its own: it speaks the fleet protocol itself, answers asks that bear the coordinator's signature, and
-ignores everything else. (That protocol is Flower's own affair and may change, so another version of it is refused.)
+Flower's own SuperNode runs whatever app the server sends it, in a new process for every message. A node here runs only
+its own code: it implements the fleet protocol, answers asks that carry the coordinator's signature, and ignores
+everything else. The protocol is private to Flower and may change, so only the tested version is accepted
+(:mod:`tacitly.federation.flower.version`).
 """
 
 from __future__ import annotations
@@ -36,26 +37,26 @@ from flwr.supernode import fleet_http_connection
 from tacitly.federation.flower.keys import opened
 from tacitly.federation.flower.version import OtherFlower, check_flower
 
-MESSAGE_TYPE = "query.tacitlyly"
+MESSAGE_TYPE = "query.tacitly"
 _STYPE = "tacitly.wire"
-_POLL, _AGAIN = 0.1, 1.0
+_POLL, _RECONNECT = 0.1, 1.0  # seconds
 
-logging.getLogger("flwr").setLevel(logging.ERROR)  # its messages quote what was asked
+logging.getLogger("flwr").setLevel(logging.ERROR)  # its log messages quote the asks
 
 
 class NotRegistered(RuntimeError):
     """The server does not know this node's key."""
 
 
-def _not_let_in(*_: object, **__: object) -> NoReturn:
+def _raise_not_registered(*_: object, **__: object) -> NoReturn:
     raise NotRegistered
 
 
 class SteadyHeartbeat(HeartbeatSender):
     """Flower's heartbeat, for a node that outlives its server.
 
-    A server that was started with new memory does not know the node's old id, and Flower then interrupts the process.
-    Here the beat is only missed: pulling meets the same refusal and connects again, under the new id.
+    A server that was restarted with empty state does not know the node's old id, and Flower then interrupts the
+    process. Here the heartbeat just fails: the next pull is refused too, and the node reconnects under a new id.
     """
 
     def __init__(self, heartbeat_fn: Callable[[], bool]) -> None:
@@ -69,21 +70,21 @@ class SteadyHeartbeat(HeartbeatSender):
 
 
 def steady_invoker() -> RetryInvoker:
-    """Flower's way of trying again, but to one who is not known it gives up, where Flower would end the process."""
+    """Flower's retries, except that an unknown node gives up where Flower would end the process."""
     invoker = make_simple_http_retry_invoker()
-    hopeless = invoker.should_giveup
+    flower_gives_up = invoker.should_giveup
 
     def give_up(error: Exception) -> bool:
         unknown = isinstance(error, httpx.HTTPStatusError) and error.response.status_code == httpx.codes.UNAUTHORIZED
-        return unknown or (hopeless is not None and hopeless(error))
+        return unknown or (flower_gives_up is not None and flower_gives_up(error))
 
     invoker.should_giveup = give_up
     return invoker
 
 
-_OURS: dict[str, Any] = {
-    # Flower ends the process where a connection cannot be made. A node tries again, and says why in its own words.
-    "flwr_exit": _not_let_in,
+_REPLACEMENTS: dict[str, Any] = {
+    # Flower ends the process if a connection cannot be made. A node tries again, and reports the reason itself.
+    "flwr_exit": _raise_not_registered,
     "HeartbeatSender": SteadyHeartbeat,
     "make_simple_http_retry_invoker": steady_invoker,
     "os": SimpleNamespace(getpid=os.getpid, kill=lambda *_: None),
@@ -91,25 +92,28 @@ _OURS: dict[str, Any] = {
 
 
 def replace_what_ends_processes(connection: Any) -> None:
-    """Put ours in the place of what Flower's connection module ends a process with, all of it or nothing."""
+    """Replace the functions with which Flower's connection module ends the process: all of them, or none."""
     check_flower()
-    if missing := [name for name in _OURS if not hasattr(connection, name)]:
-        raise OtherFlower(f"this Flower's connections are made otherwise: they have no {', '.join(missing)}.")
-    for name, own in _OURS.items():
-        setattr(connection, name, own)
+    if missing := [name for name in _REPLACEMENTS if not hasattr(connection, name)]:
+        raise OtherFlower(
+            f"Flower's connection module lacks {', '.join(missing)}, which a node replaces. "
+            "Install the tested version: pip install 'tacitly[flower]'."
+        )
+    for name, replacement in _REPLACEMENTS.items():
+        setattr(connection, name, replacement)
 
 
 replace_what_ends_processes(fleet_http_connection)
 
 
 def to_content(data: bytes) -> RecordDict:
-    """Wrap bytes as Flower carries them."""
+    """Wrap bytes in a Flower record."""
     array = Array(dtype="uint8", shape=(len(data),), stype=_STYPE, data=data)
     return RecordDict({"tacitly": ArrayRecord({"message": array})})
 
 
 def from_content(content: Any) -> bytes | None:
-    """Unwrap them; None for anything else."""
+    """Unwrap the bytes of a Flower record; None for any other content."""
     try:
         array = content["tacitly"]["message"]
         return bytes(array.data) if array.stype == _STYPE else None
@@ -128,18 +132,18 @@ def stay(
     on_answer: Callable[[], None] | None = None,
     until: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Answer the coordinator's asks until told to stop; connect again whenever the connection is lost.
+    """Answer the coordinator's asks until ``until`` is true; reconnect whenever the connection is lost.
 
-    A node whose key the server does not know tries for ``patience`` seconds, then gives up.
+    A node whose key the server does not know retries for ``patience`` seconds, then raises :class:`NotRegistered`.
     """
     private = load_ssh_private_key(key.read_bytes(), None)
     if not isinstance(private, ec.EllipticCurvePrivateKey):
-        raise ValueError(f"{key} is not a node's key.")
+        raise ValueError(f"{key} must hold a node's private key (elliptic curve). Found another kind of key.")
     keys, refused, end = (private, private.public_key()), False, time.monotonic() + patience
     while not until():
         try:
             with fleet_http_connection.http_request_response(server, False, authority.encode(), keys) as connection:
-                end = math.inf  # once it was let in, it comes back whenever it can
+                end = math.inf  # once accepted, a node keeps reconnecting
                 _answer_all(connection, answer, coordinator, on_answer, until)
         except NotRegistered:
             refused = True
@@ -147,7 +151,7 @@ def stay(
             raise NotRegistered(
                 f"{server} does not know this node's key. Give card.json to whoever runs the coordinator."
             )
-        time.sleep(_AGAIN)
+        time.sleep(_RECONNECT)
 
 
 def _answer_all(
@@ -179,11 +183,11 @@ def _answer_all(
             elif answer_one(*got) and on_answer is not None:
                 on_answer()
         except RunNotRunningException:
-            continue  # a message of a run that ended meanwhile, such as that of a coordinator that was killed
+            continue  # a message of a run that has ended, for example because its coordinator was killed
 
 
 def _reply(message: Message, data: bytes | None, answer: Callable[[bytes], bytes], coordinator: bytes) -> Any:
-    """Answer what the coordinator signed; to anything else there is no answer, not even that it was wrong."""
+    """Answer an ask that the coordinator signed; return None for anything else, without even an error."""
     if message.metadata.message_type != MESSAGE_TYPE or data is None:
         return None
     ask = opened(data, coordinator)

@@ -1,9 +1,9 @@
-"""What the coordinator believes of what arrives: one round's answers, each checked before it is added.
+"""The inbox: validates each answer of a round before the coordinator adds it.
 
-Nothing that arrives raises. An answer is added once, from a node that was asked, with the token that this node was
-given in this round, in the right shape and within what its users could have sent; everything else is counted under a
-code and dropped. An answer that is longer than its users' clips together is scaled down to them, so that a node counts
-for its users and no more.
+No input raises. An answer is added once, if it comes from a node that was asked, with the token given to that node in
+this round, in the right shape and within the range that its users could have sent. Everything else is counted under a
+verdict and dropped. An answer whose norm exceeds its users' clips together is scaled down to them, so that a node has
+no more influence than its users.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from tacitly.federation.wire import WireError
 VERDICTS = ("ok", "clipped", "unknown", "duplicate", "late", "malformed", "shape", "range", "refused", "failed", "lost")
 
 
-_USELESS = ("malformed", "shape", "range", "refused", "failed")  # only ever said of a node that was asked
-# "lost" is what the transport says of a message that did not arrive, which is no answer: the node is asked again.
+# Verdicts given to asked nodes only, which are then not asked again. ("lost" means that the transport lost the message.
+# That is no answer, so the node is asked again.)
+_FINAL = ("malformed", "shape", "range", "refused", "failed")
 
 
 class Inbox:
     """One round's answers.
 
-    ``tokens`` are what each node was asked with: a secret between it and the coordinator, so that who sent an answer
-    does not rest on what the transport says. ``units`` says how many units (users, or rows) each of them speaks for;
-    ``reach`` is the clip in steps of the grid, ``spread`` how far noise added by a node may reach (0 where nodes add
-    none). With ``masked`` answers only a sum of all of them means anything, so their size cannot be checked. With
-    ``counted`` ones every number is a sum of a unit's numbers between nothing and the reach (losses).
+    ``tokens`` are the nodes' tokens: a secret between each node and the coordinator, so that identifying the sender
+    does not depend on the transport. ``units`` is the number of units (users, or rows) of each node; ``reach`` is the
+    clip in steps of the grid, ``spread`` the largest noise that a node may add (0 if nodes add none). If answers are
+    ``masked``, only their total has a meaning, so their size cannot be checked. If they are ``counted``, every
+    coordinate is a sum over units of values between 0 and ``reach`` (losses).
 
     >>> box = Inbox({7: "token"}, {7: 2}, 3, 100.0)
     >>> answer = Answer("token", "ok", np.array([1, 2, 3])).to_bytes()
@@ -64,17 +65,17 @@ class Inbox:
 
     @property
     def waiting(self) -> set[int]:
-        """Nodes that may still answer: not those that did, nor those that said what nobody can use."""
+        """Nodes that may still answer: neither answered nor given up."""
         return set(self._units) - self.answered - self._given_up
 
     def take(self, sender: Any, data: Any) -> str:
-        """Look at one answer; return the verdict, which is counted too."""
+        """Validate one answer, add it if valid, and return the verdict, which is also counted."""
         try:
             verdict = self._judge(sender, data)
-        except Exception:  # whatever a stranger thought of: it is not an answer
+        except Exception:  # arbitrary input: not an answer
             verdict = "malformed"
         self.verdicts[verdict] += 1
-        if verdict in _USELESS:
+        if verdict in _FINAL:
             self._given_up.add(sender)
         return verdict
 
@@ -99,17 +100,17 @@ class Inbox:
             return "shape"
         verdict, total = ("ok", answer.total) if self._masked else self._within(answer.total, self._units[sender])
         if total is not None:
-            self.total += total  # wraps around where masks are to cancel
+            self.total += total  # wraps around modulo 2^64, as masks require
             self.answered.add(sender)
         return verdict
 
     def _within(self, total: npt.NDArray[np.int64], units: int) -> tuple[str, npt.NDArray[np.int64] | None]:
-        """Return the answer if these units could have sent it, scaled down if only their clips forbid it."""
+        """Return the answer if these units could have sent it, scaled down if only its norm is too large."""
         most = units * self._reach
         if self._counted:
             fits = bool(((total >= 0) & (total <= most)).all())
             return ("ok", total) if fits else ("range", None)
-        limit = most + self._spread + units  # a rounding a block, at most one a unit
+        limit = most + self._spread + units  # plus rounding: at most one step per unit
         if not ((total <= limit) & (total >= -limit)).all():
             return "range", None
         if self._spread > 0:

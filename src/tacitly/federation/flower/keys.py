@@ -1,4 +1,4 @@
-"""Keys and certificates of a federation, all made by ``cryptography``: who a node is, and whose asks it answers."""
+"""Keys and certificates of a federation, made with ``cryptography``: who a node is, and whose asks it answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def make_node_key(path: Path) -> str:
-    """Make the key that Flower knows a node by; write the private part to ``path`` and return the public one."""
+    """Make the key by which Flower identifies a node; write the private part to ``path``, return the public part."""
     key = ec.generate_private_key(ec.SECP384R1())
     form = serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     write_private(path, key.private_bytes(*form))
@@ -34,14 +34,14 @@ def make_node_key(path: Path) -> str:
 
 
 def make_signing_key(path: Path) -> str:
-    """Make the coordinator's key, with which it signs every ask; return the public part as hexadecimal digits."""
+    """Make the key with which the coordinator signs every ask; return the public part as hexadecimal digits."""
     key = Ed25519PrivateKey.generate()
     write_private(path, key.private_bytes_raw())
     return key.public_key().public_bytes_raw().hex()
 
 
 def signed(data: bytes, private: bytes) -> bytes:
-    """Put a signature in front of a message.
+    """Prepend a signature to a message.
 
     >>> key = Ed25519PrivateKey.generate()
     >>> public = key.public_key().public_bytes_raw()
@@ -54,7 +54,7 @@ def signed(data: bytes, private: bytes) -> bytes:
 
 
 def opened(data: bytes, public: bytes) -> bytes | None:
-    """Return a message if its signature is right, else None."""
+    """Return a message without its signature, or None if the signature is not valid."""
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(data[:_SIGNATURE], data[_SIGNATURE:])
     except InvalidSignature:
@@ -63,7 +63,7 @@ def opened(data: bytes, public: bytes) -> bytes | None:
 
 
 def make_certificates(folder: Path, host: str) -> None:
-    """Make an authority of the federation's own and a certificate for ``host``: ca.crt, server.pem and server.key."""
+    """Make a certificate authority and a certificate for ``host``: ca.crt, server.pem and server.key."""
     authority = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tacitly federation")])
     root = _certificate(name, name, authority.public_key(), authority, authority=True)
@@ -75,7 +75,7 @@ def make_certificates(folder: Path, host: str) -> None:
     except ValueError:
         names.append(x509.DNSName(host))
     leaf = _certificate(subject, name, key.public_key(), authority, names=list(dict.fromkeys(names)))
-    # The authority's key is used here and nowhere else: nobody can make another certificate with it.
+    # The authority's key is never written, so that nobody can issue another certificate.
     (folder / "ca.crt").write_bytes(root.public_bytes(serialization.Encoding.PEM))
     (folder / "server.pem").write_bytes(leaf.public_bytes(serialization.Encoding.PEM))
     form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

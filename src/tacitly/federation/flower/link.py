@@ -1,8 +1,9 @@
-"""Flower's SuperLink behind two doors, as a program: nodes come in by one, the coordinator's own programs by the other.
+"""Flower's SuperLink as a program with two filtered addresses: one for nodes, one for the coordinator's own programs.
 
-Flower serves everything on one port and asks nobody who starts an app there, so whoever reached it could run code on
-the coordinator's machine. Here the outer door lets through what a node needs and nothing else; the inner one is on this
-machine's loopback, and starting anything there takes a secret that lies in the coordinator's folder.
+Flower serves everything on one port and lets anyone start an app there, so whoever reached that port could run code on
+the coordinator's machine. Here the outer address passes only the routes that a node needs. The inner address is on this
+machine's loopback interface, and starting anything there needs a secret from the coordinator's folder. The program is
+started by :mod:`tacitly.deployment.serve`.
 """
 
 from __future__ import annotations
@@ -40,19 +41,20 @@ _FLEET = frozenset(
         "push-object",
     )
 )
-_REQUEST = 6 << 20  # bytes of a request: Flower cuts what is longer into pieces of 5 MiB
+_REQUEST = 6 << 20  # maximum bytes of a request: Flower divides longer content into pieces of 5 MiB
 _WRONG, _NOT_FOUND, _NO_LENGTH, _TOO_LONG, _FORBIDDEN, _TOO_SLOW, _NOT_YET = 400, 404, 411, 413, 403, 408, 503
-_PATIENCE = 60.0  # seconds for a request to be here whole
+_BODY_SECONDS = 60.0  # for the whole body of a request to arrive
 
 
 class Outside:
-    """The nodes' door: their routes only, and no more bytes in an answer than the longest one has.
+    """The nodes' address: passes only their routes, and limits how many bytes a node can push.
 
-    A node may push ``most`` bytes after each message it announces. Whose bytes they are is what the request claims, so
-    they are counted when Flower has taken them, because the claim was signed. Until a request is here whole it holds
-    nothing; then pushes under one key go on one after the other, so that a stranger who claims it cannot be ahead of
-    the count. Before ``ready`` says that all keys are registered, everybody is told to come again: a node that Flower
-    does not know would end.
+    A node may push ``most`` bytes after each message that it announces. A request only claims whose bytes it carries,
+    so bytes are charged to a key after Flower has accepted the request and thereby verified its signature. A request
+    holds no lock until its body has arrived; then pushes under one key are processed one at a time, so that concurrent
+    requests, forged or not, cannot pass the limit before they are counted. Until ``ready`` returns true (all keys are
+    registered), every request is answered with "service unavailable", because a node that Flower does not know would
+    give up.
     """
 
     def __init__(self, app: App, most: int, ready: Callable[[], bool] = lambda: True) -> None:
@@ -61,12 +63,12 @@ class Outside:
         self._turns: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or refuse it unread."""
+        """Pass a request on, or refuse it without reading it."""
         if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in _FLEET:
             await _refuse(scope, send, _NOT_FOUND)
             return
         headers = dict(scope["headers"])
-        if len(headers) < len(scope["headers"]):  # which of two counts, Flower and this door might see differently
+        if len(headers) < len(scope["headers"]):  # repeated: Flower might read the other one
             await _refuse(scope, send, _WRONG)
             return
         length = headers.get(b"content-length", b"")
@@ -86,40 +88,40 @@ class Outside:
             return
 
         async def watched(message: Scope) -> None:
-            # Before the node hears of it: what it sends next may be here before this call has returned.
+            # Before the response is sent: the node's next request may arrive before this call has returned.
             if message["type"] == "http.response.start" and 200 <= message["status"] < 300:
                 if pushes:
                     self._left[node] = self._allowed(node) - size
                 elif scope["path"].endswith("push-messages"):
-                    self._left.pop(node, None)  # all of it again
+                    self._left.pop(node, None)  # the full allowance again
             await send(message)
 
         if not pushes:
-            await self._app(scope, _again(body, receive), watched)
+            await self._app(scope, _replayed(body, receive), watched)
             return
         turn = self._turns.setdefault(node, asyncio.Lock())
         async with turn:
             if size > self._allowed(node):
                 await _refuse(scope, send, _TOO_LONG)
             else:
-                await self._app(scope, _again(body, receive), watched)
+                await self._app(scope, _replayed(body, receive), watched)
 
     def _allowed(self, node: bytes) -> int:
-        # Who announced a message before this process was started may push it still.
+        # A node that announced a message before this process started may still push it.
         return self._left.get(node, self._most)
 
 
 class Inside:
-    """The door for this machine: Flower's own processes, and whoever knows the secret for starting things."""
+    """The inner address: for Flower's own processes, and for control requests that carry the secret."""
 
     def __init__(self, app: App, secret: bytes) -> None:
         self._app, self._secret = app, secret
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or refuse it unread."""
+        """Pass a request on, or refuse it without reading it."""
         if scope["type"] == "http":
-            path, told = scope["path"], dict(scope["headers"]).get(SECRET_HEADER.encode(), b"")
-            knows = path.startswith("/v1/control/") and hmac.compare_digest(told, self._secret)
+            path, given = scope["path"], dict(scope["headers"]).get(SECRET_HEADER.encode(), b"")
+            knows = path.startswith("/v1/control/") and hmac.compare_digest(given, self._secret)
             if not knows and not path.startswith("/v1/runtime/"):
                 await _refuse(scope, send, _FORBIDDEN)
                 return
@@ -127,7 +129,7 @@ class Inside:
 
 
 def _key(headers: Mapping[bytes, bytes]) -> bytes:
-    """Return whose request it claims to be, read as Flower does: one key can be written in several ways."""
+    """Return the key that a request claims, decoded as Flower does: one key has several base64 encodings."""
     written = headers.get(NODE_HEADER.encode(), b"")
     try:
         return b64decode(written, validate=True)
@@ -136,10 +138,10 @@ def _key(headers: Mapping[bytes, bytes]) -> bytes:
 
 
 async def _body(receive: Receive) -> list[Scope] | None:
-    """Return a request's body, or None if it does not come in time, or its sender is gone."""
+    """Return a request's body, or None if it does not arrive in time or the sender disconnects."""
     parts: list[Scope] = []
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_BODY_SECONDS):
             while not parts or parts[-1].get("more_body", False):
                 parts.append(await receive())
                 if parts[-1]["type"] != "http.request":
@@ -149,8 +151,8 @@ async def _body(receive: Receive) -> list[Scope] | None:
     return parts
 
 
-def _again(parts: list[Scope], receive: Receive) -> Receive:
-    """Return what gives these parts, and then whatever comes after them."""
+def _replayed(parts: list[Scope], receive: Receive) -> Receive:
+    """Return a receive function that yields these parts first, then whatever arrives after them."""
     left = iter(parts)
 
     async def replay() -> Scope:
@@ -169,7 +171,7 @@ async def _refuse(scope: Scope, send: Send, status: int) -> None:
 
 
 def main() -> None:
-    """Run the SuperLink: outer address, most bytes of an answer, files with the secret and of being ready; Flower's."""
+    """Run the SuperLink. Arguments: outer address, maximum bytes per answer, secret file, ready file, Flower's own."""
     outside, most, secret, ready, *rest = sys.argv[1:]
     sys.argv = ["flower-superlink", *rest]
     check_flower()
@@ -178,7 +180,10 @@ def main() -> None:
     from flwr.superlink.main import create_app
 
     if FLEET_HTTP_PUBLIC_KEY_HEADER.lower() != NODE_HEADER:
-        raise RuntimeError("this version of Flower names nodes otherwise.")
+        raise RuntimeError(
+            f"Flower must name nodes in the header {NODE_HEADER!r}. Found {FLEET_HTTP_PUBLIC_KEY_HEADER!r}: "
+            "install the tested version, pip install 'tacitly[flower]'."
+        )
     config = _parse_superlink_lifespan_config()
     app: Any = create_app(config, SuperLinkLifespan)
     asyncio.run(_serve(app, config, outside, int(most), Path(secret).read_bytes(), Path(ready)))
@@ -190,7 +195,7 @@ async def _serve(app: App, config: Any, outside: str, most: int, secret: bytes, 
     class Quiet(uvicorn.Server):
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
-            yield  # the inner server hears them for both
+            yield  # the inner server handles signals for both
 
     host, port = outside.rsplit(":", 1)
     shared: dict[str, Any] = {

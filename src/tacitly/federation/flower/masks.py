@@ -1,14 +1,18 @@
-"""A sum, and no summand: every node hides its answer behind masks that cancel when all answers are added.
+"""Masked sums: every node hides its answer behind masks that cancel when all answers of a group are added.
 
-Two nodes that know each other's public key (from the roster each was given, not from the coordinator) agree on a secret
-(X25519), derive a fresh key from it (HKDF-SHA256) for every question, to the last of its numbers, and stretch that to
-integers (ChaCha20). Two nodes that were asked different things (another clip, say) have masks that do not cancel.
-One adds them, the other subtracts, modulo 2⁶⁴. What the coordinator gets of a node is uniform to whoever does not know
-its secrets; what it gets of the whole group is the sum, with the noise that every node put into its own answer before.
+Two nodes that know each other's public key (from the roster that each was given, not from the coordinator) agree on a
+secret (X25519), derive a fresh key from it for every question (HKDF-SHA256 over the digest of the whole question), and
+expand that key to integers (ChaCha20). One node adds them, the other subtracts them, modulo 2⁶⁴. If two nodes are asked
+different questions (with different clips, say), their masks do not cancel.
 
-Why one answer a release. Given sums of two groups that differ by one node, the coordinator would know that node's
-answer with that node's share of the noise only. So a node answers for one group a release (its ledger remembers which);
-if somebody of the group is lost after that, masks do not cancel, the sum is unreadable and the release is aborted.
+Why it hides summands. To anyone who does not know a node's secrets, its masked answer is indistinguishable from uniform
+integers, because ChaCha20 with a fresh key is a pseudorandom stream. The sum over the group is the sum of the answers,
+including the noise that every node added to its own.
+
+Why one answer per release. From the sums of two groups that differ by one node, the coordinator would learn that node's
+answer protected by that node's share of the noise only. So a node answers for one group per release (its ledger records
+which). If a node of the group is lost after that, the masks do not cancel, the sum is unreadable and the release is
+aborted.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from tacitly.federation.flower.messages import Ask
 
 
 def new_key() -> tuple[bytes, bytes]:
-    """Make a private key and its public one, 32 bytes each.
+    """Make a private key and the matching public key, 32 bytes each.
 
     >>> private, public = new_key()
     >>> len(private), len(public)
@@ -40,7 +44,7 @@ def new_key() -> tuple[bytes, bytes]:
 def masked(
     total: npt.NDArray[np.int64], name: str, ask: Ask, private: bytes, peers: Mapping[str, bytes]
 ) -> npt.NDArray[np.int64]:
-    """Hide ``total`` behind the masks that ``name`` shares with everybody else of the ask's group.
+    """Hide ``total`` behind the masks that ``name`` shares with each other node of the ask's group.
 
     >>> (a, public_a), (b, public_b) = new_key(), new_key()
     >>> ask = Ask(kind="sum", run="model", step="1.0", token="t", thing=b"", group=("a", "b"))
@@ -53,15 +57,15 @@ def masked(
         if other == name:
             continue
         secret = key.exchange(X25519PublicKey.from_public_bytes(peers[other]))
-        about = json.dumps(["tacitly mask", *sorted((name, other)), ask.question().hex()]).encode()
-        mask = _stretched(secret, about, total.size)
+        context = json.dumps(["tacitly mask", *sorted((name, other)), ask.question().hex()]).encode()
+        mask = _expanded(secret, context, total.size)
         hidden = hidden + mask if name < other else hidden - mask
     return hidden.view(np.int64)
 
 
-def _stretched(secret: bytes, about: bytes, size: int) -> npt.NDArray[np.uint64]:
-    """Turn a shared secret into ``size`` integers, another for every ``about``."""
-    key = HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=about).derive(secret)
-    # The key is used once, so the nonce (and counter) may be zero.
+def _expanded(secret: bytes, context: bytes, size: int) -> npt.NDArray[np.uint64]:
+    """Expand a shared secret to ``size`` pseudorandom integers, different for every ``context``."""
+    key = HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=context).derive(secret)
+    # The key is used once, so nonce and counter may be zero.
     stream = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * size))
     return np.frombuffer(stream, dtype="<u8").astype(np.uint64)

@@ -1,10 +1,12 @@
-"""The half that holds rows: answers asks, keeps heads at home, and says nothing else.
+"""The node: holds rows, answers asks, keeps heads, and sends nothing else.
 
-A node may hold one user or a million. It computes clipped contributions by the queries' own definition (NumPy only, so
-that it starts at once), or by their compiled form where it has many users and trusts the coordinator. A question is
-tried on made-up rows before it meets real ones. Whatever goes wrong leaves as one of four codes. Where the coordinator
-is not trusted with sums, the node's own ledger debits its noise before it is drawn and keeps what was sent: asked again
-for the same release, it sends the same bytes; asked for another under that name, none.
+A node may hold one user or a million. It computes clipped contributions by the queries' NumPy definitions (so that it
+starts without compiling), or by their compiled forms if it has many users and trusts the coordinator. A query runs on
+synthetic rows before it runs on private ones. Errors leave as one of four codes.
+
+If the coordinator is not trusted with exact sums, the node adds noise itself. Its own ledger debits the noise before it
+is drawn and keeps what was sent: a repeated question gets the same bytes, and a different question under the same name
+gets no answer. So each release costs the node's users one event, however often it is asked for.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from tacitly.federation import wire
 from tacitly.federation.base import Query
 from tacitly.federation.flower.messages import Answer, Ask
 from tacitly.federation.projected import losses_in
-from tacitly.federation.query import made_up, rehearse
+from tacitly.federation.query import rehearse, synthetic_rows
 from tacitly.federation.scores import Scores
 from tacitly.federation.shard import Shard
 from tacitly.heads.base import HeadWork
@@ -38,12 +40,12 @@ from tacitly.privacy.ledger import Ledger
 from tacitly.privacy.noise import add_noise, slack_of
 
 FEW = 64
-"""Users up to which a node answers in plain NumPy: compiling would take longer."""
+"""Number of users up to which a node answers in plain NumPy, because compiling would take longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What a node says of itself when it is registered: public.
+    """What a node publishes about itself for its registration.
 
     >>> card = Card(name="north", key="ecdsa-...", mask_key="00", users=30, features=("age", "dose"))
     >>> Card.from_json(card.to_json()) == card
@@ -59,23 +61,23 @@ class Card:
     rows: int | None = None
 
     def to_json(self) -> str:
-        """Write it."""
+        """Encode as JSON."""
         return json.dumps(asdict(self), indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Card:
-        """Read it."""
-        told = json.loads(text)
-        return cls(**{**told, "features": tuple(told["features"])})
+        """Decode JSON."""
+        content = json.loads(text)
+        return cls(**{**content, "features": tuple(content["features"])})
 
 
 class Node:
     """Rows, and a folder for what must outlive the process: heads and the node's own ledger.
 
-    ``trust`` is how far it trusts the coordinator (see :mod:`tacitly.federation.flower.coordinator`); ``ceiling`` what
-    it allows itself to spend where it adds noise. ``peers`` are the mask keys of the other nodes by name, and
-    ``mask_key`` this node's own, for sums that only cancel together: in groups of so many nodes that, ``colluding`` of
-    them aside, a majority of all is left.
+    ``trust`` is the trust model (see :mod:`tacitly.federation.flower.coordinator`); ``ceiling`` limits what the node
+    spends if it adds noise itself. For masked sums, ``mask_key`` is this node's private key and ``peers`` maps the
+    names of the other nodes to their public keys; a group must be so large that it contains a majority of all nodes
+    besides ``colluding`` ones.
     """
 
     def __init__(
@@ -92,23 +94,23 @@ class Node:
         threads: int | None = None,
     ) -> None:
         self.name, self._folder = name, folder
-        # Only the plain form ends in the clip whatever the query's numbers are: what a node charges for, it enforces.
+        # Only the plain form clips whatever numbers a query holds, and a node must enforce the clip that it charges.
         self.plain = trust != "central" or cohort.n_users <= FEW
         self._shard = Shard(cohort, threads=threads, plain=self.plain)
         if trust != "central" and ceiling is None:
-            raise ValueError("a node that does not trust the coordinator needs a ceiling of its own (epsilon, delta).")
+            raise ValueError(f"trust {trust!r} needs a ceiling for this node: a Budget with epsilon and delta.")
         self._trust, self._ceiling = trust, ceiling
         self._mask_key, self._peers, self._colluding = mask_key, dict(peers or {}), colluding
         if trust == "secure" and (mask_key is None or not self._peers):
-            raise ValueError("masks need this node's key and the roster of the others' public keys.")
+            raise ValueError("trust 'secure' needs this node's mask_key and the public mask keys of its peers.")
 
     @property
     def cohort(self) -> Cohort:
-        """The rows."""
+        """The users and rows of this node."""
         return self._shard.cohort
 
     def answer(self, data: bytes) -> bytes:
-        """Answer an ask. Never raises, and never says more than a code about what went wrong."""
+        """Answer an ask. Never raises, and reports nothing but a code about an error."""
         token = ""
         try:
             ask = Ask.from_bytes(data)
@@ -130,22 +132,22 @@ class Node:
             return Answer(token, "failed").to_bytes()
 
     def _fits(self, thing: Any) -> bool:
-        """Whether a query is clipped and fits this node's rows: tried in plain NumPy, before anything compiled runs."""
+        """Whether a query is clipped and fits this node's rows: run in plain NumPy before any compiled form."""
         features = self._shard.cohort.n_features
         try:
             with np.errstate(all="ignore"):
                 if isinstance(thing, HeadWork):
                     fits = 8 * math.prod(thing.shape) <= wire.LIMIT
-                    return fits and thing.own(*made_up(features)).shape == thing.shape
+                    return fits and thing.own(*synthetic_rows(features)).shape == thing.shape
                 if not (isinstance(thing, Query) and thing.clipped and 8 * thing.coordinates <= wire.LIMIT):
                     return False
-                rehearse(thing, *made_up(features))
+                rehearse(thing, *synthetic_rows(features))
         except Exception:
             return False
         return True
 
     def keep_heads(self, work: HeadWork) -> Path:
-        """Fit every user's head and keep it here: one file, replaced whole, that only its owner can read."""
+        """Fit and store every user's head, in one file that is replaced atomically and readable by its owner only."""
         cohort, heads = self._shard.cohort, None
         if not self.plain:
             with contextlib.suppress(Exception):
@@ -153,12 +155,12 @@ class Node:
         if heads is None:
             pairs = zip(cohort.offsets[:-1], cohort.offsets[1:], strict=True)
             y = cohort.y if cohort.y is not None else np.zeros(cohort.n_rows)
-            heads = np.array([_own_head(work, cohort.X[a:b], y[a:b]) for a, b in pairs])
+            heads = np.array([_head_or_zeros(work, cohort.X[a:b], y[a:b]) for a, b in pairs])
         return write_heads(self._folder / "heads.npz", cohort.users, heads, np.asarray(getattr(work, "basis", 0.0)))
 
     def _sum(self, ask: Ask, query: Query) -> npt.NDArray[np.int64] | None:
         users = self._shard.cohort.n_users
-        # To speak for some of its users only is for a coordinator that is trusted with the sum.
+        # Only a coordinator that is trusted with sums may ask about some of the users.
         if ask.chosen is not None and (self._trust != "central" or ask.chosen.shape != (users,)):
             return None
         losses = losses_in(query)
@@ -166,7 +168,7 @@ class Node:
             return self._losses(ask, query, losses)
         if not self._grid_is_sound(ask, query):
             return None
-        # How far the coordinator is trusted was settled when the node joined; it is not to be talked out of it.
+        # The trust model was fixed when the node joined; an ask cannot change it.
         if self._trust == "central":
             return self._exact(ask, query) if ask.sigma == 0.0 and not ask.group else None
         if not ask.sigma > 0.0 or ask.noise not in ("exact", "float"):
@@ -182,7 +184,7 @@ class Node:
         return masked(noisy, self.name, ask, self._mask_key, self._peers)
 
     def _losses(self, ask: Ask, query: Query, losses: Scores) -> npt.NDArray[np.int64] | None:
-        """Sum of losses in whole steps, for a choice that the coordinator makes: it must be trusted with them."""
+        """Return the sum of losses in integer steps, for a choice by a coordinator that is trusted with sums."""
         users = self._shard.cohort.n_users
         plain = ask.sigma == 0.0 and not ask.group and ask.grid == 1.0 and ask.bound == losses.steps
         if self._trust != "central" or not plain or losses.steps * users >= 2**52:
@@ -190,9 +192,9 @@ class Node:
         return self._shard.exact_sum(query, math.inf, 1.0, ask.chosen)
 
     def _group_is_sound(self, ask: Ask) -> bool:
-        """Whether this node's share of the noise is what so many honest others make up for.
+        """Whether the group has enough honest nodes for their shares of the noise to add up to what is charged.
 
-        How many that must be follows from the roster that this node was given, never from what it is asked.
+        The required number follows from the roster that this node was given, never from the ask.
         """
         others = set(ask.group) - {self.name}
         if self.name not in ask.group or len(set(ask.group)) != len(ask.group) or not others <= set(self._peers):
@@ -201,7 +203,7 @@ class Node:
         return ask.honest == honest and len(ask.group) >= least_group(len(self._peers) + 1, self._colluding)
 
     def _grid_is_sound(self, ask: Ask, query: Query) -> bool:
-        """Whether rounding to the coordinator's grid stays within the clip's guard, and sums within 64 bits."""
+        """Whether rounding to the coordinator's grid stays within the clip's guard, and sums fit into 64 bits."""
         if not (ask.bound > 0 and ask.grid > 0) or math.frexp(ask.grid)[0] != 0.5:
             return False
         cohort = self._shard.cohort
@@ -213,12 +215,20 @@ class Node:
         return self._shard.exact_sum(query, ask.bound, ask.grid, ask.chosen)
 
     def _noisy(self, ask: Ask, query: Query) -> npt.NDArray[np.int64] | None:
-        """Sum with this node's noise, drawn once a release: debited here first, the same if it is asked for again."""
+        """Return the sum with this node's noise: debited first, drawn once per release, the same if asked again.
+
+        Slack of a shared noise. Let m = ``honest`` shares of scale s (in steps of the grid) and η = 200·D/s², the slack
+        of one share (:mod:`tacitly.privacy.noise`). Each share is within e^±(η/3) of a discrete Gaussian; a sum of m
+        discrete Gaussians of scale s is within a negligible factor of one of scale s√m (Kairouz, Liu and Steinke 2021);
+        that one is within e^±(η/3m) of the rounded Gaussian that the event describes. Together: less than mη. (Mode
+        ``float`` also rounds each share to coarser cells. That changes a probability by less than 2⁻³³ of itself per
+        share and coordinate, the precision that certificates of float noise name as not covered.)
+        """
         acute = ask.clip_factor < 2.0
         sensitivity = Sensitivity.of_clip(ask.bound, acute=acute, unit=query.unit)
         if acute and not query.acute:
             return None
-        # A share: together with those of enough honest others it is the noise that the event speaks of.
+        # The shares of ``honest`` nodes add up to the noise that the event describes.
         shares = ask.honest if ask.group else 1
         sigma = ask.sigma / math.sqrt(shares)
         slack = shares * slack_of(sigma, ask.grid, query.coordinates)
@@ -234,13 +244,13 @@ class Node:
                     grid=ask.grid,
                     coordinates=query.coordinates,
                 )
-            except RuntimeError:  # another question under this name, or more than the ceiling allows
+            except RuntimeError:  # a different question under this name, or the ceiling is reached
                 return None
         return np.rint(value / ask.grid).astype(np.int64)
 
 
-def _own_head(work: HeadWork, X: Rows, y: Rows) -> npt.NDArray[np.float64]:
-    """One user's head, or zeros where the user's numbers make the fit fail: that it did must not show in the answer."""
+def _head_or_zeros(work: HeadWork, X: Rows, y: Rows) -> npt.NDArray[np.float64]:
+    """Return one user's head, or zeros if the user's numbers make the fit fail, which must not show in the answer."""
     try:
         with np.errstate(all="ignore"):
             head = np.asarray(work.own(X, y), dtype=np.float64)
@@ -250,9 +260,9 @@ def _own_head(work: HeadWork, X: Rows, y: Rows) -> npt.NDArray[np.float64]:
 
 
 def least_group(nodes: int, colluding: int) -> int:
-    """Nodes that a masked sum needs: a majority beside those that may help the coordinator, and never fewer than three.
+    """Minimum size of a group for a masked sum: a majority of all nodes besides the colluding ones, at least three.
 
-    Every member knows its own share of the noise, so one of them is taken for colluding unless told otherwise.
+    Every member knows its own share of the noise, so by default one of them is assumed to collude.
 
     >>> least_group(3, 1), least_group(9, 1), least_group(3, 0)
     (3, 6, 3)
@@ -261,7 +271,7 @@ def least_group(nodes: int, colluding: int) -> int:
 
 
 def majority(nodes: int) -> int:
-    """Nodes whose noise must be enough: more than half of all.
+    """Return how many nodes' noise together must suffice: more than half of all.
 
     >>> majority(3), majority(4)
     (2, 3)
@@ -270,9 +280,9 @@ def majority(nodes: int) -> int:
 
 
 def write_heads(path: Path, users: npt.NDArray[Any], heads: npt.NDArray[np.float64], basis: Any) -> Path:
-    """Write heads to a file that appears whole or not at all, and that only its owner can read."""
+    """Write heads atomically to a file that only its owner can read."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(prefix=".heads-", dir=path.parent)  # made 0600
+    handle, draft = tempfile.mkstemp(prefix=".heads-", dir=path.parent)  # created with mode 0600
     try:
         with os.fdopen(handle, "wb") as file:
             np.savez(file, users=users, heads=heads, basis=basis)
@@ -286,6 +296,6 @@ def write_heads(path: Path, users: npt.NDArray[Any], heads: npt.NDArray[np.float
 
 
 def read_heads(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Read what :func:`write_heads` wrote: ``users``, ``heads`` (intercept last) and the ``basis`` they are for."""
+    """Read the file of :func:`write_heads`: ``users``, ``heads`` (intercept last) and their ``basis``."""
     with np.load(path, allow_pickle=False) as stored:
         return {name: stored[name] for name in ("users", "heads", "basis")}

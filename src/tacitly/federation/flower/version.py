@@ -1,4 +1,4 @@
-"""Which Flower this speaks with: its fleet protocol is its own affair, so another version is refused, not tried."""
+"""The supported Flower version: its fleet protocol is private, so only the tested version is accepted."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ LINE = "1.41"
 
 
 class OtherFlower(RuntimeError):
-    """Flower is not there, or not in the version that this speaks with."""
+    """Flower is missing, or not the supported version."""
 
 
 def check_flower() -> None:
-    """Raise unless the Flower that is installed is of the line this was made for.
+    """Raise unless the installed Flower belongs to the supported release line.
 
-    Parts of it are replaced from outside (:mod:`tacitly.federation.flower.fleet`). In another version they might have
-    other names, and what was meant to be replaced would go on as it is: a node would end where it should come back.
+    :mod:`tacitly.federation.flower.fleet` replaces private parts of Flower. In another version they might have other
+    names and would stay in place: a node would exit where it should reconnect.
     """
     try:
         found = version("flwr")

@@ -1,1 +1,26 @@
-"""Private alternating minimisation (Jain et al. 2021)."""
+"""Private alternating minimisation (Jain et al. 2021): a shared basis by noisy normal equations; to compare with."""
+
+from dataclasses import replace
+
+from tacitly.methods.options import RANK, ROUNDS
+from tacitly.methods.registry import AuditTrial, Method, Parameters, Trial
+
+
+def _normal_equations(n_features: int, parameters: Parameters) -> int:
+    """Numbers in the normal equations of the basis: half a symmetric matrix, and the right-hand side."""
+    size = n_features * int(parameters["rank"])
+    return size * (size + 3) // 2
+
+
+METHOD = Method(
+    estimator="estimator:PrivateAltMin",
+    name="altmin",
+    options=(RANK, replace(ROUNDS, default=2, help="Noisy solutions for the basis.")),
+    wire=("queries:NormalEquations",),
+    coordinates=_normal_equations,
+    data="the same, to compare with",
+    result="a shared basis by alternating minimisation",
+    page="private-fedrep.md",
+    trials=(Trial("altmin", {"rank": 2}),),
+    audits=(AuditTrial("altmin", {"rank": 1}, title="PrivateAltMin"),),
+)

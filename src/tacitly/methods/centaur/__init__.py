@@ -1,1 +1,48 @@
-"""CENTAUR (Shen et al. 2023) for linear models."""
+"""CENTAUR (Shen et al. 2023): a shared basis from users who take part by a secret coin, one head per user."""
+
+from tacitly.methods.options import INTERCEPT, MODE, RANK, ROUNDS
+from tacitly.methods.registry import AuditTrial, Method, Option, Trial
+
+METHOD = Method(
+    estimator="estimator:Centaur",
+    name="centaur",
+    options=(
+        RANK,
+        INTERCEPT,
+        Option(
+            name="sampling_rate",
+            kind=float,
+            default=1.0,
+            help="Probability with which a user takes part in a release, by a secret coin.",
+        ),
+        ROUNDS,
+        Option(name="start", default="auto", compiles=True, exposed=False),
+        MODE,
+    ),
+    # Where a power method starts is public, and a resumed run must start at the same place.
+    fixed={"random_state": 0},
+    wire=("queries:PowerVote", "as_printed:HeadGradient", "as_printed:PowerStatistic"),
+    limits={"node": "`sampling_rate=1` only: nodes see who answers"},
+    small=lambda d, rank, words: {"rank": rank, "rounds": 1},
+    data="users who take part by a secret coin",
+    result="a shared basis with sampling of users",
+    page="centaur.md#linear-models",
+    trials=(
+        Trial("centaur", {"rank": 2, "rounds": 3, "random_state": 0}),
+        Trial("centaur, intercepts", {"rank": 2, "rounds": 2, "fit_intercept": True, "random_state": 0}),
+        Trial(
+            "centaur, power start",
+            {"rank": 2, "rounds": 2, "start": "power", "power_steps": 2, "copies": 2, "random_state": 0},
+        ),
+    ),
+    audits=(
+        AuditTrial("centaur", {"rank": 1}, title="Centaur"),
+        AuditTrial("centaur, power start", {"rank": 1, "start": "power", "copies": 2, "power_steps": 2}),
+        AuditTrial(
+            "centaur, power start at its defaults",
+            {"rank": 1, "start": "power"},
+            depth="long",
+            title="Centaur, power start",
+        ),
+    ),
+)

@@ -1,1 +1,47 @@
-"""Private FedRep (Snedeker et al. 2025): a shared basis, one head per user."""
+"""Private FedRep (Snedeker et al. 2025): a shared basis by clipped gradients, one head per user; any loss."""
+
+from tacitly.methods.options import CLASSES, INTERCEPT, MODE, RANK, ROUNDS, classes_need_a_loss_for_classes, loss_option
+from tacitly.methods.registry import AuditTrial, Method, Trial
+
+METHOD = Method(
+    estimator="estimator:PrivateFedRep",
+    name="fedrep",
+    default=True,
+    options=(RANK, INTERCEPT, loss_option("squared", "squared, logistic, hinge or poisson."), CLASSES, ROUNDS, MODE),
+    check=classes_need_a_loss_for_classes,
+    wire=(
+        "queries:BasisStep",
+        "as_printed:BasisGradient",
+        "as_printed:PairStatistic",
+        "as_printed:PaperHeads",
+        "queries:LossStep",
+    ),
+    small=lambda d, rank, words: {"rank": rank, "rounds": 1},
+    plain_compiles=lambda words: words.get("loss", "squared") != "squared",
+    data="rows by user with a number, a class or a count to predict",
+    result="a shared basis, one head per user",
+    page="private-fedrep.md",
+    trials=(
+        Trial("fedrep", {"rank": 2, "rounds": 4}),
+        Trial("fedrep, intercepts", {"rank": 2, "rounds": 3, "fit_intercept": True}),
+        Trial("fedrep, as printed", {"rank": 2, "mode": "paper"}, certified=False),
+        Trial("logistic", {"rank": 2, "rounds": 3, "loss": "logistic", "fit_intercept": True}, labels=2),
+        Trial("three classes", {"rank": 2, "rounds": 2, "loss": "logistic", "classes": (0, 1, 2)}, labels=3),
+        Trial("hinge", {"rank": 2, "rounds": 2, "loss": "hinge"}, labels=2),
+        Trial("poisson", {"rank": 2, "rounds": 2, "loss": "poisson"}, labels=3),
+    ),
+    audits=(
+        AuditTrial("fedrep", {"rank": 1}, title="PrivateFedRep"),
+        AuditTrial(
+            "fedrep, replace-one",
+            {"rank": 1, "adjacency": "replace-one"},
+            title="PrivateFedRep, replace-one",
+            reach=0.5,
+            reason="how opposite two users' corrections are depends on the basis, and so on the noise of the run",
+        ),
+        AuditTrial("fedrep, centred", {"rank": 1, "fit_intercept": True}, title="PrivateFedRep, intercepts"),
+        AuditTrial("fedrep, logistic", {"rank": 1, "loss": "logistic"}, title="PrivateFedRep, logistic"),
+        AuditTrial("fedrep, words", {"rank": 1, "loss": "logistic", "classes": ("no", "may", "yes")}, depth="brief"),
+        AuditTrial("fedrep, poisson", {"rank": 1, "loss": "poisson", "rounds": 2}, depth="brief"),
+    ),
+)

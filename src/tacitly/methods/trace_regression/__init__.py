@@ -1,1 +1,101 @@
-"""DP-RGrad (Zha 2024): private low-rank trace regression."""
+"""DP-RGrad (Zha 2024): one low-rank matrix: matrix completion, many related regressions, matrix covariates."""
+
+from typing import Any
+
+from tacitly.methods.options import MODE
+from tacitly.methods.registry import AuditTrial, Method, Option, Parameters, Trial
+
+_SUMS = {"rank": 1, "shape": (2, 3), "steps": 3, "random_state": 0}
+_TASKS = {"rank": 1, "shape": (3, 5), "design": "tasks", "steps": 2, "random_state": 0}
+_OPPOSITE = "how opposite two users' corrections are depends on the basis, and so on the noise of the run"
+
+
+def _matrix(n_features: int, parameters: Parameters) -> int:
+    """Numbers in a full gradient, or in the factors of a tangent step, whichever are more."""
+    rows, columns = (int(side) for side in parameters.get("shape") or (1, n_features))
+    return max(rows * columns, (rows + columns) * (int(parameters["rank"]) + 2))
+
+
+def _small(n_features: int, rank: int, words: Parameters) -> Parameters:
+    shapes = {"entries": (2, 2), "tasks": (2, n_features - 1), "rank-one": (1, n_features - 1)}
+    return {"rank": 1, "shape": shapes.get(str(words.get("design")), (1, n_features)), "steps": 1, "random_state": 0}
+
+
+def _of_rows(name: str, parameters: Parameters, **kind: Any) -> Trial:
+    """Return a trial whose unit of privacy is the row, which nodes that add noise refuse."""
+    return Trial(name, parameters, rows=True, refused="guard whole users", **kind)
+
+
+METHOD = Method(
+    estimator="estimator:TraceRegression",
+    name="trace",
+    command="trace",
+    options=(
+        Option(name="rank", kind=int, help="Rank of the matrix."),
+        Option(
+            name="unit",
+            default="observation",
+            help="observation or user: whose data are protected.",
+            required=True,
+            compiles=True,
+        ),
+        Option(name="privacy", default="full", help="full, or labels: everything but the target is public."),
+        Option(name="steps", kind=int, default=8, help="Noisy gradient steps."),
+        Option(name="max_observations", kind=int, default=None, help="For --unit user: most rows of a user."),
+        Option(name="design", default="dense", compiles=True, exposed=False),
+        Option(name="start", default="auto", compiles=True, exposed=False),
+        MODE,
+    ),
+    # Public randomness (where power methods start) must be the same when the command is run again to resume.
+    fixed={"random_state": 0},
+    wire=(
+        "centering:LabelSum",
+        "centering:ObservationSum",
+        "curvature:StepEnergy",
+        "designs:Centre",
+        "designs:Design",
+        "queries:DesignEnergy",
+        "queries:LabelledSum",
+        "queries:Scales",
+        "queries:TangentSum",
+    ),
+    limits={
+        "ray": "yes; `privacy='labels'` and `max_observations` only for rows in this process",
+        "flower": "unit user; unit observation if sites publish their numbers of rows",
+        "node": "unit user",
+    },
+    coordinates=_matrix,
+    small=_small,
+    plain_compiles=lambda words: True,
+    data="matrix covariates, ratings (i, j), many tasks",
+    result="a low-rank matrix, private by observation, user or label",
+    page="trace_regression.md",
+    trials=(
+        _of_rows("trace of rows", _SUMS),
+        _of_rows("trace of rows, powers", {"rank": 1, "shape": (2, 3), "start": "power", "random_state": 0}),
+        Trial("trace of users", {**_SUMS, "unit": "user"}),
+        Trial("trace of users, rank one", {**_TASKS, "shape": (3, 3), "design": "rank-one", "unit": "user"}),
+        _of_rows("trace of rows, tasks", _TASKS, tasks=True),
+        _of_rows("trace of rows, off centre", _SUMS, shifted=True),
+        _of_rows("trace of rows, tasks, off centre", _TASKS, tasks=True, shifted=True),
+        _of_rows(
+            "trace of rows, as printed",
+            {**_SUMS, "mode": "paper", "sensitivities": (1.0, 1.0, 1.0), "steps": 1},
+            certified=False,
+            tolerance=1e-5,  # unprotected sums have a clip of 2^30, and are rounded on its grid
+        ),
+    ),
+    audits=(
+        AuditTrial("trace regression", {"rank": 1, "shape": (2, 2)}, title="TraceRegression, observations"),
+        AuditTrial(
+            "trace regression, replace-one",
+            {"rank": 1, "adjacency": "replace-one", "shape": (2, 2)},
+            reach=0.5,
+            reason=_OPPOSITE,
+        ),
+        AuditTrial(
+            "trace regression, users", {"rank": 1, "unit": "user", "shape": (2, 2)}, title="TraceRegression, users"
+        ),
+        AuditTrial("trace regression, rank one", {"rank": 1, "design": "rank-one", "shape": (2, 2)}, depth="brief"),
+    ),
+)

@@ -49,11 +49,12 @@ NOTES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
 class Observations(LocalPopulation):
     """Rows in this process, and the design they are rows of."""
 
-    design: Design
+    def __init__(self, cohort: Cohort, design: Design) -> None:
+        super().__init__(cohort)
+        self.design = design
 
 
 @dataclass(eq=False, repr=False)
@@ -296,7 +297,7 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
         if self.privacy == "labels" and self.mode == "auto":
             raise ValueError("privacy='labels' reads X, which is public then: give the rows to fit.")
         if self.max_observations is not None:
-            raise ValueError("max_observations is for rows in this process. Leave rows out where they are kept.")
+            raise ValueError("max_observations is for rows in this process. Drop surplus rows where they are kept.")
 
     def _check_population(self, population: Population) -> None:
         design = self._design(population)

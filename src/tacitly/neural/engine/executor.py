@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -39,6 +38,7 @@ from tacitly.neural.engine.layers import custom_layers
 from tacitly.neural.engine.one_step import Chunk, OneStep, supports_one_step
 from tacitly.neural.engine.packing import Packing, to_tensors
 from tacitly.neural.engine.update import UserUpdate
+from tacitly.portable import cpu_count
 from tacitly.privacy.clipping import GUARD
 
 Item = TypeVar("Item")
@@ -77,7 +77,7 @@ class Executor:
         self.device = torch.device(name)
         self.custom_layers = bool(custom_layers(update.body.module, update.head.module))
         self.batched = self.device.type != "cpu" and not self.custom_layers
-        self.workers = (workers or len(os.sched_getaffinity(0))) if self.device.type == "cpu" else 1
+        self.workers = (workers or cpu_count()) if self.device.type == "cpu" else 1
         self.groups = groups
         self.tf32 = tf32
         update.body.to(self.device)

@@ -1,0 +1,60 @@
+"""Join a federation with a site's users."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tacitly.cli.console import say
+
+
+def join(
+    folder: Annotated[Path, typer.Argument(help="The site's folder; made from --table first.", show_default=False)],
+    invitation: Annotated[Path | None, typer.Option(help="The coordinator's invitation.json.")] = None,
+    table: Annotated[Path | None, typer.Option(help="Rows of this site's users, to make the folder from.")] = None,
+    user: Annotated[str | None, typer.Option(help="Column with the user id.")] = None,
+    target: Annotated[str | None, typer.Option(help="Column to predict.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the site in the federation.")] = None,
+    tell_rows: Annotated[bool, typer.Option("--tell-rows", help="Publish the number of rows: unit row.")] = False,
+    epsilon: Annotated[
+        float | None, typer.Option(help="This site's own ceiling, for all runs together; set once.")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="Probability with which that ceiling may fail.")] = 1e-6,
+    trust: Annotated[
+        str | None, typer.Option(help="central, node or secure: join only if the invitation says the same.")
+    ] = None,
+    patience: Annotated[float, typer.Option(help="Seconds to try if the coordinator does not know this site.")] = 60.0,
+    personalize_only: Annotated[Path | None, typer.Option(help="A published model: fit heads here, offline.")] = None,
+) -> None:
+    """Join a federation with this site's users: their rows and heads never leave this folder."""
+    from tacitly.deployment import join as site
+    from tacitly.privacy.guarantee import Adjacency, Budget
+
+    if not (folder / "card.json").exists():
+        _prepare(folder, table, user, target, name, tell_rows)
+    if personalize_only is not None:
+        from tacitly.cli.console import with_heads
+
+        say(f"heads: {site.personalize(folder, with_heads(personalize_only))} (private)")
+    elif invitation is not None:
+        invited = site.read_invitation(invitation)
+        ceiling = None
+        if epsilon is not None:
+            ceiling = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(invited["adjacency"]))
+        site.join(folder, invited, say, ceiling=ceiling, trust=trust, patience=patience)
+
+
+def _prepare(
+    folder: Path, table: Path | None, user: str | None, target: str | None, name: str | None, tell_rows: bool
+) -> None:
+    """Make the site's folder from a table."""
+    from tacitly.data.cohort import Cohort
+    from tacitly.deployment import join as site
+
+    if table is None or user is None:
+        raise ValueError(f"{folder} is new: give --table, --user, --target and --name.")
+    cohort = Cohort.from_table(table, user=user, target=target)
+    card = site.prepare(folder, name or folder.name, cohort, tell_rows=tell_rows)
+    say(f"{card.users} users; give {folder / 'card.json'} to the coordinator (it is public)")

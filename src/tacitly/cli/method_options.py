@@ -1,0 +1,153 @@
+"""Options that depend on the method: a command shows, and accepts, those that apply to its ``--method``.
+
+A command that fits offers one or more methods of the registry. Its function declares what all of them share;
+:class:`MethodCommand` adds the options of the method that is named in the arguments, and hands their values to the
+function as :class:`Chosen`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+import typer
+from typer.core import TyperCommand, TyperOption
+
+from tacitly.methods import REGISTRY
+from tacitly.methods.registry import REQUIRED, Method, Option
+
+_PREFIX = "method_option_"  # so that a method's parameter may be called like one of the command's
+_KEY = "tacitly.method"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A method and the values of its options; ``given`` are those that stand in the arguments."""
+
+    method: Method
+    values: dict[str, Any]
+    given: dict[str, Any]
+
+    @classmethod
+    def of(cls, context: typer.Context) -> Chosen:
+        """Return what the command's arguments chose."""
+        chosen = context.meta[_KEY]
+        assert isinstance(chosen, cls)
+        return chosen
+
+
+class MethodCommand(TyperCommand):
+    """A command whose options depend on its method."""
+
+    insists = True
+    """Whether options that have no default must be given."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Find the method first: it decides which options there are."""
+        ctx.meta[_KEY] = method = self._method(args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            self._explain(error.option_name, method)
+            raise
+        values, given = {}, {}
+        for option in self._own(method):
+            name = _PREFIX + option.name
+            values[option.name] = ctx.params.pop(name)
+            source = ctx.get_parameter_source(name)
+            if source is not None and source.name == "COMMANDLINE":
+                given[option.name] = values[option.name]
+        ctx.meta[_KEY] = Chosen(method, values, given)
+        return rest
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the shared options and the method's own."""
+        method = ctx.meta.get(_KEY)
+        method = method.method if isinstance(method, Chosen) else method or REGISTRY.default(str(self.name))
+        shared = [_with_default(parameter, "delta", method.delta) for parameter in super().get_params(ctx)]
+        *shared, last = shared  # --help stays last
+        return [*shared, *(self._parameter(option) for option in self._own(method)), last]
+
+    def _method(self, args: list[str]) -> Method:
+        offered = REGISTRY.offered(str(self.name))
+        name = _value_of("--method", args) if len(offered) > 1 else None
+        if name is None:
+            return REGISTRY.default(str(self.name))
+        if name not in offered:
+            width = max(map(len, offered))
+            lines = [f"  {method.name:<{width}}  {method.summary}" for method in offered.values()]
+            raise ValueError("\n".join([f"--method must be one of those below. Found {name!r}.", *lines]))
+        return offered[name]
+
+    def _own(self, method: Method) -> list[Option]:
+        """Return the options of a method that have flags, but for those that the command has itself."""
+        taken = {flag for parameter in self.params for flag in parameter.opts}
+        return [option for option in method.options if option.exposed and option.spelling not in taken]
+
+    def _parameter(self, option: Option) -> TyperOption:
+        flag, switch = option.spelling, option.kind is bool
+        missing = option.default is REQUIRED or option.required
+        return TyperOption(
+            param_decls=[_PREFIX + option.name, f"{flag}/--no-{flag[2:]}" if switch else flag],
+            type=bool if switch else option.kind,
+            metavar=None if switch or option.kind in (int, float, str) else "TEXT",
+            is_flag=True if switch else None,
+            default=None if missing else option.default,
+            required=missing and self.insists,
+            show_default=not missing and option.default is not None,
+            help=option.help,
+        )
+
+    def _explain(self, flag: str, method: Method) -> None:
+        """Raise a clear error where an option belongs to other methods."""
+        offered = REGISTRY.offered(str(self.name)).values()
+        owners = [
+            other.name
+            for other in offered
+            if flag in [spelling for option in self._own(other) for spelling in (option.spelling, _off(option))]
+        ]
+        if owners:
+            raise ValueError(f"{flag} is for --method {listed(owners)} only. Found --method {method.name}.") from None
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names as in a sentence.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _off(option: Option) -> str:
+    return f"--no-{option.spelling[2:]}" if option.kind is bool else option.spelling
+
+
+def _with_default(parameter: click.Parameter, name: str, value: Any) -> click.Parameter:
+    """Return a parameter with the method's own default, if it is the one of this name and has none yet."""
+    if parameter.name != name or parameter.default is not None:
+        return parameter
+    changed = copy.copy(parameter)
+    changed.default = value
+    return changed
+
+
+def _value_of(flag: str, args: list[str]) -> str | None:
+    """Return the last value of an option in the arguments.
+
+    >>> _value_of("--method", ["a", "--method", "b", "--method=c"])
+    'c'
+    """
+    found = None
+    for position, word in enumerate(args):
+        if word == "--":
+            break
+        if word == flag and position + 1 < len(args):
+            found = args[position + 1]
+        elif word.startswith(f"{flag}="):
+            found = word.partition("=")[2]
+    return found

@@ -1,0 +1,143 @@
+"""Coordinate sites that keep their rows."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+
+from tacitly.cli.console import Delta, Neighbours, Out, method_option, say
+from tacitly.cli.method_options import Chosen, MethodCommand
+from tacitly.methods import REGISTRY
+from tacitly.methods.registry import REQUIRED
+
+_NOT_SETTINGS = ("folder", "status", "page")
+
+
+class ServeCommand(MethodCommand):
+    """``serve``: nothing is required of a call that resumes a folder's run."""
+
+    insists = False
+
+
+def serve(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="The coordinator's folder; made if new.", show_default=False)],
+    node: Annotated[list[Path] | None, typer.Option(help="A site's card.json, once per site; first call.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Privacy budget; on the first call.")] = None,
+    server: Annotated[str, typer.Option(help="Address that sites can reach.")] = "127.0.0.1:8600",
+    out: Out = Path("model"),
+    delta: Delta = None,
+    adjacency: Neighbours = "zero-out",
+    method: Annotated[str, method_option("serve")] = REGISTRY.default("serve").name,
+    options: Annotated[
+        list[str] | None, typer.Option("--set", help="Any other parameter of the method, as name=value; repeatable.")
+    ] = None,
+    trust: Annotated[str, typer.Option(help="central, node or secure: who adds the noise.")] = "central",
+    colluding: Annotated[int, typer.Option(help="Nodes that may help a curious coordinator (secure).")] = 1,
+    deadline: Annotated[float, typer.Option(help="Seconds to wait for answers in a round.")] = 60.0,
+    status: Annotated[bool, typer.Option("--status", help="Show the status, and nothing else.")] = False,
+    page: Annotated[int | None, typer.Option(help="Port of a live status page on this machine.")] = None,
+) -> None:
+    """Coordinate sites that keep their rows; run again to resume."""
+    from tacitly.deployment.settings import Settings, Status
+
+    if status:
+        _show(Status(folder).read())
+        return
+    from tacitly.deployment import serve as coordinator
+
+    if (folder / "settings.json").exists():
+        _refuse_settings(context, folder)
+    else:
+        chosen = Chosen.of(context)
+        cards = _cards(folder, chosen, node, epsilon)
+        settings = Settings(
+            server=server,
+            out=str(out.absolute()),
+            epsilon=float(epsilon or 0.0),
+            delta=chosen.method.delta if delta is None else delta,
+            adjacency=adjacency,
+            method=method,
+            options={**chosen.given, **dict(_parameter(text) for text in options or ())},
+            trust=trust,
+            colluding=colluding,
+            patience={"deadline": deadline},
+            cards=cards,
+        )
+        coordinator.prepare(folder, settings)
+        say(f"give {folder / 'invitation.json'} to every site (it is public)")
+    _run(folder, page)
+
+
+def _cards(folder: Path, chosen: Chosen, nodes: list[Path] | None, epsilon: float | None) -> tuple[Any, ...]:
+    """Return the sites' cards; raise where something is missing that a new folder needs."""
+    from tacitly.federation.flower.node import Card
+
+    needed = [option for option in chosen.method.options if option.default is REQUIRED]
+    if not nodes or epsilon is None or any(option.name not in chosen.given for option in needed):
+        flags = ", ".join([*(option.spelling for option in needed), "--epsilon"])
+        raise ValueError(f"{folder} is new: give {flags} and a --node card.json for every site.")
+    return tuple(Card.from_json(path.read_text("utf-8")) for path in nodes)
+
+
+def _run(folder: Path, page: int | None) -> None:
+    """Run the coordinator until the model is there, and show its certificate."""
+    from tacitly.deployment import serve as coordinator
+    from tacitly.deployment.page import page as status_page
+    from tacitly.deployment.settings import Settings
+    from tacitly.privacy.certificate import Certificate
+
+    shown = status_page(folder, page) if page is not None else contextlib.nullcontext("")
+    with shown as address:
+        if address:
+            say(f"status: {address}")
+        done = coordinator.serve(folder, say)
+    if not done:
+        raise ValueError("the run could not be finished. Run the same command again to resume; nothing is spent twice.")
+    settings = Settings.load(folder)
+    say(str(Certificate.from_json((Path(settings.out) / "certificate.json").read_text("utf-8"))))
+    say(f"model: {settings.out}/ (no heads in it: they are with the sites)")
+
+
+def _refuse_settings(context: typer.Context, folder: Path) -> None:
+    """Raise if a folder that has settings is given others: they would be ignored without a word."""
+    chosen = Chosen.of(context)
+    flags = [parameter for parameter in context.command.params if parameter.name not in _NOT_SETTINGS]
+    given = [parameter.opts[0] for parameter in flags if _on_command_line(context, parameter)]
+    given += [option.spelling for option in chosen.method.options if option.name in chosen.given]
+    if given:
+        raise ValueError(
+            f"{folder} was made with its own settings, which stand; {', '.join(given)} would change nothing. "
+            f"Run tacitly serve {folder} to resume, or choose another folder."
+        )
+
+
+def _on_command_line(context: typer.Context, parameter: click.Parameter) -> bool:
+    source = context.get_parameter_source(str(parameter.name))
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    """Read name=value: the value as JSON if it is valid JSON, else as text."""
+    name, given, value = text.partition("=")
+    if not given or not name.isidentifier():
+        raise ValueError(f"--set must be name=value. Found {text!r}.")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _show(status: dict[str, object]) -> None:
+    from rich.console import Console
+    from rich.table import Table as Grid
+
+    grid = Grid("", "", show_header=False)
+    for key, value in status.items():
+        grid.add_row(key.replace("_", " "), json.dumps(value) if isinstance(value, dict) else str(value))
+    Console().print(grid)
