@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from centaur_fits import D, data
 
 import tacitly
+from centaur_fits import D, data
 from tacitly import neural
 
 torch.set_num_threads(1)

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from centaur_fits import D, data, model
 from torch import nn
 
 import tacitly
+from centaur_fits import D, data, model
 from tacitly import neural
 from tacitly.privacy.guarantee import Budget
 from tacitly.privacy.ledger import Ledger

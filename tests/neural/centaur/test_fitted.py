@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import small_networks as small
 import torch
-from centaur_fits import D, data, model
 from torch import Tensor, nn
 
+import small_networks as small
 import tacitly
+from centaur_fits import D, data, model
 from tacitly import neural
 from tacitly.model_folder import publish
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from small_networks import TRAPS, Category, D, M, N, body_with, data, executor, model
 from torch import Tensor, nn
 
+from small_networks import TRAPS, Category, D, M, N, body_with, data, executor, model
 from tacitly.neural.engine.device import DeviceFailure
 from tacitly.neural.engine.executor import Block, Executor
 from tacitly.neural.engine.one_step import OneStep

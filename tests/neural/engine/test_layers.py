@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from small_networks import TRAPS, D, M, Trap, body_with, data, model
 from torch import Tensor, nn
 
+from small_networks import TRAPS, D, M, Trap, body_with, data, model
 from tacitly import neural
 from tacitly.neural.engine.layers import check_layers
 

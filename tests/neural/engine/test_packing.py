@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from small_networks import body_with, data, executor
 
+from small_networks import body_with, data, executor
 from tacitly.neural.engine.packing import Packing
 
 torch.set_num_threads(1)

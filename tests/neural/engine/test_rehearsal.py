@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from small_networks import D, N, body_with, data, executor, model
 from torch import Tensor, nn
 
+from small_networks import D, N, body_with, data, executor, model
 from tacitly import neural
 from tacitly.neural.engine.layers import check_layers
 from tacitly.neural.engine.rehearsal import check_modules, rehearse
