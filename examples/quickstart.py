@@ -1,4 +1,4 @@
-"""Fit, predict, take in a new user, check the certificate: the whole life of a model."""
+"""Fit a model, score it, personalize it for a new user, and verify its certificate."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tacitly.privacy.verification import verify
 
 
 def main() -> None:
-    # 3,000 users with 8 rows each; everybody's weights lie in one 2-dimensional subspace of 30 features.
+    # 3,000 users with 8 rows each; all users' weights lie in one 2-dimensional subspace of 30 features.
     data = tacitly.datasets.make_shared_subspace(3000, 30, 2, 8, noise=0.1, random_state=0)
     model = tacitly.PrivateFedRep(rank=2, epsilon=1.0).fit(data.X, data.y, data.users)
     print(model.certificate_)
     print(f"R² of personal predictions: {model.score(data.X, data.y, data.users):.3f}")
 
-    # A user who was not there: a head from their own rows and the public basis. Nothing is released.
+    # A new user: a head is fitted to their own rows and the public basis. Nothing is released.
     new = tacitly.datasets.make_shared_subspace(1, 30, 2, 8, noise=0.1, random_state=1)
     head = model.personalize(new.X, new.y)
     print(f"a new user's head: {head.weights.round(3)}")
 
-    with tempfile.TemporaryDirectory() as place:
-        folder = tacitly.save(model, Path(place) / "model")
+    with tempfile.TemporaryDirectory() as directory:
+        folder = tacitly.save(model, Path(directory) / "model")
         certificate = (folder / "certificate.json").read_text(encoding="utf-8")
         print(f"certificate holds: {verify(certificate, billboard=(folder / 'billboard.safetensors').read_bytes()).ok}")
 

@@ -1,6 +1,6 @@
-"""Two sites and a coordinator on this machine, as three programs: rows and heads never leave their site's folder.
+"""Run two sites and a coordinator on this machine, as three programs: rows and heads never leave their site's folder.
 
-The commands are those of a real deployment; only the addresses are this machine's (docs/deploy.md).
+The commands are those of a real deployment, with local addresses (docs/deploy.md).
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ TACITLY = [sys.executable, "-m", "tacitly"]
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
-        write_tables(place)
+        folder = Path(name)
+        write_tables(folder)
         for site in ("north", "south"):
-            run("join", f"{site}", "--table", f"{site}.csv", "--user", "user", "--target", "y", cwd=place)
+            run("join", f"{site}", "--table", f"{site}.csv", "--user", "user", "--target", "y", cwd=folder)
         cards = ["--node", "north/card.json", "--node", "south/card.json"]
         server = ["--server", f"127.0.0.1:{free_port()}"]
-        server += ["--deadline", "300"]  # the first round waits for a compiler
-        hub = start("serve", "hub", *cards, *server, "--rank", "2", "--epsilon", "4", "--rounds", "3", cwd=place)
-        while not (place / "hub" / "settings.json").exists():
+        server += ["--deadline", "300"]  # in the first round sites may still compile
+        hub = start("serve", "hub", *cards, *server, "--rank", "2", "--epsilon", "4", "--rounds", "3", cwd=folder)
+        while not (folder / "hub" / "settings.json").exists():
             if hub.poll() is not None:
                 raise SystemExit("the coordinator did not start")
         known = ["--invitation", "hub/invitation.json", "--patience", "600"]
-        sites = [start("join", site, *known, cwd=place) for site in ("north", "south")]
+        sites = [start("join", site, *known, cwd=folder) for site in ("north", "south")]
         try:
             hub.wait(timeout=900)
         finally:
             for process in [hub, *sites]:
                 process.kill()
-        print(tacitly.load(place / "model").certificate_)
+        print(tacitly.load(folder / "model").certificate_)
         for site in ("north", "south"):
-            print(f"{site}: {len(read_heads(place / site / 'heads.npz')['heads'])} heads, in its own folder")
+            print(f"{site}: {len(read_heads(folder / site / 'heads.npz')['heads'])} heads, in its own folder")
 
 
-def write_tables(place: Path) -> None:
-    """Write a table a site, of users with a shared subspace."""
+def write_tables(folder: Path) -> None:
+    """Write one table per site, of users with a shared subspace."""
     data = tacitly.datasets.make_shared_subspace(1000, 10, 2, 8, noise=0.1, random_state=0)
     header = ",".join(["user", *(f"x{j}" for j in range(10)), "y"])
     for site, half in (("north", data.users < 500), ("south", data.users >= 500)):
         rows = np.column_stack([data.users, data.X, data.y])[half]
-        np.savetxt(place / f"{site}.csv", rows, delimiter=",", header=header, comments="", fmt="%.6g")
+        np.savetxt(folder / f"{site}.csv", rows, delimiter=",", header=header, comments="", fmt="%.6g")
 
 
 def free_port() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,15 @@ NEURAL: dict[str, Any] = {
     "neural low rank": lambda **o: neural.LowRankSparse(1, 2, hidden=(4,), rounds=2, clip="auto", **o),
     "prompts": lambda **o: neural.PromptLearning(hidden=(4,), rounds=2, **o),
 }
+MAKERS: dict[str, Any] = {
+    **{name: partial(method.load(), **trial.parameters) for name, (method, trial) in EVERY.items()},
+    **NEURAL,
+}
 
 
 def fitted(name: str, **options: Any) -> tuple[PrivateModel, tacitly.Cohort]:
     cohort = users(60, name=name) if name in EVERY else users(60, name="logistic")
-    model = (EVERY | NEURAL)[name](**{"epsilon": 4.0, "noise_seed": 1} | options)
+    model = MAKERS[name](**{"epsilon": 4.0, "noise_seed": 1} | options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", tacitly.UncertifiedWarning)
         model.fit(cohort)
@@ -45,7 +50,7 @@ def fitted(name: str, **options: Any) -> tuple[PrivateModel, tacitly.Cohort]:
 @pytest.mark.parametrize("name", [*EVERY, *NEURAL])
 def test_a_fit_makes_the_planned_releases_and_planning_writes_nothing(name: str) -> None:
     cohort = users(60, name=name) if name in EVERY else users(60, name="logistic")
-    model = (EVERY | NEURAL)[name](epsilon=4.0, noise_seed=1)
+    model = MAKERS[name](epsilon=4.0, noise_seed=1)
     before = dict(vars(model))
     planned = model.planned_releases(cohort)
     assert vars(model) == before
@@ -53,14 +58,14 @@ def test_a_fit_makes_the_planned_releases_and_planning_writes_nothing(name: str)
 
 
 def test_fit_is_written_once() -> None:
-    kinds = {type(make(epsilon=1.0)) for make in [*EVERY.values(), *NEURAL.values()]}
+    kinds = {type(make(epsilon=1.0)) for make in MAKERS.values()}
     own = {kind.__name__ for kind in kinds if kind.fit is not PrivateModel.fit}
     assert own == {"FedPower"}  # its signature has no target; it calls the template
 
 
 @pytest.mark.parametrize("name", [*EVERY, *NEURAL])
 def test_a_model_that_is_not_fitted_raises_scikit_learns_error(name: str) -> None:
-    model = (EVERY | NEURAL)[name](epsilon=1.0)
+    model = MAKERS[name](epsilon=1.0)
     with pytest.raises(NotFittedError, match="not fitted yet"):
         model.public_arrays()
     for method in {"predict", "score", "personalize"} & set(dir(model)):
@@ -72,7 +77,7 @@ def test_a_model_that_is_not_fitted_raises_scikit_learns_error(name: str) -> Non
 
 @pytest.mark.parametrize("name", [*EVERY, *NEURAL])
 def test_parameters_are_stored_unchanged_and_cloned(name: str) -> None:
-    model = (EVERY | NEURAL)[name](epsilon=1.0, run="mine")
+    model = MAKERS[name](epsilon=1.0, run="mine")
     parameters = model.get_params(deep=False)
     assert parameters["epsilon"] == 1.0
     assert parameters["run"] == "mine"

@@ -20,17 +20,17 @@ EVERY: dict[str, tuple[Method, Trial]] = {
 """Configurations by name, as the methods describe them."""
 
 ROUGH = {name: trial.tolerance for name, (_, trial) in EVERY.items()}
-"""How far models of two engines may be apart."""
+"""Largest difference allowed between models of two engines."""
 
 FEW = tuple(name for name, (_, trial) in EVERY.items() if trial.one_by_one)
-"""Configurations that ask every user alone: one message per user and step."""
+"""Configurations that query each user separately: one message per user and step."""
 
 REFUSED = {name: trial.refused for name, (_, trial) in EVERY.items() if trial.refused}
 """Why a configuration is refused where nodes add the noise."""
 
 
 def users(n: int, seed: int = 0, name: str = "") -> tacitly.Cohort:
-    """Ragged users with a shared subspace of two directions; rows and targets as the configuration ``name`` needs."""
+    """Return ragged users with a shared subspace of two directions; rows and targets suit ``name``."""
     trial = EVERY[name][1] if name else Trial(name="", parameters={})
     rng = np.random.default_rng(seed)
     counts = rng.integers(6, 16, size=n)
@@ -48,7 +48,7 @@ def users(n: int, seed: int = 0, name: str = "") -> tacitly.Cohort:
 
 
 def fit(name: str, source: Any, engine: Engine | None = None, **options: Any) -> PrivateModel:
-    """Fit without noise (or with the noise that ``options`` ask for)."""
+    """Fit without noise, unless ``options`` set another ε."""
     method, trial = EVERY[name]
     model: PrivateModel = method.load()(**{"epsilon": math.inf, "engine": engine, **trial.parameters} | options)
     with warnings.catch_warnings():
@@ -66,7 +66,7 @@ def distance(one: PrivateModel, other: PrivateModel) -> float:
 
 
 def promised(model: PrivateModel) -> list[Any]:
-    """What the ledger holds of a model's releases, except for clips that the noise itself chose."""
+    """Return a model's releases as recorded in the ledger, except for clips derived from noisy releases."""
     rows = model.certificate_.releases
     return [(row.name, *_cost(row.event), row.noise, row.coordinates) for row in rows]
 

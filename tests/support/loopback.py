@@ -1,4 +1,4 @@
-"""Nodes in this process: every byte is encoded and checked as on the wire, and nothing else is there."""
+"""Flower nodes in this process: messages are encoded and checked as on the wire, without a network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUICK = Patience(deadline=2.0, gather=1.0, again=0.5, poll=0.005)
 
 
 class Loopback:
-    """A transport whose nodes answer at once. ``meddle`` may change, drop or add answers on their way."""
+    """A transport whose nodes answer at once. ``meddle`` may change, drop or add answers."""
 
     def __init__(self, nodes: Mapping[int, Node]) -> None:
         self.nodes = dict(nodes)

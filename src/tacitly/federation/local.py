@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -55,15 +56,22 @@ class LocalFederation(Federation):
         return shard.users_map(work)
 
 
+@dataclass(frozen=True)
 class LocalPopulation:
     """A cohort in this process, as a :class:`~tacitly.federation.engine.Population`."""
 
-    def __init__(self, cohort: Cohort, trust: str | None = None) -> None:
-        self.cohort, self.trust = cohort, trust
-        self.n_users, self.n_features, self.n_rows = cohort.n_users, cohort.n_features, cohort.n_rows
-        self.users: npt.NDArray[Any] = cohort.users
-        self.feature_names = cohort.feature_names
-        self.target_name: str | None = getattr(cohort, "target_name", None)
+    cohort: Cohort
+    trust: str | None = None
+    n_users: int = field(init=False, repr=False, compare=False)
+    n_features: int = field(init=False, repr=False, compare=False)
+    n_rows: int = field(init=False, repr=False, compare=False)
+    users: npt.NDArray[Any] = field(init=False, repr=False, compare=False)
+    feature_names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    target_name: str | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("n_users", "n_features", "n_rows", "users", "feature_names", "target_name"):
+            object.__setattr__(self, name, getattr(self.cohort, name, None))
 
     def federation(self, run: Run, **options: Any) -> LocalFederation:
         """Put the users behind the doors."""

@@ -110,7 +110,7 @@ def test_a_kernel_that_counts_positions_refuses_other_arrays() -> None:
     from tacitly.simd.registers import padded
 
     out = np.zeros((4, 48))
-    with pytest.raises((NumbaError, TypingError, TypeError), match="one after the other"):
+    with pytest.raises((NumbaError, TypingError, TypeError), match="need C-contiguous arrays"):
         project_rows(RNG.normal(size=(40, 18))[:, ::2], 0, 40, 9, padded(BASIS.T, np.float64), out, 0, 0)
 
 
