@@ -37,7 +37,15 @@ from tacitly.federation.shard import one_blas_thread
 from tacitly.methods.base import PrivateModel
 from tacitly.privacy.accounting import compose, mu_of
 from tacitly.privacy.certificate import Certificate
-from tacitly.privacy.guarantee import Adjacency, GaussianEvent, SelectionEvent, Sensitivity, UncertifiedWarning, Unit
+from tacitly.privacy.guarantee import (
+    Adjacency,
+    GaussianEvent,
+    SelectionEvent,
+    Sensitivity,
+    TooFewUsersWarning,
+    UncertifiedWarning,
+    Unit,
+)
 
 STATISTICS = ("likelihood ratio", "energy", "largest", "seconds")
 _FALSE_ALARM = 1e-9
@@ -85,6 +93,7 @@ class Attacker:
         model = prepared(self.estimator, recording)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UncertifiedWarning)
+            warnings.simplefilter("ignore", TooFewUsersWarning)
             model.fit(cohort)
         return model, list(recording.entries)
 

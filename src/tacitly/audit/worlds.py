@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tacitly.arrays import Array
 from tacitly.audit.users import User
 from tacitly.data.cohort import Cohort
 from tacitly.privacy.guarantee import Adjacency, Unit
@@ -58,8 +59,8 @@ def worlds(
 ) -> Worlds:
     """Return a cohort of ordinary users with a canary, and its neighbour.
 
-    A unit that is to contribute nothing has NaN for features: the federation leaves it out of sums but counts it as a
-    user.
+    A unit that is to contribute nothing has NaN for features and, if it is a number, for the target: the federation
+    leaves it out of sums but counts it as a user.
     """
     rng = np.random.default_rng(11)
     (X, y), replacement = canary
@@ -71,7 +72,9 @@ def worlds(
     starts = np.arange(USERS + 1) * ROWS
     if unit is Unit.ROW:
         X, y, replacement = X[:1], y[:1], (replacement[0][:1], replacement[1][:1])
-    other = replacement if adjacency is Adjacency.REPLACE_ONE else (np.full_like(X[:1], np.nan), y[:1])
+    other = (
+        replacement if adjacency is Adjacency.REPLACE_ONE else (np.full_like(X[:1], np.nan), _nothing(y[:1], labels))
+    )
 
     def with_user(last: User) -> Cohort:
         all_rows, all_targets = np.vstack([rows, last[0]]), np.concatenate([targets, last[1]])
@@ -80,3 +83,8 @@ def worlds(
         return Cohort(all_rows, all_targets, offsets, np.arange(USERS + 1), names, "y")
 
     return Worlds(with_user((X, y)), with_user(other))
+
+
+def _nothing(y: Array, labels: tuple[float, float] | None) -> Array:
+    """Return targets of a unit that contributes nothing; a class must be one of those declared."""
+    return np.full_like(y, np.nan) if labels is None else y

@@ -5,6 +5,7 @@ from tacitly.methods.registry import AuditTrial, Method, Trial
 METHOD = Method(
     estimator="estimator:MixedEffects",
     name="mixed-effects",
+    command=None,
     rank=None,
     wire=(
         "heads:PosteriorHeads",

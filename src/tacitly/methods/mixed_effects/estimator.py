@@ -31,7 +31,7 @@ from tacitly.methods.mixed_effects.summary import Summary
 from tacitly.methods.parameters import EngineParameter
 from tacitly.methods.personal import PersonalModel, Positions, with_type
 from tacitly.privacy.certificate import shown
-from tacitly.privacy.guarantee import Budget
+from tacitly.privacy.guarantee import Budget, TooFewUsersWarning
 
 TRUST = (
     "central: whoever runs this process holds the rows, adds the noise and keeps the personal models; everybody else "
@@ -335,7 +335,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
     def _work_at_home(self, federation: Any, population: Population) -> None:
         super()._work_at_home(federation, population)
         if not self.helps_:
-            warnings.warn(self._too_few(), UserWarning, stacklevel=4)
+            warnings.warn(self._too_few(), TooFewUsersWarning, stacklevel=4)
 
     def _home_work(self) -> PosteriorHeads:
         if self.units_.spread > 0:

@@ -65,7 +65,7 @@ class Magnitudes(BatchQuery):
         points = circle(np.log2(np.abs(np.where(seen, columns, 1.0))), _REACH) * seen[..., None]
         means = [per_user(points[..., axis], offsets) / rows for axis in (0, 1)]
         others = per_user((np.isfinite(columns) & (columns != 0) & (columns != 1)).astype(np.float64), offsets)
-        binary = (others == 0) & (np.diff(offsets) > 0)[:, None]
+        binary = (others == 0) & (per_user(np.isfinite(columns).astype(np.float64), offsets) > 0)
         binary[:, -1] = False
         weights = self.weights * self.used
         return np.hstack([*(np.where(binary, 0.0, mean) * weights for mean in means), binary * weights])
