@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -76,8 +76,7 @@ class Shard:
         """
         users = self.cohort.n_users
         spans = [(a, min(a + BLOCK, users)) for a in range(0, users, BLOCK)]
-        stacked: Numbers = np.concatenate(list(self._blocks(work, spans)))  # type: ignore[assignment]
-        return stacked
+        return cast(Numbers, np.concatenate(list(self._blocks(work, spans))))
 
     def projected(self, directions: Array) -> Shard:
         """Return the same users with rows directions·x; the last result is kept and returned for equal directions.
