@@ -25,7 +25,7 @@ from tacitly.methods.base import PrivateModel
 from tacitly.privacy.accounting import compose
 
 ESTIMATORS: dict[str, Callable[[], PrivateModel]] = {
-    trial.title: lambda method=method, trial=trial: method.load()(**trial.made())  # type: ignore[misc]
+    trial.title: lambda method=method, trial=trial: method.load()(**trial.built())  # type: ignore[misc]
     for method in REGISTRY.values()
     for trial in method.audits
     if trial.title

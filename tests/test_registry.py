@@ -178,7 +178,7 @@ def test_what_is_generated_is_up_to_date() -> None:
 
 def test_two_methods_of_one_name_are_refused() -> None:
     method = REGISTRY["fedrep"]
-    with pytest.raises(ValueError, match="a name of its own"):
+    with pytest.raises(ValueError, match="needs its own name"):
         Registry([method, method])
 
 

@@ -31,7 +31,7 @@ RELATIVES = [name for name, (_, trial) in AUDITS.items() if trial.depth == "brie
 
 def made(name: str) -> PrivateModel:
     method, trial = AUDITS[name]
-    model: PrivateModel = method.load()(**trial.made())
+    model: PrivateModel = method.load()(**trial.built())
     return model
 
 

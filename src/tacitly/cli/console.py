@@ -122,7 +122,7 @@ def with_heads(folder: Path) -> SharedBasisModel:
 
     model = load(folder)
     if isinstance(model, TraceRegression):
-        raise ValueError(f"{folder} holds a matrix, the same for everybody: there are no heads. Use 'tacitly predict'.")
+        raise ValueError(f"{folder} holds a matrix, the same for all users: there are no heads. Use 'tacitly predict'.")
     if not isinstance(model, SharedBasisModel):
         raise ValueError(f"{folder} holds a {type(model).__name__}: components only, nothing to predict with.")
     return model

@@ -16,7 +16,7 @@ def personalize(
     out: Annotated[Path, typer.Option(help="Where to write the head.")] = Path("head.json"),
     target: Annotated[str | None, typer.Option(help="Target column; default: as at training.")] = None,
 ) -> None:
-    """Fit a head for a new user from that user's own rows. Costs nobody any privacy; works on a published model."""
+    """Fit a head for a new user from that user's own rows. Spends no budget; works on a published model."""
     from tacitly.data.grouping import read_rows
     from tacitly.model_folder import save_head
 

@@ -26,7 +26,7 @@ def predict(
     matrix = load(model)
     if isinstance(matrix, TraceRegression):
         if user is not None or head is not None:
-            raise ValueError(f"{model} holds a matrix, the same for everybody. Leave out --user and --head.")
+            raise ValueError(f"{model} holds a matrix, the same for all users. Leave out --user and --head.")
         rows = read_rows(table, features=matrix.feature_names_in_)
         _write("prediction", [f"{value!r}" for value in matrix.predict(rows.X).tolist()], out)
         return

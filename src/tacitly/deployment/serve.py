@@ -144,13 +144,13 @@ def _ended(status: Status, link: subprocess.Popen[bytes]) -> bool:
     """Wait until the run is over; return whether the model is saved."""
     started, seen = time.monotonic(), None
     while True:
-        told = status.read()
-        if told["state"] == "finished":
+        current = status.read()
+        if current["state"] == "finished":
             return True
         if link.poll() is not None:
             raise RuntimeError("Flower's SuperLink ended. See superlink.log in the coordinator's folder.")
-        seen = told.get("process") or seen
-        if told["state"] == "stopped" or (seen and not portable.process_alive(seen)):
+        seen = current.get("process") or seen
+        if current["state"] == "stopped" or (seen and not portable.process_alive(seen)):
             return False
         if seen is None and time.monotonic() - started > _START:
             raise RuntimeError(f"Flower did not start the run within {_START:g} s. See superlink.log.")

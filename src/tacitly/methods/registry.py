@@ -116,7 +116,7 @@ class AuditTrial:
     reach: float = 0.8
     reason: str = ""
 
-    def made(self) -> dict[str, Any]:
+    def built(self) -> dict[str, Any]:
         """Return the estimator's parameters."""
         return {"epsilon": 1.0, **(self.parameters() if callable(self.parameters) else self.parameters)}
 
@@ -274,7 +274,7 @@ class Registry(Mapping[str, Method]):
         ordered = sorted(methods, key=lambda method: (method.network, not method.default, method.name))
         self._methods = {method.name: method for method in ordered}
         if len(self._methods) < len(methods):
-            raise ValueError(f"every method needs a name of its own. Found {[method.name for method in ordered]}.")
+            raise ValueError(f"every method needs its own name. Found {[method.name for method in ordered]}.")
 
     def __getitem__(self, name: str) -> Method:
         return self._methods[name]
