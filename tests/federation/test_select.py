@@ -356,7 +356,7 @@ def certified(budget: Budget, choices: int, sums: int = 0) -> tuple[Certificate,
         releases=tuple(run.releases),
         n_users=9,
         trust="central",
-        billboard_sha256="0" * 64,
+        files={"billboard.safetensors": "0" * 64},
     )
     return claim, ledger
 

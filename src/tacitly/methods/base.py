@@ -18,7 +18,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -28,14 +28,18 @@ from sklearn.exceptions import NotFittedError
 
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
+from tacitly.data.fingerprint import rows_fingerprint
 from tacitly.data.reading import read_cohort
 from tacitly.federation.base import Federation
 from tacitly.federation.engine import Engine, Population
 from tacitly.federation.local import LocalPopulation
 from tacitly.methods.parameters import PrivacyParameters
-from tacitly.privacy.certificate import NOT_COVERED, Certificate
-from tacitly.privacy.guarantee import Adjacency, Budget, Event, UncertifiedWarning, Unit
+from tacitly.privacy.account import record, totals
+from tacitly.privacy.certificate import NOT_COVERED, Certificate, large_delta
+from tacitly.privacy.guarantee import Adjacency, Budget, Event, LargeDeltaWarning, UncertifiedWarning, Unit
 from tacitly.privacy.ledger import Ledger, Run
+from tacitly.privacy.people import People, key_name
+from tacitly.privacy.signing import signed
 
 NON_PRIVATE = "epsilon = inf: sums were released without noise"
 SEEDED = "noise came from a seed: whoever knows it can subtract the noise"
@@ -124,7 +128,7 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
         population = self._placed(source, procedure)
         units = population.n_users if budget.unit is Unit.USER else population.n_rows
         sizes = {"n_units": units, "n_features": source.n_features}
-        run = self._open(budget, procedure.releases, {**sizes, **procedure.config})
+        run = self._open(budget, procedure.releases, {**sizes, **procedure.config}, source)
         with abandoned_on_failure(run):
             federation = self._federation(population, run, on_release)
             learned = procedure.learn(federation)
@@ -138,14 +142,22 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
         """Return how many releases ``fit(cohort)`` will make; None for the users that the engine knows."""
         return len(self._prepare(cohort, None, None)[2].releases)
 
-    def close(self, billboard_sha256: str | None = None) -> None:
-        """Finish the run in its ledger, as ``save`` does: a finished run cannot be resumed.
-
-        Without the hash of what was saved, the model cannot be verified against its ledger later.
-        """
+    def close(self) -> None:
+        """Finish the run in its ledger, as ``save`` does: a finished run cannot be resumed."""
         run = self.__dict__.pop("_run", None)
         if run is not None:
-            run.finish(billboard_sha256)
+            run.finish()
+
+    def certify(self, **words: Any) -> Certificate:
+        """Record what the certificate states (with these fields changed) in the account, if there is one; sign it."""
+        certificate = replace(self.certificate_, **words)
+        run = self.__dict__.get("_run")
+        if isinstance(self.ledger, Ledger) and isinstance(run, Run):
+            about = {key: value for key, value in self.ledger.about.items() if key in ("curator", "purpose", "region")}
+            unsaid = {key: value for key, value in about.items() if getattr(certificate, key) is None}
+            certificate = record(replace(certificate, **unsaid), self.ledger, run.name)
+        self.certificate_ = signed(certificate)
+        return self.certificate_
 
     @abstractmethod
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -269,14 +281,31 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
     def _budget(self, unit: Unit = Unit.USER) -> Budget:
         return Budget(epsilon=self.epsilon, delta=self.delta, adjacency=Adjacency(self.adjacency), unit=unit)
 
-    def _open(self, budget: Budget, planned: Sequence[Event], sizes: Mapping[str, Any]) -> Run:
-        """Open (or resume) the run; warn if what follows cannot be certified."""
+    def _open(self, budget: Budget, planned: Sequence[Event], sizes: Mapping[str, Any], source: Population) -> Run:
+        """Open (or resume) the run; warn if what follows cannot be certified, or has a δ that promises nothing."""
         self._check_noise(budget, planned)
         _, reasons = self._standing(budget)
         if reasons:
             warnings.warn(f"not certified: {'; '.join(reasons)}", UncertifiedWarning, stacklevel=3)
+        elif large := large_delta(budget.delta, int(sizes["n_units"])):
+            warnings.warn(large, LargeDeltaWarning, stacklevel=3)
         ledger = self.ledger if self.ledger is not None else Ledger(ceiling=None if reasons else budget)
-        return ledger.run(self.run, config=self._public_config(sizes), planned=planned, certified=not reasons)
+        rows, people = self._who(budget.unit, source)
+        config = {**self._public_config(sizes), **rows}
+        more = {} if people is None else {"people": people}
+        return ledger.run(self.run, config=config, planned=planned, certified=not reasons, **more)
+
+    def _who(self, unit: Unit, source: Population) -> tuple[dict[str, str], People | None]:
+        """Return keyed fingerprints of rows and users, for a ledger that others runs share; nothing for one's own.
+
+        A resumed run must have the same rows. Where a row is the unit, the table as a whole stands for its people.
+        """
+        if not isinstance(self.ledger, Ledger) or not isinstance(source, LocalPopulation):
+            return {}, None
+        secret = self.ledger.secret
+        rows = rows_fingerprint(source.cohort, secret)
+        people = People.of(source.cohort.users if unit is Unit.USER else [f"rows {rows}"], secret)
+        return {"data": f"{key_name(secret)}:{rows}"}, people
 
     def _check_noise(self, budget: Budget, planned: Sequence[Event]) -> None:
         """Raise where nodes are to add the noise and cannot: a node's ledger counts noisy sums of users."""
@@ -312,6 +341,7 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
             nominal_epsilon=statement.nominal_epsilon if mode == "paper" else None,
             notes=statement.notes,
             not_covered=(*statement.not_covered, *NOT_COVERED),
+            account=totals(self.ledger, budget) if isinstance(self.ledger, Ledger) else None,
         )
         self._run = run
         if self.ledger is None:
