@@ -69,6 +69,8 @@ def _left_as_found() -> Iterator[None]:
     """Undo after each file what its tests changed in the process (Ray replaces SIGTERM, the command SIGINT)."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     environment, folder, path = dict(os.environ), Path.cwd(), list(sys.path)
+    # Tests number their users from 0: to the command, those of another file would be the same people.
+    os.environ["TACITLY_HOME"] = tempfile.mkdtemp(prefix="home-", dir=os.environ["TACITLY_HOME"])
     yield
     for number, handler in handlers.items():
         if handler is not None:  # None: not set from Python

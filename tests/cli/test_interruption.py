@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tacitly.cli.accounts import account_of
+from tacitly.privacy.certificate import Certificate
 from tacitly.privacy.guarantee import Budget
 from tacitly.privacy.ledger import Ledger
 
@@ -117,6 +119,7 @@ def test_ctrl_c_leaves_a_state_that_the_same_command_goes_on_from(tmp_path: Path
     again = subprocess.run(second, cwd=tmp_path, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert (tmp_path / "model" / "certificate.json").exists()
-    with Ledger(tmp_path / "model.ledger") as ledger:
+    certificate = Certificate.from_json((tmp_path / "model" / "certificate.json").read_text("utf-8"))
+    with Ledger(account_of(certificate)) as ledger:
         assert len(ledger.releases()) == 18
         assert ledger.spent() <= 1.0

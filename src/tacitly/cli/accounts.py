@@ -1,13 +1,15 @@
 """How commands find the account that a fit debits: the one that its users have.
 
-By default a fit debits the account of its users. It is found by keyed fingerprints of the ids (:mod:`tacitly.privacy
-.people`) among the ledgers that this machine has seen, or made in the user's state folder. So a second fit on the same
-people is told what they have spent before it spends more, and the account's ceiling, if it has one, covers both.
+By default a fit debits the account of its users. It is found by keyed fingerprints of their ids
+(:mod:`tacitly.privacy.people`) among the ledgers that this machine has seen, or made in the user's state folder
+(:mod:`tacitly.privacy.home`). So a second fit on the same people says what they have spent before it spends more, and
+the account's ceiling, if it has one, covers both. Where a row is the unit, the table as a whole is what is recognised.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import secrets
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,7 @@ from tacitly.privacy import home
 
 if TYPE_CHECKING:
     from tacitly.privacy.certificate import Certificate
-    from tacitly.privacy.guarantee import Budget
+    from tacitly.privacy.guarantee import Budget, Event
     from tacitly.privacy.ledger import Ledger
     from tacitly.privacy.people import People
 
@@ -29,71 +31,131 @@ def account_of(certificate: Certificate) -> Path | None:
 
 
 @contextmanager
-def opened_account(ledger: Path | None, budget: Budget, ids: Iterable[Any], run: str) -> Iterator[tuple[Ledger, Path]]:
-    """Open the account to debit: the named ledger, or the one that these users have, or a new one.
+def opened_account(model: Any, cohort: Any, ledger: Path | None, out: Path) -> Iterator[Path]:
+    """Give a model the account to debit (the named ledger, the one its users have, or a new one) and a run in it.
 
-    A fit that cannot be certified (ε = ∞) keeps no account: a file of its own in the state folder holds what was
-    released, so that it can be resumed.
+    A fit that cannot be certified (ε = ∞) spends no account: its ledger lies beside the model.
     """
+    from tacitly.methods.base import people_of
     from tacitly.privacy.ledger import Ledger
-    from tacitly.privacy.people import People
 
-    people = People.of(ids, home.secret())
-    others = list(accounts_of(people, besides=ledger))
-    path = ledger or (_found(others, run) if budget.private else None) or _new_path()
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    budget, planned = model.plan(cohort)
+    if not budget.private:
+        path = ledger or out.with_name(f"{out.name}.ledger")
+        with Ledger(path) as model.ledger:
+            yield path
+        return
+    people = people_of(cohort, budget.unit, home.secret())
+    others = accounts_of(people, besides=ledger)
+    path = ledger or _found(others) or _new_path()
+    _refuse_lost(path)
     with Ledger(path) as account:
-        if budget.private:
-            tell(account, budget, people, [found for found in others if found != account.path])
-        yield account, path
+        model.ledger, model.run = account, _free_name(account, out.name)
+        _tell(account, budget, people, () if model.run in account.book.runs else planned)
+        elsewhere = [other for other in others if other != account.path]
+        model.account_notes = tuple(_tell_of(other, budget, people) for other in elsewhere)
+        yield path
 
 
-def accounts_of(people: People, *, besides: Path | None = None) -> Iterator[str]:
-    """Yield the ledgers known here that have any of these people, most first."""
+def accounts_of(people: People, *, besides: Path | None = None) -> list[str]:
+    """Return the ledgers known here that have any of these people: first the one with most, then with most spent."""
     from tacitly.privacy.ledger import Ledger, LedgerMismatch
 
-    found: list[tuple[int, str]] = []
+    found: list[tuple[int, float, str]] = []
     for seen in home.known().values():
         path = Path(seen.path)
         if not path.is_file() or (besides is not None and besides.exists() and path.samefile(besides)):
             continue
         try:
             with Ledger(path) as account:
-                shared = max((people.shared(known) for known in account.people()), default=0)
+                sound = all(run.certified for run in account.book.runs.values())
+                shared = _shared(account, people) if sound else 0  # without a promise there is nothing to add up
+                spent = account.spent(delta=1e-6) if shared else 0.0
         except (LedgerMismatch, OSError):
             continue
         if shared:
-            found.append((shared, seen.path))
-    yield from (path for _, path in sorted(found, reverse=True))
+            found.append((shared, spent, seen.path))
+    return [path for _, _, path in sorted(found, reverse=True)]
 
 
-def tell(account: Ledger, budget: Budget, people: People, others: list[str]) -> None:
-    """Say what these users have spent, and what this fit brings it to, before it spends anything."""
+def _tell(account: Ledger, budget: Budget, people: People, planned: Sequence[Event]) -> None:
+    """Say what these users have spent and what this fit brings it to, before it spends anything."""
+    from tacitly.privacy.certificate import shown
+
+    shared = _shared(account, people)
+    delta = account.ceiling.delta if account.ceiling is not None else budget.delta or 1e-6
+    adjacency = account.ceiling.adjacency if account.ceiling is not None else budget.adjacency
+    spent = account.spent(adjacency, delta=delta)
+    if not shared or not spent:
+        return
+    whose = "these users" if shared == len(people) else f"{shared} of these {len(people)} users"
+    if budget.unit != "user":
+        whose = "this table's rows"
+    after = f"this fit brings it to {shown(account.with_more(planned, adjacency, delta))}" if planned else "resuming"
+    say(f"{whose} have spent ε = {shown(spent)} ({adjacency}, δ = {delta:g}); {after}\naccount: {account.path}")
+    if account.ceiling is None:
+        say("(no ceiling: set one with 'tacitly budget limit'; other people with the same ids: name a --ledger)")
+
+
+def _tell_of(other: str, budget: Budget, people: People) -> str:
+    """Say, and return for the certificate, what these users have spent on an account that is not debited."""
     from tacitly.privacy.certificate import shown
     from tacitly.privacy.ledger import Ledger
 
-    delta = budget.delta or 1e-6
-    for name, place in [(account.path, "this account")] + [(other, f"another account, {other},") for other in others]:
-        known = account if name == account.path else Ledger(str(name))
-        shared = max((people.shared(part) for part in known.people()), default=0)
-        spent = known.spent(budget.adjacency, delta=delta)
-        if known is not account:
-            known.close()
-        if shared and spent:
-            say(
-                f"{shared} of {len(people)} users have spent ε = {shown(spent)} on {place} ({budget.adjacency}, δ = {delta:g})"
-            )
+    with Ledger(other) as account:
+        shared, delta = _shared(account, people), budget.delta or 1e-6
+        spent = shown(account.spent(budget.adjacency, delta=delta))
+        note = (
+            f"{shared} of {len(people)} {budget.unit}s have spent ε = {spent} ({budget.adjacency}, δ = {delta:g}) on "
+            f"another account, {account.id}, which is not counted here"
+        )
+    say(f"{note}: {other}")
+    return note
 
 
-def _found(others: list[str], run: str) -> Path | None:
-    if len(others) > 1:
+def _shared(account: Ledger, people: People) -> int:
+    return max((people.shared(known) for known in account.people()), default=0)
+
+
+def _found(others: list[str]) -> Path | None:
+    """Return the account with most of these people; raise where another one's ceiling would be passed by."""
+    from tacitly.privacy.ledger import Ledger
+
+    limited = []
+    for path in others:
+        with Ledger(path) as account:
+            limited += [path] if account.ceiling is not None else []
+    if limited and len(others) > 1:
         raise ValueError(
-            f"these users are in {len(others)} accounts: {', '.join(others)}. Name the one to debit with --ledger."
+            f"these users are in {len(others)} accounts, and {', '.join(limited)} has a ceiling. Name the one to debit "
+            "with --ledger."
         )
     return Path(others[0]) if others else None
 
 
 def _new_path() -> Path:
-    import secrets
+    path = home.folder() / "ledgers" / f"{secrets.token_hex(8)}.ledger"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
 
-    return home.folder() / "ledgers" / f"{secrets.token_hex(8)}.ledger"
+
+def _refuse_lost(path: Path) -> None:
+    """Raise if a ledger was at this path that is not there any more: a new one would forget what was spent."""
+    if path.exists():
+        return
+    place = str(path.resolve())
+    for account, seen in home.known().items():
+        if seen.path == place and seen.entries > 1:
+            raise ValueError(
+                f"{path} was a ledger with {seen.entries} entries and is gone. Restore it from a backup; if what it "
+                f"held does not matter any more, remove {home.anchor_file(account)}."
+            )
+
+
+def _free_name(account: Ledger, base: str) -> str:
+    """Return the run's name: that of the model folder, with a number where such runs are finished already."""
+    runs, name, number = account.book.runs, base, 1
+    while name in runs and runs[name].state == "finished":
+        number += 1
+        name = f"{base} {number}"
+    return name

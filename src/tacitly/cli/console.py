@@ -1,10 +1,10 @@
-"""What commands share: their common options, how they open ledgers, and how they print."""
+"""What commands share: their common options and how they print."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from tacitly.data.cohort import Cohort
     from tacitly.methods.shared_basis import SharedBasisModel
     from tacitly.methods.trace_regression.estimator import TraceRegression
-    from tacitly.privacy.guarantee import Budget
-    from tacitly.privacy.ledger import Ledger
 
 Table = Annotated[Path, typer.Argument(help="CSV, Parquet or Arrow file: one row per observation.", show_default=False)]
 Model = Annotated[Path, typer.Argument(help="Model folder, as written by fit.", show_default=False)]
@@ -29,7 +27,9 @@ Delta = Annotated[float | None, typer.Option("--delta", help="Probability with w
 Neighbours = Annotated[str, typer.Option("--adjacency", help="zero-out or replace-one.")]
 Out = Annotated[Path, typer.Option("--out", help="Where to write the model folder.")]
 Features = Annotated[str | None, typer.Option("--features", help="Feature columns, with commas; default: all others.")]
-LedgerFile = Annotated[Path | None, typer.Option("--ledger", help="Ledger to debit; default: OUT.ledger, new.")]
+LedgerFile = Annotated[
+    Path | None, typer.Option("--ledger", help="Ledger to debit; default: the account that these users have.")
+]
 
 _MEASURES = {"squared": ("squared error", "R²"), "classes": ("wrong", "accuracy"), "poisson": ("deviance", "explained")}
 
@@ -62,16 +62,6 @@ def check_new(out: Path) -> None:
 def names_in(features: str | None) -> list[str] | None:
     """Return the columns of ``--features``; None for all others."""
     return None if features is None else [name.strip() for name in features.split(",")]
-
-
-@contextmanager
-def opened_ledger(ledger: Path | None, out: Path, budget: Budget) -> Iterator[tuple[Ledger, Path]]:
-    """Open the ledger to debit. A new one gets the budget as its ceiling; one that exists keeps the ceiling it has."""
-    from tacitly.privacy.ledger import Ledger
-
-    path = ledger or out.with_name(out.name + ".ledger")
-    with Ledger(path, ceiling=None if path.exists() or not budget.private else budget) as account:
-        yield account, path
 
 
 def fit_with_progress(model: SharedBasisModel | TraceRegression, cohort: Cohort) -> None:

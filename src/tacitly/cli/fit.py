@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tacitly.cli.accounts import opened_account
 from tacitly.cli.console import (
     Delta,
     Epsilon,
@@ -21,7 +22,6 @@ from tacitly.cli.console import (
     fit_with_progress,
     method_option,
     names_in,
-    opened_ledger,
     say,
     show_certificate,
     show_comparison,
@@ -58,7 +58,7 @@ def fit(
 ) -> None:
     """Fit a model on a table of (user, features, target)."""
     from tacitly.model_folder import save
-    from tacitly.privacy.guarantee import Adjacency, Budget, check_target
+    from tacitly.privacy.guarantee import Adjacency, check_target
 
     chosen = Chosen.of(context)
     check_new(out)
@@ -67,15 +67,14 @@ def fit(
     assert delta is not None
     if chosen.method.delta > 0:  # under pure ε the estimator checks δ; a ledger would keep a wrong one as its ceiling
         check_target(epsilon, delta)
-    budget = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(adjacency))
+    Adjacency(adjacency)
     with status("reading the table"):
         cohort = _read(table, user, target, names_in(features), on_disk)
     say(f"{cohort.n_users} users, {cohort.n_features} features")
     model = chosen.method.build(
-        **{**chosen.values, **spread, "epsilon": epsilon, "delta": delta, "adjacency": adjacency, "run": out.name}
+        **{**chosen.values, **spread, "epsilon": epsilon, "delta": delta, "adjacency": adjacency}
     )
-    model.planned_releases(cohort)  # raises for parameters that the rows do not allow, before there is a ledger
-    with opened_ledger(ledger, out, budget) as (model.ledger, path):
+    with opened_account(model, cohort, ledger, out) as path:
         fit_with_progress(model, cohort)
         model.user_column_ = user
         save(model, out)

@@ -39,8 +39,9 @@ app = typer.Typer(
 
 _KINDS = {fit: MethodCommand, svd: MethodCommand, trace: MethodCommand, serve: ServeCommand}
 
-for command in (demo, fit, predict, personalize, svd, trace, verify, audit, budget, publish, serve, join):
+for command in (demo, fit, predict, personalize, svd, trace, verify, audit, publish, serve, join):
     app.command(cls=_KINDS.get(command))(command)
+app.add_typer(budget, name="budget")
 
 
 def main() -> None:

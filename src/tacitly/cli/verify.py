@@ -34,16 +34,23 @@ def verify(
     if ledger is not None and not ledger.is_file():
         raise ValueError(f"there is no ledger at {ledger}.")
     text = (model / "certificate.json").read_text(encoding="utf-8")
-    stated = Certificate.from_json(text)
-    account = Ledger(ledger or place) if (ledger or (place := account_of(stated))) else None
+    try:
+        stated = Certificate.from_json(text)
+    except (ValueError, KeyError, TypeError):
+        stated = None  # what is wrong with it is for the verdict to say
+    place = ledger or (None if stated is None else account_of(stated))
     wanted = None if key is None else Path(key).read_text("utf-8").strip() if Path(key).is_file() else key
     verdict = check(
-        text, files=public_files(model, stated), ledger=account, key=wanted, allow_uncertified=allow_uncertified
+        text,
+        files=None if stated is None else public_files(model, stated),
+        ledger=None if place is None else Ledger(place),
+        key=wanted,
+        allow_uncertified=allow_uncertified,
     )
     say(str(verdict))
-    if account is None:
+    if place is None:
         say("not compared with a ledger: it is not known here (give --ledger)")
-    if delta is not None:
+    if delta is not None and stated is not None:
         say(f"ε = {stated.epsilon_at(delta):.6g} at δ = {delta:g} ({stated.adjacency})")
     if not verdict.ok:
         raise typer.Exit(1)

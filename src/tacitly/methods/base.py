@@ -99,6 +99,8 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
     n_features_in_: int
     target_name_: str | None = None
     user_column_: str | None = None
+    account_notes: tuple[str, ...] = ()
+    """What is known of these people's other accounts; stated in the certificate."""
 
     trust: str = "central"
     engine: Engine | None = None
@@ -140,7 +142,12 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
 
     def planned_releases(self, cohort: Cohort | None = None) -> int:
         """Return how many releases ``fit(cohort)`` will make; None for the users that the engine knows."""
-        return len(self._prepare(cohort, None, None)[2].releases)
+        return len(self.plan(cohort)[1])
+
+    def plan(self, cohort: Cohort | None = None) -> tuple[Budget, Sequence[Event]]:
+        """Return the budget that ``fit(cohort)`` asks for, and the events of its releases."""
+        _, budget, procedure = self._prepare(cohort, None, None)
+        return budget, procedure.releases
 
     def close(self) -> None:
         """Finish the run in its ledger, as ``save`` does: a finished run cannot be resumed."""
@@ -303,9 +310,8 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
         if not isinstance(self.ledger, Ledger) or not isinstance(source, LocalPopulation):
             return {}, None
         secret = self.ledger.secret
-        rows = rows_fingerprint(source.cohort, secret)
-        people = People.of(source.cohort.users if unit is Unit.USER else [f"rows {rows}"], secret)
-        return {"data": f"{key_name(secret)}:{rows}"}, people
+        rows = f"{key_name(secret)}:{rows_fingerprint(source.cohort, secret)}"
+        return {"data": rows}, people_of(source.cohort, unit, secret)
 
     def _check_noise(self, budget: Budget, planned: Sequence[Event]) -> None:
         """Raise where nodes are to add the noise and cannot: a node's ledger counts noisy sums of users."""
@@ -339,7 +345,7 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
             trust=trust,
             reasons=reasons,
             nominal_epsilon=statement.nominal_epsilon if mode == "paper" else None,
-            notes=statement.notes,
+            notes=(*statement.notes, *self.account_notes),
             not_covered=(*statement.not_covered, *NOT_COVERED),
             account=totals(self.ledger, budget) if isinstance(self.ledger, Ledger) else None,
         )
@@ -366,6 +372,11 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
             "noise_by": self.noise_by,
             **{key: plain_parameter(value) for key, value in parameters.items()},
         }
+
+
+def people_of(cohort: Any, unit: Unit, secret: bytes) -> People:
+    """Return who is behind a cohort; where a row is the unit, the table as a whole stands for its people."""
+    return People.of(cohort.users if unit is Unit.USER else [f"rows {rows_fingerprint(cohort, secret)}"], secret)
 
 
 @contextmanager
