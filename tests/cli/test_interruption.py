@@ -68,8 +68,8 @@ def test_a_killed_fit_resumes_without_losing_or_repeating_a_draw(tmp_path: Path)
         with Ledger(tmp_path / "ledger") as ledger:
             rows = ledger.releases("fit")
             assert ledger.spent() <= 1.0
-            stored = ledger._file.rows("SELECT idx, value FROM releases WHERE state = 'published'")
-        for index, value in stored:
+            stored = {index: ledger._file.blob(*place) for (_, index), place in ledger.book.values.items()}
+        for index, value in stored.items():
             assert values.setdefault(index, value) == value  # what was once published never changes
         if "done" in rest:
             break
@@ -122,4 +122,4 @@ def test_ctrl_c_leaves_a_state_that_the_same_command_goes_on_from(tmp_path: Path
     certificate = Certificate.from_json((tmp_path / "model" / "certificate.json").read_text("utf-8"))
     with Ledger(account_of(certificate)) as ledger:
         assert len(ledger.releases()) == 18
-        assert ledger.spent() <= 1.0
+        assert ledger.spent(delta=1e-6) <= 1.0

@@ -16,6 +16,7 @@ import typer
 
 from tacitly.cli.audit import audit
 from tacitly.cli.budget import budget
+from tacitly.cli.certificate import certificate
 from tacitly.cli.demo import demo
 from tacitly.cli.fit import fit
 from tacitly.cli.join import join
@@ -39,7 +40,7 @@ app = typer.Typer(
 
 _KINDS = {fit: MethodCommand, svd: MethodCommand, trace: MethodCommand, serve: ServeCommand}
 
-for command in (demo, fit, predict, personalize, svd, trace, verify, audit, publish, serve, join):
+for command in (demo, fit, predict, personalize, svd, trace, verify, audit, certificate, publish, serve, join):
     app.command(cls=_KINDS.get(command))(command)
 app.add_typer(budget, name="budget")
 
