@@ -1,4 +1,4 @@
-"""Does a ledger forget or overspend when its processes are killed, race, and run out of disk?
+"""Check that a ledger forgets nothing and overspends nothing when writers are killed, race, and run out of disk.
 
 Writers draw releases from one account and note each value the moment it is returned. They are killed at random moments,
 two at a time, some of them under a limit on the size of files, which acts as a full disk. After every kill the ledger
