@@ -14,6 +14,7 @@ import math
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -128,9 +129,7 @@ def load(folder: str | os.PathLike[str], **modules: Any) -> PrivateModel:
     model.certificate_ = certificate
     private = source / "private" / "heads.safetensors"
     if private.is_file():
-        data = private.read_bytes()
-        tensors = from_bytes(data)
-        model.users_ = _ids_from_bytes(tensors.pop("users"), _metadata(data)["users"])
+        model.users_, tensors = private_from_bytes(private.read_bytes())
         model.take_private_arrays(tensors)
     return model
 
@@ -221,14 +220,25 @@ def _amended(certificate: Certificate, ledger: Ledger | None) -> Certificate:
 
 
 def _private_as_bytes(model: PrivateModel) -> bytes | None:
+    private = model.private_arrays()
+    return private_to_bytes(model.users_, private) if private else None
+
+
+def private_to_bytes(users: np.ndarray[Any, Any], arrays: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
+    """Return the content of ``private/heads.safetensors``: ids, and arrays with one row for each."""
     from safetensors.numpy import save as to_bytes
 
-    private = model.private_arrays()
-    if not private:
-        return None
-    ids, kind = _ids_as_bytes(model.users_)
-    tensors = {name: np.ascontiguousarray(array) for name, array in private.items()} | {"users": ids}
+    ids, kind = _ids_as_bytes(users)
+    tensors = {name: np.ascontiguousarray(array) for name, array in arrays.items()} | {"users": ids}
     return bytes(to_bytes(tensors, metadata={"users": kind}))
+
+
+def private_from_bytes(data: bytes) -> tuple[np.ndarray[Any, Any], dict[str, np.ndarray[Any, Any]]]:
+    """Read the output of :func:`private_to_bytes`."""
+    from safetensors.numpy import load as from_bytes
+
+    tensors = from_bytes(data)
+    return _ids_from_bytes(tensors.pop("users"), _metadata(data)["users"]), tensors
 
 
 def _config(model: PrivateModel) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from tacitly.cli.budget import budget
 from tacitly.cli.certificate import certificate
 from tacitly.cli.demo import demo
 from tacitly.cli.fit import fit
+from tacitly.cli.forget import forget
 from tacitly.cli.join import join
 from tacitly.cli.method_options import MethodCommand
 from tacitly.cli.personalize import personalize
@@ -40,7 +41,7 @@ app = typer.Typer(
 
 _KINDS = {fit: MethodCommand, svd: MethodCommand, trace: MethodCommand, serve: ServeCommand}
 
-for command in (demo, fit, predict, personalize, svd, trace, verify, audit, certificate, publish, serve, join):
+for command in (demo, fit, predict, personalize, svd, trace, verify, audit, certificate, publish, forget, serve, join):
     app.command(cls=_KINDS.get(command))(command)
 app.add_typer(budget, name="budget")
 

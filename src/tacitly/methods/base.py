@@ -166,6 +166,16 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
         self.certificate_ = signed(certificate)
         return self.certificate_
 
+    def evaluate(self, X: Any, y: Any, users: Any, *, epsilon: float, **options: Any) -> Any:
+        """Return a mean loss that may be published, charged with ``epsilon`` to the account.
+
+        See :func:`tacitly.methods.evaluation.evaluate` for ``bound`` (needed where the target is a number), ``delta``
+        and ``ledger``. Give rows that were not fitted, or the loss is that of memory.
+        """
+        from tacitly.methods.evaluation import evaluate
+
+        return evaluate(self, X, y, users, epsilon=epsilon, **options)
+
     @abstractmethod
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return everything that was learned and may be known: the billboard."""
