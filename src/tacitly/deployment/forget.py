@@ -82,7 +82,7 @@ def _from_rows(user: str, folder: Path) -> str:
     folder.rename(old)
     staging.rename(folder)
     shutil.rmtree(old)
-    return f"{folder}: removed this user's rows; {int(keep.sum())} users stay. A fit that was interrupted on it starts anew"
+    return f"{folder}: removed this user's rows; {int(keep.sum())} users stay. An interrupted fit on it starts anew"
 
 
 def _from_site(user: str, folder: Path) -> list[str]:
