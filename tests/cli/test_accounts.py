@@ -122,7 +122,27 @@ def test_another_ledger_for_the_same_people_is_told_and_certified_as_such(tmp_pa
     assert any("on another account" in note for note in certificate(tmp_path / "two")["notes"])
     (tmp_path / "fresh.ledger").unlink()
     lost = fit(rows, tmp_path / "three", "--ledger", tmp_path / "fresh.ledger")
-    assert "is gone. Restore it from a backup" in str(lost.exception)
+    assert "the file is gone. Restore it from a backup" in str(lost.exception)
+
+
+def test_an_account_that_is_gone_or_put_back_is_not_passed_over(tmp_path: Path) -> None:
+    rows = table(tmp_path / "rows.csv")
+    fit(rows, tmp_path / "one")
+    ((name, seen),) = home.known().items()
+    account, backup = Path(seen.path), tmp_path / "backup"
+    shutil.copyfile(account, backup)
+    assert "spent ε = 1.00" in tacitly("budget", backup).output  # looking at a copy does not move the account
+    assert home.known()[name].path == str(account)
+    backup.unlink()
+    shutil.copyfile(account, backup)
+    fit(rows, tmp_path / "two")
+    shutil.copyfile(backup, account)
+    assert "it is an older copy" in str(fit(rows, tmp_path / "three").exception)
+    account.unlink()
+    assert "and the file is gone" in str(fit(rows, tmp_path / "three").exception)
+    shutil.move(backup, account)
+    home.anchor_file(name).unlink()
+    assert fit(rows, tmp_path / "three").exit_code == 0
 
 
 def test_a_ceiling_can_be_set_later_and_lowered_only(tmp_path: Path) -> None:

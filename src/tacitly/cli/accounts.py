@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 def account_of(certificate: Certificate) -> Path | None:
     """Return the ledger that a certificate is recorded in, where this machine has seen it."""
-    seen = None if certificate.account is None else home.anchor(str(certificate.account["id"]))
+    try:
+        seen = None if certificate.account is None else home.anchor(str(certificate.account["id"]))
+    except ValueError:  # not an account's id
+        return None
     return Path(seen.path) if seen is not None and Path(seen.path).is_file() else None
 
 
@@ -52,6 +55,7 @@ def opened_account(model: Any, cohort: Any, ledger: Path | None, out: Path) -> I
     with Ledger(path) as account:
         model.ledger, model.run = account, _free_name(account, out.name)
         _tell(account, budget, people, () if model.run in account.book.runs else planned)
+        _remember(account, people)
         elsewhere = [other for other in others if other != account.path]
         model.account_notes = tuple(_tell_of(other, budget, people) for other in elsewhere)
         yield path
@@ -60,22 +64,48 @@ def opened_account(model: Any, cohort: Any, ledger: Path | None, out: Path) -> I
 def accounts_of(people: People, *, besides: Path | None = None) -> list[str]:
     """Return the ledgers known here that have any of these people: first the one with most, then with most spent."""
     from tacitly.privacy.ledger import Ledger, LedgerMismatch
+    from tacitly.privacy.people import People
 
     found: list[tuple[int, float, str]] = []
-    for seen in home.known().values():
-        path = Path(seen.path)
-        if not path.is_file() or (besides is not None and besides.exists() and path.samefile(besides)):
+    for name, seen in home.known().items():
+        path, kept = Path(seen.path), home.people(name)
+        if besides is not None and besides.exists() and path.exists() and path.samefile(besides):
+            continue
+        theirs = 0 if kept is None else people.shared(People.from_bytes(kept[1], kept[0]))
+        if kept is not None and kept[0] != people.key:
+            say(f"{seen.path} was made with another key, so it cannot be told whether these users are in it")
+        if not path.is_file():
+            if theirs and seen.entries > 1:
+                raise ValueError(_gone(name, seen))
             continue
         try:
             with Ledger(path) as account:
                 sound = all(run.certified for run in account.book.runs.values())
                 shared = _shared(account, people) if sound else 0  # without a promise there is nothing to add up
                 spent = account.spent(delta=1e-6) if shared else 0.0
-        except (LedgerMismatch, OSError):
+        except (LedgerMismatch, OSError) as error:
+            if theirs:
+                raise  # these users' account: what it says must not be passed over
+            say(f"an account could not be read, so it is not known whether these users are in it: {error}")
             continue
         if shared:
             found.append((shared, spent, seen.path))
     return [path for _, _, path in sorted(found, reverse=True)]
+
+
+def _gone(name: str, seen: home.Anchor) -> str:
+    return (
+        f"these users have an account, {seen.path}, with {seen.entries} entries, and the file is gone. Restore it from a "
+        f"backup; if what it held does not matter any more, remove {home.anchor_file(name)}."
+    )
+
+
+def _remember(account: Ledger, people: People) -> None:
+    """Keep who is in an account outside of it too."""
+    everybody = people
+    for known in account.people():
+        everybody = everybody.joined(known) if known.key == people.key else everybody
+    home.remember_people(account.id, everybody.key, everybody.to_bytes())
 
 
 def _tell(account: Ledger, budget: Budget, people: People, planned: Sequence[Event]) -> None:
@@ -146,10 +176,7 @@ def _refuse_lost(path: Path) -> None:
     place = str(path.resolve())
     for account, seen in home.known().items():
         if seen.path == place and seen.entries > 1:
-            raise ValueError(
-                f"{path} was a ledger with {seen.entries} entries and is gone. Restore it from a backup; if what it "
-                f"held does not matter any more, remove {home.anchor_file(account)}."
-            )
+            raise ValueError(_gone(account, seen).replace("these users have an account, ", "there was an account, "))
 
 
 def _free_name(account: Ledger, base: str) -> str:

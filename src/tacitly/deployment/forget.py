@@ -63,9 +63,9 @@ def still_promised(certificate: Certificate) -> str:
         return "the model makes no promise of privacy; fit it again without this user, and withdraw what was published"
     return (
         f"the public model stays as it is. It promises ε = {shown(certificate.epsilon)} at δ = {certificate.delta:g} "
-        f"({certificate.adjacency}): whatever can be read from it is as likely without this user's rows, up to a factor "
-        f"e^{shown(certificate.epsilon)}. Who wants no trace at all has to be left out of a new fit, which is charged to "
-        "the account of those who stay"
+        f"({certificate.adjacency}): whatever can be read from it is as likely without this user's rows, up to a "
+        f"factor e^{shown(certificate.epsilon)}. Who wants no trace at all has to be left out of a new fit, which is "
+        "charged to the account of those who stay"
     )
 
 

@@ -6,7 +6,8 @@
   are keyed with it, so that a ledger can be shown to others without letting them test guesses about who or what is
   behind it. Ids and rows themselves are never stored.
 * ``accounts/``: for each ledger its path, its number of entries and the hash of the last one. A ledger that has fewer
-  entries than this machine has seen, or others, is an older copy or was rewritten.
+  entries than this machine has seen, or others, is an older copy or was rewritten. Beside them the fingerprints of the
+  people whom the command found in each, so that they are recognised even if the ledger is gone.
 
 A machine whose state cannot be written still works: it notices less.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import stat
 import sys
@@ -75,6 +77,8 @@ class Anchor:
 
 def anchor_file(account: str) -> Path:
     """Return the file that remembers an account."""
+    if not re.fullmatch("[0-9a-f]{32}", account):
+        raise ValueError(f"an account is named by 32 hexadecimal digits. Found {account[:40]!r}.")
     return folder() / "accounts" / f"{account}.json"
 
 
@@ -103,21 +107,45 @@ def remember(account: str, seen: Anchor) -> None:
     path = anchor_file(account)
     with suppress(OSError):
         known = anchor(account)
-        if known is not None and (known.entries > seen.entries or known == seen):
+        if known is not None and known.entries > seen.entries:
             return
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = path.with_name(f".{account}.{secrets.token_hex(8)}")
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(json.dumps({"format": _FORMAT, **asdict(seen)}) + "\n")
-        draft.replace(path)
+        # A copy that is only looked at is not where the account lives, unless the other is gone.
+        if known is not None and known.entries == seen.entries and Path(known.path).is_file():
+            return
+        _write(path, (json.dumps({"format": _FORMAT, **asdict(seen)}) + "\n").encode())
+
+
+def remember_people(account: str, key: str, hashes: bytes) -> None:
+    """Keep the fingerprints of an account's people, made with the key of this name."""
+    with suppress(OSError):
+        path, content = anchor_file(account).with_suffix(".people"), bytes.fromhex(key) + hashes
+        if not path.exists() or path.read_bytes() != content:
+            _write(path, content)
+
+
+def people(account: str) -> tuple[str, bytes] | None:
+    """Return the name of the key and the fingerprints of an account's people; None if none were kept."""
+    try:
+        content = anchor_file(account).with_suffix(".people").read_bytes()
+    except OSError:
+        return None
+    return content[:8].hex(), content[8 : 8 + (len(content) - 8) // 8 * 8]
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Replace a file as a whole, readable by its owner only."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+    draft.replace(path)
 
 
 def known() -> dict[str, Anchor]:
     """Return every account that was seen here, by its id."""
     found: dict[str, Any] = {}
     for path in sorted((folder() / "accounts").glob("*.json")):
-        seen = anchor(path.stem)
+        seen = anchor(path.stem) if re.fullmatch("[0-9a-f]{32}", path.stem) else None
         if seen is not None:
             found[path.stem] = seen
     return found

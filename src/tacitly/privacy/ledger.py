@@ -508,6 +508,6 @@ class Ledger:
 def _budget(ceiling: Budget | float | None) -> Budget | None:
     if ceiling is None or isinstance(ceiling, Budget):
         return ceiling
-    if isinstance(ceiling, int | float):
+    if isinstance(ceiling, int | float) and not isinstance(ceiling, bool):
         return Budget(epsilon=float(ceiling), delta=_DELTA)
     raise TypeError(f"ceiling must be a tacitly.Budget or a number. Found {type(ceiling).__name__}.")

@@ -201,7 +201,12 @@ class LedgerFile:
         try:
             yield
         except sqlite3.OperationalError as error:
-            if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_FULL", "SQLITE_IOERR")):
+            kind = getattr(error, "sqlite_errorname", "")
+            if kind.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
+                raise LedgerMismatch(
+                    f"{self._named} cannot be written: {error}. Was it moved, replaced or protected? Nothing left."
+                ) from error
+            if kind.startswith(("SQLITE_FULL", "SQLITE_IOERR")):
                 raise LedgerMismatch(
                     f"{self._named} could not be written: {error}. What was not written has not left; make room, then "
                     "run the same again."
@@ -214,7 +219,9 @@ class LedgerFile:
 
 
 def check_one_name(path: Path) -> None:
-    """Raise if a file has more than one name, after removing drafts that a killed creator left."""
+    """Raise if a file has more than one name or none, after removing drafts that a killed creator left."""
+    if not path.is_file():
+        raise LedgerMismatch(f"{path} must be a ledger's file. Found a folder, or nothing any more.")
     if path.stat().st_nlink == 1:
         return
     for draft in path.parent.glob(f"{path.name}.new-*"):
