@@ -95,8 +95,8 @@ def accounts_of(people: People, *, besides: Path | None = None) -> list[str]:
 
 def _gone(name: str, seen: home.Anchor) -> str:
     return (
-        f"these users have an account, {seen.path}, with {seen.entries} entries, and the file is gone. Restore it from a "
-        f"backup; if what it held does not matter any more, remove {home.anchor_file(name)}."
+        f"these users have an account, {seen.path}, with {seen.entries} entries, and the file is gone. Restore it from "
+        f"a backup; if what it held does not matter any more, remove {home.anchor_file(name)}."
     )
 
 
