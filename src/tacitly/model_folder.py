@@ -69,13 +69,15 @@ def save(
         "config.json": (json.dumps(_config(model), indent=2) + "\n").encode(),
     }
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in public.items()}
+    given = {"purpose": purpose, "curator": curator, "region": region}
+    words = {key: value for key, value in given.items() if value is not None}
     heads = _private_as_bytes(model)
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         for name, content in public.items():
             (staging / name).write_bytes(content)
-        text = model.certify(files=hashes, purpose=purpose, curator=curator, region=region).to_json()
+        text = model.certify(files=hashes, **words).to_json()
         (staging / "certificate.json").write_text(text, encoding="utf-8")
         if heads is not None:
             (staging / "private").mkdir(mode=0o700)

@@ -145,6 +145,24 @@ def test_an_account_that_is_gone_or_put_back_is_not_passed_over(tmp_path: Path) 
     assert fit(rows, tmp_path / "three").exit_code == 0
 
 
+def test_two_fits_at_once_share_one_new_account(tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from tacitly.cli.accounts import opened_account
+    from tacitly.data.cohort import Cohort
+    from tacitly.methods import REGISTRY
+
+    cohort = Cohort.from_table(table(tmp_path / "rows.csv"), user="person", target="score")
+
+    def account(number: int) -> Path:
+        model = REGISTRY["fedrep"].build(rank=1, epsilon=1.0)
+        with opened_account(model, cohort, None, tmp_path / f"m{number}") as path:
+            return path
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(account, range(8)))) == 1
+
+
 def test_a_ceiling_can_be_set_later_and_lowered_only(tmp_path: Path) -> None:
     fit(table(tmp_path / "rows.csv"), tmp_path / "one")
     (account,) = (seen.path for seen in home.known().values())

@@ -116,6 +116,8 @@ def test_a_model_is_published_with_its_audit_and_words_recorded_and_signed(tmp_p
     with Ledger(tmp_path / "ledger") as ledger:
         model = tacitly.PrivateFedRep(rank=1, epsilon=2.0, ledger=ledger).fit(data.X, data.y, data.users)
         tacitly.save(model, tmp_path / "model", curator="The clinic")
+        tacitly.save(model, tmp_path / "again")
+    assert CliRunner().invoke(app, ["verify", str(tmp_path / "again")]).exit_code == 0
     with pytest.raises(ModelError, match="name the ledger"):
         publish(tmp_path / "model", tmp_path / "no", purpose="Dosage")
     assert not (tmp_path / "no").exists()

@@ -9,12 +9,14 @@ the account's ceiling, if it has one, covers both. Where a row is the unit, the 
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacitly.cli.console import say
+from tacitly.portable import AlreadyLocked, lock_file
 from tacitly.privacy import home
 
 if TYPE_CHECKING:
@@ -49,9 +51,14 @@ def opened_account(model: Any, cohort: Any, ledger: Path | None, out: Path) -> I
             yield path
         return
     people = people_of(cohort, budget.unit, home.secret())
-    others = accounts_of(people, besides=ledger)
-    path = ledger or _found(others) or _new_path()
-    _refuse_lost(path)
+    with _one_at_a_time():
+        others = accounts_of(people, besides=ledger)
+        path = ledger or _found(others) or _new_path()
+        _refuse_lost(path)
+        if not path.exists():
+            with Ledger(path) as new:
+                new.enrol(people)
+                _remember(new, people)
     with Ledger(path) as account:
         model.ledger, model.run = account, _free_name(account, out.name)
         _tell(account, budget, people, () if model.run in account.book.runs else planned)
@@ -59,6 +66,21 @@ def opened_account(model: Any, cohort: Any, ledger: Path | None, out: Path) -> I
         elsewhere = [other for other in others if other != account.path]
         model.account_notes = tuple(_tell_of(other, budget, people) for other in elsewhere)
         yield path
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Let one process at a time look for an account and make one, or two would make one each for the same people."""
+    while True:
+        try:
+            lock = lock_file(home.folder() / "accounts.lock")
+            break
+        except AlreadyLocked:
+            time.sleep(0.05)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def accounts_of(people: People, *, besides: Path | None = None) -> list[str]:

@@ -33,20 +33,30 @@ def folder() -> Path:
     given = os.environ.get("TACITLY_HOME")
     if given:
         return Path(given).absolute()
+    try:
+        return _base() / "tacitly"
+    except RuntimeError:  # a user without a home folder, as in some containers
+        return Path(os.devnull) / "tacitly"
+
+
+def _base() -> Path:
     if os.name == "nt":
         base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     elif sys.platform == "darwin":
         base = Path.home() / "Library" / "Application Support"
     else:
         base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    return base / "tacitly"
+    return base
 
 
 def secret(name: str = "identity.key", size: int = 32) -> bytes:
     """Return the secret of this name, made at first use; raise where others could read it."""
     path = folder() / name
     if not path.exists():
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError:
+            raise OSError(f"{path.parent} cannot be made. Set TACITLY_HOME to a folder of your own.") from None
         draft = path.with_name(f"{name}.new-{secrets.token_hex(8)}")
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
