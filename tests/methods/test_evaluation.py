@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tacitly
-from tacitly.methods.evaluation import MeanLoss, ModelLosses
+from tacitly.methods.evaluation import _MeanLoss, _ModelLosses
 from tacitly.privacy.ledger import BudgetExceeded, Ledger
 
 DATA = tacitly.datasets.make_shared_subspace(400, 5, 1, 8, noise=0.1, random_state=0)
@@ -66,13 +66,13 @@ def test_what_must_be_known_beforehand_is_asked_for() -> None:
 @pytest.mark.parametrize("rows", [[[0.0]], [[1.0]], [[1e308]] * 9, [[-5.0]], [[0.2], [0.9]]])
 def test_a_user_moves_the_sum_by_at_most_one_whatever_the_rows(rows: list[list[float]]) -> None:
     X = np.array(rows)
-    term = float(MeanLoss().contribution(X, X[:, 0])[0])
+    term = float(_MeanLoss().contribution(X, X[:, 0])[0])
     assert 0.0 <= term <= 1.0
     assert term == pytest.approx(np.clip(X.mean(), 0, 1))
-    both = ModelLosses(2).contribution(np.hstack([X, 1 - X]), X[:, 0])
-    assert ((both >= 0) & (both <= ModelLosses(2).steps)).all()
+    both = _ModelLosses(2).contribution(np.hstack([X, 1 - X]), X[:, 0])
+    assert ((both >= 0) & (both <= _ModelLosses(2).steps)).all()
 
 
 def test_one_user_can_reach_the_bound() -> None:
-    assert MeanLoss().contribution(np.ones((3, 1)), np.ones(3)).tolist() == [1.0]
-    assert ModelLosses(2).contribution(np.array([[1.0, 0.0]]), np.ones(1)).tolist() == [ModelLosses(2).steps, 0.0]
+    assert _MeanLoss().contribution(np.ones((3, 1)), np.ones(3)).tolist() == [1.0]
+    assert _ModelLosses(2).contribution(np.array([[1.0, 0.0]]), np.ones(1)).tolist() == [_ModelLosses(2).steps, 0.0]

@@ -40,7 +40,7 @@ _NORMAL_95 = 1.959963984540054
 
 
 @dataclass(frozen=True)
-class MeanLoss(Query):
+class _MeanLoss(Query):
     """A user's mean loss, in [0, 1]; rows hold the loss of each observation."""
 
     acute: ClassVar[bool] = True
@@ -56,7 +56,7 @@ class MeanLoss(Query):
 
 
 @dataclass(frozen=True)
-class ModelLosses(Scores):
+class _ModelLosses(Scores):
     """A user's mean loss under each of several models; rows hold the losses of each observation."""
 
     models: int
@@ -115,7 +115,7 @@ def evaluate(
     event = Plan(budget, [Phase(name="evaluation", share=1.0)]).event("evaluation", clip=1.0, acute=True)
     cohort = _losses([model], X, y, users, bound)
     run = _opened(ledger or model.ledger, f"{model.run} evaluation", budget, [event], cohort)
-    total = float(_behind_the_door(cohort, run).release(MeanLoss(), event, "mean loss")[0])
+    total = float(_behind_the_door(cohort, run).release(_MeanLoss(), event, "mean loss")[0])
     run.finish()
     n, most = cohort.n_users, 1.0 if bound is None else bound
     mean = min(1.0, max(0.0, total / n))
@@ -153,7 +153,7 @@ def choose(
     event = SelectionEvent.of_epsilon(epsilon, budget.adjacency)
     cohort = _losses(models, X, y, users, bound)
     run = _opened(ledger or first.ledger, f"{first.run} choice", budget, [event], cohort)
-    chosen = _behind_the_door(cohort, run).select(ModelLosses(len(models)), event, "choice among models")
+    chosen = _behind_the_door(cohort, run).select(_ModelLosses(len(models)), event, "choice among models")
     run.finish()
     return chosen
 
