@@ -29,6 +29,7 @@ from tacitly.data.sparse_cohort import SparseCohort
 from tacitly.data.validation import DataError
 from tacitly.federation import wire
 from tacitly.federation.base import BLOCK, Chosen, Federation, Query
+from tacitly.federation.bounds import BoundExceeded
 from tacitly.federation.shard import Shard
 from tacitly.heads.base import HeadWork
 from tacitly.privacy.ledger import Run
@@ -234,8 +235,8 @@ class RayFederation(Federation):
                 if level
                 else np.zeros(coordinates, dtype=np.int64)
             )
-        except wire.WireError:
-            raise  # no shard can decode the query, so none is lost
+        except (wire.WireError, BoundExceeded):
+            raise  # the query cannot be decoded, or breaks its bound: no shard is lost
         except ray.exceptions.RayError:
             return self._sum_of_reachable(answers, coordinates)
 
@@ -252,7 +253,7 @@ class RayFederation(Federation):
             try:
                 total += ray.get(answer)
                 heard += size
-            except wire.WireError:
+            except (wire.WireError, BoundExceeded):
                 raise
             except ray.exceptions.RayError:
                 continue

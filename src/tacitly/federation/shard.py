@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -22,7 +23,9 @@ from threadpoolctl import ThreadpoolController
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
 from tacitly.federation.base import BLOCK, ROW_BLOCK, Chosen, Query
+from tacitly.federation.bounds import check_sums
 from tacitly.federation.projected import Projected
+from tacitly.federation.scores import Scores
 from tacitly.portable import cpu_count
 from tacitly.privacy.guarantee import Unit
 from tacitly.privacy.noise import to_grid
@@ -56,12 +59,17 @@ class Shard:
         """Return the sum of all (or the chosen) users' clipped contributions, in steps of the grid."""
         if isinstance(query, Projected):
             return self.projected(query.directions).exact_sum(query.query, bound, grid, chosen)
+        if not math.isfinite(bound) and not isinstance(query, Scores):
+            raise ValueError(f"a sum without a bound is for losses only. Found {type(query).__name__}.")
         asked = _Plain(query) if self._plain else query
 
         def block_sums(X: Rows, y: Rows, offsets: Offsets) -> npt.NDArray[np.int64]:
-            sums = _attempt(lambda: asked.block_sums(X, y, offsets, bound, BLOCK), query.coordinates)
+            units = _units(query, X, offsets)
+            shape = len(units), query.coordinates
+            sums = _attempt(lambda: asked.block_sums(X, y, offsets, bound, BLOCK), shape)
             if sums is None:
                 sums = _without_failing_units(asked, X, y, offsets, bound)
+            check_sums(query, sums, units, bound)
             return np.asarray(to_grid(sums, grid).sum(axis=0), dtype=np.int64)
 
         total = np.zeros(query.coordinates, dtype=np.int64)
@@ -190,6 +198,14 @@ def _spans(start: int, stop: int, size: int, share: int, most: int) -> Iterator[
         start = end
 
 
+def _units(query: Query, X: Rows, offsets: Offsets) -> npt.NDArray[np.int64]:
+    """Return the number of units in each block."""
+    if query.unit is not Unit.USER:
+        return np.array([X.shape[0]])
+    users = len(offsets) - 1
+    return np.array([min(BLOCK, users - start) for start in range(0, users, BLOCK)])
+
+
 def _without_failing_units(query: Query, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
     """Sum blocks again, leaving out units whose numbers make the fused form fail or return a non-finite sum.
 
@@ -201,13 +217,13 @@ def _without_failing_units(query: Query, X: Rows, y: Rows, offsets: Offsets, bou
     sums = np.zeros((-(-(len(bounds) - 1) // size), query.coordinates))
     for i, (first, last) in enumerate(itertools.pairwise(bounds)):
         one = partial(query.block_sum, X[first:last], y[first:last], np.array([0, last - first]), bound)
-        alone = _attempt(one, query.coordinates)
+        alone = _attempt(one, (query.coordinates,))
         if alone is not None:
             sums[i // size] += alone
     return sums
 
 
-def _attempt(work: Callable[[], Array], coordinates: int) -> Array | None:
+def _attempt(work: Callable[[], Array], shape: tuple[int, ...]) -> Array | None:
     """Return finite sums, or None if private numbers make the work fail, because no exception may depend on them.
 
     The result and even its shape may depend on those numbers, so both are checked. Running out of memory is different:
@@ -215,7 +231,7 @@ def _attempt(work: Callable[[], Array], coordinates: int) -> Array | None:
     """
     try:
         sums = np.asarray(work(), dtype=np.float64)
-        return sums if sums.shape[-1:] == (coordinates,) and np.isfinite(sums).all() else None
+        return sums if sums.shape == shape and np.isfinite(sums).all() else None
     except MemoryError:
         raise
     except Exception:
