@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 from tacitly.data.cohort import Cohort
 from tacitly.data.grouping import Declared
 from tacitly.data.sparse_cohort import SparseCohort
-from tacitly.data.validation import Array, DataError
+from tacitly.data.validation import Array, DataError, plain_numbers
 
 
 def read_cohort(
@@ -65,7 +65,7 @@ def read_rows(X: Any, feature_names: Array, dtype: DTypeLike = np.float64) -> Ar
     names = [str(name) for name in feature_names]
     if columns is not None and set(names) <= {str(column) for column in columns}:
         X = X[names]
-    rows = _numbers(X, dtype)
+    rows = plain_numbers(X, "X", dtype)
     if rows.ndim != 2 or rows.shape[1] != len(names):
         raise DataError(f"X must have {len(names)} columns, as at training. Found shape {rows.shape}.")
     return rows
@@ -78,11 +78,3 @@ def _missing(needed: dict[str, bool]) -> str:
         return "fit needs X: rows of features."
     what = " and ".join(meanings[name] for name in names)
     return f"fit needs {' and '.join(names)} next to X: {what} of every row."
-
-
-def _numbers(X: Any, dtype: DTypeLike) -> Array:
-    try:
-        return np.asarray(X, dtype=dtype)
-    except (TypeError, ValueError):
-        pass  # NumPy's message shows a cell
-    raise DataError("X must be rows of numbers. Found cells that are not.")

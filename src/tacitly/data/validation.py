@@ -96,6 +96,21 @@ def numbers(values: Array) -> tuple[Array, int]:
     return converted, invalid
 
 
+def plain_numbers(values: Any, what: str, dtype: DTypeLike = np.float64) -> Array:
+    """Return values as an array of floats; the one conversion of what public methods are given after ``fit``.
+
+    Raises where a cell is not a number, and shows neither the cell nor how many there are. Missing values stay missing.
+
+    >>> plain_numbers([["1", 2.0]], "X")
+    array([[1., 2.]])
+    """
+    try:
+        return np.asarray(values, dtype=dtype)
+    except Exception:
+        pass  # NumPy's message shows a cell, so ours is raised without it as its context
+    raise DataError(f"{what} must be numbers. Found cells that are not.")
+
+
 def absent(cell: object) -> bool:
     """Return whether a cell is empty: None, NaN, pandas' NA or NaT, or blank text."""
     if isinstance(cell, str):

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
 from tacitly.data.reading import read_cohort
+from tacitly.data.validation import plain_numbers
 from tacitly.federation.engine import Population
 from tacitly.heads.base import HeadWork
 from tacitly.heads.glm import LossHeads
@@ -55,7 +56,7 @@ class Head:
 
     def decision_function(self, X: npt.ArrayLike) -> Array:
         """Return the scores of this user's rows, of which the loss is a function."""
-        rows = np.asarray(X, dtype=np.float64)
+        rows = plain_numbers(X, "X")
         scores = rows @ (self.basis @ self.weights) + self.intercept
         return np.asarray(scores + rows[:, self.indices] @ self.values if self.values.size else scores)
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
 from tacitly.data.reading import read_cohort
-from tacitly.data.validation import DataError
+from tacitly.data.validation import DataError, plain_numbers
 from tacitly.federation.base import Federation
 from tacitly.federation.engine import Population
 from tacitly.federation.local import LocalPopulation
@@ -155,7 +155,7 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
 
     def score(self, X: Any, y: npt.ArrayLike) -> float:
         """Return R². Computed from the labels: not private."""
-        targets = np.asarray(y, dtype=np.float64)
+        targets = plain_numbers(y, "y")
         residual, total = np.sum((targets - self.predict(X)) ** 2), np.sum((targets - targets.mean()) ** 2)
         return float(1.0 - residual / total) if total > 0 else float("nan")
 
@@ -277,9 +277,8 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
         raise ValueError(f"design {self.design!r} needs shape=(d1, d2): the size of M is public and must be given.")
 
     def _rows(self, X: Any, design: Design) -> npt.NDArray[np.floating]:
-        rows = np.asarray(X)
-        if rows.dtype != np.float32 or design.kind != "dense":
-            rows = rows.astype(np.float64, copy=False)
+        single = design.kind == "dense" and getattr(X, "dtype", None) == np.float32
+        rows = plain_numbers(X, "X", np.float32 if single else np.float64)
         if not len(rows):
             raise DataError("X has no rows. Expected at least one observation.")
         if design.kind == "dense" and rows.ndim == 3:
