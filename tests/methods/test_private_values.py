@@ -14,7 +14,9 @@ import pytest
 
 import tacitly
 from tacitly import neural
+from tacitly.data.bad_rows import SideChannelWarning
 from tacitly.methods.fedpower.estimator import FedPower
+from tacitly.privacy.guarantee import TooFewUsersWarning
 
 SECRET = "S3CR3T"
 USERS, ROWS, D = 24, 4, 3
@@ -104,3 +106,62 @@ def test_no_error_shows_a_cell(name: str) -> None:
     """NumPy's own message does: could not convert string to float: 'S3CR3T'."""
     shown = [method for method, call in methods(name).items() if SECRET in told(call)]
     assert shown == []
+
+
+def with_bad(values: Any, bad: Any, rows: Any) -> Any:
+    array = np.array(values, dtype=object)
+    array[(rows,) + (0,) * (array.ndim - 1)] = bad
+    return array
+
+
+CERTIFIED = {
+    name: (lambda name=name: MODELS[name][0]().set_params(epsilon=1.0, delta=1e-3), data)
+    for name, (_, data) in MODELS.items()
+}
+
+
+@pytest.mark.parametrize("name", CERTIFIED)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, SECRET, -7], ids=repr)
+def test_a_certified_fit_does_not_raise_on_private_values(name: str, bad: Any) -> None:
+    """It raised with an exact count ("3 rows with a label outside classes"): one cell decided what everybody saw."""
+    make, data = CERTIFIED[name]
+    sizes = []
+    for rows in ([], [1], list(range(ROWS))):  # nobody, one row of a user, all rows of a user
+        for place in range(min(2, len(data))):
+            if name == "components" and place == 1:
+                continue  # these are ids
+            spoiled = [with_bad(part, bad, rows) if i == place and rows else part for i, part in enumerate(data)]
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                warnings.simplefilter("ignore", TooFewUsersWarning)
+                model = make().fit(*spoiled)
+            assert model.certificate_.certified
+            sizes.append(model.certificate_.n_users)
+    assert len(set(sizes)) == 1
+
+
+def test_raising_on_private_values_is_for_cleaning_and_says_so() -> None:
+    y = YES.copy()
+    y[3] = 7
+    model = tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic", classes=(0, 1), on_bad_rows="raise")
+    with pytest.warns(SideChannelWarning, match="side channel"), pytest.raises(tacitly.DataError, match="1 row with"):
+        model.fit(X, y, IDS)
+    with pytest.raises(tacitly.DataError, match="1 row with"):
+        model.set_params(epsilon=math.inf).fit(X, y, IDS)
+    with pytest.raises(tacitly.DataError, match="on_bad_rows must be one of"):
+        model.set_params(on_bad_rows="ignore").fit(X, YES, IDS)
+
+
+def test_a_user_whose_rows_are_all_bad_contributes_nothing_and_changes_nobody_else() -> None:
+    from tacitly.federation.shard import Shard
+    from tacitly.methods.shared.whitening import FeatureMoment
+
+    first = slice(0, ROWS)
+    spoiled, without = X.copy(), X.copy()
+    spoiled[first], without[first] = np.nan, 0.0
+    sums = []
+    for rows in (spoiled, without):
+        cohort = tacitly.PrivateFedRep(rank=1, epsilon=1.0)._cohort(rows, Y, IDS)
+        assert cohort.n_users == USERS
+        sums.append(Shard(cohort, threads=1).exact_sum(FeatureMoment(D), 1.0, 2.0**-40))
+    np.testing.assert_allclose(sums[0], sums[1], atol=2)
