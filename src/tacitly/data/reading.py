@@ -24,12 +24,14 @@ def read_cohort(
     target_name: str | None = None,
     dtype: DTypeLike | None = None,
     schema: Declared | None = None,
+    on_bad_rows: str = "raise",
 ) -> Any:
     """Return arrays or tables as a cohort; a cohort is returned as it is.
 
     Without ``users``, where they are not needed, all rows belong to one device. ``sparse`` accepts sparse matrices
     too, as a :class:`~tacitly.data.sparse_cohort.SparseCohort`. A ``schema`` (``{}`` for one that is read off the
-    table) takes text, yes/no values and missing cells.
+    table) takes text, yes/no values and missing cells. ``on_bad_rows`` says what becomes of rows that cannot be used
+    (:mod:`tacitly.data.bad_rows`).
 
     >>> read_cohort([[1.0], [2.0], [3.0]], [1.0, 0.0, 1.0], ["b", "a", "b"]).users.tolist()
     ['a', 'b']
@@ -44,8 +46,8 @@ def read_cohort(
     if X is None or (y is None and needs_target) or (users is None and needs_users):
         raise ValueError(_missing(needed))
     if sparse and hasattr(X, "tocsr"):
-        return SparseCohort.from_matrix(X, users)
-    options: dict[str, Any] = {"target_name": target_name, "dtype": dtype}
+        return SparseCohort.from_matrix(X, users, on_bad_rows=on_bad_rows)
+    options: dict[str, Any] = {"target_name": target_name, "dtype": dtype, "on_bad_rows": on_bad_rows}
     if users is None:
         shape = getattr(X, "shape", None) or (len(X),)
         return Cohort.from_offsets(X, y, np.array([0, shape[0]]), **options)

@@ -86,7 +86,7 @@ class Column:
     def encode(self, cells: Cells) -> tuple[Array, int]:
         """Return the encoded columns, one row per cell, and how many cells do not fit the declared kind."""
         if self.kind == "number":
-            values, misfits = numbers(cells)
+            values, misfits = numbers(cells, np.nan)
             values = np.array(values, dtype=np.float64)
             values[~np.isfinite(values)] = np.nan
             return values[:, None], misfits
@@ -167,13 +167,16 @@ class Schema:
         """Whether every column is a number, so that encoding changes nothing."""
         return all(column.kind == "number" for column in self.columns)
 
-    def encode(self, cells: Sequence[Cells]) -> Array:
-        """Return the table's cells, one array per column, as rows of numbers; NaN where a value is missing."""
+    def encode(self, cells: Sequence[Cells], *, blank: bool = False) -> Array:
+        """Return the table's cells, one array per column, as rows of numbers; NaN where a value is missing.
+
+        Cells of another kind than the schema declares are an error, or with ``blank`` missing.
+        """
         parts, misfits = [], []
         for column, values in zip(self.columns, cells, strict=True):
             encoded, wrong = column.encode(np.asarray(values))
             parts.append(encoded)
-            if wrong:
+            if wrong and not blank:
                 misfits.append(f"column {column.name!r} ({column.kind}): {rows_in_words(wrong)}")
         if misfits:
             raise DataError(
@@ -182,7 +185,7 @@ class Schema:
             )
         return np.hstack(parts) if parts else np.zeros((0, 0))
 
-    def source(self, source: Source, keep: Sequence[str] = ()) -> Source:
+    def source(self, source: Source, keep: Sequence[str] = (), *, blank: bool = False) -> Source:
         """Return a table with the encoded columns in place of the original ones, and the columns to ``keep`` as is."""
         homes = {name: column for column in self.columns for name in column.encoded}
 
@@ -192,7 +195,7 @@ class Schema:
             sub = Schema(tuple(needed))
             place = {name: index for index, name in enumerate(sub.feature_names)}
             for cells in source.batches([*(column.name for column in needed), *others], rows):
-                block = sub.encode(cells[: len(needed)])
+                block = sub.encode(cells[: len(needed)], blank=blank)
                 rest = dict(zip(others, cells[len(needed) :], strict=True))
                 yield [block[:, place[name]] if name in place else rest[name] for name in names]
 

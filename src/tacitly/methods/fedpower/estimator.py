@@ -209,7 +209,16 @@ class FedPower(PrivateModel, EngineParameter, ComponentsParameter):
         }
 
     def _cohort(self, X: Any, y: Any, users: Any) -> Cohort | SparseCohort:
-        read: Cohort | SparseCohort = read_cohort(X, None, users, needs_target=False, needs_users=False, sparse=True)
+        by_row = self.mode != "paper" and (self.unit == "row" or (self.unit == "auto" and users is None))
+        read: Cohort | SparseCohort = read_cohort(
+            X,
+            None,
+            users,
+            needs_target=False,
+            needs_users=False,
+            sparse=True,
+            on_bad_rows=self._bad_rows(count_is_public=by_row),
+        )
         return read
 
     def _source(self, X: Any, y: Any, users: Any) -> Population:

@@ -293,7 +293,12 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
     def _cohort(self, X: Any, y: Any, users: Any) -> Cohort:
         name = getattr(y, "name", None)
         cohort: Cohort = read_cohort(
-            X, y, users, target_name=None if name is None else str(name), schema=self._declared()
+            X,
+            y,
+            users,
+            target_name=None if name is None else str(name),
+            schema=self._declared(),
+            on_bad_rows=self._bad_rows(),
         )
         return cohort
 

@@ -259,8 +259,14 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
     def _cohort(self, X: Any, y: Any, users: Any) -> Cohort:
         has_ids = users is not None
         check_choices(self, has_ids or isinstance(X, Cohort), has_ids)
-        rows = X if X is None or isinstance(X, Cohort) else self._rows(X, self._design_of(X))
-        cohort: Cohort = read_cohort(rows, y, users, needs_users=self.unit == "user")
+        unit = self._unit_of_privacy()
+        policy = self._bad_rows(count_is_public=unit is not Unit.USER)
+        rows = X
+        if X is not None and not isinstance(X, Cohort):
+            rows = self._rows(X, self._design_of(X), blank=policy != "raise" and unit is not Unit.LABEL)
+            if unit is Unit.LABEL and not np.isfinite(rows).all():
+                raise DataError("X must be finite numbers. Found others, in X that is public with privacy='labels'.")
+        cohort: Cohort = read_cohort(rows, y, users, needs_users=self.unit == "user", on_bad_rows=policy)
         return bounded(cohort, self.max_observations if self.unit == "user" else None)
 
     def _design(self, population: Population) -> Design:
@@ -276,9 +282,9 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
             return Design("dense", int(shape[1]), int(shape[2]))
         raise ValueError(f"design {self.design!r} needs shape=(d1, d2): the size of M is public and must be given.")
 
-    def _rows(self, X: Any, design: Design) -> npt.NDArray[np.floating]:
+    def _rows(self, X: Any, design: Design, *, blank: bool = False) -> npt.NDArray[np.floating]:
         single = design.kind == "dense" and getattr(X, "dtype", None) == np.float32
-        rows = plain_numbers(X, "X", np.float32 if single else np.float64)
+        rows = plain_numbers(X, "X", np.float32 if single else np.float64, blank=blank)
         if not len(rows):
             raise DataError("X has no rows. Expected at least one observation.")
         if design.kind == "dense" and rows.ndim == 3:

@@ -166,7 +166,7 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
         return Loss()
 
     def _cohort(self, X: Any, y: Any, users: Any) -> Cohort:
-        cohort: Cohort = read_cohort(X, y, users, dtype=np.float32)
+        cohort: Cohort = read_cohort(X, y, users, dtype=np.float32, on_bad_rows=self._bad_rows())
         return cohort
 
     @property
