@@ -168,12 +168,13 @@ def test_the_exact_decision_walks_to_the_right_cell(monkeypatch: pytest.MonkeyPa
     """With a margin of everything each coordinate is decided exactly, and agrees with the proposal: 2^-17 are near."""
     from tacitly.privacy import normal_cells
 
-    drawn = np.random.default_rng(1).bytes(16 * 60)
-    monkeypatch.setattr(os, "urandom", lambda size: drawn if size == len(drawn) else bytes(size))
+    def fixed(size: int) -> bytes:
+        return np.random.default_rng(1).bytes(size)
+
     totals = np.random.default_rng(2).integers(-(2**50), 2**50, 60)
-    proposed = normal_cells.noisy_cells(totals, 3.7e12)
+    proposed = normal_cells.noisy_cells(totals, 3.7e12, fixed)
     monkeypatch.setattr(normal_cells, "_MARGIN", 1.0)
-    decided = normal_cells.noisy_cells(totals, 3.7e12)
+    decided = normal_cells.noisy_cells(totals, 3.7e12, fixed)
     assert proposed[0].tolist() == decided[0].tolist()
     assert np.abs(decided[0] * decided[1] - totals).max() < 6 * 3.7e12
 

@@ -185,7 +185,7 @@ def group(tmp_path: Path) -> dict[int, Node]:
 def asked(**changed: Any) -> Ask:
     names = tuple(f"node{i}" for i in range(3))
     told = {"kind": "sum", "run": "r", "step": "1.0", "token": "t", "thing": wire.encode(FeatureMoment(D))}
-    told |= {"group": names, "honest": 2, "noise": "float", "sigma": 30.0, "bound": 1.0, "grid": GRID}
+    told |= {"group": names, "honest": 2, "noise": "exact", "sigma": 30.0, "bound": 1.0, "grid": GRID}
     return Ask(**told | changed)
 
 

@@ -36,6 +36,7 @@ from tacitly.federation.projected import losses_in
 from tacitly.heads.base import HeadWork
 from tacitly.privacy.guarantee import GaussianEvent, SelectionEvent, Unit
 from tacitly.privacy.ledger import Run
+from tacitly.privacy.noise import Mode
 
 TRUST = {
     "central": (
@@ -256,6 +257,11 @@ class FlowerFederation(Federation):
         units = {node: self._units(card, query, pieces.get(node)) for node, card in roster.items()}
         quorum, counted = self._population.patience.quorum, losses is not None
         return self._exchange(ask, units, query.coordinates, quorum=quorum, pieces=pieces, counted=counted)
+
+    def _mode(self, event: GaussianEvent, coordinates: int) -> Mode:
+        mode = super()._mode(event, coordinates)
+        # Shares of one noise add up to what is charged only if each of them is exact.
+        return "exact" if mode == "float" and self._population.how == "secure" else mode
 
     def _units(self, card: Card, query: Query, piece: Chosen | None) -> int:
         if query.unit is not Unit.USER:

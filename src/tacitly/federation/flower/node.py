@@ -175,6 +175,8 @@ class Node:
             return None
         if (self._trust == "secure") != bool(ask.group) or (ask.group and not self._group_is_sound(ask)):
             return None
+        if ask.group and ask.noise != "exact":
+            return None
         noisy = self._noisy(ask, query)
         if noisy is None or not ask.group:
             return noisy
@@ -221,8 +223,7 @@ class Node:
         of one share (:mod:`tacitly.privacy.noise`). Each share is within e^±(η/3) of a discrete Gaussian; a sum of m
         discrete Gaussians of scale s is within a negligible factor of one of scale s√m (Kairouz, Liu and Steinke 2021);
         that one is within e^±(η/3m) of the rounded Gaussian that the event describes. Together: less than mη. (Mode
-        ``float`` also rounds each share to coarser cells. That changes a probability by less than 2⁻³³ of itself per
-        share and coordinate, the precision that certificates of float noise name as not covered.)
+        ``float`` rounds each share to coarser cells, for which this bound would not be negligible: shares are exact.)
         """
         acute = ask.clip_factor < 2.0
         sensitivity = Sensitivity.of_clip(ask.bound, acute=acute, unit=query.unit)
