@@ -16,23 +16,31 @@ error below D·2⁻⁵², far less than 2⁻²¹ for any D that fits the grid. S
 long as computed, whatever the rows are. Sums of losses are exact integers. Only a programming error reaches the
 refusal, and its message holds no number.
 
+Extreme public fields. Nodes run queries whose numbers somebody else wrote, and a kernel's formulas for the norm and the
+contribution may differ where a factor overflows or vanishes (of 3,000 asks with mutated numbers, one moved a sum by 10⁸
+clips). So the fused form of a query that can travel runs only where it agrees with the definition on synthetic users;
+elsewhere the definition runs, which clips whatever it gets (:func:`fused_agrees`). That decision reads no private row.
+
 What this does not do: a fused form that is wrong by less than a block's total stays unnoticed here. The tests of every
 query (:func:`tacitly.audit.check_sensitivity`) are for that.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 
 from tacitly.arrays import Array, Rows, read_only
+from tacitly.federation.allowed import KNOWN
 from tacitly.federation.projected import Projected
-from tacitly.federation.query import Query
+from tacitly.federation.query import Query, synthetic_rows
 from tacitly.federation.scores import Scores
 from tacitly.privacy.clipping import GUARD
 from tacitly.privacy.guarantee import Unit
 
+_APART = 1e-6  # clips: both forms of an ordinary query agree to 1e-9
 _LARGE = 2.0**20  # how much larger the large synthetic users are
 
 
@@ -76,6 +84,31 @@ def _within(query: Query, sums: Array, units: Array, bound: float) -> bool:
         return True  # the door refuses these queries unless the release is declared to have no privacy
     with np.errstate(all="ignore"):  # in clips, so that neither tiny nor huge bounds underflow or overflow
         return bool((np.linalg.norm(sums / bound, axis=1) <= units).all())
+
+
+def fused_agrees(query: Query, n_features: int, bound: float) -> bool:
+    """Whether the fused form of a query adds what the definition adds, for synthetic users with each of them alone."""
+    if type(query).__name__ not in KNOWN or isinstance(query, Scores):
+        return True  # written here, by nobody else; and losses are clamped in both forms
+    rows, targets = synthetic_rows(n_features)
+    design = getattr(getattr(query, "query", query), "design", None)
+    if design is not None:
+        rows = design.placed(rows)
+    y = read_only((targets > 0).astype(np.float64))
+    for part, sign in itertools.product((slice(0, 8), slice(0, 3), slice(3, 4)), (1.0, -1.0)):
+        X = read_only(rows[part] if sign > 0 else np.where(np.rint(rows) == rows, rows, -rows)[part])
+        offsets = np.array([0, len(X)])
+        with np.errstate(all="ignore"):
+            try:
+                fused = np.asarray(query.block_sum(X, y[part], offsets, bound), dtype=np.float64)
+                apart = np.linalg.norm((fused - Query.block_sum(query, X, y[part], offsets, bound)) / bound)
+            except MemoryError:
+                raise
+            except Exception:
+                return False
+        if not apart < _APART:
+            return False
+    return True
 
 
 def own_sums(query: Query, X: Rows, y: Array, bound: float) -> Array:

@@ -23,7 +23,7 @@ from threadpoolctl import ThreadpoolController
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
 from tacitly.federation.base import BLOCK, ROW_BLOCK, Chosen, Query
-from tacitly.federation.bounds import check_sums
+from tacitly.federation.bounds import check_sums, fused_agrees
 from tacitly.federation.projected import Projected
 from tacitly.federation.scores import Scores
 from tacitly.portable import cpu_count
@@ -61,7 +61,8 @@ class Shard:
             return self.projected(query.directions).exact_sum(query.query, bound, grid, chosen)
         if not math.isfinite(bound) and not isinstance(query, Scores):
             raise ValueError(f"a sum without a bound is for losses only. Found {type(query).__name__}.")
-        asked = _Plain(query) if self._plain else query
+        plain = self._plain or not fused_agrees(query, self.cohort.n_features, bound)
+        asked = _Plain(query) if plain else query
 
         def block_sums(X: Rows, y: Rows, offsets: Offsets) -> npt.NDArray[np.int64]:
             units = _units(query, X, offsets)
