@@ -102,13 +102,13 @@ def test_the_quorum_is_waited_for_whoever_was_silent(clock: Clock, tmp_path: Pat
     fed, transport = federation(place), place.transport
     transport.meddle = lambda sender, answer: [(sender, answer)] if sender == 10 else []
     with pytest.raises(coordinator.QuorumMissed):
-        fed.release(FeatureMoment(6), EVENT, "two are lost")
+        fed.release(FeatureMoment(6), EVENT, "moment")
     started, delivered, held = clock.now, transport.receive, []
     transport.meddle = lambda sender, answer: (
         [(sender, answer)] if sender == 10 else held.append((sender, answer)) or []
     )
     transport.receive = lambda: list(delivered()) + (list(held) if clock.now > started + 30 else [])
-    assert seconds_of(clock, fed, "they take half a minute") > 30
+    assert seconds_of(clock, fed, "moment") > 30
     assert fed.silent == set()
 
 
@@ -174,6 +174,7 @@ def test_an_answer_that_was_announced_and_never_sent_holds_nobody_up(monkeypatch
 
     monkeypatch.setattr(server_app, "_HELD_UP", 0.05)
     monkeypatch.setattr(server_app, "signed", lambda data, key: data)
+    monkeypatch.setattr(server_app, "Message", lambda **told: SimpleNamespace(metadata=SimpleNamespace(**told)))
     grid = StuckGrid()
     transport = server_app.GridTransport(grid, b"")  # type: ignore[arg-type]
     try:
