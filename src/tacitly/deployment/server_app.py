@@ -83,11 +83,11 @@ class GridTransport:
         ]
 
     def _pull_pending(self) -> None:
-        held_up = [ids for ids, since in self._pulls.items() if time.monotonic() - since > _HELD_UP]
-        if self._pending and not self._pulls:
+        pulls = list(self._pulls.items())  # at once: threads remove what they have finished
+        if self._pending and not pulls:
             self._pull(frozenset(self._pending))
-        elif any(len(ids) > 1 for ids in held_up):
-            alone = {next(iter(ids)) for ids in self._pulls if len(ids) == 1}
+        elif any(len(ids) > 1 and time.monotonic() - since > _HELD_UP for ids, since in pulls):
+            alone = {next(iter(ids)) for ids, _ in pulls if len(ids) == 1}
             for each in self._pending - alone:
                 self._pull(frozenset([each]))
 

@@ -189,7 +189,7 @@ class Federation(ABC):
             )
 
         def draw(grid: float, add_noise: AddNoise) -> Array:
-            bound = event.sensitivity.zero_out
+            bound = _bound(query, event)
             if rate == 1.0:
                 return add_noise(self._exact_sum(query, bound, grid), self.n_users)
             coins = noise_source.coins(self.n_users, rate)
@@ -208,8 +208,9 @@ class Federation(ABC):
             raise ValueError(f"there must be one query per user, {self.n_users}. Found {len(queries)}.")
 
         def draw(grid: float, add_noise: AddNoise) -> Array:
-            bound, answers = event.sensitivity.zero_out, []
+            answers = []
             for user, query in enumerate(queries):
+                bound = _bound(query, event)
                 chosen = np.zeros(self.n_users, dtype=bool)
                 chosen[user] = True
                 answers.append(add_noise(self._exact_sum(query, bound, grid, chosen), 1))
@@ -244,7 +245,7 @@ class Federation(ABC):
                         f"Found {query.coordinates}."
                     )
                 group = self.group_of(turns, turn)
-                total = self._exact_sum(query, event.sensitivity.zero_out, grid, group)
+                total = self._exact_sum(query, _bound(query, event), grid, group)
                 sums.append(add_noise(total, int(np.count_nonzero(group))))
             self.ledger_run.asked(asked, self._directions)
             return np.array(sums)
@@ -316,7 +317,7 @@ class Federation(ABC):
             )
         if event.private and not query.clipped:
             raise ValueError(f"{type(query).__name__} is not clipped: no noise makes a sum of it private.")
-        self._rehearse(query, event.sensitivity.zero_out)
+        self._rehearse(query, _bound(query, event))
 
     def _debit_and_draw(
         self,
@@ -396,6 +397,11 @@ class Federation(ABC):
         if self._noise == "auto":
             return noise_source.default_mode(coordinates)
         return "exact" if self._noise == "exact" else "float"
+
+
+def _bound(query: Query, event: GaussianEvent) -> float:
+    """Return the bound that is enforced: always the clip that is charged, unless nothing is charged or clipped."""
+    return event.sensitivity.zero_out if event.private or query.clipped else math.inf
 
 
 def _check_no_sampling(event: GaussianEvent) -> None:

@@ -40,6 +40,7 @@ from tacitly.federation.scores import Scores
 from tacitly.privacy.clipping import GUARD
 from tacitly.privacy.guarantee import Unit
 
+_BLOCK = 1024  # users in a block, as in federation.base
 _APART = 1e-6  # clips: both forms of an ordinary query agree to 1e-9
 _LARGE = 2.0**20  # how much larger the large synthetic users are
 
@@ -80,8 +81,10 @@ def _within(query: Query, sums: Array, units: Array, bound: float) -> bool:
     if isinstance(query, Scores) and math.isinf(bound):
         whole = np.rint(sums) == sums
         return bool((whole & (sums >= 0) & (sums <= units[:, None] * query.steps)).all())
-    if not query.clipped:
-        return True  # the door refuses these queries unless the release is declared to have no privacy
+    if math.isinf(bound):
+        return (
+            True  # a release that is declared to have no privacy: the only one that the door lets pass without a bound
+        )
     with np.errstate(all="ignore"):  # in clips, so that neither tiny nor huge bounds underflow or overflow
         return bool((np.linalg.norm(sums / bound, axis=1) <= units).all())
 
@@ -95,20 +98,34 @@ def fused_agrees(query: Query, n_features: int, bound: float) -> bool:
     if design is not None:
         rows = design.placed(rows)
     y = read_only((targets > 0).astype(np.float64))
-    for part, sign in itertools.product((slice(0, 8), slice(0, 3), slice(3, 4)), (1.0, -1.0)):
+    parts = (slice(0, 8), slice(0, 3), slice(3, 4)) if query.unit is Unit.USER else (slice(0, 1), slice(3, 4))
+    for part, sign in itertools.product(parts, (1.0, -1.0)):
         X = read_only(rows[part] if sign > 0 else np.where(np.rint(rows) == rows, rows, -rows)[part])
-        offsets = np.array([0, len(X)])
         with np.errstate(all="ignore"):
             try:
-                fused = np.asarray(query.block_sum(X, y[part], offsets, bound), dtype=np.float64)
-                apart = np.linalg.norm((fused - Query.block_sum(query, X, y[part], offsets, bound)) / bound)
+                fused = _own_sum(query, X, y[part], bound)
+                plain = Query.block_sum(query, X, y[part], np.array([0, len(X)]), bound)
             except MemoryError:
                 raise
             except Exception:
                 return False
-        if not apart < _APART:
+        if not np.linalg.norm((fused - plain) / bound) < _APART:
             return False
-    return True
+    return all(_keeps_bound(query, rows, y, factor, bound) for factor in (_LARGE, 1.0 / _LARGE, _LARGE**3))
+
+
+def _keeps_bound(query: Query, rows: Array, y: Array, factor: float, bound: float) -> bool:
+    """Whether the fused form stays within the clip for a synthetic user of another size, as far as it is finite."""
+    X = rows[:1] if query.unit is not Unit.USER else rows
+    scaled = read_only(np.where(np.rint(X) == X, X, X * factor))  # positions stay what they are
+    with np.errstate(all="ignore"):
+        try:
+            length = np.linalg.norm(_own_sum(query, scaled, y, bound) / bound)
+        except MemoryError:
+            raise
+        except Exception:
+            return True  # left out, as a private user would be
+    return bool(length <= 1.0 or not np.isfinite(length))
 
 
 def own_sums(query: Query, X: Rows, y: Array, bound: float) -> Array:
@@ -124,9 +141,15 @@ def own_sums(query: Query, X: Rows, y: Array, bound: float) -> Array:
             found.append(_own_sum(query, read_only(scaled) if isinstance(scaled, np.ndarray) else scaled, y, bound))
         except Exception:
             continue  # as with private rows: a unit whose numbers fail is left out
-    usable = [each for each in found if each.shape == (query.coordinates,) and np.isfinite(each).all()]
-    return np.array(usable).reshape(-1, query.coordinates)
+    return np.array([each for each in found if np.isfinite(each).all()]).reshape(-1, query.coordinates)
 
 
 def _own_sum(query: Query, X: Rows, y: Array, bound: float) -> Array:
-    return np.asarray(query.block_sum(X, y[: X.shape[0]], np.array([0, X.shape[0]]), bound), dtype=np.float64)
+    """Return what one synthetic user adds, by the form that a release runs."""
+    sums = np.asarray(query.block_sums(X, y[: X.shape[0]], np.array([0, X.shape[0]]), bound, _BLOCK), dtype=np.float64)
+    if sums.shape != (1, query.coordinates):
+        raise ValueError(
+            f"{type(query).__name__} must return one sum of {query.coordinates} coordinates per block. "
+            f"Found shape {sums.shape}."
+        )
+    return np.asarray(sums[0])

@@ -59,7 +59,7 @@ class Shard:
         """Return the sum of all (or the chosen) users' clipped contributions, in steps of the grid."""
         if isinstance(query, Projected):
             return self.projected(query.directions).exact_sum(query.query, bound, grid, chosen)
-        if not math.isfinite(bound) and not isinstance(query, Scores):
+        if not math.isfinite(bound) and query.clipped and not isinstance(query, Scores):
             raise ValueError(f"a sum without a bound is for losses only. Found {type(query).__name__}.")
         plain = self._plain or not fused_agrees(query, self.cohort.n_features, bound)
         asked = _Plain(query) if plain else query
