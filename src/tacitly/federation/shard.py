@@ -54,6 +54,7 @@ class Shard:
         self._threads = threads or cpu_count()
         self._pool: ThreadPoolExecutor | None = None
         self._last_projection: tuple[bytes, Shard] | None = None
+        self._last_checked: tuple[Query, float, bool] | None = None
 
     def exact_sum(self, query: Query, bound: float, grid: float, chosen: Chosen | None = None) -> npt.NDArray[np.int64]:
         """Return the sum of all (or the chosen) users' clipped contributions, in steps of the grid."""
@@ -61,8 +62,7 @@ class Shard:
             return self.projected(query.directions).exact_sum(query.query, bound, grid, chosen)
         if not math.isfinite(bound) and query.clipped and not isinstance(query, Scores):
             raise ValueError(f"a sum without a bound is for losses only. Found {type(query).__name__}.")
-        plain = self._plain or not fused_agrees(query, self.cohort.n_features, bound)
-        asked = _Plain(query) if plain else query
+        asked = query if not self._plain and self._agrees(query, bound) else _Plain(query)
 
         def block_sums(X: Rows, y: Rows, offsets: Offsets) -> npt.NDArray[np.int64]:
             units = _units(query, X, offsets)
@@ -77,6 +77,12 @@ class Shard:
         for part in self._blocks(block_sums, self._spans(query, chosen), of_rows=query.unit is not Unit.USER):
             total += part
         return total
+
+    def _agrees(self, query: Query, bound: float) -> bool:
+        """Whether the fused form may run (:func:`~tacitly.federation.bounds.fused_agrees`), decided once per query."""
+        if self._last_checked is None or self._last_checked[0] is not query or self._last_checked[1] != bound:
+            self._last_checked = query, bound, fused_agrees(query, self.cohort.n_features, bound)
+        return self._last_checked[2]
 
     def users_map(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Numbers]) -> Numbers:
         """Run ``work`` on every block and stack the results, one row per user.
@@ -105,6 +111,7 @@ class Shard:
         rows = self.users_map(lambda X, y, offsets: project_each(X, directions))
         names = tuple(f"direction {j}" for j in range(len(directions)))
         other = copy.copy(self)
+        other._last_checked = None
         other.cohort = replace(self.cohort, X=rows, feature_names=names)
         return other
 
