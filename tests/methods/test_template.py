@@ -152,7 +152,7 @@ def test_the_reader_names_what_is_missing() -> None:
         read_cohort(X, needs_users=False)
     with pytest.raises(ValueError, match="no target"):
         read_cohort(tacitly.Cohort.from_arrays(X, None, [0, 1]))
-    with pytest.raises(tacitly.DataError, match="rows of numbers") as error:
+    with pytest.raises(tacitly.DataError, match="must be numbers") as error:
         read_rows([["secret"]], np.array(["a"]))
     assert "secret" not in str(error.value)
 
