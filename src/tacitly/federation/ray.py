@@ -67,7 +67,9 @@ class Part:
             return cohort if (self.first, last) == (0, cohort.n_users) else cohort.take(np.arange(self.first, last))
         if self.user is None:
             raise DataError(f"{self.path} is a table. Name the column of user ids: Part(path=..., user=...).")
-        return Cohort.from_table(self.path, user=self.user, target=self.target, features=self.features)
+        # Read within a fit, which raises on no private cell, and for either unit of privacy: a bad row stays, as NaN.
+        columns: dict[str, Any] = {"user": self.user, "target": self.target, "features": self.features}
+        return Cohort.from_table(self.path, **columns, on_bad_rows="blank")
 
 
 @dataclass(frozen=True, kw_only=True)
