@@ -1,0 +1,438 @@
+"""Compiled forms for many users: moments from rows, and posteriors from moments, eight users at a time.
+
+:func:`write_moments` reads each user's rows once. :func:`write_sizes`, :func:`write_rows` solve the p×p systems of eight
+users together, one per SIMD lane. Lanes do not interact and a user's rows are added in order, so a user's numbers do
+not depend on who else is there, to the last bit. Everything is in double precision.
+
+The definitions are in :mod:`~tacitly.methods.mixed_effects.posterior`. (Numba caches compiled code and checks for changes
+in this file only: after a change in ``tacitly.simd``, delete the cache.)
+"""
+
+# Numba kernels are not typed.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from tacitly.simd.registers import load, load_every, root, spread, store, total
+
+LANES = 8  # users solved together: doubles in a register
+_ROWS = 64  # rows that are standardised before their products are added: few enough for the first-level cache
+
+_kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+
+
+@_kernel
+def write_moments(X, y, offsets, used, center, gain, level, scale, knee, out):
+    """Write each user's upper triangle of ZᵀZ, then Zᵀt, tᵀt and the number of rows to a row of ``out``.
+
+    Zeros for a user whose numbers cannot be used. ``used`` are the columns of X that are in use.
+    """
+    d = used.size
+    width = d + -d % LANES
+    rows, targets = _lane_zeros(_ROWS, width), np.zeros(_ROWS)
+    gram, sums, rights = _lane_zeros(width, width), _lane_zeros(1, width), _lane_zeros(1, width)
+    for user in range(offsets.size - 1):
+        gram.fill(0.0)
+        sums.fill(0.0)
+        rights.fill(0.0)
+        level_sum, squares = 0.0, 0.0
+        for start in range(offsets[user], offsets[user + 1], _ROWS):
+            stop = min(start + _ROWS, offsets[user + 1])
+            for j in range(stop - start):
+                targets[j] = (y[start + j] - level) / scale
+                level_sum += targets[j]
+                squares += targets[j] * targets[j]
+            _standardise(X, start, stop, used, center, gain, knee, rows)
+            _add_products(rows, targets, stop - start, d, gram, sums, rights)
+        _pack(gram, sums, rights, level_sum, squares, offsets[user + 1] - offsets[user], d, out[user])
+
+
+@_kernel
+def _standardise(X, start, stop, used, center, gain, knee, out):
+    """Write standardised rows: missing cells are zero, cells beyond ±knee grow logarithmically."""
+    d, whole = used.size, used.size == X.shape[1]
+    for j in range(start, stop):
+        odd = 0
+        if whole:  # no positions to look up: the loop becomes SIMD code
+            for a in range(d):
+                value = (np.float64(X[j, a]) - center[a]) * gain[a]
+                odd += not abs(value) <= knee
+                out[j - start, a] = value
+        else:
+            for a in range(d):
+                value = (np.float64(X[j, used[a]]) - center[a]) * gain[a]
+                odd += not abs(value) <= knee
+                out[j - start, a] = value
+        if odd:
+            for a in range(d):
+                out[j - start, a] = _bounded(out[j - start, a], knee)
+
+
+@_kernel
+def _bounded(value, knee):
+    if not math.isfinite(value):
+        return 0.0
+    size = abs(value)
+    return value if size <= knee else math.copysign(knee * (1.0 + math.log(size / knee)), value)
+
+
+@_kernel
+def _add_products(rows, targets, count, d, gram, sums, rights):
+    """Add the products of columns (at and right of the diagonal), the columns' sums and their products with targets."""
+    width = rows.shape[1]
+    for a in range(0, width, LANES):
+        added, right = load(sums, a), load(rights, a)
+        for j in range(count):
+            x = load(rows, j * width + a)
+            added = added + x
+            right = right + spread(targets[j]) * x
+        store(sums, a, added)
+        store(rights, a, right)
+        for i in range(0, min(a + LANES, d), 4):  # four rows of the matrix: as many sums as an addition takes cycles
+            place = i * width + a
+            s0, s1 = load(gram, place), load(gram, place + width)
+            s2, s3 = load(gram, place + 2 * width), load(gram, place + 3 * width)
+            for j in range(count):
+                x = load(rows, j * width + a)
+                s0 = s0 + spread(rows[j, i]) * x
+                s1 = s1 + spread(rows[j, i + 1]) * x
+                s2 = s2 + spread(rows[j, i + 2]) * x
+                s3 = s3 + spread(rows[j, i + 3]) * x
+            store(gram, place, s0)
+            store(gram, place + width, s1)
+            store(gram, place + 2 * width, s2)
+            store(gram, place + 3 * width, s3)
+
+
+@_kernel
+def _pack(gram, sums, rights, level_sum, squares, count, d, out):
+    """Write one user's moments, or zeros where they are not finite."""
+    usable = math.isfinite(squares) and math.isfinite(level_sum)
+    for a in range(d):
+        usable = usable and math.isfinite(rights[0, a])
+    if not usable:
+        for a in range(out.size):
+            out[a] = 0.0
+        return
+    # Loops, not slices: slices take Numba seconds to compile.
+    out[0], place = count, d + 1
+    for a in range(d):
+        out[1 + a] = sums[0, a]
+    for i in range(d):
+        for a in range(i, d):
+            out[place + a - i] = gram[i, a]
+        place += d - i
+    out[place], out[place + 1 + d], out[place + 2 + d] = level_sum, squares, count
+    for a in range(d):
+        out[place + 1 + a] = rights[0, a]
+
+
+@_kernel
+def write_beyond(X, y, offsets, used, center, gain, level, scale, knee, posterior, noise, thresholds, out):
+    """Write how many of each user's leave-one-out residuals lie beyond each threshold.
+
+    ``posterior`` has the upper triangle of the covariance of each user's weights, then their mean.
+    """
+    d = used.size
+    width = d + -d % LANES
+    rows, spreads = _lane_zeros(_ROWS, width), _lane_zeros(d + 1, width)
+    weights = _lane_zeros(1, width)
+    for user in range(offsets.size - 1):
+        own, place = posterior[user], d + 1
+        for a in range(d):
+            spreads[d, a] = 2.0 * own[1 + a]  # with the intercept, twice: above and below the diagonal
+            weights[0, a] = own[own.size - d + a]
+            for k in range(a, d):
+                spreads[a, k] = spreads[k, a] = own[place + k - a]
+            place += d - a
+        for q in range(thresholds.size):
+            out[user, q] = 0.0
+        for start in range(offsets[user], offsets[user + 1], _ROWS):
+            stop = min(start + _ROWS, offsets[user + 1])
+            _standardise(X, start, stop, used, center, gain, knee, rows)
+            for j in range(stop - start):
+                fitted, leverage = _fitted(rows, j, d, weights, spreads)
+                error = (y[start + j] - level) / scale - own[own.size - d - 1] - fitted
+                free = max(1.0 - (own[0] + leverage) / noise, 1e-9)
+                size = abs(error / math.sqrt(noise * free))
+                for q in range(thresholds.size):
+                    out[user, q] += size > thresholds[q]
+
+
+@_kernel
+def _fitted(rows, j, d, weights, spreads):
+    """Return wᵀz and zᵀVz + 2vᵀz for one row z; v is the last row of ``spreads``."""
+    width = rows.shape[1]
+    fitted, leverage = spread(0.0), spread(0.0)
+    for a in range(0, width, LANES):
+        x, value = load(rows, j * width + a), load(spreads, d * width + a)
+        for i in range(d):
+            value = value + spread(rows[j, i]) * load(spreads, i * width + a)
+        fitted, leverage = fitted + load(weights, a) * x, leverage + value * x
+    return total(fitted), total(leverage)
+
+
+@_kernel
+def write_sizes(moments, mean, turn, diagonal, noise, careful, groups, count, out):
+    """Write for each user and group ‖u‖², tr J and ‖J‖² of the group's coordinates; then the residual, tr J and m."""
+    p = mean.size
+    work, system = _lane_zeros(p * p, LANES), _lane_zeros(p * p, LANES)
+    half, inverse = _lane_zeros(p * p, LANES), _lane_zeros(p * p, LANES)
+    right, means, line = _lane_zeros(p, LANES), _lane_zeros(p, LANES), _lane_zeros(3 * count + 3, LANES)
+    spare = np.zeros((LANES, moments.shape[1]))
+    for first in range(0, len(moments), LANES):
+        users, start = _eight(moments, first, spare)
+        squares = _whiten(users, start, mean, turn, diagonal, noise, work, system, right)
+        _invert(system, p, work, half, inverse)
+        squares = squares - spread(noise) * _solve(inverse, right, p, means)
+        _information(system, inverse, p, careful, work)
+        trace = spread(0.0)
+        for group in range(count):
+            size, own, square = spread(0.0), spread(0.0), spread(0.0)
+            for i in range(p):
+                if groups[i] != group:
+                    continue
+                u, diagonal_entry = load(means, i * LANES), load(inverse, i * (p + 1) * LANES)
+                size, own, square = size + u * u, own + diagonal_entry, square + diagonal_entry * diagonal_entry
+                for k in range(i + 1, p):
+                    if groups[k] == group:
+                        entry = load(inverse, (i * p + k) * LANES)
+                        square = square + spread(2.0) * entry * entry
+            trace = trace + own
+            store(line, 3 * group * LANES, size)
+            store(line, (3 * group + 1) * LANES, own)
+            store(line, (3 * group + 2) * LANES, square)
+        store(line, 3 * count * LANES, squares)
+        store(line, (3 * count + 1) * LANES, trace)
+        store(line, (3 * count + 2) * LANES, load_every(users, start + users.shape[1] - 1, users.shape[1]))
+        _scatter(line, first, out)
+
+
+@_kernel
+def write_rows(moments, mean, turn, diagonal, noise, careful, covariance, back, back_diagonal, out):
+    """Write for each user the upper triangle of BᵀJB (or of BᵀRB, the ``covariance``), then Bᵀu; B is ``back``."""
+    p = mean.size
+    work, system = _lane_zeros(p * p, LANES), _lane_zeros(p * p, LANES)
+    half, inverse = _lane_zeros(p * p, LANES), _lane_zeros(p * p, LANES)
+    right, means, line = _lane_zeros(p, LANES), _lane_zeros(p, LANES), _lane_zeros(p * (p + 3) // 2, LANES)
+    spare = np.zeros((LANES, moments.shape[1]))
+    for first in range(0, len(moments), LANES):
+        users, start = _eight(moments, first, spare)
+        _whiten(users, start, mean, turn, diagonal, noise, work, system, right)
+        _invert(system, p, work, half, inverse)
+        _solve(inverse, right, p, means)
+        if not covariance:
+            _information(system, inverse, p, careful, work)
+        for i in range(p):
+            for k in range(i):
+                store(inverse, (i * p + k) * LANES, load(inverse, (k * p + i) * LANES))
+        _turn(inverse, back, back_diagonal, p, work, system)
+        place = 0
+        for i in range(p):
+            for k in range(i, p):
+                store(line, place, load(system, (i * p + k) * LANES))
+                place += LANES
+        _turn_vector(means, back, back_diagonal, p, right)
+        for i in range(p):
+            store(line, place + i * LANES, load(right, i * LANES))
+        _scatter(line, first, out)
+
+
+@_kernel
+def _eight(moments, first, spare):
+    """Return an array that holds eight users' moments, and where they start; users that are not there have no rows."""
+    width = moments.shape[1]
+    if first + LANES <= len(moments):
+        return moments, first * width
+    for u in range(LANES):
+        for a in range(width):
+            spare[u, a] = moments[first + u, a] if first + u < len(moments) else 0.0
+    return spare, 0
+
+
+@_kernel
+def _whiten(users, start, mean, turn, diagonal, noise, work, system, right):
+    """Write A = LᵀZᵀZL/s² (upper triangle) and LᵀZᵀ(t − Zw̄)/s²; return ‖t − Zw̄‖². L is ``turn``."""
+    p, width = mean.size, users.shape[1]
+    place = start
+    for i in range(p):
+        for k in range(i, p):
+            value = load_every(users, place, width)
+            place += 1
+            store(system, (i * p + k) * LANES, value)
+            store(system, (k * p + i) * LANES, value)
+    squares = load_every(users, place + p, width)
+    for i in range(p):
+        value = load_every(users, place + i, width)
+        moved = value
+        for k in range(p):
+            moved = moved - load(system, (i * p + k) * LANES) * spread(mean[k])
+        squares = squares - (value + moved) * spread(mean[i])
+        store(work, i * LANES, moved * spread(1.0 / noise))
+    _turn_vector(work, turn, diagonal, p, right)
+    _turn(system, turn, diagonal, p, work, system)
+    scale = spread(1.0 / noise)
+    for i in range(p):
+        for k in range(i, p):
+            store(system, (i * p + k) * LANES, load(system, (i * p + k) * LANES) * scale)
+    return squares
+
+
+@_kernel
+def _turn_vector(vector, turn, diagonal, p, out):
+    """Write Tᵀv."""
+    for i in range(p):
+        if diagonal:
+            store(out, i * LANES, load(vector, i * LANES) * spread(turn[i, i]))
+            continue
+        value = spread(0.0)
+        for k in range(p):
+            value = value + load(vector, k * LANES) * spread(turn[k, i])
+        store(out, i * LANES, value)
+
+
+@_kernel
+def _turn(matrix, turn, diagonal, p, work, out):
+    """Write the upper triangle of TᵀMT for symmetric M; ``out`` may be M."""
+    if diagonal:
+        for i in range(p):
+            for k in range(i, p):
+                store(out, (i * p + k) * LANES, load(matrix, (i * p + k) * LANES) * spread(turn[i, i] * turn[k, k]))
+        return
+    for i in range(p):  # work = M T
+        for k in range(0, p, 4):
+            k1, k2, k3 = min(k + 1, p - 1), min(k + 2, p - 1), min(k + 3, p - 1)
+            s0 = s1 = s2 = s3 = spread(0.0)
+            for q in range(p):
+                x = load(matrix, (i * p + q) * LANES)
+                s0, s1 = s0 + x * spread(turn[q, k]), s1 + x * spread(turn[q, k1])
+                s2, s3 = s2 + x * spread(turn[q, k2]), s3 + x * spread(turn[q, k3])
+            store(work, (i * p + k) * LANES, s0)
+            store(work, (i * p + k1) * LANES, s1)
+            store(work, (i * p + k2) * LANES, s2)
+            store(work, (i * p + k3) * LANES, s3)
+    for k in range(p):  # out = Tᵀ work
+        for i in range(0, k + 1, 4):
+            i1, i2, i3 = min(i + 1, k), min(i + 2, k), min(i + 3, k)
+            s0 = s1 = s2 = s3 = spread(0.0)
+            for q in range(p):
+                x = load(work, (q * p + k) * LANES)
+                s0, s1 = s0 + x * spread(turn[q, i]), s1 + x * spread(turn[q, i1])
+                s2, s3 = s2 + x * spread(turn[q, i2]), s3 + x * spread(turn[q, i3])
+            store(out, (i * p + k) * LANES, s0)
+            store(out, (i1 * p + k) * LANES, s1)
+            store(out, (i2 * p + k) * LANES, s2)
+            store(out, (i3 * p + k) * LANES, s3)
+
+
+@_kernel
+def _invert(system, p, work, half, out):
+    """Write the upper triangle of R = (I + A)⁻¹, by Cholesky: I + A = CᵀC, D = C⁻¹, R = D Dᵀ.
+
+    ``work`` gets C (the diagonal as its reciprocal) and ``half`` D, both upper triangular.
+    """
+    one = spread(1.0)
+    for i in range(p):
+        value = load(system, i * (p + 1) * LANES) + one
+        for q in range(i):
+            entry = load(work, (q * p + i) * LANES)
+            value = value - entry * entry
+        inverse = one / root(value)
+        store(work, i * (p + 1) * LANES, inverse)
+        for k in range(i + 1, p, 4):
+            k1, k2, k3 = min(k + 1, p - 1), min(k + 2, p - 1), min(k + 3, p - 1)
+            row = i * p
+            s0, s1 = load(system, (row + k) * LANES), load(system, (row + k1) * LANES)
+            s2, s3 = load(system, (row + k2) * LANES), load(system, (row + k3) * LANES)
+            for q in range(i):
+                x, line = load(work, (q * p + i) * LANES), q * p
+                s0, s1 = s0 - x * load(work, (line + k) * LANES), s1 - x * load(work, (line + k1) * LANES)
+                s2, s3 = s2 - x * load(work, (line + k2) * LANES), s3 - x * load(work, (line + k3) * LANES)
+            store(work, (row + k) * LANES, s0 * inverse)
+            store(work, (row + k1) * LANES, s1 * inverse)
+            store(work, (row + k2) * LANES, s2 * inverse)
+            store(work, (row + k3) * LANES, s3 * inverse)
+    for i in range(p - 1, -1, -1):  # rows of D from the last; what lies below its diagonal stays zero
+        inverse = load(work, i * (p + 1) * LANES)
+        for k in range(i + 1, p, 4):
+            k1, k2, k3 = min(k + 1, p - 1), min(k + 2, p - 1), min(k + 3, p - 1)
+            s0 = s1 = s2 = s3 = spread(0.0)
+            for q in range(i + 1, k3 + 1):
+                x, line = load(work, (i * p + q) * LANES), q * p
+                s0, s1 = s0 - x * load(half, (line + k) * LANES), s1 - x * load(half, (line + k1) * LANES)
+                s2, s3 = s2 - x * load(half, (line + k2) * LANES), s3 - x * load(half, (line + k3) * LANES)
+            store(half, (i * p + k) * LANES, s0 * inverse)
+            store(half, (i * p + k1) * LANES, s1 * inverse)
+            store(half, (i * p + k2) * LANES, s2 * inverse)
+            store(half, (i * p + k3) * LANES, s3 * inverse)
+        store(half, i * (p + 1) * LANES, inverse)
+    for i in range(p):
+        for k in range(i, p, 4):
+            k1, k2, k3 = min(k + 1, p - 1), min(k + 2, p - 1), min(k + 3, p - 1)
+            s0 = s1 = s2 = s3 = spread(0.0)
+            for q in range(k, p):
+                x = load(half, (i * p + q) * LANES)
+                s0, s1 = s0 + x * load(half, (k * p + q) * LANES), s1 + x * load(half, (k1 * p + q) * LANES)
+                s2, s3 = s2 + x * load(half, (k2 * p + q) * LANES), s3 + x * load(half, (k3 * p + q) * LANES)
+            store(out, (i * p + k) * LANES, s0)
+            store(out, (i * p + k1) * LANES, s1)
+            store(out, (i * p + k2) * LANES, s2)
+            store(out, (i * p + k3) * LANES, s3)
+
+
+@_kernel
+def _solve(inverse, right, p, means):
+    """Write u = R·right; return Σ u (right + u), by which the fit lowers the squares, over s²."""
+    gain = spread(0.0)
+    for i in range(p):
+        value = spread(0.0)
+        for k in range(p):
+            place = i * p + k if i <= k else k * p + i
+            value = value + load(inverse, place * LANES) * load(right, k * LANES)
+        store(means, i * LANES, value)
+        gain = gain + value * (load(right, i * LANES) + value)
+    return gain
+
+
+@_kernel
+def _information(system, inverse, p, careful, work):
+    """Replace the upper triangle of R by that of J: I − R, or the symmetric part of RA where that would cancel."""
+    if not careful:
+        for i in range(p):
+            for k in range(i, p):
+                one = spread(1.0) if i == k else spread(0.0)
+                store(inverse, (i * p + k) * LANES, one - load(inverse, (i * p + k) * LANES))
+        return
+    for i in range(p):
+        for k in range(p):
+            value = spread(0.0)
+            for q in range(p):
+                left, right = (i * p + q if i <= q else q * p + i), (q * p + k if q <= k else k * p + q)
+                value = value + load(inverse, left * LANES) * load(system, right * LANES)
+            store(work, (i * p + k) * LANES, value)
+    for i in range(p):
+        for k in range(i, p):
+            both = load(work, (i * p + k) * LANES) + load(work, (k * p + i) * LANES)
+            store(inverse, (i * p + k) * LANES, both * spread(0.5))
+
+
+@_kernel
+def _scatter(line, first, out):
+    """Write what the lanes hold to the rows of the users that are there."""
+    for u in range(min(LANES, len(out) - first)):
+        for a in range(len(line)):
+            out[first + u, a] = line[a, u]
+
+
+@_kernel
+def _lane_zeros(rows, columns):
+    """Return zeros that start on a cache line."""
+    flat = np.zeros(rows * columns + LANES)
+    start = -(flat.ctypes.data // 8) % LANES
+    return flat[start : start + rows * columns].reshape(rows, columns)

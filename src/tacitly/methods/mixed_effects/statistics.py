@@ -1,0 +1,155 @@
+"""What the queries need to know of each user, computed once by compiled kernels and kept where the rows are.
+
+* :class:`Moments`: ZᵀZ, Zᵀt, tᵀt. They do not depend on the prior, so all releases after the units share them.
+* :class:`Evidence`: a user's information H about the population's weights and its score at weights of zero, with the
+  weight it carries. While the prior's covariance and noise stay, the score at any weights w̄ is linear in them,
+  g − Hw̄, and needs no solve.
+Private, like the rows; :mod:`tacitly.federation.statistics` says where they live. The NumPy forms, which are the
+definitions and serve small numbers of users, are in :mod:`~tacitly.methods.mixed_effects.posterior` and
+:mod:`~tacitly.methods.mixed_effects.queries`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
+from tacitly.federation.statistics import Statistics
+from tacitly.methods.mixed_effects.posterior import KNEE, Coordinates, Prior
+
+CAREFUL = 1e-4
+"""Prior variances over the noise variance below which I − R would lose digits of J; public."""
+
+
+@dataclass(frozen=True)
+class Moments(Statistics):
+    """The upper triangle of ZᵀZ, then Zᵀt, tᵀt and the number of rows; zeros for numbers that cannot be used."""
+
+    units: Coordinates
+
+    @property
+    def width(self) -> int:
+        """p(p + 1)/2 + p + 2."""
+        return triangle(self.units.size) + self.units.size + 2
+
+    def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one row per user."""
+        from tacitly.methods.mixed_effects.kernels import write_moments
+
+        out = np.empty((len(offsets) - 1, self.width))
+        write_moments(*_rows_and_units(X, y, offsets, self.units), out)
+        return out
+
+
+@dataclass(frozen=True)
+class Evidence(Statistics):
+    """metric·H·metric, packed; metric·(score at zero); 1/√trace, by which both are weighted; the norm of the first.
+
+    H = ZᵀΩ⁻¹Z and the score ZᵀΩ⁻¹t under a prior with this ``root`` and ``noise``.
+    """
+
+    units: Coordinates
+    root: Array
+    noise: float
+    metric: Array
+
+    @property
+    def source(self) -> Moments:
+        """Computed from moments."""
+        return Moments(self.units)
+
+    @property
+    def width(self) -> int:
+        """p(p + 1)/2 + p + 2."""
+        return triangle(self.units.size) + self.units.size + 2
+
+    def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one row per user; X holds moments."""
+        size = self.units.size
+        prior = Prior(np.zeros(size), self.root, self.noise)
+        packed = information_and_score(X, prior, np.linalg.solve(self.root, self.metric))
+        entries = triangle(size)
+        first, second = np.triu_indices(size)
+        packed[:, :entries] *= np.where(first == second, 1.0, np.sqrt(2.0))
+        traces = packed[:, :entries][:, first == second].sum(axis=1)
+        weights = np.where((X[:, -1] > 0) & (traces > 0), 1.0 / np.sqrt(np.maximum(traces, 1e-300)), 0.0)
+        norms = np.sqrt(np.einsum("ij,ij->i", packed[:, :entries], packed[:, :entries]))
+        return np.hstack([packed, weights[:, None], norms[:, None]])
+
+
+def triangle(size: int) -> int:
+    """Return the number of entries of a symmetric matrix."""
+    return size * (size + 1) // 2
+
+
+def information_and_score(moments: Array, prior: Prior, back: Array) -> Array:
+    """Return the upper triangle of BᵀJB, then Bᵀu, one row per user; B is ``back``."""
+    return _rows(moments, prior, back, covariance=False)
+
+
+def covariance_and_mean(moments: Array, prior: Prior, back: Array) -> Array:
+    """Return the upper triangle of BᵀRB, then Bᵀu, one row per user."""
+    return _rows(moments, prior, back, covariance=True)
+
+
+def sizes(moments: Array, prior: Prior, groups: Array, count: int) -> Array:
+    """Return ‖u‖², tr J and ‖J‖² of each group of coordinates, then the residual, tr J and the number of rows."""
+    from tacitly.methods.mixed_effects.kernels import write_sizes
+
+    out = np.empty((len(moments), 3 * count + 3))
+    write_sizes(_checked(moments, prior), *_public(prior), groups.astype(np.int64), count, out)
+    out[:, -3] = np.maximum(out[:, -3], 0.0)
+    return out
+
+
+def counts_beyond(X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prior: Prior, thresholds: Array) -> Array:
+    """Return how many leave-one-out residuals lie beyond each threshold, then the number of rows; one row per user."""
+    from tacitly.methods.mixed_effects.kernels import write_beyond
+
+    moments = Moments(units)(X, y, offsets)
+    posterior = covariance_and_mean(moments, prior, prior.root.T)
+    posterior[:, -len(prior.mean) :] += prior.mean
+    out = np.empty((len(moments), len(thresholds) + 1))
+    out[:, -1] = moments[:, -1]
+    write_beyond(*_rows_and_units(X, y, offsets, units), posterior, prior.noise, thresholds, out)
+    return out
+
+
+def _rows(moments: Array, prior: Prior, back: Array, *, covariance: bool) -> Array:
+    from tacitly.methods.mixed_effects.kernels import write_rows
+
+    size = len(prior.mean)
+    check_shape("back", back, size, size)
+    out = np.empty((len(moments), triangle(size) + size))
+    public = covariance, np.ascontiguousarray(back), _is_diagonal(back)
+    write_rows(_checked(moments, prior), *_public(prior), *public, out)
+    return out
+
+
+def _rows_and_units(X: Rows, y: Rows, offsets: Offsets, units: Coordinates) -> tuple[Any, ...]:
+    """Return rows and units as kernels take them."""
+    check_shape("X", X, None, len(units.center))
+    check_shape("y", y, len(X))
+    used = units.used
+    rows, targets = read_only(np.ascontiguousarray(X)), read_only(np.ascontiguousarray(y))
+    return rows, targets, offsets, used, units.center[used], units.gain[used], units.level, units.spread or 1.0, KNEE
+
+
+def _checked(moments: Array, prior: Prior) -> Array:
+    size = len(prior.mean)
+    check_shape("moments", moments, None, triangle(size) + size + 2)
+    return read_only(np.ascontiguousarray(moments))
+
+
+def _public(prior: Prior) -> tuple[Array, Array, bool, float, bool]:
+    """Return the prior as kernels take it."""
+    careful = bool((np.square(prior.root).sum(axis=0) < CAREFUL * prior.noise).any())
+    root = np.ascontiguousarray(prior.root)
+    return np.ascontiguousarray(prior.mean), root, _is_diagonal(root), float(prior.noise), careful
+
+
+def _is_diagonal(matrix: Array) -> bool:
+    return not np.count_nonzero(matrix - np.diag(np.diag(matrix)))
