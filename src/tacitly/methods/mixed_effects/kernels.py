@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tacitly.simd.registers import load, load_every, root, spread, store, total
+from tacitly.simd.registers import load, load_every, root, spread, store, total, where_usable
 
 LANES = 8  # users solved together: doubles in a register
 _ROWS = 64  # rows that are standardised before their products are added: few enough for the first-level cache
@@ -212,6 +212,162 @@ def write_sizes(moments, mean, turn, diagonal, noise, careful, groups, count, ou
         store(line, (3 * count + 1) * LANES, trace)
         store(line, (3 * count + 2) * LANES, load_every(users, start + users.shape[1] - 1, users.shape[1]))
         _scatter(line, first, out)
+
+
+@_kernel
+def add_spreads(moments, mean, turn, diagonal, noise, careful, clip, limit, size, norms, out):
+    """Write the norms of u uᵀ − J; add it, clipped to ``clip``, and J's squared diagonal under the same factor to
+    ``out``, one row per block of ``size`` users, each user's whole contribution clipped to ``limit``.
+    """
+    p = mean.size
+    entries, first = p * (p + 1) // 2, 0
+    work, system = _lane_zeros(p * p, LANES), _lane_zeros(p * p, LANES)
+    half, inverse = _lane_zeros(p * p, LANES), _lane_zeros(p * p, LANES)
+    right, means, line = _lane_zeros(p, LANES), _lane_zeros(p, LANES), _lane_zeros(entries + p, LANES)
+    sums, factors, square = _lane_zeros(entries + p, LANES), _lane_zeros(1, LANES), _lane_zeros(2, LANES)
+    spare = np.zeros((LANES, moments.shape[1]))
+    while first < len(moments):
+        users, start = _eight(moments, first, spare)
+        _whiten(users, start, mean, turn, diagonal, noise, work, system, right)
+        _invert(system, p, work, half, inverse)
+        _solve(inverse, right, p, means)
+        _information(system, inverse, p, careful, work)
+        _write_spread(means, inverse, p, line, square)
+        for u in range(LANES):
+            factors[0, u] = 0.0
+            if first + u < len(moments) and first // size == (first + u) // size:
+                norm = _norm(square[0, u], line, u, 0, entries)
+                norms[first + u] = norm
+                if moments[first + u, moments.shape[1] - 1] > 0.0 and math.isfinite(norm):
+                    part = min(1.0, clip / max(norm, 1e-300))
+                    whole = math.sqrt((part * norm) ** 2 + part * part * square[1, u])
+                    factors[0, u] = part * _clip_factor(whole, limit)
+        _add(line, factors, sums)
+        block, first = first // size, min(first + LANES, (first // size + 1) * size)
+        if first // size > block or first >= len(moments):
+            _collect(sums, out[block])
+
+
+@_kernel
+def _write_spread(means, information, p, line, square):
+    """Write u uᵀ − J, packed, and the squares of J's diagonal; their squared norms to ``square``."""
+    norm, extra, place = spread(0.0), spread(0.0), 0
+    for i in range(p):
+        u = load(means, i * LANES)
+        for k in range(i, p):
+            value = u * load(means, k * LANES) - load(information, (i * p + k) * LANES)
+            if k > i:
+                value = value * spread(math.sqrt(2.0))
+            store(line, place, value)
+            norm = norm + value * value
+            place += LANES
+    for i in range(p):
+        value = load(information, i * (p + 1) * LANES)
+        value = value * value
+        store(line, place + i * LANES, value)
+        extra = extra + value * value
+    store(square, 0, norm)
+    store(square, LANES, extra)
+
+
+@_kernel
+def write_scores(evidence, point, turn, information_clip, out):
+    """Write (score − H·point)·turn for each user, times the weight its clipped information had."""
+    p, width = point.size, evidence.shape[1]
+    entries = p * (p + 1) // 2
+    vector, line = _lane_zeros(p, LANES), _lane_zeros(p, LANES)
+    factors, spare = _lane_zeros(1, LANES), np.zeros((LANES, width))
+    for first in range(0, len(evidence), LANES):
+        users, start = _eight(evidence, first, spare)
+        for i in range(p):
+            store(vector, i * LANES, load_every(users, start + entries + i, width))
+        place = start
+        for i in range(p):
+            own = load(vector, i * LANES) - load_every(users, place, width) * spread(point[i])
+            place += 1
+            for k in range(i + 1, p):
+                entry = load_every(users, place, width) * spread(math.sqrt(0.5))
+                own = own - entry * spread(point[k])
+                store(vector, k * LANES, load(vector, k * LANES) - entry * spread(point[i]))
+                place += 1
+            store(vector, i * LANES, own)
+        _turn_vector(vector, turn, False, p, line)
+        for u in range(min(LANES, len(evidence) - first)):
+            weight, norm = evidence[first + u, width - 2], evidence[first + u, width - 1]
+            factors[0, u] = weight * min(1.0, information_clip / max(norm * weight, 1e-300))
+        factor = load(factors, 0)
+        for i in range(p):
+            store(line, i * LANES, load(line, i * LANES) * factor)
+        _scatter(line, first, out)
+
+
+@_kernel
+def add_scores(scores, clip, extra, limit, size, norms, out):
+    """Write the norms of scores; add scores clipped to ``clip``, with what the clip did, to their block in ``out``.
+
+    See :class:`~tacitly.methods.mixed_effects.queries.MeasuredScore`.
+    """
+    p = scores.shape[1]
+    for user in range(len(scores)):
+        square = 0.0
+        for a in range(p):
+            square += scores[user, a] * scores[user, a]
+        norm = _norm(square, scores.T, user, 0, p)
+        norms[user] = norm
+        if not norm > 0.0:
+            continue
+        factor = min(1.0, clip / max(norm, 1e-300))
+        slope = factor * (1.0 - (1.0 / p if norm > clip else 0.0))
+        length = min(norm / clip, 1.0) ** 2
+        whole = math.sqrt((factor * norm) ** 2 + (extra * clip) ** 2 * (slope * slope + length * length))
+        weight, block = _clip_factor(whole, limit), user // size
+        if weight > 0.0:
+            for a in range(p):
+                out[block, a] += scores[user, a] * (factor * weight)
+            out[block, p] += extra * clip * slope * weight
+            out[block, p + 1] += extra * clip * length * weight
+
+
+@_kernel
+def _norm(square, values, lane, first, last):
+    """Return the norm of values[first:last, lane], whose sum of squares is ``square`` unless that left the range."""
+    if 1e-200 < square < 1e200:
+        return math.sqrt(square)
+    largest = 0.0
+    for a in range(first, last):
+        if not math.isfinite(values[a, lane]):
+            return math.nan
+        largest = max(largest, abs(values[a, lane]))
+    if largest == 0.0:
+        return 0.0
+    square = 0.0
+    for a in range(first, last):
+        square += (values[a, lane] / largest) ** 2
+    return largest * math.sqrt(square)
+
+
+@_kernel
+def _clip_factor(norm, limit):
+    """Return :func:`~tacitly.methods.shared.batch.clip_factors` of one norm."""
+    if not math.isfinite(norm):
+        return 0.0
+    return limit / norm if norm > limit else 1.0
+
+
+@_kernel
+def _add(line, factors, sums):
+    """Add what the lanes hold, times their factors; nothing from lanes whose factor is zero."""
+    factor = load(factors, 0)
+    for a in range(len(line)):
+        store(sums, a * LANES, load(sums, a * LANES) + where_usable(factor, load(line, a * LANES) * factor))
+
+
+@_kernel
+def _collect(sums, out):
+    """Write the sums over the lanes, and set the lanes to zero."""
+    for a in range(len(sums)):
+        out[a] = total(load(sums, a * LANES))
+        store(sums, a * LANES, spread(0.0))
 
 
 @_kernel

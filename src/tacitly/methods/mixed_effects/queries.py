@@ -33,7 +33,11 @@ from tacitly.methods.mixed_effects.statistics import (
     Moments,
     counts_beyond,
     information_and_score,
+    score_sums,
+    scores,
     sizes,
+    spread_norms,
+    spread_sums,
     triangle,
 )
 from tacitly.methods.shared.batch import BatchQuery, Contributions, circle, clip_factors, norms_of, per_user, uncircle
@@ -188,20 +192,9 @@ class Score(_PriorQuery):
 
     def contributions_of(self, statistics: Array) -> Array:
         """Return one score per user: that at zero less the information times the weights, in the metric."""
-        weights, norms = statistics[:, -2], statistics[:, -1]
-        weights = weights * np.minimum(1.0, self.information_clip / np.maximum(norms * weights, 1e-300))
-        return np.asarray(statistics[:, :-2] @ self._from_evidence() * weights[:, None])
-
-    def _from_evidence(self) -> Array:
-        """Return the public matrix from (packed M H M, M·score at zero) to metric·(score − H w̄), M information's."""
-        size = self.units.size
-        first, second = np.triu_indices(size)
-        entries = np.arange(len(first))
         point = np.linalg.solve(self.information_metric, self.prior.mean)
-        products = np.zeros((len(first), size))
-        products[entries, first] = point[second] * np.where(first == second, 1.0, np.sqrt(0.5))
-        products[entries, second] = point[first] * np.where(first == second, 1.0, np.sqrt(0.5))
-        return np.vstack([-products, np.eye(size)]) @ np.linalg.solve(self.information_metric, self.metric)
+        turn = np.linalg.solve(self.information_metric, self.metric)
+        return scores(statistics, point, turn, self.information_clip)
 
 
 @dataclass(frozen=True)
@@ -233,6 +226,10 @@ class MeasuredScore(BatchQuery):
     def contributions_of(self, statistics: Array) -> Array:
         """Return one clipped score and two numbers per user."""
         return self._measured(self.score.contributions_of(statistics))
+
+    def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
+        """Clip each contribution and add up those of each block."""
+        return score_sums(self.score.contributions_of(statistics), self.clip, _EXTRA, bound, size)
 
     def _measured(self, scores: Array) -> Array:
         norms = norms_of(scores)
@@ -370,6 +367,10 @@ class Spread(_PriorQuery):
         """Return one packed matrix per user."""
         return spread_of(statistics, self.prior)[0]
 
+    def norms_of(self, statistics: Array) -> Array:
+        """Return one norm per user."""
+        return spread_norms(statistics, self.prior)
+
 
 @dataclass(frozen=True)
 class MeasuredSpread(_PriorQuery):
@@ -395,6 +396,10 @@ class MeasuredSpread(_PriorQuery):
     def contributions_of(self, statistics: Array) -> Array:
         """Return one packed matrix and one diagonal per user."""
         return self._measured(*spread_of(statistics, self.prior), statistics[:, -1])
+
+    def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
+        """Clip each contribution and add up those of each block."""
+        return spread_sums(statistics, self.prior, self.clip, bound, size)
 
     def _measured(self, spread: Array, diagonal: Array, rows: Array) -> Array:
         norms = norms_of(spread)

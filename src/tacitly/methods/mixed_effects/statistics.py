@@ -19,6 +19,7 @@ import numpy as np
 from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.federation.statistics import Statistics
 from tacitly.methods.mixed_effects.posterior import KNEE, Coordinates, Prior
+from tacitly.privacy.clipping import GUARD
 
 CAREFUL = 1e-4
 """Prior variances over the noise variance below which I − R would lose digits of J; public."""
@@ -102,6 +103,47 @@ def sizes(moments: Array, prior: Prior, groups: Array, count: int) -> Array:
     out = np.empty((len(moments), 3 * count + 3))
     write_sizes(_checked(moments, prior), *_public(prior), groups.astype(np.int64), count, out)
     out[:, -3] = np.maximum(out[:, -3], 0.0)
+    return out
+
+
+def spread_norms(moments: Array, prior: Prior) -> Array:
+    """Return the norms of u uᵀ − J, packed."""
+    return _spreads(moments, prior, 1.0, 1.0, max(1, len(moments)))[0]
+
+
+def spread_sums(moments: Array, prior: Prior, clip: float, bound: float, size: int) -> Array:
+    """Return the sums over blocks of (u uᵀ − J, squared diagonal of J), the first clipped to ``clip``, all to a bound."""
+    return _spreads(moments, prior, clip, bound, size)[1]
+
+
+def _spreads(moments: Array, prior: Prior, clip: float, bound: float, size: int) -> tuple[Array, Array]:
+    from tacitly.methods.mixed_effects.kernels import add_spreads
+
+    weights = len(prior.mean)
+    norms, out = np.zeros(len(moments)), np.zeros((-(-len(moments) // size), triangle(weights) + weights))
+    public = float(clip), bound * (1.0 - GUARD), size
+    add_spreads(_checked(moments, prior), *_public(prior), *public, norms, out)
+    return norms, out
+
+
+def scores(evidence: Array, point: Array, turn: Array, clip: float) -> Array:
+    """Return (score − H·point)·turn, weighted as information clipped to ``clip`` is; one row per user."""
+    from tacitly.methods.mixed_effects.kernels import write_scores
+
+    size = len(point)
+    check_shape("evidence", evidence, None, triangle(size) + size + 2)
+    check_shape("turn", turn, size, size)
+    out = np.empty((len(evidence), size))
+    write_scores(read_only(np.ascontiguousarray(evidence)), point, np.ascontiguousarray(turn), float(clip), out)
+    return out
+
+
+def score_sums(found: Array, clip: float, extra: float, bound: float, size: int) -> Array:
+    """Return the sums over blocks of scores clipped to ``clip``, with what the clip did, all clipped to a bound."""
+    from tacitly.methods.mixed_effects.kernels import add_scores
+
+    norms, out = np.zeros(len(found)), np.zeros((-(-len(found) // size), found.shape[1] + 2))
+    add_scores(found, float(clip), extra, bound * (1.0 - GUARD), size, norms, out)
     return out
 
 
