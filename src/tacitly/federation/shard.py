@@ -89,7 +89,7 @@ class Shard:
         Not a door: the result (heads) is private, and the caller must keep it with the users.
         """
         users = self.cohort.n_users
-        size = BLOCK if users < 16 * BLOCK else 4 * BLOCK
+        size = int(getattr(work, "span", BLOCK))
         spans = [(a, min(a + size, users)) for a in range(0, users, size)]
         stacked: Numbers | None = None
         for (first, last), part in zip(spans, self._blocks(work, spans), strict=True):

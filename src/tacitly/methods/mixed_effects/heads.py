@@ -7,14 +7,16 @@ in public coordinates. A user without rows has the prior; with many rows the pri
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.heads.base import HeadWork
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, posteriors
+from tacitly.methods.mixed_effects.statistics import Moments, covariance_and_mean, triangle
 
-_BLOCK = 4096
+_BLOCK = 4096  # users from which on posteriors are computed by compiled kernels
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class PosteriorHeads(HeadWork):
 
     units: Coordinates
     prior: Prior
+    span: ClassVar[int] = _BLOCK
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one head per user."""
@@ -44,11 +47,18 @@ class PosteriorHeads(HeadWork):
         return (size + size * (size + 1) // 2,)
 
     def _block(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        if len(offsets) > _BLOCK:
+            return self._compiled(X, y, offsets)
         found = posteriors(X, y, offsets, self.units, self.prior)
         weights = self.prior.mean + found.means @ self.prior.root.T
         covariances = self.prior.root @ found.covariances @ self.prior.root.T
         upper = np.triu_indices(self.units.size)
         return np.hstack([weights, covariances[:, upper[0], upper[1]]])
+
+    def _compiled(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        found = covariance_and_mean(Moments(self.units)(X, y, offsets), self.prior, self.prior.root.T)
+        entries = triangle(self.units.size)
+        return np.hstack([self.prior.mean + found[:, entries:], found[:, :entries]])
 
 
 def variances(design: Array, triangles: Array) -> Array:

@@ -215,6 +215,77 @@ def write_sizes(moments, mean, turn, diagonal, noise, careful, groups, count, ou
 
 
 @_kernel
+def add_variances(sizes, noise, weight, cap, knots, capped, limit, size, out):
+    """Add excess and weight of each group of coordinates, clipped to ``limit``, to a user's block in ``out``.
+
+    See :class:`~tacitly.methods.mixed_effects.queries.Variances`; ``knots`` are logarithms of degrees of freedom.
+    """
+    count = out.shape[1] // 2
+    line = np.empty((2 * count, 1))
+    for user in range(len(sizes)):
+        square = 0.0
+        for group in range(count):
+            ratio, freedom, own = _ratio(sizes[user], group, count, noise, weight)
+            place, at = 0, math.log(freedom)
+            while place < knots.size - 2 and at >= knots[place + 1]:
+                place += 1
+            slope = (capped[place + 1] - capped[place]) / (knots[place + 1] - knots[place])
+            inside = min(max(at, knots[0]), knots[knots.size - 1])
+            line[2 * group, 0] = (min(ratio, cap) - (capped[place] + slope * (inside - knots[place]))) * own
+            line[2 * group + 1, 0] = own
+            square += line[2 * group, 0] ** 2 + own * own
+        _add_line(line, square, limit, out[user // size])
+
+
+@_kernel
+def add_log_variances(sizes, noise, weight, reaches, limit, size, out):
+    """Add the points of each group of coordinates, clipped to ``limit``, to a user's block in ``out``.
+
+    See :class:`~tacitly.methods.mixed_effects.queries.LogVariances`.
+    """
+    count = out.shape[1] // 2
+    line = np.empty((2 * count, 1))
+    for user in range(len(sizes)):
+        square = 0.0
+        for group in range(count):
+            ratio, freedom, own = _ratio(sizes[user], group, count, noise, weight)
+            half, bias = freedom / 2.0, -math.log(freedom / 2.0)
+            for _ in range(6):  # the digamma function, by its recurrence and its series
+                bias -= 1.0 / half
+                half += 1.0
+            inverse = 1.0 / (half * half)
+            bias += math.log(half) - 0.5 / half - inverse * (1.0 / 12.0 - inverse * (1.0 / 120.0 - inverse / 252.0))
+            octaves, reach = (math.log(max(ratio, 1e-300)) - bias) / math.log(2.0), reaches[group]
+            angle = min(max(octaves, -reach), reach) * (0.9 * math.pi / reach)
+            line[2 * group, 0], line[2 * group + 1, 0] = math.cos(angle) * own, math.sin(angle) * own
+            square += line[2 * group, 0] ** 2 + line[2 * group + 1, 0] ** 2
+        _add_line(line, square, limit, out[user // size])
+
+
+@_kernel
+def _ratio(sizes, group, count, noise, weight):
+    """Return size over expected size, degrees of freedom and weight of a group; the last one is the noise."""
+    rows = sizes[sizes.size - 1]
+    if group == count - 1:
+        trace = max(rows - sizes[sizes.size - 2], 1e-9)
+        ratio, freedom = sizes[sizes.size - 3] / (noise * trace), trace
+    else:
+        trace = sizes[3 * group + 1]
+        ratio = sizes[3 * group] / max(trace, 1e-300)
+        freedom = trace * trace / max(sizes[3 * group + 2], 1e-300)
+    return ratio, max(freedom, 0.5), (trace / (trace + weight) if rows > 0.0 else 0.0)
+
+
+@_kernel
+def _add_line(line, square, limit, out):
+    """Add one user's contribution, clipped."""
+    factor = _clip_factor(_norm(square, line, 0, 0, len(line)), limit)
+    if factor > 0.0:
+        for a in range(len(line)):
+            out[a] += line[a, 0] * factor
+
+
+@_kernel
 def add_spreads(moments, mean, turn, diagonal, noise, careful, clip, limit, size, norms, out):
     """Write the norms of u uᵀ − J; add it, clipped to ``clip``, and J's squared diagonal under the same factor to
     ``out``, one row per block of ``size`` users, each user's whole contribution clipped to ``limit``.

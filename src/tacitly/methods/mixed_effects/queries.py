@@ -33,12 +33,14 @@ from tacitly.methods.mixed_effects.statistics import (
     Moments,
     counts_beyond,
     information_and_score,
+    log_variance_sums,
     score_sums,
     scores,
     sizes,
     spread_norms,
     spread_sums,
     triangle,
+    variance_sums,
 )
 from tacitly.methods.shared.batch import BatchQuery, Contributions, circle, clip_factors, norms_of, per_user, uncircle
 
@@ -266,7 +268,10 @@ class _GroupQuery(_PriorQuery):
 
     def contributions_of(self, statistics: Array) -> Array:
         """Return one row per user."""
-        return self._of(*self._ratios(sizes(statistics, self.prior, self.groups, GROUPS)))
+        return self._of(*self._ratios(self._sizes_of(statistics)))
+
+    def _sizes_of(self, statistics: Array) -> Array:
+        return sizes(statistics, self.prior, self.groups, GROUPS)
 
     @abstractmethod
     def _of(self, ratio: Array, freedom: Array, weight: Array) -> Array:
@@ -313,6 +318,11 @@ class LogVariances(_GroupQuery):
         points = [circle(octaves[:, column], reach) for column, reach in enumerate(REACHES)]
         return np.concatenate([point * weight[:, [column]] for column, point in enumerate(points)], axis=1)
 
+    def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
+        """Clip each contribution and add up those of each block."""
+        found, reaches = self._sizes_of(statistics), np.array(REACHES)
+        return log_variance_sums(found, self.prior.noise, bound, size, reaches, weight=_WEIGHT)
+
     @staticmethod
     def factors(released: Array, noise: float) -> tuple[Array, npt.NDArray[np.bool_]]:
         """Return by what to multiply each variance (1 where nothing stands out of the noise), and what stood out."""
@@ -336,6 +346,11 @@ class Variances(_GroupQuery):
         expected = np.interp(np.log(freedom), np.log(_FREEDOM), _CAPPED)
         excess = (np.minimum(ratio, _CAP) - expected) * weight
         return np.stack([excess, weight], axis=2).reshape(len(excess), -1)
+
+    def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
+        """Clip each contribution and add up those of each block."""
+        found, tables = self._sizes_of(statistics), (np.log(_FREEDOM), _CAPPED)
+        return variance_sums(found, self.prior.noise, bound, size, *tables, weight=_WEIGHT, cap=_CAP)
 
     @staticmethod
     def factors(released: Array, noise: float) -> Array:

@@ -106,6 +106,26 @@ def sizes(moments: Array, prior: Prior, groups: Array, count: int) -> Array:
     return out
 
 
+def variance_sums(
+    found: Array, noise: float, bound: float, size: int, *tables: Array, weight: float, cap: float
+) -> Array:
+    """Return the sums over blocks of excesses and weights, each user's clipped; ``tables`` are interpolated."""
+    from tacitly.methods.mixed_effects.kernels import add_variances
+
+    out = np.zeros((-(-len(found) // size), 2 * (found.shape[1] // 3)))
+    add_variances(found, float(noise), weight, cap, *tables, bound * (1.0 - GUARD), size, out)
+    return out
+
+
+def log_variance_sums(found: Array, noise: float, bound: float, size: int, reaches: Array, *, weight: float) -> Array:
+    """Return the sums over blocks of points on circles, each user's clipped."""
+    from tacitly.methods.mixed_effects.kernels import add_log_variances
+
+    out = np.zeros((-(-len(found) // size), 2 * len(reaches)))
+    add_log_variances(found, float(noise), weight, reaches, bound * (1.0 - GUARD), size, out)
+    return out
+
+
 def spread_norms(moments: Array, prior: Prior) -> Array:
     """Return the norms of u uᵀ − J, packed."""
     return _spreads(moments, prior, 1.0, 1.0, max(1, len(moments)))[0]
