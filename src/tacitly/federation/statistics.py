@@ -38,7 +38,7 @@ class Statistics(ABC):
 
     @abstractmethod
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return the statistics of several users; X holds their rows, or one row per user: their source's statistics."""
+        """Return the statistics of several users; X holds their rows, or their source's statistics if there is one."""
 
     def of_rows(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return the statistics of several users from their rows."""

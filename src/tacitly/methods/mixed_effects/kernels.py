@@ -1,11 +1,12 @@
 """Compiled forms for many users: moments from rows, and posteriors from moments, eight users at a time.
 
-:func:`write_moments` reads each user's rows once. :func:`write_sizes`, :func:`write_rows` solve the p×p systems of eight
-users together, one per SIMD lane. Lanes do not interact and a user's rows are added in order, so a user's numbers do
+:func:`write_moments` reads each user's rows once. What follows needs moments only: the p×p systems of eight users are
+solved together, one per SIMD lane. Lanes do not interact and a user's rows are added in order, so a user's numbers do
 not depend on who else is there, to the last bit. Everything is in double precision.
 
-The definitions are in :mod:`~tacitly.methods.mixed_effects.posterior`. (Numba caches compiled code and checks for changes
-in this file only: after a change in ``tacitly.simd``, delete the cache.)
+The definitions are in :mod:`~tacitly.methods.mixed_effects.posterior` and
+:mod:`~tacitly.methods.mixed_effects.queries`. (Numba caches compiled code and checks for changes in this file only:
+after a change in ``tacitly.simd``, delete the cache.)
 """
 
 # Numba kernels are not typed.
@@ -190,7 +191,8 @@ def write_sizes(moments, mean, turn, diagonal, noise, careful, groups, count, ou
         users, start = _eight(moments, first, spare)
         squares = _whiten(users, start, mean, turn, diagonal, noise, work, system, right)
         _invert(system, p, work, half, inverse)
-        squares = squares - spread(noise) * _solve(inverse, right, p, means)
+        _solve(inverse, right, p, means)
+        squares = squares - spread(noise) * _explained(system, right, means, p)
         _information(system, inverse, p, careful, work)
         trace = spread(0.0)
         for group in range(count):
@@ -287,8 +289,9 @@ def _add_line(line, square, limit, out):
 
 @_kernel
 def add_spreads(moments, mean, turn, diagonal, noise, careful, clip, limit, size, norms, out):
-    """Write the norms of u uᵀ − J; add it, clipped to ``clip``, and J's squared diagonal under the same factor to
-    ``out``, one row per block of ``size`` users, each user's whole contribution clipped to ``limit``.
+    """Write the norms of u uᵀ − J; add it, clipped to ``clip``, and J's squared diagonal under the same factor.
+
+    ``out`` has one row per block of ``size`` users; each user's whole contribution is clipped to ``limit``.
     """
     p = mean.size
     entries, first = p * (p + 1) // 2, 0
@@ -339,6 +342,23 @@ def _write_spread(means, information, p, line, square):
         extra = extra + value * value
     store(square, 0, norm)
     store(square, LANES, extra)
+
+
+@_kernel
+def weigh_evidence(p, moments, out):
+    """Pack the upper triangles that ``out`` starts with, and write 1/√trace and the norm at its end; 0 without rows."""
+    for user in range(len(out)):
+        trace, square, place = 0.0, 0.0, 0
+        for i in range(p):
+            trace += out[user, place]
+            square += out[user, place] ** 2
+            for a in range(place + 1, place + p - i):
+                out[user, a] *= math.sqrt(2.0)
+                square += out[user, a] ** 2
+            place += p - i
+        known = moments[user, moments.shape[1] - 1] > 0.0 and trace > 0.0
+        out[user, out.shape[1] - 2] = 1.0 / math.sqrt(max(trace, 1e-300)) if known else 0.0
+        out[user, out.shape[1] - 1] = math.sqrt(square)
 
 
 @_kernel
@@ -615,15 +635,25 @@ def _invert(system, p, work, half, out):
 
 @_kernel
 def _solve(inverse, right, p, means):
-    """Write u = R·right; return Σ u (right + u), by which the fit lowers the squares, over s²."""
-    gain = spread(0.0)
+    """Write u = R·right."""
     for i in range(p):
         value = spread(0.0)
         for k in range(p):
             place = i * p + k if i <= k else k * p + i
             value = value + load(inverse, place * LANES) * load(right, k * LANES)
         store(means, i * LANES, value)
-        gain = gain + value * (load(right, i * LANES) + value)
+
+
+@_kernel
+def _explained(system, right, means, p):
+    """Return uᵀ(2·right − Au): by how much the fit lowers the squares, over s²."""
+    gain = spread(0.0)
+    for i in range(p):
+        u, left = load(means, i * LANES), spread(2.0) * load(right, i * LANES)
+        left = left - load(system, i * (p + 1) * LANES) * u
+        for k in range(i + 1, p):  # entries above the diagonal count twice
+            left = left - spread(2.0) * load(system, (i * p + k) * LANES) * load(means, k * LANES)
+        gain = gain + u * left
     return gain
 
 

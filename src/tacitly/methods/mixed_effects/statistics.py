@@ -69,16 +69,14 @@ class Evidence(Statistics):
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one row per user; X holds moments."""
+        from tacitly.methods.mixed_effects.kernels import weigh_evidence
+
         size = self.units.size
         prior = Prior(np.zeros(size), self.root, self.noise)
-        packed = information_and_score(X, prior, np.linalg.solve(self.root, self.metric))
-        entries = triangle(size)
-        first, second = np.triu_indices(size)
-        packed[:, :entries] *= np.where(first == second, 1.0, np.sqrt(2.0))
-        traces = packed[:, :entries][:, first == second].sum(axis=1)
-        weights = np.where((X[:, -1] > 0) & (traces > 0), 1.0 / np.sqrt(np.maximum(traces, 1e-300)), 0.0)
-        norms = np.sqrt(np.einsum("ij,ij->i", packed[:, :entries], packed[:, :entries]))
-        return np.hstack([packed, weights[:, None], norms[:, None]])
+        out = np.empty((len(X), self.width))
+        _write_rows(X, prior, np.linalg.solve(self.root, self.metric), out, covariance=False)
+        weigh_evidence(size, read_only(X), out)
+        return out
 
 
 def triangle(size: int) -> int:
@@ -132,7 +130,7 @@ def spread_norms(moments: Array, prior: Prior) -> Array:
 
 
 def spread_sums(moments: Array, prior: Prior, clip: float, bound: float, size: int) -> Array:
-    """Return the sums over blocks of (u uᵀ − J, squared diagonal of J), the first clipped to ``clip``, all to a bound."""
+    """Return the sums over blocks of (u uᵀ − J, J's squared diagonal), that clipped to ``clip``, all to a bound."""
     return _spreads(moments, prior, clip, bound, size)[1]
 
 
@@ -181,14 +179,18 @@ def counts_beyond(X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prior:
 
 
 def _rows(moments: Array, prior: Prior, back: Array, *, covariance: bool) -> Array:
+    size = len(prior.mean)
+    out = np.empty((len(moments), triangle(size) + size))
+    _write_rows(moments, prior, back, out, covariance=covariance)
+    return out
+
+
+def _write_rows(moments: Array, prior: Prior, back: Array, out: Array, *, covariance: bool) -> None:
     from tacitly.methods.mixed_effects.kernels import write_rows
 
-    size = len(prior.mean)
-    check_shape("back", back, size, size)
-    out = np.empty((len(moments), triangle(size) + size))
+    check_shape("back", back, len(prior.mean), len(prior.mean))
     public = covariance, np.ascontiguousarray(back), _is_diagonal(back)
     write_rows(_checked(moments, prior), *_public(prior), *public, out)
-    return out
 
 
 def _rows_and_units(X: Rows, y: Rows, offsets: Offsets, units: Coordinates) -> tuple[Any, ...]:
