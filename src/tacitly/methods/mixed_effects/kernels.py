@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tacitly.simd.registers import load, load_every, root, spread, store, total, where_usable
+from tacitly.simd.registers import fetch, load, load_every, root, spread, store, total, where_usable
 
 LANES = 8  # users solved together: doubles in a register
 _ROWS = 64  # rows that are standardised before their products are added: few enough for the first-level cache
@@ -180,9 +180,13 @@ def _fitted(rows, j, d, weights, spreads):
 
 
 @_kernel
-def write_sizes(moments, mean, turn, diagonal, noise, careful, groups, count, out):
-    """Write for each user and group ‖u‖², tr J and ‖J‖² of the group's coordinates; then the residual, tr J and m."""
-    p = mean.size
+def write_sizes(moments, mean, turn, diagonal, noise, careful, pairs, starts, out):
+    """Write for each user and group ‖u‖², tr J and ‖J‖² of the group's coordinates; then the residual, tr J and m.
+
+    ``pairs`` has the places i·p + k, i ≤ k, of pairs of coordinates of one group, those of group g from starts[2g] on,
+    the diagonal from starts[2g + 1] on.
+    """
+    p, count = mean.size, starts.size // 2
     work, system = _lane_zeros(p * p, LANES), _lane_zeros(p * p, LANES)
     half, inverse = _lane_zeros(p * p, LANES), _lane_zeros(p * p, LANES)
     right, means, line = _lane_zeros(p, LANES), _lane_zeros(p, LANES), _lane_zeros(3 * count + 3, LANES)
@@ -197,15 +201,13 @@ def write_sizes(moments, mean, turn, diagonal, noise, careful, groups, count, ou
         trace = spread(0.0)
         for group in range(count):
             size, own, square = spread(0.0), spread(0.0), spread(0.0)
-            for i in range(p):
-                if groups[i] != group:
-                    continue
-                u, diagonal_entry = load(means, i * LANES), load(inverse, i * (p + 1) * LANES)
-                size, own, square = size + u * u, own + diagonal_entry, square + diagonal_entry * diagonal_entry
-                for k in range(i + 1, p):
-                    if groups[k] == group:
-                        entry = load(inverse, (i * p + k) * LANES)
-                        square = square + spread(2.0) * entry * entry
+            for pair in range(starts[2 * group], starts[2 * group + 1]):
+                entry = load(inverse, pairs[pair] * LANES)
+                square = square + entry * entry
+            square = square + square
+            for pair in range(starts[2 * group + 1], starts[2 * group + 2]):
+                u, entry = load(means, pairs[pair] // p * LANES), load(inverse, pairs[pair] * LANES)
+                size, own, square = size + u * u, own + entry, square + entry * entry
             trace = trace + own
             store(line, 3 * group * LANES, size)
             store(line, (3 * group + 1) * LANES, own)
@@ -496,6 +498,8 @@ def _eight(moments, first, spare):
     """Return an array that holds eight users' moments, and where they start; users that are not there have no rows."""
     width = moments.shape[1]
     if first + LANES <= len(moments):
+        for a in range(0, LANES * width, LANES):  # the eight after the next: lanes read eight rows at once, which
+            fetch(moments, (first + LANES) * width + a)  # the processor does not foresee
         return moments, first * width
     for u in range(LANES):
         for a in range(width):
@@ -505,7 +509,7 @@ def _eight(moments, first, spare):
 
 @_kernel
 def _whiten(users, start, mean, turn, diagonal, noise, work, system, right):
-    """Write A = LᵀZᵀZL/s² (upper triangle) and LᵀZᵀ(t − Zw̄)/s²; return ‖t − Zw̄‖². L is ``turn``."""
+    """Write A = LᵀZᵀZL/s² (upper triangle) and LᵀZᵀ(t − Zw̄)/s²; return ‖t − Zw̄‖². ``turn`` is L/s."""
     p, width = mean.size, users.shape[1]
     place = start
     for i in range(p):
@@ -521,13 +525,9 @@ def _whiten(users, start, mean, turn, diagonal, noise, work, system, right):
         for k in range(p):
             moved = moved - load(system, (i * p + k) * LANES) * spread(mean[k])
         squares = squares - (value + moved) * spread(mean[i])
-        store(work, i * LANES, moved * spread(1.0 / noise))
+        store(work, i * LANES, moved * spread(1.0 / math.sqrt(noise)))
     _turn_vector(work, turn, diagonal, p, right)
     _turn(system, turn, diagonal, p, work, system)
-    scale = spread(1.0 / noise)
-    for i in range(p):
-        for k in range(i, p):
-            store(system, (i * p + k) * LANES, load(system, (i * p + k) * LANES) * scale)
     return squares
 
 
@@ -582,55 +582,109 @@ def _turn(matrix, turn, diagonal, p, work, out):
 def _invert(system, p, work, half, out):
     """Write the upper triangle of R = (I + A)⁻¹, by Cholesky: I + A = CᵀC, D = C⁻¹, R = D Dᵀ.
 
-    ``work`` gets C (the diagonal as its reciprocal) and ``half`` D, both upper triangular.
+    ``work`` gets C (the diagonal as its reciprocal) and ``half`` D, both upper triangular; what lies below the diagonal
+    of ``half`` must be zero. Two rows and four columns at a time, so that loaded numbers are used several times.
     """
-    one = spread(1.0)
-    for i in range(p):
-        value = load(system, i * (p + 1) * LANES) + one
+    for i in range(0, p, 2):
+        _factor_two(system, p, i, work)
+    if p % 2:
+        store(half, (p * p - 1) * LANES, load(work, (p * p - 1) * LANES))
+    for i in range(p - 2 - p % 2, -1, -2):
+        _invert_two(work, p, i, half)
+    for i in range(0, p, 2):
+        _multiply_two(half, p, i, out)
+
+
+@_kernel
+def _factor_two(system, p, i, work):
+    """Write rows i and i + 1 of C."""
+    one, row, next_row = spread(1.0), i * p, (i + 1) * p
+    own, beside, other = load(system, (row + i) * LANES) + one, spread(0.0), one
+    if i + 1 < p:
+        beside, other = load(system, (row + i + 1) * LANES), load(system, (next_row + i + 1) * LANES) + one
+    for q in range(i):
+        x = load(work, (q * p + i) * LANES)
+        own = own - x * x
+        if i + 1 < p:
+            z = load(work, (q * p + i + 1) * LANES)
+            beside, other = beside - x * z, other - z * z
+    inverse = one / root(own)
+    beside = beside * inverse
+    last = one / root(other - beside * beside)
+    store(work, (row + i) * LANES, inverse)
+    if i + 1 == p:
+        return
+    store(work, (row + i + 1) * LANES, beside)
+    store(work, (next_row + i + 1) * LANES, last)
+    for k in range(i + 2, p, 4):
+        k1, k2, k3 = min(k + 1, p - 1), min(k + 2, p - 1), min(k + 3, p - 1)
+        s0, s1 = load(system, (row + k) * LANES), load(system, (row + k1) * LANES)
+        s2, s3 = load(system, (row + k2) * LANES), load(system, (row + k3) * LANES)
+        t0, t1 = load(system, (next_row + k) * LANES), load(system, (next_row + k1) * LANES)
+        t2, t3 = load(system, (next_row + k2) * LANES), load(system, (next_row + k3) * LANES)
         for q in range(i):
-            entry = load(work, (q * p + i) * LANES)
-            value = value - entry * entry
-        inverse = one / root(value)
-        store(work, i * (p + 1) * LANES, inverse)
-        for k in range(i + 1, p, 4):
-            k1, k2, k3 = min(k + 1, p - 1), min(k + 2, p - 1), min(k + 3, p - 1)
-            row = i * p
-            s0, s1 = load(system, (row + k) * LANES), load(system, (row + k1) * LANES)
-            s2, s3 = load(system, (row + k2) * LANES), load(system, (row + k3) * LANES)
-            for q in range(i):
-                x, line = load(work, (q * p + i) * LANES), q * p
-                s0, s1 = s0 - x * load(work, (line + k) * LANES), s1 - x * load(work, (line + k1) * LANES)
-                s2, s3 = s2 - x * load(work, (line + k2) * LANES), s3 - x * load(work, (line + k3) * LANES)
-            store(work, (row + k) * LANES, s0 * inverse)
-            store(work, (row + k1) * LANES, s1 * inverse)
-            store(work, (row + k2) * LANES, s2 * inverse)
-            store(work, (row + k3) * LANES, s3 * inverse)
-    for i in range(p - 1, -1, -1):  # rows of D from the last; what lies below its diagonal stays zero
-        inverse = load(work, i * (p + 1) * LANES)
-        for k in range(i + 1, p, 4):
-            k1, k2, k3 = min(k + 1, p - 1), min(k + 2, p - 1), min(k + 3, p - 1)
-            s0 = s1 = s2 = s3 = spread(0.0)
-            for q in range(i + 1, k3 + 1):
-                x, line = load(work, (i * p + q) * LANES), q * p
-                s0, s1 = s0 - x * load(half, (line + k) * LANES), s1 - x * load(half, (line + k1) * LANES)
-                s2, s3 = s2 - x * load(half, (line + k2) * LANES), s3 - x * load(half, (line + k3) * LANES)
-            store(half, (i * p + k) * LANES, s0 * inverse)
-            store(half, (i * p + k1) * LANES, s1 * inverse)
-            store(half, (i * p + k2) * LANES, s2 * inverse)
-            store(half, (i * p + k3) * LANES, s3 * inverse)
-        store(half, i * (p + 1) * LANES, inverse)
-    for i in range(p):
-        for k in range(i, p, 4):
-            k1, k2, k3 = min(k + 1, p - 1), min(k + 2, p - 1), min(k + 3, p - 1)
-            s0 = s1 = s2 = s3 = spread(0.0)
-            for q in range(k, p):
-                x = load(half, (i * p + q) * LANES)
-                s0, s1 = s0 + x * load(half, (k * p + q) * LANES), s1 + x * load(half, (k1 * p + q) * LANES)
-                s2, s3 = s2 + x * load(half, (k2 * p + q) * LANES), s3 + x * load(half, (k3 * p + q) * LANES)
-            store(out, (i * p + k) * LANES, s0)
-            store(out, (i * p + k1) * LANES, s1)
-            store(out, (i * p + k2) * LANES, s2)
-            store(out, (i * p + k3) * LANES, s3)
+            line = q * p
+            x, z = load(work, (line + i) * LANES), load(work, (line + i + 1) * LANES)
+            y0, y1 = load(work, (line + k) * LANES), load(work, (line + k1) * LANES)
+            y2, y3 = load(work, (line + k2) * LANES), load(work, (line + k3) * LANES)
+            s0, s1, s2, s3 = s0 - x * y0, s1 - x * y1, s2 - x * y2, s3 - x * y3
+            t0, t1, t2, t3 = t0 - z * y0, t1 - z * y1, t2 - z * y2, t3 - z * y3
+        s0, s1, s2, s3 = s0 * inverse, s1 * inverse, s2 * inverse, s3 * inverse
+        t0, t1, t2, t3 = t0 - beside * s0, t1 - beside * s1, t2 - beside * s2, t3 - beside * s3
+        _store_at(work, row, k, k1, k2, k3, s0, s1, s2, s3)
+        _store_at(work, next_row, k, k1, k2, k3, t0 * last, t1 * last, t2 * last, t3 * last)
+
+
+@_kernel
+def _invert_two(work, p, i, half):
+    """Write rows i and i + 1 of D = C⁻¹, given the rows after them."""
+    row, next_row = i * p, (i + 1) * p
+    inverse, last = load(work, (row + i) * LANES), load(work, (next_row + i + 1) * LANES)
+    beside = load(work, (row + i + 1) * LANES)
+    for k in range(i + 2, p, 4):
+        k1, k2, k3 = min(k + 1, p - 1), min(k + 2, p - 1), min(k + 3, p - 1)
+        s0 = s1 = s2 = s3 = spread(0.0)
+        t0 = t1 = t2 = t3 = spread(0.0)
+        for q in range(i + 2, k3 + 1):
+            line = q * p
+            x, z = load(work, (row + q) * LANES), load(work, (next_row + q) * LANES)
+            y0, y1 = load(half, (line + k) * LANES), load(half, (line + k1) * LANES)
+            y2, y3 = load(half, (line + k2) * LANES), load(half, (line + k3) * LANES)
+            s0, s1, s2, s3 = s0 - x * y0, s1 - x * y1, s2 - x * y2, s3 - x * y3
+            t0, t1, t2, t3 = t0 - z * y0, t1 - z * y1, t2 - z * y2, t3 - z * y3
+        t0, t1, t2, t3 = t0 * last, t1 * last, t2 * last, t3 * last
+        s0, s1, s2, s3 = s0 - beside * t0, s1 - beside * t1, s2 - beside * t2, s3 - beside * t3
+        _store_at(half, row, k, k1, k2, k3, s0 * inverse, s1 * inverse, s2 * inverse, s3 * inverse)
+        _store_at(half, next_row, k, k1, k2, k3, t0, t1, t2, t3)
+    store(half, (row + i) * LANES, inverse)
+    store(half, (row + i + 1) * LANES, spread(0.0) - inverse * beside * last)
+    store(half, (next_row + i + 1) * LANES, last)
+
+
+@_kernel
+def _multiply_two(half, p, i, out):
+    """Write rows i and i + 1 of D Dᵀ, at and right of the diagonal."""
+    row, next_row = i * p, min(i + 1, p - 1) * p
+    for k in range(i, p, 4):
+        k1, k2, k3 = min(k + 1, p - 1), min(k + 2, p - 1), min(k + 3, p - 1)
+        s0 = s1 = s2 = s3 = spread(0.0)
+        t0 = t1 = t2 = t3 = spread(0.0)
+        for q in range(k, p):
+            x, z = load(half, (row + q) * LANES), load(half, (next_row + q) * LANES)
+            y0, y1 = load(half, (k * p + q) * LANES), load(half, (k1 * p + q) * LANES)
+            y2, y3 = load(half, (k2 * p + q) * LANES), load(half, (k3 * p + q) * LANES)
+            s0, s1, s2, s3 = s0 + x * y0, s1 + x * y1, s2 + x * y2, s3 + x * y3
+            t0, t1, t2, t3 = t0 + z * y0, t1 + z * y1, t2 + z * y2, t3 + z * y3
+        _store_at(out, next_row, k, k1, k2, k3, t0, t1, t2, t3)
+        _store_at(out, row, k, k1, k2, k3, s0, s1, s2, s3)
+
+
+@_kernel
+def _store_at(array, row, k, k1, k2, k3, s0, s1, s2, s3):
+    store(array, (row + k) * LANES, s0)
+    store(array, (row + k1) * LANES, s1)
+    store(array, (row + k2) * LANES, s2)
+    store(array, (row + k3) * LANES, s3)
 
 
 @_kernel

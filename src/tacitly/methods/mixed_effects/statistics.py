@@ -98,8 +98,16 @@ def sizes(moments: Array, prior: Prior, groups: Array, count: int) -> Array:
     """Return ‖u‖², tr J and ‖J‖² of each group of coordinates, then the residual, tr J and the number of rows."""
     from tacitly.methods.mixed_effects.kernels import write_sizes
 
-    out = np.empty((len(moments), 3 * count + 3))
-    write_sizes(_checked(moments, prior), *_public(prior), groups.astype(np.int64), count, out)
+    out, size = np.empty((len(moments), 3 * count + 3)), len(prior.mean)
+    first, second = np.triu_indices(size)
+    places = [
+        np.flatnonzero((groups[first] == group) & (groups[second] == group) & ((first == second) == diagonal))
+        for group in range(count)
+        for diagonal in (False, True)
+    ]
+    starts = np.cumsum([0, *(len(part) for part in places)])
+    pairs = (first * size + second)[np.concatenate(places)]
+    write_sizes(_checked(moments, prior), *_public(prior), pairs, starts, out)
     out[:, -3] = np.maximum(out[:, -3], 0.0)
     return out
 
@@ -209,9 +217,9 @@ def _checked(moments: Array, prior: Prior) -> Array:
 
 
 def _public(prior: Prior) -> tuple[Array, Array, bool, float, bool]:
-    """Return the prior as kernels take it."""
+    """Return the prior as kernels take it: mean, L/s, whether that is diagonal, s², whether J needs care."""
     careful = bool((np.square(prior.root).sum(axis=0) < CAREFUL * prior.noise).any())
-    root = np.ascontiguousarray(prior.root)
+    root = np.ascontiguousarray(prior.root / np.sqrt(prior.noise))
     return np.ascontiguousarray(prior.mean), root, _is_diagonal(root), float(prior.noise), careful
 
 
