@@ -33,6 +33,7 @@ from tacitly.methods.mixed_effects.statistics import (
     counts_beyond,
     information_and_score,
     log_variance_sums,
+    score_norms,
     score_sums,
     scores,
     sizes,
@@ -197,6 +198,10 @@ class Score(_PriorQuery):
         point = np.linalg.solve(self.information_metric, self.prior.mean)
         turn = np.linalg.solve(self.information_metric, self.metric)
         return scores(statistics, point, turn, self.information_clip)
+
+    def norms_of(self, statistics: Array) -> Array:
+        """Return one norm per user."""
+        return score_norms(self.contributions_of(statistics))
 
 
 @dataclass(frozen=True)

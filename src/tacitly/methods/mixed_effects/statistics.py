@@ -164,13 +164,22 @@ def scores(evidence: Array, point: Array, turn: Array, clip: float) -> Array:
     return out
 
 
+def score_norms(found: Array) -> Array:
+    """Return the norms of scores."""
+    return _scores(found, 1.0, 0.0, 1.0, max(1, len(found)))[0]
+
+
 def score_sums(found: Array, clip: float, extra: float, bound: float, size: int) -> Array:
     """Return the sums over blocks of scores clipped to ``clip``, with what the clip did, all clipped to a bound."""
+    return _scores(found, clip, extra, bound, size)[1]
+
+
+def _scores(found: Array, clip: float, extra: float, bound: float, size: int) -> tuple[Array, Array]:
     from tacitly.methods.mixed_effects.kernels import add_scores
 
     norms, out = np.zeros(len(found)), np.zeros((-(-len(found) // size), found.shape[1] + 2))
     add_scores(found, float(clip), extra, bound * (1.0 - GUARD), size, norms, out)
-    return out
+    return norms, out
 
 
 def counts_beyond(X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prior: Prior, thresholds: Array) -> Array:
