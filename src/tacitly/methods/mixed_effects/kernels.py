@@ -187,17 +187,16 @@ def write_sizes(moments, mean, turn, diagonal, noise, careful, pairs, starts, ou
     the diagonal from starts[2g + 1] on.
     """
     p, count = mean.size, starts.size // 2
-    work, system = _lane_zeros(p * p, LANES), _lane_zeros(p * p, LANES)
-    half, inverse = _lane_zeros(p * p, LANES), _lane_zeros(p * p, LANES)
+    system, inverse, half = _lane_zeros(p * p, LANES), _lane_zeros(p * p, LANES), _lane_zeros(p * p, LANES)
     right, means, line = _lane_zeros(p, LANES), _lane_zeros(p, LANES), _lane_zeros(3 * count + 3, LANES)
     spare = np.zeros((LANES, moments.shape[1]))
     for first in range(0, len(moments), LANES):
         users, start = _eight(moments, first, spare)
-        squares = _whiten(users, start, mean, turn, diagonal, noise, work, system, right)
-        _invert(system, p, work, half, inverse)
+        squares = _whiten(users, start, mean, turn, diagonal, noise, inverse, system, right)
+        _invert(system, p, half, inverse)
         _solve(inverse, right, p, means)
         squares = squares - spread(noise) * _explained(system, right, means, p)
-        _information(system, inverse, p, careful, work)
+        _information(system, inverse, p, careful, half)
         trace = spread(0.0)
         for group in range(count):
             size, own, square = spread(0.0), spread(0.0), spread(0.0)
@@ -297,17 +296,16 @@ def add_spreads(moments, mean, turn, diagonal, noise, careful, clip, limit, size
     """
     p = mean.size
     entries, first = p * (p + 1) // 2, 0
-    work, system = _lane_zeros(p * p, LANES), _lane_zeros(p * p, LANES)
-    half, inverse = _lane_zeros(p * p, LANES), _lane_zeros(p * p, LANES)
+    system, inverse, half = _lane_zeros(p * p, LANES), _lane_zeros(p * p, LANES), _lane_zeros(p * p, LANES)
     right, means, line = _lane_zeros(p, LANES), _lane_zeros(p, LANES), _lane_zeros(entries + p, LANES)
     sums, factors, square = _lane_zeros(entries + p, LANES), _lane_zeros(1, LANES), _lane_zeros(2, LANES)
     spare = np.zeros((LANES, moments.shape[1]))
     while first < len(moments):
         users, start = _eight(moments, first, spare)
-        _whiten(users, start, mean, turn, diagonal, noise, work, system, right)
-        _invert(system, p, work, half, inverse)
+        _whiten(users, start, mean, turn, diagonal, noise, inverse, system, right)
+        _invert(system, p, half, inverse)
         _solve(inverse, right, p, means)
-        _information(system, inverse, p, careful, work)
+        _information(system, inverse, p, careful, half)
         _write_spread(means, inverse, p, line, square)
         for u in range(LANES):
             factors[0, u] = 0.0
@@ -467,21 +465,17 @@ def _collect(sums, out):
 def write_rows(moments, mean, turn, diagonal, noise, careful, covariance, back, back_diagonal, out):
     """Write for each user the upper triangle of BᵀJB (or of BᵀRB, the ``covariance``), then Bᵀu; B is ``back``."""
     p = mean.size
-    work, system = _lane_zeros(p * p, LANES), _lane_zeros(p * p, LANES)
-    half, inverse = _lane_zeros(p * p, LANES), _lane_zeros(p * p, LANES)
+    system, inverse, half = _lane_zeros(p * p, LANES), _lane_zeros(p * p, LANES), _lane_zeros(p * p, LANES)
     right, means, line = _lane_zeros(p, LANES), _lane_zeros(p, LANES), _lane_zeros(p * (p + 3) // 2, LANES)
-    spare = np.zeros((LANES, moments.shape[1]))
+    product, spare = _lane_zeros(p * p, LANES), np.zeros((LANES, moments.shape[1]))
     for first in range(0, len(moments), LANES):
         users, start = _eight(moments, first, spare)
-        _whiten(users, start, mean, turn, diagonal, noise, work, system, right)
-        _invert(system, p, work, half, inverse)
+        _whiten(users, start, mean, turn, diagonal, noise, inverse, system, right)
+        _invert(system, p, half, inverse)
         _solve(inverse, right, p, means)
         if not covariance:
-            _information(system, inverse, p, careful, work)
-        for i in range(p):
-            for k in range(i):
-                store(inverse, (i * p + k) * LANES, load(inverse, (k * p + i) * LANES))
-        _turn(inverse, back, back_diagonal, p, work, system)
+            _information(system, inverse, p, careful, half)
+        _turn(inverse, back, back_diagonal, p, product, system)
         place = 0
         for i in range(p):
             for k in range(i, p):
@@ -511,20 +505,22 @@ def _eight(moments, first, spare):
 def _whiten(users, start, mean, turn, diagonal, noise, work, system, right):
     """Write A = LᵀZᵀZL/s² (upper triangle) and LᵀZᵀ(t − Zw̄)/s²; return ‖t − Zw̄‖². ``turn`` is L/s."""
     p, width = mean.size, users.shape[1]
-    place = start
+    place, rights = start, start + p * (p + 1) // 2
+    squares = load_every(users, rights + p, width)
     for i in range(p):
+        value = load_every(users, rights + i, width)
+        squares = squares - value * spread(mean[i])
+        store(work, i * LANES, value)
+    for i in range(p):
+        moved = load(work, i * LANES)
         for k in range(i, p):
             value = load_every(users, place, width)
             place += 1
             store(system, (i * p + k) * LANES, value)
-            store(system, (k * p + i) * LANES, value)
-    squares = load_every(users, place + p, width)
-    for i in range(p):
-        value = load_every(users, place + i, width)
-        moved = value
-        for k in range(p):
-            moved = moved - load(system, (i * p + k) * LANES) * spread(mean[k])
-        squares = squares - (value + moved) * spread(mean[i])
+            moved = moved - value * spread(mean[k])
+            if k > i:
+                store(work, k * LANES, load(work, k * LANES) - value * spread(mean[i]))
+        squares = squares - moved * spread(mean[i])
         store(work, i * LANES, moved * spread(1.0 / math.sqrt(noise)))
     _turn_vector(work, turn, diagonal, p, right)
     _turn(system, turn, diagonal, p, work, system)
@@ -546,7 +542,7 @@ def _turn_vector(vector, turn, diagonal, p, out):
 
 @_kernel
 def _turn(matrix, turn, diagonal, p, work, out):
-    """Write the upper triangle of TᵀMT for symmetric M; ``out`` may be M."""
+    """Write the upper triangle of TᵀMT for symmetric M, of which the upper triangle is given; ``out`` may be M."""
     if diagonal:
         for i in range(p):
             for k in range(i, p):
@@ -557,7 +553,7 @@ def _turn(matrix, turn, diagonal, p, work, out):
             k1, k2, k3 = min(k + 1, p - 1), min(k + 2, p - 1), min(k + 3, p - 1)
             s0 = s1 = s2 = s3 = spread(0.0)
             for q in range(p):
-                x = load(matrix, (i * p + q) * LANES)
+                x = load(matrix, (i * p + q if i <= q else q * p + i) * LANES)
                 s0, s1 = s0 + x * spread(turn[q, k]), s1 + x * spread(turn[q, k1])
                 s2, s3 = s2 + x * spread(turn[q, k2]), s3 + x * spread(turn[q, k3])
             store(work, (i * p + k) * LANES, s0)
@@ -579,18 +575,19 @@ def _turn(matrix, turn, diagonal, p, work, out):
 
 
 @_kernel
-def _invert(system, p, work, half, out):
+def _invert(system, p, half, out):
     """Write the upper triangle of R = (I + A)⁻¹, by Cholesky: I + A = CᵀC, D = C⁻¹, R = D Dᵀ.
 
-    ``work`` gets C (the diagonal as its reciprocal) and ``half`` D, both upper triangular; what lies below the diagonal
-    of ``half`` must be zero. Two rows and four columns at a time, so that loaded numbers are used several times.
+    ``out`` first gets C (the diagonal as its reciprocal) and ``half`` D, both upper triangular; what lies below the
+    diagonal of ``half`` must be zero. Two rows and four columns at a time, so that loaded numbers are used several
+    times.
     """
     for i in range(0, p, 2):
-        _factor_two(system, p, i, work)
+        _factor_two(system, p, i, out)
     if p % 2:
-        store(half, (p * p - 1) * LANES, load(work, (p * p - 1) * LANES))
+        store(half, (p * p - 1) * LANES, load(out, (p * p - 1) * LANES))
     for i in range(p - 2 - p % 2, -1, -2):
-        _invert_two(work, p, i, half)
+        _invert_two(out, p, i, half)
     for i in range(0, p, 2):
         _multiply_two(half, p, i, out)
 
@@ -721,16 +718,16 @@ def _information(system, inverse, p, careful, work):
                 store(inverse, (i * p + k) * LANES, one - load(inverse, (i * p + k) * LANES))
         return
     for i in range(p):
-        for k in range(p):
+        for k in range(i, p):
             value = spread(0.0)
             for q in range(p):
-                left, right = (i * p + q if i <= q else q * p + i), (q * p + k if q <= k else k * p + q)
-                value = value + load(inverse, left * LANES) * load(system, right * LANES)
-            store(work, (i * p + k) * LANES, value)
+                above, beside = (i * p + q if i <= q else q * p + i), (q * p + k if q <= k else k * p + q)
+                value = value + load(inverse, above * LANES) * load(system, beside * LANES)
+                value = value + load(inverse, beside * LANES) * load(system, above * LANES)
+            store(work, (i * p + k) * LANES, value * spread(0.5))
     for i in range(p):
         for k in range(i, p):
-            both = load(work, (i * p + k) * LANES) + load(work, (k * p + i) * LANES)
-            store(inverse, (i * p + k) * LANES, both * spread(0.5))
+            store(inverse, (i * p + k) * LANES, load(work, (i * p + k) * LANES))
 
 
 @_kernel
