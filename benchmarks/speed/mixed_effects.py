@@ -1,6 +1,6 @@
 """Speed of mixed effects: releases relative to reading the rows once, in the same run, and whole fits by size.
 
-A release is timed when the users' statistics exist (moments, evidence: see ``methods/mixed_effects/statistics.py``);
+A release is timed when the users' statistics exist (moments, likelihoods: see ``methods/mixed_effects/statistics.py``);
 building them is timed once, as the first release that needs them. Times of a shared machine depend on who else is
 there, so the ratio of processor times is printed beside that of the best elapsed times. Memory is the largest private
 (anonymous) memory above that before the fit: pages of memory-mapped rows belong to the system's cache.

@@ -15,6 +15,7 @@ from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
 from tacitly.federation import shard as shard_module
 from tacitly.federation.shard import Shard, _OfStatistics
+from tacitly.methods.mixed_effects.evidence import TRUSTED
 from tacitly.methods.mixed_effects.heads import PosteriorHeads
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.queries import (
@@ -198,7 +199,7 @@ def test_any_number_of_features_will_do(features: int) -> None:
 
 def test_heads_of_many_users_are_those_of_few() -> None:
     X, y, offsets = people(tuple(1 + np.arange(4096) % 3))
-    work = PosteriorHeads(UNITS, FULL)
+    work = PosteriorHeads(UNITS, FULL, np.array(TRUSTED))
     many = work(X, y, offsets)
     first = offsets[:100]
     np.testing.assert_allclose(many[:99], work(X[: first[-1]], y[: first[-1]], first), rtol=1e-9, atol=1e-12)
@@ -222,9 +223,9 @@ def test_statistics_are_kept_while_queries_ask_for_equal_ones(monkeypatch: pytes
     other = replace(UNITS, level=0.5)
     assert first is not shard._with(Spread(other, FULL).statistics)
     score = QUERIES["score, full"]
-    evidence = shard._with(score.statistics)
-    assert evidence is shard._with(replace(score, prior=replace(FULL, mean=np.zeros(P))).statistics)
-    assert evidence is not shard._with(replace(score, prior=replace(FULL, noise=0.5)).statistics)
+    likelihoods = shard._with(score.statistics)
+    assert likelihoods is shard._with(replace(score, prior=replace(FULL, mean=np.zeros(P))).statistics)
+    assert likelihoods is not shard._with(replace(score, prior=replace(FULL, noise=0.5)).statistics)
 
 
 @pytest.mark.parametrize("name", FULL_ONES)

@@ -29,7 +29,7 @@ _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="
 
 
 @_kernel
-def write_moments(X, y, offsets, used, center, gain, level, scale, knee, out):
+def write_moments(X, y, offsets, used, center, gain, level, scale, knee, most, out):
     """Write each user's upper triangle of ZᵀZ, then Zᵀt, tᵀt and the number of rows to a row of ``out``.
 
     Zeros for a user whose numbers cannot be used. ``used`` are the columns of X that are in use.
@@ -49,14 +49,14 @@ def write_moments(X, y, offsets, used, center, gain, level, scale, knee, out):
                 targets[j] = (y[start + j] - level) / scale
                 level_sum += targets[j]
                 squares += targets[j] * targets[j]
-            _standardise(X, start, stop, used, center, gain, knee, rows)
+            _standardise(X, start, stop, used, center, gain, knee, most, rows)
             _add_products(rows, targets, stop - start, d, gram, sums, rights)
         _pack(gram, sums, rights, level_sum, squares, offsets[user + 1] - offsets[user], d, out[user])
 
 
 @_kernel
-def _standardise(X, start, stop, used, center, gain, knee, out):
-    """Write standardised rows: missing cells are zero, cells beyond ±knee grow logarithmically."""
+def _standardise(X, start, stop, used, center, gain, knee, most, out):
+    """Write standardised rows: missing cells are zero, cells beyond ±knee grow logarithmically up to ±most."""
     d, whole = used.size, used.size == X.shape[1]
     for j in range(start, stop):
         odd = 0
@@ -72,15 +72,15 @@ def _standardise(X, start, stop, used, center, gain, knee, out):
                 out[j - start, a] = value
         if odd:
             for a in range(d):
-                out[j - start, a] = _bounded(out[j - start, a], knee)
+                out[j - start, a] = _bounded(out[j - start, a], knee, most)
 
 
 @_kernel
-def _bounded(value, knee):
+def _bounded(value, knee, most):
     if not math.isfinite(value):
         return 0.0
     size = abs(value)
-    return value if size <= knee else math.copysign(knee * (1.0 + math.log(size / knee)), value)
+    return value if size <= knee else math.copysign(min(knee * (1.0 + math.log(size / knee)), most), value)
 
 
 @_kernel
@@ -135,35 +135,43 @@ def _pack(gram, sums, rights, level_sum, squares, count, d, out):
 
 
 @_kernel
-def write_beyond(X, y, offsets, used, center, gain, level, scale, knee, posterior, noise, thresholds, out):
-    """Write how many of each user's leave-one-out residuals lie beyond each threshold.
+def write_left_out(X, y, offsets, used, center, gain, level, scale, knee, most, posterior, noise, reached, out):
+    """Write how many of each user's leave-one-out residuals lie beyond each threshold, then two sums of squared errors.
 
-    ``posterior`` has the upper triangle of the covariance of each user's weights, then their mean.
+    ``posterior`` has the upper triangle of the covariance of each user's weights, then their mean. The errors are those
+    of the mean of the user's other rows, and of the posterior given the user's other rows.
     """
     d = used.size
     width = d + -d % LANES
     rows, spreads = _lane_zeros(_ROWS, width), _lane_zeros(d + 1, width)
     weights = _lane_zeros(1, width)
     for user in range(offsets.size - 1):
-        own, place = posterior[user], d + 1
+        own, place, count = posterior[user], d + 1, offsets[user + 1] - offsets[user]
         for a in range(d):
             spreads[d, a] = 2.0 * own[1 + a]  # with the intercept, twice: above and below the diagonal
             weights[0, a] = own[own.size - d + a]
             for k in range(a, d):
                 spreads[a, k] = spreads[k, a] = own[place + k - a]
             place += d - a
-        for q in range(thresholds.size):
+        mean, alone, shared = 0.0, 0.0, 0.0
+        for j in range(offsets[user], offsets[user + 1]):
+            mean += (y[j] - level) / scale / count
+        for q in range(reached.size):
             out[user, q] = 0.0
         for start in range(offsets[user], offsets[user + 1], _ROWS):
             stop = min(start + _ROWS, offsets[user + 1])
-            _standardise(X, start, stop, used, center, gain, knee, rows)
+            _standardise(X, start, stop, used, center, gain, knee, most, rows)
             for j in range(stop - start):
+                target = (y[start + j] - level) / scale
                 fitted, leverage = _fitted(rows, j, d, weights, spreads)
-                error = (y[start + j] - level) / scale - own[own.size - d - 1] - fitted
+                error = target - own[own.size - d - 1] - fitted
                 free = max(1.0 - (own[0] + leverage) / noise, 1e-9)
                 size = abs(error / math.sqrt(noise * free))
-                for q in range(thresholds.size):
-                    out[user, q] += size > thresholds[q]
+                for q in range(reached.size):
+                    out[user, q] += size > reached[q]
+                alone += ((target - mean) * count / max(count - 1, 1)) ** 2
+                shared += (error / free) ** 2
+        out[user, reached.size], out[user, reached.size + 1] = alone, shared
 
 
 @_kernel
@@ -345,7 +353,7 @@ def _write_spread(means, information, p, line, square):
 
 
 @_kernel
-def weigh_evidence(p, moments, out):
+def weigh_likelihoods(p, moments, out):
     """Pack the upper triangles that ``out`` starts with, and write 1/√trace and the norm at its end; 0 without rows."""
     for user in range(len(out)):
         trace, square, place = 0.0, 0.0, 0
@@ -362,14 +370,14 @@ def weigh_evidence(p, moments, out):
 
 
 @_kernel
-def write_scores(evidence, point, turn, information_clip, out):
+def write_scores(likelihoods, point, turn, information_clip, out):
     """Write (score − H·point)·turn for each user, times the weight its clipped information had."""
-    p, width = point.size, evidence.shape[1]
+    p, width = point.size, likelihoods.shape[1]
     entries = p * (p + 1) // 2
     vector, line = _lane_zeros(p, LANES), _lane_zeros(p, LANES)
     factors, spare = _lane_zeros(1, LANES), np.zeros((LANES, width))
-    for first in range(0, len(evidence), LANES):
-        users, start = _eight(evidence, first, spare)
+    for first in range(0, len(likelihoods), LANES):
+        users, start = _eight(likelihoods, first, spare)
         for i in range(p):
             store(vector, i * LANES, load_every(users, start + entries + i, width))
         place = start
@@ -383,8 +391,8 @@ def write_scores(evidence, point, turn, information_clip, out):
                 place += 1
             store(vector, i * LANES, own)
         _turn_vector(vector, turn, False, p, line)
-        for u in range(min(LANES, len(evidence) - first)):
-            weight, norm = evidence[first + u, width - 2], evidence[first + u, width - 1]
+        for u in range(min(LANES, len(likelihoods) - first)):
+            weight, norm = likelihoods[first + u, width - 2], likelihoods[first + u, width - 1]
             factors[0, u] = weight * min(1.0, information_clip / max(norm * weight, 1e-300))
         factor = load(factors, 0)
         for i in range(p):

@@ -1,9 +1,9 @@
 """What the queries need to know of each user, computed once by compiled kernels and kept where the rows are.
 
 * :class:`Moments`: ZᵀZ, Zᵀt, tᵀt. They do not depend on the prior, so all releases after the units share them.
-* :class:`Evidence`: a user's information H about the population's weights and its score at weights of zero, with the
-  weight it carries. While the prior's covariance and noise stay, the score at any weights w̄ is linear in them,
-  g − Hw̄, and needs no solve.
+* :class:`Likelihoods`: while the prior's covariance and noise stay, a user's log likelihood of the population's weights
+  w̄ is −½w̄ᵀHw̄ + gᵀw̄, with H the user's information and g its score at zero. So the score at any w̄ is g − Hw̄ and
+  needs no solve.
 Private, like the rows; :mod:`tacitly.federation.statistics` says where they live. The NumPy forms, which are the
 definitions and serve small numbers of users, are in :mod:`~tacitly.methods.mixed_effects.posterior` and
 :mod:`~tacitly.methods.mixed_effects.queries`.
@@ -18,7 +18,7 @@ import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.federation.statistics import Statistics
-from tacitly.methods.mixed_effects.posterior import KNEE, Coordinates, Prior
+from tacitly.methods.mixed_effects.posterior import KNEE, LIMIT, Coordinates, Prior
 from tacitly.privacy.clipping import GUARD
 
 CAREFUL = 1e-4
@@ -46,7 +46,7 @@ class Moments(Statistics):
 
 
 @dataclass(frozen=True)
-class Evidence(Statistics):
+class Likelihoods(Statistics):
     """metric·H·metric, packed; metric·(score at zero); 1/√trace, by which both are weighted; the norm of the first.
 
     H = ZᵀΩ⁻¹Z and the score ZᵀΩ⁻¹t under a prior with this ``root`` and ``noise``.
@@ -69,13 +69,13 @@ class Evidence(Statistics):
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one row per user; X holds moments."""
-        from tacitly.methods.mixed_effects.kernels import weigh_evidence
+        from tacitly.methods.mixed_effects.kernels import weigh_likelihoods
 
         size = self.units.size
         prior = Prior(np.zeros(size), self.root, self.noise)
         out = np.empty((len(X), self.width))
         _write_rows(X, prior, np.linalg.solve(self.root, self.metric), out, covariance=False)
-        weigh_evidence(size, read_only(X), out)
+        weigh_likelihoods(size, read_only(X), out)
         return out
 
 
@@ -152,15 +152,15 @@ def _spreads(moments: Array, prior: Prior, clip: float, bound: float, size: int)
     return norms, out
 
 
-def scores(evidence: Array, point: Array, turn: Array, clip: float) -> Array:
+def scores(likelihoods: Array, point: Array, turn: Array, clip: float) -> Array:
     """Return (score − H·point)·turn, weighted as information clipped to ``clip`` is; one row per user."""
     from tacitly.methods.mixed_effects.kernels import write_scores
 
     size = len(point)
-    check_shape("evidence", evidence, None, triangle(size) + size + 2)
+    check_shape("likelihoods", likelihoods, None, triangle(size) + size + 2)
     check_shape("turn", turn, size, size)
-    out = np.empty((len(evidence), size))
-    write_scores(read_only(np.ascontiguousarray(evidence)), point, np.ascontiguousarray(turn), float(clip), out)
+    out = np.empty((len(likelihoods), size))
+    write_scores(read_only(np.ascontiguousarray(likelihoods)), point, np.ascontiguousarray(turn), float(clip), out)
     return out
 
 
@@ -182,17 +182,29 @@ def _scores(found: Array, clip: float, extra: float, bound: float, size: int) ->
     return norms, out
 
 
-def counts_beyond(X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prior: Prior, thresholds: Array) -> Array:
-    """Return how many leave-one-out residuals lie beyond each threshold, then the number of rows; one row per user."""
-    from tacitly.methods.mixed_effects.kernels import write_beyond
+def left_out_sums(
+    X: Rows,
+    y: Rows,
+    offsets: Offsets,
+    units: Coordinates,
+    prior: Prior,
+    reached: Array,
+    moments: Array | None = None,
+) -> tuple[Array, Array]:
+    """Return sums over each user's rows, each predicted from the others, and posteriors; one row per user.
 
-    moments = Moments(units)(X, y, offsets)
+    How many residuals lie beyond each number of standard deviations; squared errors of the user's mean; squared errors
+    of the posterior; the number of rows. Posteriors as the upper triangle of the weights' covariance, and their mean.
+    """
+    from tacitly.methods.mixed_effects.kernels import write_left_out
+
+    moments = Moments(units)(X, y, offsets) if moments is None else moments
     posterior = covariance_and_mean(moments, prior, prior.root.T)
     posterior[:, -len(prior.mean) :] += prior.mean
-    out = np.empty((len(moments), len(thresholds) + 1))
+    out = np.empty((len(moments), len(reached) + 3))
     out[:, -1] = moments[:, -1]
-    write_beyond(*_rows_and_units(X, y, offsets, units), posterior, prior.noise, thresholds, out)
-    return out
+    write_left_out(*_rows_and_units(X, y, offsets, units), posterior, float(prior.noise), reached, out)
+    return out, posterior
 
 
 def _rows(moments: Array, prior: Prior, back: Array, *, covariance: bool) -> Array:
@@ -216,7 +228,8 @@ def _rows_and_units(X: Rows, y: Rows, offsets: Offsets, units: Coordinates) -> t
     check_shape("y", y, len(X))
     used = units.used
     rows, targets = read_only(np.ascontiguousarray(X)), read_only(np.ascontiguousarray(y))
-    return rows, targets, offsets, used, units.center[used], units.gain[used], units.level, units.spread or 1.0, KNEE
+    public = used, units.center[used], units.gain[used], units.level, units.spread or 1.0, KNEE, LIMIT
+    return rows, targets, offsets, *public
 
 
 def _checked(moments: Array, prior: Prior) -> Array:
