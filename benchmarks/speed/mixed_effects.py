@@ -68,8 +68,7 @@ def main() -> None:
         print(json.dumps(fit(*json.loads(arguments.fit))))
         return
     quick = arguments.quick
-    last = RESULTS / "speed_mixed_effects.json"
-    data: dict[str, Any] = json.loads(last.read_text("utf-8")) if arguments.only and last.exists() else {}
+    data: dict[str, Any] = {}
     if arguments.only != "fits":
         users, repeats = (5_000, 1) if quick else (USERS, REPEATS)
         data["releases"] = [case for dtype in ("float64", "float32") for case in race(users, dtype, repeats)]
@@ -77,6 +76,9 @@ def main() -> None:
     if arguments.only != "releases":
         cases = ((1_000, 6, 13, "float64", False), (5_000, 6, 13, "float32", True)) if quick else FITS
         data["fits"] = [alone(*case) for case in cases]
+    last = RESULTS / "speed_mixed_effects.json"
+    if arguments.only and last.exists():
+        data = {**json.loads(last.read_text("utf-8")), **data}
     keep("speed_mixed_effects", data, as_text(data), quick=quick)
 
 
