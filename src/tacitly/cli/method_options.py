@@ -14,8 +14,9 @@ from typing import Any
 
 import click
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperOption
 
+from tacitly.cli.help_pages import Command
 from tacitly.methods import REGISTRY
 from tacitly.methods.registry import REQUIRED, Method, Option
 
@@ -39,7 +40,7 @@ class Chosen:
         return chosen
 
 
-class MethodCommand(TyperCommand):
+class MethodCommand(Command):
     """A command whose options depend on its method."""
 
     insists = True

@@ -53,6 +53,11 @@ class Posterior:
         self._model, self._head = model, head
 
     @property
+    def numbers(self) -> Array:
+        """The head as it is stored: posterior mean and covariance in public coordinates."""
+        return self._head
+
+    @property
     def weights(self) -> Array:
         """Intercept and coefficients in the units of the data."""
         return self._model._raw(self._head[: self._model.units_.size])
