@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -78,6 +79,7 @@ def _interrupt(*_: object) -> None:
 @contextmanager
 def _plain_errors() -> Iterator[None]:
     signal.signal(signal.SIGINT, _interrupt)
+    usual, warnings.formatwarning = warnings.formatwarning, _plain_warning
     try:
         yield
     except _Interrupted:
@@ -95,6 +97,13 @@ def _plain_errors() -> Iterator[None]:
         if isinstance(error, LedgerMismatch | RunInUse) or type(error).__module__.startswith("tacitly.federation."):
             _complain(str(error), 2)
         raise
+    finally:
+        warnings.formatwarning = usual
+
+
+def _plain_warning(message: Warning | str, *_: object) -> str:
+    """Return a warning as a user reads it: no path, no line of source."""
+    return f"tacitly: {message}\n"
 
 
 def _complain(message: str, code: int) -> None:

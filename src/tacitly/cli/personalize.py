@@ -61,6 +61,6 @@ def _own_rows(fitted: Any, source: Any, target: str, user: str | None, only: str
         raise ValueError(f"no row of column {column!r} has the id that --id names.")
     if (several := len(np.unique(ids[mine]))) > 1:
         raise ValueError(
-            f"the table holds rows of {several} users (column {column!r}), and a head is of one user. Name one with --id."
+            f"the table holds rows of {several} users (column {column!r}), and a head is one user's. Choose with --id."
         )
     return rows.X[mine], y[mine]

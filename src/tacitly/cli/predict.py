@@ -40,7 +40,7 @@ def predict(
     if isinstance(fitted, TraceRegression):
         if user is not None or head is not None or std or proba:
             raise ValueError(
-                f"{model} holds a matrix, the same for all users. Leave out --user, --head, --std, --proba."
+                f"{model} holds a matrix, the same for all users. Leave out --user, --head, --std and --proba."
             )
         rows = _rows(fitted, reading.opened(table, None, separator, decimal), None)
         _write({"prediction": fitted.predict(rows.X).tolist()}, out)
@@ -91,8 +91,7 @@ def _rows(fitted: Any, source: Any, user: str | None) -> TableRows:
 def _with_head(fitted: Any, rows: TableRows, head: Path, std: bool, proba: bool) -> dict[str, list[Any]]:
     from tacitly.model_folder import load_head
 
-    own: Any = load_head(head, fitted)
-    columns = _columns(own.predict, getattr(own, "predict_proba", None), fitted, (rows.X,), std, proba)
+    columns = _columns(load_head(head, fitted), fitted, (rows.X,), std, proba)
     return {**columns, "model": [PERSONAL] * len(rows.X)}
 
 
@@ -103,32 +102,19 @@ def _by_user(fitted: Any, rows: TableRows, column: str | None, std: bool, proba:
     from tacitly.data.user_ids import Directory
     from tacitly.data.validation import DataError
 
-    count = len(rows.X)
     if column is None:
-        columns = _columns(fitted.predict, getattr(fitted, "predict_proba", None), fitted, (rows.X,), std, proba)
-        return {**columns, "model": [POPULATION] * count}
+        return {**_columns(fitted, fitted, (rows.X,), std, proba), "model": [POPULATION] * len(rows.X)}
     assert rows.users is not None
-    known = np.full(count, False) if not len(fitted.users_) else Directory(fitted.users_).find(rows.users) >= 0
     names = {column: [str(name) for name in rows.users]}
+    known = Directory(fitted.users_).find(rows.users) >= 0 if len(fitted.users_) else np.full(len(rows.X), False)
     try:
-        columns = _columns(
-            fitted.predict, getattr(fitted, "predict_proba", None), fitted, (rows.X, rows.users), std, proba
-        )
+        columns = _columns(fitted, fitted, (rows.X, rows.users), std, proba)
         return {**names, **columns, "model": [PERSONAL if mine else POPULATION for mine in known]}
     except DataError:
         if known.all():
             raise
-    missing = int(np.count_nonzero(~known))
-    note = (
-        f"{missing} of {count} rows belong to users who have no head in this model. Give such a user one from their "
-        "own rows with 'tacitly personalize', and predict with --head."
-    )
-    if not known.any():
-        raise DataError(note)
-    say(wrapped(f"note: {note} They get no prediction."), err=True)
-    some = _columns(
-        fitted.predict, getattr(fitted, "predict_proba", None), fitted, (rows.X[known], rows.users[known]), std, proba
-    )
+    _say_unknown(int(np.count_nonzero(~known)), len(known))
+    some = _columns(fitted, fitted, (rows.X[known], rows.users[known]), std, proba)
     places = np.cumsum(known) - 1
     spread = {
         name: [values[place] if mine else "" for place, mine in zip(places, known, strict=True)]
@@ -137,16 +123,25 @@ def _by_user(fitted: Any, rows: TableRows, column: str | None, std: bool, proba:
     return {**names, **spread, "model": [PERSONAL if mine else NOBODY for mine in known]}
 
 
-def _columns(
-    predict: Any, predict_proba: Any, fitted: Any, inputs: tuple[Any, ...], std: bool, proba: bool
-) -> dict[str, list[Any]]:
-    """Return the columns of numbers: predictions, and what was asked for beside them."""
+def _say_unknown(unknown: int, rows: int) -> None:
+    """Say that users have no head and the method no population; raise where that is so for all rows."""
+    note = (
+        f"{unknown} of {rows} rows belong to users who have no head in this model. Give such a user one from their "
+        "own rows with 'tacitly personalize', and predict with --head."
+    )
+    if unknown == rows:
+        raise ValueError(note)
+    say(wrapped(f"note: {note} They get no prediction."), err=True)
+
+
+def _columns(who: Any, fitted: Any, inputs: tuple[Any, ...], std: bool, proba: bool) -> dict[str, list[Any]]:
+    """Return the columns of numbers of a model or a head: predictions, and what was asked for beside them."""
     if std:
-        mean, deviation = predict(*inputs, return_std=True)
+        mean, deviation = who.predict(*inputs, return_std=True)
         return {"prediction": mean.tolist(), "std": deviation.tolist()}
-    columns = {"prediction": predict(*inputs).tolist()}
+    columns = {"prediction": who.predict(*inputs).tolist()}
     if proba:
-        chances = predict_proba(*inputs)
+        chances = who.predict_proba(*inputs)
         columns |= {f"P({label})": chances[:, place].tolist() for place, label in enumerate(fitted.classes_)}
     return columns
 

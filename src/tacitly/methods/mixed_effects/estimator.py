@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
 from tacitly.data.grouping import matrix
-from tacitly.data.reading import read_cohort, read_rows
+from tacitly.data.reading import has_names, in_order, read_cohort, read_rows
 from tacitly.data.schema import Schema, read_declared
 from tacitly.data.tables import is_frame
 from tacitly.data.user_ids import Directory
@@ -360,8 +360,8 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
 
     def _rows(self, X: Any) -> npt.NDArray[Any]:
         schema = self._schema
-        if schema is not None and is_frame(X):
-            return matrix(X, None, np.float64, schema)[0]
+        if schema is not None and is_frame(X) and has_names(schema.names):
+            return matrix(in_order(X, schema.names), None, np.float64, schema)[0]
         return read_rows(X, self.feature_names_in_, np.float64)
 
     def _check_known(self, positions: Positions) -> None:
