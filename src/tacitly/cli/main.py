@@ -47,9 +47,9 @@ for command in (demo, fit, predict, personalize, svd, trace, verify, audit, budg
 
 def _show_version(asked: bool) -> None:
     if asked:
-        from tacitly import __version__
+        from importlib.metadata import version
 
-        typer.echo(f"tacitly {__version__}")
+        typer.echo(f"tacitly {version('tacitly')}")
         raise typer.Exit
 
 
