@@ -20,7 +20,6 @@ from tacitly.cli.main import main
 from tacitly.datasets import make_shared_subspace
 from tacitly.methods import REGISTRY
 
-
 FEDREP = ["--method", "fedrep", "--rank", "1"]
 
 
@@ -314,7 +313,11 @@ def test_a_ledger_with_nothing_left_refuses_before_touching_data(capsys, monkeyp
         (lambda text: text, ("--epsilon", "-1"), "epsilon must be positive"),
         (lambda text: text, ("--classes", "0,1"), "--classes is for --loss logistic and hinge. Found --loss squared"),
         (lambda text: text, ("--engine", "magic"), "--engine must be local or ray"),
-        (lambda text: text, ("--adjacency", "sideways"), "--adjacency must be zero-out or replace-one. Found 'sideways'."),
+        (
+            lambda text: text,
+            ("--adjacency", "sideways"),
+            "--adjacency must be zero-out or replace-one. Found 'sideways'.",
+        ),
     ],
 )
 def test_mistakes_get_one_line_exit_code_two_and_leave_nothing(  # type: ignore[no-untyped-def]

@@ -113,10 +113,10 @@ def describe(cohort: Cohort) -> None:
 
     from tacitly.data.tables import row_blocks
 
-    n_rows = cohort.n_rows / cohort.n_users
-    say(f"{cohort.n_users} users with {n_rows:.3g} rows on average (target: {cohort.target_name})")
+    rows = cohort.n_rows / cohort.n_users
+    say(f"{cohort.n_users} users, {rows:.1f} rows each on average; target: {cohort.target_name}; learned from:")
     if cohort.schema is None:
-        say(wrapped(f"{cohort.n_features} features: {', '.join(cohort.feature_names)}"))
+        say(wrapped(f"  numbers, as they are: {', '.join(cohort.feature_names)}"))
         return
     for line in _kinds(cohort.schema):
         say(wrapped(line))

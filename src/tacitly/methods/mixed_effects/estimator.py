@@ -228,6 +228,10 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
         """Users' posterior means in standardised units, in the order of ``users_``; private."""
         return self.heads_[:, : self.units_.size]
 
+    def head_work(self) -> PosteriorHeads:
+        """Return what fits a head: data, so that it can travel to users."""
+        return self._home_work()
+
     def with_heads_of(self, cohort: Cohort) -> Self:
         """Return the same public model with personal models of these users instead."""
         assert cohort.y is not None
