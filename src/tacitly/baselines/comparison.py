@@ -119,18 +119,25 @@ def verdict(lines: list[Line]) -> str:
     if ours < best:
         also = f", and {_below(ours, local)} below that of local models" if local != means else ""
         return f"Sharing helped: the error is {_below(ours, means)} below that of the users' own means{also}."
-    name = "the users' own means" if means <= local else "local models"
-    how = "as large as" if ours <= best * 1.005 else f"{_below(best, ours, of=best)} above"
     if error[TWIN] < best:
         why = "The noise is why: more users, a larger epsilon, fewer columns or public ranges (--range) help."
     else:
         why = "The model is why: without noise it is no better. Try other columns, or another --method."
-    return f"Sharing did not help: the error is {how} that of {name}, which need no sharing. {why}"
+    if ours < means:
+        said = f"{_below(ours, means)} below that of the users' own means, but {_above(ours, local)} local models"
+    else:
+        name = "the users' own means" if means <= local else "local models"
+        said = f"{_above(ours, best)} {name}"
+    return f"Sharing did not help: the error is {said}, which need no sharing. {why}"
 
 
-def _below(small: float, large: float, of: float | None = None) -> str:
-    base = large if of is None else of
-    return f"{100.0 * (large - small) / base:.0f} %" if base > 0 else "0 %"
+def _below(error: float, other: float) -> str:
+    return f"{100.0 * (1.0 - error / other):.0f} %" if other > 0 else "0 %"
+
+
+def _above(error: float, other: float) -> str:
+    more = 100.0 * (error / other - 1.0) if other > 0 else 0.0
+    return f"{more:.0f} % above that of" if more >= 0.5 else "as large as that of"
 
 
 def _split(cohort: Cohort, rng: np.random.Generator) -> tuple[Cohort, Cohort]:
