@@ -121,7 +121,7 @@ def describe(cohort: Cohort) -> None:
     for line in _kinds(cohort.schema):
         say(wrapped(line))
     if not all(np.isfinite(cohort.X[rows]).all() for rows in row_blocks(cohort.n_rows, cohort.n_features)):
-        say("  missing cells count as the population's mean (--drop-missing leaves such rows out)")
+        say(wrapped("  missing cells count as the population's mean (--drop-missing leaves such rows out)"))
 
 
 def _features(source: Source, columns: Columns) -> list[str]:
