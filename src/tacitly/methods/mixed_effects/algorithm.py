@@ -51,7 +51,7 @@ ROUNDS = (2, 3)
 # Parts of the budget that is left after the units; they are scaled to 1.
 _INFORMATION, _SCORE = (0.06, 0.08), (0.10, 0.26)
 _TEXT = 0.05  # of what the units leave, if there are text columns without declared levels
-_SPREAD, _VARIANCES, _NORMS, _COVERAGE = 0.34, 0.08, 0.05, 0.03
+_SPREAD, _VARIANCES, _NORMS, _COVERAGE = 0.34, 0.08, 0.05, 0.05
 _LOG_CLIP, _RATIO_CLIP = math.sqrt(3.0), 2.2
 
 Bounds = tuple[tuple[float, float] | None, ...]
@@ -200,7 +200,7 @@ class _Learner:
 
     def inflation(self) -> float:
         """Release the coverage of nominal intervals; return by what to multiply standard deviations."""
-        query = Coverage(self.units, self.prior)
+        query = Coverage(self.units, self.prior.doubted(self.newton.covariance()))
         return query.inflation(*self._mean(query, "coverage", "coverage", query.bound))
 
     def _log_variances(self, label: str) -> None:

@@ -348,10 +348,14 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
 
     def _home_work(self) -> PosteriorHeads:
         if self.units_.spread > 0:
-            return PosteriorHeads(self.units_, self.prior_)
+            return PosteriorHeads(self.units_, self._prior_at_home())
         # Nothing was found out about the target: a level of one's own, and no slopes.
         nothing = np.zeros(len(self.units_.center))
         return PosteriorHeads(Coordinates(nothing, nothing, 0.0, 1.0), Prior(np.zeros(1), np.full((1, 1), 1e9), 1.0))
+
+    def _prior_at_home(self) -> Prior:
+        """Return the prior for personal models: the population's mean is known up to its standard error only."""
+        return self.prior_.doubted(self.mean_covariance_)
 
     def _take_heads(self, heads: Array) -> None:
         self.heads_ = heads
@@ -379,7 +383,8 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
 
     def _heads_at(self, positions: Positions) -> Array:
         if self.units_.spread > 0:
-            population = np.append(self.prior_.mean, self.prior_.covariance[np.triu_indices(self.units_.size)])
+            prior = self._prior_at_home()
+            population = np.append(prior.mean, prior.covariance[np.triu_indices(self.units_.size)])
         else:
             population = np.full(2, np.nan)  # nothing is known about the population
         known = positions >= 0

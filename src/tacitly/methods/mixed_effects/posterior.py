@@ -91,6 +91,15 @@ class Prior:
         """S."""
         return np.asarray(self.root @ self.root.T)
 
+    def doubted(self, covariance: Array) -> Prior:
+        """Return the prior of a user who knows the mean with an error of this covariance only: N(mean, S + it).
+
+        With many users that changes nothing; where privacy noise blurs the mean, users trust their own rows more, and
+        intervals widen accordingly.
+        """
+        values, vectors = np.linalg.eigh(self.covariance + covariance)
+        return Prior(self.mean, vectors * np.sqrt(np.maximum(values, 1e-14 * values[-1])), self.noise)
+
 
 @dataclass(frozen=True)
 class Posteriors:

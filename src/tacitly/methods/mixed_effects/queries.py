@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,10 +36,11 @@ REACHES = (12.0, 12.0, 12.0, 20.0)
 NOMINAL = 1.6448536269514722
 """Standard deviations of a 90 % interval."""
 
-THRESHOLDS = (1.35, 1.55, 1.8, 2.1)
-"""Standard deviations beyond which :class:`Coverage` counts residuals."""
+REACHED = np.array([NOMINAL, 2.1])
+"""Standard deviations beyond which :class:`Coverage` counts residuals; the second shows how heavy the tails are."""
 
-EXPECTED_BEYOND = np.array([2.0 - 2.0 * NormalDist().cdf(threshold) for threshold in THRESHOLDS])
+_OUTSIDE = np.array([2.0 - 2.0 * NormalDist().cdf(reach) for reach in REACHED])
+_TAIL = np.array([1.0, 0.7])  # weights of the two counts
 
 _CAP, _WEIGHT, _EXTRA = 3.0, 0.2, 0.3
 # E min(χ²_ν/ν, 3), which is P(χ²_{ν+2} ≤ 3ν) + 3 P(χ²_ν > 3ν).
@@ -314,56 +314,50 @@ class MeasuredSpread(_PriorQuery):
 
 @dataclass(frozen=True)
 class Coverage(_PriorQuery):
-    """Shares of a user's rows with leave-one-out residuals beyond some thresholds, less what a normal law expects.
+    """Shares of a user's rows far outside of what the user's other rows predict, less what a normal law expects.
 
-    Users with fewer than four rows count less, in proportion, so that a single row does not meet the clip. The last
-    number is that weight.
+    Shares are at most one, so nothing is cut: a clip would hide exactly the users whose intervals are too narrow. Users
+    with fewer than four rows count less, in proportion; the last number is that weight.
     """
-
-    clip: ClassVar[float] = 0.7
 
     @property
     def coordinates(self) -> int:
-        """One number per threshold, and the weight."""
-        return len(THRESHOLDS) + 1
+        """Two excesses and the weight."""
+        return 3
 
     @property
     def bound(self) -> float:
-        """Largest norm of a contribution."""
-        return float(np.hypot(self.clip, _EXTRA))
+        """Largest norm of a contribution: all rows outside."""
+        return float(np.linalg.norm([*((1.0 - _OUTSIDE) * _TAIL), _EXTRA]))
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return one excess per user and threshold, and the weight."""
+        """Return two excesses and one weight per user."""
         found = self._posteriors(X, y, offsets)
         residuals = np.abs(left_out(X, y, offsets, self.units, self.prior, found))
-        rows = np.maximum(found.rows, 1.0)[:, None]
-        beyond = per_user((residuals[:, None] > np.array(THRESHOLDS)).astype(np.float64), offsets) / rows
+        outside = per_user((residuals[:, None] > REACHED).astype(np.float64), offsets)
         weight = np.minimum(found.rows / 4.0, 1.0)[:, None]
-        excess = (beyond - EXPECTED_BEYOND) * weight
-        norms = norms_of(excess)[:, None]
-        excess = excess * np.minimum(1.0, self.clip / np.maximum(norms, 1e-300))
-        return np.hstack([excess, _EXTRA * weight])
+        excess = outside / np.maximum(found.rows, 1.0)[:, None] - _OUTSIDE
+        return np.hstack([excess * _TAIL * weight, _EXTRA * weight])
 
     @staticmethod
     def inflation(released: Array, noise: float) -> float:
         """Return by what to multiply standard deviations so that 90 % intervals cover 90 %.
 
-        Excesses are shrunk by their noise (they are of the order of 0.05), turned into normal quantiles, and the
-        threshold that leaves 10 % is interpolated.
+        Excesses are shrunk by their noise to 0.02 ± 0.03 (real residuals have heavier tails than normal ones), turned
+        into normal quantiles, and the reach that leaves 10 % outside is interpolated.
         """
         weight = max(float(released[-1]) / _EXTRA, 0.05)
-        excess = released[:-1] / weight
-        kept = 0.05**2 / (0.05**2 + (noise / weight) ** 2)
-        beyond = np.minimum.accumulate(np.clip(EXPECTED_BEYOND + kept * excess, 1e-4, 0.9))
-        reached = np.array([NormalDist().inv_cdf(1.0 - share / 2.0) for share in beyond])
-        # Straight lines between thresholds; beyond the ends, in proportion.
-        if reached[0] >= NOMINAL:
-            threshold = THRESHOLDS[0] * NOMINAL / reached[0]
-        elif reached[-1] <= NOMINAL:
-            threshold = THRESHOLDS[-1] * NOMINAL / reached[-1]
+        excess, error = released[:-1] / (_TAIL * weight), noise / (_TAIL * weight)
+        excess = 0.02 + (excess - 0.02) * 0.03**2 / (0.03**2 + error**2)
+        outside = np.clip(_OUTSIDE + excess, 0.001, 0.5)
+        near, far = (NormalDist().inv_cdf(1.0 - share / 2.0) for share in np.minimum.accumulate(outside))
+        if near >= NOMINAL:
+            multiple = NOMINAL / near
+        elif far <= NOMINAL:
+            multiple = REACHED[1] / far
         else:
-            threshold = float(np.interp(NOMINAL, reached, THRESHOLDS))
-        return float(min(max(threshold / NOMINAL, 0.6), 1.8))
+            multiple = np.interp(NOMINAL, [near, far], REACHED) / NOMINAL
+        return float(min(max(multiple, 0.7), 1.8))
 
 
 def left_out(X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prior: Prior, found: Posteriors) -> Array:
