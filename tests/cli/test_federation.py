@@ -87,6 +87,7 @@ def settings(tmp_path: Path, site: Path, **changed: object) -> Settings:
     options = {
         "server": "127.0.0.1:9",
         "out": str(tmp_path / "m"),
+        "method": "fedrep",
         "options": {"rank": 1},
         "epsilon": 1.0,
         "cards": (card,),

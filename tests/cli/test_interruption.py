@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -117,6 +118,7 @@ def test_ctrl_c_leaves_a_state_that_the_same_command_goes_on_from(tmp_path: Path
     again = subprocess.run(second, cwd=tmp_path, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert (tmp_path / "model" / "certificate.json").exists()
+    claimed = json.loads((tmp_path / "model" / "certificate.json").read_text())["releases"]
     with Ledger(tmp_path / "model.ledger") as ledger:
-        assert len(ledger.releases()) == 18
+        assert len(ledger.releases()) == len(claimed) > 20
         assert ledger.spent() <= 1.0

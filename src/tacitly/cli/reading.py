@@ -104,7 +104,7 @@ def point_out_ids(source: Source, columns: Columns) -> None:
 
     found = id_like(source, columns.user, _features(source, columns))
     for name, reason in found.items():
-        say(wrapped(f"note: column {name!r} {reason}, as ids are. If it is one, start again with --exclude {name}."))
+        say(wrapped(f"note: column {name!r} {reason}. If it is an id, stop here and add --exclude {name}."))
 
 
 def describe(cohort: Cohort) -> None:

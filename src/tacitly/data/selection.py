@@ -5,6 +5,7 @@ Both look at the cells, so what they find is for whoever holds the table; nothin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -13,6 +14,9 @@ import numpy as np
 from tacitly.data.schema import text_of
 from tacitly.data.tables import Source, batch_rows
 from tacitly.data.validation import NULL_WORDS, Array, DataError, absent, rows_in_words
+
+_ID_NAME = re.compile(r"(row|obs|index|unnamed|id).*|.*(id|code|_no|_nr|number)")
+_MANY = 20
 
 
 def complete_rows(source: Source, columns: Sequence[str]) -> tuple[Source, int]:
@@ -59,23 +63,25 @@ def _coded(values: Array, codes: dict[str, float]) -> Array:
 def id_like(source: Source, user: str, columns: Sequence[str]) -> dict[str, str]:
     """Return the columns that look like ids, with the reason: whole numbers or text, a new one in every row or user.
 
-    Measurements are not flagged: a number with decimals is hardly ever an id.
+    So are columns that are called like an id and have many values. Measurements are not flagged: a number with decimals
+    is hardly ever an id.
     """
-    suspects = {name: _Suspect() for name in columns}
+    suspects = {name: _Suspect(name) for name in columns}
     for ids, *cells in source.batches([user, *columns], batch_rows(len(columns) + 1)):
         owners = ids.tolist()
         for name, values in zip(columns, cells, strict=True):
             suspects[name].add(owners, values)
         if not any(suspect.open for suspect in suspects.values()):
-            return {}
-    return {name: suspect.reason for name, suspect in suspects.items() if suspect.open and suspect.rows > 2}
+            break
+    return {name: suspect.reason for name, suspect in suspects.items() if suspect.reason and suspect.rows > 2}
 
 
 class _Suspect:
     """One column, until it is clear that it is no id."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self.rows = 0
+        self._named = _ID_NAME.fullmatch(name.lower()) is not None
         self._every_row = self._every_user = True
         self._seen: set[object] = set()
         self._of_user: dict[object, object] = {}
@@ -86,12 +92,18 @@ class _Suspect:
 
     @property
     def reason(self) -> str:
-        return "is different in every row" if self._every_row else "has a value of its own for every user"
+        if self.open:
+            return "is different in every row" if self._every_row else "has a value of its own for every user"
+        return "has the name and the many values of an id" if self._named else ""
 
     def add(self, owners: list[object], values: Array) -> None:
         if not self.open:
             return
-        if values.dtype.kind == "b" or (values.dtype.kind == "f" and not (values == np.floor(values)).all()):
+        whole = values.dtype.kind != "f" or (values == np.floor(values))[~np.isnan(values)].all()
+        if self.rows == 0 and self._named:
+            self._named = bool(whole) and len(set(values.tolist())) > _MANY
+        if values.dtype.kind == "b" or not whole or (values.dtype.kind == "f" and np.isnan(values).any()):
+            self.rows += len(values)
             self._every_row = self._every_user = False
             return
         for owner, value in zip(owners, values.tolist(), strict=True):
