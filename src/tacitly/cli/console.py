@@ -142,7 +142,7 @@ def compiling_is_said() -> Iterator[None]:
     """Say once if Numba compiles something in this block: it does at the first run, and it takes a while."""
     from numba.core import event
 
-    class Once(event.Listener):  # type: ignore[misc]
+    class Once(event.Listener):
         said = False
 
         def on_start(self, event: object) -> None:
@@ -154,11 +154,11 @@ def compiling_is_said() -> Iterator[None]:
             pass
 
     listener = Once()
-    event.register("numba:compile", listener)
+    event.register("numba:compile", listener)  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
-        event.unregister("numba:compile", listener)
+        event.unregister("numba:compile", listener)  # type: ignore[no-untyped-call]
 
 
 def show_certificate(certificate: Certificate, *, full: bool = False) -> None:

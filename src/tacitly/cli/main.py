@@ -101,7 +101,9 @@ def _plain_errors() -> Iterator[None]:
         warnings.formatwarning = usual
 
 
-def _plain_warning(message: Warning | str, *_: object) -> str:
+def _plain_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
     """Return a warning as a user reads it: no path, no line of source."""
     return f"tacitly: {message}\n"
 
