@@ -22,8 +22,8 @@ import numpy.typing as npt
 from tacitly.arrays import Array, Offsets, Rows, check_shape
 from tacitly.methods.shared.batch import per_user
 
-KNEE = 5.0
-"""Standardised features beyond ±KNEE grow logarithmically, so that one absurd cell does not rule a user's fit."""
+KNEE, LIMIT = 5.0, 10.0
+"""Standardised features beyond ±KNEE grow logarithmically, up to ±LIMIT: an absurd cell does not rule a user's fit."""
 
 _CELLS = 1 << 21  # numbers that products of columns may take at once
 
@@ -64,7 +64,8 @@ class Coordinates:
         rows = (np.asarray(X[:, used], dtype=np.float64) - self.center[used]) * self.gain[used]
         rows = np.where(np.isfinite(rows), rows, 0.0)
         size = np.abs(rows)
-        rows = np.where(size <= KNEE, rows, np.sign(rows) * KNEE * (1.0 + np.log(np.maximum(size, KNEE) / KNEE)))
+        bounded = np.minimum(KNEE * (1.0 + np.log(np.maximum(size, KNEE) / KNEE)), LIMIT)
+        rows = np.where(size <= KNEE, rows, np.sign(rows) * bounded)
         return np.concatenate([np.ones((len(rows), 1)), rows], axis=1)
 
     def targets(self, y: Rows) -> Array:
