@@ -114,7 +114,9 @@ class Shard:
     def _project(self, directions: Array) -> Shard:
         from tacitly.simd.projections import project_each
 
-        rows = self.users_map(lambda X, y, offsets: project_each(X, directions))
+        users = self.cohort.n_users
+        spans = [(a, min(a + BLOCK, users)) for a in range(0, users, BLOCK)]
+        rows = np.concatenate(list(self._blocks(lambda X, y, offsets: project_each(X, directions), spans)))
         names = tuple(f"direction {j}" for j in range(len(directions)))
         other = copy.copy(self)
         other.cohort = replace(self.cohort, X=rows, feature_names=names)
