@@ -89,8 +89,9 @@ def _within(query: Query, sums: Array, units: Array, bound: float) -> bool:
         return bool((np.linalg.norm(sums / bound, axis=1) <= units).all())
 
 
-def fused_agrees(query: Query, n_features: int, bound: float) -> bool:
-    """Whether the fused form of a query adds what the definition adds, for synthetic users with each of them alone."""
+def fused_agrees(query: Query, n_features: int, bound: float, form: Query | None = None) -> bool:
+    """Whether a fused form of a query (by default its own) adds what the definition adds, for synthetic users alone."""
+    fused_form = query if form is None else form
     if type(query).__name__ not in KNOWN or isinstance(query, Scores):
         return True  # written here, by nobody else; and losses are clamped in both forms
     rows, targets = synthetic_rows(n_features)
@@ -103,7 +104,7 @@ def fused_agrees(query: Query, n_features: int, bound: float) -> bool:
         X = read_only(rows[part] if sign > 0 else np.where(np.rint(rows) == rows, rows, -rows)[part])
         with np.errstate(all="ignore"):
             try:
-                fused = _own_sum(query, X, y[part], bound)
+                fused = _own_sum(fused_form, X, y[part], bound)
                 plain = Query.block_sum(query, X, y[part], np.array([0, len(X)]), bound)
             except MemoryError:
                 raise
@@ -111,16 +112,16 @@ def fused_agrees(query: Query, n_features: int, bound: float) -> bool:
                 return False
         if not np.linalg.norm((fused - plain) / bound) < _APART:
             return False
-    return all(_keeps_bound(query, rows, y, factor, bound) for factor in (_LARGE, 1.0 / _LARGE, _LARGE**3))
+    one = rows[:1] if query.unit is not Unit.USER else rows
+    return all(_keeps_bound(fused_form, one, y, factor, bound) for factor in (_LARGE, 1.0 / _LARGE, _LARGE**3))
 
 
-def _keeps_bound(query: Query, rows: Array, y: Array, factor: float, bound: float) -> bool:
-    """Whether the fused form stays within the clip for a synthetic user of another size, as far as it is finite."""
-    X = rows[:1] if query.unit is not Unit.USER else rows
+def _keeps_bound(form: Query, X: Array, y: Array, factor: float, bound: float) -> bool:
+    """Whether a fused form stays within the clip for a synthetic unit of another size, as far as it is finite."""
     scaled = read_only(np.where(np.rint(X) == X, X, X * factor))  # positions stay what they are
     with np.errstate(all="ignore"):
         try:
-            length = np.linalg.norm(_own_sum(query, scaled, y, bound) / bound)
+            length = np.linalg.norm(_own_sum(form, scaled, y, bound) / bound)
         except MemoryError:
             raise
         except Exception:
