@@ -88,7 +88,7 @@ def test_a_margin_classifier_is_fitted_under_pure_epsilon(
         row[place] = str(int(float(row[place]) > 0))
     labelled = tmp_path / "labelled.csv"
     labelled.write_text("\n".join([header, *map(",".join, cells)]))
-    words = ["fit", labelled, "--user", "person", "--target", "score", *FEDREP, "--epsilon", "2"]
+    words = ["fit", labelled, "--user", "person", "--target", "score", "--rank", "1", "--epsilon", "2"]
     code, out, _ = run(capsys, monkeypatch, *words, "--method", "margin", "--out", tmp_path / "model")
     assert code == 0
     assert "ε = 2.00 (zero-out), 4.00 (replace-one) at δ = 0" in out
