@@ -47,12 +47,11 @@ from tacitly.methods.mixed_effects.units import Angles, Magnitudes
 from tacitly.methods.shared.typical_norm import TypicalNorm
 from tacitly.privacy.ledger import Ledger
 
-FEATURES, ROWS, USERS, REPEATS = 16, 20, 100_000, 15
+FEATURES, ROWS, USERS, REPEATS = 16, 20, 100_000, 9
 FITS = (
     (5_000, 6, 13, "float64", False),
     (10_000, 20, 16, "float64", False),
     (100_000, 20, 16, "float64", False),
-    (100_000, 20, 16, "float32", False),
     (1_000_000, 20, 16, "float32", True),
 )
 PARTS = ("releases", "fits")
