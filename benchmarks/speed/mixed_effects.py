@@ -109,10 +109,11 @@ def as_text(data: dict[str, Any]) -> str:
                 f"{case['seconds']:.2f} s",
                 f"{case['cpu']:.2f} s",
                 f"{case['extra']:.0f} MB",
+                f"{case['load']:.1f}",
             ]
             for case in data["fits"]
         ]
-        header = ["users × rows × features", "rows", "data", "fit", "processor time", "memory beside the data"]
+        header = ["users × rows × features", "rows", "data", "fit", "processor time", "memory beside the data", "load"]
         parts.append("Whole certified fits, 31 releases, heads included, after a first fit.\n\n" + table(header, rows))
     return "\n\n".join(parts)
 
