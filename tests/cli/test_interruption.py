@@ -106,7 +106,7 @@ def test_ctrl_c_leaves_a_state_that_the_same_command_goes_on_from(tmp_path: Path
     rng = np.random.default_rng(0)
     rows = ["u,a,b,y"] + [f"{i // 6},{a:.3f},{b:.3f},{a:.3f}" for i, (a, b) in enumerate(rng.normal(size=(120_000, 2)))]
     (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
-    words = ["fit", "rows.csv", "--user", "u", "--target", "y", "--rank", "1", "--epsilon", "1", "--no-compare"]
+    words = ["fit", "rows.csv", "--user", "u", "--target", "y", "--epsilon", "1", "--no-compare"]
     first, second = [sys.executable, "-c", HELD, *words], [sys.executable, "-m", "tacitly", *words]
     process = subprocess.Popen(first, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     while not (tmp_path / "held").exists() and process.poll() is None:
@@ -121,5 +121,5 @@ def test_ctrl_c_leaves_a_state_that_the_same_command_goes_on_from(tmp_path: Path
     assert (tmp_path / "model" / "certificate.json").exists()
     certificate = Certificate.from_json((tmp_path / "model" / "certificate.json").read_text("utf-8"))
     with Ledger(account_of(certificate)) as ledger:
-        assert len(ledger.releases()) == 18
+        assert len(ledger.releases()) == len(certificate.releases) > 20
         assert ledger.spent(delta=1e-6) <= 1.0

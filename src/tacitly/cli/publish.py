@@ -36,4 +36,4 @@ def publish(
         place = account_of(Certificate.from_json(file.read_text("utf-8")))
     with nullcontext() if place is None else Ledger(place) as account:
         copy_public(model, target, allow_uncertified=allow_uncertified, audit=audit, ledger=account, **given)
-    say(f"public part: {target}/ (basis, certificate, configuration; no heads, no ids)")
+    say(f"public part: {target}/ (model, certificate, configuration; no heads, no ids)")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tacitly.cli.console import Model, say
+from tacitly.cli.console import Full, Model, say, show_certificate
 
 
 def verify(
@@ -20,6 +20,7 @@ def verify(
     allow_uncertified: Annotated[
         bool, typer.Option("--allow-uncertified", help="Accept a model that claims no privacy.")
     ] = False,
+    full: Full = False,
 ) -> None:
     """Derive epsilon again from the certificate's releases with independent code; exit 1 if anything is off."""
     from tacitly.cli.accounts import account_of
@@ -47,6 +48,8 @@ def verify(
         key=wanted,
         allow_uncertified=allow_uncertified,
     )
+    if full and stated is not None:
+        show_certificate(stated, full=True)
     say(str(verdict))
     if place is None:
         say("not compared with a ledger: it is not known here (give --ledger)")

@@ -46,7 +46,8 @@ PUBLIC = {
     Adjacency.REPLACE_ONE: "the number of {unit}s, n = {n}",
 }
 FLOAT_NOISE = (
-    "the precision of float64 noise: probabilities have a relative error of about 2^-33, out to 12 standard deviations"
+    "floating-point noise is exact only if SciPy's normal quantile function has a relative error below 2^-43 (2^-50 is "
+    "what its documentation states)"
 )
 _DERIVED = (
     "certified",
@@ -238,6 +239,16 @@ class Certificate:
     def summary(self) -> str:
         """Return the claim in one line."""
         return f"{self.algorithm}: {self._claim()}; unit: {self.unit}; {self._count()}"
+
+    def brief(self) -> str:
+        """Return the claim, who is trusted, and any reason not to certify: a few lines."""
+        lines = [f"{self._claim()}; unit: {self.unit}; {self._count()}"]
+        if self.account is not None and self.certified:
+            lines.append(f"  {self.totals()}")
+        lines += [f"  not certified because: {reason}" for reason in self._objections()]
+        lines += [f"  note: {note}" for note in self.notes if note.startswith("δ")]
+        lines.append(f"  trust: {self.trust.partition(':')[0]}; not covered: {len(self.not_covered)} things (--full)")
+        return "\n".join(lines)
 
     def __str__(self) -> str:
         kinds = ", ".join(sorted({release.noise for release in self.releases})) or "none"
