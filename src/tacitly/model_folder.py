@@ -205,7 +205,8 @@ def publish(
         files[f"audit{Path(audit).suffix or '.txt'}"] = Path(audit).read_bytes()
     if audit is not None or words:
         hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-        text = _amended(replace(certificate, files=hashes, **words), ledger).to_json()
+        more: dict[str, Any] = {**words, "files": hashes}
+        text = _amended(replace(certificate, **more), ledger).to_json()
     goal.mkdir(parents=True)
     for name, content in files.items():
         (goal / name).write_bytes(content)

@@ -166,7 +166,7 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
         run = self.__dict__.get("_run")
         if isinstance(self.ledger, Ledger) and isinstance(run, Run):
             about = {key: value for key, value in self.ledger.about.items() if key in ("curator", "purpose", "region")}
-            unsaid = {key: value for key, value in about.items() if getattr(certificate, key) is None}
+            unsaid: dict[str, Any] = {key: text for key, text in about.items() if getattr(certificate, key) is None}
             certificate = record(replace(certificate, **unsaid), self.ledger, run.name)
         self.certificate_ = signed(certificate)
         return self.certificate_

@@ -24,7 +24,7 @@ import numpy as np
 from tacitly.arrays import Array, Rows
 from tacitly.data.cohort import Cohort
 from tacitly.data.validation import DataError
-from tacitly.federation.local import LocalPopulation
+from tacitly.federation.local import LocalFederation, LocalPopulation
 from tacitly.federation.query import Query
 from tacitly.federation.scores import Scores
 from tacitly.methods.personal import PersonalModel
@@ -52,7 +52,7 @@ class _MeanLoss(Query):
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return the mean."""
-        return np.clip(np.mean(X[:, :1], axis=0), 0.0, 1.0)
+        return np.asarray(np.clip(np.mean(X[:, :1], axis=0), 0.0, 1.0))
 
 
 @dataclass(frozen=True)
@@ -191,5 +191,5 @@ def _opened(account: Ledger | None, name: str, budget: Budget, planned: Sequence
     return ledger.run(f"{name} {number}", config={"bound": "1"}, planned=planned, people=people)
 
 
-def _behind_the_door(cohort: Cohort, run: Run) -> Any:
+def _behind_the_door(cohort: Cohort, run: Run) -> LocalFederation:
     return LocalPopulation(cohort).federation(run)

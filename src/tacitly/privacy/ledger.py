@@ -225,7 +225,13 @@ class Ledger:
                 else:
                     self._admit(name, certified)
                     self.afford(planned, f"the plan of run {name!r}")
-                    body = {"name": name, "config": text, "planned": plan, "certified": certified, "people": who}
+                    body: dict[str, Any] = {
+                        "name": name,
+                        "config": text,
+                        "planned": plan,
+                        "certified": certified,
+                        "people": who,
+                    }
                     new = None if people is None else self._newcomers(people)
                     self.append("run", **body)
                     if new is not None and len(new):
