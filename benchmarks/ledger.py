@@ -17,6 +17,7 @@ import resource
 import signal
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +30,24 @@ EVENT = GaussianEvent(sigma=90.0, sensitivity=Sensitivity.of_clip(1.0))
 CEILING = 1.0
 
 
-def write(path: Path, log: Path, name: str, room: int | None) -> None:
-    """Release until the account is empty; note every value that is returned."""
+class Witness:
+    """Values that writers were given, told through a pipe: whole lines or nothing, even if disk or writer fail."""
+
+    def __init__(self) -> None:
+        self._out, self.into = os.pipe()
+        os.set_blocking(self._out, False)
+        self._text = b""
+
+    def lines(self) -> list[str]:
+        """Return every line that was told so far."""
+        with suppress(BlockingIOError):
+            while part := os.read(self._out, 1 << 16):
+                self._text += part
+        return self._text.decode().splitlines()
+
+
+def write(path: Path, witness: Witness, name: str, room: int | None) -> None:
+    """Release until the account is empty; tell every value that is returned."""
     if room is not None:
         limit = path.stat().st_size + room
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
@@ -38,14 +55,14 @@ def write(path: Path, log: Path, name: str, room: int | None) -> None:
         with Ledger(path) as ledger:
             run = ledger.run(name, config={})
             for index in range(10**6):
-                value = run.release(
-                    "sum", EVENT, lambda: np.frombuffer(os.urandom(32)), noise="float", grid=0.0, coordinates=4
-                )
-                handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-                os.write(handle, f"{name} {index} {value.tobytes().hex()}\n".encode())
-                os.close(handle)
+                value = run.release("sum", EVENT, draw, noise="float", grid=0.0, coordinates=4)
+                os.write(witness.into, f"{name} {index} {value.tobytes().hex()}\n".encode())
     except (BudgetExceeded, LedgerMismatch, RunInUse):
         return
+
+
+def draw() -> np.ndarray:
+    return np.frombuffer(os.urandom(32))
 
 
 def writer(*arguments: object) -> int:
@@ -58,14 +75,10 @@ def writer(*arguments: object) -> int:
     return child
 
 
-def lines(log: Path) -> int:
-    return log.read_text().count("\n") if log.exists() else 0
-
-
-def wait_for(log: Path, count: int, children: list[int]) -> dict[int, int]:
-    """Wait until this many values were returned, or every writer has given up; return how those ended that have."""
+def wait_for(witness: Witness, count: int, children: list[int]) -> dict[int, int]:
+    """Wait until this many values were told, or every writer has given up; return how those ended that have."""
     ended: dict[int, int] = {}
-    while lines(log) < count and len(ended) < len(children):
+    while len(witness.lines()) < count and len(ended) < len(children):
         for child in set(children) - set(ended):
             process, status = os.waitpid(child, os.WNOHANG)
             if process:
@@ -74,14 +87,14 @@ def wait_for(log: Path, count: int, children: list[int]) -> dict[int, int]:
     return ended
 
 
-def check(path: Path, log: Path) -> tuple[int, int, float]:
-    """Return how many returned values the ledger lacks or has otherwise, how many it has, and what is spent."""
+def check(path: Path, witness: Witness) -> tuple[int, int, float]:
+    """Return how many values that were given the ledger lacks or has otherwise, how many it has, and what is spent."""
     with Ledger(path) as ledger:
         stored = {key: ledger._file.blob(*place)[-32:].hex() for key, place in ledger.book.values.items()}
         spent = ledger.spent()
     lost = 0
-    for line in log.read_text().splitlines() if log.exists() else ():
-        name, index, value = line.rsplit(" ", 2)
+    for line in witness.lines():
+        name, index, value = line.split(" ")
         lost += stored.get((name, int(index))) != value
     return lost, len(stored), spent
 
@@ -94,18 +107,18 @@ def attack(kills: int, *, disk: bool, seed: int) -> dict[str, object]:
         os.environ["TACITLY_HOME"] = f"{folder}/home"
         while dead < kills:
             accounts += 1
-            path, log = Path(folder) / f"{accounts}.ledger", Path(folder) / f"{accounts}.log"
+            path, witness, spent, held = Path(folder) / f"{accounts}.ledger", Witness(), 0.0, 0
             Ledger(path, ceiling=CEILING).close()
-            spent = 0.0
             while dead < kills and spent < 0.95 * CEILING:
                 room = chance.choice([None, 0, 512, 4096, 20_000]) if disk else None
-                pair = [writer(path, log, chance.choice(["a", "b", "c"]), room) for _ in range(2)]
-                ended = wait_for(log, lines(log) + chance.randrange(12), pair)
+                before = len(witness.lines())
+                pair = [writer(path, witness, chance.choice(["a", "b", "c"]), room) for _ in range(2)]
+                ended = wait_for(witness, before + chance.randrange(held + 12), pair)
                 time.sleep(chance.uniform(0.0, 0.02))
                 for child in set(pair) - set(ended):
                     os.kill(child, signal.SIGKILL)
                     dead += os.WIFSIGNALED(os.waitpid(child, 0)[1])
-                gone, held, spent = check(path, log)
+                gone, held, spent = check(path, witness)
                 lost, most = max(lost, gone), max(most, spent)
             values += held
     what = "two writers, disk often full" if disk else "two writers"
