@@ -26,7 +26,7 @@ from tacitly.linalg import orthonormal
 from tacitly.methods.centaur.queries import PowerVote
 from tacitly.methods.fedrep import algorithm as fedrep
 from tacitly.methods.fedrep.queries import BasisStep
-from tacitly.methods.shared.descent import refine_basis
+from tacitly.methods.shared.descent import LearnedBasis, refine_basis
 from tacitly.methods.shared.direction_votes import first_basis
 from tacitly.methods.shared.whitening import Whitening, private_whitening
 from tacitly.privacy.calibration import Plan
@@ -77,9 +77,9 @@ class Settings:
     def events(self, plan: Plan, n_features: int, rank: int) -> list[GaussianEvent]:
         """List every release the algorithm will make, in order."""
         power = self.chosen_start(n_features, rank) == "power"
-        acute = {"whitening": True, "start": not power, "rounds": False}
+        acute = {"whitening": True, "start": not power}
         return [
-            plan.event(phase.name, clip=1.0, acute=acute[phase.name])
+            plan.event(phase.name, clip=1.0, acute=acute.get(phase.name, False))
             for phase in plan.phases
             for _ in range(phase.releases)
         ]
@@ -87,8 +87,8 @@ class Settings:
 
 def learn(
     federation: Federation, plan: Plan, settings: Settings, rank: int, rng: np.random.Generator, *, centered: bool
-) -> Array:
-    """Learn a shared basis of ``rank`` columns; return it orthonormal, in raw feature coordinates.
+) -> LearnedBasis:
+    """Learn a shared basis of ``rank`` columns.
 
     ``rng`` is public randomness: the columns that power methods start from.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from tacitly.methods.centaur import algorithm as centaur
 from tacitly.methods.centaur import as_printed as paper_centaur
 from tacitly.methods.fedrep import algorithm as fedrep
 from tacitly.methods.shared_basis import SharedBasisModel
+from tacitly.privacy.calibration import Phase
 from tacitly.privacy.guarantee import Budget
 
 
@@ -66,8 +68,9 @@ class Centaur(SharedBasisModel):
     _modes = ("auto", "paper")
     _paper_reasons = paper_centaur.REASONS
 
-    def _settings(self) -> centaur.Settings:
-        base = fedrep.Settings() if self.rounds is None else fedrep.Settings(rounds=self.rounds)
+    def _settings(self, after: tuple[Phase, ...] = ()) -> centaur.Settings:
+        given: dict[str, Any] = {} if self.rounds is None else {"rounds": self.rounds}
+        base = fedrep.Settings(**given, after=after)
         return centaur.Settings(
             base=base,
             start=self.start,
@@ -85,11 +88,12 @@ class Centaur(SharedBasisModel):
                 paper.planned(budget, n, d, k),
                 lambda federation: {"basis": paper_centaur.learn(federation, budget, paper, k, rng)},
             )
-        settings = self._settings()
+        settings = self._settings(self._after_the_basis(population, budget))
         plan = settings.plan(budget, d, k)
 
         def learn(federation: Federation) -> dict[str, Array]:
-            return {"basis": centaur.learn(federation, plan, settings, k, centered=self.fit_intercept, rng=rng)}
+            found = centaur.learn(federation, plan, settings, k, centered=self.fit_intercept, rng=rng)
+            return self._with_population(federation, plan, found)
 
         return Procedure(settings.events(plan, d, k), learn)
 

@@ -97,7 +97,7 @@ class PrivateFedRep(SharedBasisModel):
     _paper_reasons = paper_fedrep.REASONS
 
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
-        given = {} if self.rounds is None else {"rounds": self.rounds}
+        given: dict[str, Any] = {} if self.rounds is None else {"rounds": self.rounds}
         if self.mode == "paper":
             paper = paper_fedrep.Settings(**given)
             start, loop = paper.events(budget)
@@ -105,14 +105,13 @@ class PrivateFedRep(SharedBasisModel):
                 [start] + [loop] * paper.rounds,
                 lambda federation: {"basis": paper_fedrep.learn(federation, budget, paper, self.rank)},
             )
-        settings = fedrep.Settings(**given)
+        settings = fedrep.Settings(**given, after=self._after_the_basis(population, budget))
         plan = settings.plan(budget)
         loss = None if self.loss == "squared" else self._loss()
 
         def learn(federation: Federation) -> dict[str, Array]:
-            return {
-                "basis": fedrep.learn(federation, plan, settings, self.rank, centered=self.fit_intercept, loss=loss)
-            }
+            found = fedrep.learn(federation, plan, settings, self.rank, centered=self.fit_intercept, loss=loss)
+            return self._with_population(federation, plan, found)
 
         return Procedure(settings.events(plan), learn)
 

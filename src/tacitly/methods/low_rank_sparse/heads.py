@@ -298,14 +298,14 @@ def _refit(work, m, u, intercept, penalties, out, scale):  # type: ignore[no-unt
         targets[j] = work.columns[0, at + j * step]
     work.coefficients[:, u] = 0.0
     if fixed + count > 0:
-        head, solved = average_ridges(columns, targets, intercept, penalties)
+        head, error = average_ridges(columns, targets, intercept, penalties)
         largest, kept = 0.0, 0
         for b in range(fixed):
             out[b] = head[b]
         for b in range(fixed, head.size):
             largest = max(largest, abs(head[b]))
         for b in range(fixed, head.size):
-            if solved and abs(head[b]) > math.sqrt(_ROUNDING) * largest:
+            if math.isfinite(error) and abs(head[b]) > math.sqrt(_ROUNDING) * largest:
                 out[rank + 1 + kept] = support[b - fixed]
                 out[rank + 1 + most + kept] = head[b] * sizes[b]
                 kept += 1

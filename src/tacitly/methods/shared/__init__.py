@@ -1,9 +1,12 @@
-"""Releases that several methods make: whitening, direction votes, norms."""
+"""Releases that several methods make: whitening, direction votes, norms, the population."""
 
 WIRE = (
+    "central:CentralStep",
+    "central:Correction",
     "direction_votes:ClassVote",
     "direction_votes:DirectionVote",
     "norm_histogram:NormHistogram",
+    "population:Slopes",
     "typical_norm:TypicalNorm",
     "whitening:FeatureMoment",
     "whitening:Whitening",

@@ -1,0 +1,113 @@
+"""The population of heads: how users' heads on a shared basis are spread, learned for a small share of the budget.
+
+After the basis U is released, two things are missing for somebody with few rows or none: a direction that all users
+have in common although they hardly differ along it, and how heads are spread over users. So
+
+1. the population's direction joins the basis, where it stands out of the noise
+   (:func:`~tacitly.methods.shared.central.population_direction`);
+2. the machinery of mixed effects runs on the projected rows (1, Uᵀx), which are k + 1 numbers instead of d, and learns
+   mean and covariance of the heads and the noise variance (:mod:`tacitly.methods.mixed_effects.algorithm`).
+
+Heads are then fitted at home under that prior (:mod:`tacitly.heads.population`). Releases: those of the two modules,
+each a sum clipped to a public bound C, one Gaussian event: sensitivity C (zero-out), 2C (replace-one).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tacitly.arrays import Array, Rows
+from tacitly.federation.base import Federation
+from tacitly.heads.population import HeadPrior
+from tacitly.linalg import orthonormal
+from tacitly.methods.mixed_effects import algorithm as mixed_effects
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
+from tacitly.methods.mixed_effects.units import learn_units
+from tacitly.methods.shared.central import direction_phases, population_direction
+from tacitly.methods.shared.descent import LearnedBasis
+from tacitly.privacy.calibration import Phase, Plan
+from tacitly.privacy.guarantee import Budget
+
+DIRECTION_SHARE, HEADS_SHARE = 0.10, 0.13
+
+
+@dataclass(frozen=True)
+class Slopes(Coordinates):
+    """Coordinates without an intercept: rows are scaled and not moved."""
+
+    @property
+    def size(self) -> int:
+        """Number of weights."""
+        return int(np.count_nonzero(self.gain))
+
+    def design(self, X: Rows) -> Array:
+        """Return scaled rows."""
+        return super().design(X)[:, 1:]
+
+
+@dataclass(frozen=True)
+class Population:
+    """A public basis and the prior of heads on it; None where the noise hides how heads are spread."""
+
+    basis: Array
+    prior: HeadPrior | None
+
+
+def population_phases(budget: Budget, n_users: int, n_features: int, rank: int) -> tuple[Phase, ...]:
+    """Return the phases of :func:`learn_population`, for a basis of at most ``rank`` directions."""
+    directed = rank < n_features
+    direction = direction_phases(DIRECTION_SHARE) if directed else []
+    # The machinery plans for a whole budget; a share of it is worth as much as the whole with fewer users.
+    alike = mixed_effects.Settings(max(1, round(n_users * math.sqrt(HEADS_SHARE))), (None,) * (rank + 1 + directed))
+    phases = [phase for phase in alike.plan(budget).phases if phase.name != "coverage"]
+    total = math.fsum(phase.share for phase in phases) * (1.0 + 1e-12)
+    heads = [replace(phase, share=HEADS_SHARE * phase.share / total, acute=False) for phase in phases]
+    return (*direction, *heads)
+
+
+def learn_population(federation: Federation, plan: Plan, found: LearnedBasis, *, intercept: bool) -> Population:
+    """Release the population's direction and the prior of heads; return the basis with both."""
+    columns = found.basis
+    if "central steps" in {phase.name for phase in plan.phases}:
+        direction = population_direction(federation, plan, found.whitening, columns, centered=intercept)
+        columns = columns if direction is None else np.column_stack([columns, direction])
+    basis = orthonormal(found.whitening.to_raw(columns))[0]
+    return Population(basis, learn_heads(federation.projected(basis.T), plan, intercept=intercept))
+
+
+def learn_heads(federation: Federation, plan: Plan, *, intercept: bool) -> HeadPrior | None:
+    """Release how heads on all columns of the (projected) rows are spread; None where the noise hides it."""
+    units = learn_units(federation, plan, (None,) * (federation.n_features + 1))
+    if not intercept:
+        gain = units.gain / np.hypot(1.0, units.gain * units.center)
+        units = Slopes(np.zeros(len(gain)), gain, 0.0, math.hypot(units.spread, units.level) if units.spread else 0.0)
+    state = mixed_effects.learn_prior(federation, plan, units)
+    hidden = state.weak or not units.spread > 0 or not (units.gain > 0).all()
+    return None if hidden else in_raw_units(units, state.prior)
+
+
+def in_raw_units(units: Coordinates, prior: Prior) -> HeadPrior:
+    """Return the prior of heads in the units of the data, intercepts last; without them, zeros."""
+    k = len(units.gain)
+    back, level = np.zeros((k + 1, units.size)), 0.0
+    back[np.arange(k), units.size - k + np.arange(k)] = units.gain
+    if units.size > k:
+        back[k, 0], level = 1.0, units.level
+        back[k, 1:] = -units.gain * units.center
+    back *= units.spread
+    mean = back @ prior.mean
+    mean[k] += level
+    return HeadPrior(mean, back @ prior.root, prior.noise * units.spread**2)
+
+
+def too_few_users(n_users: int, size: int, budget: Budget) -> str:
+    """Return the warning for a prior of heads that the noise hides, with the number of users that would do."""
+    needed = math.ceil(mixed_effects.users_needed(size, budget) / math.sqrt(HEADS_SHARE))
+    return (
+        f"the privacy noise hides how users' heads are spread: every user falls back on their own rows, and users "
+        f"without rows have no prediction. About {needed:,} users would do at epsilon = {budget.epsilon:g}. Found "
+        f"{n_users:,}. A lower rank or a larger epsilon helps too."
+    )
