@@ -8,8 +8,9 @@ variance s². Each user weighs three heads by how well each predicts the user's 
 * the user's own ridge regression (:mod:`tacitly.heads.ridge`), which ignores the population.
 
 Weights are π·(m·s² + E)^(−m/2) for a leave-one-out sum of squares E over m rows: the likelihood of the left-out rows,
-with s² counted as m rows more, so that a few rows that fit by chance do not outweigh the prior. Leave-one-out errors
-are residuals over one minus leverage. All of it happens at home: nothing here is released.
+with s² counted as m rows more, so that a few rows that fit by chance do not outweigh the prior. The user's own fit of q
+numbers pays (m + 1)^(−q/2) for having chosen them. Leave-one-out errors are residuals over one minus leverage. All of it
+happens at home: nothing here is released.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class PopulationHeads(HeadWork):
             alone, error = ridge_and_error(rows @ prior.metric, targets, intercept=self.intercept)
             alone = np.append(prior.metric @ alone[:-1], alone[-1])
             after = np.square((left - turned @ shift) / np.maximum(1.0 - leverage, 1e-6)).sum()
-            weights = _weights(np.array([left @ left, after, error]), m, prior.noise)
+            weights = _weights(np.array([left @ left, after, error]), m, prior.noise, len(alone) - (not self.intercept))
         heads = np.array([prior.mean, prior.mean + prior.root @ shift, alone])
         return np.asarray(weights[weights > 0] @ heads[weights > 0])
 
@@ -116,9 +117,13 @@ class PopulationHeads(HeadWork):
         return (self.basis.shape[1] + 1,)
 
 
-def _weights(errors: Array, rows: int, noise: float) -> Array:
-    """Return the weights of the three heads from their leave-one-out sums of squares."""
+def _weights(errors: Array, rows: int, noise: float, chosen: int) -> Array:
+    """Return the weights of the three heads from their leave-one-out sums of squares.
+
+    The last head has ``chosen`` numbers of its own.
+    """
     scores = np.log(np.array(_BELIEF)) - rows / 2.0 * np.log(rows * noise + errors)
+    scores[2] -= chosen / 2.0 * math.log(rows + 1.0)
     weights = np.where(np.isfinite(scores), np.exp(scores - scores[np.isfinite(scores)].max()), 0.0)
     return np.asarray(weights / weights.sum())
 
@@ -171,7 +176,7 @@ def _fit_user(  # type: ignore[no-untyped-def]
     scores = np.log(belief)
     scores[0] -= m / 2.0 * math.log(m * noise + squares)
     scores[1] -= m / 2.0 * math.log(m * noise + after)
-    scores[2] -= m / 2.0 * math.log(m * noise + error)
+    scores[2] -= m / 2.0 * math.log(m * noise + error) + (k + (1 if intercept else 0)) / 2.0 * math.log(m + 1.0)
     best, total = -math.inf, 0.0
     for c in range(3):
         if math.isfinite(scores[c]):

@@ -30,6 +30,7 @@ from tacitly.heads.ridge import RidgeHeads
 from tacitly.methods.base import PrivateModel, Statement
 from tacitly.methods.parameters import EngineParameter, RankParameter
 from tacitly.methods.personal import PersonalModel, Positions, with_type
+from tacitly.methods.shared.column_scales import scale_phases
 from tacitly.methods.shared.descent import LearnedBasis
 from tacitly.methods.shared.population import learn_population, population_phases, too_few_users
 from tacitly.privacy.calibration import Phase, Plan
@@ -216,11 +217,16 @@ class SharedBasisModel(HeadsOnBasis, PrivateModel, EngineParameter, RankParamete
         """Set heads and intercepts."""
         self.heads_, self.intercepts_ = arrays["heads"], arrays["intercepts"]
 
-    def _after_the_basis(self, population: Population, budget: Budget) -> tuple[Phase, ...]:
-        """Return the phases that learn the population of heads: for the squared loss, not as printed in a paper."""
-        if self.loss != "squared" or self.mode == "paper":
-            return ()
-        return population_phases(budget, population.n_users, population.n_features, self.rank)
+    def _around_the_basis(self, population: Population, budget: Budget) -> dict[str, tuple[Phase, ...]]:
+        """Return what the budget buys before and after the basis: scales of columns, and the population of heads.
+
+        The latter for the squared loss. Not for a paper's version as printed.
+        """
+        if self.mode == "paper":
+            return {}
+        sizes = population.n_users, population.n_features
+        after = population_phases(budget, *sizes, self.rank) if self.loss == "squared" else ()
+        return {"before": scale_phases(budget, *sizes), "after": after}
 
     def _with_population(self, federation: Federation, plan: Plan, found: LearnedBasis) -> dict[str, Array]:
         """Learn the population of heads where the plan has a share for it; return what is public."""
@@ -231,7 +237,7 @@ class SharedBasisModel(HeadsOnBasis, PrivateModel, EngineParameter, RankParamete
 
     def _work_at_home(self, federation: Federation, population: Population) -> None:
         super()._work_at_home(federation, population)
-        if self.prior_ is None and self._after_the_basis(population, self._budget()):
+        if self.prior_ is None and self._around_the_basis(population, self._budget()).get("after"):
             size = self.basis_.shape[1] + int(self.fit_intercept)
             warnings.warn(too_few_users(population.n_users, size, self._budget()), TooFewUsersWarning, stacklevel=4)
 

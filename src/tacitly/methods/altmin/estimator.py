@@ -33,7 +33,7 @@ class PrivateAltMin(SharedBasisModel):
     run: str = "private-altmin"
 
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
-        settings = altmin.Settings(rounds=self.rounds, after=self._after_the_basis(population, budget))
+        settings = altmin.Settings(rounds=self.rounds, **self._around_the_basis(population, budget))
         plan = settings.plan(budget)
 
         def learn(federation: Federation) -> dict[str, Array]:

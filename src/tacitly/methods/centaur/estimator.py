@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -68,9 +69,9 @@ class Centaur(SharedBasisModel):
     _modes = ("auto", "paper")
     _paper_reasons = paper_centaur.REASONS
 
-    def _settings(self, after: tuple[Phase, ...] = ()) -> centaur.Settings:
+    def _settings(self, around: Mapping[str, tuple[Phase, ...]] | None = None) -> centaur.Settings:
         given: dict[str, Any] = {} if self.rounds is None else {"rounds": self.rounds}
-        base = fedrep.Settings(**given, after=after)
+        base = fedrep.Settings(**given, **(around or {}))
         return centaur.Settings(
             base=base,
             start=self.start,
@@ -88,7 +89,7 @@ class Centaur(SharedBasisModel):
                 paper.planned(budget, n, d, k),
                 lambda federation: {"basis": paper_centaur.learn(federation, budget, paper, k, rng)},
             )
-        settings = self._settings(self._after_the_basis(population, budget))
+        settings = self._settings(self._around_the_basis(population, budget))
         plan = settings.plan(budget, d, k)
 
         def learn(federation: Federation) -> dict[str, Array]:

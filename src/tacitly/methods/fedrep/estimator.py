@@ -105,7 +105,7 @@ class PrivateFedRep(SharedBasisModel):
                 [start] + [loop] * paper.rounds,
                 lambda federation: {"basis": paper_fedrep.learn(federation, budget, paper, self.rank)},
             )
-        settings = fedrep.Settings(**given, after=self._after_the_basis(population, budget))
+        settings = fedrep.Settings(**given, **self._around_the_basis(population, budget))
         plan = settings.plan(budget)
         loss = None if self.loss == "squared" else self._loss()
 

@@ -61,7 +61,9 @@ class Correction(BatchQuery):
             rows = rows - np.repeat(means, counts, axis=0)
             squares = per_user(np.square(rows), offsets)
         free = counts - int(self.centered)
-        energy = squares.sum(axis=1) / (present * len(self.model))
+        # Of the columns in which the user varies: the others say nothing and would make the step too long.
+        varied = np.count_nonzero(squares > 1e-12 * squares.max(axis=1, keepdims=True, initial=0.0), axis=1)
+        energy = squares.sum(axis=1) / (present * np.maximum(varied, 1))
         usable = (free > 0) & np.isfinite(energy) & (energy > 0)
         size = np.where(usable, free * energy, 1.0)
         return np.where(usable[:, None], per_user(rows * left[:, None], offsets) / size[:, None], 0.0)

@@ -31,7 +31,13 @@ from tacitly.methods.shared.descent import LearnedBasis
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget
 
-DIRECTION_SHARE, HEADS_SHARE = 0.10, 0.13
+DIRECTION_SHARE = 0.10
+HEADS_SHARES = (0.13, 0.35)
+"""Share of the heads where users are many, and at most: it grows where users are few."""
+
+_WANTED = 90.0  # users per unit of noise of a whole budget that make the smaller share enough
+# A few directions have a small covariance matrix, and what is hard to find with few users are the variances.
+_HARDER = {"log variances": 4.0, "variances": 4.0, "within": 2.0, "spread norm": 2.0, "score norm": 2.0, "spread": 0.6}
 
 
 @dataclass(frozen=True)
@@ -60,12 +66,20 @@ def population_phases(budget: Budget, n_users: int, n_features: int, rank: int) 
     """Return the phases of :func:`learn_population`, for a basis of at most ``rank`` directions."""
     directed = rank < n_features
     direction = direction_phases(DIRECTION_SHARE) if directed else []
+    share = heads_share(budget, n_users)
     # The machinery plans for a whole budget; a share of it is worth as much as the whole with fewer users.
-    alike = mixed_effects.Settings(max(1, round(n_users * math.sqrt(HEADS_SHARE))), (None,) * (rank + 1 + directed))
+    alike = mixed_effects.Settings(max(1, round(n_users * math.sqrt(share))), (None,) * (rank + 1 + directed))
     phases = [phase for phase in alike.plan(budget).phases if phase.name != "coverage"]
-    total = math.fsum(phase.share for phase in phases) * (1.0 + 1e-12)
-    heads = [replace(phase, share=HEADS_SHARE * phase.share / total, acute=False) for phase in phases]
+    parts = [phase.share * _HARDER.get(phase.name, 1.0) for phase in phases]
+    total = math.fsum(parts) * (1.0 + 1e-12)
+    heads = [replace(phase, share=share * part / total, acute=False) for phase, part in zip(phases, parts, strict=True)]
     return (*direction, *heads)
+
+
+def heads_share(budget: Budget, n_users: int) -> float:
+    """Return the share of the budget that learns how heads are spread, from public numbers."""
+    whole = Plan(budget, [Phase(name="all", share=1.0)]).event("all", clip=1.0).sigma
+    return min(max((_WANTED * whole / n_users) ** 2, HEADS_SHARES[0]), HEADS_SHARES[1])
 
 
 def learn_population(federation: Federation, plan: Plan, found: LearnedBasis, *, intercept: bool) -> Population:
@@ -105,7 +119,7 @@ def in_raw_units(units: Coordinates, prior: Prior) -> HeadPrior:
 
 def too_few_users(n_users: int, size: int, budget: Budget) -> str:
     """Return the warning for a prior of heads that the noise hides, with the number of users that would do."""
-    needed = math.ceil(mixed_effects.users_needed(size, budget) / math.sqrt(HEADS_SHARE))
+    needed = math.ceil(mixed_effects.users_needed(size, budget) / math.sqrt(HEADS_SHARES[1]))
     return (
         f"the privacy noise hides how users' heads are spread: every user falls back on their own rows, and users "
         f"without rows have no prediction. About {needed:,} users would do at epsilon = {budget.epsilon:g}. Found "

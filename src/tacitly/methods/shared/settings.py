@@ -21,7 +21,8 @@ class RoundSettings:
     rounds: int = 16
     whitening_share: float = 0.1
     start_share: float = 0.25
-    after: tuple[Phase, ...] = ()  # what follows the rounds; its share is taken from all others alike
+    before: tuple[Phase, ...] = ()  # what precedes the whitening, and what follows the rounds;
+    after: tuple[Phase, ...] = ()  # their shares are taken from all others alike
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -45,8 +46,8 @@ class RoundSettings:
         """All phases, in order."""
         rest = 1.0 - math.fsum(phase.share for phase in self.preparation)
         phases = [*self.preparation, Phase(name="rounds", share=rest, releases=self.rounds)]
-        left = 1.0 - math.fsum(phase.share for phase in self.after)
-        return [*(replace(phase, share=left * phase.share) for phase in phases), *self.after]
+        left = 1.0 - math.fsum(phase.share for phase in (*self.before, *self.after))
+        return [*self.before, *(replace(phase, share=left * phase.share) for phase in phases), *self.after]
 
     def plan(self, budget: Budget) -> Plan:
         """Divide a budget among the phases."""
