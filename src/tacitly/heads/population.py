@@ -9,8 +9,8 @@ variance s². Each user weighs three heads by how well each predicts the user's 
 
 Weights are π·(m·s² + E)^(−m/2) for a leave-one-out sum of squares E over m rows: the likelihood of the left-out rows,
 with s² counted as m rows more, so that a few rows that fit by chance do not outweigh the prior. The user's own fit of q
-numbers pays (m + 1)^(−q/2) for having chosen them. Leave-one-out errors are residuals over one minus leverage. All of it
-happens at home: nothing here is released.
+numbers pays (m + 1)^(−q/2) for having chosen them. Leave-one-out errors are residuals over one minus leverage. All of
+it happens at home: nothing here is released.
 """
 
 from __future__ import annotations
@@ -48,6 +48,30 @@ class HeadPrior:
         if not (math.isfinite(self.noise) and self.noise > 0):
             raise ValueError(f"noise must be positive and finite. Found {self.noise!r}.")
 
+    @classmethod
+    def unknown(cls, rank: int, *, intercept: bool) -> HeadPrior:
+        """Return what is left where nothing is known about the population: a level of one's own and no slope.
+
+        >>> work = PopulationHeads(np.eye(1), HeadPrior.unknown(1, intercept=True), intercept=True)
+        >>> work.own(np.array([[1.0], [2.0], [3.0]]), np.array([1.0, -1.0, 1.0])).round(2)
+        array([0.  , 0.33])
+        """
+        root = np.zeros((rank + 1, 1))
+        root[rank] = float(intercept)
+        return cls(np.zeros(rank + 1), root, 1e-24)  # so small that levels are not shrunk, whatever their units
+
+    @classmethod
+    def of_levels(cls, mean: float, spread: float, noise: float) -> HeadPrior:
+        """Return the prior of users who all have weight one on the only direction and differ by their levels."""
+        return cls(np.array([1.0, mean]), np.array([[0.0], [spread]]), noise)
+
+    def with_weight_one(self) -> HeadPrior:
+        """Return the prior of levels, given that the weight on the only direction is one."""
+        (variance, shared), (_, level) = self.covariance
+        slope = shared / variance if variance > 0 else 0.0
+        mean = float(self.mean[1] + slope * (1.0 - self.mean[0]))
+        return HeadPrior.of_levels(mean, math.sqrt(max(float(level - slope * shared), 0.0)), self.noise)
+
     @property
     def covariance(self) -> Array:
         """S."""
@@ -76,20 +100,25 @@ class PopulationHeads(HeadWork):
     basis: Array
     prior: HeadPrior
     intercept: bool = False
+    alone: bool = True  # whether the user's own fit takes part
 
     def __post_init__(self) -> None:
         check_shape("basis", self.basis, None, len(self.prior.mean) - 1)
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Fit all users, compiled."""
+        return self.with_errors(X, y, offsets)[0]
+
+    def with_errors(self, X: Rows, y: Rows, offsets: Offsets) -> tuple[Array, Array]:
+        """Return all users' heads and their leave-one-out sums of squared errors."""
         check_shape("X", X, None, len(self.basis))
-        heads = np.empty((len(offsets) - 1, len(self.prior.mean)))
+        heads, errors = np.empty((len(offsets) - 1, len(self.prior.mean))), np.empty(len(offsets) - 1)
         public = (self.prior.mean, np.ascontiguousarray(self.prior.root), float(self.prior.noise), self.prior.metric)
         _fit(
             *(read_only(np.asarray(X)), np.ascontiguousarray(self.basis.T), read_only(np.asarray(y))),
-            *(np.array(offsets), *public, np.array(_BELIEF), PENALTIES, bool(self.intercept), heads),
+            *(np.array(offsets), *public, self._belief, PENALTIES, bool(self.intercept), heads, errors),
         )
-        return heads
+        return heads, errors
 
     def own(self, X: Rows, y: Rows) -> Array:
         """Fit one user, in NumPy."""
@@ -107,9 +136,14 @@ class PopulationHeads(HeadWork):
             alone, error = ridge_and_error(rows @ prior.metric, targets, intercept=self.intercept)
             alone = np.append(prior.metric @ alone[:-1], alone[-1])
             after = np.square((left - turned @ shift) / np.maximum(1.0 - leverage, 1e-6)).sum()
-            weights = _weights(np.array([left @ left, after, error]), m, prior.noise, len(alone) - (not self.intercept))
+            errors = np.array([left @ left, after, error])
+            weights = _weights(self._belief, errors, m, prior.noise, len(alone) - (not self.intercept))
         heads = np.array([prior.mean, prior.mean + prior.root @ shift, alone])
         return np.asarray(weights[weights > 0] @ heads[weights > 0])
+
+    @property
+    def _belief(self) -> Array:
+        return np.array(_BELIEF) * np.array([1.0, 1.0, float(self.alone)])
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -117,12 +151,12 @@ class PopulationHeads(HeadWork):
         return (self.basis.shape[1] + 1,)
 
 
-def _weights(errors: Array, rows: int, noise: float, chosen: int) -> Array:
+def _weights(belief: Array, errors: Array, rows: int, noise: float, chosen: int) -> Array:
     """Return the weights of the three heads from their leave-one-out sums of squares.
 
     The last head has ``chosen`` numbers of its own.
     """
-    scores = np.log(np.array(_BELIEF)) - rows / 2.0 * np.log(rows * noise + errors)
+    scores = np.log(belief) - rows / 2.0 * np.log(rows * noise + errors)
     scores[2] -= chosen / 2.0 * math.log(rows + 1.0)
     weights = np.where(np.isfinite(scores), np.exp(scores - scores[np.isfinite(scores)].max()), 0.0)
     return np.asarray(weights / weights.sum())
@@ -130,7 +164,7 @@ def _weights(errors: Array, rows: int, noise: float, chosen: int) -> Array:
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _fit(  # type: ignore[no-untyped-def]
-    X, directions, y, offsets, mean, root, noise, metric, belief, penalties, intercept, heads
+    X, directions, y, offsets, mean, root, noise, metric, belief, penalties, intercept, heads, errors
 ):
     k, d = directions.shape
     for i in range(offsets.size - 1):
@@ -143,7 +177,7 @@ def _fit(  # type: ignore[no-untyped-def]
                     dot += X[first + j, a] * directions[b, a]
                 rows[j, b] = dot
         targets = y[first:last].astype(np.float64)
-        _fit_user(rows, targets, mean, root, noise, metric, belief, penalties, intercept, heads[i])
+        errors[i] = _fit_user(rows, targets, mean, root, noise, metric, belief, penalties, intercept, heads[i])
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -153,7 +187,7 @@ def _fit_user(  # type: ignore[no-untyped-def]
     m, k = rows.shape
     head[:] = mean
     if m == 0:
-        return
+        return 0.0
     left = targets - rows @ mean[:k] - mean[k]
     turned = rows @ root[:k]
     if intercept:
@@ -162,7 +196,7 @@ def _fit_user(  # type: ignore[no-untyped-def]
     for j in range(m):
         squares += left[j] * left[j]
     if not (np.isfinite(system).all() and math.isfinite(squares)):
-        return
+        return math.inf
     inverse = np.linalg.inv(system + noise * np.eye(system.shape[0]))
     shift = inverse @ (turned.T @ left)
     spread, fitted, after = turned @ inverse, turned @ shift, 0.0
@@ -189,6 +223,8 @@ def _fit_user(  # type: ignore[no-untyped-def]
     if scores[2] > 0.0:
         head[:k] += scores[2] / total * (metric @ alone[:k])
         head[k] += scores[2] / total * alone[k]
+    mean_error = scores[0] * squares + scores[1] * after
+    return (mean_error + (scores[2] * error if scores[2] > 0.0 else 0.0)) / total
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -48,9 +48,9 @@ class EngineParameter:
 
 @dataclass(eq=False, repr=False)
 class RankParameter:
-    """The number of shared directions, first."""
+    """The number of shared directions, first; ``"auto"`` where it is read off a release."""
 
-    rank: int
+    rank: int | str
 
 
 @dataclass(eq=False, repr=False)

@@ -32,6 +32,7 @@ from tacitly.methods.parameters import EngineParameter, RankParameter
 from tacitly.methods.personal import PersonalModel, Positions, with_type
 from tacitly.methods.shared.column_scales import scale_phases
 from tacitly.methods.shared.descent import LearnedBasis
+from tacitly.methods.shared.direction_votes import MOST_DIRECTIONS
 from tacitly.methods.shared.population import learn_population, population_phases, too_few_users
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget, TooFewUsersWarning
@@ -121,8 +122,6 @@ class HeadsOnBasis(PersonalModel[Head]):
     def head_work(self) -> HeadWork:
         """Return what fits a head: data, so that it can travel to users."""
         loss = self._loss()
-        if self.prior_ is not None:
-            return PopulationHeads(self.basis_, self.prior_, bool(self.fit_intercept))
         if loss.name == "squared":
             return RidgeHeads(self.basis_, bool(self.fit_intercept))
         return LossHeads(self.basis_, loss, bool(self.fit_intercept))
@@ -197,7 +196,7 @@ class SharedBasisModel(HeadsOnBasis, PrivateModel, EngineParameter, RankParamete
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the basis and, where it is known, how heads are spread."""
         self._check_fitted()
-        return _arrays_of(self.basis_, self.prior_)
+        return arrays_of(self.basis_, self.prior_)
 
     def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Set the basis and the prior of heads; no user has a head yet."""
@@ -225,15 +224,27 @@ class SharedBasisModel(HeadsOnBasis, PrivateModel, EngineParameter, RankParamete
         if self.mode == "paper":
             return {}
         sizes = population.n_users, population.n_features
-        after = population_phases(budget, *sizes, self.rank) if self.loss == "squared" else ()
+        most = min(MOST_DIRECTIONS, sizes[1]) if isinstance(self.rank, str) else self.rank
+        after = population_phases(budget, *sizes, most) if self.loss == "squared" else ()
         return {"before": scale_phases(budget, *sizes), "after": after}
+
+    def _prior_at_home(self) -> HeadPrior | None:
+        """Return the prior that heads are fitted with: where the noise hides it, that nothing is known."""
+        if self.prior_ is not None or self.loss != "squared" or self.mode == "paper":
+            return self.prior_
+        return HeadPrior.unknown(self.basis_.shape[1], intercept=bool(self.fit_intercept))
+
+    def head_work(self) -> HeadWork:
+        """Return what fits a head: data, so that it can travel to users."""
+        prior = self._prior_at_home()
+        return super().head_work() if prior is None else PopulationHeads(self.basis_, prior, bool(self.fit_intercept))
 
     def _with_population(self, federation: Federation, plan: Plan, found: LearnedBasis) -> dict[str, Array]:
         """Learn the population of heads where the plan has a share for it; return what is public."""
         if "spread" not in {phase.name for phase in plan.phases}:
             return {"basis": found.raw}
         learned = learn_population(federation, plan, found, intercept=bool(self.fit_intercept))
-        return _arrays_of(learned.basis, learned.prior)
+        return arrays_of(learned.basis, learned.prior)
 
     def _work_at_home(self, federation: Federation, population: Population) -> None:
         super()._work_at_home(federation, population)
@@ -267,14 +278,29 @@ class SharedBasisModel(HeadsOnBasis, PrivateModel, EngineParameter, RankParamete
             )
 
     def _check_population(self, population: Population) -> None:
+        if self.rank == "auto" and self._ranks_itself:
+            return
         if not (isinstance(self.rank, int | np.integer) and 1 <= self.rank <= population.n_features):
+            auto = ", or 'auto'" if self._ranks_itself else ""
             raise ValueError(
-                f"rank must be a whole number from 1 to the number of features ({population.n_features}). "
+                f"rank must be a whole number from 1 to the number of features ({population.n_features}){auto}. "
                 f"Found {self.rank!r}."
             )
 
+    @property
+    def _ranks_itself(self) -> bool:
+        """Whether the rank may be read off the spectrum of released votes."""
+        return self.mode != "paper"
 
-def _arrays_of(basis: Array, prior: HeadPrior | None) -> dict[str, Array]:
+    @property
+    def _whole_rank(self) -> int:
+        """The rank where it was checked to be a number."""
+        assert not isinstance(self.rank, str)
+        return self.rank
+
+
+def arrays_of(basis: Array, prior: HeadPrior | None) -> dict[str, Array]:
+    """Return a basis and the prior of heads, if there is one, as the billboard keeps them."""
     if prior is None:
         return {"basis": basis}
     return {

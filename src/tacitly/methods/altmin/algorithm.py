@@ -42,7 +42,7 @@ class Settings(RoundSettings):
         return [*super().preparation, Phase(name="clips", share=self.clip_share, releases=2)]
 
 
-def learn(federation: Federation, plan: Plan, settings: Settings, rank: int) -> LearnedBasis:
+def learn(federation: Federation, plan: Plan, settings: Settings, rank: int | str) -> LearnedBasis:
     """Learn a shared basis of ``rank`` columns."""
     whitening, basis, _ = first_basis(federation, plan, rank)
     event = plan.event("clips", clip=1.0, acute=True)

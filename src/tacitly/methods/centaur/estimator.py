@@ -86,8 +86,8 @@ class Centaur(SharedBasisModel):
         if self.mode == "paper":
             paper = paper_centaur.Settings() if self.rounds is None else paper_centaur.Settings(rounds=self.rounds)
             return Procedure(
-                paper.planned(budget, n, d, k),
-                lambda federation: {"basis": paper_centaur.learn(federation, budget, paper, k, rng)},
+                paper.planned(budget, n, d, self._whole_rank),
+                lambda federation: {"basis": paper_centaur.learn(federation, budget, paper, self._whole_rank, rng)},
             )
         settings = self._settings(self._around_the_basis(population, budget))
         plan = settings.plan(budget, d, k)
@@ -97,6 +97,10 @@ class Centaur(SharedBasisModel):
             return self._with_population(federation, plan, found)
 
         return Procedure(settings.events(plan, d, k), learn)
+
+    @property
+    def _ranks_itself(self) -> bool:
+        return super()._ranks_itself and self.start != "power"
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

@@ -46,14 +46,14 @@ def learn(
     federation: Federation,
     plan: Plan,
     settings: Settings,
-    rank: int,
+    rank: int | str,
     *,
     centered: bool = False,
     loss: Loss | None = None,
     step: Callable[..., BasisStep] = BasisStep,
     on_round: Callable[[Array], None] | None = None,
 ) -> LearnedBasis:
-    """Learn a shared basis of ``rank`` columns.
+    """Learn a shared basis of ``rank`` columns; with "auto", of as many as stand out in the released votes.
 
     With a ``loss``, targets are as its ``encode`` gives them. Without one they are numbers, the loss is squared, and
     ``step`` makes each round's query: a subclass of :class:`BasisStep` may keep more of a user's model personal.

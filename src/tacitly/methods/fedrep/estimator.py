@@ -27,7 +27,8 @@ class PrivateFedRep(SharedBasisModel):
     Parameters
     ----------
     rank
-        Number of shared directions, k.
+        Number of shared directions, k. ``"auto"``: those that stand out of the noise in the spectrum of a release that
+        is made anyway, at most 8.
     epsilon
         The privacy budget for everything that is released, together. ``math.inf`` for none (not certified).
     delta
@@ -61,7 +62,8 @@ class PrivateFedRep(SharedBasisModel):
 
     Attributes
     ----------
-    basis_ : (n_features, rank) orthonormal; public
+    basis_ : (n_features, rank) orthonormal; public. One column more, the population's direction, where that stands out
+    prior_ : how heads are spread over users (squared loss): mean, covariance, noise; public. None where noise hides it
     heads_ : (n_users, rank), rows in the order of ``users_``; private; (n_users, rank, classes) for more than two
     intercepts_ : (n_users,), zeros unless ``fit_intercept``; private; (n_users, classes) for more than two
     classes_ : the declared labels, where the target is a class
@@ -103,7 +105,7 @@ class PrivateFedRep(SharedBasisModel):
             start, loop = paper.events(budget)
             return Procedure(
                 [start] + [loop] * paper.rounds,
-                lambda federation: {"basis": paper_fedrep.learn(federation, budget, paper, self.rank)},
+                lambda federation: {"basis": paper_fedrep.learn(federation, budget, paper, self._whole_rank)},
             )
         settings = fedrep.Settings(**given, **self._around_the_basis(population, budget))
         plan = settings.plan(budget)

@@ -1,11 +1,11 @@
 """AMHT-LRS (Pal et al. 2024): a shared basis plus a few personal coordinates per user."""
 
-from tacitly.methods.options import INTERCEPT, MODE, RANK, ROUNDS, count_fraction_or_word
+from tacitly.methods.options import INTERCEPT, MODE, RANK, ROUNDS, count_fraction_or_word, largest_rank
 from tacitly.methods.registry import AuditTrial, Method, Option, Parameters, Trial
 
 
 def _normal_equations(n_features: int, parameters: Parameters) -> int:
-    size = n_features * int(parameters["rank"])
+    size = n_features * largest_rank(n_features, parameters)
     return size * (size + 1)
 
 

@@ -78,7 +78,13 @@ class Settings(RoundSettings):
 
 
 def learn(
-    federation: Federation, plan: Plan, settings: Settings, rank: int, sparsity: Sparsity, *, centered: bool = False
+    federation: Federation,
+    plan: Plan,
+    settings: Settings,
+    rank: int | str,
+    sparsity: Sparsity,
+    *,
+    centered: bool = False,
 ) -> LearnedBasis:
     """Learn the shared basis (route ``central``: the central model)."""
     if settings.route == "central":
@@ -91,11 +97,11 @@ def learn(
 
 
 def _learn_by_equations(
-    federation: Federation, plan: Plan, settings: Settings, rank: int, sparsity: Sparsity, centered: bool
+    federation: Federation, plan: Plan, settings: Settings, rank: int | str, sparsity: Sparsity, centered: bool
 ) -> LearnedBasis:
     whitening, basis, _ = first_basis(federation, plan, rank, centered=centered)
     scales, event = plan.event("scales", clip=1.0, acute=True), plan.event("rounds", clip=1.0)
-    d = federation.n_features
+    d, k = basis.shape
     gram = 0.0
     for number in range(settings.rounds):
         query = partial(
@@ -110,7 +116,7 @@ def _learn_by_equations(
         matrix, right_side = joint.split(released)
         # Off-diagonal blocks are symmetric too, which halves their noise variance.
         noise = federation.sum_sigma(event) * joint.gram_scale / math.sqrt(2.0)
-        change = solve_equations(matrix, right_side, noise, rank).reshape(rank, d).T
+        change = solve_equations(matrix, right_side, noise, k).reshape(k, d).T
         basis = orthonormal(basis + change)[0]
     return LearnedBasis(whitening, basis)
 
