@@ -25,7 +25,13 @@ from tacitly.heads.base import HeadWork
 from tacitly.heads.ridge import PENALTIES, average_ridges, ridge_and_error
 from tacitly.simd.lazy_njit import njit
 
-_BELIEF = (0.05, 0.9, 0.05)  # in the population's head, the posterior, one's own fit, before any row is seen
+BELIEFS = {
+    "usual": (0.05, 0.9, 0.05),
+    "never alone": (0.05, 0.95, 0.0),
+    "nothing known": (0.0, 0.95, 0.05),
+    "own level": (0.0, 1.0, 0.0),
+}
+"""In the population's head, in the posterior and in one's own fit, before any row is seen."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class HeadPrior:
     def unknown(cls, rank: int, *, intercept: bool) -> HeadPrior:
         """Return what is left where nothing is known about the population: a level of one's own and no slope.
 
-        >>> work = PopulationHeads(np.eye(1), HeadPrior.unknown(1, intercept=True), intercept=True)
+        >>> work = PopulationHeads(np.eye(1), HeadPrior.unknown(1, intercept=True), True, "nothing known")
         >>> work.own(np.array([[1.0], [2.0], [3.0]]), np.array([1.0, -1.0, 1.0])).round(2)
         array([0.  , 0.33])
         """
@@ -100,9 +106,11 @@ class PopulationHeads(HeadWork):
     basis: Array
     prior: HeadPrior
     intercept: bool = False
-    alone: bool = True  # whether the user's own fit takes part
+    belief: str = "usual"
 
     def __post_init__(self) -> None:
+        if self.belief not in BELIEFS:
+            raise ValueError(f"belief must be one of {tuple(BELIEFS)}. Found {self.belief!r}.")
         check_shape("basis", self.basis, None, len(self.prior.mean) - 1)
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
@@ -143,7 +151,7 @@ class PopulationHeads(HeadWork):
 
     @property
     def _belief(self) -> Array:
-        return np.array(_BELIEF) * np.array([1.0, 1.0, float(self.alone)])
+        return np.array(BELIEFS[self.belief])
 
     @property
     def shape(self) -> tuple[int, ...]:

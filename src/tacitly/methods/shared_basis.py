@@ -234,10 +234,16 @@ class SharedBasisModel(HeadsOnBasis, PrivateModel, EngineParameter, RankParamete
             return self.prior_
         return HeadPrior.unknown(self.basis_.shape[1], intercept=bool(self.fit_intercept))
 
+    def _belief(self) -> str:
+        """Return which heads users choose among at home (:data:`tacitly.heads.population.BELIEFS`)."""
+        return "nothing known" if self.prior_ is None else "usual"
+
     def head_work(self) -> HeadWork:
         """Return what fits a head: data, so that it can travel to users."""
         prior = self._prior_at_home()
-        return super().head_work() if prior is None else PopulationHeads(self.basis_, prior, bool(self.fit_intercept))
+        if prior is None:
+            return super().head_work()
+        return PopulationHeads(self.basis_, prior, bool(self.fit_intercept), self._belief())
 
     def _with_population(self, federation: Federation, plan: Plan, found: LearnedBasis) -> dict[str, Array]:
         """Learn the population of heads where the plan has a share for it; return what is public."""

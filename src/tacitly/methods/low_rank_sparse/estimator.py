@@ -169,7 +169,7 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
         """Return what fits a head: data, so that it can travel to users."""
         sparsity = Sparsity.of(self.sparsity, len(self.basis_))
         flags = bool(self.fit_intercept), bool(self.shared_weight)
-        return SparseHeadWork(self.basis_, sparsity, *flags, prior=self._prior_at_home())
+        return SparseHeadWork(self.basis_, sparsity, *flags, prior=self._prior_at_home(), belief=self._belief())
 
     def _around_the_basis(self, population: Population, budget: Budget) -> dict[str, tuple[Phase, ...]]:
         around = super()._around_the_basis(population, budget)
@@ -191,6 +191,11 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
         if self.prior_ is None and self.shared_weight and self.mode != "paper":
             return HeadPrior.of_levels(0.0, 1.0, 1e-24)
         return super()._prior_at_home()
+
+    def _belief(self) -> str:
+        if not self.shared_weight:
+            return super()._belief()
+        return "own level" if self.prior_ is None else "never alone"
 
     def _take_heads(self, table: Array) -> None:
         heads = SparseHeads.unpacked(table, self.basis_.shape[1])

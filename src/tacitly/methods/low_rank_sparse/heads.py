@@ -168,6 +168,7 @@ class SparseHeadWork(HeadWork):
     intercept: bool = False
     shared_weight: bool = False
     prior: HeadPrior | None = None
+    belief: str = "usual"
 
     def __post_init__(self) -> None:
         check_shape("basis", self.basis, None, 1 if self.shared_weight else None)
@@ -187,7 +188,7 @@ class SparseHeadWork(HeadWork):
         )
         if self.prior is None:
             return alone
-        work = PopulationHeads(self.basis, self.prior, self.intercept, alone=not self.shared_weight)
+        work = PopulationHeads(self.basis, self.prior, self.intercept, self.belief)
         shrunk, others = work.with_errors(X, y, offsets)
         share = self._share(np.diff(offsets), np.count_nonzero(alone.values, axis=1), errors, others)
         weights = alone.weights * share[:, None] + shrunk[:, :-1] * (1.0 - share[:, None])
