@@ -254,9 +254,9 @@ class SharedBasisModel(HeadsOnBasis, PrivateModel, EngineParameter, RankParamete
 
     def _work_at_home(self, federation: Federation, population: Population) -> None:
         super()._work_at_home(federation, population)
-        if self.prior_ is None and self._around_the_basis(population, self._budget()).get("after"):
-            size = self.basis_.shape[1] + int(self.fit_intercept)
-            warnings.warn(too_few_users(population.n_users, size, self._budget()), TooFewUsersWarning, stacklevel=4)
+        if self.prior_ is None and self.loss == "squared" and self.mode != "paper":
+            sizes = population.n_users, population.n_features, self.basis_.shape[1]
+            warnings.warn(too_few_users(*sizes, self._budget()), TooFewUsersWarning, stacklevel=4)
 
     def _home_work(self) -> HeadWork:
         """Return how the users of the fit compute their heads; new users follow :meth:`head_work`."""

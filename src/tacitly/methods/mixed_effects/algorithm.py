@@ -52,7 +52,7 @@ ROUNDS = (2, 3)
 _INFORMATION, _SCORE = (0.06, 0.08), (0.10, 0.26)
 _TEXT = 0.05  # of what the units leave, if there are text columns without declared levels
 _SPREAD, _VARIANCES, _NORMS, _COVERAGE = 0.34, 0.08, 0.05, 0.03
-_LOG_CLIP, _RATIO_CLIP = math.sqrt(3.0), 2.2
+LOG_CLIP, _RATIO_CLIP = math.sqrt(3.0), 2.2
 
 Bounds = tuple[tuple[float, float] | None, ...]
 
@@ -211,7 +211,7 @@ class Learner:
 
     def _log_variances(self, label: str) -> None:
         query = LogVariances(self.units, self.prior, self.groups)
-        mean, noise = self._mean(query, "log variances", f"log variances {label}", _LOG_CLIP)
+        mean, noise = self._mean(query, "log variances", f"log variances {label}", LOG_CLIP)
         factors, clear = query.factors(mean, noise)
         self.weak = not bool(clear[-1])
         self._rescale(factors)

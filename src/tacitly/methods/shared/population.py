@@ -35,6 +35,7 @@ DIRECTION_SHARE = 0.10
 HEADS_SHARES = (0.13, 0.35)
 """Share of the heads where users are many, and at most: it grows where users are few."""
 
+_TYPICAL_WEIGHT = 0.5  # of the typical logarithm of a variance, where users have several rows and differ
 _WANTED = 90.0  # users per unit of noise of a whole budget that make the smaller share enough
 # A few directions have a small covariance matrix, and what is hard to find with few users are the variances.
 _HARDER = {"log variances": 4.0, "variances": 4.0, "within": 2.0, "spread norm": 2.0, "score norm": 2.0, "spread": 0.6}
@@ -95,12 +96,14 @@ def learn_population(federation: Federation, plan: Plan, found: LearnedBasis, *,
 def learn_heads(federation: Federation, plan: Plan, *, intercept: bool) -> HeadPrior | None:
     """Release how heads on all columns of the (projected) rows are spread; None where the noise hides it."""
     units = learn_units(federation, plan, (None,) * (federation.n_features + 1))
+    found = units.spread > 0 and bool((units.gain > 0).all())
+    # What was planned is released, whether or not the units were found.
+    units = replace(units, gain=np.where(units.gain > 0, units.gain, 1.0))
     if not intercept:
         gain = units.gain / np.hypot(1.0, units.gain * units.center)
         units = Slopes(np.zeros(len(gain)), gain, 0.0, math.hypot(units.spread, units.level) if units.spread else 0.0)
     state = mixed_effects.learn_prior(federation, plan, units)
-    hidden = state.weak or not units.spread > 0 or not (units.gain > 0).all()
-    return None if hidden else in_raw_units(units, state.prior)
+    return in_raw_units(units, state.prior) if found and not state.weak else None
 
 
 def in_raw_units(units: Coordinates, prior: Prior) -> HeadPrior:
@@ -117,11 +120,21 @@ def in_raw_units(units: Coordinates, prior: Prior) -> HeadPrior:
     return HeadPrior(mean, back @ prior.root, prior.noise * units.spread**2)
 
 
-def too_few_users(n_users: int, size: int, budget: Budget) -> str:
+def too_few_users(n_users: int, n_features: int, rank: int, budget: Budget) -> str:
     """Return the warning for a prior of heads that the noise hides, with the number of users that would do."""
-    needed = math.ceil(mixed_effects.users_needed(size, budget) / math.sqrt(HEADS_SHARES[1]))
+    needed = max(n_users, 1)
+    while not _enough(needed, n_features, rank, budget):
+        needed = math.ceil(1.1 * needed)
+    would_do = f"About {needed:,} users would do at" if needed > n_users else "A few more users, or more than"
     return (
         f"the privacy noise hides how users' heads are spread: every user falls back on their own rows, and users "
-        f"without rows have no prediction. About {needed:,} users would do at epsilon = {budget.epsilon:g}. Found "
-        f"{n_users:,}. A lower rank or a larger epsilon helps too."
+        f"without rows have no prediction. {would_do} epsilon = {budget.epsilon:g}. Found {n_users:,}. A lower rank or "
+        "a larger epsilon helps too."
     )
+
+
+def _enough(n_users: int, n_features: int, rank: int, budget: Budget) -> bool:
+    """Whether the noise variance, the hardest to find, would stand out if most users have rows to spare."""
+    plan = Plan(budget, population_phases(budget, n_users, n_features, rank))
+    noise = plan.event("log variances", clip=mixed_effects.LOG_CLIP).sigma / n_users
+    return 3.0 * noise < _TYPICAL_WEIGHT
