@@ -153,7 +153,7 @@ def test_float32_and_float64_agree(data) -> None:  # type: ignore[no-untyped-def
     ("options", "message"),
     [
         ({"rank": 0, "epsilon": 1.0}, "rank must be a whole number from 1"),
-        ({"rank": 13, "epsilon": 1.0}, r"number of features \(12\). Found 13"),
+        ({"rank": 13, "epsilon": 1.0}, r"number of features \(12\), or 'auto'. Found 13"),
         ({"rank": 2, "epsilon": 0.0}, "epsilon must be positive"),
         ({"rank": 2, "epsilon": 1.0, "delta": 2.0}, "delta must lie strictly"),
         ({"rank": 2, "epsilon": 1.0, "mode": "magic"}, "mode must be one of"),

@@ -30,7 +30,7 @@ ROUNDS = 4
 """Steps of the population's direction: whitened coordinates need few, and each one shares the noise."""
 
 _NORM_SHARE = 0.1  # of the phase: two numbers
-_STANDS_OUT = 2.0  # times the energy that users in random directions and the noise would have together
+_SURE = 4.8  # normal deviations: by chance a direction stands out less than once in a million runs
 
 
 @dataclass(frozen=True)
@@ -141,10 +141,20 @@ def population_direction(
             outside = step - inside @ (inside.T @ step)
             share = min(max(total / n, 0.0), 1.0)
             expected = n * (1.0 - share**2) + sigma**2 * (size - basis.shape[1])
-            stands_out = float(outside @ outside) > _STANDS_OUT * expected
+            stands_out = float(outside @ outside) > expected * _chance(size - basis.shape[1])
         # From the second on, every step gives an estimate of its own; the model is their mean.
         damping = 1.0 / max(1, number)
         state.advance(step[:, None], np.array([[total]]), sigma, n, damping=damping)
     direction = state.model[:, 0] - inside @ (inside.T @ state.model[:, 0])
     length = float(np.linalg.norm(direction))
     return direction / length if stands_out and math.isfinite(length) and length > 0 else None
+
+
+def _chance(freedom: int) -> float:
+    """Return by what factor a χ² variable exceeds its mean at most (Wilson and Hilferty's approximation).
+
+    >>> round(_chance(10), 1), round(_chance(100), 1)
+    (4.8, 1.8)
+    """
+    part = 2.0 / (9.0 * freedom)
+    return (1.0 - part + _SURE * math.sqrt(part)) ** 3
