@@ -154,7 +154,7 @@ def _chance(freedom: int) -> float:
     """Return by what factor a χ² variable exceeds its mean at most (Wilson and Hilferty's approximation).
 
     >>> round(_chance(10), 1), round(_chance(100), 1)
-    (4.8, 1.8)
+    (4.9, 1.8)
     """
     part = 2.0 / (9.0 * freedom)
     return (1.0 - part + _SURE * math.sqrt(part)) ** 3
