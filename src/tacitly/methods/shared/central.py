@@ -25,11 +25,13 @@ from tacitly.methods.shared.descent import TARGET_RATIO, StepLength, scale_chang
 from tacitly.methods.shared.typical_norm import typical_norm
 from tacitly.methods.shared.whitening import Whitening
 from tacitly.privacy.calibration import Phase, Plan
+from tacitly.privacy.guarantee import Budget
 
 ROUNDS = 4
 """Steps of the population's direction: whitened coordinates need few, and each one shares the noise."""
 
 _NORM_SHARE = 0.1  # of the phase: two numbers
+_SHARED = 0.3  # of all users: what must be able to stand out
 _SURE = 4.8  # normal deviations: by chance a direction stands out less than once in a million runs
 
 
@@ -109,12 +111,20 @@ class CentralState:
         self.scale *= scale_change(total / n_users)
 
 
-def direction_phases(share: float) -> list[Phase]:
-    """Return the phases of :func:`population_direction`, which get ``share`` of the budget."""
-    return [
+def direction_phases(budget: Budget, n_users: int, freedom: int, share: float) -> list[Phase]:
+    """Return the phases of :func:`population_direction`, which get ``share`` of the budget.
+
+    None where nothing is left beside the basis, or where users are so few that only a direction which nearly all of
+    them share could stand out of the noise.
+    """
+    if freedom < 1:
+        return []
+    phases = [
         Phase(name="correction norm", share=_NORM_SHARE * share),
         Phase(name="central steps", share=(1.0 - _NORM_SHARE) * share, releases=ROUNDS),
     ]
+    noise = Plan(budget, phases).event("central steps", clip=1.0).sigma
+    return phases if noise * math.sqrt(freedom * _chance(freedom)) <= _SHARED * n_users else []
 
 
 def population_direction(

@@ -32,7 +32,7 @@ from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget
 
 DIRECTION_SHARE = 0.10
-HEADS_SHARES = (0.13, 0.35)
+HEADS_SHARES = (0.13, 0.25)
 """Share of the heads where users are many, and at most: it grows where users are few."""
 
 _TYPICAL_WEIGHT = 0.5  # of the typical logarithm of a variance, where users have several rows and differ
@@ -65,8 +65,8 @@ class Population:
 
 def population_phases(budget: Budget, n_users: int, n_features: int, rank: int) -> tuple[Phase, ...]:
     """Return the phases of :func:`learn_population`, for a basis of at most ``rank`` directions."""
-    directed = rank < n_features
-    direction = direction_phases(DIRECTION_SHARE) if directed else []
+    direction = direction_phases(budget, n_users, n_features - rank, DIRECTION_SHARE)
+    directed = int(bool(direction))
     share = heads_share(budget, n_users)
     # The machinery plans for a whole budget; a share of it is worth as much as the whole with fewer users.
     alike = mixed_effects.Settings(max(1, round(n_users * math.sqrt(share))), (None,) * (rank + 1 + directed))
