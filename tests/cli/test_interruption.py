@@ -72,9 +72,9 @@ def test_a_killed_fit_resumes_without_losing_or_repeating_a_draw(tmp_path: Path)
         if "done" in rest:
             break
     assert kills >= 1
-    assert len(rows) == 54
+    assert len(rows) == 55
     assert all(row.state == "published" for row in rows)
-    assert len({bytes(value) for value in values.values()}) == 54
+    assert len({bytes(value) for value in values.values()}) == 55
     with Ledger(tmp_path / "ledger") as ledger:
         assert abs(ledger.spent() - 1.0) < 1e-6
         assert ledger.ceiling == Budget(epsilon=1.0, delta=1e-6)
@@ -118,5 +118,5 @@ def test_ctrl_c_leaves_a_state_that_the_same_command_goes_on_from(tmp_path: Path
     assert again.returncode == 0, again.stderr
     assert (tmp_path / "model" / "certificate.json").exists()
     with Ledger(tmp_path / "model.ledger") as ledger:
-        assert len(ledger.releases()) == 54
+        assert len(ledger.releases()) == 55
         assert ledger.spent() <= 1.0

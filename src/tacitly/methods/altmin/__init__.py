@@ -21,6 +21,6 @@ METHOD = Method(
     data="the same, to compare with",
     result="a shared basis by alternating minimisation",
     page="private-fedrep.md",
-    trials=(Trial("altmin", {"rank": 2}, tolerance=1e-7),),
+    trials=(Trial("altmin", {"rank": 2}, tolerance=1e-7, adaptive=True),),
     audits=(AuditTrial("altmin", {"rank": 1}, title="PrivateAltMin"),),
 )

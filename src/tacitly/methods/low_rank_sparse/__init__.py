@@ -51,10 +51,20 @@ METHOD = Method(
     result="a shared basis plus sparse personal weights",
     page="low_rank_sparse.md",
     trials=(
-        Trial("sparse", {"rank": 2, "sparsity": 1, "rounds": 3, "fit_intercept": True}, tolerance=1e-7),
-        Trial("sparse, chosen", {"rank": 2, "sparsity": "auto", "rounds": 2}, tolerance=1e-7),
-        Trial("sparse, equations", {"rank": 2, "sparsity": 1, "route": "equations", "rounds": 2}, tolerance=1e-7),
-        Trial("sparse, central", {"rank": 1, "sparsity": 1, "shared_weight": True, "rounds": 3}, tolerance=1e-7),
+        Trial("sparse", {"rank": 2, "sparsity": 1, "rounds": 3, "fit_intercept": True}, tolerance=1e-7, adaptive=True),
+        Trial("sparse, chosen", {"rank": 2, "sparsity": "auto", "rounds": 2}, tolerance=1e-7, adaptive=True),
+        Trial(
+            "sparse, equations",
+            {"rank": 2, "sparsity": 1, "route": "equations", "rounds": 2},
+            tolerance=1e-7,
+            adaptive=True,
+        ),
+        Trial(
+            "sparse, central",
+            {"rank": 1, "sparsity": 1, "shared_weight": True, "rounds": 3},
+            tolerance=1e-7,
+            adaptive=True,
+        ),
         Trial(
             "sparse, as printed",
             {"rank": 2, "sparsity": 1, "mode": "paper", "clips": (5, 5, 5, 2, 8), "start": "moments", "rounds": 2},

@@ -25,6 +25,7 @@ from tacitly.heads.population import HeadPrior
 from tacitly.linalg import orthonormal
 from tacitly.methods.mixed_effects import algorithm as mixed_effects
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
+from tacitly.methods.mixed_effects.queries import Coverage
 from tacitly.methods.mixed_effects.units import learn_units
 from tacitly.methods.shared.central import direction_phases, population_direction
 from tacitly.methods.shared.descent import LearnedBasis
@@ -35,10 +36,18 @@ DIRECTION_SHARE = 0.10
 HEADS_SHARES = (0.13, 0.25)
 """Share of the heads where users are many, and at most: it grows where users are few."""
 
-_TYPICAL_WEIGHT = 0.5  # of the typical logarithm of a variance, where users have several rows and differ
+_SEEN = 0.25  # noise of the advantage over users' own means with which it is known whether the prior helps
 _WANTED = 90.0  # users per unit of noise of a whole budget that make the smaller share enough
 # A few directions have a small covariance matrix, and what is hard to find with few users are the variances.
-_HARDER = {"log variances": 4.0, "variances": 4.0, "within": 2.0, "spread norm": 2.0, "score norm": 2.0, "spread": 0.6}
+_HARDER = {
+    "log variances": 4.0,
+    "variances": 4.0,
+    "within": 2.0,
+    "spread norm": 2.0,
+    "score norm": 2.0,
+    "spread": 0.6,
+    "coverage": 2.0,
+}
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,7 @@ def population_phases(budget: Budget, n_users: int, n_features: int, rank: int) 
     share = heads_share(budget, n_users)
     # The machinery plans for a whole budget; a share of it is worth as much as the whole with fewer users.
     alike = mixed_effects.Settings(max(1, round(n_users * math.sqrt(share))), (None,) * (rank + 1 + directed))
-    phases = [phase for phase in alike.plan(budget).phases if phase.name != "coverage"]
+    phases = alike.plan(budget).phases
     parts = [phase.share * _HARDER.get(phase.name, 1.0) for phase in phases]
     total = math.fsum(parts) * (1.0 + 1e-12)
     heads = [replace(phase, share=share * part / total, acute=False) for phase, part in zip(phases, parts, strict=True)]
@@ -103,7 +112,10 @@ def learn_heads(federation: Federation, plan: Plan, *, intercept: bool) -> HeadP
         gain = units.gain / np.hypot(1.0, units.gain * units.center)
         units = Slopes(np.zeros(len(gain)), gain, 0.0, math.hypot(units.spread, units.level) if units.spread else 0.0)
     state = mixed_effects.learn_prior(federation, plan, units)
-    return in_raw_units(units, state.prior) if found and not state.weak else None
+    _, helps = state.checked()
+    seen = _blur(plan, plan.sampling_rate * federation.n_users) <= _SEEN
+    # Users who know the population's head with an error trust their own rows more.
+    return in_raw_units(units, state.prior.doubted(state.newton.covariance())) if found and helps and seen else None
 
 
 def in_raw_units(units: Coordinates, prior: Prior) -> HeadPrior:
@@ -125,7 +137,7 @@ def too_few_users(n_users: int, n_features: int, rank: int, budget: Budget) -> s
     needed = max(n_users, 1)
     while not _enough(needed, n_features, rank, budget):
         needed = math.ceil(1.1 * needed)
-    would_do = f"About {needed:,} users would do at" if needed > n_users else "A few more users, or more than"
+    would_do = f"About {needed:,} users would do at" if needed > n_users else "More users would help, or more than"
     return (
         f"the privacy noise hides how users' heads are spread: every user falls back on their own rows, and users "
         f"without rows have no prediction. {would_do} epsilon = {budget.epsilon:g}. Found {n_users:,}. A lower rank or "
@@ -134,7 +146,10 @@ def too_few_users(n_users: int, n_features: int, rank: int, budget: Budget) -> s
 
 
 def _enough(n_users: int, n_features: int, rank: int, budget: Budget) -> bool:
-    """Whether the noise variance, the hardest to find, would stand out if most users have rows to spare."""
-    plan = Plan(budget, population_phases(budget, n_users, n_features, rank))
-    noise = plan.event("log variances", clip=mixed_effects.LOG_CLIP).sigma / n_users
-    return 3.0 * noise < _TYPICAL_WEIGHT
+    return _blur(Plan(budget, population_phases(budget, n_users, n_features, rank)), n_users) <= _SEEN
+
+
+def _blur(plan: Plan, n_users: float) -> float:
+    """Return the noise of what says whether the prior helps; public beforehand."""
+    level = Coverage(Coordinates(np.zeros(0), np.zeros(0), 0.0, 1.0), Prior(np.zeros(1), np.eye(1), 1.0))
+    return plan.event("coverage", clip=level.bound).sigma / n_users
