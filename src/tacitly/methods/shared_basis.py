@@ -298,12 +298,6 @@ class SharedBasisModel(HeadsOnBasis, PrivateModel, EngineParameter, RankParamete
         """Whether the rank may be read off the spectrum of released votes."""
         return self.mode != "paper"
 
-    @property
-    def _whole_rank(self) -> int:
-        """The rank where it was checked to be a number."""
-        assert not isinstance(self.rank, str)
-        return self.rank
-
 
 def arrays_of(basis: Array, prior: HeadPrior | None) -> dict[str, Array]:
     """Return a basis and the prior of heads, if there is one, as the billboard keeps them."""

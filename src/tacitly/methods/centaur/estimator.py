@@ -86,8 +86,8 @@ class Centaur(SharedBasisModel):
         if self.mode == "paper":
             paper = paper_centaur.Settings() if self.rounds is None else paper_centaur.Settings(rounds=self.rounds)
             return Procedure(
-                paper.planned(budget, n, d, self._whole_rank),
-                lambda federation: {"basis": paper_centaur.learn(federation, budget, paper, self._whole_rank, rng)},
+                paper.planned(budget, n, d, int(self.rank)),
+                lambda federation: {"basis": paper_centaur.learn(federation, budget, paper, int(self.rank), rng)},
             )
         settings = self._settings(self._around_the_basis(population, budget))
         plan = settings.plan(budget, d, k)

@@ -105,7 +105,7 @@ class PrivateFedRep(SharedBasisModel):
             start, loop = paper.events(budget)
             return Procedure(
                 [start] + [loop] * paper.rounds,
-                lambda federation: {"basis": paper_fedrep.learn(federation, budget, paper, self._whole_rank)},
+                lambda federation: {"basis": paper_fedrep.learn(federation, budget, paper, int(self.rank))},
             )
         settings = fedrep.Settings(**given, **self._around_the_basis(population, budget))
         plan = settings.plan(budget)

@@ -157,7 +157,7 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
                 return self._with_population(federation, plan, found)
             return {
                 "basis": paper_low_rank_sparse.learn(
-                    *(federation, plan, settings, self._whole_rank, sparsity),
+                    *(federation, plan, settings, int(self.rank), sparsity),
                     shared_weight=self.shared_weight,
                     random_state=0 if self.random_state is None else self.random_state,
                 )
