@@ -1,16 +1,18 @@
 """Heads that shrink to the population's: without rows its head, with many rows one's own.
 
 The public prior says that heads are spread as N(mean, S) over users and that rows scatter around their user's line with
-variance s². Each user weighs three heads by how well each predicts the user's own rows, each row left out in turn:
+variance s². Each user weighs four heads by how well each predicts the user's own rows, each row left out in turn:
 
 * the population's, which has not seen the rows;
 * the posterior mean under the prior, the best one if the prior is right for this user;
-* the user's own ridge regression (:mod:`tacitly.heads.ridge`), which ignores the population.
+* the user's own ridge regression (:mod:`tacitly.heads.ridge`), which ignores the population;
+* the user's own mean, where there are intercepts.
 
-Weights are π·(m·s² + E)^(−m/2) for a leave-one-out sum of squares E over m rows: the likelihood of the left-out rows,
-with s² counted as m rows more, so that a few rows that fit by chance do not outweigh the prior. The user's own fit of q
-numbers pays (m + 1)^(−q/2) for having chosen them. Leave-one-out errors are residuals over one minus leverage. All of
-it happens at home: nothing here is released.
+Weights are odds·E^(−(m−1)/2) for a leave-one-out sum of squares E over m rows, which is the evidence if the noise
+variance is unknown. Odds are public and favour the posterior, and an own fit of q numbers pays (m + 1)^(−q/2) for
+having chosen them, so that few rows overrule the posterior only if it is far off: for a user unlike others, or under a
+prior that privacy noise has spoilt. Leave-one-out errors are residuals over one minus leverage. All of it happens at
+home: nothing here is released.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ from tacitly.heads.ridge import PENALTIES, average_ridges, ridge_and_error
 from tacitly.simd.lazy_njit import njit
 
 BELIEFS = {
-    "usual": (0.05, 0.9, 0.05),
-    "never alone": (0.05, 0.95, 0.0),
-    "nothing known": (0.0, 0.95, 0.05),
-    "own level": (0.0, 1.0, 0.0),
+    "usual": (0.02, 0.9, 0.05, 0.03),
+    "never alone": (0.05, 0.95, 0.0, 0.0),
+    "nothing known": (0.0, 0.95, 0.05, 0.0),
+    "own level": (0.0, 1.0, 0.0, 0.0),
 }
-"""In the population's head, in the posterior and in one's own fit, before any row is seen."""
+"""Odds of the population's head, the posterior, one's own fit and one's own mean, before any row is seen."""
 
 
 @dataclass(frozen=True)
@@ -144,9 +146,11 @@ class PopulationHeads(HeadWork):
             alone, error = ridge_and_error(rows @ prior.metric, targets, intercept=self.intercept)
             alone = np.append(prior.metric @ alone[:-1], alone[-1])
             after = np.square((left - turned @ shift) / np.maximum(1.0 - leverage, 1e-6)).sum()
-            errors = np.array([left @ left, after, error])
-            weights = _weights(self._belief, errors, m, prior.noise, len(alone) - (not self.intercept))
-        heads = np.array([prior.mean, prior.mean + prior.root @ shift, alone])
+            level, spread = _own_mean(targets) if self.intercept else (0.0, math.inf)
+            errors = np.array([left @ left, after, error, spread])
+            weights = _weights(self._belief, errors, m, rows.shape[1], int(self.intercept))
+        mean = np.append(np.zeros(rows.shape[1]), level)
+        heads = np.array([prior.mean, prior.mean + prior.root @ shift, alone, mean])
         return np.asarray(weights[weights > 0] @ heads[weights > 0])
 
     @property
@@ -159,13 +163,19 @@ class PopulationHeads(HeadWork):
         return (self.basis.shape[1] + 1,)
 
 
-def _weights(belief: Array, errors: Array, rows: int, noise: float, chosen: int) -> Array:
-    """Return the weights of the three heads from their leave-one-out sums of squares.
+def _own_mean(targets: Array) -> tuple[float, float]:
+    """Return a user's mean and its leave-one-out sum of squared errors."""
+    level, m = float(targets.mean()), len(targets)
+    return level, float(np.sum(np.square(targets - level))) * (m / max(m - 1.0, 1e-6)) ** 2
 
-    The last head has ``chosen`` numbers of its own.
-    """
-    scores = np.log(belief) - rows / 2.0 * np.log(rows * noise + errors)
-    scores[2] -= chosen / 2.0 * math.log(rows + 1.0)
+
+def _weights(belief: Array, errors: Array, rows: int, slopes: int, intercept: int) -> Array:
+    """Return the weights of the four heads from their leave-one-out sums of squares."""
+    if rows == 1:  # a single row says nothing about how to predict it from others
+        return np.array([0.0, 1.0, 0.0, 0.0])
+    paid = np.array([0.0, 0.0, slopes + intercept, intercept]) / 2.0 * math.log(rows + 1.0)
+    least = 1e-300 + 1e-12 * errors[0]
+    scores = np.log(belief) - paid - (rows - 1.0) / 2.0 * np.log(np.maximum(errors, least))
     weights = np.where(np.isfinite(scores), np.exp(scores - scores[np.isfinite(scores)].max()), 0.0)
     return np.asarray(weights / weights.sum())
 
@@ -215,24 +225,42 @@ def _fit_user(  # type: ignore[no-untyped-def]
         error = (left[j] - fitted[j]) / max(1.0 - leverage, 1e-6)
         after += error * error
     alone, error = _alone(rows @ metric, targets, intercept, penalties)
+    level, spread = 0.0, 0.0
+    for j in range(m):
+        level += targets[j] / m
+    for j in range(m):
+        spread += (targets[j] - level) ** 2
+    spread *= (m / max(m - 1.0, 1e-6)) ** 2
+    least, chosen = 1e-300 + 1e-12 * squares, 1 if intercept else 0
     scores = np.log(belief)
-    scores[0] -= m / 2.0 * math.log(m * noise + squares)
-    scores[1] -= m / 2.0 * math.log(m * noise + after)
-    scores[2] -= m / 2.0 * math.log(m * noise + error) + (k + (1 if intercept else 0)) / 2.0 * math.log(m + 1.0)
+    scores[0] -= (m - 1.0) / 2.0 * math.log(max(squares, least))
+    scores[1] -= (m - 1.0) / 2.0 * math.log(max(after, least))
+    scores[2] -= (m - 1.0) / 2.0 * math.log(max(error, least)) + (k + chosen) / 2.0 * math.log(m + 1.0)
+    scores[3] -= (m - 1.0) / 2.0 * math.log(max(spread, least)) + chosen / 2.0 * math.log(m + 1.0)
+    if not intercept:
+        scores[3] = -math.inf
+    if m == 1:  # a single row says nothing about how to predict it from others
+        scores[:] = -math.inf
+        scores[1] = 0.0
     best, total = -math.inf, 0.0
-    for c in range(3):
+    for c in range(4):
         if math.isfinite(scores[c]):
             best = max(best, scores[c])
-    for c in range(3):
+    for c in range(4):
         scores[c] = math.exp(scores[c] - best) if math.isfinite(scores[c]) else 0.0
         total += scores[c]
-    head *= (scores[0] + scores[1]) / total
-    head += scores[1] / total * (root @ shift)
+    scores /= total
+    head *= scores[0] + scores[1]
+    head += scores[1] * (root @ shift)
+    error_of_all = scores[0] * squares + scores[1] * after
     if scores[2] > 0.0:
-        head[:k] += scores[2] / total * (metric @ alone[:k])
-        head[k] += scores[2] / total * alone[k]
-    mean_error = scores[0] * squares + scores[1] * after
-    return (mean_error + (scores[2] * error if scores[2] > 0.0 else 0.0)) / total
+        head[:k] += scores[2] * (metric @ alone[:k])
+        head[k] += scores[2] * alone[k]
+        error_of_all += scores[2] * error
+    if scores[3] > 0.0:
+        head[k] += scores[3] * level
+        error_of_all += scores[3] * spread
+    return error_of_all
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -34,7 +34,7 @@ from tacitly.methods.shared.column_scales import scale_phases
 from tacitly.methods.shared.descent import LearnedBasis
 from tacitly.methods.shared.direction_votes import MOST_DIRECTIONS
 from tacitly.methods.shared.population import learn_population, population_phases, too_few_users
-from tacitly.privacy.calibration import Phase, Plan
+from tacitly.privacy.calibration import Plan
 from tacitly.privacy.guarantee import Budget, TooFewUsersWarning
 
 TRUST = (
@@ -216,7 +216,7 @@ class SharedBasisModel(HeadsOnBasis, PrivateModel, EngineParameter, RankParamete
         """Set heads and intercepts."""
         self.heads_, self.intercepts_ = arrays["heads"], arrays["intercepts"]
 
-    def _around_the_basis(self, population: Population, budget: Budget) -> dict[str, tuple[Phase, ...]]:
+    def _around_the_basis(self, population: Population, budget: Budget) -> dict[str, Any]:
         """Return what the budget buys before and after the basis: scales of columns, and the population of heads.
 
         The latter for the squared loss. Not for a paper's version as printed.

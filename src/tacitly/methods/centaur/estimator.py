@@ -16,7 +16,6 @@ from tacitly.methods.centaur import algorithm as centaur
 from tacitly.methods.centaur import as_printed as paper_centaur
 from tacitly.methods.fedrep import algorithm as fedrep
 from tacitly.methods.shared_basis import SharedBasisModel
-from tacitly.privacy.calibration import Phase
 from tacitly.privacy.guarantee import Budget
 
 
@@ -69,7 +68,7 @@ class Centaur(SharedBasisModel):
     _modes = ("auto", "paper")
     _paper_reasons = paper_centaur.REASONS
 
-    def _settings(self, around: Mapping[str, tuple[Phase, ...]] | None = None) -> centaur.Settings:
+    def _settings(self, around: Mapping[str, Any] | None = None) -> centaur.Settings:
         given: dict[str, Any] = {} if self.rounds is None else {"rounds": self.rounds}
         base = fedrep.Settings(**given, **(around or {}))
         return centaur.Settings(

@@ -22,7 +22,7 @@ from tacitly.methods.personal import Positions
 from tacitly.methods.shared.descent import LearnedBasis
 from tacitly.methods.shared.population import learn_heads, population_phases
 from tacitly.methods.shared_basis import Head, SharedBasisModel, arrays_of
-from tacitly.privacy.calibration import Phase, Plan
+from tacitly.privacy.calibration import Plan
 from tacitly.privacy.guarantee import Budget
 
 
@@ -123,9 +123,7 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
         most = Sparsity.of(self.sparsity, len(self.basis_)).most
         return int(self.basis_.size + own + most * len(self.users_))
 
-    def _settings(
-        self, around: Mapping[str, tuple[Phase, ...]]
-    ) -> low_rank_sparse.Settings | paper_low_rank_sparse.Settings:
+    def _settings(self, around: Mapping[str, Any]) -> low_rank_sparse.Settings | paper_low_rank_sparse.Settings:
         if self.mode == "paper":
             rounds = 15 if self.rounds is None else self.rounds
             return paper_low_rank_sparse.Settings(clips=self._paper_clips(), rounds=rounds, start=self.start)
@@ -171,7 +169,7 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
         flags = bool(self.fit_intercept), bool(self.shared_weight)
         return SparseHeadWork(self.basis_, sparsity, *flags, prior=self._prior_at_home(), belief=self._belief())
 
-    def _around_the_basis(self, population: Population, budget: Budget) -> dict[str, tuple[Phase, ...]]:
+    def _around_the_basis(self, population: Population, budget: Budget) -> dict[str, Any]:
         around = super()._around_the_basis(population, budget)
         if self.shared_weight and around:
             # The central model is the population's direction, and its weight is one: only intercepts are spread.

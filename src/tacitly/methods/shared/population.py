@@ -36,6 +36,7 @@ DIRECTION_SHARE = 0.10
 HEADS_SHARES = (0.13, 0.25)
 """Share of the heads where users are many, and at most: it grows where users are few."""
 
+_ORDER_ONE = 4.0
 _SEEN = 0.25  # noise of the advantage over users' own means with which it is known whether the prior helps
 _WANTED = 90.0  # users per unit of noise of a whole budget that make the smaller share enough
 # A few directions have a small covariance matrix, and what is hard to find with few users are the variances.
@@ -115,7 +116,14 @@ def learn_heads(federation: Federation, plan: Plan, *, intercept: bool) -> HeadP
     _, helps = state.checked()
     seen = _blur(plan, plan.sampling_rate * federation.n_users) <= _SEEN
     # Users who know the population's head with an error trust their own rows more.
-    return in_raw_units(units, state.prior.doubted(state.newton.covariance())) if found and helps and seen else None
+    prior = state.prior.doubted(state.newton.covariance())
+    return in_raw_units(units, prior) if found and helps and seen and _plausible(prior) else None
+
+
+def _plausible(prior: Prior) -> bool:
+    """Whether a prior in standardised units is of order one, as it is if the noise did not make it up."""
+    largest = max(float(np.abs(prior.mean).max()), float(np.sqrt(np.diag(prior.covariance)).max()))
+    return largest < _ORDER_ONE and prior.noise < _ORDER_ONE
 
 
 def in_raw_units(units: Coordinates, prior: Prior) -> HeadPrior:
