@@ -23,14 +23,13 @@ from tacitly.methods.fedrep.queries import BasisStep, LossStep
 from tacitly.methods.low_rank_sparse.as_printed import ClippedGram, ClippedRight, Clips, TargetMoment
 from tacitly.methods.low_rank_sparse.heads import Sparsity
 from tacitly.methods.low_rank_sparse.queries import SparseEquations, SparseStep
-from tacitly.methods.mixed_effects.posterior import Prior
+from tacitly.methods.mixed_effects.posterior import Prior, Slopes
 from tacitly.methods.mixed_effects.queries import MeasuredSpread
 from tacitly.methods.shared.batch import BatchQuery
 from tacitly.methods.shared.central import CentralStep, Correction
 from tacitly.methods.shared.column_scales import ColumnScales
 from tacitly.methods.shared.direction_votes import ClassVote, DirectionVote
 from tacitly.methods.shared.norm_histogram import NormHistogram
-from tacitly.methods.shared.population import Slopes
 from tacitly.methods.shared.typical_norm import TypicalNorm
 from tacitly.methods.shared.whitening import FeatureMoment, ScaledMoment, Whitening
 from tacitly.methods.trace_regression.centering import LabelSum, ObservationSum

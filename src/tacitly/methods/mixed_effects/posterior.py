@@ -74,6 +74,25 @@ class Coordinates:
 
 
 @dataclass(frozen=True)
+class Slopes(Coordinates):
+    """Coordinates without an intercept, for models that have none; centers are zero."""
+
+    @property
+    def size(self) -> int:
+        """Number of weights, p: the features that are used."""
+        return int(np.count_nonzero(self.gain))
+
+    def design(self, X: Rows) -> Array:
+        """Return rows as standardised features."""
+        return super().design(X)[:, 1:]
+
+    @property
+    def levelled(self) -> Coordinates:
+        """The same with an intercept, as kernels take it."""
+        return Coordinates(self.center, self.gain, self.level, self.spread)
+
+
+@dataclass(frozen=True)
 class Prior:
     """The public prior: w ~ N(mean, root·rootᵀ), noise variance, in public coordinates."""
 

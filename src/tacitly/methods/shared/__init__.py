@@ -7,7 +7,6 @@ WIRE = (
     "direction_votes:ClassVote",
     "direction_votes:DirectionVote",
     "norm_histogram:NormHistogram",
-    "population:Slopes",
     "typical_norm:TypicalNorm",
     "whitening:FeatureMoment",
     "whitening:ScaledMoment",

@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tacitly.arrays import Array, Rows
+from tacitly.arrays import Array
 from tacitly.federation.base import Federation
 from tacitly.heads.population import HeadPrior
 from tacitly.linalg import orthonormal
 from tacitly.methods.mixed_effects import algorithm as mixed_effects
-from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, Slopes
 from tacitly.methods.mixed_effects.queries import Coverage
 from tacitly.methods.mixed_effects.units import learn_units
 from tacitly.methods.shared.central import direction_phases, population_direction
@@ -49,20 +49,6 @@ _HARDER = {
     "spread": 0.6,
     "coverage": 2.0,
 }
-
-
-@dataclass(frozen=True)
-class Slopes(Coordinates):
-    """Coordinates without an intercept: rows are scaled and not moved."""
-
-    @property
-    def size(self) -> int:
-        """Number of weights."""
-        return int(np.count_nonzero(self.gain))
-
-    def design(self, X: Rows) -> Array:
-        """Return scaled rows."""
-        return super().design(X)[:, 1:]
 
 
 @dataclass(frozen=True)
