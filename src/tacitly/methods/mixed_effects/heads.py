@@ -12,7 +12,8 @@ import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.heads.base import HeadWork
-from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, posteriors
+from tacitly.methods.mixed_effects.likelihoods import posteriors
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 
 _BLOCK = 4096
 

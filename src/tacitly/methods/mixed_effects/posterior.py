@@ -74,11 +74,12 @@ class Coordinates:
 
 @dataclass(frozen=True)
 class Prior:
-    """The public prior: w ~ N(mean, root·rootᵀ), noise variance, in public coordinates."""
+    """The public prior: w ~ N(mean, root·rootᵀ), noise variance, in public coordinates; and what targets mean."""
 
     mean: Array
     root: Array
     noise: float
+    loss: str = "squared"
 
     def __post_init__(self) -> None:
         check_shape("mean", self.mean, None)

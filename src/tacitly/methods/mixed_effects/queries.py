@@ -25,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape
-from tacitly.methods.mixed_effects.posterior import Coordinates, Posteriors, Prior, posteriors
+from tacitly.methods.mixed_effects.likelihoods import posteriors
+from tacitly.methods.mixed_effects.posterior import Coordinates, Posteriors, Prior
 from tacitly.methods.shared.batch import BatchQuery, circle, norms_of, per_user, uncircle
 
 GROUPS = 3
