@@ -9,6 +9,11 @@ METHOD = Method(
     rank=None,
     wire=(
         "heads:PosteriorHeads",
+        "loss_queries:Level",
+        "loss_queries:LossInformation",
+        "loss_queries:LossScore",
+        "loss_queries:LossSizes",
+        "loss_queries:LossSpread",
         "posterior:Coordinates",
         "posterior:Prior",
         "queries:Coverage",

@@ -1,7 +1,8 @@
 """Heads that are posteriors: what a user's own rows make of the public prior. Computed at home, never released.
 
 A head is the posterior mean of the user's p weights, followed by the upper triangle of their posterior covariance, both
-in public coordinates. A user without rows has the prior; with many rows the prior hardly matters.
+in public coordinates. A user without rows has the prior; with many rows the prior hardly matters. With several classes
+there are p weights for each, and one covariance, the mean over classes.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ class PosteriorHeads(HeadWork):
     def shape(self) -> tuple[int, ...]:
         """Weights and the upper triangle of their covariance."""
         size = self.units.size
-        return (size + size * (size + 1) // 2,)
+        return (self.prior.mean.size + size * (size + 1) // 2,)
 
     def _block(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         found = posteriors(X, y, offsets, self.units, self.prior)
         weights = self.prior.mean + found.means @ self.prior.root.T
         covariances = self.prior.root @ found.covariances @ self.prior.root.T
         upper = np.triu_indices(self.units.size)
-        return np.hstack([weights, covariances[:, upper[0], upper[1]]])
+        return np.hstack([weights.reshape(len(weights), -1), covariances[:, upper[0], upper[1]]])
 
 
 def variances(design: Array, triangles: Array) -> Array:

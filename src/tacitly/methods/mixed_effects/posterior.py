@@ -82,8 +82,11 @@ class Prior:
     loss: str = "squared"
 
     def __post_init__(self) -> None:
-        check_shape("mean", self.mean, None)
-        check_shape("root", self.root, len(self.mean), len(self.mean))
+        several = (None,) if self.loss == "logistic" and self.mean.ndim > 1 else ()  # one row per class
+        check_shape("mean", self.mean, *several, None)
+        check_shape("root", self.root, self.mean.shape[-1], self.mean.shape[-1])
+        if self.loss not in ("squared", "logistic", "poisson"):
+            raise ValueError(f"loss must be 'squared', 'logistic' or 'poisson'. Found {self.loss!r}.")
         if not self.noise > 0:
             raise ValueError(f"noise must be positive. Found {self.noise!r}.")
 

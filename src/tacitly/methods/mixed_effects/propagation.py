@@ -41,17 +41,19 @@ _kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
 
 
 @_kernel
-def propagate(design, targets, offsets, mean, root, noise, code, means, covariances, extra):
-    """Write each user's posterior mean u and covariance R, and three numbers into ``extra``.
+def propagate(design, targets, offsets, mean, root, noise, code, means, covariances, expected, extra):
+    """Write each user's posterior mean u and covariance R, what R is expected to be, and three numbers, ``extra``.
 
-    These are Σ s²(α² − β) and Σ (s²β)² over rows, of which the first is zero on average if the noise variance s² is
-    right and the second says how sensitive it is to s² (α and β as in :func:`_tilted`); and the number of rows, 0 for a
-    user whose numbers cannot be used. A user without rows has the prior.
+    The expectation is (I + Σ κ a aᵀ)⁻¹ with the curvature κ of each row's factor at the population's mean: it does not
+    depend on targets. The three numbers are Σ s²(α² − β) and Σ (s²β)² over rows, of which the first is zero on average
+    if the noise variance s² is right and the second says how sensitive it is to s² (α and β as in :func:`_tilted`); and
+    the number of rows, 0 for a user whose numbers cannot be used. A user without rows has the prior.
     """
     size = mean.size
     for i in range(offsets.size - 1):
         first, m = offsets[i], offsets[i + 1] - offsets[i]
         u, R = means[i], covariances[i]
+        _prior(u, expected[i])
         _prior(u, R)
         usable = m > 0
         for j in range(m):
@@ -67,11 +69,13 @@ def propagate(design, targets, offsets, mean, root, noise, code, means, covarian
                 for b in range(size):
                     rows[j, b] += z * root[a, b]
         extra[i, 2] = m
+        _expect(rows, level, noise, code, expected[i])
         _user(rows, level, targets[first : first + m], noise, code, u, R, extra[i])
         for a in range(size):
             if not (math.isfinite(u[a]) and math.isfinite(R[a, a])):
                 extra[i, 0] = extra[i, 1] = extra[i, 2] = 0.0
         if extra[i, 2] == 0.0:
+            _prior(u, expected[i])
             _prior(u, R)
 
 
@@ -84,19 +88,41 @@ def _prior(u, R):
 
 
 @_kernel
+def _expect(rows, level, noise, code, R):
+    m, size = rows.shape
+    along = np.empty(size)
+    for j in range(m):
+        _, bend = _derivatives(level[j], 0.0, code)
+        curvature = -bend / (1.0 - noise * bend)
+        v = _along(R, rows[j], along)
+        weight = curvature / (1.0 + curvature * v)
+        for a in range(size):
+            for b in range(size):
+                R[a, b] -= weight * along[a] * along[b]
+
+
+@_kernel
+def _along(R, row, along):
+    """Write R·row and return rowᵀ·R·row."""
+    v = 0.0
+    for a in range(row.size):
+        total = 0.0
+        for b in range(row.size):
+            total += R[a, b] * row[b]
+        along[a] = total
+        v += row[a] * total
+    return v
+
+
+@_kernel
 def _user(rows, level, targets, noise, code, u, R, extra):
     m, size = rows.shape
     tau, nu, along = np.zeros(m), np.zeros(m), np.empty(size)
     for _ in range(SWEEPS):
         moved, excess, information = 0.0, 0.0, 0.0
         for j in range(m):
-            v, f = 0.0, 0.0
+            v, f = _along(R, rows[j], along), 0.0
             for a in range(size):
-                total = 0.0
-                for b in range(size):
-                    total += R[a, b] * rows[j, b]
-                along[a] = total
-                v += rows[j, a] * total
                 f += rows[j, a] * u[a]
             if not v > 1e-14:
                 continue

@@ -79,7 +79,7 @@ class _PriorQuery(BatchQuery):
     prior: Prior
 
     def __post_init__(self) -> None:
-        check_shape("mean", self.prior.mean, self.units.size)
+        check_shape("root", self.prior.root, self.units.size, self.units.size)
 
     def _posteriors(self, X: Rows, y: Rows, offsets: Offsets) -> Posteriors:
         return posteriors(X, y, offsets, self.units, self.prior)
