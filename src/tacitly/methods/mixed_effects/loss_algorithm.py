@@ -42,10 +42,11 @@ UNITLESS = (-2.0, 2.0)
 """Bounds of a target that leave it as it is."""
 
 # Parts of the budget that is left after the units; they are scaled to 1.
-_LEVEL, _INFORMATION, _SCORE = 0.02, (0.06, 0.08), (0.10, 0.26)
-_SPREAD, _SIZES, _NORMS = 0.28, 0.12, 0.05
+_LEVEL, _INFORMATION, _SCORE = 0.02, (0.05, 0.07), (0.09, 0.22)
+_SPREAD, _SIZES, _NORMS = 0.26, 0.20, 0.05
 _SCORE_CLIP, _INFORMATION_CLIP, _SPREAD_CLIP = 1.8, 1.3, 1.8  # in units of the typical norm
 _INTERCEPT = {"logistic": 2.0, "poisson": 1.0}  # variances to start from
+_SLOPES = {"logistic": 1.0, "poisson": 0.3}  # the same for slopes, together
 _NOISE = 0.3
 _OWN = {"logistic": 2.0, "poisson": 5.0}  # deviations of intercepts where nothing stands out of the noise
 
@@ -113,7 +114,7 @@ class _Learner:
         levels, clear = query.levels(*self._mean(query, "level", "level", 1.0))
         self.weak = not clear
         self._start = np.hstack([levels[:, None], np.zeros((self.classes, size - 1))])
-        variances = np.append(_INTERCEPT[self.loss], np.full(size - 1, 0.1 / size))
+        variances = np.append(_INTERCEPT[self.loss], np.full(size - 1, _SLOPES[self.loss] / size))
         mean = self._start if self.classes > 1 else self._start[0]
         self.prior = Prior(mean, np.diag(np.sqrt(variances)), _NOISE, self.loss)
         self._newtons = [Newton(size, self.federation.n_users) for _ in range(self.classes)]
@@ -184,9 +185,9 @@ class _Learner:
         """Correct the variances; estimates of successive rounds are averaged by their known noise."""
         query = LossSizes(self.units, self.prior, self._groups)
         factors, noise = query.factors(*self._mean(query, "sizes", f"sizes {label}", query.bound))
-        variance = np.square(noise) + 0.02
+        variance = np.square(noise) + 0.01
         kept = self._doubt / (self._doubt + variance)
-        self._doubt = self._doubt * (1.0 - kept) + 0.01
+        self._doubt = self._doubt * (1.0 - kept) + 0.03
         factors = factors**kept
         scales = np.sqrt(factors[self._groups.astype(np.int64)])
         spread = min(max(self.prior.noise * float(factors[-1]), 1e-4), 10.0) if self.loss == "poisson" else _NOISE

@@ -28,7 +28,7 @@ MOST_CLASSES = 1000
 REACHES = {"logistic": 8.0, "poisson": 16.0}
 """Log odds, and log rates, that fit on the circle of :class:`Level`."""
 
-_SHARE = 0.3
+_SHARE, _LEAST = 0.3, 0.1
 
 
 @dataclass(frozen=True)
@@ -127,10 +127,10 @@ class LossSizes(_GroupQuery):
     """Σ‖u‖² − tr J and tr J² for each group of coordinates, and the same for the noise of log rates.
 
     The first is zero on average if the variances are right; its derivative by the logarithm of a variance is the
-    second. Both are divided by √(1 + tr J²), about the standard deviation of the first.
+    second. Both are divided by √(0.1 + tr J²) with the expected J: about the standard deviation of the first.
     """
 
-    bound: ClassVar[float] = 2.5
+    bound: ClassVar[float] = 3.5
 
     @property
     def coordinates(self) -> int:
@@ -142,16 +142,17 @@ class LossSizes(_GroupQuery):
         found = self._posteriors(X, y, offsets)
         assert isinstance(found, LossPosteriors)
         means = found.means.reshape(len(found.rows), -1, self.units.size)
-        excesses, squares = [], []
+        excesses, squares, expected = [], [], []
         for group in range(GROUPS):
             own = np.flatnonzero(self.groups == group)
             information = found.information[:, own][:, :, own]
             lengths = np.square(means[:, :, own]).sum(axis=(1, 2)) / means.shape[1]
             excesses.append(lengths - np.einsum("nii->n", information))
             squares.append(np.square(information).sum(axis=(1, 2)))
+            expected.append(np.square(found.expected[:, own][:, :, own]).sum(axis=(1, 2)))
         excess = np.stack([*excesses, found.noise_excess], axis=1)
         square = np.stack([*squares, found.noise_information], axis=1)
-        scale = (found.rows > 0)[:, None] / np.sqrt(1.0 + square)
+        scale = (found.rows > 0)[:, None] / np.sqrt(_LEAST + np.stack([*expected, found.rows], axis=1))
         return np.stack([excess * scale, square * scale], axis=2).reshape(len(excess), -1)
 
     @staticmethod
