@@ -106,8 +106,8 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
     target_range
         Bounds of the target that are public, if there are any; they save a part of the budget. For numbers only.
     loss
-        ``"squared"`` for numbers, ``"logistic"`` for classes, ``"poisson"`` for counts. For counts s² is the variance of
-        log rates around a user's own line: counts may vary more than Poisson's law allows.
+        ``"squared"`` for numbers, ``"logistic"`` for classes, ``"poisson"`` for counts. For counts s² is the variance
+        of log rates around a user's own line: counts may vary more than Poisson's law allows.
     classes
         The labels that may occur, where the target is a class; (0, 1) if none are given. Declared, never read from the
         rows: which labels occur is private.

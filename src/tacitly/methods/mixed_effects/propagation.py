@@ -13,7 +13,8 @@ is biased most (a user whose answers are all "no"): tests compare it with dense 
 
 Factors are log-concave, so every τ ≥ 0, every variance stays positive and nothing needs damping. The number of sweeps
 is bounded and depends on the user's own rows only. A change of one factor changes R and u by a rank-one update, so a
-sweep costs 2mp² operations, and no matrix is inverted. Numbers of one user are computed by loops over that user's rows.
+sweep costs 2mp² operations (m³ with fewer rows than weights), and no matrix is inverted. Numbers of one user are
+computed by loops over that user's rows.
 """
 
 # mypy does not see the types that Numba compiles.
@@ -33,11 +34,14 @@ SWEEPS = 8
 
 LOGISTIC, POISSON = 1, 2
 
-_SETTLED = 1e-4  # change of a row's mean, in posterior standard deviations, below which a user is done
+_SETTLED = 1e-3  # change of a row's mean, in posterior standard deviations, below which a user is done
 _NODES, _REACH = 25, 3.0  # of the quadrature: x = mode + width·sinh t at equal steps of t over ± REACH, for long tails
 _LARGEST = 30.0  # of a log rate
 
-_kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
+_STEPS = np.linspace(-_REACH, _REACH, _NODES)
+_SINH, _COSH = np.sinh(_STEPS), np.cosh(_STEPS)
+
+_kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 
 
 @_kernel
@@ -89,16 +93,18 @@ def _prior(u, R):
 
 @_kernel
 def _expect(rows, level, noise, code, R):
-    m, size = rows.shape
-    along = np.empty(size)
-    for j in range(m):
-        _, bend = _derivatives(level[j], 0.0, code)
-        curvature = -bend / (1.0 - noise * bend)
-        v = _along(R, rows[j], along)
-        weight = curvature / (1.0 + curvature * v)
-        for a in range(size):
-            for b in range(size):
-                R[a, b] -= weight * along[a] * along[b]
+    along = np.empty(rows.shape[1])
+    for j in range(rows.shape[0]):
+        share = _share(level[j])
+        curvature = share * (1.0 - share) if code == LOGISTIC else math.exp(min(level[j], _LARGEST))
+        _shrink(R, rows[j], curvature / (1.0 + noise * curvature), along)
+
+
+@_kernel
+def _shrink(R, row, precision, along):
+    """Add precision·row·rowᵀ to the inverse of R."""
+    v = _along(R, row, along)
+    _downdate(R, along, precision / (1.0 + precision * v))
 
 
 @_kernel
@@ -115,15 +121,51 @@ def _along(R, row, along):
 
 
 @_kernel
+def _downdate(R, along, weight):
+    for a in range(along.size):
+        factor = weight * along[a]
+        for b in range(along.size):
+            R[a, b] -= factor * along[b]
+
+
+@_kernel
 def _user(rows, level, targets, noise, code, u, R, extra):
+    """Refine the factors among the p weights or, with fewer rows than that, among the m values f; the same numbers."""
     m, size = rows.shape
-    tau, nu, along = np.zeros(m), np.zeros(m), np.empty(size)
+    tau, nu = np.zeros(m), np.zeros(m)
+    if m >= size:
+        _refine(rows, False, level, targets, noise, code, u, R, tau, nu, extra)
+        return
+    K, along = np.empty((m, m)), np.empty(size)
+    for i in range(m):
+        for j in range(m):
+            total = 0.0
+            for a in range(size):
+                total += rows[i, a] * rows[j, a]
+            K[i, j] = total
+    _refine(rows, True, level, targets, noise, code, np.zeros(m), K, tau, nu, extra)
+    right = np.zeros(size)
+    for j in range(m):
+        _shrink(R, rows[j], tau[j], along)
+        for a in range(size):
+            right[a] += nu[j] * rows[j, a]
+    _along(R, right, u)
+
+
+@_kernel
+def _refine(rows, dual, level, targets, noise, code, u, R, tau, nu, extra):
+    """Sweep over the rows' factors exp(νf − τf²/2) until they settle; u and R are mean and covariance of v, or of f."""
+    along = np.empty(u.size)
     for _ in range(SWEEPS):
         moved, excess, information = 0.0, 0.0, 0.0
-        for j in range(m):
-            v, f = _along(R, rows[j], along), 0.0
-            for a in range(size):
-                f += rows[j, a] * u[a]
+        for j in range(rows.shape[0]):
+            if dual:
+                along[:] = R[j]
+                v, f = R[j, j], u[j]
+            else:
+                v, f = _along(R, rows[j], along), 0.0
+                for a in range(u.size):
+                    f += rows[j, a] * u[a]
             if not v > 1e-14:
                 continue
             left = max(1.0 - tau[j] * v, 1e-9)
@@ -134,10 +176,9 @@ def _user(rows, level, targets, noise, code, u, R, extra):
             gain = precision - tau[j]
             scale = (shift - nu[j] - gain * f) / (1.0 + gain * v)
             weight = gain / (1.0 + gain * v)
-            for a in range(size):
+            for a in range(u.size):
                 u[a] += along[a] * scale
-                for b in range(size):
-                    R[a, b] -= weight * along[a] * along[b]
+            _downdate(R, along, weight)
             moved = max(moved, abs(scale) * math.sqrt(v), abs(weight) * v)
             tau[j], nu[j] = precision, shift
             excess += noise * (alpha * alpha - beta)
@@ -154,68 +195,87 @@ def _tilted(center, variance, target, code):
     Under the law of η given y, E η = μ + αV and Var η = V − βV². Where the factor is wide, α and β come from its
     derivatives, else from these moments: each is accurate where the other cancels.
     """
-    mode = _logistic_mode(center, variance, target) if code == LOGISTIC else _poisson_mode(center, variance, target)
-    slope, bend = _derivatives(mode, target, code)
-    width = 1.0 / math.sqrt(1.0 / variance - bend)
-    step = 2.0 * _REACH / (_NODES - 1)
-    peak = _value(mode, target, code) - 0.5 * (mode - center) ** 2 / variance
+    if code == LOGISTIC:  # P(y = 0 | η) = P(y = 1 | −η)
+        if target > 0.5:
+            return _tilted_share(center, variance)
+        alpha, beta = _tilted_share(-center, variance)
+        return -alpha, beta
+    return _tilted_count(center, variance, target)
+
+
+@_kernel
+def _tilted_share(center, variance):
+    """:func:`_tilted` for y = 1 and p = 1/(1 + exp(−η))."""
+    mode = _logistic_mode(center, variance)
+    share = _share(mode)
+    width = 1.0 / math.sqrt(1.0 / variance + share * (1.0 - share))
+    most, half = 0.5 * (mode - center) ** 2 / variance, 0.5 / variance
     total, first, second, slopes, squares, bends = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for node in range(_NODES):
-        t = node * step - _REACH
-        away = math.sinh(t) * width
+        away = _SINH[node] * width
         x = mode + away
-        weight = math.cosh(t) * math.exp(_value(x, target, code) - 0.5 * (x - center) ** 2 / variance - peak)
-        slope, bend = _derivatives(x, target, code)
+        share = _share(x)
+        weight = _COSH[node] * share * math.exp(most - half * (x - center) ** 2)
         total += weight
         first += weight * away
         second += weight * away * away
-        slopes += weight * slope
-        squares += weight * slope * slope
-        bends += weight * bend
-    first, second, slopes, squares, bends = (
-        first / total,
-        second / total,
-        slopes / total,
-        squares / total,
-        bends / total,
-    )
+        slopes += weight * (1.0 - share)
+        squares += weight * (1.0 - share) ** 2
+        bends -= weight * share * (1.0 - share)
+    return _matched(center, variance, mode, total, first, second, slopes, squares, bends)
+
+
+@_kernel
+def _tilted_count(center, variance, count):
+    """:func:`_tilted` for y ~ Poisson(exp η)."""
+    mode = _poisson_mode(center, variance, count)
+    rate = math.exp(mode)
+    width = 1.0 / math.sqrt(1.0 / variance + rate)
+    most, half = count * mode - rate - 0.5 * (mode - center) ** 2 / variance, 0.5 / variance
+    total, first, second, slopes, squares, bends = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for node in range(_NODES):
+        away = _SINH[node] * width
+        x = mode + away
+        rate = math.exp(min(x, 700.0))
+        weight = _COSH[node] * math.exp(count * x - rate - half * (x - center) ** 2 - most)
+        if weight > 0.0:
+            total += weight
+            first += weight * away
+            second += weight * away * away
+            slopes += weight * (count - rate)
+            squares += weight * (count - rate) ** 2
+            bends -= weight * rate
+    return _matched(center, variance, mode, total, first, second, slopes, squares, bends)
+
+
+@_kernel
+def _matched(center, variance, mode, total, first, second, slopes, squares, bends):
+    first, second, slopes = first / total, second / total, slopes / total
     spread = second - first * first
     if variance > 1.0 or spread < 0.5 * variance:
         alpha, beta = (mode + first - center) / variance, (variance - spread) / variance**2
     else:
-        alpha, beta = slopes, slopes * slopes - squares - bends
+        alpha, beta = slopes, slopes * slopes - (squares + bends) / total
     return alpha, min(max(beta, 0.0), (1.0 - 1e-9) / variance)
 
 
 @_kernel
-def _value(x, target, code):
-    """Return log p(y | η = x), without constants."""
-    if code == LOGISTIC:
-        signed = x if target > 0.5 else -x
-        return -math.log1p(math.exp(-signed)) if signed > 0.0 else signed - math.log1p(math.exp(signed))
-    return target * x - math.exp(min(x, _LARGEST))
+def _share(x):
+    """Return 1/(1 + exp(−x))."""
+    if x >= 0.0:
+        return 1.0 / (1.0 + math.exp(-x))
+    small = math.exp(x)
+    return small / (1.0 + small)
 
 
 @_kernel
-def _derivatives(x, target, code):
-    """Return first and second derivative of log p(y | η) at x."""
-    if code == LOGISTIC:
-        share = 1.0 / (1.0 + math.exp(-x)) if x > 0.0 else math.exp(x) / (1.0 + math.exp(x))
-        return (1.0 if target > 0.5 else 0.0) - share, -share * (1.0 - share)
-    rate = math.exp(min(x, _LARGEST))
-    return target - rate, -rate
-
-
-@_kernel
-def _logistic_mode(center, variance, target):
-    """Return the x that maximises log p(y | x) − (x − μ)²/2V, by Newton's method inside a shrinking bracket."""
-    sign = 1.0 if target > 0.5 else -1.0
-    low = sign * center
-    high = low + variance
+def _logistic_mode(center, variance):
+    """Return the x that maximises log p(1 | x) − (x − μ)²/2V, by Newton's method inside a shrinking bracket."""
+    low, high = center, center + variance
     x = low + min(1.0, 0.5 * variance)
-    for _ in range(8):
-        share = 1.0 / (1.0 + math.exp(min(x, 700.0)))
-        error = x - sign * center - variance * share
+    for _ in range(6):
+        share = _share(-x)
+        error = x - center - variance * share
         if error > 0.0:
             high = min(high, x)
         else:
@@ -223,7 +283,7 @@ def _logistic_mode(center, variance, target):
         x -= error / (1.0 + variance * share * (1.0 - share))
         if not low < x < high:
             x = 0.5 * (low + high)
-    return sign * x
+    return x
 
 
 @_kernel
