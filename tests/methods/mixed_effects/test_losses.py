@@ -6,7 +6,6 @@ import itertools
 import math
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pytest
