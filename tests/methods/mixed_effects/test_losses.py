@@ -19,8 +19,8 @@ from tacitly.baselines.mixed_loss_model import MixedLossModel
 from tacitly.data.validation import DataError
 from tacitly.federation.wire import decode, encode
 from tacitly.methods.mixed_effects import propagation
-from tacitly.methods.mixed_effects.heads import PosteriorHeads
 from tacitly.methods.mixed_effects.likelihoods import propagated
+from tacitly.methods.mixed_effects.loss_heads import LossPosteriorHeads
 from tacitly.methods.mixed_effects.loss_queries import Level, LossInformation, LossScore, LossSizes, LossSpread
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.queries import MeasuredScore
@@ -191,7 +191,7 @@ def test_queries_and_heads_travel(name: str) -> None:
     np.testing.assert_array_equal(
         decode(encode(query)).contributions(X, y, offsets), query.contributions(X, y, offsets)
     )
-    work = PosteriorHeads(UNITS, PRIORS[name.split(",")[0]])
+    work = LossPosteriorHeads(UNITS, PRIORS[name.split(",")[0]])
     heads = decode(encode(work))(X, y, offsets)
     assert heads.shape == (2, *work.shape)
     np.testing.assert_allclose(heads[1], work.own(X[4:], y[4:]), rtol=1e-9, atol=1e-12)

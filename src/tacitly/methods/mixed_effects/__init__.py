@@ -17,6 +17,7 @@ METHOD = Method(
     rank=None,
     wire=(
         "heads:PosteriorHeads",
+        "loss_heads:LossPosteriorHeads",
         "loss_queries:Level",
         "loss_queries:LossInformation",
         "loss_queries:LossScore",
@@ -46,9 +47,9 @@ METHOD = Method(
     result="population effects with standard errors, a personal model and intervals for every user",
     page="mixed-effects.md",
     trials=(
-        Trial("mixed effects", {}, tolerance=1e-7),
-        Trial("mixed effects, classes", {"loss": "logistic"}, labels=2, tolerance=1e-7),
-        Trial("mixed effects, counts", {"loss": "poisson"}, labels=3, tolerance=1e-7),
+        Trial("mixed effects", {}, tolerance=1e-7, adaptive=True),
+        Trial("mixed effects, classes", {"loss": "logistic"}, labels=2, tolerance=1e-7, adaptive=True),
+        Trial("mixed effects, counts", {"loss": "poisson"}, labels=3, tolerance=1e-7, adaptive=True),
     ),
     audits=(
         AuditTrial("mixed effects", {}, title="MixedEffects"),
