@@ -59,6 +59,7 @@ benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.audit
 	$(BIN)/python -m benchmarks.speed.round
 	$(BIN)/python -m benchmarks.speed.low_rank_sparse
+	$(BIN)/python -m benchmarks.speed.mixed_effects
 	$(BIN)/python -m benchmarks.speed.engines
 	$(BIN)/python -m benchmarks.readme
 

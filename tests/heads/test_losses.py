@@ -194,7 +194,8 @@ def test_classes_without_a_loss_for_them_are_refused(tmp_path: Path) -> None:
     X, y, users, _ = labelled(30, 4, 1, 8)
     with pytest.raises(ValueError, match="classes are for loss"):
         tacitly.PrivateFedRep(rank=1, epsilon=1.0, classes=(0, 1)).fit(X, y, users)
-    words = ["fit", "rows.csv", "--user", "u", "--target", "t", "--rank", "1", "--epsilon", "1", "--classes", "0,1"]
+    words = ["fit", "rows.csv", "--user", "u", "--target", "t", "--method", "fedrep", "--rank", "1"]
+    words += ["--epsilon", "1", "--classes", "0,1"]
     refusals = {"fedrep": "--classes is for --loss logistic and hinge", "altmin": "--classes is for --method fedrep"}
     for method, refusal in refusals.items():
         done = CliRunner().invoke(app, [*words, "--method", method, "--out", str(tmp_path / "model")])
@@ -206,7 +207,7 @@ def test_a_command_with_a_wrong_delta_leaves_no_ledger_behind(tmp_path: Path) ->
     table = tmp_path / "rows.csv"
     pd.DataFrame(X, columns=["a", "b", "c"]).assign(u=users, t=y).to_csv(table, index=False)
     commands = {
-        "fit": ["--user", "u", "--target", "t", "--rank", "1", "--epsilon", "4", "--no-compare"],
+        "fit": ["--user", "u", "--target", "t", "--method", "fedrep", "--rank", "1", "--epsilon", "4", "--no-compare"],
         "svd": ["--user", "u", "--rank", "1", "--epsilon", "4", "--unit", "user"],
     }
     for name, words in commands.items():
@@ -336,7 +337,20 @@ def test_the_command_fits_predicts_and_personalises_classes(tmp_path: Path) -> N
     table.to_csv(tmp_path / "rows.csv", index=False)
     run = CliRunner().invoke
     where = str(tmp_path / "model")
-    base = ["--user", "user", "--target", "bought", "--rank", "1", "--epsilon", "4", "--out", where]
+    base = [
+        "--user",
+        "user",
+        "--target",
+        "bought",
+        "--method",
+        "fedrep",
+        "--rank",
+        "1",
+        "--epsilon",
+        "4",
+        "--out",
+        where,
+    ]
     done = run(app, ["fit", str(tmp_path / "rows.csv"), *base, "--loss", "logistic"])
     assert done.exit_code == 0, done.output
     assert "accuracy" in done.output
@@ -349,7 +363,7 @@ def test_the_command_fits_predicts_and_personalises_classes(tmp_path: Path) -> N
     assert len(json.loads((tmp_path / "head.json").read_text())["weights"]) == 1
     done = run(app, ["predict", where, str(tmp_path / "mine.csv"), "--head", str(tmp_path / "head.json")])
     assert done.exit_code == 0, done.output
-    bad = ["--user", "user", "--target", "bought", "--rank", "1", "--epsilon", "4", "--out", str(tmp_path / "m2")]
+    bad = [*base[:-1], str(tmp_path / "m2")]
     done = run(app, ["fit", str(tmp_path / "rows.csv"), *bad, "--loss", "logistic", "--classes", "1,2"])
     assert "outside classes=[1, 2]" in str(done.exception)
 

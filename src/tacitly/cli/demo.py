@@ -34,7 +34,7 @@ def demo(
     model = PrivateFedRep(rank=2, epsilon=epsilon, run="demo")
     fit_with_progress(model, cohort)
     save(model, out)
-    show_certificate(model)
+    show_certificate(model.certificate_)
     show_comparison(model, cohort)
     say(f"distance to the true subspace: {subspace_distance(model.basis_, data.basis):.4f}")
     say(f"model: {out}/  next: tacitly verify {out}")

@@ -108,7 +108,7 @@ def choose_columns(
     chosen = None if features is None else tuple(str(name) for name in features)
     for role, name in [("user", user), ("target", target), *(("feature", f) for f in chosen or ())]:
         if name is not None and name not in source.types:
-            raise DataError(_no_such_column(source, role, name))
+            raise DataError(no_such_column(source, role, name))
     if user is not None and target == user:
         raise DataError(f"Column {user!r} is both user and target. Expected two columns.")
     if chosen is None:
@@ -141,15 +141,24 @@ class TableRows(NamedTuple):
 
 
 def read_rows(
-    table: Any, *, features: Iterable[str] | None = None, target: str | None = None, user: str | None = None
+    table: Any,
+    *,
+    features: Iterable[str] | None = None,
+    target: str | None = None,
+    user: str | None = None,
+    schema: Schema | None = None,
 ) -> TableRows:
     """Read a table that is not grouped by user: what predictions and single users' heads are made from.
 
-    It checks columns and cells as :meth:`Cohort.from_table <tacitly.data.cohort.Cohort.from_table>` does.
+    It checks columns and cells as :meth:`Cohort.from_table <tacitly.data.cohort.Cohort.from_table>` does. A ``schema``
+    encodes the columns that it names, which may miss cells.
     """
     source = open_table(table, user)
-    names = choose_columns(source, user, target, features)
-    faults = Faults([*_labels(names), f"target column {target!r}"])
+    names = choose_columns(source, user, target, features if schema is None else schema.names)
+    if schema is not None:
+        names = schema.feature_names
+        source = schema.source(source, keep=[name for name in (user, target) if name is not None])
+    faults = Faults([*_labels(names), f"target column {target!r}"], may_miss=0 if schema is None else len(names))
     ids, blocks = [], []
     for own, block in _batches(source, user, names, target, np.dtype(np.float64), faults):
         ids.append(own)
@@ -260,7 +269,8 @@ def new_map(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     return array
 
 
-def _no_such_column(source: Source, role: str, name: str) -> str:
+def no_such_column(source: Source, role: str, name: str) -> str:
+    """Return the message for a column that is not there, with the nearest name."""
     close = difflib.get_close_matches(name, source.types, 1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return f"{source.title} has no {role} column {name!r}. It has {quoted(source.types)}.{hint}"

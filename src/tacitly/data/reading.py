@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import DTypeLike
 from tacitly.data.cohort import Cohort
 from tacitly.data.grouping import Declared
 from tacitly.data.sparse_cohort import SparseCohort
+from tacitly.data.tables import is_frame, open_table, quoted
 from tacitly.data.validation import Array, DataError
 
 
@@ -53,7 +55,7 @@ def read_cohort(
 
 
 def read_rows(X: Any, feature_names: Array, dtype: DTypeLike = np.float64) -> Array:
-    """Return rows as numbers, with the columns of training: by name where a table has those names.
+    """Return rows as numbers, with the columns of training: by name where X has names, in whatever order they are.
 
     A cell that is not a number raises a message that does not show it. Values are not checked further: a missing one
     stays missing.
@@ -61,14 +63,41 @@ def read_rows(X: Any, feature_names: Array, dtype: DTypeLike = np.float64) -> Ar
     >>> read_rows([[1, 2]], np.array(["a", "b"]))
     array([[1., 2.]])
     """
-    columns = getattr(X, "columns", None)
     names = [str(name) for name in feature_names]
-    if columns is not None and set(names) <= {str(column) for column in columns}:
-        X = X[names]
-    rows = _numbers(X, dtype)
+    rows = _numbers(in_order(X, names), dtype)
     if rows.ndim != 2 or rows.shape[1] != len(names):
         raise DataError(f"X must have {len(names)} columns, as at training. Found shape {rows.shape}.")
     return rows
+
+
+def has_names(feature_names: Iterable[str]) -> bool:
+    """Return whether a model was fitted on named columns; those of an array are called x0, x1 and so on."""
+    return any(str(name) != f"x{place}" for place, name in enumerate(feature_names))
+
+
+def in_order(X: Any, names: Sequence[str]) -> Any:
+    """Return a table with the columns of training, in their order; raise where one is not there.
+
+    An array, and a table given to a model that was fitted on an array, is taken by position.
+
+    >>> import pandas
+    >>> in_order(pandas.DataFrame({"b": [2.0], "a": [1.0]}), ["a", "b"]).columns.tolist()
+    ['a', 'b']
+    """
+    if not is_frame(X):
+        return X
+    columns = list(open_table(X).types)
+    missing = [name for name in names if name not in columns]
+    if not missing:
+        return X.iloc[:, [columns.index(name) for name in names]] if hasattr(X, "iloc") else X.select(list(names))
+    if not has_names(names):
+        return X
+    unknown = [name for name in columns if name not in names]
+    also = f" Unseen at fit time: {quoted(unknown)}." if unknown else ""
+    raise DataError(
+        "The feature names should match those that were passed during fit. Seen at fit time, yet now missing: "
+        f"{quoted(missing)}.{also}"
+    )
 
 
 def _missing(needed: dict[str, bool]) -> str:

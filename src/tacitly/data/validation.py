@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 Array = NDArray[Any]
 
-NULL_WORDS = ("", "NA", "N/A", "#N/A", "NaN", "nan", "-nan", "n/a", "null", "NULL", "None", "<NA>")
+NULL_WORDS = ("", "NA", "N/A", "#N/A", "NaN", "nan", "-nan", "n/a", "null", "NULL", "None", "<NA>", ".", "-", "?")
 _TRUTH = {"true": 1.0, "false": 0.0}
 _SINGLE = {"float", "float32", "Float32", "float[pyarrow]"}  # names of single precision in Arrow, NumPy and pandas
 

@@ -23,6 +23,8 @@ from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
 from tacitly.federation.base import BLOCK, ROW_BLOCK, Chosen, Query
 from tacitly.federation.projected import Projected
+from tacitly.federation.query import rehearse, synthetic_rows
+from tacitly.federation.statistics import Statistics, same
 from tacitly.portable import cpu_count
 from tacitly.privacy.guarantee import Unit
 from tacitly.privacy.noise import to_grid
@@ -31,6 +33,8 @@ T = TypeVar("T")
 Numbers = TypeVar("Numbers", bound=npt.NDArray[np.floating])
 
 _ROW_CELLS = 1 << 22  # numbers in a block of rows: 32 MiB of float64
+_MANY = 4096  # users from which on statistics are computed by compiled kernels: fewer would wait for the compiler
+_KEPT = 1 << 28  # most numbers of statistics that are kept: 2 GiB
 
 
 class Shard:
@@ -51,21 +55,31 @@ class Shard:
         self._threads = threads or cpu_count()
         self._pool: ThreadPoolExecutor | None = None
         self._last_projection: tuple[bytes, Shard] | None = None
+        self._statistics: dict[type[Statistics], tuple[Statistics, Shard]] = {}
 
     def exact_sum(self, query: Query, bound: float, grid: float, chosen: Chosen | None = None) -> npt.NDArray[np.int64]:
         """Return the sum of all (or the chosen) users' clipped contributions, in steps of the grid."""
         if isinstance(query, Projected):
             return self.projected(query.directions).exact_sum(query.query, bound, grid, chosen)
-        asked = _Plain(query) if self._plain else query
+        if query.statistics is not None and not self._plain and self.cohort.n_users >= _MANY:
+            computed = _OfStatistics(query, query.statistics)
+            # Bugs surface here; below, no exception may, because it could depend on private numbers.
+            rehearse(computed, *synthetic_rows(self.cohort.n_features))
+            shard = self._with(query.statistics)
+            if shard is None:
+                return self._sum(computed, bound, grid, chosen)
+            return shard._sum(_OfStatistics(query), bound, grid, chosen)
+        return self._sum(_Plain(query) if self._plain else query, bound, grid, chosen)
 
+    def _sum(self, asked: Query, bound: float, grid: float, chosen: Chosen | None) -> npt.NDArray[np.int64]:
         def block_sums(X: Rows, y: Rows, offsets: Offsets) -> npt.NDArray[np.int64]:
-            sums = _attempt(lambda: asked.block_sums(X, y, offsets, bound, BLOCK), query.coordinates)
+            sums = _attempt(lambda: asked.block_sums(X, y, offsets, bound, BLOCK), asked.coordinates)
             if sums is None:
                 sums = _without_failing_units(asked, X, y, offsets, bound)
             return np.asarray(to_grid(sums, grid).sum(axis=0), dtype=np.int64)
 
-        total = np.zeros(query.coordinates, dtype=np.int64)
-        for part in self._blocks(block_sums, self._spans(query, chosen), of_rows=query.unit is not Unit.USER):
+        total = np.zeros(asked.coordinates, dtype=np.int64)
+        for part in self._blocks(block_sums, self._spans(asked, chosen), of_rows=asked.unit is not Unit.USER):
             total += part
         return total
 
@@ -75,8 +89,15 @@ class Shard:
         Not a door: the result (heads) is private, and the caller must keep it with the users.
         """
         users = self.cohort.n_users
-        spans = [(a, min(a + BLOCK, users)) for a in range(0, users, BLOCK)]
-        return cast(Numbers, np.concatenate(list(self._blocks(work, spans))))
+        size = int(getattr(work, "span", BLOCK))
+        spans = [(a, min(a + size, users)) for a in range(0, users, size)]
+        stacked: Numbers | None = None
+        for (first, last), part in zip(spans, self._blocks(work, spans), strict=True):
+            if stacked is None:  # filled in place: a list of all parts would hold everything twice
+                stacked = cast(Numbers, np.empty((users, *part.shape[1:]), dtype=part.dtype))
+            stacked[first:last] = part
+        assert stacked is not None
+        return stacked
 
     def projected(self, directions: Array) -> Shard:
         """Return the same users with rows directions·x; the last result is kept and returned for equal directions.
@@ -93,11 +114,31 @@ class Shard:
     def _project(self, directions: Array) -> Shard:
         from tacitly.simd.projections import project_each
 
-        rows = self.users_map(lambda X, y, offsets: project_each(X, directions))
+        users = self.cohort.n_users
+        spans = [(a, min(a + BLOCK, users)) for a in range(0, users, BLOCK)]
+        rows = np.concatenate(list(self._blocks(lambda X, y, offsets: project_each(X, directions), spans)))
         names = tuple(f"direction {j}" for j in range(len(directions)))
         other = copy.copy(self)
         other.cohort = replace(self.cohort, X=rows, feature_names=names)
         return other
+
+    def _with(self, statistics: Statistics) -> Shard | None:
+        """Return the same users with their statistics as the only row of each; None if they are not kept.
+
+        Public sizes decide: the number of users and of statistics.
+        """
+        if not statistics.kept or self.cohort.n_users * statistics.width > _KEPT:
+            return None
+        kept, shard = self._statistics.get(type(statistics), (None, None))
+        if shard is None or not same(kept, statistics):
+            base = self if statistics.source is None else self._with(statistics.source)
+            self._statistics.pop(type(statistics), None)  # so that two of a kind are never held at once
+            rows = self.users_map(statistics.of_rows) if base is None else base.users_map(statistics)
+            names = tuple(f"statistic {j}" for j in range(statistics.width))
+            shard = copy.copy(self)
+            shard.cohort = Cohort(rows, None, np.arange(len(rows) + 1), self.cohort.users, names)
+            self._statistics[type(statistics)] = statistics, shard
+        return shard
 
     def _spans(self, query: Query, chosen: Chosen | None) -> Sequence[tuple[int, int]]:
         """Boundaries of the blocks: in rows if the unit is the row (their number is public then), else in users."""
@@ -153,6 +194,27 @@ def one_blas_thread() -> AbstractContextManager[object]:
         return nullcontext()
     limited: AbstractContextManager[object] = libraries.limit(limits=1, user_api="blas")
     return limited
+
+
+class _OfStatistics(Query):
+    """A query about users whose rows are their statistics, or whose ``statistics`` are computed block by block."""
+
+    def __init__(self, query: Query, statistics: Statistics | None = None) -> None:
+        self._query, self._statistics = query, statistics
+
+    @property
+    def coordinates(self) -> int:
+        return self._query.coordinates
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        return self.block_sum(X, y, np.array([0, len(X)]), 1.0)
+
+    def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
+        return np.asarray(self.block_sums(X, y, offsets, bound, len(offsets) - 1)[0])
+
+    def block_sums(self, X: Rows, y: Rows, offsets: Offsets, bound: float, size: int) -> Array:
+        rows = X if self._statistics is None else self._statistics.of_rows(X, y, offsets)
+        return self._query.sums_of(np.asarray(rows, dtype=np.float64), bound, size)
 
 
 class _Plain(Query):

@@ -138,6 +138,14 @@ class Certificate:
         """Return the claim in one line."""
         return f"{self.algorithm}: {self._claim()}; unit: {self.unit}; {self._count()}"
 
+    def brief(self) -> str:
+        """Return the claim, who is trusted, and any reason not to certify: a few lines."""
+        lines = [f"{self._claim()}; unit: {self.unit}; {self._count()}"]
+        lines += [f"  not certified because: {reason}" for reason in self._objections()]
+        lines += [f"  note: {note}" for note in self.notes if note.startswith("δ")]
+        lines.append(f"  trust: {self.trust.partition(':')[0]}; not covered: {len(self.not_covered)} things (--full)")
+        return "\n".join(lines)
+
     def __str__(self) -> str:
         kinds = ", ".join(sorted({release.noise for release in self.releases})) or "none"
         lines = [f"{self._claim()}; unit: {self.unit}; {self._count()}; noise: {kinds}"]

@@ -364,7 +364,8 @@ def test_sites_take_part_in_one_run_after_the_other_under_their_own_ceiling(tmp_
 
 def coordinators_folder(hub: Path, place: FlowerPopulation, **changed: object) -> Path:
     hub.mkdir()
-    options = {"server": "127.0.0.1:1", "out": f"{hub}-model", "epsilon": 4.0, "options": {"rank": 2, "rounds": 1}}
+    options = {"server": "127.0.0.1:1", "out": f"{hub}-model", "epsilon": 4.0}
+    options |= {"method": "fedrep", "options": {"rank": 2, "rounds": 1}}
     options |= {"cards": tuple(place.roster.values()), "patience": asdict(QUICK)}
     Settings(**options | changed).save(hub)
     (hub / "nodes.json").write_text(json.dumps({card.name: node for node, card in place.roster.items()}))

@@ -21,9 +21,15 @@ from tacitly.federation.wire import decode, encode
 from tacitly.methods.mixed_effects import propagation
 from tacitly.methods.mixed_effects.likelihoods import propagated
 from tacitly.methods.mixed_effects.loss_heads import LossPosteriorHeads
-from tacitly.methods.mixed_effects.loss_queries import Level, LossInformation, LossScore, LossSizes, LossSpread
+from tacitly.methods.mixed_effects.loss_queries import (
+    Level,
+    LossInformation,
+    LossScore,
+    LossSizes,
+    LossSpread,
+    MeasuredLossScore,
+)
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
-from tacitly.methods.mixed_effects.queries import MeasuredScore
 from tacitly.methods.shared.batch import BatchQuery
 from tacitly.privacy.guarantee import TooFewUsersWarning
 
@@ -45,7 +51,7 @@ def queries(prior: Prior) -> dict[str, BatchQuery]:
         "level": Level(prior.loss, len(prior.mean) if prior.mean.ndim > 1 else 1),
         "information": LossInformation(UNITS, prior, METRIC, 0.8),
         "score": score,
-        "measured score": MeasuredScore(score, 0.7),
+        "measured score": MeasuredLossScore(score, 0.7),
         "sizes": LossSizes(UNITS, prior, GROUPS),
         "spread": LossSpread(UNITS, prior, 1.3),
     }

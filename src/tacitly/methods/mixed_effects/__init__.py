@@ -1,6 +1,6 @@
 """Mixed models: the population is a private prior, every user a posterior; any units, text, missing cells, any loss."""
 
-from tacitly.methods.options import CLASSES, classes_need_a_loss_for_classes, loss_option
+from tacitly.methods.options import CLASSES, SCHEMA, TARGET_RANGE, classes_need_a_loss_for_classes, loss_option
 from tacitly.methods.registry import AuditTrial, Method, Parameters, Trial
 
 
@@ -13,7 +13,9 @@ def _coordinates(n_features: int, parameters: Parameters) -> int:
 METHOD = Method(
     estimator="estimator:MixedEffects",
     name="mixed-effects",
-    command=None,
+    default=True,
+    options=(SCHEMA, TARGET_RANGE, loss_option("squared", "squared, logistic or poisson."), CLASSES),
+    check=classes_need_a_loss_for_classes,
     rank=None,
     wire=(
         "heads:PosteriorHeads",
@@ -23,6 +25,7 @@ METHOD = Method(
         "loss_queries:LossScore",
         "loss_queries:LossSizes",
         "loss_queries:LossSpread",
+        "loss_queries:MeasuredLossScore",
         "posterior:Coordinates",
         "posterior:Prior",
         "queries:Coverage",
@@ -38,8 +41,6 @@ METHOD = Method(
         "units:Magnitudes",
         "units:Shares",
     ),
-    options=(loss_option("squared", "squared, logistic or poisson."), CLASSES),
-    check=classes_need_a_loss_for_classes,
     coordinates=_coordinates,
     small=lambda d, rank, words: {"loss": words.get("loss", "squared")},
     plain_compiles=lambda words: words.get("loss", "squared") != "squared",

@@ -1,4 +1,4 @@
-"""The posterior of a user by the loss of the prior: exact for numbers, by expectation propagation for classes, counts.
+"""Posteriors of users whose targets are classes or counts, and what follows from them for new rows.
 
 For any likelihood, in coordinates where the prior is standard normal, the posterior mean u = E[v | rows] is the score
 of the population's weights and I − R = I − Cov[v | rows] their observed information; and E[u uᵀ] = E[I − R] if the
@@ -14,7 +14,7 @@ import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, read_only
 from tacitly.heads.losses import LARGEST_SCORE
-from tacitly.methods.mixed_effects import posterior, propagation
+from tacitly.methods.mixed_effects import propagation
 from tacitly.methods.mixed_effects.posterior import Coordinates, Posteriors, Prior
 
 CODES = {"logistic": propagation.LOGISTIC, "poisson": propagation.POISSON}
@@ -41,10 +41,8 @@ class LossPosteriors(Posteriors):
     noise_information: Array  # how sensitive the excess is to it
 
 
-def posteriors(X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prior: Prior) -> Posteriors:
+def loss_posteriors(X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prior: Prior) -> LossPosteriors:
     """Return the posteriors of several users under a public prior; a user without rows has the prior."""
-    if prior.loss == "squared":
-        return posterior.posteriors(X, y, offsets, units, prior)
     return propagated(units.design(X), np.asarray(y, dtype=np.float64), offsets, prior)
 
 

@@ -28,9 +28,15 @@ from tacitly.federation.base import Federation, Query
 from tacitly.linalg import unpack_symmetric
 from tacitly.methods.mixed_effects import units
 from tacitly.methods.mixed_effects.algorithm import Learned, Newton, Settings, grown, preconditioned
-from tacitly.methods.mixed_effects.loss_queries import Level, LossInformation, LossScore, LossSizes, LossSpread
+from tacitly.methods.mixed_effects.loss_queries import (
+    Level,
+    LossInformation,
+    LossScore,
+    LossSizes,
+    LossSpread,
+    MeasuredLossScore,
+)
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
-from tacitly.methods.mixed_effects.queries import MeasuredScore
 from tacitly.methods.shared.typical_norm import typical_norm
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget
@@ -138,7 +144,7 @@ class _Learner:
             label = f"{stage + 1}.{number + 1}"
             score = LossScore(self.units, replace(frozen, mean=self.prior.mean), metric, plain, information.clip)
             typical = self._typical(score, "score norm", f"score norm {label}", reach=8.0)
-            measured = MeasuredScore(score, _SCORE_CLIP * typical)
+            measured = MeasuredLossScore(score, _SCORE_CLIP * typical)
             mean, noise = self._mean(measured, f"score {stage + 1}", f"score {label}", measured.bound)
             vector, gain, length = measured.split(mean)
             # Shrunk to what they are on average, by their known noise.

@@ -12,7 +12,7 @@ import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.heads.base import HeadWork
-from tacitly.methods.mixed_effects.likelihoods import posteriors
+from tacitly.methods.mixed_effects.likelihoods import loss_posteriors
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 
 _BLOCK = 4096
@@ -45,7 +45,7 @@ class LossPosteriorHeads(HeadWork):
         return (self.prior.mean.size + size * (size + 1) // 2,)
 
     def _block(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        found = posteriors(X, y, offsets, self.units, self.prior)
+        found = loss_posteriors(X, y, offsets, self.units, self.prior)
         weights = self.prior.mean + found.means @ self.prior.root.T
         covariances = self.prior.root @ found.covariances @ self.prior.root.T
         upper = np.triu_indices(self.units.size)

@@ -19,16 +19,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from tacitly.arrays import Array, Offsets, Rows, check_size
-from tacitly.methods.mixed_effects.likelihoods import LossPosteriors
-from tacitly.methods.mixed_effects.queries import GROUPS, Information, Score, _GroupQuery, _PriorQuery, pack
+from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size
+from tacitly.methods.mixed_effects.likelihoods import LossPosteriors, loss_posteriors
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
+from tacitly.methods.mixed_effects.queries import GROUPS, pack
 from tacitly.methods.shared.batch import BatchQuery, circle, norms_of, per_user, uncircle
 
 MOST_CLASSES = 1000
 REACHES = {"logistic": 8.0, "poisson": 16.0}
 """Log odds, and log rates, that fit on the circle of :class:`Level`."""
 
-_SHARE, _LEAST = 0.3, 0.1
+_SHARE, _LEAST, _EXTRA = 0.3, 0.1, 0.3
 
 
 @dataclass(frozen=True)
@@ -75,21 +76,47 @@ class Level(BatchQuery):
 
 
 @dataclass(frozen=True)
-class LossInformation(Information):
-    """metric·H·metric with the weight that features alone give; for K classes their mean, and the share of each."""
+class _LossQuery(BatchQuery):
+    """A query about posteriors under a public prior for classes or counts."""
 
-    clip: float  # of what is expected from features alone
+    units: Coordinates
+    prior: Prior
+
+    def __post_init__(self) -> None:
+        check_shape("root", self.prior.root, self.units.size, self.units.size)
+        if self.prior.loss == "squared":
+            raise ValueError("loss must be 'logistic' or 'poisson'. Found 'squared'.")
+
+    def _posteriors(self, X: Rows, y: Rows, offsets: Offsets) -> LossPosteriors:
+        return loss_posteriors(X, y, offsets, self.units, self.prior)
+
+
+@dataclass(frozen=True)
+class LossInformation(_LossQuery):
+    """A user's information H about the population's weights, as metric·H·metric; for K classes their mean, and shares.
+
+    The weight of a user is 1/√trace of the information that is expected from features alone, so cut that the expected
+    contribution does not exceed ``clip``.
+    """
+
+    metric: Array
+    clip: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_shape("metric", self.metric, self.units.size, self.units.size)
 
     @property
     def coordinates(self) -> int:
         """Entries of a symmetric matrix, and one number per class where there are several."""
-        return super().coordinates + (len(self.prior.mean) if self.prior.mean.ndim > 1 else 0)
+        several = len(self.prior.mean) if self.prior.mean.ndim > 1 else 0
+        return self.units.size * (self.units.size + 1) // 2 + several
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one packed matrix per user, and shares."""
         found = self._posteriors(X, y, offsets)
-        assert isinstance(found, LossPosteriors)
-        parts = [self.of(found)]
+        turned = np.linalg.solve(self.prior.root, self.metric)
+        parts = [pack(turned.T @ found.information @ turned)]
         if self.prior.mean.ndim > 1:
             parts.append(_SHARE * found.shares / self.units.size)
         return np.hstack(parts) * self.factors(found)[:, None]
@@ -105,8 +132,16 @@ class LossInformation(Information):
 
 
 @dataclass(frozen=True)
-class LossScore(Score):
-    """The score of each class, weighted as the information was when that was released."""
+class LossScore(_LossQuery):
+    """A user's score of each class, in a metric, weighted as its information was when that was released."""
+
+    metric: Array
+    information_metric: Array
+    information_clip: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_shape("metric", self.metric, self.units.size, self.units.size)
 
     @property
     def coordinates(self) -> int:
@@ -116,21 +151,64 @@ class LossScore(Score):
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one score per user."""
         found = self._posteriors(X, y, offsets)
-        assert isinstance(found, LossPosteriors)
         information = LossInformation(self.units, self.prior, self.information_metric, self.information_clip)
         scores = found.means @ np.linalg.solve(self.prior.root, self.metric)
         return np.asarray(scores.reshape(len(scores), -1) * information.factors(found)[:, None])
 
 
 @dataclass(frozen=True)
-class LossSizes(_GroupQuery):
+class MeasuredLossScore(BatchQuery):
+    """A score, clipped to ``clip``, with two numbers that say what the clip did: mean slope and mean squared length."""
+
+    score: LossScore
+    clip: float
+
+    @property
+    def coordinates(self) -> int:
+        """One number per weight and class, and two."""
+        return self.score.coordinates + 2
+
+    @property
+    def bound(self) -> float:
+        """Largest norm of a contribution."""
+        return float(self.clip * np.sqrt(1.0 + 2.0 * _EXTRA**2))
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one clipped score and two numbers per user."""
+        scores = self.score.contributions(X, y, offsets)
+        norms = norms_of(scores)
+        factors = np.where(norms > 0, np.minimum(1.0, self.clip / np.maximum(norms, 1e-300)), 0.0)
+        # A clipped vector follows a change of its argument except along itself: one of its directions.
+        slope = factors * (1.0 - (norms > self.clip) / self.score.coordinates)
+        length = np.square(np.minimum(norms / self.clip, 1.0))
+        extra = _EXTRA * self.clip * np.stack([slope, length], axis=1)
+        return np.hstack([scores * factors[:, None], extra])
+
+    def split(self, released: Array) -> tuple[Array, float, float]:
+        """Return the mean score, the mean slope and the mean squared length in units of the clip."""
+        slope, length = released[-2:] / (_EXTRA * self.clip)
+        return released[:-2], float(slope), float(length)
+
+    def noise_of_extras(self, noise: float) -> float:
+        """Return the noise of the mean slope and length, given that of a coordinate."""
+        return noise / (_EXTRA * self.clip)
+
+
+@dataclass(frozen=True)
+class LossSizes(_LossQuery):
     """Σ‖u‖² − tr J and tr J² for each group of coordinates, and the same for the noise of log rates.
 
     The first is zero on average if the variances are right; its derivative by the logarithm of a variance is the
     second. Both are divided by √(0.1 + tr J²) with the expected J: about the standard deviation of the first.
     """
 
+    groups: Array  # the number of its group for each coordinate
+
     bound: ClassVar[float] = 3.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_shape("groups", self.groups, self.units.size)
 
     @property
     def coordinates(self) -> int:
@@ -140,7 +218,6 @@ class LossSizes(_GroupQuery):
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return excess and sensitivity per user and group."""
         found = self._posteriors(X, y, offsets)
-        assert isinstance(found, LossPosteriors)
         means = found.means.reshape(len(found.rows), -1, self.units.size)
         excesses, squares, expected = [], [], []
         for group in range(GROUPS):
@@ -164,7 +241,7 @@ class LossSizes(_GroupQuery):
 
 
 @dataclass(frozen=True)
-class LossSpread(_PriorQuery):
+class LossSpread(_LossQuery):
     """u uᵀ − J, the mean over classes, clipped to ``clip``, with squares of J's diagonal under the same factor.
 
     A ``clip`` of zero is none.
