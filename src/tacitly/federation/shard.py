@@ -286,17 +286,30 @@ def _units(query: Query, X: Rows, offsets: Offsets) -> npt.NDArray[np.int64]:
 def _without_failing_units(query: Query, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
     """Sum blocks again, leaving out units whose numbers make the fused form fail or return a non-finite sum.
 
-    Each unit is evaluated alone by the same fused form, so that no contribution is computed differently because of
-    another unit's numbers.
+    Units that fail are found one by one. Then the same blocks are summed with those users' rows taken out, as if they
+    had none: batches keep their shapes, and with them every other user's numbers, to the last bit. (Computed alone, a
+    user's numbers may differ in the last bits from those computed among others, and a query may amplify that.)
     """
     bounds = query.bounds(X, offsets)
+    spans = list(itertools.pairwise(bounds))
     size = BLOCK if query.unit is Unit.USER else len(bounds)
-    sums = np.zeros((-(-(len(bounds) - 1) // size), query.coordinates))
-    for i, (first, last) in enumerate(itertools.pairwise(bounds)):
-        one = partial(query.block_sum, X[first:last], y[first:last], np.array([0, last - first]), bound)
-        alone = _attempt(one, (query.coordinates,))
-        if alone is not None:
-            sums[i // size] += alone
+    shape = -(-len(spans) // size), query.coordinates
+    ones = [
+        _attempt(partial(query.block_sum, X[first:last], y[first:last], np.array([0, last - first]), bound), shape[1:])
+        for first, last in spans
+    ]
+    if query.unit is Unit.USER:
+        usable = np.array([one is not None for one in ones])
+        counts = np.diff(offsets)
+        kept = np.repeat(usable, counts)
+        emptied = np.concatenate([[0], np.cumsum(np.where(usable, counts, 0))])
+        sums = _attempt(lambda: query.block_sums(X[kept], y[kept], emptied, bound, BLOCK), shape)
+        if sums is not None:
+            return sums
+    sums = np.zeros(shape)
+    for i, one in enumerate(ones):
+        if one is not None:
+            sums[i // size] += one
     return sums
 
 
