@@ -148,7 +148,7 @@ class Shard:
     def _with(self, statistics: Statistics) -> Shard | None:
         """Return the same users with their statistics as the only row of each; None if they are not kept.
 
-        Public sizes decide: the number of users and of statistics.
+        Public sizes decide: the number of users and of statistics. (Computed block by block they are the same.)
         """
         if not statistics.kept or self.cohort.n_users * statistics.width > _KEPT:
             return None
@@ -156,7 +156,12 @@ class Shard:
         if shard is None or not same(kept, statistics):
             base = self if statistics.source is None else self._with(statistics.source)
             self._statistics.pop(type(statistics), None)  # so that two of a kind are never held at once
-            rows = self.users_map(statistics.of_rows) if base is None else base.users_map(statistics)
+            try:
+                rows = self.users_map(statistics.of_rows) if base is None else base.users_map(statistics)
+            except MemoryError:
+                raise
+            except Exception:  # no exception may depend on private numbers: sums leave out who fails
+                return None
             names = tuple(f"statistic {j}" for j in range(statistics.width))
             shard = copy.copy(self)
             shard.cohort = Cohort(rows, None, np.arange(len(rows) + 1), self.cohort.users, names)
