@@ -14,7 +14,7 @@ everything after that has one p×p matrix per user, whose place in memory does n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -94,15 +94,19 @@ class Slopes(Coordinates):
 
 @dataclass(frozen=True)
 class Prior:
-    """The public prior: w ~ N(mean, root·rootᵀ), noise variance, in public coordinates."""
+    """The public prior: w ~ N(mean, root·rootᵀ), noise variance, in public coordinates; and what targets mean."""
 
     mean: Array
     root: Array
     noise: float
+    loss: str = "squared"
 
     def __post_init__(self) -> None:
-        check_shape("mean", self.mean, None)
-        check_shape("root", self.root, len(self.mean), len(self.mean))
+        several = (None,) if self.loss == "logistic" and self.mean.ndim > 1 else ()  # one row per class
+        check_shape("mean", self.mean, *several, None)
+        check_shape("root", self.root, self.mean.shape[-1], self.mean.shape[-1])
+        if self.loss not in ("squared", "logistic", "poisson"):
+            raise ValueError(f"loss must be 'squared', 'logistic' or 'poisson'. Found {self.loss!r}.")
         if not self.noise > 0:
             raise ValueError(f"noise must be positive. Found {self.noise!r}.")
 
@@ -118,7 +122,7 @@ class Prior:
         intervals widen accordingly.
         """
         values, vectors = np.linalg.eigh(self.covariance + covariance)
-        return Prior(self.mean, vectors * np.sqrt(np.maximum(values, 1e-14 * values[-1])), self.noise)
+        return replace(self, root=vectors * np.sqrt(np.maximum(values, 1e-14 * values[-1])))
 
 
 @dataclass(frozen=True)

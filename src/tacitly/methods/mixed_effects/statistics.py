@@ -76,8 +76,11 @@ class Likelihoods(Statistics):
         size = self.units.size
         prior = Prior(np.zeros(size), self.root, self.noise)
         out = np.empty((len(X), self.width))
-        _write_rows(X, prior, np.linalg.solve(self.root, self.metric), out, covariance=False)
-        weigh_likelihoods(size, read_only(X), out)
+        moments = np.asarray(X, dtype=np.float64)
+        _write_rows(
+            moments, prior, np.asarray(np.linalg.solve(self.root, self.metric), np.float64), out, covariance=False
+        )
+        weigh_likelihoods(size, read_only(moments), out)
         return out
 
 
