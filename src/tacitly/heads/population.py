@@ -28,7 +28,7 @@ from tacitly.heads.ridge import PENALTIES, average_ridges, ridge_and_error
 from tacitly.simd.lazy_njit import njit
 
 BELIEFS = {
-    "usual": (0.02, 0.9, 0.05, 0.03),
+    "usual": (0.02, 0.945, 0.02, 0.015),
     "never alone": (0.05, 0.95, 0.0, 0.0),
     "nothing known": (0.0, 0.95, 0.05, 0.0),
     "own level": (0.0, 1.0, 0.0, 0.0),

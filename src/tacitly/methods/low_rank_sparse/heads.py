@@ -192,6 +192,8 @@ class SparseHeadWork(HeadWork):
         shrunk, others = work.with_errors(X, y, offsets)
         share = self._share(np.diff(offsets), np.count_nonzero(alone.values, axis=1), errors, others)
         weights = alone.weights * share[:, None] + shrunk[:, :-1] * (1.0 - share[:, None])
+        if self.shared_weight:
+            weights = alone.weights  # one, also to the last bit
         intercepts = alone.intercepts * share + shrunk[:, -1] * (1.0 - share)
         return SparseHeads(weights, intercepts, alone.indices, alone.values * share[:, None])
 
