@@ -111,7 +111,8 @@ class Shard:
         """
         users = self.cohort.n_users
         size = int(getattr(work, "span", BLOCK))
-        spans = [(a, min(a + size, users)) for a in range(0, users, size)]
+        starts = list(range(0, max(1, users - size + 1), size))  # the last span takes what is left
+        spans = list(itertools.pairwise([*starts, users]))
         stacked: Numbers | None = None
         for (first, last), part in zip(spans, self._blocks(work, spans), strict=True):
             if stacked is None:  # filled in place: a list of all parts would hold everything twice
