@@ -63,7 +63,8 @@ def check_sums(query: Query, sums: Array, units: Array, bound: float) -> None:
 def check_form(query: Query, X: Rows, y: Array, bound: float) -> None:
     """Raise unless the fused form, on synthetic users alone, keeps the bound and the angle that the query claims."""
     if isinstance(query, Projected):  # whoever holds the rows projects them and runs the fused form of what is inside
-        return check_form(query.query, query.inside(X), y, bound)
+        check_form(query.query, query.inside(X), y, bound)
+        return
     with np.errstate(all="ignore"):
         alone = own_sums(query, X, y, bound)
         too_long = not _within(query, alone, np.ones(len(alone)), bound)
@@ -74,7 +75,6 @@ def check_form(query: Query, X: Rows, y: Array, bound: float) -> None:
             f"a contribution of {type(query).__name__} to synthetic rows {found}: its fused form breaks its bound. "
             "Nothing was debited and no private row was read. tacitly.audit.check_sensitivity shows where."
         )
-    return None
 
 
 def _within(query: Query, sums: Array, units: Array, bound: float) -> bool:
