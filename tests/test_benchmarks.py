@@ -33,6 +33,7 @@ def run(*words: str) -> str:
         "papers.neural_low_rank_sparse",
         "papers.margin",
         "audit",
+        "ledger",
         "families",
         "speed.round",
         "speed.gram",

@@ -18,8 +18,10 @@ import typer
 
 from tacitly.cli.audit import audit
 from tacitly.cli.budget import budget
+from tacitly.cli.certificate import certificate
 from tacitly.cli.demo import demo
 from tacitly.cli.fit import fit
+from tacitly.cli.forget import forget
 from tacitly.cli.help_pages import Command, Group
 from tacitly.cli.join import join
 from tacitly.cli.method_options import MethodCommand
@@ -41,8 +43,9 @@ app = typer.Typer(
 
 _KINDS = {fit: MethodCommand, svd: MethodCommand, trace: MethodCommand, serve: ServeCommand}
 
-for command in (demo, fit, predict, personalize, svd, trace, verify, audit, budget, publish, serve, join):
+for command in (demo, fit, predict, personalize, svd, trace, verify, audit, certificate, publish, forget, serve, join):
     app.command(cls=_KINDS.get(command, Command))(command)
+app.add_typer(budget, name="budget")
 
 
 def _show_version(asked: bool) -> None:
