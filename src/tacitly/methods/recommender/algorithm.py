@@ -35,8 +35,8 @@ from tacitly.privacy.guarantee import Budget, GaussianEvent
 MOST_FACTORS = 20
 _PRIOR, _AGAIN, _TASTES, _TASTE_NORM = 0.04, 0.10, 0.04, 0.01
 _FIRST = 0.3  # of the items' share: the release that finds out how popular items are
-_STEPS = 6  # most steps of expectation-maximisation in a stage
-_FEWEST, _LARGEST = 40, 200  # items whose pairs are looked at
+_STEPS = 4  # most steps of expectation-maximisation in a stage
+_LARGEST = 200  # items whose pairs are looked at
 _WEIGHT, _PAIR_WEIGHT = 0.5, 0.25  # scale of weights, beside residuals of variance about one
 
 
@@ -59,15 +59,18 @@ class Settings:
 
     @property
     def pairs(self) -> int:
-        """How many items' pairs are looked at: as many as a factor of usual size stands out of the noise with."""
+        """How many items' pairs are looked at: the most popular ones, if a factor of usual size stands out of the noise.
+
+        A factor that explains a few percent of a rating's variance has an eigenvalue of about a hundredth of the number
+        of users; the noise's largest one is √(2·items) times its standard deviation.
+        """
         if self.rank == 0 or self.plays or self.items < 3:
             return 0
         most = min(self.items, _LARGEST)
         noise = self.sigma / math.sqrt(0.3)
-        affordable = most if noise <= 0 else int((0.012 * self.n_users / (1.5 * noise)) ** 2 / 2.0)
         if self.rank is not None:
             return most
-        return min(most, affordable) if affordable >= min(most, _FEWEST) else 0
+        return most if 0.008 * self.n_users >= 1.5 * noise * math.sqrt(2.0 * most) else 0
 
     @property
     def more(self) -> int:
@@ -203,7 +206,8 @@ class _Learner:
         n, half = self.federation.n_users, size * (size + 1) // 2
         sums, weights = unpack(mean[:half] * n, size), unpack(mean[half:] * n / query.scale, size)
         most = MOST_FACTORS if self.settings.rank is None else self.settings.rank
-        found = covariance_factors(sums, weights, noise * n, noise * n / query.scale, most, self.rng)
+        noise *= n
+        found = covariance_factors(sums, weights, noise, noise / query.scale, prior.noise, most, self.rng)
         factors = np.zeros((catalogue.items, found.shape[1]))
         factors[chosen] = found
         return factors
@@ -223,7 +227,7 @@ class _Learner:
         clip = 1.05 * math.hypot(math.sqrt(prior.noise), query.scale)
         mean, noise = self._mean(query, phase, phase, clip)
         n, items = self.federation.n_users, catalogue.items
-        return Sums(mean[:items] * n, mean[items:] * n / query.scale, noise * n, noise * n / query.scale)
+        return Sums(gains, mean[:items] * n, mean[items:] * n / query.scale, noise * n, noise * n / query.scale)
 
     def _mean(self, query: Query, phase: str, name: str, clip: float) -> tuple[Array, float]:
         """Release a noisy mean over users; return it and its noise."""

@@ -23,8 +23,9 @@ _STEP = 0.1  # relative width of a cell of the grid
 
 @dataclass(frozen=True)
 class Sums:
-    """One release: sums, weights, and their noise standard deviations."""
+    """One release: sums and weights under public gains, and their noise standard deviations."""
 
+    gains: Array
     sums: Array
     weights: Array
     sum_noise: float
@@ -40,10 +41,11 @@ class Effects:
     certainty: Array
 
 
-def weights_of(noisy: Array, noise: float) -> Array:
-    """Return the posterior means of weights under the distribution that fits all of them best."""
-    grid = _grid(noisy, noise)
-    spread = np.sqrt(noise**2 + np.square(_STEP * grid) + 1e-300)
+def weights_of(noisy: Array, noise: float | Array) -> Array:
+    """Return the posterior means of weights under the distribution that fits all of them best; noise known for each."""
+    noise = np.broadcast_to(noise, noisy.shape)[:, None]
+    grid = _grid(noisy, float(noise.max()))
+    spread = np.sqrt(np.square(noise) + np.square(_STEP * grid) + 1e-300)
     likelihood = _normal(noisy[:, None] - grid, spread)
     shares = np.full(len(grid), 1.0 / len(grid))
     for _ in range(_ROUNDS):
@@ -60,18 +62,37 @@ def effects_of(rounds: list[Sums], variance: float, n_users: int) -> Effects:
     ``variance`` is that of a rating around its user's weights. The sampling noise of a sum is variance·Σω², which is
     about the weight times the mean ω of a rating: users over the sum of all weights.
     """
-    weights = [weights_of(one.weights, one.weight_noise) for one in rounds]
-    precision, right = np.zeros(len(weights[0])), np.zeros(len(weights[0]))
-    for one, weight in zip(rounds, weights, strict=True):
+    popularity = popularity_of(rounds)
+    precision, right = np.zeros(len(popularity)), np.zeros(len(popularity))
+    for one in rounds:
+        weight = popularity * one.gains * _scale(one, rounds[0])
         sampling = variance * weight * n_users / max(float(weight.sum()), 1e-9)
         noise = one.sum_noise**2 + sampling + 1e-12
         precision += np.square(weight) / noise
         right += weight * one.sums / noise
-    popularity = weights[0]
     level, slope, spread = _population(precision, right, popularity)
     expected = level + slope * _logarithm(popularity)
     effects = (right + expected / spread) / (precision + 1.0 / spread)
     return Effects(effects, popularity, precision * spread / (1.0 + precision * spread))
+
+
+def popularity_of(rounds: list[Sums]) -> Array:
+    """Return weights of items in units of the first round, from all rounds together by their precision."""
+    precision, right = np.zeros(len(rounds[0].weights)), np.zeros(len(rounds[0].weights))
+    for one in rounds:
+        unit = one.gains * _scale(one, rounds[0])
+        precision += np.square(unit / max(one.weight_noise, 1e-9))
+        right += unit * one.weights / max(one.weight_noise, 1e-9) ** 2
+    return weights_of(right / precision, 1.0 / np.sqrt(precision))
+
+
+def _scale(one: Sums, first: Sums) -> float:
+    """Return by what an item's weight differs between rounds, but for its gain: users' norms differ."""
+    if one is first:
+        return 1.0
+    seen = np.maximum(first.weights, 0.0) * (first.weights > 3.0 * first.weight_noise)
+    expected = float(seen @ one.gains)
+    return float(np.maximum(one.weights, 0.0) @ (seen > 0)) / expected if expected > 0 else 1.0
 
 
 def _population(precision: Array, right: Array, popularity: Array) -> tuple[float, float, float]:

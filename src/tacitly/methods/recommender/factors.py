@@ -5,8 +5,9 @@ both and Σ the covariance of residuals. Σ beside its diagonal is fitted by a l
 
     minimise ½‖S − W∘M‖² (beside the diagonal) + λ·tr M,     λ = ¾‖W∘noise‖,
 
-so pairs that many users rated count more, and directions that noise alone could produce are not returned. The number of
-factors is what is left. The norm of the noise is found by drawing noise of the same law: public randomness.
+so pairs that many users rated count more, and directions that noise alone could produce are not returned: the noise of
+privacy, and that of users being a sample. The number of factors is what is left. The norm of the noise is found by
+drawing noise of the same law: public randomness.
 """
 
 from __future__ import annotations
@@ -20,11 +21,18 @@ _KEPT = 0.75
 
 
 def covariance_factors(
-    sums: Array, weights: Array, noise: float, weight_noise: float, most: int, rng: np.random.Generator
+    sums: Array,
+    weights: Array,
+    noise: float,
+    weight_noise: float,
+    variance: float,
+    most: int,
+    rng: np.random.Generator,
 ) -> Array:
     """Return factors Q, one row per item, with Σ ≈ Q Qᵀ beside the diagonal; no column where nothing stands out.
 
     ``noise`` and ``weight_noise`` are standard deviations of entries on the diagonal; those beside it have √½ of them.
+    ``variance`` is that of a residual.
     """
     size = len(sums)
     weights = np.maximum(_denoised(weights, weight_noise), 0.0)
@@ -32,8 +40,11 @@ def covariance_factors(
     if not largest > 0.0 or size < 2:
         return np.zeros((size, 0))
     outside = 1.0 - np.eye(size)
+    # A user with m items adds e e'/m: entries vary by variance²·Σ 1/m², and a user's weights sum to m over all pairs.
+    rated = float(weights.sum()) / max(float(np.trace(weights)), 1e-9)
+    sampling = 2.0 * variance**2 * weights / max(rated, 1.0)
     drawn = rng.standard_normal((size, size))
-    drawn = max(noise, 1e-6 * largest) * (drawn + drawn.T) / 2.0
+    drawn = np.sqrt(noise**2 + sampling) * (drawn + drawn.T) / 2.0
     threshold = _KEPT * float(np.linalg.norm(outside * weights * drawn, 2)) / largest**2
     matrix = ahead = np.zeros((size, size))
     pace, values, vectors = 1.0, np.zeros(size), np.eye(size)
