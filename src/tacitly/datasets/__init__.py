@@ -1,5 +1,6 @@
 """Data sets: synthetic users of the papers' models, ratings, and users formed from labelled rows."""
 
+from tacitly.datasets.catalogues import make_ratings
 from tacitly.datasets.low_rank_sparse import LowRankSparseUsers, make_low_rank_sparse
 from tacitly.datasets.ratings import Ratings, load_jester, load_movielens
 from tacitly.datasets.shards import Shards, class_shards
@@ -14,5 +15,6 @@ __all__ = [
     "load_jester",
     "load_movielens",
     "make_low_rank_sparse",
+    "make_ratings",
     "make_shared_subspace",
 ]

@@ -27,7 +27,7 @@ from tacitly.methods.recommender.factors import covariance_factors
 from tacitly.methods.recommender.posterior import Catalogue, WeightPrior
 from tacitly.methods.recommender.prior import advanced, extended
 from tacitly.methods.recommender.queries import ItemSums, PairMoments, PriorStep, TasteMoment, unpack
-from tacitly.methods.recommender.tastes import Tastes, no_tastes, tastes_of, whitened
+from tacitly.methods.recommender.tastes import Tastes, crowd_of, no_tastes, tastes_of, whitened
 from tacitly.methods.shared.typical_norm import typical_norm
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget, GaussianEvent
@@ -59,7 +59,7 @@ class Settings:
 
     @property
     def pairs(self) -> int:
-        """How many items' pairs are looked at: the most popular ones, if a factor of usual size stands out of the noise.
+        """How many items' pairs are looked at: the most popular ones', if a usual factor stands out of the noise.
 
         A factor that explains a few percent of a rating's variance has an eigenvalue of about a hundredth of the number
         of users; the noise's largest one is √(2·items) times its standard deviation.
@@ -217,10 +217,11 @@ class _Learner:
         features = whitened(catalogue.table[:, 1:], popularity)
         if not self.settings.features:
             return no_tastes(catalogue.items)
-        query = TasteMoment(catalogue, features)
+        crowd = crowd_of(popularity)
+        query = TasteMoment(catalogue, features, crowd)
         typical = typical_norm(self.federation, query, self.plan.event("taste norm", clip=1.0), "taste norm", reach=12)
         mean, noise = self._mean(query, "tastes", "tastes", 1.5 * typical.size)
-        return tastes_of(mean, noise, features)
+        return tastes_of(mean, noise, features, crowd)
 
     def _sums(self, catalogue: Catalogue, prior: WeightPrior, gains: Array, phase: str) -> Sums:
         query = ItemSums(catalogue, prior, gains, _WEIGHT, values=True)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
+from tacitly.data.reading import read_cohort
 from tacitly.data.user_ids import Directory, plain
 from tacitly.data.validation import DataError
 from tacitly.federation.base import Federation
@@ -175,7 +176,7 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         return self._choice(heads, codes) if self.plays_ else self._rating(heads, codes)
 
     def recommend(self, user: Any, k: int = 10, *, exclude_seen: bool = True, by: str = "relevance") -> Recommendations:
-        """Return the ``k`` best items for a user, without those that the user rated; an unseen user gets the population's.
+        """Return the ``k`` best items for a user, without those that the user rated; the population's for a stranger.
 
         ``by="relevance"`` weighs how good an item is for the user by how likely the user is to choose it at all;
         ``by="rating"`` ranks by predicted rating alone, which favours items that few people know.
@@ -263,7 +264,7 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
             "noise": np.array([self.prior_.noise]),
             "taste_features": self.tastes_.features,
             "taste_variances": self.tastes_.variances,
-            "kind": np.array([float(self.rank_), float(self.plays_)]),
+            "kind": np.array([float(self.rank_), float(self.plays_), self.tastes_.crowd]),
         }
 
     def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -272,7 +273,7 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         self.catalogue_ = Catalogue(arrays["table"], arrays["effects"], low, high)
         self.popularity_, self.certainty_ = arrays["popularity"], arrays["certainty"]
         self.prior_ = WeightPrior(arrays["mean"], arrays["root"], float(arrays["noise"][0]))
-        self.tastes_ = Tastes(arrays["taste_features"], arrays["taste_variances"])
+        self.tastes_ = Tastes(arrays["taste_features"], arrays["taste_variances"], float(arrays["kind"][2]))
         self.rank_, self.plays_ = int(arrays["kind"][0]), bool(arrays["kind"][1])
         self.heads_ = np.zeros((0, *self._home_work().shape))
         self.users_ = np.zeros(0, dtype=np.int64)
@@ -321,6 +322,9 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         if self.rank != "auto" and not (whole and 0 <= int(self.rank) <= most):
             raise ValueError(f"rank must be 'auto' or a number from 0 to {most}. Found {self.rank!r}.")
 
+    def _cohort(self, X: Any, y: Any, users: Any) -> Any:
+        return read_cohort(X, y, users, needs_target=False)
+
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
         cohort = getattr(population, "cohort", None)
         plays = (cohort is not None and cohort.y is None) or (cohort is None and self.rating_range is None)
@@ -352,7 +356,7 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
                 "noise": np.array([found.prior.noise]),
                 "taste_features": found.tastes.features,
                 "taste_variances": found.tastes.variances,
-                "kind": np.array([float(found.factors), float(settings.plays)]),
+                "kind": np.array([float(found.factors), float(settings.plays), found.tastes.crowd]),
             }
 
         return Procedure(settings.events(plan), learn, config={"plays": bool(plays)})

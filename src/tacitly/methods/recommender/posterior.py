@@ -107,7 +107,8 @@ def posteriors(
     """Return the posteriors of several users; somebody without ratings has the prior.
 
     >>> one = Catalogue(np.ones((2, 1)), np.zeros(2), -2.0, 2.0)
-    >>> found = posteriors(np.array([0, 1]), np.ones(2), np.array([0, 2]), one, WeightPrior(np.zeros(1), np.eye(1), 1.0))
+    >>> prior = WeightPrior(np.zeros(1), np.eye(1), 1.0)
+    >>> found = posteriors(np.array([0, 1]), np.ones(2), np.array([0, 2]), one, prior)
     >>> found.means.round(3), found.covariances.round(3).tolist()  # the mean of two ones, shrunk by a third
     (array([[0.667]]), [[[0.333]]])
     """

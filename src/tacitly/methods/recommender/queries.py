@@ -154,15 +154,17 @@ class PairMoments(_ResidualQuery):
 
 @dataclass(frozen=True)
 class TasteMoment(BatchQuery):
-    """x xᵀ − I/m, where x is the mean of public features over the m items that a user rated.
+    """x xᵀ − v·I, where x is the mean of public features over the m items that a user rated.
 
-    ``features`` are whitened over items in proportion to their popularity, so x has mean zero and covariance I/m in a
-    user who chooses by popularity alone; what is left is how users differ. Divided by 1/8 + 1/m, its size for users
-    without tastes, so that users with few ratings do not rule the clip; the last coordinate is that weight.
+    ``features`` are whitened over items in proportion to their popularity, so x has mean zero and covariance v·I in a
+    user who chooses by popularity alone, v = :func:`drawing` of m; what is left is how users differ. Divided by
+    1/8 + v, so that users with few ratings do not rule the clip; the last coordinate is that weight. ``crowd`` is how
+    many equally popular items the catalogue amounts to.
     """
 
     catalogue: Catalogue
     features: Array
+    crowd: float
 
     def __post_init__(self) -> None:
         check_shape("features", self.features, self.catalogue.items, None)
@@ -177,11 +179,17 @@ class TasteMoment(BatchQuery):
         """Return one packed matrix and one weight per user."""
         codes, _, bounds = self.catalogue.rated(X, y, offsets)
         rows = np.diff(bounds).astype(np.float64)
-        count = np.maximum(rows, 1.0)
-        means = kernels.feature_sums(codes, bounds, self.features) / count[:, None]
-        second = means[:, :, None] * means[:, None, :] - np.eye(means.shape[1]) / count[:, None, None]
-        weight = np.where(rows > 0, 1.0 / (0.125 + 1.0 / count), 0.0)
+        variance = drawing(rows, self.crowd)
+        means = kernels.feature_sums(codes, bounds, self.features) / np.maximum(rows, 1.0)[:, None]
+        second = means[:, :, None] * means[:, None, :] - np.eye(means.shape[1]) * variance[:, None, None]
+        weight = np.where(rows > 0, 1.0 / (0.125 + variance), 0.0)
         return np.hstack([pack(second) * weight[:, None], weight[:, None] * WEIGHT])
+
+
+def drawing(rows: Array, crowd: float) -> Array:
+    """Return the variance of the mean of ``rows`` draws without replacement from ``crowd`` items of unit variance."""
+    count = np.maximum(rows, 1.0)
+    return np.asarray(np.maximum(1.0 - count / max(crowd, 1.0), 0.1) / count)
 
 
 WEIGHT = 0.25

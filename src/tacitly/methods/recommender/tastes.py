@@ -2,8 +2,8 @@
 
 A user's items are modelled as draws with probability ∝ popularityⱼ·exp(tⱼᵀθ), t the item's public features whitened
 over popularity and θ ~ N(0, T) the user's taste. To first order, the mean of t over a user's m items is θ + noise of
-covariance I/m. So T is the mean of x xᵀ − I/m over users, which is released, and θ has a posterior at home in closed
-form. Features are turned to the axes of T, so that T is diagonal.
+covariance v·I (:func:`drawing`). So T is the mean of x xᵀ − v·I over users, which is released, and θ has a posterior at
+home in closed form. Features are turned to the axes of T, so that T is diagonal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from tacitly.arrays import Array, check_shape
 from tacitly.methods.recommender.prior import james_stein
-from tacitly.methods.recommender.queries import WEIGHT, unpack
+from tacitly.methods.recommender.queries import WEIGHT, drawing, unpack
 
 _REACH = 6.0  # standard deviations beyond which a whitened feature is cut
 
@@ -25,6 +25,7 @@ class Tastes:
 
     features: Array
     variances: Array
+    crowd: float  # how many equally popular items the catalogue amounts to
 
     def __post_init__(self) -> None:
         check_shape("variances", self.variances, None)
@@ -32,12 +33,14 @@ class Tastes:
 
     def posterior(self, sums: Array, rows: Array) -> Array:
         """Return tastes given each user's sum of features over its ``rows`` items; zero without items."""
-        return np.asarray(sums * (self.variances / (1.0 + rows[:, None] * self.variances)))
+        means = sums / np.maximum(rows, 1.0)[:, None]
+        noise = drawing(rows, self.crowd)[:, None]
+        return np.asarray(means * (self.variances / (self.variances + noise)))
 
 
 def no_tastes(items: int) -> Tastes:
     """Return the tastes of a catalogue without features."""
-    return Tastes(np.zeros((items, 0)), np.zeros(0))
+    return Tastes(np.zeros((items, 0)), np.zeros(0), float(items))
 
 
 def whitened(features: Array, popularity: Array) -> Array:
@@ -50,7 +53,17 @@ def whitened(features: Array, popularity: Array) -> Array:
     return np.ascontiguousarray(np.clip(centred @ (vectors[:, kept] / np.sqrt(values[kept])), -_REACH, _REACH))
 
 
-def tastes_of(mean: Array, noise: float, features: Array) -> Tastes:
+def crowd_of(popularity: Array) -> float:
+    """Return how many equally popular items amount to the same.
+
+    >>> crowd_of(np.array([1.0, 1.0, 0.0]))
+    2.0
+    """
+    total = float(popularity.sum())
+    return total**2 / float(np.sum(np.square(popularity))) if total > 0 else float(len(popularity))
+
+
+def tastes_of(mean: Array, noise: float, features: Array, crowd: float) -> Tastes:
     """Return tastes from the noisy mean of :class:`TasteMoment`; directions that noise alone explains are left out."""
     size = features.shape[1]
     weight = max(float(mean[-1]) / WEIGHT, 0.5)
@@ -64,4 +77,4 @@ def tastes_of(mean: Array, noise: float, features: Array) -> Tastes:
     off = (vectors * kept) @ vectors.T
     values, vectors = np.linalg.eigh(np.diag(common + own) + off - np.diag(np.diag(off)))
     variances = np.maximum(values, 0.0)
-    return Tastes(np.ascontiguousarray(features @ vectors), variances)
+    return Tastes(np.ascontiguousarray(features @ vectors), variances, crowd)
