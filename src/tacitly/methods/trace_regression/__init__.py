@@ -40,7 +40,7 @@ METHOD = Method(
             compiles=True,
         ),
         Option(name="privacy", default="full", help="full, or labels: everything but the target is public."),
-        Option(name="steps", kind=int, default=8, help="Noisy gradient steps."),
+        Option(name="steps", kind=int, default=32, help="Noisy gradient steps."),
         Option(name="max_observations", kind=int, default=None, help="For --unit user: most rows of a user."),
         Option(name="design", default="dense", compiles=True, exposed=False),
         Option(name="start", default="auto", compiles=True, exposed=False),

@@ -128,12 +128,11 @@ class LineSearch:
     releases_left: int
     centre: Centre | None = None
     released: list[float] = field(default_factory=list)
-    careful: bool = False
 
-    def shorten(self) -> bool:
-        """Use the largest released curvature for the next step; return whether that changes anything."""
-        before, self.careful = self.careful, self.public is None and self.releases_left == 0
-        return self.careful and not before
+    def learn(self, secant: Secant | None) -> None:
+        """Take the curvature along a step that was too long into account: it bounds the lengths of later steps."""
+        if secant is not None and self.released and secant.value - 2.0 * secant.deviation > max(self.released):
+            self.released.append(secant.value)
 
     def along(self, step: Factors, secant: Secant | None = None) -> float:
         """Return c along left·rightᵀ, in the scaled design."""
@@ -155,7 +154,6 @@ class LineSearch:
             # Gradients are noisy: limit the estimate to around the released curvatures, and one.
             found = self.released[-1] if secant is None else secant.shrunk(self.released[-1])
             found = min(max(found, min(1.0, *self.released) / _FAR), _FAR * max(1.0, *self.released))
-            found, self.careful = (max(self.released), False) if self.careful else (found, False)
         return max(found, _LEAST) if found > 0 and math.isfinite(found) else 1.0
 
 

@@ -89,7 +89,8 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
     max_observations
         For unit user: the most observations per user, evenly spaced; None for all (the clip bounds them anyway).
     steps
-        Number of noisy gradient steps.
+        Most noisy gradient steps; fewer (8 at least) where the budget and the number of observations are too small for
+        so many.
     start
         ``"one-shot"``, ``"power"`` or ``"auto"``: by predicted error.
     sensitivities
@@ -102,7 +103,8 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
     left_, singular_values_, right_ : M = left_ · diag(singular_values_) · right_ᵀ; public
     coef_ : M, (d1, d2)
     intercept_ : added to ⟨X, M⟩ in predictions: 0, except where X was centred
-    noise_error_ : expected Frobenius norm of the error in M from privacy noise alone
+    noise_error_ : estimated Frobenius norm of the error in M from privacy noise and from steps that are still missing;
+        the sampling error, which is there without privacy too, comes on top
     certificate_ : what was released and what it costs
 
     Examples
@@ -131,7 +133,7 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
     covariance: Any = None
     center: Any = "auto"
     max_observations: int | None = None
-    steps: int = 8
+    steps: int = 32
     start: str = "auto"
     sensitivities: tuple[float, float, float] | None = None
     run: str = "trace-regression"
@@ -194,6 +196,8 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
             )
         known = self._known(population, design, covariance)
         settings = self._settings(design, budget.unit, covariance, has_middle=known.middle is not None)
+        units = population.n_users if budget.unit is Unit.USER else population.n_rows
+        settings = settings.readable(budget, units)
         plan = settings.plan(budget)
 
         def learn(federation: Federation) -> dict[str, Array]:
