@@ -179,7 +179,7 @@ class PrivateALS:
             gram = unpack(found[item, :half], rank)
             values, vectors = np.linalg.eigh(gram)
             # The paper projects the noisy matrix to the positive ones; the penalty grows with the noise.
-            ridge = 0.1 + 2.0 * noise
+            ridge = 0.1 + 10.0 * noise
             factors[item] = vectors @ ((vectors.T @ found[item, half:]) / (np.maximum(values, 0.0) + ridge))
         return factors
 

@@ -62,8 +62,8 @@ def rmse_by_popularity(
 def ndcg(best: Codes, rows: Codes, items: Codes, gains: Array) -> float:
     """Return the mean normalised discounted cumulative gain of recommended items, over users with held-out gains.
 
-    ``best`` has one row of items per user, -1 for none; ``rows``, ``items`` and ``gains`` are held-out ratings: row of the user,
-    item, what recommending it is worth.
+    ``best`` has one row of items per user, -1 for none; ``rows``, ``items`` and ``gains`` are held-out ratings: row of
+    the user, item, what recommending it is worth.
 
     >>> ndcg(np.array([[5, 7]]), np.array([0, 0]), np.array([7, 9]), np.array([1.0, 1.0])).__round__(3)
     0.387

@@ -15,7 +15,8 @@ accurate:
 * Dense X and y are centred where their means matter (:mod:`tacitly.methods.trace_regression.centering`).
 * The length of a step is one over the curvature along it (:mod:`tacitly.methods.trace_regression.curvature`): one where
   entries of X are uncorrelated, less where a common factor makes the curvature large in some directions.
-* A step after which residuals are clearly larger is undone, noise included, and taken again from the same released
+* A step after which residuals are clearly larger (or, where the histogram does not show them, after which the two
+  gradients say that the sum of squares has grown) is undone, noise included, and taken again from the same released
   gradient at half its length, as often as needed: lengths shrink until a step is kept. What the two gradients say about
   the curvature between them bounds the lengths of later steps.
 
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 
@@ -34,6 +36,7 @@ from tacitly.federation.base import Federation
 from tacitly.methods.trace_regression.centering import ROUNDS, centre_of
 from tacitly.methods.trace_regression.curvature import LineSearch, Public, Secant
 from tacitly.methods.trace_regression.designs import Centre, Design
+from tacitly.methods.trace_regression.effects import ShiftedFederation, effects_of
 from tacitly.methods.trace_regression.factor_whitening import whiten_factors
 from tacitly.methods.trace_regression.kernels import BINS, PER_OCTAVE, ZERO
 from tacitly.methods.trace_regression.low_rank import Factors, LowRank, retract
@@ -50,12 +53,16 @@ from tacitly.methods.trace_regression.start import (
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget, GaussianEvent, Unit
 
+STEPS = 32
+"""Noisy steps, if nothing else is asked for."""
+
+_FREE_STEPS = 300
 # A step is undone if the median residual exceeds the best by this factor. Steps whose length comes from two gradients
 # are not monotone, so smaller increases are normal.
 _WORSE = 2.0
 _WORSE_PER_NOISE = 8.0  # added per share of units that noise hides: noise moves the median by less than twice that
 _CLEARLY = 1.1  # residuals of the last step beyond those of the best one, by which the best one is returned
-_NOT_ACUTE = ("centre", "label", "start", "loop")  # phases whose contributions can point against each other
+_NOT_ACUTE = ("centre", "label", "effects", "start", "loop")  # phases whose contributions can point against each other
 _MOST_NOISE = 0.05  # share of units that noise may hide in the histogram before the histogram is ignored
 
 
@@ -69,13 +76,15 @@ class Settings:
     """
 
     unit: Unit = Unit.ROW
-    steps: int = 32
+    steps: int = STEPS
     private_design: bool = True
     centres: int = 0
     private_level: bool = False
+    effects: bool = False  # whether level, row effects and column effects of entries are released
     tracked: float = 0.05
     centre_share: float = 0.035
     level_share: float = 0.005
+    effect_share: float = 0.25
     design_share: float = 0.03
     curvature_share: float = 0.01
     clip_share: float = 0.04
@@ -89,10 +98,11 @@ class Settings:
     def readable(self, budget: Budget, units: int) -> Settings:
         """Return the settings with as many steps as leave the histogram of residuals readable, at least 8.
 
-        Without it no step can be told from a bad one. From public numbers: the budget and the number of units.
+        Without it no step can be told from a bad one. From public numbers: the budget and the number of units. Without
+        noise, steps cost nothing but time.
         """
-        steps = self.steps
-        while steps > 8:
+        steps = self.steps if budget.private else _FREE_STEPS
+        while budget.private and steps > 8:
             sigma = replace(self, steps=steps).plan(budget).event("loop", clip=1.0).sigma
             if sigma * math.sqrt(BINS / self.tracked) / units <= 0.8 * _MOST_NOISE:
                 break
@@ -110,6 +120,10 @@ class Settings:
             phases.append(Phase(name="label scale", share=self.level_share / 2))
             phases.append(Phase(name="label", share=self.level_share / 2))
             left -= self.level_share
+        if self.effects:
+            for name, part in (("label scale", 0.02), ("label", 0.03), ("effect scale", 0.03), ("effects", 0.92)):
+                phases.append(Phase(name=name, share=part * self.effect_share))
+            left -= self.effect_share
         if self.private_design:
             phases.append(Phase(name="design scale", share=self.design_share / 4))
             phases.append(Phase(name="design", share=3 * self.design_share / 4))
@@ -133,13 +147,15 @@ class Settings:
 class Found:
     """The public result: M as factors, and the expected Frobenius norm of its error from noise and missing steps.
 
-    Labels are ⟨X, M⟩ plus ``intercept``, which is 0 if X was not centred.
+    Labels are ⟨X, M⟩ plus ``intercept``, which is 0 if X was not centred, plus effects of row and column, if there are
+    any.
     """
 
     matrix: LowRank
     noise: float
     clips: tuple[float, ...]
     intercept: float = 0.0
+    effects: tuple[Array, Array] | None = None
 
 
 def choose_start(design: Design, rank: int, unit: Unit) -> str:
@@ -174,6 +190,10 @@ def learn(
     unit, maps = settings.unit, None
     if settings.centres and design.kind != "dense":
         federation, maps = whiten_factors(federation, plan, design, unit)
+    effects: tuple[Array, Array] | None = None
+    if settings.effects:
+        effects = effects_of(federation, plan, design, unit)
+        federation = cast(Federation, ShiftedFederation(federation, design, *effects))
     centre: Centre | None = None
     if settings.private_level:
         centre = centre_of(federation, plan, design, unit, mean, private=settings.centres > 0)
@@ -191,7 +211,6 @@ def learn(
     clip = chosen_clip(federation, plan, query, "loop", "norms of step 1", size)
     state = _State(matrix, centre, clip, 0.0)
     best, least, clips = state, math.inf, []
-    first = math.inf
     nearest, last = state, math.inf  # the state with the smallest residuals, and residuals of the last one seen
     taken: _Step | None = None
     for number in range(settings.steps):
@@ -210,23 +229,24 @@ def learn(
         if taken is not None:
             gradients = taken.factors(best.matrix), step.factors(state.matrix)
             secant = Secant.between(best.matrix, state.matrix, gradients, (taken.noise, step.noise))
-        last = math.inf if residuals is None else residuals.median
+        seen = residuals is not None and event.private and not residuals.saturated
+        last = residuals.median if residuals is not None and seen else math.inf
         if last < least:
             nearest = state
         energy, expected = step.energy, size * step.noise**2
-        if residuals is not None:
+        if residuals is not None and seen:
             worse = residuals.median > (_WORSE + _WORSE_PER_NOISE * residuals.noise) * least
-        else:  # gradients that grow beyond their noise lead away
-            worse = energy > 4.0 * max(first, 2.0 * expected)
-        first = min(first, max(energy, expected))
+        else:
+            worse = secant is not None and secant.rises
         if taken is not None and worse:
             search.learn(secant)
             taken = replace(taken, factor=taken.factor / 2)
             state = replace(_moved(best, taken), clip=best.clip)
             continue
         curvature = search.along(step.factors(state.matrix), secant)
-        if residuals is not None:
-            least = min(least, residuals.median)
+        if number == settings.steps - 1:  # nobody looks at where the last step leads, so it is a short one
+            curvature = search.largest
+        least = min(least, last)
         # The minimum of the parabola along the step, times James and Stein's factor: the share of it that is not noise.
         factor = max(0.0, 1.0 - expected / energy) / curvature if energy > 0 else 0.0
         taken = replace(step, factor=factor, curvature=curvature)
@@ -246,7 +266,7 @@ def learn(
     found = matrix.scaled(scales.left, scales.right)
     found = found if maps is None else found.mapped(*maps)
     intercept = 0.0 if centre is None else centre.level - float(np.sum(centre.matrix * found.matrix))
-    return Found(found, scale * math.sqrt(noise + missing), tuple(clips), intercept)
+    return Found(found, scale * math.sqrt(noise + missing), tuple(clips), intercept, effects)
 
 
 @dataclass(frozen=True)
@@ -328,6 +348,11 @@ class _Residuals:
         before = float(share[bin_ - 1]) if bin_ else 0.0
         inside = (0.5 - before) / max(float(share[bin_]) - before, 1e-12)
         return float(self.edges[bin_] * (self.edges[bin_ + 1] / self.edges[bin_]) ** inside)
+
+    @property
+    def saturated(self) -> bool:
+        """Whether half of the units lie in the first bin, so that the median is not known."""
+        return bool(self.counts[0] > 0.45 * self.counts.sum())
 
     def gain(self, bound: float, unit: Unit) -> float:
         return gain_of(self.counts, np.sqrt(self.edges[:-1] * self.edges[1:]), bound, unit)
