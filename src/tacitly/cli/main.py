@@ -23,6 +23,7 @@ from tacitly.cli.method_options import MethodCommand
 from tacitly.cli.personalize import personalize
 from tacitly.cli.predict import predict
 from tacitly.cli.publish import publish
+from tacitly.cli.recommend import recommend
 from tacitly.cli.serve import ServeCommand, serve
 from tacitly.cli.svd import svd
 from tacitly.cli.trace import trace
@@ -39,7 +40,7 @@ app = typer.Typer(
 
 _KINDS = {fit: MethodCommand, svd: MethodCommand, trace: MethodCommand, serve: ServeCommand}
 
-for command in (demo, fit, predict, personalize, svd, trace, verify, audit, budget, publish, serve, join):
+for command in (demo, fit, predict, personalize, recommend, svd, trace, verify, audit, budget, publish, serve, join):
     app.command(cls=_KINDS.get(command))(command)
 
 
