@@ -34,6 +34,7 @@ def run(*words: str) -> str:
         "papers.margin",
         "audit",
         "families",
+        "ratings",
         "speed.round",
         "speed.gram",
         "speed.low_rank_sparse",

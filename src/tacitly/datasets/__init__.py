@@ -2,7 +2,7 @@
 
 from tacitly.datasets.catalogues import make_ratings
 from tacitly.datasets.low_rank_sparse import LowRankSparseUsers, make_low_rank_sparse
-from tacitly.datasets.ratings import Ratings, load_jester, load_movielens
+from tacitly.datasets.ratings import Ratings, load_jester, load_movielens, load_ratings
 from tacitly.datasets.shards import Shards, class_shards
 from tacitly.datasets.synthetic import SharedSubspace, make_shared_subspace
 
@@ -14,6 +14,7 @@ __all__ = [
     "class_shards",
     "load_jester",
     "load_movielens",
+    "load_ratings",
     "make_low_rank_sparse",
     "make_ratings",
     "make_shared_subspace",
