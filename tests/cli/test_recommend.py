@@ -23,19 +23,22 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_ratings_become_recommendations(tables: Path, tmp_path: Path) -> None:
+def test_ratings_become_recommendations(
+    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "films"
     options = ["--catalogue", tables / "items.csv", "--features", "drama", "--epsilon", 2, "--out", out]
-    done = run("recommend", tables / "ratings.csv", *options, "--rating", "rating", "--range", "1,5")
-    assert done.exit_code == 0, done.output
-    assert "ε = 2.00" in done.output
-    known = run("recommend", out, "--for", "u7", "-k", 3)
-    assert known.exit_code == 0, known.output
-    assert len(known.output.splitlines()) == 4
-    new = run("recommend", out, "--rated", "film 1=5,film 2=1", "-k", 2)
-    assert new.output.splitlines()[0] == "item,score"
-    assert "film 1," not in new.output
-    assert run("verify", out).exit_code == 0
+    words = ["recommend", tables / "ratings.csv", *options, "--rating", "rating", "--range", "1,5"]
+    code, text, complaint = run(capsys, monkeypatch, *words)
+    assert code == 0, complaint
+    assert "ε = 2.00" in text
+    code, known, complaint = run(capsys, monkeypatch, "recommend", out, "--for", "u7", "-k", 3)
+    assert code == 0, complaint
+    assert len(known.splitlines()) == 4
+    _, new, _ = run(capsys, monkeypatch, "recommend", out, "--rated", "film 1=5,film 2=1", "-k", 2)
+    assert new.splitlines()[0] == "item,score"
+    assert "film 1," not in new
+    assert run(capsys, monkeypatch, "verify", out)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -47,8 +50,15 @@ def test_ratings_become_recommendations(tables: Path, tmp_path: Path) -> None:
         (["ratings.csv", "--catalogue", "items.csv", "--epsilon", 1, "--features", "year"], "no column 'year'"),
     ],
 )
-def test_what_is_missing_is_said(tables: Path, tmp_path: Path, words: list[object], message: str) -> None:
-    placed = [tables / word if str(word).endswith(".csv") else word for word in words]
-    done = run("recommend", *placed, "--out", tmp_path / "x")
-    assert done.exit_code != 0
-    assert message in f"{done.output} {done.exception}"
+def test_what_is_missing_is_said(
+    tables: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[object],
+    message: str,
+) -> None:
+    placed = [tables / str(word) if str(word).endswith(".csv") else word for word in words]
+    code, _, complaint = run(capsys, monkeypatch, "recommend", *placed, "--out", tmp_path / "x")
+    assert code == 2
+    assert message in complaint

@@ -50,8 +50,8 @@ def test_ten_million_has_no_users_file_and_times_are_kept(tmp_path: Path) -> Non
     assert ratings.times is not None
     assert ratings.times.tolist() == [978300760.0, 12.0]
     assert ratings.catalogue_features.shape == (2, 4)  # two genres, the year and its square
+    (tmp_path / "ratings.dat").write_text("1::10\n")
     with pytest.raises(tacitly.DataError, match="could not be read"):
-        (tmp_path / "ratings.dat").write_text("1::10\n")
         load_movielens(tmp_path)
 
 
@@ -74,8 +74,11 @@ def test_any_table_of_ratings_is_read_by_the_names_of_its_columns(tmp_path: Path
     assert (values.tolist(), times.tolist()) == ([4.0, 1.5], [1.0, 3.0])
     with pytest.raises(tacitly.DataError, match="no column 'rating'"):
         load_ratings(tmp_path / "plays.csv", ["x"], user="who", item="what")
-    with pytest.raises(tacitly.DataError, match="must be numbers"):
+    with pytest.raises(tacitly.DataError, match="used once"):
         load_ratings(tmp_path / "plays.csv", ["x"], user="who", item="what", rating="what")
+    (tmp_path / "plays.csv").write_text("user,item,rating\na,x,good\n")
+    with pytest.raises(tacitly.DataError, match="must be numbers"):
+        load_ratings(tmp_path / "plays.csv", ["x"])
 
 
 def test_generated_ratings_have_the_skew_of_real_ones() -> None:

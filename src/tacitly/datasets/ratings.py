@@ -160,6 +160,8 @@ def load_ratings(
     from tacitly.data.user_ids import Directory
 
     wanted = [name for name in (user, item, rating, time) if name is not None]
+    if len(set(wanted)) < len(wanted):
+        raise DataError(f"a column can be used once. Found {', '.join(wanted)}.")
     table = open_table(Path(path), user)
     if missing := [name for name in wanted if name not in table.types]:
         raise DataError(f"{Path(path).name} has no column {missing[0]!r}. Found {', '.join(table.types)}.")
