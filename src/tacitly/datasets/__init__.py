@@ -2,6 +2,7 @@
 
 from tacitly.datasets.catalogues import make_ratings
 from tacitly.datasets.low_rank_sparse import LowRankSparseUsers, make_low_rank_sparse
+from tacitly.datasets.rating_scores import coverage, held_out, ndcg, recall, rmse
 from tacitly.datasets.ratings import Ratings, load_jester, load_movielens, load_ratings
 from tacitly.datasets.shards import Shards, class_shards
 from tacitly.datasets.synthetic import SharedSubspace, make_shared_subspace
@@ -12,10 +13,15 @@ __all__ = [
     "Shards",
     "SharedSubspace",
     "class_shards",
+    "coverage",
+    "held_out",
     "load_jester",
     "load_movielens",
     "load_ratings",
     "make_low_rank_sparse",
     "make_ratings",
     "make_shared_subspace",
+    "ndcg",
+    "recall",
+    "rmse",
 ]
