@@ -88,8 +88,8 @@ def test_with_whole_blocks_the_sum_is_the_same_to_the_last_bit() -> None:
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in FEW])
 def test_with_noise_the_ledger_is_the_same(name: str, kept: Kept) -> None:
     data = users(200, name=name)
-    # Whether a mean is released twice depends on the first release.
-    epsilon = 1000.0 if EVERY[name][1].shifted else 1.0
+    # What is released later may depend on earlier noise; with little noise it is the same.
+    epsilon = 1000.0 if EVERY[name][1].adaptive else 1.0
     here, there = (fit(name, data, engine, epsilon=epsilon) for engine in (None, kept))
     assert promised(here) == promised(there)
     assert here.certificate_.certified == there.certificate_.certified

@@ -1,4 +1,4 @@
-"""Data sets: synthetic users of the papers' models, ratings, and users formed from labelled rows."""
+"""Data sets: a made-up table, synthetic users of the papers' models, ratings, users formed from labelled rows."""
 
 from tacitly.datasets.catalogues import make_ratings
 from tacitly.datasets.low_rank_sparse import LowRankSparseUsers, make_low_rank_sparse
@@ -6,6 +6,7 @@ from tacitly.datasets.rating_scores import coverage, held_out, ndcg, recall, rms
 from tacitly.datasets.ratings import Ratings, load_jester, load_movielens, load_ratings
 from tacitly.datasets.shards import Shards, class_shards
 from tacitly.datasets.synthetic import SharedSubspace, make_shared_subspace
+from tacitly.datasets.visits import load_visits
 
 __all__ = [
     "LowRankSparseUsers",
@@ -18,6 +19,7 @@ __all__ = [
     "load_jester",
     "load_movielens",
     "load_ratings",
+    "load_visits",
     "make_low_rank_sparse",
     "make_ratings",
     "make_shared_subspace",

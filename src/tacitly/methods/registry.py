@@ -80,9 +80,10 @@ class Trial:
 
     ``labels`` is how many classes or counts the target has, where not any number will do. ``tasks`` says that the first
     column holds the number of a task, ``shifted`` that rows and targets lie away from zero, ``rows`` that the unit of
-    privacy is the row. ``tolerance`` bounds how far models of two engines may differ, ``one_by_one`` marks an algorithm
-    that sends one message per user and step. ``refused`` is a part of the error where nodes are to add the noise, and
-    ``certified`` whether a run with noise is certified (a paper's version as printed may not be).
+    privacy is the row, ``adaptive`` that earlier releases decide about the number or size of later ones. ``tolerance``
+    bounds how far models of two engines may differ, ``one_by_one`` marks an algorithm that sends one message per user
+    and step. ``refused`` is a part of the error where nodes are to add the noise, and ``certified`` whether a run with
+    noise is certified (a paper's version as printed may not be).
     """
 
     name: str
@@ -92,6 +93,7 @@ class Trial:
     tasks: bool = False
     shifted: bool = False
     rows: bool = False
+    adaptive: bool = False
     tolerance: float = 1e-10
     one_by_one: bool = False
     refused: str = ""

@@ -59,6 +59,7 @@ BOUNDED = {
     "magnitudes": math.sqrt(3 + 1.5**2),
     "angles": math.sqrt(3),
     "within": 1.0,
+    "coverage": QUERIES["coverage"].bound,  # type: ignore[attr-defined]
     "information norm": 1.0,
     "score norm": 1.0,
     "measured score": 0.7 * math.sqrt(1.18),
@@ -183,28 +184,32 @@ def test_a_feature_with_a_gain_of_zero_is_left_out() -> None:
 
 
 def test_intervals_are_calibrated_to_cover_ninety_percent() -> None:
-    """Residuals of three laws: the multiplier found from shares beyond thresholds is that of the true quantile."""
+    """Residuals of some laws and scales: intervals with the multiplier found cover 90 %, nearly."""
     rng = np.random.default_rng(6)
-    for residuals in (rng.normal(size=400_000), rng.standard_t(3, size=400_000), rng.uniform(-1.9, 1.9, size=400_000)):
-        beyond = np.array([(np.abs(residuals) > threshold).mean() for threshold in module.THRESHOLDS])
-        released = np.append(beyond - module.EXPECTED_BEYOND, 0.3)
-        exact = np.quantile(np.abs(residuals), 0.9) / module.NOMINAL
-        assert Coverage.inflation(released, 0.0) == pytest.approx(exact, rel=0.05)
-    assert Coverage.inflation(np.append(rng.normal(size=4), 0.3), 1e9) == pytest.approx(1.0, abs=0.02)
+    normal = rng.normal(size=400_000)
+    mixture = normal * np.where(rng.random(400_000) < 0.2, 2.5, 0.7)
+    laws = (normal, 1.2 * normal, 0.9 * normal, mixture, 1.3 * mixture, rng.standard_t(4, size=400_000))
+    for residuals in laws:
+        outside = np.array([np.mean(np.abs(residuals) > reach) for reach in module.REACHED])
+        released = np.array([*((outside - module._OUTSIDE) * module._TAIL), 0.2, module._EXTRA])
+        multiple = Coverage.inflation(released, 0.0)
+        assert np.mean(np.abs(residuals) < module.NOMINAL * multiple) == pytest.approx(0.9, abs=0.015)
+    assert 1.0 < Coverage.inflation(np.array([0.5, 0.5, 0.2, 0.3]), 1e9) < 1.15  # noise alone: nearly as if normal
 
 
 def test_left_out_residuals_are_those_of_refitting() -> None:
     X, y, offsets = ragged([7])
     found = posteriors(X, y, offsets, UNITS, PRIOR)
-    quick = left_out(X, y, offsets, UNITS, PRIOR, found)
+    quick, errors = left_out(X, y, offsets, UNITS, PRIOR, found)
     for row in range(7):
         kept = np.arange(7) != row
         rest = posteriors(X[kept], y[kept], np.array([0, 6]), UNITS, PRIOR)
         design = UNITS.design(X[[row]])[0]
         weights = PRIOR.mean + PRIOR.root @ rest.means[0]
         spread = PRIOR.root @ rest.covariances[0] @ PRIOR.root.T
-        expected = (UNITS.targets(y[[row]])[0] - design @ weights) / math.sqrt(PRIOR.noise + design @ spread @ design)
-        assert quick[row] == pytest.approx(expected, rel=1e-8)
+        error = UNITS.targets(y[[row]])[0] - design @ weights
+        assert errors[row] == pytest.approx(error, rel=1e-8)
+        assert quick[row] == pytest.approx(error / math.sqrt(PRIOR.noise + design @ spread @ design), rel=1e-8)
 
 
 def test_tables_and_series_agree_with_scipy() -> None:
@@ -213,3 +218,67 @@ def test_tables_and_series_agree_with_scipy() -> None:
     np.testing.assert_allclose(module._CAPPED, exact, atol=1e-6)
     x = np.array([0.25, 0.5, 1.0, 3.0, 50.0])
     np.testing.assert_allclose(module.digamma(x), scipy.special.digamma(x), rtol=1e-8)
+
+
+class _UnclippedExtras(MeasuredScore):
+    """Forget that two more numbers travel with the score."""
+
+    @property
+    def bound(self) -> float:
+        return self.clip
+
+
+class _UncappedPoint(LogVariances):
+    """Send logarithms instead of points on a circle."""
+
+    def contributions(self, X: Array, y: Array, offsets: np.ndarray) -> Array:
+        ratio, _, weight = self._sizes(X, y, offsets)
+        return np.repeat(np.log(np.maximum(ratio, 1e-300)) * weight, 2, axis=1)
+
+
+class _SharedMean(Score):
+    """Center scores by the mean over users: a neighbour's rows move others' numbers."""
+
+    def contributions(self, X: Array, y: Array, offsets: np.ndarray) -> Array:
+        sent = super().contributions(X, y, offsets)
+        return sent - sent.mean(axis=0)
+
+
+class _HalfClipped(Spread):
+    """Clip the diagonal alone."""
+
+    def block_sum(self, X: Array, y: Array, offsets: np.ndarray, bound: float) -> Array:
+        rows = self.contributions(X, y, offsets)
+        diagonal = np.eye(self.units.size)[np.triu_indices(self.units.size)] > 0
+        factors = np.minimum(1.0, bound / np.maximum(np.linalg.norm(rows[:, diagonal], axis=1), 1e-300))
+        return np.asarray((rows * np.where(diagonal, factors[:, None], 1.0)).sum(axis=0))
+
+
+def test_broken_queries_are_caught() -> None:
+    """Each check above fails for a query that breaks what it checks."""
+    name = "broken"
+    for query, check in (
+        (_UnclippedExtras(SCORE, 0.7), test_bounds_hold_without_a_clip_and_are_attained),
+        (_UncappedPoint(UNITS, PRIOR, GROUPS), test_bounds_hold_without_a_clip_and_are_attained),
+        (_SharedMean(UNITS, PRIOR, METRIC, np.eye(P), 0.8), test_a_neighbours_rows_do_not_move_others_by_a_bit),
+        (_HalfClipped(UNITS, PRIOR), test_block_sums_are_clipped_to_the_bound),
+    ):
+        QUERIES[name] = query
+        BOUNDED[name] = getattr(query, "bound", math.sqrt(4.0))
+        try:
+            with pytest.raises(AssertionError):
+                check(name)
+        finally:
+            del QUERIES[name], BOUNDED[name]
+
+
+@pytest.mark.parametrize("name", ["measured score", "spread", "measured spread", "information"])
+def test_replacing_a_user_comes_near_two_clips_for_scores_only(name: str) -> None:
+    """Scores turn around with the residuals, matrices of squares do not change then."""
+    query, bound = QUERIES[name], 0.05
+    X, y, offsets = ragged([5])
+    fitted, residuals = UNITS.design(X) @ PRIOR.mean, 1e3 * UNITS.targets(y)
+    one, other = ((fitted + sign * residuals) * UNITS.spread + UNITS.level for sign in (1, -1))
+    moved = query.block_sum(X, one, offsets, bound) - query.block_sum(X, other, offsets, bound)
+    assert np.linalg.norm(moved) <= 2.0 * bound
+    assert (np.linalg.norm(moved) > 1.7 * bound) == (name == "measured score")

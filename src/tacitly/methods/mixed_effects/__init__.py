@@ -29,6 +29,6 @@ METHOD = Method(
     data="rows by user with a number to predict, as tables come",
     result="population effects with standard errors, a personal model and intervals for every user",
     page="mixed-effects.md",
-    trials=(Trial("mixed effects", {}, tolerance=1e-7),),
+    trials=(Trial("mixed effects", {}, tolerance=1e-7, adaptive=True),),
     audits=(AuditTrial("mixed effects", {}, title="MixedEffects"),),
 )

@@ -10,7 +10,7 @@ post-processing of public numbers. In order:
 4. The whole covariance at once: the noisy mean of u uᵀ − J, its eigenvalues shrunk by the known noise, so that S gets
    as many directions as stand out of the noise (:func:`grow`). With few users none does, and S stays diagonal.
 5. Three rounds of Newton's method under that S, with fine corrections of the variances.
-6. The coverage of 90 % intervals, to calibrate them.
+6. How well users' left-out rows are predicted: it calibrates intervals, and says whether the prior helps at all.
 
 Clips follow the typical norm of contributions (:mod:`~tacitly.methods.shared.typical_norm`), released for a few
 hundredths of the budget. Rounds of Newton's method are combined as measurements of w̄ with known noise
@@ -51,7 +51,7 @@ ROUNDS = (2, 3)
 # Parts of the budget that is left after the units; they are scaled to 1.
 _INFORMATION, _SCORE = (0.06, 0.08), (0.10, 0.26)
 _TEXT = 0.05  # of what the units leave, if there are text columns without declared levels
-_SPREAD, _VARIANCES, _NORMS, _COVERAGE = 0.34, 0.08, 0.05, 0.03
+_SPREAD, _VARIANCES, _NORMS, _COVERAGE = 0.34, 0.08, 0.05, 0.05
 _LOG_CLIP, _RATIO_CLIP = math.sqrt(3.0), 2.2
 
 Bounds = tuple[tuple[float, float] | None, ...]
@@ -123,7 +123,7 @@ class Learned:
     prior: Prior
     mean_covariance: Array  # of the estimate of the prior's mean, privacy noise included
     inflation: float  # by which standard deviations of predictions are multiplied
-    weak: bool  # whether the noise level did not stand out of the noise: too few users
+    weak: bool  # whether users are better off with their own means: too few users for the noise
 
 
 def learn(federation: Federation, plan: Plan, settings: Settings) -> Learned:
@@ -133,8 +133,8 @@ def learn(federation: Federation, plan: Plan, settings: Settings) -> Learned:
     state.newton_rounds(0)
     state.grow()
     state.newton_rounds(1)
-    inflation = state.inflation()
-    return Learned(coordinates, state.prior, state.newton.covariance(), inflation, state.weak)
+    inflation, helps = state.checked()
+    return Learned(coordinates, state.prior, state.newton.covariance(), inflation, not helps)
 
 
 @dataclass
@@ -147,7 +147,6 @@ class _Learner:
     prior: Prior = field(init=False)
     groups: Array = field(init=False)
     newton: Newton = field(init=False)
-    weak: bool = False
     _metric: Array = field(init=False)
 
     def __post_init__(self) -> None:
@@ -198,17 +197,16 @@ class _Learner:
         self._variances("after growth 1")
         self._variances("after growth 2")
 
-    def inflation(self) -> float:
-        """Release the coverage of nominal intervals; return by what to multiply standard deviations."""
-        query = Coverage(self.units, self.prior)
-        return query.inflation(*self._mean(query, "coverage", "coverage", query.bound))
+    def checked(self) -> tuple[float, bool]:
+        """Release how left-out rows are predicted; return by what to multiply deviations, and if the prior helps."""
+        query = Coverage(self.units, self.prior.doubted(self.newton.covariance()))
+        released, noise = self._mean(query, "coverage", "coverage", query.bound)
+        return query.inflation(released, noise), query.helps(released, noise)
 
     def _log_variances(self, label: str) -> None:
         query = LogVariances(self.units, self.prior, self.groups)
         mean, noise = self._mean(query, "log variances", f"log variances {label}", _LOG_CLIP)
-        factors, clear = query.factors(mean, noise)
-        self.weak = not bool(clear[-1])
-        self._rescale(factors)
+        self._rescale(query.factors(mean, noise))
 
     def _variances(self, label: str) -> None:
         query = Variances(self.units, self.prior, self.groups)

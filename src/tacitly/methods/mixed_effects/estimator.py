@@ -25,6 +25,7 @@ from tacitly.federation.engine import Population
 from tacitly.heads.losses import Loss
 from tacitly.methods.base import PrivateModel, Procedure, Statement
 from tacitly.methods.mixed_effects import algorithm
+from tacitly.methods.mixed_effects.evidence import ALONE, TRUSTED
 from tacitly.methods.mixed_effects.heads import PosteriorHeads, variances
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.summary import Summary
@@ -107,7 +108,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
     coef_std_, intercept_std_ : their standard errors, privacy noise included; public
     covariance_ : (d + 1, d + 1), how intercept and coefficients vary across users; public
     noise_variance_ : variance of an observation around its user's line; public
-    helps_ : whether the released prior stands out of the noise; if not, models are personal means
+    helps_ : whether the released prior predicts better than personal means do; if not, models are personal means
     weights_ : (n_users, d + 1), users' posterior means in standardised units, in the order of ``users_``; private
     users_, certificate_
 
@@ -215,7 +216,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
 
     @property
     def helps_(self) -> bool:
-        """Whether the target's scale and the noise level stood out of the privacy noise."""
+        """Whether the prior predicts users' rows better than their own means do, by what was released about it."""
         return self.units_.spread > 0 and not self._weak
 
     @property
@@ -339,10 +340,15 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
 
     def _home_work(self) -> PosteriorHeads:
         if self.units_.spread > 0:
-            return PosteriorHeads(self.units_, self.prior_)
-        # Nothing was found out about the target: a level of one's own, and no slopes.
+            return PosteriorHeads(self.units_, self._prior_at_home(), np.array(TRUSTED if self.helps_ else ALONE))
+        # Nothing was found out about the target: everybody's own mean.
         nothing = np.zeros(len(self.units_.center))
-        return PosteriorHeads(Coordinates(nothing, nothing, 0.0, 1.0), Prior(np.zeros(1), np.full((1, 1), 1e9), 1.0))
+        level = Prior(np.zeros(1), np.eye(1), 1.0)
+        return PosteriorHeads(Coordinates(nothing, nothing, 0.0, 1.0), level, np.array(ALONE))
+
+    def _prior_at_home(self) -> Prior:
+        """Return the prior for personal models: the population's mean is known up to its standard error only."""
+        return self.prior_.doubted(self.mean_covariance_)
 
     def _take_heads(self, heads: Array) -> None:
         self.heads_ = heads
@@ -370,7 +376,8 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
 
     def _heads_at(self, positions: Positions) -> Array:
         if self.units_.spread > 0:
-            population = np.append(self.prior_.mean, self.prior_.covariance[np.triu_indices(self.units_.size)])
+            prior = self._prior_at_home()
+            population = np.append(prior.mean, prior.covariance[np.triu_indices(self.units_.size)])
         else:
             population = np.full(2, np.nan)  # nothing is known about the population
         known = positions >= 0

@@ -1,7 +1,8 @@
 """Heads that are posteriors: what a user's own rows make of the public prior. Computed at home, never released.
 
-A head is the posterior mean of the user's p weights, followed by the upper triangle of their posterior covariance, both
-in public coordinates. A user without rows has the prior; with many rows the prior hardly matters.
+A head is the user's p weights (:mod:`~tacitly.methods.mixed_effects.evidence`), followed by the upper triangle of the
+covariance of their error, both in public coordinates. A user without rows has the prior; with many rows the prior
+hardly matters.
 """
 
 from __future__ import annotations
@@ -10,19 +11,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tacitly.arrays import Array, Offsets, Rows
+from tacitly.arrays import Array, Offsets, Rows, check_shape
 from tacitly.heads.base import HeadWork
-from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, posteriors
+from tacitly.methods.mixed_effects.evidence import TRUSTED, personal_weights
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 
 _BLOCK = 4096
 
 
 @dataclass(frozen=True)
 class PosteriorHeads(HeadWork):
-    """Posterior means and covariances of users' weights under a public prior."""
+    """Means and covariances of users' weights under a public prior; ``odds`` say how much it is trusted."""
 
     units: Coordinates
     prior: Prior
+    odds: Array
+
+    def __post_init__(self) -> None:
+        check_shape("odds", self.odds, len(TRUSTED))
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one head per user."""
@@ -44,9 +50,7 @@ class PosteriorHeads(HeadWork):
         return (size + size * (size + 1) // 2,)
 
     def _block(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        found = posteriors(X, y, offsets, self.units, self.prior)
-        weights = self.prior.mean + found.means @ self.prior.root.T
-        covariances = self.prior.root @ found.covariances @ self.prior.root.T
+        weights, covariances = personal_weights(X, y, offsets, self.units, self.prior, self.odds)
         upper = np.triu_indices(self.units.size)
         return np.hstack([weights, covariances[:, upper[0], upper[1]]])
 

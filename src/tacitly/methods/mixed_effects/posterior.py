@@ -22,8 +22,8 @@ import numpy.typing as npt
 from tacitly.arrays import Array, Offsets, Rows, check_shape
 from tacitly.methods.shared.batch import per_user
 
-KNEE = 5.0
-"""Standardised features beyond ±KNEE grow logarithmically, so that one absurd cell does not rule a user's fit."""
+KNEE, LIMIT = 5.0, 10.0
+"""Standardised features beyond ±KNEE grow logarithmically, up to ±LIMIT: an absurd cell does not rule a user's fit."""
 
 _CELLS = 1 << 21  # numbers that products of columns may take at once
 
@@ -64,7 +64,8 @@ class Coordinates:
         rows = (np.asarray(X[:, used], dtype=np.float64) - self.center[used]) * self.gain[used]
         rows = np.where(np.isfinite(rows), rows, 0.0)
         size = np.abs(rows)
-        rows = np.where(size <= KNEE, rows, np.sign(rows) * KNEE * (1.0 + np.log(np.maximum(size, KNEE) / KNEE)))
+        bounded = np.minimum(KNEE * (1.0 + np.log(np.maximum(size, KNEE) / KNEE)), LIMIT)
+        rows = np.where(size <= KNEE, rows, np.sign(rows) * bounded)
         return np.concatenate([np.ones((len(rows), 1)), rows], axis=1)
 
     def targets(self, y: Rows) -> Array:
@@ -90,6 +91,15 @@ class Prior:
     def covariance(self) -> Array:
         """S."""
         return np.asarray(self.root @ self.root.T)
+
+    def doubted(self, covariance: Array) -> Prior:
+        """Return the prior of a user who knows the mean with an error of this covariance only: N(mean, S + it).
+
+        With many users that changes nothing; where privacy noise blurs the mean, users trust their own rows more, and
+        intervals widen accordingly.
+        """
+        values, vectors = np.linalg.eigh(self.covariance + covariance)
+        return Prior(self.mean, vectors * np.sqrt(np.maximum(values, 1e-14 * values[-1])), self.noise)
 
 
 @dataclass(frozen=True)

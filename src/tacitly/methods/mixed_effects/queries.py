@@ -12,17 +12,15 @@ population's weights in whitened coordinates, and E[u uᵀ] = J if the prior is 
 * :class:`LogVariances` and :class:`Variances` compare ‖u‖² with tr J for groups of coordinates, and residuals with
   their degrees of freedom: first on a logarithmic scale, from any distance, then finely.
 * :class:`Spread` is u uᵀ − J, the direction in which the whole covariance should change.
-* :class:`Coverage` counts large residuals, to calibrate intervals.
+* :class:`Coverage` predicts rows from a user's other rows, to calibrate intervals and to see whether the prior helps.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape
 from tacitly.methods.mixed_effects.posterior import Coordinates, Posteriors, Prior, posteriors
@@ -37,10 +35,11 @@ REACHES = (12.0, 12.0, 12.0, 20.0)
 NOMINAL = 1.6448536269514722
 """Standard deviations of a 90 % interval."""
 
-THRESHOLDS = (1.35, 1.55, 1.8, 2.1)
-"""Standard deviations beyond which :class:`Coverage` counts residuals."""
+REACHED = np.array([NOMINAL, 2.1])
+"""Standard deviations beyond which :class:`Coverage` counts residuals; the second shows how heavy the tails are."""
 
-EXPECTED_BEYOND = np.array([2.0 - 2.0 * NormalDist().cdf(threshold) for threshold in THRESHOLDS])
+_OUTSIDE = np.array([2.0 - 2.0 * NormalDist().cdf(reach) for reach in REACHED])
+_TAIL = np.array([1.0, 0.7])  # weights of the two counts
 
 _CAP, _WEIGHT, _EXTRA = 3.0, 0.2, 0.3
 # E min(χ²_ν/ν, 3), which is P(χ²_{ν+2} ≤ 3ν) + 3 P(χ²_ν > 3ν).
@@ -235,12 +234,12 @@ class LogVariances(_GroupQuery):
         return np.concatenate([point * weight[:, [column]] for column, point in enumerate(points)], axis=1)
 
     @staticmethod
-    def factors(released: Array, noise: float) -> tuple[Array, npt.NDArray[np.bool_]]:
-        """Return by what to multiply each variance (1 where nothing stands out of the noise), and what stood out."""
+    def factors(released: Array, noise: float) -> Array:
+        """Return by what to multiply each variance; 1 where nothing stands out of the noise."""
         points = released.reshape(-1, 2)
         clear = np.hypot(points[:, 0], points[:, 1]) > 3.0 * noise
         octaves = [float(uncircle(point, reach)) for point, reach in zip(points, REACHES, strict=True)]
-        return np.where(clear, 2.0 ** np.array(octaves), 1.0), clear
+        return np.where(clear, 2.0 ** np.array(octaves), 1.0)
 
 
 @dataclass(frozen=True)
@@ -314,62 +313,73 @@ class MeasuredSpread(_PriorQuery):
 
 @dataclass(frozen=True)
 class Coverage(_PriorQuery):
-    """Shares of a user's rows with leave-one-out residuals beyond some thresholds, less what a normal law expects.
+    """How well posteriors predict rows that they have not seen: each row of a user from the user's other rows.
 
-    Users with fewer than four rows count less, in proportion, so that a single row does not meet the clip. The last
-    number is that weight.
+    Two shares of residuals that are far out, less what a normal law expects; then (a − b)/(a + b) for the squared
+    errors a of the user's mean and b of the posterior, which is positive where the prior helps; then the weight: users
+    with fewer than four rows count less, in proportion, and with a single one not at all for the third number.
+    All are bounded, so nothing is cut: a clip would hide exactly the users whose intervals are too narrow.
     """
-
-    clip: ClassVar[float] = 0.7
 
     @property
     def coordinates(self) -> int:
-        """One number per threshold, and the weight."""
-        return len(THRESHOLDS) + 1
+        """Two excesses, the advantage and the weight."""
+        return 4
 
     @property
     def bound(self) -> float:
-        """Largest norm of a contribution."""
-        return float(np.hypot(self.clip, _EXTRA))
+        """Largest norm of a contribution: all rows far out, and the prior useless."""
+        return float(np.linalg.norm([*((1.0 - _OUTSIDE) * _TAIL), 1.0, _EXTRA]))
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return one excess per user and threshold, and the weight."""
+        """Return two excesses, the advantage and the weight of each user."""
         found = self._posteriors(X, y, offsets)
-        residuals = np.abs(left_out(X, y, offsets, self.units, self.prior, found))
-        rows = np.maximum(found.rows, 1.0)[:, None]
-        beyond = per_user((residuals[:, None] > np.array(THRESHOLDS)).astype(np.float64), offsets) / rows
+        residuals, errors = left_out(X, y, offsets, self.units, self.prior, found)
+        rows, owner = np.maximum(found.rows, 1.0), np.repeat(np.arange(len(found.rows)), np.diff(offsets))
+        outside = per_user((np.abs(residuals)[:, None] > REACHED).astype(np.float64), offsets)
+        targets = self.units.targets(y)
+        alone = (targets - (per_user(targets, offsets) / rows)[owner]) * (rows / np.maximum(rows - 1.0, 1.0))[owner]
+        own, shared = per_user(np.square(alone), offsets), per_user(np.square(errors), offsets)
+        comparable = (found.rows > 1) & np.isfinite(own) & np.isfinite(shared) & (own + shared > 0)
+        advantage = np.where(comparable, (own - shared) / np.where(comparable, own + shared, 1.0), 0.0)
         weight = np.minimum(found.rows / 4.0, 1.0)[:, None]
-        excess = (beyond - EXPECTED_BEYOND) * weight
-        norms = norms_of(excess)[:, None]
-        excess = excess * np.minimum(1.0, self.clip / np.maximum(norms, 1e-300))
-        return np.hstack([excess, _EXTRA * weight])
+        excess = (outside / rows[:, None] - _OUTSIDE) * _TAIL
+        return np.hstack([excess * weight, advantage[:, None] * weight, _EXTRA * weight])
+
+    @staticmethod
+    def helps(released: Array, noise: float) -> bool:
+        """Return whether the prior helps, given that it nearly always does: an advantage of 0.25 ± 0.3 is expected."""
+        weight = max(float(released[-1]) / _EXTRA, 0.05)
+        kept = 0.3**2 / (0.3**2 + (noise / weight) ** 2)
+        return 0.25 + kept * (float(released[2]) / weight - 0.25) > 0.0
 
     @staticmethod
     def inflation(released: Array, noise: float) -> float:
         """Return by what to multiply standard deviations so that 90 % intervals cover 90 %.
 
-        Excesses are shrunk by their noise (they are of the order of 0.05), turned into normal quantiles, and the
-        threshold that leaves 10 % is interpolated.
+        Excesses are shrunk by their noise to 0.02 ± 0.03 (real residuals have heavier tails than normal ones), turned
+        into normal quantiles, and the reach that leaves 10 % outside is interpolated.
         """
         weight = max(float(released[-1]) / _EXTRA, 0.05)
-        excess = released[:-1] / weight
-        kept = 0.05**2 / (0.05**2 + (noise / weight) ** 2)
-        beyond = np.minimum.accumulate(np.clip(EXPECTED_BEYOND + kept * excess, 1e-4, 0.9))
-        reached = np.array([NormalDist().inv_cdf(1.0 - share / 2.0) for share in beyond])
-        # Straight lines between thresholds; beyond the ends, in proportion.
-        if reached[0] >= NOMINAL:
-            threshold = THRESHOLDS[0] * NOMINAL / reached[0]
-        elif reached[-1] <= NOMINAL:
-            threshold = THRESHOLDS[-1] * NOMINAL / reached[-1]
+        excess, error = released[:2] / (_TAIL * weight), noise / (_TAIL * weight)
+        excess = 0.02 + (excess - 0.02) * 0.03**2 / (0.03**2 + error**2)
+        outside = np.clip(_OUTSIDE + excess, 0.001, 0.5)
+        near, far = (NormalDist().inv_cdf(1.0 - share / 2.0) for share in np.minimum.accumulate(outside))
+        if near >= NOMINAL:
+            multiple = NOMINAL / near
+        elif far <= NOMINAL:
+            multiple = REACHED[1] / far
         else:
-            threshold = float(np.interp(NOMINAL, reached, THRESHOLDS))
-        return float(min(max(threshold / NOMINAL, 0.6), 1.8))
+            multiple = np.interp(NOMINAL, [near, far], REACHED) / NOMINAL
+        return float(min(max(multiple, 0.7), 1.8))
 
 
-def left_out(X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prior: Prior, found: Posteriors) -> Array:
-    """Return each row's residual when its user's posterior is computed without it, in standard deviations.
+def left_out(
+    X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prior: Prior, found: Posteriors
+) -> tuple[Array, Array]:
+    """Return each row's error when its user's posterior is computed without it: in standard deviations, and as it is.
 
-    No refitting: with q = lᵀRl/s² for the whitened row l, a residual r becomes r/√(s²(1 − q)).
+    No refitting: with q = lᵀRl/s² for the whitened row l, a residual r becomes r/(1 − q), of variance s²/(1 − q).
     """
     design = units.design(X)
     owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
@@ -382,7 +392,8 @@ def left_out(X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prior: Prio
         rows = slice(first, first + step)
         leverage[rows] = np.einsum("ri,rij,rj->r", design[rows], spread[owner[rows]], design[rows])
     free = np.maximum(1.0 - leverage / prior.noise, 1e-9)
-    return np.asarray((units.targets(y) - fitted) / np.sqrt(prior.noise * free))
+    residuals = units.targets(y) - fitted
+    return np.asarray(residuals / np.sqrt(prior.noise * free)), np.asarray(residuals / free)
 
 
 def pack(matrices: Array) -> Array:

@@ -34,6 +34,7 @@ MAGNITUDES_SHARE = 0.35
 ANGLES_SHARES = (0.35, 0.12, 0.045, 0.045, 0.045, 0.045)
 _REACH, _ZOOM, _PERIOD = 30.0, 6.7, 6.6
 _RARE = 0.02  # an indicator that is set less often is left out
+_CLEAR = 4.5  # times the noise that a magnitude's point must reach: then it is known to 2.4 octaves
 _BLIND = 0.25  # noise of the target's point beyond which its scale is not found
 
 
@@ -228,14 +229,15 @@ def _magnitudes(federation: Federation, plan: Plan, used: npt.NDArray[np.bool_],
     x, y, flags = released.reshape(3, -1) / weights
     length = np.hypot(x, y)
     binary = used & (flags > 0.5) & (3.0 * noise < 1.0)
-    magnitude = np.where(length > 2.0 * noise, 2.0 ** uncircle(np.stack([x, y], axis=-1), _REACH), 1.0)
+    seen = length > _CLEAR * noise
+    magnitude = np.where(seen, 2.0 ** uncircle(np.stack([x, y], axis=-1), _REACH), 1.0)
     period = _PERIOD * magnitude
     return _Search(
         center=np.zeros(len(used)),
         scale=np.where(binary, 0.5, period / 4.0),
         magnitude=magnitude,
         period=period,
-        found=binary | (length > 3.0 * noise),
+        found=binary | seen,
         active=used & ~binary,
         spread_seen=np.zeros(len(used), dtype=bool),
     )

@@ -83,8 +83,8 @@ METHOD = Method(
         Trial("trace of users", {**_SUMS, "unit": "user"}),
         Trial("trace of users, rank one", {**_TASKS, "shape": (3, 3), "design": "rank-one", "unit": "user"}),
         _of_rows("trace of rows, tasks", _TASKS, tasks=True),
-        _of_rows("trace of rows, off centre", _SUMS, shifted=True),
-        _of_rows("trace of rows, tasks, off centre", _TASKS, tasks=True, shifted=True),
+        _of_rows("trace of rows, off centre", _SUMS, shifted=True, adaptive=True),
+        _of_rows("trace of rows, tasks, off centre", _TASKS, tasks=True, shifted=True, adaptive=True),
         _of_rows(
             "trace of rows, as printed",
             {**_SUMS, "mode": "paper", "sensitivities": (1.0, 1.0, 1.0), "steps": 1},

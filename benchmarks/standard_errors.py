@@ -1,0 +1,80 @@
+"""Do 95 % confidence intervals of population coefficients cover? 500 synthetic populations at ε = 1.
+
+``python -m benchmarks.standard_errors`` (five minutes on one core; ``--quick`` for a smoke test). Users have an
+intercept and slopes with a covariance drawn anew for each population, features in random units and offsets, and a
+Poisson number of rows. Every fit finds units privately, draws fresh noise and is certified.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import warnings
+
+import numpy as np
+
+import tacitly
+from benchmarks.tables import keep, table
+from tacitly.arrays import Array
+
+SHAPES = ((1000, 6, 4, 500), (600, 8, 3, 200), (3000, 5, 8, 200))
+"""Users, mean number of rows, features, populations."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="three populations; nothing is kept")
+    quick = parser.parse_args().quick
+    rows, data = [], []
+    for users, size, features, runs in ((300, 6, 2, 3),) if quick else SHAPES:
+        errors, stated = measured(users, size, features, runs)
+        covered = np.abs(errors) <= 1.959963984540054 * stated
+        ratio = float(np.sqrt(np.mean(np.square(errors / stated))))
+        rows.append(
+            [
+                f"{users:,} × {size}, {features}",
+                runs,
+                *(f"{v:.3f}" for v in (covered.mean(), covered[:, 0].mean(), ratio)),
+            ]
+        )
+        data.append(
+            {"users": users, "rows": size, "features": features, "runs": runs, "covered": float(covered.mean())}
+        )
+    header = [
+        "users × rows, features",
+        "populations",
+        "95 % intervals cover",
+        "of intercepts",
+        "error ÷ standard error, rms",
+    ]
+    keep("standard_errors", {"shapes": data}, table(header, rows), quick=quick)
+
+
+def measured(users: int, size: int, features: int, runs: int) -> tuple[Array, Array]:
+    """Return errors of the population's coefficients and their stated standard errors, one row per population."""
+    errors, stated = [], []
+    for run in range(runs):
+        X, y, ids, truth = population(users, size, features, run)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = tacitly.MixedEffects(epsilon=1.0).fit(X, y, ids)
+        errors.append(np.append(model.intercept_, model.coef_) - truth)
+        stated.append(np.append(model.intercept_std_, model.coef_std_))
+    return np.array(errors), np.array(stated)
+
+
+def population(users: int, size: int, features: int, seed: int) -> tuple[Array, Array, Array, Array]:
+    """Return rows, targets, ids and the true population coefficients."""
+    rng = np.random.default_rng(seed)
+    truth = 0.7 * rng.normal(size=features + 1)
+    spreads = np.append(1.0, 0.3 * rng.random(features))
+    mixing = np.eye(features + 1) + 0.5 / math.sqrt(features + 1) * rng.normal(size=(features + 1, features + 1))
+    weights = truth + rng.normal(size=(users, features + 1)) @ mixing * spreads
+    ids = np.repeat(np.arange(users), 1 + rng.poisson(size - 1, size=users))
+    X = rng.normal(size=(len(ids), features)) * np.exp(rng.normal(size=features)) + rng.normal(size=features)
+    y = weights[ids, 0] + np.einsum("ij,ij->i", X, weights[ids, 1:]) + 0.7 * rng.normal(size=len(ids))
+    return X, y, ids, truth
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Never worse than alone: a user's own rows decide how far the user trusts the population. At home, free.
+
+Candidates for a user's weights are posteriors with the noise variance multiplied by :data:`SCALES` (from nearly the
+user's own fit to nearly the population) and the user's own mean. Each predicts every row of the user from the others;
+with mean squared error eₖ over m rows, candidate k gets the weight oddsₖ·eₖ^(−(m − 1)/2), which is its evidence if the
+noise variance is unknown. Odds are public and favour the posterior, so that a few rows overrule it only if it is far
+off: for a user who is unlike the others, or under a prior that privacy noise has spoilt.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tacitly.arrays import Array, Offsets, Rows
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, moments
+from tacitly.methods.shared.batch import per_user
+
+SCALES = (0.01, 0.1, 1.0, 10.0)
+TRUSTED = (0.005, 0.02, 0.95, 0.015, 0.01)
+"""Odds of the candidates, the user's own mean last, where the prior helps the users on the whole."""
+
+ALONE = (0.0, 0.0, 0.0, 0.0, 1.0)
+"""Odds where it does not: every user's own mean."""
+
+_POSTERIOR = SCALES.index(1.0)
+
+
+def personal_weights(
+    X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prior: Prior, odds: Array
+) -> tuple[Array, Array]:
+    """Return weights (n×p) and the covariance of their error (n×p×p), one per user; of the prior for no rows.
+
+    >>> units = Coordinates(np.zeros(0), np.zeros(0), 0.0, 1.0)
+    >>> level = Prior(np.zeros(1), np.eye(1), 1.0)
+    >>> rows, far = np.zeros((4, 0)), np.array([50.0, 50.1, 49.9, 50.0])
+    >>> weights, _ = personal_weights(rows, far, np.array([0, 4]), units, level, np.array(TRUSTED))
+    >>> bool(weights[0, 0] > 49.5)  # the posterior alone would say 40
+    True
+    """
+    grams, _, _, rows = moments(X, y, offsets, units)
+    design, targets = units.design(X), units.targets(y)
+    owner = np.repeat(np.arange(len(rows)), np.diff(offsets))
+    usable = rows > 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        residuals = np.where(usable[owner], targets - design @ prior.mean, 0.0)
+        values, vectors = np.linalg.eigh(prior.root.T @ grams @ prior.root)
+        values = np.maximum(values, 0.0)
+        turned = np.einsum("ri,rij->rj", design @ prior.root, vectors[owner])
+        rights = per_user(turned * residuals[:, None], offsets)
+        weights, errors = [], []
+        for scale in SCALES:
+            inverse = 1.0 / (values + scale * prior.noise)
+            moved = rights * inverse
+            free = np.maximum(1.0 - np.einsum("ri,ri,ri->r", turned, turned, inverse[owner]), 1e-9)
+            left = (residuals - np.einsum("ri,ri->r", turned, moved[owner])) / free
+            weights.append(prior.mean + np.einsum("nij,nj->ni", vectors, moved) @ prior.root.T)
+            errors.append(per_user(np.square(left), offsets))
+        count = np.maximum(rows, 1.0)
+        means = np.where(usable, per_user(np.where(usable[owner], targets, 0.0), offsets) / count, prior.mean[0])
+        alone = (targets - means[owner]) * (count / np.maximum(count - 1.0, 1.0))[owner]
+        errors.append(per_user(np.where(usable[owner], np.square(alone), 0.0), offsets))
+        weights.append(np.concatenate([means[:, None], np.zeros((len(rows), units.size - 1))], axis=1))
+    candidates = np.stack(weights)
+    shares = _shares(np.stack(errors) / count + 1e-9 * prior.noise, rows, odds)
+    mixed = np.einsum("kn,kni->ni", shares, candidates)
+    between = candidates - mixed
+    covariance = (vectors * (prior.noise / (values + prior.noise))[:, None, :]) @ vectors.transpose(0, 2, 1)
+    covariance = prior.root @ covariance @ prior.root.T + np.einsum("kn,kni,knj->nij", shares, between, between)
+    return np.where(usable[:, None], mixed, prior.mean), covariance
+
+
+def _shares(errors: Array, rows: Array, odds: Array) -> Array:
+    """Return the weight of each candidate (first axis) for each user."""
+    with np.errstate(divide="ignore"):
+        logarithms = np.log(np.asarray(odds))[:, None] - np.maximum(rows - 1.0, 0.0) / 2.0 * np.log(errors)
+    logarithms = np.where(np.isfinite(logarithms), logarithms, -np.inf)
+    shares = np.exp(logarithms - logarithms.max(axis=0))
+    if odds[_POSTERIOR] > 0:  # a single row says nothing about how to predict it from others
+        single = np.eye(len(odds))[_POSTERIOR][:, None]
+        shares = np.where(rows > 1, shares, single)
+    return np.asarray(shares / shares.sum(axis=0))
