@@ -164,6 +164,7 @@ class PrivateALS:
             middle = replace(middle, table=np.ascontiguousarray(factors))
         self.catalogue = middle
         self.scale = catalogue
+        assert own.y is not None
         codes, values, bounds = middle.rated(own.X, own.y, own.offsets)
         self.users = factors_of(codes, values, bounds, middle, self.penalty)
         return self

@@ -119,10 +119,10 @@ def _fit(model: Recommender, columns: tuple[Any, Any, Any], user: str, ledger: P
     check_target(model.epsilon, model.delta)  # a ledger would keep a wrong one as its ceiling
     cohort = model.cohort(*columns)
     with opened_ledger(ledger, out, model._budget()) as (model.ledger, path):
-        fit_with_progress(model, cohort)  # type: ignore[arg-type]
+        fit_with_progress(model, cohort)
         model.user_column_ = user
         save(model, out)
-    show_certificate(model)  # type: ignore[arg-type]
+    show_certificate(model)
     say(model.summary())
     say(f"model: {out}/ ('tacitly publish' leaves its private/ out)\nledger: {path}")
     say(f"next: tacitly recommend {out} --for USER")

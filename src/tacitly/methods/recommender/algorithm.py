@@ -33,7 +33,7 @@ from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget, GaussianEvent
 
 MOST_FACTORS = 20
-_PRIOR, _AGAIN, _TASTES, _TASTE_NORM = 0.04, 0.10, 0.04, 0.01
+_PRIOR, _AGAIN, _TASTES, _TASTE_NORM = 0.05, 0.08, 0.03, 0.005
 _FIRST = 0.3  # of the items' share: the release that finds out how popular items are
 _STEPS = 4  # most steps of expectation-maximisation in a stage
 _LARGEST = 200  # items whose pairs are looked at

@@ -14,7 +14,7 @@ import numpy as np
 from tacitly.arrays import Array, Offsets, Rows, check_shape
 from tacitly.heads.base import HeadWork
 from tacitly.methods.recommender import kernels
-from tacitly.methods.recommender.posterior import Catalogue, Posteriors, WeightPrior, posteriors
+from tacitly.methods.recommender.posterior import Catalogue, Codes, Posteriors, WeightPrior, posteriors
 from tacitly.methods.recommender.tastes import Tastes
 
 _BLOCK = 2048
@@ -62,7 +62,7 @@ class RatingHeads(HeadWork):
         return np.hstack([weights, self.tastes.posterior(sums, np.diff(bounds).astype(np.float64))])
 
 
-def weights_of(codes: Array, values: Array, bounds: Offsets, catalogue: Catalogue, prior: WeightPrior) -> Array:
+def weights_of(codes: Codes, values: Array, bounds: Offsets, catalogue: Catalogue, prior: WeightPrior) -> Array:
     """Return users' weights: the posterior, as far as it predicts their ratings better than their level alone."""
     full = posteriors(codes, values, bounds, catalogue, prior)
     weights = full.weights(prior)
@@ -84,7 +84,7 @@ def weights_of(codes: Array, values: Array, bounds: Offsets, catalogue: Catalogu
 
 
 def left_out(
-    codes: Array, values: Array, bounds: Offsets, catalogue: Catalogue, prior: WeightPrior, found: Posteriors
+    codes: Codes, values: Array, bounds: Offsets, catalogue: Catalogue, prior: WeightPrior, found: Posteriors
 ) -> Array:
     """Return each rating's residual when its user's posterior is computed without it; no refitting is needed.
 

@@ -15,6 +15,9 @@ import numpy.typing as npt
 from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size
 from tacitly.methods.recommender import kernels
 
+Codes = npt.NDArray[np.int64]
+"""Positions of items in the catalogue."""
+
 REACH = 2.0
 """The public range of ratings is brought to [−2, 2]."""
 
@@ -61,7 +64,7 @@ class Catalogue:
         """The rating that is zero in standardised units."""
         return (self.low + self.high) / 2.0
 
-    def rated(self, X: Rows, y: Rows, offsets: Offsets) -> tuple[npt.NDArray[np.int64], Array, Offsets]:
+    def rated(self, X: Rows, y: Rows, offsets: Offsets) -> tuple[Codes, Array, Offsets]:
         """Return items, standardised ratings and bounds of users: each item once per user, in range."""
         codes, values, bounds = kernels.distinct(X, y, offsets, self.items, self.low, self.high)
         return codes, (values - self.middle) / self.unit, bounds
@@ -101,9 +104,7 @@ class Posteriors:
         return np.asarray(prior.mean + self.means @ prior.root.T)
 
 
-def posteriors(
-    codes: npt.NDArray[np.int64], values: Array, bounds: Offsets, catalogue: Catalogue, prior: WeightPrior
-) -> Posteriors:
+def posteriors(codes: Codes, values: Array, bounds: Offsets, catalogue: Catalogue, prior: WeightPrior) -> Posteriors:
     """Return the posteriors of several users; somebody without ratings has the prior.
 
     >>> one = Catalogue(np.ones((2, 1)), np.zeros(2), -2.0, 2.0)

@@ -6,7 +6,8 @@ known with different certainty, and each is treated by its own noise:
 
 * the level, and the common change of all other variances: two numbers, taken as they are;
 * how single variances differ from the common change: shrunk by James and Stein's factor;
-* correlations: noise alone has eigenvalues up to 2ν√(2p), so those below that are dropped and the others shrunk.
+* correlations: noise alone has eigenvalues up to e = 2ν√(2p). An eigenvalue λ is shrunk to √(λ² − e²/4): several steps
+  follow each other, and what one drops for good the next cannot find again.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ def _shrunk(matrix: Array, noise: float) -> Array:
     diagonal = np.diag(matrix).copy()
     common = float(diagonal[1:].mean()) if size > 1 else 0.0
     own = diagonal[1:] - common
-    diagonal[1:] = common + james_stein(own, 2.0 * noise) * own
+    diagonal[1:] = common + james_stein(own, noise) * own
     values, vectors = np.linalg.eigh(matrix - np.diag(np.diag(matrix)))
     edge = 2.0 * noise * math.sqrt(2.0 * size)
-    kept = np.sign(values) * np.sqrt(np.maximum(np.square(values) - edge**2, 0.0))
+    kept = np.sign(values) * np.sqrt(np.maximum(np.square(values) - edge**2 / 4.0, 0.0))
     off = (vectors * kept) @ vectors.T
     return np.asarray(np.diag(diagonal) + off - np.diag(np.diag(off)))

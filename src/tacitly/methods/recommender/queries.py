@@ -22,7 +22,7 @@ import numpy as np
 from tacitly.arrays import Array, Offsets, Rows, check_shape
 from tacitly.federation.base import Query
 from tacitly.methods.recommender import kernels
-from tacitly.methods.recommender.posterior import Catalogue, Posteriors, WeightPrior, posteriors
+from tacitly.methods.recommender.posterior import Catalogue, Codes, Posteriors, WeightPrior, posteriors
 from tacitly.methods.shared.batch import BatchQuery
 from tacitly.privacy.clipping import GUARD
 
@@ -68,7 +68,7 @@ class _ResidualQuery(Query):
     def __post_init__(self) -> None:
         check_shape("mean", self.prior.mean, self.catalogue.size)
 
-    def _residuals(self, X: Rows, y: Rows, offsets: Offsets) -> tuple[Array, Array, Offsets]:
+    def _residuals(self, X: Rows, y: Rows, offsets: Offsets) -> tuple[Codes, Array, Offsets]:
         codes, values, bounds = self.catalogue.rated(X, y, offsets)
         found: Posteriors = posteriors(codes, values, bounds, self.catalogue, self.prior)
         weights = found.weights(self.prior)
