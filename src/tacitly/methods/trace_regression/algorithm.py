@@ -61,6 +61,7 @@ _FREE_STEPS = 300
 # are not monotone, so smaller increases are normal.
 _WORSE = 2.0
 _WORSE_PER_NOISE = 8.0  # added per share of units that noise hides: noise moves the median by less than twice that
+_NO_CLIP = 1e9  # times the first clip
 _CLEARLY = 1.1  # residuals of the last step beyond those of the best one, by which the best one is returned
 _NOT_ACUTE = ("centre", "label", "effects", "start", "loop")  # phases whose contributions can point against each other
 _MOST_NOISE = 0.05  # share of units that noise may hide in the histogram before the histogram is ignored
@@ -253,7 +254,10 @@ def learn(
         best, state = state, _moved(state, taken)
         if residuals is not None:
             multiplier = federation.sum_sigma(plan.event("loop", clip=1.0))
-            state = replace(state, clip=least_error(residuals.counts, residuals.edges, multiplier, size, settings.unit))
+            clip = least_error(residuals.counts, residuals.edges, multiplier, size, settings.unit)
+            if clip.bound > _NO_CLIP * clips[0]:  # without noise a larger clip is always better
+                clip = Clip(_NO_CLIP * clips[0], 1.0)
+            state = replace(state, clip=clip)
     if last > _CLEARLY * least and math.isfinite(least):
         state = nearest
     matrix, centre = state.matrix, state.centre
