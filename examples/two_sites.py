@@ -28,7 +28,8 @@ def main() -> None:
         cards = ["--node", "north/card.json", "--node", "south/card.json"]
         server = ["--server", f"127.0.0.1:{free_port()}"]
         server += ["--deadline", "300"]  # in the first round sites may still compile
-        hub = start("serve", "hub", *cards, *server, "--rank", "2", "--epsilon", "4", "--rounds", "3", cwd=folder)
+        model = ["--method", "fedrep", "--rank", "2", "--epsilon", "4", "--rounds", "3"]
+        hub = start("serve", "hub", *cards, *server, *model, cwd=folder)
         while not (folder / "hub" / "settings.json").exists():
             if hub.poll() is not None:
                 raise SystemExit("the coordinator did not start")

@@ -22,6 +22,7 @@ import numpy as np
 
 from tacitly.methods import REGISTRY
 from tacitly.methods.base import PrivateModel, plain_parameter
+from tacitly.methods.mixed_effects.estimator import MixedEffects, Posterior
 from tacitly.methods.shared_basis import Head, SharedBasisModel
 from tacitly.privacy.certificate import Certificate
 
@@ -218,19 +219,43 @@ def _metadata(data: bytes) -> dict[str, str]:
     return metadata
 
 
-def save_head(head: Head, path: str | os.PathLike[str]) -> None:
+def save_head(head: Head | Posterior, path: str | os.PathLike[str]) -> None:
     """Write one user's head to a file only its owner can read."""
     target = Path(path)
     if target.exists():
         raise ModelError(f"{target} exists already. Choose another file, or remove it.")
+    write_private(target, (json.dumps(head_content(head)) + "\n").encode())
+
+
+def head_content(head: Head | Posterior) -> dict[str, Any]:
+    """Return a head as plain data: a posterior, or weights, intercept and coordinates of the user's own."""
+    if isinstance(head, Posterior):
+        return {"posterior": head.numbers.tolist()}
     content: dict[str, Any] = {"weights": head.weights.tolist(), "intercept": np.asarray(head.intercept).tolist()}
     if head.values.size:
         content |= {"indices": head.indices.tolist(), "values": head.values.tolist()}
-    write_private(target, (json.dumps(content) + "\n").encode())
+    return content
 
 
-def load_head(path: str | os.PathLike[str], model: SharedBasisModel) -> Head:
+def load_head(path: str | os.PathLike[str], model: SharedBasisModel | MixedEffects) -> Head | Posterior:
     """Read a head written for ``model``."""
+    return _load_posterior(path, model) if isinstance(model, MixedEffects) else _load_weights(path, model)
+
+
+def _load_posterior(path: str | os.PathLike[str], model: MixedEffects) -> Posterior:
+    try:
+        numbers = np.array(json.loads(Path(path).read_text(encoding="utf-8"))["posterior"], dtype=np.float64)
+    except (KeyError, TypeError, AttributeError, OverflowError, ValueError):
+        raise ModelError(f"{path} is not a head written by 'tacitly personalize' for a MixedEffects model.") from None
+    if numbers.shape != model.heads_.shape[1:]:
+        raise ModelError(
+            f"{path} has {numbers.size} numbers; this model's heads have {model.heads_.shape[1]}. "
+            "Was the head fitted for another model?"
+        )
+    return Posterior(model, numbers)
+
+
+def _load_weights(path: str | os.PathLike[str], model: SharedBasisModel) -> Head:
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         weights = np.array(content["weights"], dtype=np.float64)

@@ -62,9 +62,9 @@ def test_a_site_tells_what_is_public_and_keeps_its_keys(site: Path) -> None:
 def test_what_is_missing_is_said(
     tmp_path: Path, site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = ("--rank", 1, "--epsilon", 1, "--node", site / "card.json")
+    alone = ("--method", "fedrep", "--rank", 1, "--epsilon", 1, "--node", site / "card.json")
     for words, expected in (
-        (("serve", tmp_path / "hub"), "give --rank, --epsilon and a --node"),
+        (("serve", tmp_path / "hub"), "give --epsilon and a --node"),
         (("serve", tmp_path / "hub", "--method", "svd", "--epsilon", 1), "give --rank, --epsilon and a --node"),
         (("join", tmp_path / "south"), "give --table, --user"),
         (("join", tmp_path / "a b", "--table", tmp_path / "rows.csv", "--user", "who"), "letters, digits"),
@@ -87,6 +87,7 @@ def settings(tmp_path: Path, site: Path, **changed: object) -> Settings:
     options = {
         "server": "127.0.0.1:9",
         "out": str(tmp_path / "m"),
+        "method": "fedrep",
         "options": {"rank": 1},
         "epsilon": 1.0,
         "cards": (card,),
@@ -159,9 +160,11 @@ def test_settings_that_would_change_nothing_are_refused(
     tmp_path: Path, site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(tmp_path / "hub", settings(tmp_path, site))
-    words = ("serve", tmp_path / "hub", "--epsilon", 5, "--set", "mode=auto", "--rank", 2)
+    words = ("serve", tmp_path / "hub", "--epsilon", 5, "--set", "mode=auto", "--method", "fedrep", "--rank", 2)
     code, said = run(capsys, monkeypatch, *words)
-    assert (code, "--epsilon, --set, --rank would change nothing" in " ".join(said.split())) == (2, True), said
+    assert (code, "--epsilon, --method, --set, --rank would change nothing" in " ".join(said.split())) == (2, True), (
+        said
+    )
     served: list[Path] = []
     monkeypatch.setattr("tacitly.deployment.serve.serve", lambda folder, say: served.append(folder))
     run(capsys, monkeypatch, "serve", tmp_path / "hub")

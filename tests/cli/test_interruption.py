@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -104,7 +105,7 @@ def test_ctrl_c_leaves_a_state_that_the_same_command_goes_on_from(tmp_path: Path
     rng = np.random.default_rng(0)
     rows = ["u,a,b,y"] + [f"{i // 6},{a:.3f},{b:.3f},{a:.3f}" for i, (a, b) in enumerate(rng.normal(size=(120_000, 2)))]
     (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
-    words = ["fit", "rows.csv", "--user", "u", "--target", "y", "--rank", "1", "--epsilon", "1", "--no-compare"]
+    words = ["fit", "rows.csv", "--user", "u", "--target", "y", "--epsilon", "1", "--no-compare"]
     first, second = [sys.executable, "-c", HELD, *words], [sys.executable, "-m", "tacitly", *words]
     process = subprocess.Popen(first, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     while not (tmp_path / "held").exists() and process.poll() is None:
@@ -117,6 +118,7 @@ def test_ctrl_c_leaves_a_state_that_the_same_command_goes_on_from(tmp_path: Path
     again = subprocess.run(second, cwd=tmp_path, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert (tmp_path / "model" / "certificate.json").exists()
+    claimed = json.loads((tmp_path / "model" / "certificate.json").read_text())["releases"]
     with Ledger(tmp_path / "model.ledger") as ledger:
-        assert len(ledger.releases()) == 18
+        assert len(ledger.releases()) == len(claimed) > 20
         assert ledger.spent() <= 1.0

@@ -111,9 +111,20 @@ def test_dates_are_refused_with_a_remedy(cell: str) -> None:
 
 
 def test_kinds_follow_from_all_cells_not_from_the_first() -> None:
-    frame = pd.DataFrame({"late": ["1"] * 5000 + ["north"], "flag": ["Yes", "no"] * 2500 + [None], "n": ["1e3"] * 5001})
+    frame = pd.DataFrame(
+        {"late": ["1"] * 4400 + ["north"] * 601, "flag": ["Yes", "no"] * 2500 + [None], "n": ["1e3"] * 5001}
+    )
     kinds = {column.name: column.kind for column in infer(open_table(frame), ["late", "flag", "n"]).columns}
     assert kinds == {"late": "hashed", "flag": "boolean", "n": "number"}
+
+
+def test_a_typo_among_numbers_is_refused_instead_of_turning_the_column_into_text() -> None:
+    frame = pd.DataFrame({"late": ["1"] * 5000 + ["north"], "n": ["1e3"] * 5001})
+    with pytest.raises(DataError, match=r"Columns hold numbers, but for a few cells: 'late' \(1 row\)") as error:
+        infer(open_table(frame), ["late", "n"])
+    assert "north" not in str(error.value)
+    declared = {"late": {"kind": "hashed"}}
+    assert infer(open_table(frame), ["late", "n"], declared).columns[0].kind == "hashed"
 
 
 def test_cells_of_another_kind_are_counted_and_never_shown() -> None:

@@ -370,8 +370,8 @@ def test_a_table_of_users_and_targets_alone_has_no_features(tmp_path: Path) -> N
         (b"who,a", "'t.csv' could not be read as CSV|'t.csv' has no rows"),
         (f"who,a\nx,1\ny,2,{SECRET}\nz\nx,2\n".encode(), "2 rows without exactly 2 cells"),
         (f'who,a\nx,1\ny,"{SECRET}\nz,2\n'.encode(), "1 row without|column 'a': 1 row not numbers"),
-        (f"who,a\nx,1\ny,\xff{SECRET}\n".encode("latin-1"), "could not be read as CSV"),
-        (f"who,a\nx,{SECRET}\n".encode("utf-16"), "could not be read as CSV"),
+        (f"who,a\nx,1\ny,\xff{SECRET}\n".encode("latin-1"), "column 'a': 1 row not numbers"),
+        (f"who,a\nx,{SECRET}\n".encode("utf-16"), "column 'a': 1 row not numbers|at least two users"),
         (b"\x00\x01\x02\x03", "has no user column|could not be read as CSV"),
         (f"17,0,0,{SECRET}\n18,2,0.1,1\n".encode(), "first line looks like data"),
         (f"{SECRET_USER},0,0,1\nother,2,0.1,1\n".encode(), "first line looks like data"),
@@ -439,8 +439,8 @@ def test_a_file_that_changes_between_the_passes_is_refused(tmp_path: Path, monke
     path = as_csv(frame(), tmp_path)
     count = tacitly.data.cohort._count_users
 
-    def count_then_change(source: Any, user: str) -> Any:
-        found = count(source, user)
+    def count_then_change(source: Any, user: str, **options: Any) -> Any:
+        found = count(source, user, **options)
         frame(seed=1).to_csv(path, index=False)
         return found
 

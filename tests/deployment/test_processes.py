@@ -84,6 +84,7 @@ def test_nothing_is_lost_when_sites_and_coordinator_fail(site: Site, tmp_path: P
     settings = Settings(
         server=f"127.0.0.1:{free_port()}",
         out=str(tmp_path / "model"),
+        method="fedrep",
         options={"rank": 2, "rounds": 3},
         epsilon=1.0,
         cards=tuple(cards),

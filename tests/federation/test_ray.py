@@ -216,7 +216,20 @@ def test_the_command_fits_on_a_cluster(
     rng = np.random.default_rng(0)
     rows = [f"{i // 6},{a:.3f},{b:.3f},{a:.3f}" for i, (a, b) in enumerate(rng.normal(size=(600, 2)))]
     (tmp_path / "rows.csv").write_text("\n".join(["u,a,b,y", *rows]) + "\n")
-    words = ["fit", str(tmp_path / "rows.csv"), "--user", "u", "--target", "y", "--rank", "1", "--epsilon", "2"]
+    words = [
+        "fit",
+        str(tmp_path / "rows.csv"),
+        "--user",
+        "u",
+        "--target",
+        "y",
+        "--method",
+        "fedrep",
+        "--rank",
+        "1",
+        "--epsilon",
+        "2",
+    ]
     words += ["--no-compare", "--out", str(tmp_path / "model"), "--engine", "ray", "--workers", "2"]
     monkeypatch.setattr("sys.argv", ["tacitly", *words])
     with pytest.raises(SystemExit) as stop:

@@ -132,17 +132,18 @@ def test_a_loss_that_means_nothing_is_refused(make, message: str) -> None:  # ty
         make()
 
 
+@pytest.mark.filterwarnings("ignore::tacitly.data.bad_rows.SideChannelWarning")
 def test_labels_outside_the_declared_set_are_counted_and_never_shown() -> None:
     X, y, users, _ = labelled(30, 4, 1, 8)
     odd = y.copy()
     odd[:3] = 7
-    model = tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic")
+    model = tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic", on_bad_rows="raise")
     for give in (lambda: model.fit(X, odd, users), lambda: model.fit(tacitly.Cohort.from_arrays(X, odd, users))):
         with pytest.raises(DataError, match=r"3 rows with a label outside classes=\[0, 1\]") as caught:
             give()
         assert "7" not in str(caught.value)
     with pytest.raises(DataError, match="below zero"):
-        tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="poisson").fit(X, y - 1, users)
+        tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="poisson", on_bad_rows="raise").fit(X, y - 1, users)
     with pytest.raises(ValueError, match="paper mode is for loss='squared'"):
         tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic", mode="paper").fit(X, y, users)
 
@@ -150,10 +151,11 @@ def test_labels_outside_the_declared_set_are_counted_and_never_shown() -> None:
 SECRET = "nobody-may-see-this"
 
 
+@pytest.mark.filterwarnings("ignore::tacitly.data.bad_rows.SideChannelWarning")
 @pytest.mark.parametrize("loss", ["squared", "poisson"])
 def test_a_cell_that_is_no_number_is_counted_and_never_shown(loss: str) -> None:
     X, y, users, _ = labelled(30, 4, 1, 8)
-    model = tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss=loss)
+    model = tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss=loss, on_bad_rows="raise")
     words = np.array(y, dtype=object)
     words[:2] = SECRET
     holes = X.astype(object)
@@ -173,12 +175,13 @@ def test_a_cell_that_is_no_number_is_counted_and_never_shown(loss: str) -> None:
         assert caught.value.__context__ is None or SECRET not in str(caught.value.__context__)
 
 
+@pytest.mark.filterwarnings("ignore::tacitly.data.bad_rows.SideChannelWarning")
 def test_labels_that_are_missing_are_counted() -> None:
     X, y, users, _ = labelled(30, 4, 1, 8)
     labels = pd.Series(y.astype(int)).astype("Int64")
     labels[:2] = pd.NA
     with pytest.raises(DataError, match="2 rows with a label outside"):
-        tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic").fit(X, labels, users)
+        tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic", on_bad_rows="raise").fit(X, labels, users)
 
 
 @pytest.mark.parametrize("make", [pd.Index, pd.Series, np.array, list])
@@ -194,7 +197,8 @@ def test_classes_without_a_loss_for_them_are_refused(tmp_path: Path) -> None:
     X, y, users, _ = labelled(30, 4, 1, 8)
     with pytest.raises(ValueError, match="classes are for loss"):
         tacitly.PrivateFedRep(rank=1, epsilon=1.0, classes=(0, 1)).fit(X, y, users)
-    words = ["fit", "rows.csv", "--user", "u", "--target", "t", "--rank", "1", "--epsilon", "1", "--classes", "0,1"]
+    words = ["fit", "rows.csv", "--user", "u", "--target", "t", "--method", "fedrep", "--rank", "1"]
+    words += ["--epsilon", "1", "--classes", "0,1"]
     refusals = {"fedrep": "--classes is for --loss logistic and hinge", "altmin": "--classes is for --method fedrep"}
     for method, refusal in refusals.items():
         done = CliRunner().invoke(app, [*words, "--method", method, "--out", str(tmp_path / "model")])
@@ -206,7 +210,7 @@ def test_a_command_with_a_wrong_delta_leaves_no_ledger_behind(tmp_path: Path) ->
     table = tmp_path / "rows.csv"
     pd.DataFrame(X, columns=["a", "b", "c"]).assign(u=users, t=y).to_csv(table, index=False)
     commands = {
-        "fit": ["--user", "u", "--target", "t", "--rank", "1", "--epsilon", "4", "--no-compare"],
+        "fit": ["--user", "u", "--target", "t", "--method", "fedrep", "--rank", "1", "--epsilon", "4", "--no-compare"],
         "svd": ["--user", "u", "--rank", "1", "--epsilon", "4", "--unit", "user"],
     }
     for name, words in commands.items():
@@ -336,7 +340,20 @@ def test_the_command_fits_predicts_and_personalises_classes(tmp_path: Path) -> N
     table.to_csv(tmp_path / "rows.csv", index=False)
     run = CliRunner().invoke
     where = str(tmp_path / "model")
-    base = ["--user", "user", "--target", "bought", "--rank", "1", "--epsilon", "4", "--out", where]
+    base = [
+        "--user",
+        "user",
+        "--target",
+        "bought",
+        "--method",
+        "fedrep",
+        "--rank",
+        "1",
+        "--epsilon",
+        "4",
+        "--out",
+        where,
+    ]
     done = run(app, ["fit", str(tmp_path / "rows.csv"), *base, "--loss", "logistic"])
     assert done.exit_code == 0, done.output
     assert "accuracy" in done.output
@@ -349,7 +366,7 @@ def test_the_command_fits_predicts_and_personalises_classes(tmp_path: Path) -> N
     assert len(json.loads((tmp_path / "head.json").read_text())["weights"]) == 1
     done = run(app, ["predict", where, str(tmp_path / "mine.csv"), "--head", str(tmp_path / "head.json")])
     assert done.exit_code == 0, done.output
-    bad = ["--user", "user", "--target", "bought", "--rank", "1", "--epsilon", "4", "--out", str(tmp_path / "m2")]
+    bad = [*base[:-1], str(tmp_path / "m2")]
     done = run(app, ["fit", str(tmp_path / "rows.csv"), *bad, "--loss", "logistic", "--classes", "1,2"])
     assert "outside classes=[1, 2]" in str(done.exception)
 

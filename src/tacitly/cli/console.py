@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -13,14 +15,17 @@ import typer
 from tacitly.methods import REGISTRY
 
 if TYPE_CHECKING:
-    from tacitly.baselines.comparison import Line
+    from tacitly.baselines.comparison import Comparable
     from tacitly.data.cohort import Cohort
-    from tacitly.methods.shared_basis import SharedBasisModel
-    from tacitly.methods.trace_regression.estimator import TraceRegression
-    from tacitly.privacy.guarantee import Budget
+    from tacitly.methods.base import PrivateModel
+    from tacitly.privacy.certificate import Certificate
+    from tacitly.privacy.guarantee import Adjacency, Budget
     from tacitly.privacy.ledger import Ledger
 
-Table = Annotated[Path, typer.Argument(help="CSV, Parquet or Arrow file: one row per observation.", show_default=False)]
+Table = Annotated[
+    Path,
+    typer.Argument(help="CSV, TSV (also .gz), Parquet or Arrow file: one row per observation.", show_default=False),
+]
 Model = Annotated[Path, typer.Argument(help="Model folder, as written by fit.", show_default=False)]
 User = Annotated[str, typer.Option("--user", help="Column with the user id.", show_default=False)]
 Target = Annotated[str, typer.Option("--target", help="Column to predict.", show_default=False)]
@@ -29,6 +34,7 @@ Delta = Annotated[float | None, typer.Option("--delta", help="Probability with w
 Neighbours = Annotated[str, typer.Option("--adjacency", help="zero-out or replace-one.")]
 Out = Annotated[Path, typer.Option("--out", help="Where to write the model folder.")]
 Features = Annotated[str | None, typer.Option("--features", help="Feature columns, with commas; default: all others.")]
+Full = Annotated[bool, typer.Option("--full", help="Print the whole certificate: trust, and what is not covered.")]
 LedgerFile = Annotated[Path | None, typer.Option("--ledger", help="Ledger to debit; default: OUT.ledger, new.")]
 
 _MEASURES = {"squared": ("squared error", "R²"), "classes": ("wrong", "accuracy"), "poisson": ("deviance", "explained")}
@@ -40,10 +46,24 @@ def method_option(command: str) -> Any:
     return typer.Option("--method", help=f"{names}. '--method NAME --help' shows the options of one.")
 
 
-def say(text: str) -> None:
-    """Print a line, and flush it even if stdout is not a terminal."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+def say(text: str, *, err: bool = False) -> None:
+    """Print a line, and flush it even if stdout is not a terminal; ``err`` where stdout is for data."""
+    stream = sys.stderr if err else sys.stdout
+    stream.write(text + "\n")
+    stream.flush()
+
+
+def wrapped(text: str) -> str:
+    """Return text in lines as wide as the terminal (100 columns without one), never inside a word."""
+    width = max(40, shutil.get_terminal_size((100, 24)).columns)
+    lines = []
+    for line in text.splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        following = f"{indent}  " if indent else ""
+        lines += textwrap.wrap(
+            line, width, subsequent_indent=following, break_long_words=False, break_on_hyphens=False
+        ) or [""]
+    return "\n".join(lines)
 
 
 def status(what: str) -> AbstractContextManager[Any]:
@@ -53,10 +73,37 @@ def status(what: str) -> AbstractContextManager[Any]:
     return Console(stderr=True).status(what)
 
 
-def check_new(out: Path) -> None:
-    """Raise if a model folder would be overwritten."""
+def check_new(out: Path, ledger: Path | None = None) -> None:
+    """Raise if a model folder would be overwritten, or if the ledger says that it was made before."""
+    from tacitly.privacy.ledger import Ledger
+
     if out.exists():
-        raise ValueError(f"{out} exists already. Choose another --out, or remove it.")
+        raise ValueError(f"{out} exists already. Choose another --out, or move it away together with its ledger.")
+    path = ledger_of(ledger, out)
+    if not path.is_file():
+        return
+    with Ledger(path) as account:
+        finished = any(run.name == out.name and run.state == "finished" for run in account.runs())
+    if finished:
+        raise ValueError(
+            f"{path} says that {out.name!r} was fitted before: its ε is spent, though the folder is gone. Choose "
+            "another --out to fit again, which costs the same people their ε again."
+        )
+
+
+def ledger_of(ledger: Path | None, out: Path) -> Path:
+    """Return the ledger of a fit: the one that was given, or one beside the model folder."""
+    return ledger or out.with_name(out.name + ".ledger")
+
+
+def adjacency_of(text: str) -> Adjacency:
+    """Read ``--adjacency``."""
+    from tacitly.privacy.guarantee import Adjacency
+
+    try:
+        return Adjacency(text)
+    except ValueError:
+        raise ValueError(f"--adjacency must be {' or '.join(map(str, Adjacency))}. Found {text!r}.") from None
 
 
 def names_in(features: str | None) -> list[str] | None:
@@ -69,17 +116,18 @@ def opened_ledger(ledger: Path | None, out: Path, budget: Budget) -> Iterator[tu
     """Open the ledger to debit. A new one gets the budget as its ceiling; one that exists keeps the ceiling it has."""
     from tacitly.privacy.ledger import Ledger
 
-    path = ledger or out.with_name(out.name + ".ledger")
+    path = ledger_of(ledger, out)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with Ledger(path, ceiling=None if path.exists() or not budget.private else budget) as account:
         yield account, path
 
 
-def fit_with_progress(model: SharedBasisModel | TraceRegression, cohort: Cohort) -> None:
-    """Fit with a progress bar that counts releases."""
+def fit_with_progress(model: PrivateModel, cohort: Cohort) -> None:
+    """Fit with a progress bar that counts releases; say if kernels are compiled first."""
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with Progress(console=Console(stderr=True), transient=True) as progress, compiling_is_said():
         task = progress.add_task("releases", total=model.planned_releases(cohort))
 
         def released(name: str) -> None:
@@ -89,40 +137,76 @@ def fit_with_progress(model: SharedBasisModel | TraceRegression, cohort: Cohort)
         model.fit(cohort, on_release=report)
 
 
-def show_certificate(model: SharedBasisModel | TraceRegression) -> None:
-    """Print what was released and what it costs."""
-    say(str(model.certificate_))
+@contextmanager
+def compiling_is_said() -> Iterator[None]:
+    """Say once if Numba compiles something in this block: it does at the first run, and it takes a while."""
+    from numba.core import event
+
+    class Once(event.Listener):
+        said = False
+
+        def on_start(self, event: object) -> None:
+            if not self.said:
+                self.said = True
+                say("compiling kernels for this machine: once, half a minute or so …", err=True)
+
+        def on_end(self, event: object) -> None:
+            pass
+
+    listener = Once()
+    event.register("numba:compile", listener)  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        event.unregister("numba:compile", listener)  # type: ignore[no-untyped-call]
 
 
-def show_comparison(model: SharedBasisModel, cohort: Cohort) -> None:
-    """Print how the model compares with what users would have without it."""
+def show_certificate(certificate: Certificate, *, full: bool = False) -> None:
+    """Print what was released and what it costs; with ``full`` also what is not covered."""
+    say(wrapped(str(certificate) if full else certificate.brief()))
+
+
+def show_comparison(model: Comparable, cohort: Cohort) -> None:
+    """Print how the model compares with what users would have without it, and whether sharing helped."""
     from rich.console import Console
     from rich.table import Table as Grid
 
-    from tacitly.baselines.comparison import compare
+    from tacitly.baselines.comparison import compare, verdict
 
     with status("comparing with what you would have without it"):
-        lines: list[Line] = compare(model, cohort)
-    grid = Grid(
-        "",
-        "private?",
-        *_MEASURES["classes" if model._loss().classifies else model.loss],
-        title="On rows held out from every head (private: do not publish)",
-    )
+        lines = compare(model, cohort)
+    if not lines:
+        say("no comparison: it holds out rows of users who have two or more, and no user has.")
+        return
+    measures = _MEASURES["classes" if model._loss().classifies else model.loss]
+    grid = Grid("", "private?", *measures, title="On held-out rows (private: do not publish)")
     for line in lines:
         grid.add_row(line.method, line.private, f"{line.error:.4g}", f"{line.score:.3f}")
     Console().print(grid)
+    say(wrapped(verdict(lines)))
 
 
-def with_heads(folder: Path) -> SharedBasisModel:
-    """Load a model that predicts with one head per user."""
-    from tacitly.methods.shared_basis import SharedBasisModel
+def show_summary(model: Any) -> None:
+    """Print what was learned about the population, where the model says so: public."""
+    if not hasattr(model, "summary"):
+        return
+    summary = model.summary()
+    text = str(summary)
+    say("\n" + (text.replace(summary.warning, wrapped(summary.warning)) if summary.warning else text))
+    if any("#" in name for name in summary.names):
+        say(wrapped("NAME#3 stands for the levels of a text column that fall into hash bucket 3; --schema names them."))
+    say("")
+
+
+def with_heads(folder: Path) -> Any:
+    """Load a model that predicts with one personal part per user."""
+    from tacitly.methods.personal import PersonalModel
     from tacitly.methods.trace_regression.estimator import TraceRegression
     from tacitly.model_folder import load
 
     model = load(folder)
     if isinstance(model, TraceRegression):
         raise ValueError(f"{folder} holds a matrix, the same for all users: there are no heads. Use 'tacitly predict'.")
-    if not isinstance(model, SharedBasisModel):
+    if not isinstance(model, PersonalModel):
         raise ValueError(f"{folder} holds a {type(model).__name__}: components only, nothing to predict with.")
     return model

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacitly.cli.console import (
-    Delta,
-    Epsilon,
-    Features,
-    LedgerFile,
-    Neighbours,
-    Out,
-    Table,
-    Target,
-    User,
-    check_new,
-    fit_with_progress,
-    method_option,
-    names_in,
-    opened_ledger,
-    say,
-    show_certificate,
-    show_comparison,
-    status,
-)
+from tacitly.cli import console, reading
+from tacitly.cli.console import say
 from tacitly.cli.method_options import Chosen
 from tacitly.methods import REGISTRY
 
@@ -36,16 +19,21 @@ if TYPE_CHECKING:
 
 def fit(
     context: typer.Context,
-    table: Table,
-    user: User,
-    target: Target,
-    epsilon: Epsilon,
-    method: Annotated[str, method_option("fit")] = REGISTRY.default("fit").name,
-    out: Out = Path("model"),
-    delta: Delta = None,
-    adjacency: Neighbours = "zero-out",
-    features: Features = None,
-    ledger: LedgerFile = None,
+    table: console.Table,
+    user: console.User,
+    target: console.Target,
+    epsilon: console.Epsilon,
+    method: Annotated[str, console.method_option("fit")] = REGISTRY.default("fit").name,
+    out: console.Out = Path("model"),
+    delta: console.Delta = None,
+    adjacency: console.Neighbours = "zero-out",
+    features: console.Features = None,
+    exclude: reading.Exclude = None,
+    ranges: reading.Ranges = None,
+    drop_missing: reading.DropMissing = False,
+    separator: reading.Separator = None,
+    decimal: reading.Decimal = None,
+    ledger: console.LedgerFile = None,
     on_disk: Annotated[
         Path | None, typer.Option(help="Group the rows in this folder instead of memory; reused if it exists.")
     ] = None,
@@ -55,34 +43,55 @@ def fit(
         str | None, typer.Option(help="Address of a running Ray cluster, or auto; default: a new one here.")
     ] = None,
     compare: Annotated[bool, typer.Option(help="Compare with what you would have without it.")] = True,
+    full: console.Full = False,
 ) -> None:
-    """Fit a model on a table of (user, features, target)."""
-    from tacitly.model_folder import save
-    from tacitly.privacy.guarantee import Adjacency, Budget, check_target
-
+    """Fit a model on a table of (user, features, target): a private population, a personal model for every user."""
     chosen = Chosen.of(context)
-    check_new(out)
-    spread = _engine(engine, address, workers)
-    chosen.method.check(chosen.values)
-    assert delta is not None
-    if chosen.method.delta > 0:  # under pure ε the estimator checks δ; a ledger would keep a wrong one as its ceiling
-        check_target(epsilon, delta)
-    budget = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(adjacency))
-    with status("reading the table"):
-        cohort = _read(table, user, target, names_in(features), on_disk)
-    say(f"{cohort.n_users} users, {cohort.n_features} features")
-    model = chosen.method.build(
-        **{**chosen.values, **spread, "epsilon": epsilon, "delta": delta, "adjacency": adjacency, "run": out.name}
-    )
+    budget = _budget(chosen, epsilon, delta, adjacency)
+    console.check_new(out, ledger)
+    shared = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency, "run": out.name}
+    shared |= _engine(engine, address, workers)
+    values, labels = _values(chosen, ranges)
+    columns = reading.Columns(user, target, console.names_in(features), reading.split_names(exclude), labels)
+    source = reading.opened(table, user, separator, decimal)
+    cohort = _read(source, columns, values.get("schema"), drop_missing, on_disk)
+    model = chosen.method.build(**values, **shared)
     model.planned_releases(cohort)  # raises for parameters that the rows do not allow, before there is a ledger
-    with opened_ledger(ledger, out, budget) as (model.ledger, path):
-        fit_with_progress(model, cohort)
-        model.user_column_ = user
-        save(model, out)
-    show_certificate(model)
+    with console.opened_ledger(ledger, out, budget) as (model.ledger, path):
+        _fit_and_save(model, cohort, user, labels, out)
+    console.show_certificate(model.certificate_, full=full)
     if compare:
-        show_comparison(model, cohort)
-    say(f"model: {out}/ (share it with 'tacitly publish'; private/ holds the heads)\nledger: {path}")
+        console.show_comparison(model, cohort)
+    console.show_summary(model)
+    share = "share it with 'tacitly publish'" if model.certificate_.certified else "not certified: keep it to yourself"
+    say(f"model: {out}/ ({share}; private/ holds the heads)\nledger: {path}")
+
+
+def _budget(chosen: Chosen, epsilon: float, delta: float | None, adjacency: str) -> Any:
+    """Return the budget, checked before any table is read: a ledger would keep a wrong one as its ceiling."""
+    from tacitly.privacy.guarantee import Budget, check_target
+
+    assert delta is not None
+    neighbours = console.adjacency_of(adjacency)
+    chosen.method.check(chosen.values)
+    if chosen.method.delta > 0:  # under pure ε the estimator checks δ
+        check_target(epsilon, delta)
+    return Budget(epsilon=epsilon, delta=delta, adjacency=neighbours)
+
+
+def _values(chosen: Chosen, ranges: list[str] | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the method's parameters, and the text labels of the target: the method gets their positions."""
+    values = dict(chosen.values)
+    if chosen.method.takes_schema:
+        values["schema"] = reading.declared(values["schema"], ranges)
+    elif ranges:
+        usual = REGISTRY.default("fit").name
+        raise ValueError(f"--range is for --method {usual}. Found --method {chosen.method.name}.")
+    labels = tuple(values.get("classes") or ())
+    if not (labels and isinstance(labels[0], str)):
+        return values, ()
+    values["classes"] = list(range(len(labels)))
+    return values, labels
 
 
 def _engine(engine: str, address: str | None, workers: int | None) -> dict[str, Any]:
@@ -96,14 +105,38 @@ def _engine(engine: str, address: str | None, workers: int | None) -> dict[str, 
     return {"engine": RayEngine(address=address, workers=workers)}
 
 
-def _read(table: Path, user: str, target: str, features: list[str] | None, folder: Path | None) -> Cohort:
-    """Read the table, or open the folder in which it was grouped earlier."""
+def _read(
+    source: Any, columns: reading.Columns, schema: dict[str, Any] | None, drop_missing: bool, folder: Path | None
+) -> Cohort:
+    """Read the table, or open the folder in which it was grouped earlier; say what is used."""
     from tacitly.data.cohort import Cohort
 
     if folder is None or not folder.exists():
-        return Cohort.from_table(table, user=user, target=target, features=features, folder=folder)
+        with console.status("reading the table"):
+            cohort = reading.read_cohort(source, columns, schema, drop_missing=drop_missing, folder=folder)
+        reading.describe(cohort)
+        reading.point_out_ids(source, columns)
+        return cohort
     cohort = Cohort.open(folder)
-    if cohort.target_name != target or (features is not None and list(cohort.feature_names) != features):
+    names = cohort.feature_names if cohort.schema is None else cohort.schema.names
+    if cohort.target_name != columns.target or (columns.features is not None and list(names) != columns.features):
         raise ValueError(f"{folder} holds rows with another target or other features. Remove it, or name another.")
     say(f"using the rows grouped in {folder} earlier (remove it to read the table again)")
+    reading.describe(cohort)
     return cohort
+
+
+def _fit_and_save(model: Any, cohort: Cohort, user: str, labels: tuple[str, ...], out: Path) -> None:
+    from tacitly.model_folder import save
+    from tacitly.privacy.guarantee import TooFewUsersWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TooFewUsersWarning)  # the summary says it
+        console.fit_with_progress(model, cohort)
+    model.user_column_ = user
+    codes = model.classes if labels else None
+    if labels:  # what is kept predicts labels; this run goes on with their positions
+        model.classes = list(labels)
+    save(model, out)
+    if labels:
+        model.classes = codes

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Annotated
 
 import typer
 
@@ -18,6 +20,7 @@ from tacitly.cli.audit import audit
 from tacitly.cli.budget import budget
 from tacitly.cli.demo import demo
 from tacitly.cli.fit import fit
+from tacitly.cli.help_pages import Command, Group
 from tacitly.cli.join import join
 from tacitly.cli.method_options import MethodCommand
 from tacitly.cli.personalize import personalize
@@ -30,8 +33,7 @@ from tacitly.cli.trace import trace
 from tacitly.cli.verify import verify
 
 app = typer.Typer(
-    help="Learn together without telling: a shared representation under user-level differential privacy, "
-    "and a personal model for every user.",
+    cls=Group,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -41,13 +43,30 @@ app = typer.Typer(
 _KINDS = {fit: MethodCommand, svd: MethodCommand, trace: MethodCommand, serve: ServeCommand}
 
 for command in (demo, fit, predict, personalize, recommend, svd, trace, verify, audit, budget, publish, serve, join):
-    app.command(cls=_KINDS.get(command))(command)
+    app.command(cls=_KINDS.get(command, Command))(command)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"tacitly {version('tacitly')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Learn together without telling: what users share, under user-level differential privacy, and personal models."""
 
 
 def main() -> None:
     """Run the command; report user errors as a message and an exit code."""
     with _plain_errors():
-        app()
+        app(prog_name="tacitly")
 
 
 class _Interrupted(BaseException):
@@ -61,6 +80,7 @@ def _interrupt(*_: object) -> None:
 @contextmanager
 def _plain_errors() -> Iterator[None]:
     signal.signal(signal.SIGINT, _interrupt)
+    usual, warnings.formatwarning = warnings.formatwarning, _plain_warning
     try:
         yield
     except _Interrupted:
@@ -78,6 +98,15 @@ def _plain_errors() -> Iterator[None]:
         if isinstance(error, LedgerMismatch | RunInUse) or type(error).__module__.startswith("tacitly.federation."):
             _complain(str(error), 2)
         raise
+    finally:
+        warnings.formatwarning = usual
+
+
+def _plain_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """Return a warning as a user reads it: no path, no line of source."""
+    return f"tacitly: {message}\n"
 
 
 def _complain(message: str, code: int) -> None:

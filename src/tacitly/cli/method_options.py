@@ -8,14 +8,15 @@ function as :class:`Chosen`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import click
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperOption
 
+from tacitly.cli.help_pages import Command
 from tacitly.methods import REGISTRY
 from tacitly.methods.registry import REQUIRED, Method, Option
 
@@ -39,7 +40,7 @@ class Chosen:
         return chosen
 
 
-class MethodCommand(TyperCommand):
+class MethodCommand(Command):
     """A command whose options depend on its method."""
 
     insists = True
@@ -71,6 +72,15 @@ class MethodCommand(TyperCommand):
         *shared, last = shared  # --help stays last
         return [*shared, *(self._parameter(option) for option in self._own(method)), last]
 
+    def sections(self, ctx: click.Context) -> dict[str, list[click.Parameter]]:
+        """Return the method's own options below a title of their own."""
+        chosen = ctx.meta.get(_KEY) or REGISTRY.default(str(self.name))
+        method = chosen.method if isinstance(chosen, Chosen) else chosen
+        found = super().sections(ctx)
+        own = [parameter for parameter in found["Options"] if str(parameter.name).startswith(_PREFIX)]
+        found["Options"] = [parameter for parameter in found["Options"] if parameter not in own]
+        return {**found, f"Options of {method.name}": own}
+
     def _method(self, args: list[str]) -> Method:
         offered = REGISTRY.offered(str(self.name))
         name = _value_of("--method", args) if len(offered) > 1 else None
@@ -91,8 +101,8 @@ class MethodCommand(TyperCommand):
         flag, switch = option.spelling, option.kind is bool
         missing = option.default is REQUIRED or option.required
         return TyperOption(
-            param_decls=[_PREFIX + option.name, f"{flag}/--no-{flag[2:]}" if switch else flag],
-            type=bool if switch else option.kind,
+            param_decls=[_PREFIX + option.name, f"{flag}/--no-{flag[2:]}" if switch else flag, *_alias(option)],
+            type=bool if switch else _explained(option.kind),
             metavar=None if switch or option.kind in (int, float, str) else "TEXT",
             is_flag=True if switch else None,
             default=None if missing else option.default,
@@ -107,7 +117,7 @@ class MethodCommand(TyperCommand):
         owners = [
             other.name
             for other in offered
-            if flag in [spelling for option in self._own(other) for spelling in (option.spelling, _off(option))]
+            if flag in [word for option in self._own(other) for word in (option.spelling, _off(option), option.alias)]
         ]
         if owners:
             raise ValueError(f"{flag} is for --method {listed(owners)} only. Found --method {method.name}.") from None
@@ -121,6 +131,24 @@ def listed(names: Iterable[str]) -> str:
     """
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def _alias(option: Option) -> list[str]:
+    return [option.alias] if option.alias else []
+
+
+def _explained(kind: Callable[[str], Any]) -> Any:
+    """Return what reads an option, with its own message where it cannot; Click would repeat the value and no more."""
+    if kind in (int, float, str):
+        return kind
+
+    def read(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return read
 
 
 def _off(option: Option) -> str:

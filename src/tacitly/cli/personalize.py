@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from tacitly.cli import reading
 from tacitly.cli.console import Model, Table, say, with_heads
 
 
@@ -15,16 +16,51 @@ def personalize(
     table: Table,
     out: Annotated[Path, typer.Option(help="Where to write the head.")] = Path("head.json"),
     target: Annotated[str | None, typer.Option(help="Target column; default: as at training.")] = None,
+    user: Annotated[str | None, typer.Option(help="Column with the user id, if any; default: as at training.")] = None,
+    only: Annotated[str | None, typer.Option("--id", help="The user whose rows to take, of several.")] = None,
+    separator: reading.Separator = None,
+    decimal: reading.Decimal = None,
 ) -> None:
     """Fit a head for a new user from that user's own rows. Spends no budget; works on a published model."""
-    from tacitly.data.grouping import read_rows
     from tacitly.model_folder import save_head
 
+    if out.exists():
+        raise ValueError(f"{out} exists already. Choose another --out, or remove it.")
     fitted = with_heads(model)
     column = target or fitted.target_name_
     if column is None:
         raise ValueError("which column is the target? Give --target COLUMN.")
-    rows = read_rows(table, features=fitted.feature_names_in_, target=column)
+    source = reading.opened(table, user or fitted.user_column_, separator, decimal)
+    X, y = _own_rows(fitted, source, column, user, only)
+    save_head(fitted.personalize(X, y), out)
+    say(f"head from {len(X)} row{'s' * (len(X) > 1)}: {out} (private; use it with 'tacitly predict --head {out}')")
+
+
+def _own_rows(fitted: Any, source: Any, target: str, user: str | None, only: str | None) -> tuple[Any, Any]:
+    """Return the rows of one user; raise where the table holds several and none was named."""
+    import numpy as np
+
+    from tacitly.data.grouping import read_rows
+    from tacitly.data.selection import complete_rows, labelled
+
+    column = user or (fitted.user_column_ if fitted.user_column_ in source.types else None)
+    if only is not None and column is None:
+        raise ValueError("--id needs the column with the user id. Give --user COLUMN.")
+    labels = fitted.classes if isinstance((getattr(fitted, "classes", None) or [None])[0], str) else None
+    source = source if labels is None else labelled(source, target, labels)
+    source, _ = complete_rows(source, [target])
+    schema = getattr(fitted, "_schema", None)
+    rows = read_rows(source, features=fitted.feature_names_in_, target=target, user=column, schema=schema)
     assert rows.y is not None
-    save_head(fitted.personalize(rows.X, rows.y), out)
-    say(f"head from {len(rows.X)} rows: {out} (private; use it with 'tacitly predict --head')")
+    y = rows.y if labels is None else np.asarray(labels)[rows.y.astype(int)]
+    if rows.users is None:
+        return rows.X, y
+    ids = rows.users.astype(str)
+    mine = np.full(len(ids), True) if only is None else ids == only
+    if not mine.any():
+        raise ValueError(f"no row of column {column!r} has the id that --id names.")
+    if (several := len(np.unique(ids[mine]))) > 1:
+        raise ValueError(
+            f"the table holds rows of {several} users (column {column!r}), and a head is one user's. Choose with --id."
+        )
+    return rows.X[mine], y[mine]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacitly.cli.console import Model, Table, say, with_heads
+from tacitly.cli import reading
+from tacitly.cli.console import Model, Table, say, with_heads, wrapped
+
+if TYPE_CHECKING:
+    from tacitly.data.grouping import TableRows
+
+PERSONAL, POPULATION, NOBODY = "personal", "population", "none"
 
 
 def predict(
@@ -16,47 +21,145 @@ def predict(
     table: Table,
     user: Annotated[str | None, typer.Option(help="Column with the user id; default: as at training.")] = None,
     head: Annotated[Path | None, typer.Option(help="A head from 'personalize', for all rows.")] = None,
+    std: Annotated[bool, typer.Option("--std", help="Also the standard deviation of a new observation.")] = False,
+    proba: Annotated[bool, typer.Option("--proba", help="Also the probability of each class.")] = False,
+    separator: reading.Separator = None,
+    decimal: reading.Decimal = None,
     out: Annotated[Path | None, typer.Option(help="CSV to write; default: standard output.")] = None,
 ) -> None:
-    """Predict each row of a table with its user's head, or with a matrix from 'trace'."""
-    from tacitly.data.grouping import read_rows
-    from tacitly.methods.trace_regression.estimator import TraceRegression
-    from tacitly.model_folder import load, load_head
+    """Predict each row of a table with its user's personal model, others with the population's where there is one.
 
-    matrix = load(model)
-    if isinstance(matrix, TraceRegression):
-        if user is not None or head is not None:
-            raise ValueError(f"{model} holds a matrix, the same for all users. Leave out --user and --head.")
-        rows = read_rows(table, features=matrix.feature_names_in_)
-        _write("prediction", [f"{value!r}" for value in matrix.predict(rows.X).tolist()], out)
+    The column 'model' says which: personal, population, or none.
+    """
+    from tacitly.methods.trace_regression.estimator import TraceRegression
+    from tacitly.model_folder import load
+
+    if out is not None and out.exists():
+        raise ValueError(f"{out} exists already. Choose another --out, or remove it.")
+    fitted: Any = load(model)
+    if isinstance(fitted, TraceRegression):
+        if user is not None or head is not None or std or proba:
+            raise ValueError(
+                f"{model} holds a matrix, the same for all users. Leave out --user, --head, --std and --proba."
+            )
+        rows = _rows(fitted, reading.opened(table, None, separator, decimal), None)
+        _write({"prediction": fitted.predict(rows.X).tolist()}, out)
         return
     fitted = with_heads(model)
+    _check_wishes(fitted, std, proba)
+    source = reading.opened(table, user or fitted.user_column_, separator, decimal)
     if head is not None:
-        rows = read_rows(table, features=fitted.feature_names_in_)
-        values = load_head(head, fitted).predict(rows.X).tolist()
-        _write("prediction", [f"{value!r}" for value in values], out)
+        _write(_with_head(fitted, _rows(fitted, source, None), head, std, proba), out)
         return
-    column = user or fitted.user_column_
-    if column is None:
+    column = _user_column(fitted, source, user)
+    rows = _rows(fitted, source, column)
+    _write(_by_user(fitted, rows, column, std, proba), out)
+
+
+def _check_wishes(fitted: Any, std: bool, proba: bool) -> None:
+    """Raise where the model has no such thing."""
+    if std and not _has_deviations(fitted):
+        raise ValueError(f"--std needs a MixedEffects model of numbers. Found {type(fitted).__name__}.")
+    if proba and not (fitted._loss().classifies and hasattr(fitted, "predict_proba")):
+        raise ValueError(f"--proba is for models of classes. This {type(fitted).__name__} has loss {fitted.loss}.")
+
+
+def _has_deviations(fitted: Any) -> bool:
+    import inspect
+
+    return "return_std" in inspect.signature(fitted.predict).parameters and not fitted._loss().classifies
+
+
+def _user_column(fitted: Any, source: Any, user: str | None) -> str | None:
+    """Return the column with user ids; None where there is none and the model can do without."""
+    if user is not None or fitted.user_column_ in source.types:
+        return user or str(fitted.user_column_)
+    if not hasattr(fitted, "summary") and fitted.user_column_ is None:
         raise ValueError("which column holds the user id? Give --user COLUMN.")
-    rows = read_rows(table, features=fitted.feature_names_in_, user=column)
+    if not hasattr(fitted, "summary"):
+        raise ValueError(f"{source.title} has no column {fitted.user_column_!r}, the user id at training. Give --user.")
+    return None
+
+
+def _rows(fitted: Any, source: Any, user: str | None) -> TableRows:
+    from tacitly.data.grouping import read_rows
+
+    schema = getattr(fitted, "_schema", None)
+    return read_rows(source, features=fitted.feature_names_in_, user=user, schema=schema)
+
+
+def _with_head(fitted: Any, rows: TableRows, head: Path, std: bool, proba: bool) -> dict[str, list[Any]]:
+    from tacitly.model_folder import load_head
+
+    columns = _columns(load_head(head, fitted), fitted, (rows.X,), std, proba)
+    return {**columns, "model": [PERSONAL] * len(rows.X)}
+
+
+def _by_user(fitted: Any, rows: TableRows, column: str | None, std: bool, proba: bool) -> dict[str, list[Any]]:
+    """Predict rows with their users' heads; those of others with the population's, or not at all."""
+    import numpy as np
+
+    from tacitly.data.user_ids import Directory
+    from tacitly.data.validation import DataError
+
+    if column is None:
+        return {**_columns(fitted, fitted, (rows.X,), std, proba), "model": [POPULATION] * len(rows.X)}
     assert rows.users is not None
-    values = fitted.predict(rows.X, rows.users).tolist()
-    lines = [f"{_quoted(str(name))},{value!r}" for name, value in zip(rows.users, values, strict=True)]
-    _write(f"{_quoted(column)},prediction", lines, out)
+    names = {column: [str(name) for name in rows.users]}
+    known = Directory(fitted.users_).find(rows.users) >= 0 if len(fitted.users_) else np.full(len(rows.X), False)
+    try:
+        columns = _columns(fitted, fitted, (rows.X, rows.users), std, proba)
+        return {**names, **columns, "model": [PERSONAL if mine else POPULATION for mine in known]}
+    except DataError:
+        if known.all():
+            raise
+    _say_unknown(int(np.count_nonzero(~known)), len(known))
+    some = _columns(fitted, fitted, (rows.X[known], rows.users[known]), std, proba)
+    places = np.cumsum(known) - 1
+    spread = {
+        name: [values[place] if mine else "" for place, mine in zip(places, known, strict=True)]
+        for name, values in some.items()
+    }
+    return {**names, **spread, "model": [PERSONAL if mine else NOBODY for mine in known]}
 
 
-def _write(header: str, lines: list[str], out: Path | None) -> None:
+def _say_unknown(unknown: int, rows: int) -> None:
+    """Say that users have no head and the method no population; raise where that is so for all rows."""
+    note = (
+        f"{unknown} of {rows} rows belong to users who have no head in this model. Give such a user one from their "
+        "own rows with 'tacitly personalize', and predict with --head."
+    )
+    if unknown == rows:
+        raise ValueError(note)
+    say(wrapped(f"note: {note} They get no prediction."), err=True)
+
+
+def _columns(who: Any, fitted: Any, inputs: tuple[Any, ...], std: bool, proba: bool) -> dict[str, list[Any]]:
+    """Return the columns of numbers of a model or a head: predictions, and what was asked for beside them."""
+    if std:
+        mean, deviation = who.predict(*inputs, return_std=True)
+        return {"prediction": mean.tolist(), "std": deviation.tolist()}
+    columns = {"prediction": who.predict(*inputs).tolist()}
+    if proba:
+        chances = who.predict_proba(*inputs)
+        columns |= {f"P({label})": chances[:, place].tolist() for place, label in enumerate(fitted.classes_)}
+    return columns
+
+
+def _write(columns: dict[str, list[Any]], out: Path | None) -> None:
+    import csv
+    import io
+    import sys
+
     from tacitly.model_folder import write_private
 
-    text = "\n".join([header, *lines]) + "\n"
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
     if out is None:
-        sys.stdout.write(text)
-    else:
-        write_private(out, text.encode())
-        say(f"{len(lines)} predictions: {out} (personal: readable by you only)")
-
-
-def _quoted(text: str) -> str:
-    """Return a cell as CSV wants it."""
-    return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\n\r') else text
+        sys.stdout.write(file.getvalue())
+        return
+    write_private(out, file.getvalue().encode())
+    count = len(next(iter(columns.values())))
+    say(f"{count} predictions: {out} (personal: readable by you only)")

@@ -21,4 +21,4 @@ def publish(
     from tacitly.model_folder import publish as copy_public
 
     copy_public(model, target, allow_uncertified=allow_uncertified)
-    say(f"public part: {target}/ (basis, certificate, configuration; no heads, no ids)")
+    say(f"public part: {target}/ (model, certificate, configuration; no heads, no ids)")

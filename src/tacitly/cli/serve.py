@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import click
 import typer
 
-from tacitly.cli.console import Delta, Neighbours, Out, method_option, say
+from tacitly.cli.console import Delta, Neighbours, Out, adjacency_of, method_option, say, show_certificate
 from tacitly.cli.method_options import Chosen, MethodCommand
 from tacitly.methods import REGISTRY
 from tacitly.methods.registry import REQUIRED
@@ -61,7 +61,7 @@ def serve(
             out=str(out.absolute()),
             epsilon=float(epsilon or 0.0),
             delta=chosen.method.delta if delta is None else delta,
-            adjacency=adjacency,
+            adjacency=str(adjacency_of(adjacency)),
             method=method,
             options={**chosen.given, **dict(_parameter(text) for text in options or ())},
             trust=trust,
@@ -100,7 +100,7 @@ def _run(folder: Path, page: int | None) -> None:
     if not done:
         raise ValueError("the run could not be finished. Run the same command again to resume; nothing is spent twice.")
     settings = Settings.load(folder)
-    say(str(Certificate.from_json((Path(settings.out) / "certificate.json").read_text("utf-8"))))
+    show_certificate(Certificate.from_json((Path(settings.out) / "certificate.json").read_text("utf-8")))
     say(f"model: {settings.out}/ (no heads in it: they are with the sites)")
 
 

@@ -27,14 +27,15 @@ def svd(
     low: Annotated[float | None, typer.Option(help="Public lower bound of every feature.")] = None,
     high: Annotated[float | None, typer.Option(help="Public upper bound of every feature.")] = None,
     ledger: console.LedgerFile = None,
+    full: console.Full = False,
 ) -> None:
     """Find the top components of all rows."""
     from tacitly.model_folder import save
-    from tacitly.privacy.guarantee import Adjacency, Budget, Unit, check_target
+    from tacitly.privacy.guarantee import Budget, Unit, check_target
 
     chosen = Chosen.of(context)
     unit, rank = chosen.values["unit"], chosen.values["n_components"]
-    console.check_new(out)
+    console.check_new(out, ledger)
     if unit not in ("row", "user"):
         raise ValueError(f"--unit must be row or user. Found {unit!r}.")
     if unit == "user" and user is None:
@@ -45,14 +46,14 @@ def svd(
         raise ValueError(f"--rank must be a whole number or auto. Found {rank!r}.")
     assert delta is not None
     check_target(epsilon, delta)  # a ledger would keep a wrong one as its ceiling
-    budget = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(adjacency), unit=Unit(unit))
+    budget = Budget(epsilon=epsilon, delta=delta, adjacency=console.adjacency_of(adjacency), unit=Unit(unit))
     cohort = _read(table, user, console.names_in(features))
     bounds = None if low is None else (low, high)
     shared = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency, "feature_range": bounds, "run": out.name}
     with console.opened_ledger(ledger, out, budget) as (account, path):
         model = chosen.method.build(**chosen.values, **shared, ledger=account).fit(cohort)
         save(model, out)
-    _show(model)
+    _show(model, full)
     say(f"components: {out}/ (all of it public)\nledger: {path}")
 
 
@@ -68,11 +69,11 @@ def _read(table: Path, user: str | None, features: list[str] | None) -> Cohort:
     return Cohort.from_offsets(rows.X, None, [0, len(rows.X)], feature_names=names)
 
 
-def _show(model: Any) -> None:
+def _show(model: Any, full: bool) -> None:
     from rich.console import Console
     from rich.table import Table as Grid
 
-    say(str(model.certificate_))
+    console.show_certificate(model.certificate_, full=full)
     grid = Grid("component", "singular value", "confidence", title=f"route: {model.route_}")
     for number, (value, sure) in enumerate(zip(model.singular_values_, model.confidence_, strict=True), start=1):
         grid.add_row(str(number), f"{value:.4g}", f"{sure:.3f}")

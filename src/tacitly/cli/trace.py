@@ -11,11 +11,13 @@ import typer
 from tacitly.cli.console import (
     Delta,
     Epsilon,
+    Full,
     LedgerFile,
     Neighbours,
     Out,
     Table,
     Target,
+    adjacency_of,
     check_new,
     fit_with_progress,
     names_in,
@@ -107,13 +109,15 @@ def trace(
     adjacency: Neighbours = "zero-out",
     ledger: LedgerFile = None,
     compare: Annotated[bool, typer.Option(help="Show how much of the target it explains here.")] = True,
+    full: Full = False,
 ) -> None:
     """Fill in a matrix (--row, --column), or fit many related regressions (--task), as one low-rank matrix."""
     from tacitly.privacy.guarantee import check_target
 
     assert delta is not None
     chosen = Chosen.of(context)
-    check_new(out)
+    check_new(out, ledger)
+    adjacency_of(adjacency)
     _check_unit(chosen.values["unit"], user)
     layout = _Layout(table, target, user, row, column, rows, columns, task, tasks, names_in(features))
     check_target(epsilon, delta)  # a ledger would keep a wrong one as its ceiling
@@ -122,7 +126,7 @@ def trace(
     model = _model(chosen, layout, names, epsilon=epsilon, delta=delta, adjacency=adjacency, run=out.name)
     with status("reading the table"):
         cohort = _read(layout, names)
-    path = _fit(model, cohort, target, ledger, out)
+    path = _fit(model, cohort, target, ledger, out, full=full)
     if compare:
         say(f"explains {_explained(model, cohort):.3f} of the target's variance here (private: do not publish)")
     say(f"model: {out}/ (all of it public; use it with 'tacitly predict')\nledger: {path}")
@@ -151,7 +155,7 @@ def _model(chosen: Chosen, layout: _Layout, names: list[str], **shared: object) 
     return model
 
 
-def _fit(model: TraceRegression, cohort: Cohort, target: str, ledger: Path | None, out: Path) -> Path:
+def _fit(model: TraceRegression, cohort: Cohort, target: str, ledger: Path | None, out: Path, *, full: bool) -> Path:
     """Fit, save and show; return the path of the ledger."""
     from tacitly.model_folder import save
     from tacitly.privacy.guarantee import Adjacency, Budget
@@ -166,7 +170,7 @@ def _fit(model: TraceRegression, cohort: Cohort, target: str, ledger: Path | Non
         fit_with_progress(model, cohort)
         model.target_name_ = target
         save(model, out)
-    show_certificate(model)
+    show_certificate(model.certificate_, full=full)
     rows, columns = model.shape or (0, 0)
     values = ", ".join(f"{value:.4g}" for value in model.singular_values_)
     say(f"a {rows} × {columns} matrix; singular values {values}; moved by noise: about {model.noise_error_:.3g}")

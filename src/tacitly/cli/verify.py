@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tacitly.cli.console import Model, say
+from tacitly.cli.console import Full, Model, say, show_certificate
 
 
 def verify(
@@ -16,8 +16,10 @@ def verify(
     allow_uncertified: Annotated[
         bool, typer.Option("--allow-uncertified", help="Accept a model that claims no privacy.")
     ] = False,
+    full: Full = False,
 ) -> None:
     """Derive epsilon again from the certificate's releases with independent code; exit 1 if anything is off."""
+    from tacitly.privacy.certificate import Certificate
     from tacitly.privacy.ledger import Ledger
     from tacitly.privacy.verification import verify as check
 
@@ -30,6 +32,8 @@ def verify(
     billboard = (model / "billboard.safetensors").read_bytes()
     account = Ledger(ledger) if ledger is not None else None
     verdict = check(text, billboard=billboard, ledger=account, allow_uncertified=allow_uncertified)
+    if full:
+        show_certificate(Certificate.from_json(text), full=True)
     say(str(verdict))
     if not verdict.ok:
         raise typer.Exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ from numpy.typing import DTypeLike
 from tacitly.data.cohort import Cohort
 from tacitly.data.grouping import Declared
 from tacitly.data.sparse_cohort import SparseCohort
-from tacitly.data.validation import Array, DataError
+from tacitly.data.tables import is_frame, open_table, quoted
+from tacitly.data.validation import Array, DataError, plain_numbers
 
 
 def read_cohort(
@@ -24,12 +26,14 @@ def read_cohort(
     target_name: str | None = None,
     dtype: DTypeLike | None = None,
     schema: Declared | None = None,
+    on_bad_rows: str = "raise",
 ) -> Any:
     """Return arrays or tables as a cohort; a cohort is returned as it is.
 
     Without ``users``, where they are not needed, all rows belong to one device. ``sparse`` accepts sparse matrices
     too, as a :class:`~tacitly.data.sparse_cohort.SparseCohort`. A ``schema`` (``{}`` for one that is read off the
-    table) takes text, yes/no values and missing cells.
+    table) takes text, yes/no values and missing cells. ``on_bad_rows`` says what becomes of rows that cannot be used
+    (:mod:`tacitly.data.bad_rows`).
 
     >>> read_cohort([[1.0], [2.0], [3.0]], [1.0, 0.0, 1.0], ["b", "a", "b"]).users.tolist()
     ['a', 'b']
@@ -44,8 +48,8 @@ def read_cohort(
     if X is None or (y is None and needs_target) or (users is None and needs_users):
         raise ValueError(_missing(needed))
     if sparse and hasattr(X, "tocsr"):
-        return SparseCohort.from_matrix(X, users)
-    options: dict[str, Any] = {"target_name": target_name, "dtype": dtype}
+        return SparseCohort.from_matrix(X, users, on_bad_rows=on_bad_rows)
+    options: dict[str, Any] = {"target_name": target_name, "dtype": dtype, "on_bad_rows": on_bad_rows}
     if users is None:
         shape = getattr(X, "shape", None) or (len(X),)
         return Cohort.from_offsets(X, y, np.array([0, shape[0]]), **options)
@@ -53,7 +57,7 @@ def read_cohort(
 
 
 def read_rows(X: Any, feature_names: Array, dtype: DTypeLike = np.float64) -> Array:
-    """Return rows as numbers, with the columns of training: by name where a table has those names.
+    """Return rows as numbers, with the columns of training: by name where X has names, in whatever order they are.
 
     A cell that is not a number raises a message that does not show it. Values are not checked further: a missing one
     stays missing.
@@ -61,14 +65,41 @@ def read_rows(X: Any, feature_names: Array, dtype: DTypeLike = np.float64) -> Ar
     >>> read_rows([[1, 2]], np.array(["a", "b"]))
     array([[1., 2.]])
     """
-    columns = getattr(X, "columns", None)
     names = [str(name) for name in feature_names]
-    if columns is not None and set(names) <= {str(column) for column in columns}:
-        X = X[names]
-    rows = _numbers(X, dtype)
+    rows = plain_numbers(in_order(X, names), "X", dtype)
     if rows.ndim != 2 or rows.shape[1] != len(names):
         raise DataError(f"X must have {len(names)} columns, as at training. Found shape {rows.shape}.")
     return rows
+
+
+def has_names(feature_names: Iterable[str]) -> bool:
+    """Return whether a model was fitted on named columns; those of an array are called x0, x1 and so on."""
+    return any(str(name) != f"x{place}" for place, name in enumerate(feature_names))
+
+
+def in_order(X: Any, names: Sequence[str]) -> Any:
+    """Return a table with the columns of training, in their order; raise where one is not there.
+
+    An array, and a table given to a model that was fitted on an array, is taken by position.
+
+    >>> import pandas
+    >>> in_order(pandas.DataFrame({"b": [2.0], "a": [1.0]}), ["a", "b"]).columns.tolist()
+    ['a', 'b']
+    """
+    if not is_frame(X):
+        return X
+    columns = list(open_table(X).types)
+    missing = [name for name in names if name not in columns]
+    if not missing:
+        return X.iloc[:, [columns.index(name) for name in names]] if hasattr(X, "iloc") else X.select(list(names))
+    if not has_names(names):
+        return X
+    unknown = [name for name in columns if name not in names]
+    also = f" Unseen at fit time: {quoted(unknown)}." if unknown else ""
+    raise DataError(
+        "The feature names should match those that were passed during fit. Seen at fit time, yet now missing: "
+        f"{quoted(missing)}.{also}"
+    )
 
 
 def _missing(needed: dict[str, bool]) -> str:
@@ -78,11 +109,3 @@ def _missing(needed: dict[str, bool]) -> str:
         return "fit needs X: rows of features."
     what = " and ".join(meanings[name] for name in names)
     return f"fit needs {' and '.join(names)} next to X: {what} of every row."
-
-
-def _numbers(X: Any, dtype: DTypeLike) -> Array:
-    try:
-        return np.asarray(X, dtype=dtype)
-    except (TypeError, ValueError):
-        pass  # NumPy's message shows a cell
-    raise DataError("X must be rows of numbers. Found cells that are not.")

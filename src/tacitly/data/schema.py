@@ -39,6 +39,7 @@ _KINDS = ("number", "boolean", "category", "hashed")
 _TRUTH = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "t": 1.0, "f": 0.0, "y": 1.0, "n": 0.0}
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 _STORED_DATES = ("date", "time", "timestamp", "duration")
+_TYPOS = 0.1  # share of other cells up to which a column of numbers is taken to have mistakes in it
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Column:
     def encode(self, cells: Cells) -> tuple[Array, int]:
         """Return the encoded columns, one row per cell, and how many cells do not fit the declared kind."""
         if self.kind == "number":
-            values, misfits = numbers(cells)
+            values, misfits = numbers(cells, np.nan)
             values = np.array(values, dtype=np.float64)
             values[~np.isfinite(values)] = np.nan
             return values[:, None], misfits
@@ -167,13 +168,16 @@ class Schema:
         """Whether every column is a number, so that encoding changes nothing."""
         return all(column.kind == "number" for column in self.columns)
 
-    def encode(self, cells: Sequence[Cells]) -> Array:
-        """Return the table's cells, one array per column, as rows of numbers; NaN where a value is missing."""
+    def encode(self, cells: Sequence[Cells], *, blank: bool = False) -> Array:
+        """Return the table's cells, one array per column, as rows of numbers; NaN where a value is missing.
+
+        Cells of another kind than the schema declares are an error, or with ``blank`` missing.
+        """
         parts, misfits = [], []
         for column, values in zip(self.columns, cells, strict=True):
             encoded, wrong = column.encode(np.asarray(values))
             parts.append(encoded)
-            if wrong:
+            if wrong and not blank:
                 misfits.append(f"column {column.name!r} ({column.kind}): {rows_in_words(wrong)}")
         if misfits:
             raise DataError(
@@ -182,7 +186,7 @@ class Schema:
             )
         return np.hstack(parts) if parts else np.zeros((0, 0))
 
-    def source(self, source: Source, keep: Sequence[str] = ()) -> Source:
+    def source(self, source: Source, keep: Sequence[str] = (), *, blank: bool = False) -> Source:
         """Return a table with the encoded columns in place of the original ones, and the columns to ``keep`` as is."""
         homes = {name: column for column in self.columns for name in column.encoded}
 
@@ -192,7 +196,7 @@ class Schema:
             sub = Schema(tuple(needed))
             place = {name: index for index, name in enumerate(sub.feature_names)}
             for cells in source.batches([*(column.name for column in needed), *others], rows):
-                block = sub.encode(cells[: len(needed)])
+                block = sub.encode(cells[: len(needed)], blank=blank)
                 rest = dict(zip(others, cells[len(needed) :], strict=True))
                 yield [block[:, place[name]] if name in place else rest[name] for name in names]
 
@@ -252,7 +256,7 @@ def infer(source: Source, names: Sequence[str], declared: Mapping[str, Mapping[s
     if dates:
         raise DataError(
             f"Columns hold dates: {listed([repr(name) for name in dates], ', ', 10)}. Turn each into a number that "
-            "means something (age, month, days since a fixed day), or leave it out of the features."
+            "means something (age, month, days since a fixed day), or leave it out (--exclude NAME)."
         )
     columns = []
     for name in names:
@@ -267,7 +271,7 @@ def _column(name: str, about: Mapping[str, Any]) -> Column:
         raise DataError(
             f"Column {name!r}: the schema says {', '.join(strange)}. Expected kind, levels, range, buckets."
         )
-    levels = tuple(_text(level) for level in about.get("levels", ()))
+    levels = tuple(text_of(level) for level in about.get("levels", ()))
     kind = str(about.get("kind", "category" if levels else "number"))
     low_high = about.get("range")
     return Column(
@@ -295,37 +299,67 @@ def _kinds(source: Source, names: Sequence[str]) -> dict[str, str]:
         elif any(word in stored for word in ("int", "float", "double", "decimal", "half")):
             kinds[name] = "number"
     unsure = [name for name in names if name not in kinds]
-    candidates = {name: {"number", "boolean", "date"} for name in unsure}
+    looks = {name: _Looks() for name in unsure}
     if unsure:
         for cells in source.batches(unsure, batch_rows(len(unsure))):
             for name, values in zip(unsure, cells, strict=True):
-                candidates[name] &= _possible(values, candidates[name])
-    order = ("number", "boolean", "date")
-    for name in unsure:
-        kinds[name] = next((kind for kind in order if kind in candidates[name]), "hashed")
-    return kinds
+                looks[name].add(values)
+    typos = [f"{name!r} ({rows_in_words(looks[name].odd)})" for name in unsure if looks[name].mistyped]
+    if typos:
+        raise DataError(
+            f"Columns hold numbers, but for a few cells: {listed(typos, ', ', 10)}. Mend these cells or leave them "
+            'empty; if the column really is text, declare it: {"column": {"kind": "hashed"}}.'
+        )
+    return kinds | {name: looks[name].kind for name in unsure}
 
 
-def _possible(values: Cells, candidates: set[str]) -> set[str]:
-    """Return the kinds that every present cell of a batch could be."""
-    if values.dtype.kind in "fiu":
-        return {"number"}
-    if values.dtype.kind == "b":
-        return {"boolean"}
-    if values.dtype.kind in "Mm":
-        return {"date"}
-    kept = set(candidates)
-    for text in np.unique(_texts(values)).tolist():
-        if not text or not kept:
-            continue
-        lowered = text.lower()
-        if "number" in kept and not _is_number(text):
-            kept.discard("number")
-        if "boolean" in kept and lowered not in _TRUTH:
-            kept.discard("boolean")
-        if "date" in kept and not _DATE.fullmatch(text):
-            kept.discard("date")
-    return kept
+class _Looks:
+    """What the cells of a column look like, batch by batch."""
+
+    def __init__(self) -> None:
+        self.present = self.numeric = 0
+        self._candidates = {"number", "boolean", "date"}
+
+    @property
+    def odd(self) -> int:
+        """How many cells are no numbers."""
+        return self.present - self.numeric
+
+    @property
+    def kind(self) -> str:
+        """The kind that every present cell could be; text where there is none."""
+        return next((kind for kind in ("number", "boolean", "date") if kind in self._candidates), "hashed")
+
+    @property
+    def mistyped(self) -> bool:
+        """Whether it is text only because of a few cells among numbers."""
+        return self.kind == "hashed" and self.odd <= _TYPOS * self.present
+
+    def add(self, values: Cells) -> None:
+        if values.dtype.kind in "fiubMm":
+            missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
+            present = int(np.count_nonzero(~missing))
+            kind = {"b": "boolean", "M": "date", "m": "date"}.get(values.dtype.kind, "number")
+            self.present += present
+            self.numeric += present if kind == "number" else 0
+            if present:
+                self._candidates &= {kind}
+            return
+        for text, count in zip(*np.unique(_texts(values), return_counts=True), strict=True):
+            if text:
+                self.present += int(count)
+                self.numeric += int(count) if _is_number(str(text)) else 0
+                self._candidates &= _possible(str(text))
+
+
+def _possible(text: str) -> set[str]:
+    """Return the kinds that a cell could be."""
+    fits = {
+        "number": _is_number(text),
+        "boolean": text.lower() in _TRUTH,
+        "date": _DATE.fullmatch(text) is not None,
+    }
+    return {kind for kind, possible in fits.items() if possible}
 
 
 def _is_number(text: str) -> bool:
@@ -351,10 +385,11 @@ def _booleans(cells: Cells) -> tuple[Array, int]:
 
 def _texts(cells: Cells) -> Cells:
     """Return cells as stripped text, empty where missing; 1.0 and "1" are one level."""
-    return np.array([_text(cell) for cell in cells.tolist()], dtype=str) if len(cells) else np.zeros(0, dtype=str)
+    return np.array([text_of(cell) for cell in cells.tolist()], dtype=str) if len(cells) else np.zeros(0, dtype=str)
 
 
-def _text(cell: Any) -> str:
+def text_of(cell: Any) -> str:
+    """Return a cell as stripped text, empty where it is missing; 1.0 and "1" are one level."""
     if absent(cell):
         return ""
     if isinstance(cell, float) and cell.is_integer():

@@ -10,23 +10,29 @@ from __future__ import annotations
 
 import csv
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
+from lzma import LZMAError
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tacitly.data.csv_format import COMPRESSED, TEXT_SUFFIXES, CsvFormat, look, opened, suffix_of
 from tacitly.data.validation import NULL_WORDS, Array, DataError, listed, rows_in_words
 
 __all__ = ["DataError", "Source", "batch_rows", "check_names", "is_frame", "open_table", "quoted", "row_blocks"]
 
 _CELLS = 1 << 18  # cells in one block of rows: 2 MiB of float64
 _CSV_BLOCK_BYTES = 1 << 20
+_BINARY_SUFFIXES = (".parquet", ".arrow", ".feather")
+_DECIMAL_COMMA = r"^(\s*[-+]?\d*),(\d+)\s*$"
+_THOUSANDS = r"^\s*[-+]?\d{1,3}(,\d{3})+(\.\d+)?\s*$"
 
 
 @dataclass(frozen=True)
@@ -43,12 +49,15 @@ class Source:
         Called with column names and a number of rows; yields one list of arrays per batch.
     typed
         False if every cell is text, so that an id such as 17 is read as '17'.
+    found
+        What was found out about the file and is unusual, for a sentence; empty for nothing.
     """
 
     title: str
     types: dict[str, str]
     batches: Callable[[Sequence[str], int], Iterator[list[Array]]]
     typed: bool = True
+    found: str = ""
 
 
 def row_blocks(rows: int, columns: int) -> Iterator[slice]:
@@ -83,13 +92,16 @@ def is_frame(table: object) -> bool:
     return any(hasattr(table, name) for name in reads) and hasattr(table, "columns")
 
 
-def open_table(table: object, user: str | None = None) -> Source:
-    """Return a `Source` for a pandas or polars frame, an Arrow table, or the path of a file.
+def open_table(table: object, user: str | None = None, csv: CsvFormat | None = None) -> Source:
+    """Return a `Source` for a pandas or polars frame, an Arrow table, or the path of a file; one that is open as it is.
 
-    In a CSV file the `user` column stays text, so that '007' and '7' are two users.
+    In a text file the `user` column stays text, so that '007' and '7' are two users. ``csv`` says how such a file is
+    written, where that is not to be found out.
     """
+    if isinstance(table, Source):
+        return table
     if isinstance(table, (str, PathLike)):
-        return _open_path(Path(table), user)
+        return _open_path(Path(table), user, csv or CsvFormat())
     if is_frame(table):
         frame: Any = table
         if hasattr(frame, "iloc"):
@@ -100,11 +112,11 @@ def open_table(table: object, user: str | None = None) -> Source:
         return Source("The table", types, lambda names, rows: _cut(arrow, names, rows))
     raise DataError(
         f"table is a {type(table).__name__}. Expected a pandas or polars DataFrame, a pyarrow Table, or the path of a "
-        ".csv, .parquet, .arrow or .feather file. (Collect a lazy frame first; for arrays use Cohort.from_arrays.)"
+        ".csv, .tsv, .parquet, .arrow or .feather file. (Collect a lazy frame first; arrays: Cohort.from_arrays.)"
     )
 
 
-def _open_path(path: Path, user: str | None) -> Source:
+def _open_path(path: Path, user: str | None, form: CsvFormat) -> Source:
     title = f"The file {path.name!r}"
     if not path.exists():
         raise DataError(f"{title} was not found. Expected an existing file: check the path.")
@@ -116,13 +128,17 @@ def _open_path(path: Path, user: str | None) -> Source:
                 "(A saved cohort is read with Cohort.open.)"
             )
         return _open_parquet(f"The folder {path.name!r}", files)
-    suffix = path.suffix.lower()
-    if suffix not in (".csv", ".parquet", ".arrow", ".feather"):
-        raise DataError(f"{title} has the extension {suffix!r}. Expected .csv, .parquet, .arrow or .feather.")
+    suffix, packed = suffix_of(path), path.suffix.lower() in COMPRESSED
+    if suffix not in TEXT_SUFFIXES and (packed or suffix not in _BINARY_SUFFIXES):
+        sheet = " Save the sheet as CSV." if suffix in (".xlsx", ".xls", ".ods") else ""
+        raise DataError(
+            f"{title} has the extension {''.join(path.suffixes[-2:] if packed else path.suffixes[-1:])!r}. Expected "
+            f".csv, .tsv or .txt (also compressed: .csv.gz), .parquet, .arrow or .feather.{sheet}"
+        )
     if path.stat().st_size == 0:
         raise DataError(f"{title} is empty. Expected a header and rows.")
-    if suffix == ".csv":
-        return _open_csv(title, path, user)
+    if suffix in TEXT_SUFFIXES:
+        return _open_csv(title, path, user, form)
     return _open_parquet(title, [path]) if suffix == ".parquet" else _open_ipc(title, path)
 
 
@@ -138,11 +154,11 @@ def _open_pandas(frame: Any) -> Source:
     return Source("The table", types, batches)
 
 
-def _open_csv(title: str, path: Path, user: str | None) -> Source:
+def _open_csv(title: str, path: Path, user: str | None, given: CsvFormat) -> Source:
     """Read every cell as text and convert it here, because types inferred from a first block may be wrong."""
     arrow_csv, pa = import_module("pyarrow.csv"), import_module("pyarrow")
-    with _replacing_errors(title, "CSV"), path.open(newline="", encoding="utf-8-sig") as file:
-        header = next(filter(None, csv.reader(file)), None)
+    with _replacing_errors(title, "CSV"):
+        form, header = look(path, given, user)
     if header is None:
         raise DataError(f"{title} is empty. Expected a header and rows.")
     if user is not None and user not in header and any(_reads_as_number(n) for n in header):
@@ -159,11 +175,11 @@ def _open_csv(title: str, path: Path, user: str | None) -> Source:
             malformed.append(row.actual_columns)
             return "skip"
 
-        with _replacing_errors(title, "CSV"):
+        with _replacing_errors(title, "CSV"), _stream(path) as file:
             stream = arrow_csv.open_csv(
-                path,
-                arrow_csv.ReadOptions(block_size=max(_CSV_BLOCK_BYTES, 256 * len(header))),
-                arrow_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
+                file,
+                arrow_csv.ReadOptions(block_size=max(_CSV_BLOCK_BYTES, 256 * len(header)), encoding=form.encoding),
+                arrow_csv.ParseOptions(delimiter=form.separator, newlines_in_values=True, invalid_row_handler=skip),
                 arrow_csv.ConvertOptions(
                     include_columns=list(names),
                     column_types=dict.fromkeys(names, pa.string()),
@@ -173,20 +189,30 @@ def _open_csv(title: str, path: Path, user: str | None) -> Source:
             )
             for batch in stream:
                 for piece in _pieces(batch, rows):
-                    yield [_csv_column(piece.column(name), name == user) for name in names]
+                    yield [_csv_column(piece.column(name), name == user, form) for name in names]
         if malformed:
             raise DataError(
                 f"{title} has {rows_in_words(len(malformed))} without exactly {len(header)} cells, the number of "
-                "columns in its header. Look for stray commas, quotes or line breaks."
+                "columns in its header. Look for stray separators, quotes or line breaks."
             )
 
-    return Source(title, types, batches, typed=False)
+    return Source(title, types, batches, typed=False, found=form.words)
 
 
-def _csv_column(column: Any, is_id: bool) -> Array:
+def _stream(path: Path) -> AbstractContextManager[Any]:
+    """Return what Arrow reads: the file itself, or a decompressed stream of it."""
+    return opened(path) if path.suffix.lower() in COMPRESSED else nullcontext(path)
+
+
+def _csv_column(column: Any, is_id: bool, form: CsvFormat) -> Array:
     pa, pc = import_module("pyarrow"), import_module("pyarrow.compute")
     if is_id:
         return _to_numpy(pc.utf8_trim_whitespace(column))
+    if form.decimal == ",":
+        column = pc.replace_substring_regex(column, _DECIMAL_COMMA, r"\1.\2")
+    elif form.decimal == "." and form.separator != ",":
+        plain = pc.replace_substring(column, ",", "")
+        column = pc.if_else(pc.match_substring_regex(column, _THOUSANDS), plain, column)
     try:
         converted: Array = pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
         return converted
@@ -250,7 +276,7 @@ def _replacing_errors(title: str, kind: str) -> Iterator[None]:
     pa = import_module("pyarrow")
     try:
         yield
-    except (pa.ArrowException, OSError, UnicodeError, csv.Error) as error:
+    except (pa.ArrowException, OSError, EOFError, UnicodeError, csv.Error, LZMAError, zlib.error) as error:
         raise DataError(
             f"{title} could not be read as {kind} ({type(error).__name__}). Check that it is complete and really "
             f"{kind}; the reader's own message is withheld because it may quote data."

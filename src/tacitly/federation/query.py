@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacitly.arrays import Array, Offsets, Rows, read_only
+from tacitly.federation.statistics import Statistics
 from tacitly.privacy.clipping import clip, safe_norm
 from tacitly.privacy.guarantee import Unit
 
@@ -72,6 +73,15 @@ class Query(ABC):
             rows = slice(int(bounds[0]), int(bounds[-1]))
             sums.append(self.block_sum(X[rows], y[rows], bounds - bounds[0], bound))
         return np.array(sums)
+
+    @property
+    def statistics(self) -> Statistics | None:
+        """What this query needs to know of each user, if it can be answered from that; else None."""
+        return None
+
+    def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
+        """Return :meth:`block_sums` from one row of statistics per user; compiled, so for many users only."""
+        raise NotImplementedError
 
     def inside(self, X: Rows) -> Rows:
         """Return the rows that a wrapped query sees."""

@@ -7,12 +7,16 @@ privacy: for all others it is post-processing of the billboard, and for the user
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from tacitly.arrays import Array, Offsets, Rows
 
 
 class HeadWork(ABC):
     """What every user computes at home, as data: public fields and no code, so that it can travel."""
+
+    span: ClassVar[int] = 1024
+    """How many users are handed over at once, where there are as many."""
 
     @abstractmethod
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:

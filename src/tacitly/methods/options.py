@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tacitly.methods.registry import Option, Parameters
@@ -23,13 +24,44 @@ def count_fraction_or_word(text: str) -> int | float | str:
 
 
 def labels(text: str) -> list[Any]:
-    """Read numbers separated by commas; whole ones as whole numbers.
+    """Read labels separated by commas: numbers (whole ones as whole numbers) if all are, else text.
 
-    >>> labels("0,1,2"), labels("0.5,1")
-    ([0, 1, 2], [0.5, 1.0])
+    >>> labels("0,1,2"), labels("0.5,1"), labels("no, yes")
+    ([0, 1, 2], [0.5, 1.0], ['no', 'yes'])
     """
-    values = [float(label) for label in text.split(",")]
-    return [int(value) for value in values] if all(value.is_integer() for value in values) else values
+    words = [label.strip() for label in text.split(",")]
+    try:
+        values = [float(word) for word in words]
+    except ValueError:
+        values = []
+    if values:
+        return [int(value) for value in values] if all(value.is_integer() for value in values) else values
+    if len(words) < 2 or not all(words):
+        raise ValueError(f"expected two or more labels with commas between them, such as no,yes. Found {text!r}.")
+    return words
+
+
+def low_high(text: str) -> tuple[float, float]:
+    """Read a public range.
+
+    >>> low_high("0:120"), low_high("-1.5:2")
+    ((0.0, 120.0), (-1.5, 2.0))
+    """
+    low, colon, high = text.partition(":")
+    try:
+        bounds = float(low), float(high)
+    except ValueError:
+        bounds = (0.0, 0.0)
+    if not (colon and -math.inf < bounds[0] < bounds[1] < math.inf):
+        raise ValueError(f"expected low:high, two numbers, the lower first, such as 0:120. Found {text!r}.")
+    return bounds
+
+
+def schema_file(text: str) -> dict[str, dict[str, Any]]:
+    """Read a schema file."""
+    from tacitly.data.schema import read_declared
+
+    return read_declared(text)
 
 
 def classes_need_a_loss_for_classes(parameters: Parameters) -> None:
@@ -58,6 +90,17 @@ CLASSES = Option(
     name="classes",
     kind=labels,
     default=None,
-    help="Labels that may occur, numbers with commas; default for classes: 0,1.",
+    help="Labels that may occur, with commas: 0,1,2 or no,yes; default for classes: 0,1.",
+)
+SCHEMA = Option(
+    name="schema",
+    kind=schema_file,
+    default=None,
+    alias="--levels",
+    help="JSON file with what is public about columns: "
+    '{"age": {"range": [0, 120]}, "region": {"levels": ["north", "south"]}}.',
+)
+TARGET_RANGE = Option(
+    name="target_range", kind=low_high, default=None, help="Public range of the target, as low:high; saves budget."
 )
 MODE = Option(name="mode", default="auto", compiles=True, exposed=False)

@@ -19,13 +19,14 @@ from tacitly.privacy.ledger import Ledger
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RunParameters:
-    """How a fit runs: how noise is drawn, which account is debited, how many threads."""
+    """How a fit runs: how noise is drawn, which account is debited, how many threads, what becomes of bad rows."""
 
     noise: str = "auto"
     noise_seed: int | None = None
     ledger: Ledger | None = None
     run: str = "tacitly"
     threads: int | None = None
+    on_bad_rows: str = "drop"
 
 
 @dataclass(eq=False, repr=False)

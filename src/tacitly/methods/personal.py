@@ -94,9 +94,9 @@ class PersonalModel(Fitted, ABC, Generic[Personal]):
 
     def _check_known(self, positions: Positions) -> None:
         """Raise where a row's user (position -1) has no private part; a model with a population prediction need not."""
-        if unknown := int(np.count_nonzero(positions < 0)):
+        if (positions < 0).any():
             raise DataError(
-                f"{unknown} of {len(positions)} rows belong to users who have no {self._private_part}. "
+                f"Found rows of users who have no {self._private_part}. "
                 "Give a new user one with personalize(X, y), from that user's own rows."
             )
 

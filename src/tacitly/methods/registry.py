@@ -57,6 +57,8 @@ class Option:
         Whether the value decides what a site has to compile before it answers.
     exposed
         False for a parameter without a flag: only ``tacitly serve --set name=value`` sets it.
+    alias
+        A second spelling on the command line.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Option:
     required: bool = False
     compiles: bool = False
     exposed: bool = True
+    alias: str = ""
 
     @property
     def spelling(self) -> str:
@@ -215,6 +218,16 @@ class Method:
     audits: tuple[AuditTrial, ...] = ()
     package: str = ""
     about: str = ""
+
+    @property
+    def option_names(self) -> list[str]:
+        """The parameters that commands can set."""
+        return [option.name for option in self.options]
+
+    @property
+    def takes_schema(self) -> bool:
+        """Whether it takes text, yes/no values and missing cells, and public ranges of columns."""
+        return "schema" in self.option_names
 
     @property
     def paper(self) -> str:

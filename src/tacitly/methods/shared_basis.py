@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
 from tacitly.data.reading import read_cohort
+from tacitly.data.validation import plain_numbers
 from tacitly.federation.engine import Population
 from tacitly.heads.base import HeadWork
 from tacitly.heads.glm import LossHeads
@@ -55,7 +56,7 @@ class Head:
 
     def decision_function(self, X: npt.ArrayLike) -> Array:
         """Return the scores of this user's rows, of which the loss is a function."""
-        rows = np.asarray(X, dtype=np.float64)
+        rows = plain_numbers(X, "X")
         scores = rows @ (self.basis @ self.weights) + self.intercept
         return np.asarray(scores + rows[:, self.indices] @ self.values if self.values.size else scores)
 
@@ -141,10 +142,12 @@ class SharedBasisModel(HeadsOnBasis, PrivateModel, EngineParameter, RankParamete
         return float(classes[0]), float(classes[1])
 
     def as_asked(self, cohort: Cohort) -> Cohort:
-        """Return the cohort with targets as the loss encodes them; raise where a label is not declared."""
+        """Return the cohort with targets as the loss encodes them; rows whose label is not declared are bad rows."""
         if self.loss == "squared" or cohort.y is None:
             return cohort
-        return replace(cohort, y=self._loss().encode(cohort.y).astype(cohort.dtype))
+        policy = self._bad_rows()
+        codes = self._loss().encode(cohort.y, blank=policy != "raise").astype(cohort.dtype)
+        return replace(cohort, y=codes).settled(policy)
 
     def with_heads_of(self, cohort: Cohort) -> Self:
         """Return the same public model with heads fitted to these users' rows instead."""
@@ -183,11 +186,13 @@ class SharedBasisModel(HeadsOnBasis, PrivateModel, EngineParameter, RankParamete
 
     def _cohort(self, X: Any, y: Any, users: Any) -> Cohort:
         if X is None or isinstance(X, Cohort) or y is None:
-            given: Cohort = read_cohort(X, y, users)
+            given: Cohort = read_cohort(X, y, users, on_bad_rows=self._bad_rows())
             return self.as_asked(given)
         name = getattr(y, "name", None)
-        targets = y if self.loss == "squared" else self._loss().encode(y)
-        encoded: Cohort = read_cohort(X, targets, users, target_name=None if name is None else str(name))
+        policy = self._bad_rows()
+        targets = y if self.loss == "squared" else self._loss().encode(y, blank=policy != "raise")
+        target_name = None if name is None else str(name)
+        encoded: Cohort = read_cohort(X, targets, users, target_name=target_name, on_bad_rows=policy)
         return encoded
 
     def _check_elsewhere(self) -> None:

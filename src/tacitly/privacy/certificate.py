@@ -36,7 +36,8 @@ NOT_COVERED = (
     "side channels, such as how long a computation takes",
 )
 FLOAT_NOISE = (
-    "the precision of float64 noise: probabilities have a relative error of about 2^-33, out to 12 standard deviations"
+    "floating-point noise is exact only if SciPy's normal quantile function has a relative error below 2^-43 (2^-50 is "
+    "what its documentation states)"
 )
 _DERIVED = ("certified", "epsilon", "epsilon_zero_out", "epsilon_replace_one")
 
@@ -137,6 +138,14 @@ class Certificate:
     def summary(self) -> str:
         """Return the claim in one line."""
         return f"{self.algorithm}: {self._claim()}; unit: {self.unit}; {self._count()}"
+
+    def brief(self) -> str:
+        """Return the claim, who is trusted, and any reason not to certify: a few lines."""
+        lines = [f"{self._claim()}; unit: {self.unit}; {self._count()}"]
+        lines += [f"  not certified because: {reason}" for reason in self._objections()]
+        lines += [f"  note: {note}" for note in self.notes if note.startswith("δ")]
+        lines.append(f"  trust: {self.trust.partition(':')[0]}; not covered: {len(self.not_covered)} things (--full)")
+        return "\n".join(lines)
 
     def __str__(self) -> str:
         kinds = ", ".join(sorted({release.noise for release in self.releases})) or "none"

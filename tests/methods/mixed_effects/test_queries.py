@@ -232,7 +232,7 @@ class _UncappedPoint(LogVariances):
     """Send logarithms instead of points on a circle."""
 
     def contributions(self, X: Array, y: Array, offsets: np.ndarray) -> Array:
-        ratio, _, weight = self._sizes(X, y, offsets)
+        ratio, _, weight = self._ratios(self._sizes(self._posteriors(X, y, offsets)))
         return np.repeat(np.log(np.maximum(ratio, 1e-300)) * weight, 2, axis=1)
 
 

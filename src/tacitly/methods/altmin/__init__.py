@@ -18,7 +18,7 @@ METHOD = Method(
     options=(RANK, replace(ROUNDS, default=2, help="Noisy solutions for the basis.")),
     wire=("queries:NormalEquations",),
     coordinates=_normal_equations,
-    data="the same, to compare with",
+    data="the same as for `PrivateFedRep`, to compare with",
     result="a shared basis by alternating minimisation",
     page="private-fedrep.md",
     trials=(Trial("altmin", {"rank": 2}),),

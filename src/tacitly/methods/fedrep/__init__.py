@@ -6,7 +6,6 @@ from tacitly.methods.registry import AuditTrial, Method, Trial
 METHOD = Method(
     estimator="estimator:PrivateFedRep",
     name="fedrep",
-    default=True,
     options=(RANK, INTERCEPT, loss_option("squared", "squared, logistic, hinge or poisson."), CLASSES, ROUNDS, MODE),
     check=classes_need_a_loss_for_classes,
     wire=(

@@ -56,6 +56,10 @@ class PrivateFedRep(SharedBasisModel):
         An account to debit and the name of this run in it; an interrupted run resumes from there.
     threads
         Number of threads; None for all cores.
+    on_bad_rows
+        What becomes of rows with a missing or infinite cell, text among numbers, or a label that was not declared.
+        ``"drop"``: they are left out, and their users stay on the roster; nothing tells that there were any.
+        ``"raise"``: an error with columns and counts, to clean the data before a certified run.
     engine
         Where the users are: None for this process, or a :class:`~tacitly.federation.ray.RayEngine`.
 

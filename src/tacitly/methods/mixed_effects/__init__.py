@@ -1,11 +1,13 @@
 """Linear mixed models: the population is a private prior, every user a posterior; any units, text, missing cells."""
 
+from tacitly.methods.options import SCHEMA, TARGET_RANGE
 from tacitly.methods.registry import AuditTrial, Method, Trial
 
 METHOD = Method(
     estimator="estimator:MixedEffects",
     name="mixed-effects",
-    command=None,
+    default=True,
+    options=(SCHEMA, TARGET_RANGE),
     rank=None,
     wire=(
         "heads:PosteriorHeads",

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
 from tacitly.data.grouping import matrix
-from tacitly.data.reading import read_cohort, read_rows
+from tacitly.data.reading import has_names, in_order, read_cohort, read_rows
 from tacitly.data.schema import Schema, read_declared
 from tacitly.data.tables import is_frame
 from tacitly.data.user_ids import Directory
@@ -52,6 +52,11 @@ class Posterior:
 
     def __init__(self, model: MixedEffects, head: Array) -> None:
         self._model, self._head = model, head
+
+    @property
+    def numbers(self) -> Array:
+        """The head as it is stored: posterior mean and covariance in public coordinates."""
+        return self._head
 
     @property
     def weights(self) -> Array:
@@ -224,6 +229,10 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
         """Users' posterior means in standardised units, in the order of ``users_``; private."""
         return self.heads_[:, : self.units_.size]
 
+    def head_work(self) -> PosteriorHeads:
+        """Return what fits a head: data, so that it can travel to users."""
+        return self._home_work()
+
     def with_heads_of(self, cohort: Cohort) -> Self:
         """Return the same public model with personal models of these users instead."""
         assert cohort.y is not None
@@ -294,7 +303,12 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
     def _cohort(self, X: Any, y: Any, users: Any) -> Cohort:
         name = getattr(y, "name", None)
         cohort: Cohort = read_cohort(
-            X, y, users, target_name=None if name is None else str(name), schema=self._declared()
+            X,
+            y,
+            users,
+            target_name=None if name is None else str(name),
+            schema=self._declared(),
+            on_bad_rows=self._bad_rows(),
         )
         return cohort
 
@@ -361,8 +375,8 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
 
     def _rows(self, X: Any) -> npt.NDArray[Any]:
         schema = self._schema
-        if schema is not None and is_frame(X):
-            return matrix(X, None, np.float64, schema)[0]
+        if schema is not None and is_frame(X) and has_names(schema.names):
+            return matrix(in_order(X, schema.names), None, np.float64, schema)[0]
         return read_rows(X, self.feature_names_in_, np.float64)
 
     def _check_known(self, positions: Positions) -> None:

@@ -61,7 +61,7 @@ def personal_weights(
         errors.append(per_user(np.where(usable[owner], np.square(alone), 0.0), offsets))
         weights.append(np.concatenate([means[:, None], np.zeros((len(rows), units.size - 1))], axis=1))
     candidates = np.stack(weights)
-    shares = _shares(np.stack(errors) / count + 1e-9 * prior.noise, rows, odds)
+    shares = shares_of(np.stack(errors) / count + 1e-9 * prior.noise, rows, odds)
     mixed = np.einsum("kn,kni->ni", shares, candidates)
     between = candidates - mixed
     covariance = (vectors * (prior.noise / (values + prior.noise))[:, None, :]) @ vectors.transpose(0, 2, 1)
@@ -69,7 +69,7 @@ def personal_weights(
     return np.where(usable[:, None], mixed, prior.mean), covariance
 
 
-def _shares(errors: Array, rows: Array, odds: Array) -> Array:
+def shares_of(errors: Array, rows: Array, odds: Array) -> Array:
     """Return the weight of each candidate (first axis) for each user."""
     with np.errstate(divide="ignore"):
         logarithms = np.log(np.asarray(odds))[:, None] - np.maximum(rows - 1.0, 0.0) / 2.0 * np.log(errors)

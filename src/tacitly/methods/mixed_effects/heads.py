@@ -7,16 +7,18 @@ hardly matters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape
 from tacitly.heads.base import HeadWork
-from tacitly.methods.mixed_effects.evidence import TRUSTED, personal_weights
+from tacitly.methods.mixed_effects.evidence import SCALES, TRUSTED, personal_weights, shares_of
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
+from tacitly.methods.mixed_effects.statistics import Moments, left_out_sums, triangle
 
-_BLOCK = 4096
+_BLOCK = 4096  # users from which on posteriors are computed by compiled kernels
 
 
 @dataclass(frozen=True)
@@ -26,17 +28,19 @@ class PosteriorHeads(HeadWork):
     units: Coordinates
     prior: Prior
     odds: Array
+    span: ClassVar[int] = _BLOCK
 
     def __post_init__(self) -> None:
         check_shape("odds", self.odds, len(TRUSTED))
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return one head per user."""
+        """Return one head per user; compiled if there are many."""
+        form = self._compiled if len(offsets) > _BLOCK else self._block
         blocks = []
         for first in range(0, len(offsets) - 1, _BLOCK):
             bounds = offsets[first : first + _BLOCK + 1]
             rows = slice(int(bounds[0]), int(bounds[-1]))
-            blocks.append(self._block(X[rows], y[rows], bounds - bounds[0]))
+            blocks.append(form(X[rows], y[rows], bounds - bounds[0]))
         return np.concatenate(blocks) if blocks else np.zeros((0, *self.shape))
 
     def own(self, X: Rows, y: Rows) -> Array:
@@ -53,6 +57,29 @@ class PosteriorHeads(HeadWork):
         weights, covariances = personal_weights(X, y, offsets, self.units, self.prior, self.odds)
         upper = np.triu_indices(self.units.size)
         return np.hstack([weights, covariances[:, upper[0], upper[1]]])
+
+    def _compiled(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return what :func:`~tacitly.methods.mixed_effects.evidence.personal_weights` does, by compiled kernels."""
+        moments, size = Moments(self.units)(X, y, offsets), self.units.size
+        rows, entries = moments[:, -1], triangle(size)
+        candidates, errors = np.zeros((len(SCALES) + 1, len(rows), size)), np.zeros((len(SCALES) + 1, len(rows)))
+        covariance = np.zeros((len(rows), entries))
+        for number, scale in enumerate(SCALES):
+            prior = replace(self.prior, noise=scale * self.prior.noise)
+            sums, posterior = left_out_sums(X, y, offsets, self.units, prior, np.zeros(0), moments)
+            candidates[number], errors[number], errors[-1] = posterior[:, entries:], sums[:, 1], sums[:, 0]
+            if scale == 1.0:
+                covariance = posterior[:, :entries]
+        count = np.maximum(rows, 1.0)
+        candidates[-1, :, 0] = np.where(rows > 0, moments[:, entries] / count, self.prior.mean[0])
+        errors = np.where(rows > 0, errors, 0.0) / count + 1e-9 * self.prior.noise
+        shares = shares_of(errors, rows, self.odds)
+        mixed = np.einsum("kn,kni->ni", shares, candidates)
+        first, second = np.triu_indices(size)
+        for share, candidate in zip(shares, candidates, strict=True):
+            apart = candidate - mixed
+            covariance = covariance + (share[:, None] * apart)[:, first] * apart[:, second]
+        return np.hstack([np.where(rows[:, None] > 0, mixed, self.prior.mean), covariance])
 
 
 def variances(design: Array, triangles: Array) -> Array:

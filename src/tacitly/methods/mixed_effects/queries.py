@@ -17,14 +17,31 @@ population's weights in whitened coordinates, and E[u uᵀ] = J if the prior is 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape
+from tacitly.federation.statistics import Statistics
 from tacitly.methods.mixed_effects.posterior import Coordinates, Posteriors, Prior, posteriors
-from tacitly.methods.shared.batch import BatchQuery, circle, norms_of, per_user, uncircle
+from tacitly.methods.mixed_effects.statistics import (
+    Likelihoods,
+    Moments,
+    information_and_score,
+    left_out_sums,
+    log_variance_sums,
+    score_norms,
+    score_sums,
+    scores,
+    sizes,
+    spread_norms,
+    spread_sums,
+    triangle,
+    variance_sums,
+)
+from tacitly.methods.shared.batch import BatchQuery, Contributions, circle, clip_factors, norms_of, per_user, uncircle
 
 GROUPS = 3
 """Groups of coordinates with a variance factor of their own: the intercept, the bulk, directions that stand out."""
@@ -79,6 +96,11 @@ class _PriorQuery(BatchQuery):
     def __post_init__(self) -> None:
         check_shape("mean", self.prior.mean, self.units.size)
 
+    @property
+    def statistics(self) -> Statistics | None:
+        """Moments, from which posteriors follow."""
+        return Moments(self.units)
+
     def _posteriors(self, X: Rows, y: Rows, offsets: Offsets) -> Posteriors:
         return posteriors(X, y, offsets, self.units, self.prior)
 
@@ -102,6 +124,25 @@ class Information(_PriorQuery):
         """Return one packed matrix per user."""
         found = self._posteriors(X, y, offsets)
         return self.of(found) * self.weights(found)[:, None]
+
+    @property
+    def statistics(self) -> Likelihoods:
+        """The information itself."""
+        return Likelihoods(self.units, self.prior.root, self.prior.noise, self.metric)
+
+    def contributions_of(self, statistics: Array) -> Array:
+        """Return one packed matrix per user."""
+        return np.asarray(statistics[:, : self.coordinates] * statistics[:, -2:-1])
+
+    def norms_of(self, statistics: Array) -> Array:
+        """Return one norm per user."""
+        return np.asarray(statistics[:, -1] * statistics[:, -2])
+
+    def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
+        """Clip each contribution and add up those of each block: weights and clips first, then one product."""
+        weights = clip_factors(self.norms_of(statistics), bound) * statistics[:, -2]
+        blocks = [slice(start, start + size) for start in range(0, len(statistics), size)]
+        return np.array([weights[block] @ statistics[block, : self.coordinates] for block in blocks])
 
     def of(self, found: Posteriors) -> Array:
         """Return metric·H·metric, packed."""
@@ -146,6 +187,21 @@ class Score(_PriorQuery):
         weights = weights * np.minimum(1.0, self.information_clip / np.maximum(norms, 1e-300))
         return found.means @ np.linalg.solve(self.prior.root, self.metric) * weights[:, None]
 
+    @property
+    def statistics(self) -> Likelihoods:
+        """The information, and the score at weights of zero."""
+        return Likelihoods(self.units, self.prior.root, self.prior.noise, self.information_metric)
+
+    def contributions_of(self, statistics: Array) -> Array:
+        """Return one score per user: that at zero less the information times the weights, in the metric."""
+        point = np.linalg.solve(self.information_metric, self.prior.mean)
+        turn = np.linalg.solve(self.information_metric, self.metric)
+        return scores(statistics, point, turn, self.information_clip)
+
+    def norms_of(self, statistics: Array) -> Array:
+        """Return one norm per user."""
+        return score_norms(self.contributions_of(statistics))
+
 
 @dataclass(frozen=True)
 class MeasuredScore(BatchQuery):
@@ -166,7 +222,22 @@ class MeasuredScore(BatchQuery):
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one clipped score and two numbers per user."""
-        scores = self.score.contributions(X, y, offsets)
+        return self._measured(self.score.contributions(X, y, offsets))
+
+    @property
+    def statistics(self) -> Likelihoods:
+        """Those of the score."""
+        return self.score.statistics
+
+    def contributions_of(self, statistics: Array) -> Array:
+        """Return one clipped score and two numbers per user."""
+        return self._measured(self.score.contributions_of(statistics))
+
+    def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
+        """Clip each contribution and add up those of each block."""
+        return score_sums(self.score.contributions_of(statistics), self.clip, _EXTRA, bound, size)
+
+    def _measured(self, scores: Array) -> Array:
         norms = norms_of(scores)
         factors = np.where(norms > 0, np.minimum(1.0, self.clip / np.maximum(norms, 1e-300)), 0.0)
         # A clipped vector follows a change of its argument except along itself: one of p directions.
@@ -195,25 +266,44 @@ class _GroupQuery(_PriorQuery):
         super().__post_init__()
         check_shape("groups", self.groups, self.units.size)
 
-    def _sizes(self, X: Rows, y: Rows, offsets: Offsets) -> tuple[Array, Array, Array]:
-        """Return size over expected size, degrees of freedom and weight, one column per group and one for the noise."""
-        found = self._posteriors(X, y, offsets)
-        ratios, freedoms, traces = [], [], []
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one row per user."""
+        return self._of(*self._ratios(self._sizes(self._posteriors(X, y, offsets))))
+
+    def contributions_of(self, statistics: Array) -> Array:
+        """Return one row per user."""
+        return self._of(*self._ratios(self._sizes_of(statistics)))
+
+    def _sizes_of(self, statistics: Array) -> Array:
+        return sizes(statistics, self.prior, self.groups, GROUPS)
+
+    @abstractmethod
+    def _of(self, ratio: Array, freedom: Array, weight: Array) -> Array:
+        """Return contributions from what :meth:`_ratios` returns."""
+
+    def _sizes(self, found: Posteriors) -> Array:
+        """Return ‖u‖², tr J and ‖J‖² of each group, then the residual, tr J and the number of rows."""
+        columns = []
         for group in range(GROUPS):
             own = np.flatnonzero(self.groups == group)
             information = found.information[:, own][:, :, own]
-            trace = np.einsum("nii->n", information)
-            squared = np.square(information).sum(axis=(1, 2))
-            ratios.append(np.square(found.means[:, own]).sum(axis=1) / np.maximum(trace, 1e-300))
-            freedoms.append(np.square(trace) / np.maximum(squared, 1e-300))
-            traces.append(trace)
-        left = np.maximum(found.rows - np.einsum("nii->n", found.information), 1e-9)
-        ratios.append(found.residuals / (self.prior.noise * left))
-        freedoms.append(left)
-        traces.append(left)
-        trace = np.stack(traces, axis=1)
-        weight = trace / (trace + _WEIGHT) * (found.rows > 0)[:, None]
-        return np.stack(ratios, axis=1), np.maximum(np.stack(freedoms, axis=1), 0.5), weight
+            columns.append(np.square(found.means[:, own]).sum(axis=1))
+            columns.append(np.einsum("nii->n", information))
+            columns.append(np.square(information).sum(axis=(1, 2)))
+        return np.stack([*columns, found.residuals, np.einsum("nii->n", found.information), found.rows], axis=1)
+
+    def _ratios(self, found: Array) -> tuple[Array, Array, Array]:
+        """Return size over expected size, degrees of freedom and weight, one column per group and one for the noise."""
+        size, trace, square = (found[:, first : 3 * GROUPS : 3] for first in range(3))
+        residual, whole, rows = found[:, -3], found[:, -2], found[:, -1]
+        left = np.maximum(rows - whole, 1e-9)
+        ratio = np.empty((len(found), GROUPS + 1))
+        freedom, traces = np.empty_like(ratio), np.empty_like(ratio)
+        ratio[:, :-1], ratio[:, -1] = size / np.maximum(trace, 1e-300), residual / (self.prior.noise * left)
+        freedom[:, :-1], freedom[:, -1] = np.square(trace) / np.maximum(square, 1e-300), left
+        traces[:, :-1], traces[:, -1] = trace, left
+        weight = traces / (traces + _WEIGHT) * (rows > 0)[:, None]
+        return ratio, np.maximum(freedom, 0.5), weight
 
 
 @dataclass(frozen=True)
@@ -225,13 +315,17 @@ class LogVariances(_GroupQuery):
         """A point per group, and one for the noise."""
         return 2 * (GROUPS + 1)
 
-    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+    def _of(self, ratio: Array, freedom: Array, weight: Array) -> Array:
         """Return one point per user and group."""
-        ratio, freedom, weight = self._sizes(X, y, offsets)
         bias = digamma(freedom / 2.0) - np.log(freedom / 2.0)
         octaves = (np.log(np.maximum(ratio, 1e-300)) - bias) / np.log(2.0)
         points = [circle(octaves[:, column], reach) for column, reach in enumerate(REACHES)]
         return np.concatenate([point * weight[:, [column]] for column, point in enumerate(points)], axis=1)
+
+    def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
+        """Clip each contribution and add up those of each block."""
+        found, reaches = self._sizes_of(statistics), np.array(REACHES)
+        return log_variance_sums(found, self.prior.noise, bound, size, reaches, weight=_WEIGHT)
 
     @staticmethod
     def factors(released: Array, noise: float) -> Array:
@@ -251,12 +345,16 @@ class Variances(_GroupQuery):
         """Two numbers per group, and two for the noise."""
         return 2 * (GROUPS + 1)
 
-    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+    def _of(self, ratio: Array, freedom: Array, weight: Array) -> Array:
         """Return excess and weight per user and group."""
-        ratio, freedom, weight = self._sizes(X, y, offsets)
         expected = np.interp(np.log(freedom), np.log(_FREEDOM), _CAPPED)
         excess = (np.minimum(ratio, _CAP) - expected) * weight
         return np.stack([excess, weight], axis=2).reshape(len(excess), -1)
+
+    def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
+        """Clip each contribution and add up those of each block."""
+        found, tables = self._sizes_of(statistics), (np.log(_FREEDOM), _CAPPED)
+        return variance_sums(found, self.prior.noise, bound, size, *tables, weight=_WEIGHT, cap=_CAP)
 
     @staticmethod
     def factors(released: Array, noise: float) -> Array:
@@ -284,6 +382,14 @@ class Spread(_PriorQuery):
         outer = found.means[:, :, None] * found.means[:, None, :]
         return pack(outer - found.information) * (found.rows > 0)[:, None]
 
+    def contributions_of(self, statistics: Array) -> Array:
+        """Return one packed matrix per user."""
+        return spread_of(statistics, self.prior)[0]
+
+    def norms_of(self, statistics: Array) -> Array:
+        """Return one norm per user."""
+        return spread_norms(statistics, self.prior)
+
 
 @dataclass(frozen=True)
 class MeasuredSpread(_PriorQuery):
@@ -304,11 +410,20 @@ class MeasuredSpread(_PriorQuery):
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one packed matrix and one diagonal per user."""
         found = self._posteriors(X, y, offsets)
-        spread = Spread.of(found)
+        return self._measured(Spread.of(found), np.einsum("nii->ni", found.information), found.rows)
+
+    def contributions_of(self, statistics: Array) -> Array:
+        """Return one packed matrix and one diagonal per user."""
+        return self._measured(*spread_of(statistics, self.prior), statistics[:, -1])
+
+    def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
+        """Clip each contribution and add up those of each block."""
+        return spread_sums(statistics, self.prior, self.clip, bound, size)
+
+    def _measured(self, spread: Array, diagonal: Array, rows: Array) -> Array:
         norms = norms_of(spread)
-        factors = np.where(found.rows > 0, np.minimum(1.0, self.clip / np.maximum(norms, 1e-300)), 0.0)
-        squares = np.square(np.einsum("nii->ni", found.information))
-        return np.hstack([spread, squares]) * factors[:, None]
+        factors = np.where(rows > 0, np.minimum(1.0, self.clip / np.maximum(norms, 1e-300)), 0.0)
+        return np.hstack([spread, np.square(diagonal)]) * factors[:, None]
 
 
 @dataclass(frozen=True)
@@ -339,11 +454,24 @@ class Coverage(_PriorQuery):
         outside = per_user((np.abs(residuals)[:, None] > REACHED).astype(np.float64), offsets)
         targets = self.units.targets(y)
         alone = (targets - (per_user(targets, offsets) / rows)[owner]) * (rows / np.maximum(rows - 1.0, 1.0))[owner]
-        own, shared = per_user(np.square(alone), offsets), per_user(np.square(errors), offsets)
-        comparable = (found.rows > 1) & np.isfinite(own) & np.isfinite(shared) & (own + shared > 0)
+        return self._of(outside, per_user(np.square(alone), offsets), per_user(np.square(errors), offsets), found.rows)
+
+    @property
+    def statistics(self) -> Statistics | None:
+        """Its own contributions, since it needs rows."""
+        return Contributions(self)
+
+    def fused(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return the contributions, compiled."""
+        found, _ = left_out_sums(X, y, offsets, self.units, self.prior, REACHED)
+        return self._of(found[:, :-3], found[:, -3], found[:, -2], found[:, -1])
+
+    @staticmethod
+    def _of(outside: Array, own: Array, shared: Array, rows: Array) -> Array:
+        comparable = (rows > 1) & np.isfinite(own) & np.isfinite(shared) & (own + shared > 0)
         advantage = np.where(comparable, (own - shared) / np.where(comparable, own + shared, 1.0), 0.0)
-        weight = np.minimum(found.rows / 4.0, 1.0)[:, None]
-        excess = (outside / rows[:, None] - _OUTSIDE) * _TAIL
+        weight = np.minimum(rows / 4.0, 1.0)[:, None]
+        excess = (outside / np.maximum(rows, 1.0)[:, None] - _OUTSIDE) * _TAIL
         return np.hstack([excess * weight, advantage[:, None] * weight, _EXTRA * weight])
 
     @staticmethod
@@ -394,6 +522,17 @@ def left_out(
     free = np.maximum(1.0 - leverage / prior.noise, 1e-9)
     residuals = units.targets(y) - fitted
     return np.asarray(residuals / np.sqrt(prior.noise * free)), np.asarray(residuals / free)
+
+
+def spread_of(moments: Array, prior: Prior) -> tuple[Array, Array]:
+    """Return :meth:`Spread.of` and the diagonal of J from moments."""
+    size = len(prior.mean)
+    first, second = np.triu_indices(size)
+    found = information_and_score(moments, prior, np.eye(size))
+    information, means = found[:, : triangle(size)], found[:, triangle(size) :]
+    outer = means[:, first] * means[:, second] - information
+    outer *= np.where(first == second, 1.0, np.sqrt(2.0))
+    return outer * (moments[:, -1] > 0)[:, None], information[:, first == second]
 
 
 def pack(matrices: Array) -> Array:

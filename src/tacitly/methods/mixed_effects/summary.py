@@ -39,6 +39,8 @@ class Summary:
 
     def __str__(self) -> str:
         width = max(len(name) for name in ("(intercept)", *self.names))
+        if not self.names:
+            return "\n".join([self.title, f"target: {self.target}", "", self.warning])
         lines = [self.title, f"target: {self.target}; residual standard deviation {self.residual:.4g}", ""]
         lines.append(f"{'':{width}}  {'estimate':>10}  {'std. err.':>10}  {'95 % interval':^23}  {'users vary by':>13}")
         rows = zip(self.names, self.estimates, self.errors, self.intervals, self.spreads, strict=True)

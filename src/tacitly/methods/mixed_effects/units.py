@@ -20,10 +20,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tacitly.arrays import Array, Offsets, Rows, check_shape
+from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.federation.base import Federation
+from tacitly.federation.statistics import Statistics
 from tacitly.methods.mixed_effects.posterior import Coordinates
-from tacitly.methods.shared.batch import BatchQuery, circle, per_user, uncircle
+from tacitly.methods.shared.batch import BatchQuery, Contributions, circle, per_user, uncircle
 from tacitly.privacy.calibration import Plan
 
 STEPS = 6
@@ -67,9 +68,28 @@ class Magnitudes(BatchQuery):
         means = [per_user(points[..., axis], offsets) / rows for axis in (0, 1)]
         others = per_user((np.isfinite(columns) & (columns != 0) & (columns != 1)).astype(np.float64), offsets)
         binary = (others == 0) & (per_user(np.isfinite(columns).astype(np.float64), offsets) > 0)
+        return self._weighted(means[0], means[1], binary)
+
+    @property
+    def statistics(self) -> Statistics | None:
+        """Its own contributions."""
+        return Contributions(self)
+
+    def fused(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return the contributions, compiled; columns that are not in use are not looked at."""
+        from tacitly.methods.mixed_effects.unit_kernels import write_magnitudes
+
+        columns = np.flatnonzero(self.used)
+        found = np.empty((len(offsets) - 1, 4, len(columns)))
+        write_magnitudes(*_kernel_rows(X, y, len(self.used)), offsets, columns, _REACH, found.reshape(len(found), -1))
+        every = np.zeros((len(found), 4, len(self.used)))
+        every[:, :, columns] = found
+        return self._weighted(every[:, 0], every[:, 1], (every[:, 2] == 0) & (every[:, 3] > 0))
+
+    def _weighted(self, cosines: Array, sines: Array, binary: npt.NDArray[np.bool_]) -> Array:
         binary[:, -1] = False
         weights = self.weights * self.used
-        return np.hstack([*(np.where(binary, 0.0, mean) * weights for mean in means), binary * weights])
+        return np.hstack([*(np.where(binary, 0.0, mean) * weights for mean in (cosines, sines)), binary * weights])
 
 
 @dataclass(frozen=True)
@@ -106,6 +126,22 @@ class Angles(BatchQuery):
         weights = self.weights * self.used
         means = [per_user(part(angles) * seen, offsets) / rows for part in (np.cos, np.sin)]
         return np.hstack([mean * weights for mean in means])
+
+    @property
+    def statistics(self) -> Statistics | None:
+        """Its own contributions."""
+        return Contributions(self)
+
+    def fused(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return the contributions, compiled; columns that are not in use are not looked at."""
+        from tacitly.methods.mixed_effects.unit_kernels import write_angles
+
+        columns, every = np.flatnonzero(self.used), np.zeros((len(offsets) - 1, 2, len(self.used)))
+        found = np.empty((len(every), 2, len(columns)))
+        public = columns, self.center[columns], self.period[columns]
+        write_angles(*_kernel_rows(X, y, len(self.used)), offsets, *public, found.reshape(len(found), -1))
+        every[:, :, columns] = found * (self.weights * self.used)[columns]
+        return every.reshape(len(every), -1)
 
 
 @dataclass(frozen=True)
@@ -265,6 +301,13 @@ def _look(state: _Search, points: Array, noise: Array, *, first: bool) -> None:
     measured = state.active & (length + 1.5 * noise < (0.9 if first else 0.75))
     state.active = moved & ~measured
     state.period = np.where(state.active, state.period / _ZOOM, state.period)
+
+
+def _kernel_rows(X: Rows, y: Rows, columns: int) -> tuple[Rows, Rows]:
+    """Return rows as kernels take them; there are ``columns`` columns, the target included."""
+    check_shape("X", X, None, columns - 1)
+    check_shape("y", y, len(X))
+    return read_only(np.ascontiguousarray(X)), read_only(np.ascontiguousarray(y))
 
 
 def _columns(X: Rows, y: Rows) -> Array:

@@ -9,11 +9,14 @@ and each user's place in it depend on the number of users alone, which is public
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.federation.base import Query
+from tacitly.federation.statistics import Statistics
 from tacitly.privacy.clipping import GUARD
 
 
@@ -34,12 +37,62 @@ class BatchQuery(Query):
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
         """Clip each contribution and add them up."""
-        rows = self.contributions(X, y, offsets)
-        norms = norms_of(rows)
-        limit = bound * (1.0 - GUARD)
-        usable = np.isfinite(norms)
-        factors = np.where(usable & (norms > limit), limit / np.where(norms > 0, norms, 1.0), 1.0)
-        return np.asarray((np.where(usable[:, None], rows, 0.0) * factors[:, None]).sum(axis=0))
+        return clipped_sum(self.contributions(X, y, offsets), bound)
+
+    def fused(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return :meth:`contributions` by a compiled form, where there is one: see :class:`Contributions`."""
+        raise NotImplementedError
+
+    def contributions_of(self, statistics: Array) -> Array:
+        """Return the contributions of several users from their statistics, where the query names some."""
+        if isinstance(self.statistics, Contributions):
+            return statistics
+        raise NotImplementedError
+
+    def norms_of(self, statistics: Array) -> Array:
+        """Return the norms of several users' contributions from their statistics."""
+        return norms_of(self.contributions_of(statistics))
+
+    def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
+        """Clip each contribution and add up those of each block, from statistics."""
+        starts = range(0, len(statistics), size)
+        return np.array(
+            [clipped_sum(self.contributions_of(statistics[start : start + size]), bound) for start in starts]
+        )
+
+
+@dataclass(frozen=True)
+class Contributions(Statistics):
+    """A query's own contributions by its compiled form; nothing that later queries could use."""
+
+    query: BatchQuery
+    kept: ClassVar[bool] = False
+
+    @property
+    def width(self) -> int:
+        """Coordinates of the query."""
+        return self.query.coordinates
+
+    def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return the contributions, one row per user."""
+        return self.query.fused(X, y, offsets)
+
+
+def clipped_sum(rows: Array, bound: float) -> Array:
+    """Clip each row to the bound, rows with entries that are not finite to zero, and add them up.
+
+    >>> clipped_sum(np.array([[3.0, 4.0], [np.nan, 0.0], [0.1, 0.0]]), 1.0).round(3)
+    array([0.7, 0.8])
+    """
+    factors = clip_factors(norms_of(rows), bound)
+    return np.asarray((np.where((factors > 0)[:, None], rows, 0.0) * factors[:, None]).sum(axis=0))
+
+
+def clip_factors(norms: Array, bound: float) -> Array:
+    """Return by what to multiply rows of these norms so that none exceeds the bound; 0 where a norm is not finite."""
+    limit = bound * (1.0 - GUARD)
+    usable = np.isfinite(norms)
+    return np.where(usable, np.where(norms > limit, limit / np.where(norms > 0, norms, 1.0), 1.0), 0.0)
 
 
 def norms_of(rows: Array) -> Array:

@@ -66,10 +66,13 @@ class DirectionVote(Query):
         if self.centered:
             rows, targets = rows - rows.mean(axis=0), targets - targets.mean()
         penalty = _RIDGE * np.square(rows).sum() / len(rows)
-        gram = rows @ rows.T + penalty * np.eye(len(rows))
+        # The smaller of two equal forms: one user's number of rows must not decide whether a site answers in time.
+        few = len(rows) <= rows.shape[1]
+        gram = (rows @ rows.T if few else rows.T @ rows) + penalty * np.eye(min(rows.shape))
         if not (np.isfinite(gram).all() and np.isfinite(targets).all()):
             return np.zeros(self.coordinates)  # LAPACK would print a message
-        weights = rows.T @ np.linalg.lstsq(gram, targets)[0]
+        solved = np.linalg.lstsq(gram, targets if few else rows.T @ targets)[0]
+        weights = rows.T @ solved if few else solved
         norm = float(np.linalg.norm(weights))
         if not (np.isfinite(norm) and norm**2 > LEAST):
             return np.zeros(self.coordinates)

@@ -16,7 +16,9 @@ import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.federation.base import Federation, Query
+from tacitly.federation.statistics import Statistics
 from tacitly.methods.shared.batch import BatchQuery, circle, uncircle
+from tacitly.privacy.clipping import clip_factor
 from tacitly.privacy.guarantee import GaussianEvent
 
 
@@ -39,7 +41,26 @@ class TypicalNorm(BatchQuery):
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one point per user."""
-        norms = self.query.norms(X, y, offsets)
+        return self._points(self.query.norms(X, y, offsets))
+
+    @property
+    def statistics(self) -> Statistics | None:
+        """Those of the query."""
+        return self.query.statistics
+
+    def contributions_of(self, statistics: Array) -> Array:
+        """Return one point per user."""
+        assert isinstance(self.query, BatchQuery)
+        return self._points(self.query.norms_of(statistics))
+
+    def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
+        """Add up each block's points, which have norm one, or are zero."""
+        assert isinstance(self.query, BatchQuery)
+        norms, weight = self.query.norms_of(statistics), clip_factor(1.0, bound)
+        blocks = [norms[start : start + size] for start in range(0, len(norms), size)]
+        return np.array([weight * self._points(block).sum(axis=0) for block in blocks])
+
+    def _points(self, norms: Array) -> Array:
         seen = np.isfinite(norms) & (norms > 0)
         return circle(np.log2(np.where(seen, norms, 1.0)), self.reach) * seen[:, None]
 

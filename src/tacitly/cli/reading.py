@@ -1,0 +1,174 @@
+"""How commands read a table: which columns and rows are used, and what is said about it.
+
+Everything printed here is for whoever holds the table, before anything is spent. Columns are left out by their names
+alone or because the user says so; a column that looks like an id is pointed out and used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tacitly.cli.console import say, wrapped
+from tacitly.methods import REGISTRY
+
+if TYPE_CHECKING:
+    from tacitly.data.cohort import Cohort
+    from tacitly.data.schema import Schema
+    from tacitly.data.tables import Source
+
+Exclude = Annotated[
+    list[str] | None, typer.Option("--exclude", help="Column to leave out; repeatable, or with commas.")
+]
+Separator = Annotated[
+    str | None, typer.Option("--separator", help="Between cells of a text file, such as ';' or tab; default: found.")
+]
+Decimal = Annotated[str | None, typer.Option("--decimal", help="Decimal mark, ',' or '.'; default: found.")]
+DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows with a missing cell.")]
+Ranges = Annotated[
+    list[str] | None,
+    typer.Option("--range", help="Public range of a column, as NAME=LOW:HIGH; repeatable. Saves budget."),
+]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What a table's columns are used for."""
+
+    user: str
+    target: str
+    features: list[str] | None = None
+    exclude: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    """Text labels of the target, in the order of their codes; none where the target is a number."""
+
+
+def opened(table: Path, user: str | None, separator: str | None, decimal: str | None) -> Source:
+    """Open a table, and say what is unusual about a text file."""
+    from tacitly.data.csv_format import CsvFormat
+    from tacitly.data.tables import open_table
+
+    source = open_table(table, user, CsvFormat(separator, decimal))
+    if source.found:
+        say(f"{table.name}: {source.found}", err=True)
+    return source
+
+
+def split_names(names: Sequence[str] | None) -> tuple[str, ...]:
+    """Return names that were given one by one or with commas."""
+    return tuple(name.strip() for text in names or () for name in text.split(",") if name.strip())
+
+
+def declared(schema: dict[str, Any] | None, ranges: Sequence[str] | None) -> dict[str, Any]:
+    """Return what is public about columns: the schema file, and ranges on top of it."""
+    from tacitly.methods.options import low_high
+
+    columns = {name: dict(about) for name, about in (schema or {}).items()}
+    for text in ranges or ():
+        name, equals, bounds = text.partition("=")
+        if not equals:
+            raise ValueError(f"--range must be NAME=LOW:HIGH, such as age=0:120. Found {text!r}.")
+        try:
+            columns.setdefault(name.strip(), {})["range"] = list(low_high(bounds))
+        except ValueError as error:
+            raise ValueError(f"--range {name}: {error}") from None
+    return columns
+
+
+def read_cohort(
+    source: Source, columns: Columns, schema: dict[str, Any] | None, *, drop_missing: bool, folder: Path | None
+) -> Cohort:
+    """Group the rows by user; ``schema`` is None for a method that takes numbers only."""
+    from tacitly.data.cohort import Cohort
+    from tacitly.data.selection import complete_rows, labelled
+    from tacitly.data.validation import DataError
+
+    names = _features(source, columns)
+    if columns.labels:
+        source = labelled(source, columns.target, columns.labels)
+    # Without a target a row says nothing, whatever the method.
+    needed = [columns.target, *names] if drop_missing else [columns.target]
+    source, left_out = complete_rows(source, needed)
+    if left_out:
+        what = "a missing cell" if drop_missing else f"a missing {columns.target}"
+        say(f"left out: {left_out} row{'s' * (left_out > 1)} with {what}")
+    user, target = columns.user, columns.target
+    try:
+        return Cohort.from_table(source, user=user, target=target, features=names, folder=folder, schema=schema)
+    except DataError as error:
+        raise DataError(f"{error}{_remedy(str(error), target, schema)}") from None
+
+
+def _remedy(message: str, target: str, schema: dict[str, Any] | None) -> str:
+    """Return what to do in a command about cells that cannot be used."""
+    if f"target column {target!r}" in message and "not numbers" in message:
+        able = [method.name for method in REGISTRY.offered("fit").values() if "classes" in method.option_names]
+        return f" If these are classes: --method {able[0]} --loss logistic --classes no,yes."
+    if "cannot be used" in message and schema is None:
+        usual = REGISTRY.default("fit").name
+        return f" (--exclude NAME, --drop-missing; --method {usual} takes text and missing cells as they are.)"
+    return ""
+
+
+def point_out_ids(source: Source, columns: Columns) -> None:
+    """Name the columns that look like ids."""
+    from tacitly.data.selection import id_like
+
+    found = id_like(source, columns.user, _features(source, columns))
+    for name, reason in found.items():
+        say(wrapped(f"note: column {name!r} {reason}. If it is an id, stop here and add --exclude {name}."))
+
+
+def describe(cohort: Cohort) -> None:
+    """Print the features, by what happens to them."""
+    import numpy as np
+
+    from tacitly.data.tables import row_blocks
+
+    rows = cohort.n_rows / cohort.n_users
+    say(f"{cohort.n_users} users, {rows:.1f} rows each on average; target: {cohort.target_name}; learned from:")
+    if cohort.schema is None:
+        say(wrapped(f"  numbers, as they are: {', '.join(cohort.feature_names)}"))
+        return
+    for line in _kinds(cohort.schema):
+        say(wrapped(line))
+    if not all(np.isfinite(cohort.X[rows]).all() for rows in row_blocks(cohort.n_rows, cohort.n_features)):
+        say(wrapped("  missing cells count as the population's mean (--drop-missing leaves such rows out)"))
+
+
+def _features(source: Source, columns: Columns) -> list[str]:
+    """Return the columns to learn from, by their names alone."""
+    from tacitly.data.grouping import choose_columns, no_such_column
+
+    for name in columns.exclude:
+        if name not in source.types:
+            raise ValueError(no_such_column(source, "excluded", name))
+    left = {columns.user, columns.target, *columns.exclude}
+    every = columns.features
+    if every is None:  # a column without a name is a row number that R or pandas has saved
+        every = [name for name in source.types if name not in (columns.user, columns.target) and name.strip()]
+    chosen = choose_columns(source, columns.user, columns.target, every)
+    return [name for name in chosen if name not in left]
+
+
+def _kinds(schema: Schema) -> list[str]:
+    groups: dict[str, list[str]] = {"number": [], "range": [], "boolean": [], "category": [], "hashed": []}
+    for column in schema.columns:
+        if column.range is not None:
+            groups["range"].append(f"{column.name} ({column.range[0]:g} to {column.range[1]:g})")
+        elif column.kind == "category":
+            groups["category"].append(f"{column.name} ({len(column.levels)})")
+        else:
+            groups[column.kind].append(column.name)
+    titles = {
+        "number": "numbers, center and scale found privately (--range NAME=LOW:HIGH saves that)",
+        "range": "numbers with a declared range",
+        "boolean": "yes or no",
+        "category": "declared levels",
+        "hashed": "text, which levels are frequent found privately (--schema declares levels)",
+    }
+    return [f"  {titles[kind]}: {', '.join(names)}" for kind, names in groups.items() if names]

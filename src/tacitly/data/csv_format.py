@@ -1,0 +1,158 @@
+"""How a text file writes a table: separator, encoding, decimal mark, compression; found by looking, or given.
+
+The separator and the decimal mark are found in the first piece of a file, the encoding by decoding all of it. What was
+found is public in the sense of a header: it says how a program saved the table, not what is in it.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import csv
+import gzip
+import lzma
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from tacitly.data.validation import DataError
+
+TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt")
+COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+
+_SAMPLE_BYTES = 1 << 18
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+_WORDS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "space": " "}
+_COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
+_DOT = re.compile(r"\s*[-+]?\d+\.\d+\s*")
+_EITHER = re.compile(r"\s*[-+]?[1-9]\d{0,2},\d{3}\s*")  # thousands, or three decimals
+
+
+@dataclass(frozen=True)
+class CsvFormat:
+    """How a text file writes a table; None where it is to be found out.
+
+    ``decimal`` is the mark before decimals. With ``"."`` given, commas inside numbers separate thousands.
+    """
+
+    separator: str | None = None
+    decimal: str | None = None
+    encoding: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.separator is not None:
+            object.__setattr__(self, "separator", _WORDS.get(self.separator, self.separator))
+            if len(str(self.separator)) != 1:
+                raise DataError(f"separator must be one character, or 'tab'. Found {self.separator!r}.")
+        if self.decimal not in (None, ",", "."):
+            raise DataError(f"decimal must be ',' or '.'. Found {self.decimal!r}.")
+
+    @property
+    def words(self) -> str:
+        """What is unusual about it, for a sentence; empty for comma-separated UTF-8.
+
+        >>> CsvFormat(";", ",", "cp1252").words
+        'semicolons between cells, decimal commas, Windows-1252 (latin-1) text'
+        """
+        parts = []
+        if self.separator not in (None, ","):
+            parts.append(f"{_SEPARATORS.get(str(self.separator), repr(self.separator))} between cells")
+        if self.decimal == ",":
+            parts.append("decimal commas")
+        if self.encoding not in (None, "utf-8"):
+            parts.append(f"{'Windows-1252 (latin-1)' if self.encoding == 'cp1252' else self.encoding} text")
+        return ", ".join(parts)
+
+
+def suffix_of(path: Path) -> str:
+    """Return the extension that says what a file holds, without that of a compression.
+
+    >>> suffix_of(Path("rows.CSV.gz"))
+    '.csv'
+    """
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in COMPRESSED:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+def opened(path: Path) -> IO[bytes]:
+    """Open a file for reading, decompressed."""
+    file: IO[bytes] = COMPRESSED.get(path.suffix.lower(), open)(path, "rb")
+    return file
+
+
+def look(path: Path, given: CsvFormat, user: str | None = None) -> tuple[CsvFormat, list[str] | None]:
+    """Return the format of a file, completed where it was not given, and its header; None if there is none.
+
+    Of the separators that could be meant, the one wins under which the header has the ``user`` column, then the one
+    under which most lines have as many cells as the header.
+    """
+    encoding = given.encoding or _encoding(path)
+    with opened(path) as file:
+        text = file.read(_SAMPLE_BYTES).decode(encoding, errors="ignore").removeprefix("\ufeff")
+    lines = text.splitlines(keepends=True)
+    if len(text) >= _SAMPLE_BYTES // 4 and len(lines) > 1:
+        lines.pop()  # cut in the middle, most likely
+    separator = given.separator or _separator(lines, path, user)
+    rows = [row for row in _parsed(lines, separator) if row]
+    if not rows:
+        return CsvFormat(separator, given.decimal, encoding), None
+    decimal = given.decimal if given.decimal is not None else _decimal(rows[1:], separator)
+    return CsvFormat(separator, decimal, encoding), rows[0]
+
+
+def _parsed(lines: Sequence[str], separator: str) -> list[list[str]]:
+    return list(csv.reader(lines, delimiter=separator))
+
+
+def _separator(lines: Sequence[str], path: Path, user: str | None) -> str:
+    best, score = ",", (False, False, 0.0, 1)
+    for separator in _SEPARATORS:
+        rows = [row for row in _parsed(lines, separator) if row]
+        if not rows or len(rows[0]) < 2:
+            continue
+        alike = sum(len(row) == len(rows[0]) for row in rows) / len(rows)
+        tabs = separator == "\t" and suffix_of(path) in (".tsv", ".tab")
+        found = (user in rows[0], tabs, round(alike, 1), len(rows[0]))
+        if found > score:
+            best, score = separator, found
+    return best
+
+
+def _decimal(rows: Sequence[Sequence[str]], separator: str) -> str | None:
+    """Return ',' where numbers have decimal commas; raise where they could as well separate thousands."""
+    if separator == ",":
+        return None
+    cells = [cell for row in rows for cell in row if "," in cell or "." in cell]
+    commas = [cell for cell in cells if _COMMA.fullmatch(cell)]
+    if not commas or any(_DOT.fullmatch(cell) for cell in cells):
+        return None
+    if all(_EITHER.fullmatch(cell) for cell in commas):
+        raise DataError(
+            "The file has numbers with a comma and three digits after it: thousands or decimals? Say which: "
+            "--decimal , (decimals) or --decimal . (thousands); in Python csv=CsvFormat(decimal=…)."
+        )
+    return ","
+
+
+def _encoding(path: Path) -> str:
+    """Return the first encoding, of those that are common, in which the whole file can be read."""
+    with opened(path) as file:
+        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            return "utf-16"
+    return next(name for name in ("utf-8", "cp1252", "latin-1") if _decodes(path, name))
+
+
+def _decodes(path: Path, encoding: str) -> bool:
+    decoder = codecs.getincrementaldecoder(encoding)()
+    try:
+        with opened(path) as file:
+            while piece := file.read(1 << 20):
+                decoder.decode(piece)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,131 @@
+"""Which rows of a table are used, and which columns look like ids.
+
+Both look at the cells, so what they find is for whoever holds the table; nothing of it is released.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tacitly.data.schema import text_of
+from tacitly.data.tables import Source, batch_rows
+from tacitly.data.validation import NULL_WORDS, Array, DataError, absent, rows_in_words
+
+_ID_NAME = re.compile(r"(row|obs|index|unnamed|id).*|.*(id|code|_no|_nr|number)")
+_MANY = 20
+
+
+def complete_rows(source: Source, columns: Sequence[str]) -> tuple[Source, int]:
+    """Return the table without rows that miss a cell in one of these columns, and how many rows that leaves out.
+
+    Whether a row stays depends on that row alone.
+    """
+
+    def batches(names: Sequence[str], rows: int) -> Iterator[list[Array]]:
+        wanted = list(dict.fromkeys([*names, *columns]))
+        for cells in source.batches(wanted, rows):
+            whole = _complete([cells[wanted.index(name)] for name in columns])
+            yield [cell[whole] for cell in cells[: len(names)]]
+
+    left_out = 0
+    for cells in source.batches(list(columns), batch_rows(len(columns))):
+        left_out += int(np.count_nonzero(~_complete(cells)))
+    return (replace(source, batches=batches), left_out) if left_out else (source, 0)
+
+
+def labelled(source: Source, column: str, labels: Sequence[str]) -> Source:
+    """Return the table with the text labels of a column replaced by their positions; raise where there are others."""
+    codes = {label: float(position) for position, label in enumerate(labels)}
+
+    def batches(names: Sequence[str], rows: int) -> Iterator[list[Array]]:
+        for cells in source.batches(names, rows):
+            named = zip(names, cells, strict=True)
+            yield [_coded(values, codes) if name == column else values for name, values in named]
+
+    return replace(source, batches=batches, types={**source.types, column: "double"})
+
+
+def _coded(values: Array, codes: dict[str, float]) -> Array:
+    texts = [text_of(cell) for cell in values.tolist()]
+    strange = sum(bool(text) and text not in codes for text in texts)
+    if strange:
+        raise DataError(
+            f"the target has {rows_in_words(strange)} with a label that --classes does not declare. Declare every "
+            "label that may occur, or drop these rows."
+        )
+    return np.array([codes.get(text, np.nan) for text in texts])
+
+
+def id_like(source: Source, user: str, columns: Sequence[str]) -> dict[str, str]:
+    """Return the columns that look like ids, with the reason: whole numbers or text, a new one in every row or user.
+
+    So are columns that are called like an id and have many values. Measurements are not flagged: a number with decimals
+    is hardly ever an id.
+    """
+    suspects = {name: _Suspect(name) for name in columns}
+    for ids, *cells in source.batches([user, *columns], batch_rows(len(columns) + 1)):
+        owners = ids.tolist()
+        for name, values in zip(columns, cells, strict=True):
+            suspects[name].add(owners, values)
+        if not any(suspect.open for suspect in suspects.values()):
+            break
+    return {name: suspect.reason for name, suspect in suspects.items() if suspect.reason and suspect.rows > 2}
+
+
+class _Suspect:
+    """One column, until it is clear that it is no id."""
+
+    def __init__(self, name: str) -> None:
+        self.rows = 0
+        self._named = _ID_NAME.fullmatch(name.lower()) is not None
+        self._every_row = self._every_user = True
+        self._seen: set[object] = set()
+        self._of_user: dict[object, object] = {}
+
+    @property
+    def open(self) -> bool:
+        return self._every_row or self._every_user
+
+    @property
+    def reason(self) -> str:
+        if self.open:
+            return "is different in every row" if self._every_row else "has a value of its own for every user"
+        return "has the name and the many values of an id" if self._named else ""
+
+    def add(self, owners: list[object], values: Array) -> None:
+        if not self.open:
+            return
+        whole = values.dtype.kind != "f" or (values == np.floor(values))[~np.isnan(values)].all()
+        if self.rows == 0 and self._named:
+            self._named = bool(whole) and len(set(values.tolist())) > _MANY
+        if values.dtype.kind == "b" or not whole or (values.dtype.kind == "f" and np.isnan(values).any()):
+            self.rows += len(values)
+            self._every_row = self._every_user = False
+            return
+        for owner, value in zip(owners, values.tolist(), strict=True):
+            self.rows += 1
+            new = value not in self._seen
+            self._every_row &= new
+            self._every_user &= self._of_user[owner] == value if owner in self._of_user else new
+            self._seen.add(value)
+            self._of_user[owner] = value
+            if not self.open:
+                self._seen, self._of_user = set(), {}
+                return
+
+
+def _complete(cells: Sequence[Array]) -> Array:
+    """Return which rows have all of these cells."""
+    whole = np.ones(len(cells[0]), bool)
+    for values in cells:
+        if values.dtype.kind == "f":
+            whole &= ~np.isnan(values)
+        elif values.dtype.kind in "Mm":
+            whole &= ~np.isnat(values)
+        elif values.dtype.kind not in "iub":
+            whole &= np.array([not (absent(cell) or str(cell).strip() in NULL_WORDS) for cell in values.tolist()], bool)
+    return whole

@@ -1,0 +1,249 @@
+"""What the queries need to know of each user, computed once by compiled kernels and kept where the rows are.
+
+* :class:`Moments`: ZᵀZ, Zᵀt, tᵀt. They do not depend on the prior, so all releases after the units share them.
+* :class:`Likelihoods`: while the prior's covariance and noise stay, a user's log likelihood of the population's weights
+  w̄ is −½w̄ᵀHw̄ + gᵀw̄, with H the user's information and g its score at zero. So the score at any w̄ is g − Hw̄ and
+  needs no solve.
+Private, like the rows; :mod:`tacitly.federation.statistics` says where they live. The NumPy forms, which are the
+definitions and serve small numbers of users, are in :mod:`~tacitly.methods.mixed_effects.posterior` and
+:mod:`~tacitly.methods.mixed_effects.queries`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
+from tacitly.federation.statistics import Statistics
+from tacitly.methods.mixed_effects.posterior import KNEE, LIMIT, Coordinates, Prior
+from tacitly.privacy.clipping import GUARD
+
+CAREFUL = 1e-4
+"""Prior variances over the noise variance below which I − R would lose digits of J; public."""
+
+
+@dataclass(frozen=True)
+class Moments(Statistics):
+    """The upper triangle of ZᵀZ, then Zᵀt, tᵀt and the number of rows; zeros for numbers that cannot be used."""
+
+    units: Coordinates
+
+    @property
+    def width(self) -> int:
+        """p(p + 1)/2 + p + 2."""
+        return triangle(self.units.size) + self.units.size + 2
+
+    def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one row per user."""
+        from tacitly.methods.mixed_effects.kernels import write_moments
+
+        out = np.empty((len(offsets) - 1, self.width))
+        write_moments(*_rows_and_units(X, y, offsets, self.units), out)
+        return out
+
+
+@dataclass(frozen=True)
+class Likelihoods(Statistics):
+    """metric·H·metric, packed; metric·(score at zero); 1/√trace, by which both are weighted; the norm of the first.
+
+    H = ZᵀΩ⁻¹Z and the score ZᵀΩ⁻¹t under a prior with this ``root`` and ``noise``.
+    """
+
+    units: Coordinates
+    root: Array
+    noise: float
+    metric: Array
+
+    @property
+    def source(self) -> Moments:
+        """Computed from moments."""
+        return Moments(self.units)
+
+    @property
+    def width(self) -> int:
+        """p(p + 1)/2 + p + 2."""
+        return triangle(self.units.size) + self.units.size + 2
+
+    def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one row per user; X holds moments."""
+        from tacitly.methods.mixed_effects.kernels import weigh_likelihoods
+
+        size = self.units.size
+        prior = Prior(np.zeros(size), self.root, self.noise)
+        out = np.empty((len(X), self.width))
+        _write_rows(X, prior, np.linalg.solve(self.root, self.metric), out, covariance=False)
+        weigh_likelihoods(size, read_only(X), out)
+        return out
+
+
+def triangle(size: int) -> int:
+    """Return the number of entries of a symmetric matrix."""
+    return size * (size + 1) // 2
+
+
+def information_and_score(moments: Array, prior: Prior, back: Array) -> Array:
+    """Return the upper triangle of BᵀJB, then Bᵀu, one row per user; B is ``back``."""
+    return _rows(moments, prior, back, covariance=False)
+
+
+def covariance_and_mean(moments: Array, prior: Prior, back: Array) -> Array:
+    """Return the upper triangle of BᵀRB, then Bᵀu, one row per user."""
+    return _rows(moments, prior, back, covariance=True)
+
+
+def sizes(moments: Array, prior: Prior, groups: Array, count: int) -> Array:
+    """Return ‖u‖², tr J and ‖J‖² of each group of coordinates, then the residual, tr J and the number of rows."""
+    from tacitly.methods.mixed_effects.kernels import write_sizes
+
+    out, size = np.empty((len(moments), 3 * count + 3)), len(prior.mean)
+    first, second = np.triu_indices(size)
+    places = [
+        np.flatnonzero((groups[first] == group) & (groups[second] == group) & ((first == second) == diagonal))
+        for group in range(count)
+        for diagonal in (False, True)
+    ]
+    starts = np.cumsum([0, *(len(part) for part in places)])
+    pairs = (first * size + second)[np.concatenate(places)]
+    write_sizes(_checked(moments, prior), *_public(prior), pairs, starts, out)
+    out[:, -3] = np.maximum(out[:, -3], 0.0)
+    return out
+
+
+def variance_sums(
+    found: Array, noise: float, bound: float, size: int, *tables: Array, weight: float, cap: float
+) -> Array:
+    """Return the sums over blocks of excesses and weights, each user's clipped; ``tables`` are interpolated."""
+    from tacitly.methods.mixed_effects.kernels import add_variances
+
+    out = np.zeros((-(-len(found) // size), 2 * (found.shape[1] // 3)))
+    add_variances(found, float(noise), weight, cap, *tables, bound * (1.0 - GUARD), size, out)
+    return out
+
+
+def log_variance_sums(found: Array, noise: float, bound: float, size: int, reaches: Array, *, weight: float) -> Array:
+    """Return the sums over blocks of points on circles, each user's clipped."""
+    from tacitly.methods.mixed_effects.kernels import add_log_variances
+
+    out = np.zeros((-(-len(found) // size), 2 * len(reaches)))
+    add_log_variances(found, float(noise), weight, reaches, bound * (1.0 - GUARD), size, out)
+    return out
+
+
+def spread_norms(moments: Array, prior: Prior) -> Array:
+    """Return the norms of u uᵀ − J, packed."""
+    return _spreads(moments, prior, 1.0, 1.0, max(1, len(moments)))[0]
+
+
+def spread_sums(moments: Array, prior: Prior, clip: float, bound: float, size: int) -> Array:
+    """Return the sums over blocks of (u uᵀ − J, J's squared diagonal), that clipped to ``clip``, all to a bound."""
+    return _spreads(moments, prior, clip, bound, size)[1]
+
+
+def _spreads(moments: Array, prior: Prior, clip: float, bound: float, size: int) -> tuple[Array, Array]:
+    from tacitly.methods.mixed_effects.kernels import add_spreads
+
+    weights = len(prior.mean)
+    norms, out = np.zeros(len(moments)), np.zeros((-(-len(moments) // size), triangle(weights) + weights))
+    public = float(clip), bound * (1.0 - GUARD), size
+    add_spreads(_checked(moments, prior), *_public(prior), *public, norms, out)
+    return norms, out
+
+
+def scores(likelihoods: Array, point: Array, turn: Array, clip: float) -> Array:
+    """Return (score − H·point)·turn, weighted as information clipped to ``clip`` is; one row per user."""
+    from tacitly.methods.mixed_effects.kernels import write_scores
+
+    size = len(point)
+    check_shape("likelihoods", likelihoods, None, triangle(size) + size + 2)
+    check_shape("turn", turn, size, size)
+    out = np.empty((len(likelihoods), size))
+    write_scores(read_only(np.ascontiguousarray(likelihoods)), point, np.ascontiguousarray(turn), float(clip), out)
+    return out
+
+
+def score_norms(found: Array) -> Array:
+    """Return the norms of scores."""
+    return _scores(found, 1.0, 0.0, 1.0, max(1, len(found)))[0]
+
+
+def score_sums(found: Array, clip: float, extra: float, bound: float, size: int) -> Array:
+    """Return the sums over blocks of scores clipped to ``clip``, with what the clip did, all clipped to a bound."""
+    return _scores(found, clip, extra, bound, size)[1]
+
+
+def _scores(found: Array, clip: float, extra: float, bound: float, size: int) -> tuple[Array, Array]:
+    from tacitly.methods.mixed_effects.kernels import add_scores
+
+    norms, out = np.zeros(len(found)), np.zeros((-(-len(found) // size), found.shape[1] + 2))
+    add_scores(found, float(clip), extra, bound * (1.0 - GUARD), size, norms, out)
+    return norms, out
+
+
+def left_out_sums(
+    X: Rows,
+    y: Rows,
+    offsets: Offsets,
+    units: Coordinates,
+    prior: Prior,
+    reached: Array,
+    moments: Array | None = None,
+) -> tuple[Array, Array]:
+    """Return sums over each user's rows, each predicted from the others, and posteriors; one row per user.
+
+    How many residuals lie beyond each number of standard deviations; squared errors of the user's mean; squared errors
+    of the posterior; the number of rows. Posteriors as the upper triangle of the weights' covariance, and their mean.
+    """
+    from tacitly.methods.mixed_effects.kernels import write_left_out
+
+    moments = Moments(units)(X, y, offsets) if moments is None else moments
+    posterior = covariance_and_mean(moments, prior, prior.root.T)
+    posterior[:, -len(prior.mean) :] += prior.mean
+    out = np.empty((len(moments), len(reached) + 3))
+    out[:, -1] = moments[:, -1]
+    write_left_out(*_rows_and_units(X, y, offsets, units), posterior, float(prior.noise), reached, out)
+    return out, posterior
+
+
+def _rows(moments: Array, prior: Prior, back: Array, *, covariance: bool) -> Array:
+    size = len(prior.mean)
+    out = np.empty((len(moments), triangle(size) + size))
+    _write_rows(moments, prior, back, out, covariance=covariance)
+    return out
+
+
+def _write_rows(moments: Array, prior: Prior, back: Array, out: Array, *, covariance: bool) -> None:
+    from tacitly.methods.mixed_effects.kernels import write_rows
+
+    check_shape("back", back, len(prior.mean), len(prior.mean))
+    public = covariance, np.ascontiguousarray(back), _is_diagonal(back)
+    write_rows(_checked(moments, prior), *_public(prior), *public, out)
+
+
+def _rows_and_units(X: Rows, y: Rows, offsets: Offsets, units: Coordinates) -> tuple[Any, ...]:
+    """Return rows and units as kernels take them."""
+    check_shape("X", X, None, len(units.center))
+    check_shape("y", y, len(X))
+    used = units.used
+    rows, targets = read_only(np.ascontiguousarray(X)), read_only(np.ascontiguousarray(y))
+    public = used, units.center[used], units.gain[used], units.level, units.spread or 1.0, KNEE, LIMIT
+    return rows, targets, offsets, *public
+
+
+def _checked(moments: Array, prior: Prior) -> Array:
+    size = len(prior.mean)
+    check_shape("moments", moments, None, triangle(size) + size + 2)
+    return read_only(np.ascontiguousarray(moments))
+
+
+def _public(prior: Prior) -> tuple[Array, Array, bool, float, bool]:
+    """Return the prior as kernels take it: mean, L/s, whether that is diagonal, s², whether J needs care."""
+    careful = bool((np.square(prior.root).sum(axis=0) < CAREFUL * prior.noise).any())
+    root = np.ascontiguousarray(prior.root / np.sqrt(prior.noise))
+    return np.ascontiguousarray(prior.mean), root, _is_diagonal(root), float(prior.noise), careful
+
+
+def _is_diagonal(matrix: Array) -> bool:
+    return not np.count_nonzero(matrix - np.diag(np.diag(matrix)))

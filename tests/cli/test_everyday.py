@@ -1,0 +1,445 @@
+"""Usability tests: what a new user tripped over with tables as people have them, written down, and mended."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import tacitly
+from tacitly.baselines.comparison import LOCAL, MEANS, OURS, SINGLE, TWIN, compare
+from tacitly.cli.console import wrapped
+from tacitly.cli.main import main
+from tacitly.data.csv_format import CsvFormat
+from tacitly.data.tables import open_table
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["tacitly", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return int(stop.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+def patients(users: int = 300, seed: int = 0) -> pd.DataFrame:
+    """Rows as people have them: text with umlauts, yes/no, missing cells, a row number."""
+    rng = np.random.default_rng(seed)
+    who = np.repeat(np.arange(users), rng.integers(2, 7, users))
+    n = len(who)
+    age, dose = rng.integers(20, 80, n), rng.normal(5.0, 2.0, n).round(2)
+    clinic, smoker = rng.choice(["Köln", "Zürich", "Genf"], n), rng.random(n) < 0.3
+    score = rng.normal(0, 2, users)[who] + 0.05 * age + 0.8 * dose + 1.5 * smoker + rng.normal(0, 0.5, n)
+    frame = pd.DataFrame(
+        {
+            "row": np.arange(n) + 1,
+            "patient": [f"p{i:03d}" for i in who],
+            "age": np.where(rng.random(n) < 0.05, np.nan, age),
+            "dose": dose,
+            "clinic": np.where(rng.random(n) < 0.05, "", clinic),
+            "smoker": np.where(smoker, "yes", "no"),
+            "score": score.round(3),
+        }
+    )
+    return frame
+
+
+FIT = ("--user", "patient", "--target", "score", "--epsilon", 4)
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("everyday")
+    patients().to_csv(folder / "visits.csv", index=False)
+    words = ["fit", "visits.csv", *map(str, FIT), "--exclude", "row", "--range", "age=0:120"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tacitly", *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "COLUMNS": "80"},
+    )
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def table_of(text: str) -> pd.DataFrame:
+    return pd.read_csv(io.StringIO(text), dtype={"patient": str})
+
+
+def test_the_first_command_needs_no_rank_and_ends_with_what_was_learned(fitted: tuple[Path, str]) -> None:
+    _, out = fitted
+    said = " ".join(out.split())
+    for words in (
+        "ε = 4.00 (zero-out)",
+        "numbers with a declared range: age (0 to 120)",
+        "yes or no: smoker",
+        "text, which levels are frequent found privately (--schema declares levels): clinic",
+        "missing cells count as the population's mean",
+        "users' own means",
+        "Sharing helped: the error is",
+        "mixed effects of 300 users",
+        "users vary by",
+    ):
+        assert words in said, words
+    assert "p001" not in out
+    assert all(len(line) <= 80 for line in out.splitlines())
+
+
+def test_the_schema_is_stored_and_applied_at_predict_with_columns_in_any_order(
+    fitted: tuple[Path, str], command: Command, tmp_path: Path
+) -> None:
+    folder, _ = fitted
+    frame = patients()
+    frame[frame.columns[::-1]].to_csv(tmp_path / "new.csv", index=False, sep=";", encoding="latin-1")
+    code, out, err = command("predict", folder / "model", "new.csv", "--std")
+    assert code == 0, err
+    assert "semicolons between cells, Windows-1252 (latin-1) text" in err
+    predicted = table_of(out)
+    assert list(predicted.columns) == ["patient", "prediction", "std", "model"]
+    assert np.corrcoef(predicted["prediction"], frame["score"])[0, 1] > 0.9
+    assert (predicted["std"] > 0).all()
+
+
+def test_unseen_users_get_the_populations_prediction_marked(
+    fitted: tuple[Path, str], command: Command, tmp_path: Path
+) -> None:
+    folder, _ = fitted
+    frame = patients().head(3).assign(patient=["p000", "somebody", "p001"])
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    code, out, _ = command("predict", folder / "model", "new.csv")
+    assert code == 0
+    assert table_of(out)["model"].tolist() == ["personal", "population", "personal"]
+    frame.drop(columns="patient").to_csv(tmp_path / "nobody.csv", index=False)
+    code, out, _ = command("predict", folder / "model", "nobody.csv")
+    assert code == 0
+    assert set(table_of(out)["model"]) == {"population"}
+
+
+def test_one_unseen_user_does_not_stop_a_prediction_where_there_is_no_population(
+    command: Command, tmp_path: Path
+) -> None:
+    data = tacitly.datasets.make_shared_subspace(200, 3, 1, 6, noise=0.1, random_state=0)
+    frame = pd.DataFrame(data.X, columns=list("abc")).assign(who=data.users, y=data.y)
+    model = tacitly.PrivateFedRep(rank=1, epsilon=8.0).fit(frame[list("abc")], data.y, data.users)
+    model.user_column_ = "who"
+    tacitly.save(model, "model")
+    frame.head(7).assign(who=[0, 0, 0, 0, 0, 0, 999]).to_csv("new.csv", index=False)
+    code, out, err = command("predict", "model", "new.csv")
+    assert code == 0
+    made = pd.read_csv(io.StringIO(out))["model"].tolist()
+    assert made[:6] == ["personal"] * 6
+    assert made[6] in ("none", "population")
+    assert "personalize(" not in err  # Python's advice, in a command
+
+
+def test_personalize_refuses_to_merge_users_and_takes_one_by_its_id(
+    fitted: tuple[Path, str], command: Command, tmp_path: Path
+) -> None:
+    folder, _ = fitted
+    patients().head(12).to_csv(tmp_path / "mine.csv", index=False)
+    code, _, err = command("personalize", folder / "model", "mine.csv")
+    assert code == 2
+    assert "a head is one user's. Choose with --id." in err
+    code, out, err = command("personalize", folder / "model", "mine.csv", "--id", "p000", "--out", "head.json")
+    assert code == 0, err
+    code, out, _ = command("predict", folder / "model", "mine.csv", "--head", "head.json", "--std")
+    assert code == 0
+    assert table_of(out).columns.tolist() == ["prediction", "std", "model"]
+    code, full, _ = command("predict", folder / "model", "mine.csv", "--std")
+    own = table_of(full)["patient"] == "p000"
+    np.testing.assert_allclose(table_of(out)["prediction"][own], table_of(full)["prediction"][own], rtol=1e-4)
+    (tmp_path / "other.json").write_text('{"weights": [1.0], "intercept": 0.0}')
+    code, _, err = command("predict", folder / "model", "mine.csv", "--head", "other.json")
+    assert (code, "is not a head written by 'tacitly personalize'" in err) == (2, True)
+
+
+def test_the_published_model_still_predicts_and_verifies(
+    fitted: tuple[Path, str], command: Command, tmp_path: Path
+) -> None:
+    folder, _ = fitted
+    patients().head(4).to_csv(tmp_path / "new.csv", index=False)
+    assert command("verify", folder / "model", "--ledger", folder / "model.ledger")[0] == 0
+    assert command("publish", folder / "model", "public")[0] == 0
+    code, out, _ = command("predict", "public", "new.csv")
+    assert (code, set(table_of(out)["model"])) == (0, {"population"})
+    assert "p000" not in (tmp_path / "public" / "config.json").read_text()
+
+
+WRITERS: dict[str, Callable[[pd.DataFrame, str], None]] = {
+    "rows.csv": lambda frame, path: frame.to_csv(path),  # with the row number that pandas and R save without a name
+    "rows.tsv": lambda frame, path: frame.to_csv(path, index=False, sep="\t"),
+    "rows.txt": lambda frame, path: frame.to_csv(path, index=False, sep="|", encoding="utf-8-sig"),
+    "german.csv": lambda frame, path: frame.to_csv(path, index=False, sep=";", decimal=",", encoding="latin-1"),
+    "rows.csv.gz": lambda frame, path: frame.to_csv(path, index=False),
+    "wide.csv": lambda frame, path: frame.to_csv(path, index=False, encoding="utf-16"),
+    "rows.parquet": lambda frame, path: frame.to_parquet(path),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_usual_way_of_saving_a_table_gives_the_same_rows(name: str, tmp_path: Path) -> None:
+    from tacitly.cli.reading import Columns, read_cohort
+
+    frame, path = patients(40), tmp_path / name
+    WRITERS[name](frame, str(path))
+    columns = Columns("patient", "score", exclude=("row",))
+    cohort = read_cohort(open_table(path, "patient"), columns, {}, drop_missing=False, folder=None)
+    expected = tacitly.Cohort.from_table(
+        frame.drop(columns="row"), user="patient", target="score", schema={"smoker": {"kind": "boolean"}}
+    )
+    assert cohort.feature_names == expected.feature_names
+    np.testing.assert_allclose(cohort.X, expected.X)
+    np.testing.assert_allclose(np.asarray(cohort.y), np.asarray(expected.y))
+
+
+def test_numbers_that_could_be_thousands_are_asked_about(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("who;x\na;1,234\nb;2,500\n")
+    with pytest.raises(ValueError, match=r"thousands or decimals\?"):
+        open_table(path)
+    for decimal, value in ((",", 1.234), (".", 1234.0)):
+        (cells,) = next(open_table(path, csv=CsvFormat(decimal=decimal)).batches(["x"], 10))
+        assert cells[0] == value
+
+
+def test_rows_without_a_target_are_left_out_with_a_sentence_and_all_incomplete_ones_on_request(tmp_path: Path) -> None:
+    from tacitly.cli.reading import Columns, read_cohort
+
+    frame = patients(40)
+    frame.loc[:4, "score"] = np.nan
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    source, columns = open_table(tmp_path / "t.csv", "patient"), Columns("patient", "score")
+    kept = read_cohort(source, columns, {}, drop_missing=False, folder=None)
+    assert kept.n_rows == len(frame) - 5
+    whole = read_cohort(source, columns, {}, drop_missing=True, folder=None)
+    assert whole.n_rows == int((frame.notna().all(axis=1) & (frame["clinic"] != "")).sum())
+    assert np.isfinite(whole.X).all()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words", "message"),
+    [
+        (lambda f: f.assign(day="2024-05-01"), (), "Columns hold dates: 'day'. Turn each into a number"),
+        (lambda f: f.assign(age=f["age"].astype(object).where(f.index != 3, "old")), (), "'age' (1 row)"),
+        (lambda f: f, ("--target", "smoker"), "If these are classes: --method"),
+        (lambda f: f, ("--method", "fedrep", "--rank", 1), "takes text and missing cells as they are"),
+        (lambda f: f, ("--exclude", "agee"), "Did you mean 'age'?"),
+        (lambda f: f, ("--range", "age"), "--range must be NAME=LOW:HIGH"),
+        (lambda f: f, ("--range", "age=9:1"), "two numbers, the lower first"),
+        (lambda f: f, ("--range", "aeg=0:1"), "does not have: 'aeg'"),
+        (lambda f: f, ("--adjacency", "foo"), "--adjacency must be zero-out or replace-one. Found 'foo'."),
+        (lambda f: f, ("--separator", "ab"), "separator must be one character"),
+        (lambda f: f, ("--method", "fedrep", "--rank", 1, "--range", "age=0:1"), "--range is for --method mixed-eff"),
+        (lambda f: f, ("--out", "t.csv"), "t.csv exists already. Choose another --out"),
+    ],
+)
+def test_refusals_are_one_sentence_with_a_remedy_and_spend_nothing(  # type: ignore[no-untyped-def]
+    command, tmp_path, spoil, words, message
+) -> None:
+    spoil(patients(40)).to_csv(tmp_path / "t.csv", index=False)
+    code, _, err = command("fit", "t.csv", *FIT, *words)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_columns_that_look_like_ids_are_pointed_out_and_used(command: Command, tmp_path: Path) -> None:
+    from tacitly.data.selection import id_like
+
+    frame = patients(40).assign(email=lambda f: f["patient"] + "@x.org", weight=lambda f: f["dose"] * 1.37)
+    frame = frame.assign(school_id=frame["row"] % 30, paid=frame["row"] % 2)
+    assert id_like(open_table(frame), "patient", [name for name in frame if name != "patient"]) == {
+        "row": "is different in every row",
+        "email": "has a value of its own for every user",
+        "school_id": "has the name and the many values of an id",
+    }
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    code, out, _ = command("fit", "t.csv", *FIT, "--no-compare", "--out", "new/folder/m")  # made where it is missing
+    assert code == 0
+    note = "note: column 'row' is different in every row. If it is an id, stop here and add --exclude row."
+    assert note in " ".join(out.split())
+    features = json.loads((tmp_path / "new/folder/m/config.json").read_text())["features"]
+    assert "row" in features  # pointing it out changes nothing
+
+
+def test_a_folder_that_was_removed_does_not_lead_to_a_dead_end(
+    fitted: tuple[Path, str], command: Command, tmp_path: Path
+) -> None:
+    folder, _ = fitted
+    (tmp_path / "model.ledger").write_bytes((folder / "model.ledger").read_bytes())
+    patients().to_csv(tmp_path / "visits.csv", index=False)
+    code, _, err = command("fit", "visits.csv", *FIT)
+    assert code == 2
+    assert "its ε is spent, though the folder is gone. Choose another --out" in err
+
+
+def test_every_user_with_one_row_is_no_reason_to_fail_after_spending(command: Command, tmp_path: Path) -> None:
+    frame = patients(300).drop_duplicates("patient").drop(columns=["row", "clinic"])
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    code, out, err = command("fit", "t.csv", *FIT)
+    assert code == 0, err
+    assert "no comparison: it holds out rows of users who have two or more, and no user has." in out
+
+
+def test_labels_may_be_words_and_probabilities_can_be_had(command: Command, tmp_path: Path) -> None:
+    frame = patients(200)[["patient", "age", "dose", "smoker"]].assign(age=lambda f: f["age"].fillna(50) / 100)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    words = (
+        "--user",
+        "patient",
+        "--target",
+        "smoker",
+        "--epsilon",
+        4,
+        "--method",
+        "fedrep",
+        "--rank",
+        1,
+        "--intercept",
+    )
+    code, _, err = command("fit", "t.csv", *words, "--loss", "logistic", "--classes", "no,yes", "--no-compare")
+    assert code == 0, err
+    code, out, _ = command("predict", "model", "t.csv", "--proba")
+    assert code == 0
+    predicted = table_of(out)
+    assert set(predicted["prediction"]) <= {"no", "yes"}
+    np.testing.assert_allclose(predicted["P(no)"] + predicted["P(yes)"], 1.0)
+    frame.head(2).to_csv(tmp_path / "mine.csv", index=False)
+    assert command("personalize", "model", "mine.csv", "--id", frame["patient"][0])[0] == 0
+    code, _, err = command("fit", "t.csv", *words, "--loss", "logistic", "--classes", "no,maybe", "--out", "m2")
+    assert code == 2
+    assert "with a label that --classes does not declare" in err
+    code, _, err = command("predict", "model", "t.csv", "--std")
+    assert (code, "--std needs a MixedEffects model" in err) == (2, True)
+
+
+def test_help_shows_no_backslashes_and_says_what_arguments_are(command: Command) -> None:
+    for name in ("fit", "predict", "personalize", "svd", "trace", "verify", "audit", "budget", "publish", "serve"):
+        code, out, _ = command(name, "--help")
+        assert code == 0
+        assert "\\[" not in out
+        assert out.count("Arguments:") == 1
+        assert "Positional arguments" not in out
+    assert "Column with the user id.  [required]" in command("fit", "--help")[1]
+    assert "TABLE  CSV, TSV (also .gz), Parquet or Arrow file" in command("fit", "--help")[1]
+
+
+def test_a_mistyped_command_is_answered_once(command: Command) -> None:
+    code, _, err = command("fti", "rows.csv")
+    assert code == 2
+    assert err.count("Did you mean 'fit'?") == 1
+
+
+def test_there_is_a_version(command: Command) -> None:
+    code, out, _ = command("--version")
+    assert (code, out.startswith("tacitly 0.")) == (0, True)
+
+
+def test_a_certificate_is_short_unless_asked_and_never_breaks_a_word(
+    fitted: tuple[Path, str], command: Command
+) -> None:
+    folder, out = fitted
+    assert "not covered: heads" not in out
+    code, full, _ = command("verify", folder / "model", "--full")
+    assert code == 0
+    text = full[: full.index("ok ")]
+    assert "not covered: heads, and predictions made with them, that are shown to others" in " ".join(text.split())
+    assert all(len(line) <= 80 for line in text.splitlines())
+    words = "differential-privacy " * 9
+    assert set(wrapped(words).split()) == {"differential-privacy"}
+
+
+def test_warnings_show_no_path_of_the_source(tmp_path: Path) -> None:
+    patients(60).drop(columns=["row", "clinic"]).to_csv(tmp_path / "t.csv", index=False)
+    words = ["fit", "t.csv", "--user", "patient", "--target", "score", "--epsilon", "inf"]
+    done = subprocess.run([sys.executable, "-m", "tacitly", *words], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0
+    assert "tacitly: not certified" in done.stderr
+    assert ".py:" not in done.stderr
+    assert "keep it to yourself" in done.stdout  # publish would refuse it
+
+
+def test_a_compilation_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    import numba
+
+    from tacitly.cli.console import compiling_is_said
+
+    with compiling_is_said():
+        numba.njit(lambda x: x + 1)(1)
+        numba.njit(lambda x: x + 2)(1)
+    numba.njit(lambda x: x + 3)(1)
+    assert capsys.readouterr().err.count("compiling") == 1
+
+
+def test_the_rows_of_a_comparison_are_right_whatever_the_units() -> None:
+    """Local models had R² −1.07 where a ridge per user has 0.72, and a column in other units changed everything."""
+    rng = np.random.default_rng(0)
+    users = np.repeat(np.arange(300), 8)
+    X = rng.normal(size=(2400, 2))
+    slopes = rng.normal(1.0, 0.5, size=(300, 2))
+    y = 50.0 + rng.normal(0, 2, 300)[users] + np.einsum("ij,ij->i", X, slopes[users]) + 0.3 * rng.normal(size=2400)
+    tables = {}
+    for name, rows in {"plain": X, "units": X * [1e3, 1e-3] + [1e3, 0.0]}.items():
+        cohort = tacitly.Cohort.from_arrays(rows, y, users, schema={})
+        model = tacitly.MixedEffects(epsilon=8.0).fit(cohort)
+        tables[name] = {line.method: line for line in compare(model, cohort)}
+    for method in (MEANS, LOCAL, SINGLE):
+        assert tables["plain"][method].error == pytest.approx(tables["units"][method].error, rel=1e-6)
+    score = {method: line.score for method, line in tables["plain"].items()}
+    assert score[LOCAL] > 0.9
+    assert score[TWIN] > 0.9
+    assert score[OURS] > 0.9
+    assert score[SINGLE] < score[MEANS] < score[LOCAL]
+
+
+def test_names_of_features_are_checked_at_predict_by_every_estimator() -> None:
+    """A frame with columns reversed and one renamed gave R² −1.53 for 0.993, and no error."""
+    data = tacitly.datasets.make_shared_subspace(60, 3, 1, 6, noise=0.1, random_state=0)
+    frame = pd.DataFrame(data.X, columns=["a", "b", "c"])
+    models = [tacitly.PrivateFedRep(1, 8.0), tacitly.MixedEffects(8.0), tacitly.LocalModels(), tacitly.SingleModel()]
+    for model in models:
+        model.fit(frame, data.y, data.users)
+        right = model.predict(frame, data.users)
+        np.testing.assert_array_equal(model.predict(frame[["c", "a", "b"]], data.users), right)
+        with pytest.raises(
+            ValueError, match=r"feature names should match .* now missing: 'b'\. Unseen at fit time: 'B'"
+        ):
+            model.predict(frame[["c", "b", "a"]].rename(columns={"b": "B"}), data.users)
+
+
+def test_predictions_of_awkward_ids_are_a_csv_again(command: Command, fitted: tuple[Path, str], tmp_path: Path) -> None:
+    folder, _ = fitted
+    frame = patients().head(2).assign(patient=['a "b", c', "p000"])
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    code, out, _ = command("predict", folder / "model", "new.csv")
+    assert code == 0
+    assert [row[0] for row in csv.reader(io.StringIO(out))][1:] == ['a "b", c', "p000"]
+
+
+def test_a_torn_compressed_file_is_refused_without_a_traceback(command: Command, tmp_path: Path) -> None:
+    whole = gzip.compress(patients(40).to_csv(index=False).encode())
+    (tmp_path / "t.csv.gz").write_bytes(whole[: len(whole) // 2])
+    code, _, err = command("fit", "t.csv.gz", *FIT)
+    assert code == 2
+    assert "could not be read as CSV" in err
