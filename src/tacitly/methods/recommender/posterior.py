@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size
+from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, read_only
 from tacitly.methods.recommender import kernels
 
 Codes = npt.NDArray[np.int64]
@@ -66,7 +66,7 @@ class Catalogue:
 
     def rated(self, X: Rows, y: Rows, offsets: Offsets) -> tuple[Codes, Array, Offsets]:
         """Return items, standardised ratings and bounds of users: each item once per user, in range."""
-        codes, values, bounds = kernels.distinct(X, y, offsets, self.items, self.low, self.high)
+        codes, values, bounds = kernels.distinct(read_only(X), read_only(y), offsets, self.items, self.low, self.high)
         return codes, (values - self.middle) / self.unit, bounds
 
 

@@ -69,7 +69,9 @@ def tastes_of(mean: Array, noise: float, features: Array, crowd: float) -> Taste
     weight = max(float(mean[-1]) / WEIGHT, 0.5)
     matrix, noise = unpack(mean[:-1], size) / weight, noise / weight
     diagonal = np.diag(matrix)
-    common = max(float(diagonal.mean()), 0.0)
+    common = float(diagonal.mean())
+    if common < 2.0 * noise / np.sqrt(size):  # lost in the noise: users choose by popularity alone
+        return Tastes(features, np.zeros(size), crowd)
     own = james_stein(diagonal - common, noise) * (diagonal - common)
     values, vectors = np.linalg.eigh(matrix - np.diag(diagonal))
     edge = noise * np.sqrt(2.0 * size)
