@@ -124,7 +124,7 @@ def test_predict_reads_tables_by_column_name(name: str) -> None:
     np.testing.assert_array_equal(model.predict(shuffled, ids), model.predict(cohort.X, ids))
 
 
-@pytest.mark.parametrize("name", ["fedrep", "neural centaur", "neural low rank"])
+@pytest.mark.parametrize("name", ["logistic", "neural centaur", "neural low rank"])
 def test_personal_models_refuse_the_same_things_in_the_same_words(name: str) -> None:
     model, cohort = fitted(name)
     rows = cohort.X[:2]

@@ -43,6 +43,7 @@ from tacitly.privacy.guarantee import Unit
 _BLOCK = 1024  # users in a block, as in federation.base
 _APART = 1e-6  # clips: both forms of an ordinary query agree to 1e-9
 _LARGE = 2.0**20  # how much larger the large synthetic users are
+_MANY_ROWS = 16  # how often the user with many rows has each of them
 
 
 class BoundExceeded(RuntimeError):
@@ -132,14 +133,20 @@ def _keeps_bound(form: Query, X: Array, y: Array, factor: float, bound: float) -
 def own_sums(query: Query, X: Rows, y: Array, bound: float) -> Array:
     """Return what synthetic units add to the sum by the fused form, one row per unit; units that fail are left out.
 
-    The first unit, with the rows as they are, must not fail, or the form has a bug.
+    Large rows, large targets, the opposite of each, a single row and many. The first unit, with the rows as they are,
+    must not fail, or the form has a bug.
     """
-    rows = X if query.unit is Unit.USER else X[:1]
+    by_user = query.unit is Unit.USER
+    rows = X if by_user else X[:1]
     found = [_own_sum(query, rows, y, bound)]
-    for factor in (-1.0, _LARGE, -_LARGE):
-        scaled = rows * rows.dtype.type(factor)
+    units = [(rows * rows.dtype.type(factor), y) for factor in (-1.0, _LARGE, -_LARGE)]
+    units += [(rows, (y * factor).astype(y.dtype)) for factor in (_LARGE, -_LARGE)]
+    if by_user:
+        many = np.tile(np.arange(X.shape[0]), _MANY_ROWS)
+        units += [(X[:1], y[:1]), (X[many], y[many])]
+    for own, targets in units:
         try:
-            found.append(_own_sum(query, read_only(scaled) if isinstance(scaled, np.ndarray) else scaled, y, bound))
+            found.append(_own_sum(query, read_only(own) if isinstance(own, np.ndarray) else own, targets, bound))
         except Exception:
             continue  # as with private rows: a unit whose numbers fail is left out
     return np.array([each for each in found if np.isfinite(each).all()]).reshape(-1, query.coordinates)
