@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tacitly.cli.accounts import opened_account
 from tacitly.cli.console import (
     Delta,
     LedgerFile,
@@ -15,7 +16,6 @@ from tacitly.cli.console import (
     check_new,
     fit_with_progress,
     names_in,
-    opened_ledger,
     say,
     show_certificate,
     status,
@@ -118,11 +118,11 @@ def _fit(model: Recommender, columns: tuple[Any, Any, Any], user: str, ledger: P
 
     check_target(model.epsilon, model.delta)  # a ledger would keep a wrong one as its ceiling
     cohort = model.cohort(*columns)
-    with opened_ledger(ledger, out, model._budget()) as (model.ledger, path):
+    with opened_account(model, cohort, ledger, out) as path:
         fit_with_progress(model, cohort)
         model.user_column_ = user
         save(model, out)
-    show_certificate(model)
+    show_certificate(model.certificate_)
     say(model.summary())
     say(f"model: {out}/ ('tacitly publish' leaves its private/ out)\nledger: {path}")
     say(f"next: tacitly recommend {out} --for USER")

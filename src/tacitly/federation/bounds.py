@@ -29,8 +29,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tacitly.arrays import Array, Rows, read_only
 from tacitly.federation.allowed import KNOWN
@@ -50,7 +52,7 @@ class BoundExceeded(RuntimeError):
     """A query returned more than its users times its clip: a programming error in the query, never bad data."""
 
 
-def check_sums(query: Query, sums: Array, units: Array, bound: float) -> None:
+def check_sums(query: Query, sums: Array, units: npt.NDArray[Any], bound: float) -> None:
     """Raise unless each block's sum is within its number of units times the bound."""
     if not _within(query, sums, units, bound):
         raise BoundExceeded(
@@ -77,7 +79,7 @@ def check_form(query: Query, X: Rows, y: Array, bound: float) -> None:
         )
 
 
-def _within(query: Query, sums: Array, units: Array, bound: float) -> bool:
+def _within(query: Query, sums: Array, units: npt.NDArray[Any], bound: float) -> bool:
     """Whether each sum is at most its number of units times the bound, or whole steps in range for a choice."""
     if isinstance(query, Scores) and math.isinf(bound):
         whole = np.rint(sums) == sums
@@ -139,7 +141,7 @@ def own_sums(query: Query, X: Rows, y: Array, bound: float) -> Array:
     by_user = query.unit is Unit.USER
     rows = X if by_user else X[:1]
     found = [_own_sum(query, rows, y, bound)]
-    units = [(rows * rows.dtype.type(factor), y) for factor in (-1.0, _LARGE, -_LARGE)]
+    units: list[tuple[Any, Array]] = [(rows * rows.dtype.type(factor), y) for factor in (-1.0, _LARGE, -_LARGE)]
     units += [(rows, (y * factor).astype(y.dtype)) for factor in (_LARGE, -_LARGE)]
     if by_user:
         many = np.tile(np.arange(X.shape[0]), _MANY_ROWS)
