@@ -35,6 +35,7 @@ def run(*words: str) -> str:
         "audit",
         "ledger",
         "families",
+        "ratings",
         "speed.round",
         "speed.gram",
         "speed.low_rank_sparse",

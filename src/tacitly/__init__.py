@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from tacitly.methods.low_rank_sparse.estimator import LowRankSparse as LowRankSparse
     from tacitly.methods.margin.estimator import MarginClassifier as MarginClassifier
     from tacitly.methods.mixed_effects.estimator import MixedEffects as MixedEffects
+    from tacitly.methods.recommender.estimator import Recommender as Recommender
     from tacitly.methods.trace_regression.estimator import TraceRegression as TraceRegression
 # </methods>
 

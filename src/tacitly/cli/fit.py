@@ -62,6 +62,8 @@ def fit(
     console.show_certificate(model.certificate_, full=full)
     if compare:
         console.show_comparison(model, cohort)
+    if labels:
+        model.classes = list(labels)  # which the summary names
     console.show_summary(model)
     share = "share it with 'tacitly publish'" if model.certificate_.certified else "not certified: keep it to yourself"
     say(f"model: {out}/ ({share}; private/ holds the heads)\nledger: {path}")

@@ -12,6 +12,7 @@ documented in :class:`tacitly.PrivateFedRep`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tacitly.federation.engine import Engine
 from tacitly.privacy.ledger import Ledger
@@ -49,9 +50,9 @@ class EngineParameter:
 
 @dataclass(eq=False, repr=False)
 class RankParameter:
-    """The number of shared directions, first."""
+    """The number of shared directions, first; for models on a basis also ``"auto"``: read off a release."""
 
-    rank: int
+    rank: Any
 
 
 @dataclass(eq=False, repr=False)

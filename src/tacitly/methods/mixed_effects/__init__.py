@@ -1,18 +1,34 @@
-"""Linear mixed models: the population is a private prior, every user a posterior; any units, text, missing cells."""
+"""Mixed models: the population is a private prior, every user a posterior; any units, text, missing cells, any loss."""
 
-from tacitly.methods.options import SCHEMA, TARGET_RANGE
-from tacitly.methods.registry import AuditTrial, Method, Trial
+from tacitly.methods.options import CLASSES, SCHEMA, TARGET_RANGE, classes_need_a_loss_for_classes, loss_option
+from tacitly.methods.registry import AuditTrial, Method, Parameters, Trial
+
+
+def _coordinates(n_features: int, parameters: Parameters) -> int:
+    """Return the length of the longest answer: a covariance with a diagonal, or the scores of all classes."""
+    weights, classes = n_features + 1, len(parameters.get("classes") or (0, 1))
+    return weights * (weights + 3) // 2 + n_features + classes * (weights + 1)
+
 
 METHOD = Method(
     estimator="estimator:MixedEffects",
     name="mixed-effects",
     default=True,
-    options=(SCHEMA, TARGET_RANGE),
+    options=(SCHEMA, TARGET_RANGE, loss_option("squared", "squared, logistic or poisson."), CLASSES),
+    check=classes_need_a_loss_for_classes,
     rank=None,
     wire=(
         "heads:PosteriorHeads",
+        "loss_heads:LossPosteriorHeads",
+        "loss_queries:Level",
+        "loss_queries:LossInformation",
+        "loss_queries:LossScore",
+        "loss_queries:LossSizes",
+        "loss_queries:LossSpread",
+        "loss_queries:MeasuredLossScore",
         "posterior:Coordinates",
         "posterior:Prior",
+        "posterior:Slopes",
         "queries:Coverage",
         "queries:Information",
         "queries:LogVariances",
@@ -26,11 +42,21 @@ METHOD = Method(
         "units:Magnitudes",
         "units:Shares",
     ),
-    coordinates=lambda d, parameters: (d + 1) * (d + 4) // 2 + d,
-    small=lambda d, rank, words: {},
-    data="rows by user with a number to predict, as tables come",
+    coordinates=_coordinates,
+    small=lambda d, rank, words: {"loss": words.get("loss", "squared")},
+    plain_compiles=lambda words: words.get("loss", "squared") != "squared",
+    data="rows by user with a number, a class or a count to predict, as tables come",
     result="population effects with standard errors, a personal model and intervals for every user",
     page="mixed-effects.md",
-    trials=(Trial("mixed effects", {}, tolerance=1e-7, adaptive=True),),
-    audits=(AuditTrial("mixed effects", {}, title="MixedEffects"),),
+    trials=(
+        Trial("mixed effects", {}, tolerance=1e-7, adaptive=True),
+        Trial("mixed effects, classes", {"loss": "logistic"}, labels=2, tolerance=1e-7, adaptive=True),
+        Trial("mixed effects, counts", {"loss": "poisson"}, labels=3, tolerance=1e-7, adaptive=True),
+    ),
+    audits=(
+        AuditTrial("mixed effects", {}, title="MixedEffects"),
+        AuditTrial("mixed effects, logistic", {"loss": "logistic"}, title="MixedEffects, logistic"),
+        AuditTrial("mixed effects, words", {"loss": "logistic", "classes": ("no", "may", "yes")}, depth="brief"),
+        AuditTrial("mixed effects, poisson", {"loss": "poisson"}, depth="brief"),
+    ),
 )

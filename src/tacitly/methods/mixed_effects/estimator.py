@@ -1,12 +1,12 @@
-"""The estimator of mixed effects: a private population prior, personal posteriors."""
+"""The estimator of mixed effects: a private population prior, personal posteriors; numbers, classes or counts."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -22,11 +22,14 @@ from tacitly.data.tables import is_frame
 from tacitly.data.user_ids import Directory
 from tacitly.data.validation import DataError
 from tacitly.federation.engine import Population
+from tacitly.heads.base import HeadWork
 from tacitly.heads.losses import Loss
 from tacitly.methods.base import PrivateModel, Procedure, Statement
-from tacitly.methods.mixed_effects import algorithm
+from tacitly.methods.mixed_effects import algorithm, loss_algorithm
 from tacitly.methods.mixed_effects.evidence import ALONE, TRUSTED
 from tacitly.methods.mixed_effects.heads import PosteriorHeads, variances
+from tacitly.methods.mixed_effects.likelihoods import class_probabilities, count_deviation, mean_response
+from tacitly.methods.mixed_effects.loss_heads import LossPosteriorHeads
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.summary import Summary
 from tacitly.methods.parameters import EngineParameter
@@ -60,16 +63,22 @@ class Posterior:
 
     @property
     def weights(self) -> Array:
-        """Intercept and coefficients in the units of the data."""
-        return self._model._raw(self._head[: self._model.units_.size])
+        """Intercept and coefficients in the units of the data; one row per class where there are several."""
+        mean = self._model.prior_.mean
+        return self._model._raw(self._head[: mean.size].reshape(mean.shape))
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predict this user's rows; with ``return_std`` also the standard deviation of a new observation."""
-        model = self._model
-        rows = model._rows(X)
-        heads = np.broadcast_to(self._head, (len(rows), len(self._head)))
-        mean, std = model._predicted(rows, heads)
-        return (mean, std) if return_std else mean
+        rows, heads = self._rows_and_heads(X)
+        return self._model._answer(rows, heads, return_std)
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return one probability per class for each of this user's rows (loss 'logistic')."""
+        return self._model._probabilities(*self._rows_and_heads(X))
+
+    def _rows_and_heads(self, X: Any) -> tuple[npt.NDArray[Any], Array]:
+        rows = self._model._rows(X)
+        return rows, np.broadcast_to(self._head, (len(rows), len(self._head)))
 
 
 class _LearnedPrior:
@@ -103,16 +112,24 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
         ["north", "south"]}}``, a :class:`~tacitly.data.schema.Schema`, or the path of a JSON file. What it does not say
         is found out: kinds from the table, scales privately, paid from the budget.
     target_range
-        Bounds of the target that are public, if there are any; they save a part of the budget.
+        Bounds of the target that are public, if there are any; they save a part of the budget. For numbers only.
+    loss
+        ``"squared"`` for numbers, ``"logistic"`` for classes, ``"poisson"`` for counts. For counts s² is the variance
+        of log rates around a user's own line: counts may vary more than Poisson's law allows.
+    classes
+        The labels that may occur, where the target is a class; (0, 1) if none are given. Declared, never read from the
+        rows: which labels occur is private.
     noise, noise_seed, ledger, run, threads, engine
         As for :class:`~tacitly.PrivateFedRep`.
 
     Attributes
     ----------
-    coef_, intercept_ : population coefficients in the units of the data; public
+    coef_, intercept_ : population coefficients in the units of the data (of log odds or log rates for classes and
+        counts; one row per class where there are more than two); public
     coef_std_, intercept_std_ : their standard errors, privacy noise included; public
     covariance_ : (d + 1, d + 1), how intercept and coefficients vary across users; public
-    noise_variance_ : variance of an observation around its user's line; public
+    noise_variance_ : variance of an observation around its user's line, of log rates for counts; public
+    classes_ : the declared labels, where the target is a class
     helps_ : whether the released prior predicts better than personal means do; if not, models are personal means
     weights_ : (n_users, d + 1), users' posterior means in standardised units, in the order of ``users_``; private
     users_, certificate_
@@ -131,29 +148,49 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
     >>> mean, std = model.predict([[0.5]], users=[17], return_std=True)
     >>> model.predict([[0.5]]).shape  # nobody in particular: the population's prediction
     (1,)
+    >>> yes = (y > 3.0).astype(int)
+    >>> model = tacitly.MixedEffects(epsilon=1.0, loss="logistic").fit(x[:, None], yes, users)
+    >>> model.predict_proba(x[:2, None], users[:2]).shape, model.score(x[:, None], yes, users) > 0.8
+    ((2, 2), True)
     """
 
     _: KW_ONLY
     schema: Declared | None = None
     target_range: tuple[float, float] | None = None
+    loss: str = "squared"
+    classes: Sequence[Any] | None = None
     run: str = "mixed-effects"
 
     _learned: ClassVar[str] = "prior_"
-    loss: ClassVar[str] = "squared"
     fit_intercept: ClassVar[bool] = True
-    classes: ClassVar[None] = None
 
     def predict(self, X: Any, users: Any = None, *, return_std: bool = False) -> Any:
         """Predict each row with its user's posterior; rows of unseen users, or without users, with the population's.
 
-        With ``return_std`` also return the standard deviation of a new observation, so that mean ± 1.645·std is a 90 %
-        interval.
+        Numbers, classes or expected counts, depending on the loss. With ``return_std`` also return the standard
+        deviation of a new observation; for numbers mean ± 1.645·std is a 90 % interval.
         """
-        self._check_fitted()
-        rows = self._rows(X)
-        positions = np.full(len(rows), -1) if users is None else self._positions(users, len(rows))
-        mean, std = self._predicted(rows, self._heads_at(positions))
-        return (mean, std) if return_std else mean
+        return self._answer(*self._rows_and_own_heads(X, users), return_std)
+
+    def predict_proba(self, X: Any, users: Any = None) -> Array:
+        """Return one probability per class for each row (loss 'logistic'), in the order of ``classes_``.
+
+        They are means over the posterior: a user with few rows gets less extreme ones.
+        """
+        return self._probabilities(*self._rows_and_own_heads(X, users))
+
+    def decision_function(self, X: Any, users: Any = None) -> Array:
+        """Return the posterior mean of each row's score: log odds, log rates; one per class where there are several."""
+        rows, heads = self._rows_and_own_heads(X, users)
+        return self._scores(rows, heads)[0] if self.loss != "squared" else self._predicted(rows, heads)[0]
+
+    @property
+    def classes_(self) -> npt.NDArray[Any]:
+        """The declared labels, in the order of the columns of :meth:`predict_proba`."""
+        labels = self._loss().classes
+        if labels is None:
+            raise AttributeError(f"a model with loss={self.loss!r} has no classes.")
+        return np.asarray(labels)
 
     def personalize(self, X: Any, y: npt.ArrayLike) -> Posterior:
         """Return the personal model of a user who was not there at training; costs no privacy."""
@@ -177,13 +214,18 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
         buckets = np.append(False, np.zeros(len(used) - 1) if schema is None else np.array(schema.texts) > 0)
         privacy = f"ε = {shown(certificate.epsilon)}" if math.isfinite(certificate.epsilon) else "no privacy"
         title = f"mixed effects of {certificate.n_users} users; {privacy} at δ = {self.delta:g} ({self.adjacency})"
+        shown_names = [str(name) for name in names[used]]
+        raw, errors = self._raw(self.prior_.mean), self._raw_errors()
+        if raw.ndim > 1:
+            shown_names = [f"{label}: {name}" for label in self.classes_ for name in shown_names]
+        spreads = np.sqrt(np.maximum(np.diag(self.covariance_), 0.0))
         return Summary(
             title=title,
-            names=tuple(str(name) for name in names[used]),
-            estimates=np.append(self.intercept_, self.coef_)[used],
-            errors=np.append(self.intercept_std_, self.coef_std_)[used],
-            spreads=np.sqrt(np.maximum(np.diag(self.covariance_), 0.0))[used],
-            residual=math.sqrt(self.noise_variance_),
+            names=tuple(shown_names),
+            estimates=raw[..., used].ravel(),
+            errors=errors[..., used].ravel(),
+            spreads=np.broadcast_to(spreads, raw.shape)[..., used].ravel(),
+            residual=math.nan if self.loss == "logistic" else math.sqrt(self.noise_variance_),
             target=self.target_name_ or "y",
             left_out=tuple(str(name) for name in names[~used & ~buckets][int(not self.units_.spread > 0) :]),
             warning="" if self.helps_ else self._too_few(),
@@ -192,22 +234,22 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
     @property
     def coef_(self) -> Array:
         """Population coefficients in the units of the data."""
-        return self._raw(self.prior_.mean)[1:]
+        return self._raw(self.prior_.mean)[..., 1:]
 
     @property
-    def intercept_(self) -> float:
+    def intercept_(self) -> Any:
         """Population level of a row with all features zero."""
-        return float(self._raw(self.prior_.mean)[0])
+        return _one_or_all(self._raw(self.prior_.mean)[..., 0])
 
     @property
     def coef_std_(self) -> Array:
         """Standard errors of ``coef_``: of sampling users and of the privacy noise together."""
-        return np.sqrt(np.maximum(np.diag(self._raw_covariance(self.mean_covariance_)), 0.0))[1:]
+        return self._raw_errors()[..., 1:]
 
     @property
-    def intercept_std_(self) -> float:
+    def intercept_std_(self) -> Any:
         """Standard error of ``intercept_``."""
-        return float(np.sqrt(max(self._raw_covariance(self.mean_covariance_)[0, 0], 0.0)))
+        return _one_or_all(self._raw_errors()[..., 0])
 
     @property
     def covariance_(self) -> Array:
@@ -216,7 +258,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
 
     @property
     def noise_variance_(self) -> float:
-        """Variance of an observation around its user's own line."""
+        """Variance of an observation around its user's own line; of its log rate for counts."""
         return self.prior_.noise * self.units_.spread**2
 
     @property
@@ -227,19 +269,36 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
     @property
     def weights_(self) -> Array:
         """Users' posterior means in standardised units, in the order of ``users_``; private."""
-        return self.heads_[:, : self.units_.size]
+        mean = self.prior_.mean
+        return self.heads_[:, : mean.size].reshape(-1, *mean.shape)
 
-    def head_work(self) -> PosteriorHeads:
+    def head_work(self) -> HeadWork:
         """Return what fits a head: data, so that it can travel to users."""
         return self._home_work()
 
     def with_heads_of(self, cohort: Cohort) -> Self:
         """Return the same public model with personal models of these users instead."""
         assert cohort.y is not None
-        refitted = copy(self)
-        refitted.heads_ = self._home_work()(cohort.X, cohort.y, cohort.offsets)
+        refitted, asked = copy(self), self.as_asked(cohort)
+        refitted.heads_ = self._home_work()(asked.X, np.asarray(asked.y), asked.offsets)
         refitted.users_ = cohort.users
         return refitted
+
+    @property
+    def audit_labels(self) -> tuple[float, float] | None:
+        """Two classes, or two counts, that an auditor's users may have; text labels by their positions."""
+        classes = self._loss().classes
+        if classes is None or isinstance(classes[0], str):
+            return None if self.loss == "squared" else (0.0, 1.0)
+        return float(classes[0]), float(classes[1])
+
+    def as_asked(self, cohort: Cohort) -> Cohort:
+        """Return the cohort with targets as the loss encodes them; rows whose label is not declared are bad rows."""
+        if self.loss == "squared" or cohort.y is None:
+            return cohort
+        policy = self._bad_rows()
+        codes = self._loss().encode(cohort.y, blank=policy != "raise").astype(cohort.dtype)
+        return replace(cohort, y=codes).settled(policy)
 
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return units, prior and calibration."""
@@ -259,7 +318,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
         """Set units, prior and calibration; no user has a posterior yet."""
         level, spread = (float(value) for value in arrays["target"])
         self.units_ = Coordinates(arrays["center"], arrays["gain"], level, spread)
-        self.prior_ = Prior(arrays["mean"], arrays["root"], float(arrays["noise"][0]))
+        self.prior_ = Prior(arrays["mean"], arrays["root"], float(arrays["noise"][0]), self.loss)
         self.mean_covariance_ = arrays["mean_covariance"]
         self._inflation, self._weak = float(arrays["calibration"][0]), bool(arrays["calibration"][1])
         self.heads_ = np.zeros((0, *self._home_work().shape))
@@ -278,8 +337,8 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
         return {**super().folder_parameters(), "schema": None if self._schema is None else self._schema.to_dict()}
 
     def __sklearn_tags__(self) -> Any:
-        """Return scikit-learn's tags: a regressor that takes missing values."""
-        tags = with_type(super().__sklearn_tags__(), classifies=False)
+        """Return scikit-learn's tags: a regressor or a classifier, by the loss, that takes missing values."""
+        tags = with_type(super().__sklearn_tags__(), classifies=self.loss == "logistic")
         tags.input_tags.allow_nan = True
         return tags
 
@@ -302,15 +361,37 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
 
     def _cohort(self, X: Any, y: Any, users: Any) -> Cohort:
         name = getattr(y, "name", None)
+        whole = X is None or isinstance(X, Cohort) or y is None
+        policy = self._bad_rows()
+        targets = y if whole or self.loss == "squared" else self._loss().encode(y, blank=policy != "raise")
         cohort: Cohort = read_cohort(
             X,
-            y,
+            targets,
             users,
             target_name=None if name is None else str(name),
             schema=self._declared(),
-            on_bad_rows=self._bad_rows(),
+            on_bad_rows=policy,
         )
-        return cohort
+        return self.as_asked(cohort) if whole else cohort
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if self.loss not in ("squared", "logistic", "poisson"):
+            raise ValueError(f"loss must be 'squared', 'logistic' or 'poisson'. Found {self.loss!r}.")
+        if self.classes is not None and self.loss != "logistic":
+            raise ValueError(f"classes are for loss='logistic'. Found loss={self.loss!r}.")
+        if self.target_range is not None and self.loss != "squared":
+            raise ValueError(f"target_range is for loss='squared': classes and counts need none. Found {self.loss!r}.")
+        self._loss()
+
+    def _check_elsewhere(self) -> None:
+        """Raise unless labels that are read elsewhere need no translation there."""
+        classes = self._loss().classes
+        if classes is not None and list(classes) != list(range(len(classes))):
+            raise ValueError(
+                f"where rows stay with others, labels must be the numbers 0 to {len(classes) - 1} there. "
+                f"Found classes={list(classes)!r}."
+            )
 
     def _describe(self, population: Population) -> None:
         super()._describe(population)
@@ -319,12 +400,14 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
 
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
         schema = self._schema_of(population)
-        target = None if self.target_range is None else _checked(self.target_range)
-        settings = algorithm.Settings(population.n_users, (*schema.bounds, target), schema.texts)
+        settings = self._settings(population.n_users, schema)
         plan = settings.plan(budget)
 
         def learn(federation: Any) -> Mapping[str, npt.NDArray[Any]]:
-            learned = algorithm.learn(federation, plan, settings)
+            if isinstance(settings, loss_algorithm.LossSettings):
+                learned = loss_algorithm.learn(federation, plan, settings)
+            else:
+                learned = algorithm.learn(federation, plan, settings)
             return {
                 "center": learned.units.center,
                 "gain": learned.units.gain,
@@ -337,6 +420,13 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
             }
 
         return Procedure(settings.events(plan), learn)
+
+    def _settings(self, n_users: int, schema: Schema) -> algorithm.Settings:
+        if self.loss == "squared":
+            target = None if self.target_range is None else _checked(self.target_range)
+            return algorithm.Settings(n_users, (*schema.bounds, target), schema.texts)
+        bounds, columns = (*schema.bounds, loss_algorithm.UNITLESS), self._loss().columns
+        return loss_algorithm.LossSettings(n_users, bounds, schema.texts, self.loss, columns)
 
     def _schema_of(self, population: Population) -> Schema:
         found: Schema | None = getattr(getattr(population, "cohort", None), "schema", None)
@@ -352,7 +442,9 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
         if not self.helps_:
             warnings.warn(self._too_few(), TooFewUsersWarning, stacklevel=4)
 
-    def _home_work(self) -> PosteriorHeads:
+    def _home_work(self) -> HeadWork:
+        if self.loss != "squared":
+            return LossPosteriorHeads(self.units_, self._prior_at_home())
         if self.units_.spread > 0:
             return PosteriorHeads(self.units_, self._prior_at_home(), np.array(TRUSTED if self.helps_ else ALONE))
         # Nothing was found out about the target: everybody's own mean.
@@ -362,7 +454,10 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
 
     def _prior_at_home(self) -> Prior:
         """Return the prior for personal models: the population's mean is known up to its standard error only."""
-        return self.prior_.doubted(self.mean_covariance_)
+        if self.loss != "squared" and not self.helps_:
+            return self.prior_  # own levels, and no population
+        error = self.mean_covariance_
+        return self.prior_.doubted(error if error.ndim == 2 else error.mean(axis=0))
 
     def _take_heads(self, heads: Array) -> None:
         self.heads_ = heads
@@ -371,7 +466,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
         return Statement(TRUST, notes=(FREE_HEADS,), not_covered=(HEADER,))
 
     def _loss(self) -> Loss:
-        return Loss()
+        return Loss(self.loss, self.classes)
 
     def _rows(self, X: Any) -> npt.NDArray[Any]:
         schema = self._schema
@@ -388,10 +483,16 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
             raise DataError(f"users must have one id per row of X ({rows}). Found shape {ids.shape}.")
         return Directory(self.users_).find(ids) if len(self.users_) else np.full(rows, -1)
 
+    def _rows_and_own_heads(self, X: Any, users: Any) -> tuple[npt.NDArray[Any], Array]:
+        self._check_fitted()
+        rows = self._rows(X)
+        positions = np.full(len(rows), -1) if users is None else self._positions(users, len(rows))
+        return rows, self._heads_at(positions)
+
     def _heads_at(self, positions: Positions) -> Array:
         if self.units_.spread > 0:
             prior = self._prior_at_home()
-            population = np.append(prior.mean, prior.covariance[np.triu_indices(self.units_.size)])
+            population = np.append(prior.mean.ravel(), prior.covariance[np.triu_indices(self.units_.size)])
         else:
             population = np.full(2, np.nan)  # nothing is known about the population
         known = positions >= 0
@@ -399,9 +500,33 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
         heads[known] = self.heads_[positions[known]]
         return heads
 
+    def _answer(self, rows: npt.NDArray[Any], heads: Array, return_std: bool) -> Any:
+        """Return predictions, and standard deviations of new observations where they are asked for."""
+        if self.loss == "logistic":
+            if return_std:
+                raise ValueError("return_std is for numbers and counts; the probability of a class is predict_proba's.")
+            return self.classes_[self._probabilities(rows, heads).argmax(axis=1)]
+        mean, std = self._predicted(rows, heads)
+        return (mean, std) if return_std else mean
+
+    def _scores(self, rows: npt.NDArray[Any], heads: Array) -> tuple[Array, Array]:
+        """Return posterior means of scores (one per class where there are several), and their variances."""
+        design, shape = self.units_.design(rows), self.prior_.mean.shape
+        weights = heads[:, : self.prior_.mean.size].reshape(-1, *shape)
+        spread = np.maximum(variances(design, heads[:, self.prior_.mean.size :]), 0.0)
+        return np.einsum("ip,i...p->i...", design, weights), spread
+
+    def _probabilities(self, rows: npt.NDArray[Any], heads: Array) -> Array:
+        if self.loss != "logistic":
+            raise AttributeError(f"predict_proba needs loss='logistic'. Found loss={self.loss!r}.")
+        return class_probabilities(*self._scores(rows, heads))
+
     def _predicted(self, rows: npt.NDArray[Any], heads: Array) -> tuple[Array, Array]:
         """Return mean and standard deviation of new observations."""
         size = self.units_.size
+        if self.loss == "poisson":
+            scores, deviations = self._scores(rows, heads)
+            return mean_response(scores, deviations, self.prior_), count_deviation(scores, deviations, self.prior_)
         if not self.units_.spread > 0:
             return heads[:, 0].copy(), np.full(len(rows), np.nan)
         design = self.units_.design(rows)
@@ -411,7 +536,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
         return mean * spread + self.units_.level, np.sqrt(variance) * (spread * self._inflation)
 
     def _predictions(self, rows: npt.NDArray[Any], positions: Positions) -> npt.NDArray[Any]:
-        return self._predicted(rows, self._heads_at(positions))[0]
+        return np.asarray(self._answer(rows, self._heads_at(positions), False))
 
     def _personal_model(self, rows: npt.NDArray[Any], targets: Array) -> Posterior:
         return Posterior(self, self._home_work().own(rows, targets))
@@ -426,9 +551,14 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
         return np.asarray(back * (self.units_.spread or 1.0))
 
     def _raw(self, weights: Array) -> Array:
-        raw = self._back() @ weights
-        raw[0] += self.units_.level
+        raw = weights @ self._back().T
+        raw[..., 0] += self.units_.level
         return np.asarray(raw)
+
+    def _raw_errors(self) -> Array:
+        """Return standard errors of intercept and coefficients in the units of the data."""
+        covariance = self._raw_covariance(self.mean_covariance_)
+        return np.asarray(np.sqrt(np.maximum(np.einsum("...ii->...i", covariance), 0.0)))
 
     def _raw_covariance(self, covariance: Array) -> Array:
         back = self._back()
@@ -442,6 +572,10 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
             f"{needed:,} users would do at epsilon = {self.epsilon:g}. Found {self.n_users_in_:,}. Fewer columns, "
             "declared ranges or a larger epsilon help too."
         )
+
+
+def _one_or_all(values: Array) -> Any:
+    return values if values.ndim else float(values)
 
 
 def _checked(bounds: tuple[float, float]) -> tuple[float, float]:

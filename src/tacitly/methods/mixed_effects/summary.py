@@ -5,6 +5,7 @@ All of it is post-processing of what was released: printing or publishing it cos
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +27,7 @@ class Summary:
     estimates: Array
     errors: Array  # standard errors: of sampling users and of the privacy noise together
     spreads: Array  # standard deviation of each coefficient across users
-    residual: float  # standard deviation of the noise
+    residual: float  # standard deviation of the noise; NaN for classes, which have none
     target: str
     left_out: tuple[str, ...] = ()
     warning: str = ""
@@ -41,7 +42,8 @@ class Summary:
         width = max(len(name) for name in ("(intercept)", *self.names))
         if not self.names:
             return "\n".join([self.title, f"target: {self.target}", "", self.warning])
-        lines = [self.title, f"target: {self.target}; residual standard deviation {self.residual:.4g}", ""]
+        residual = "" if math.isnan(self.residual) else f"; residual standard deviation {self.residual:.4g}"
+        lines = [self.title, f"target: {self.target}{residual}", ""]
         lines.append(f"{'':{width}}  {'estimate':>10}  {'std. err.':>10}  {'95 % interval':^23}  {'users vary by':>13}")
         rows = zip(self.names, self.estimates, self.errors, self.intervals, self.spreads, strict=True)
         for name, estimate, error, (low, high), spread in rows:

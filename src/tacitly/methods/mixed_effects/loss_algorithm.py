@@ -1,0 +1,218 @@
+"""Learn a population prior N(w̄, S) for classes or counts through the door: a private generalised linear mixed model.
+
+The server's half; :mod:`~tacitly.methods.mixed_effects.algorithm` is the same for numbers, and the pieces that work on
+(u, J) are shared. In order:
+
+1. Units of the features, unless they are public. Targets have none: classes and counts are what they are.
+2. Typical log odds or log rate of a user, to start the intercept.
+3. Two rounds of Newton's method for w̄ under a diagonal S, each followed by a correction of the variances of intercept,
+   slopes and, for counts, the noise of log rates.
+4. The whole covariance at once, from the noisy mean of u uᵀ − J.
+5. Three rounds of Newton's method under that S, each with a correction of the variances.
+
+More than two classes are K models of one class against the rest with K population means and one common S. Softmax would
+couple the classes: a posterior would have a Kp×Kp covariance, where K posteriors of size p cost K times one, their
+means and covariances are accurate, and averages over classes (information, spread, sizes) need no more privacy than two
+classes do. Probabilities are normalised at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tacitly.arrays import Array
+from tacitly.federation.base import Federation, Query
+from tacitly.linalg import unpack_symmetric
+from tacitly.methods.mixed_effects import units
+from tacitly.methods.mixed_effects.algorithm import Learned, Newton, Settings, grown, preconditioned
+from tacitly.methods.mixed_effects.loss_queries import (
+    Level,
+    LossInformation,
+    LossScore,
+    LossSizes,
+    LossSpread,
+    MeasuredLossScore,
+)
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
+from tacitly.methods.shared.typical_norm import typical_norm
+from tacitly.privacy.calibration import Phase, Plan
+from tacitly.privacy.guarantee import Budget
+
+ROUNDS = (2, 3)
+"""Newton rounds before and after the covariance is learned."""
+
+UNITLESS = (-2.0, 2.0)
+"""Bounds of a target that leave it as it is."""
+
+# Parts of the budget that is left after the units; they are scaled to 1.
+_LEVEL, _INFORMATION, _SCORE = 0.02, (0.05, 0.07), (0.09, 0.22)
+_SPREAD, _SIZES, _NORMS = 0.26, 0.20, 0.05
+_SCORE_CLIP, _INFORMATION_CLIP, _SPREAD_CLIP = 1.8, 1.3, 1.8  # in units of the typical norm
+_INTERCEPT = {"logistic": 2.0, "poisson": 1.0}  # variances to start from
+_SLOPES = {"logistic": 1.0, "poisson": 0.3}  # the same for slopes, together
+_NOISE = 0.3
+_OWN = {"logistic": 2.0, "poisson": 5.0}  # deviations of intercepts where nothing stands out of the noise
+
+
+@dataclass(frozen=True)
+class LossSettings(Settings):
+    """What is decided before anything is released, with the loss and the number of classes (1 for two, and counts)."""
+
+    loss: str = "logistic"
+    classes: int = 1
+
+    def rest(self, share: float) -> list[Phase]:
+        """Divide what the units leave."""
+        total = _LEVEL + sum(_INFORMATION) + sum(_SCORE) + _SPREAD + _SIZES + _NORMS
+        part = share / total * (1.0 - 1e-12)
+        phases = [
+            Phase(name="level", share=_LEVEL * part),
+            Phase(name="information norm", share=0.2 * _NORMS * part, releases=2),
+            Phase(name="score norm", share=0.6 * _NORMS * part, releases=sum(ROUNDS)),
+            Phase(name="spread norm", share=0.2 * _NORMS * part),
+            Phase(name="spread", share=_SPREAD * part),
+            Phase(name="sizes", share=_SIZES * part, releases=sum(ROUNDS) + 1),
+        ]
+        for stage in (0, 1):
+            phases.append(Phase(name=f"information {stage + 1}", share=_INFORMATION[stage] * part))
+            phases.append(Phase(name=f"score {stage + 1}", share=_SCORE[stage] * part, releases=ROUNDS[stage]))
+        return phases
+
+    def plan(self, budget: Budget) -> Plan:
+        """Divide a budget: units as for numbers, then this module's phases."""
+        usual = super().plan(budget).phases
+        kept = [phase for phase in usual if phase.name.startswith(("magnitudes", "centers", "shares of text"))]
+        return Plan(budget, [*kept, *self.rest(1.0 - math.fsum(phase.share for phase in kept))])
+
+
+def learn(federation: Federation, plan: Plan, settings: LossSettings) -> Learned:
+    """Learn the prior; see the module's docstring."""
+    coordinates = units.learn_units(federation, plan, settings.bounds, settings.texts)
+    state = _Learner(federation, plan, coordinates, settings.loss, settings.classes)
+    state.newton_rounds(0)
+    state.grow()
+    state.newton_rounds(1)
+    return Learned(coordinates, state.harmless(), state.covariance(), 1.0, state.weak)
+
+
+@dataclass
+class _Learner:
+    """The public state of the algorithm."""
+
+    federation: Federation
+    plan: Plan
+    units: Coordinates
+    loss: str
+    classes: int
+    prior: Prior = field(init=False)
+    weak: bool = field(init=False)
+    _start: Array = field(init=False)
+    _newtons: list[Newton] = field(init=False)
+    _groups: Array = field(init=False)
+    _doubt: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        size = self.units.size
+        query = Level(self.loss, self.classes)
+        levels, clear = query.levels(*self._mean(query, "level", "level", 1.0))
+        self.weak = not clear
+        self._start = np.hstack([levels[:, None], np.zeros((self.classes, size - 1))])
+        variances = np.append(_INTERCEPT[self.loss], np.full(size - 1, _SLOPES[self.loss] / size))
+        mean = self._start if self.classes > 1 else self._start[0]
+        self.prior = Prior(mean, np.diag(np.sqrt(variances)), _NOISE, self.loss)
+        self._newtons = [Newton(size, self.federation.n_users) for _ in range(self.classes)]
+        self._groups = np.append(0.0, np.ones(size - 1))
+        self._doubt = np.array([1.0, 0.5, 0.5, 1.0])  # variances of the logarithms of the groups' variances
+
+    def newton_rounds(self, stage: int) -> None:
+        """Release the information under the current prior, then scores of which each moves the mean."""
+        n, size = self.federation.n_users, self.units.size
+        frozen, plain = self.prior, np.eye(size)
+        unclipped = LossInformation(self.units, frozen, plain, 1e300)
+        norm = self._typical(unclipped, "information norm", f"information norm {stage + 1}", reach=12.0)
+        information = replace(unclipped, clip=_INFORMATION_CLIP * norm)
+        released, noise = self._mean(
+            information, f"information {stage + 1}", f"information {stage + 1}", 1.2 * information.clip
+        )
+        entries = size * (size + 1) // 2
+        metric, slope, slope_noise = preconditioned(unpack_symmetric(released[:entries], size), noise, plain)
+        shares = self._shares(released[entries:], noise)
+        for number in range(ROUNDS[stage]):
+            label = f"{stage + 1}.{number + 1}"
+            score = LossScore(self.units, replace(frozen, mean=self.prior.mean), metric, plain, information.clip)
+            typical = self._typical(score, "score norm", f"score norm {label}", reach=8.0)
+            measured = MeasuredLossScore(score, _SCORE_CLIP * typical)
+            mean, noise = self._mean(measured, f"score {stage + 1}", f"score {label}", measured.bound)
+            vector, gain, length = measured.split(mean)
+            # Shrunk to what they are on average, by their known noise.
+            extra = measured.noise_of_extras(noise)
+            gain = min(max(0.95 + (gain - 0.95) * 0.01 / (0.01 + extra**2), 0.3), 1.0)
+            length = min(max(0.35 + (length - 0.35) * 0.02 / (0.02 + extra**2), 0.1), 1.0)
+            sampling = length * measured.clip**2 / (self.classes * size * n)
+            at = self.prior.mean.reshape(self.classes, size) - self._start
+            moved = [
+                newton.add(slope * (gain * share), part, place, noise, slope_noise, sampling)
+                for newton, share, part, place in zip(
+                    self._newtons, shares, vector.reshape(self.classes, size), at, strict=True
+                )
+            ]
+            self.prior = replace(self.prior, mean=(self._start + np.stack(moved)).reshape(self.prior.mean.shape))
+            self._sizes(label)
+
+    def grow(self) -> None:
+        """Release the spread and give the covariance the directions that stand out of the noise."""
+        query = LossSpread(self.units, self.prior, 0.0)
+        clip = _SPREAD_CLIP * self._typical(query, "spread norm", "spread norm", reach=8.0)
+        measured = replace(query, clip=clip)
+        mean, noise = self._mean(measured, "spread", "spread", measured.bound)
+        root, self._groups = grown(mean, noise, self.prior.root)
+        self.prior = replace(self.prior, root=root)
+        self._doubt = np.maximum(self._doubt, np.array([0.05, 0.1, 0.1, 0.0]))
+        self._sizes("after growth")
+
+    def harmless(self) -> Prior:
+        """Return the prior; one of personal levels alone where nothing stands out of the noise."""
+        if not self.weak:
+            return self.prior
+        own = np.append(_OWN[self.loss], np.full(self.units.size - 1, 1e-3))
+        usual = Level(self.loss, self.classes).levels(np.zeros(2 * self.classes), 1.0)[0]
+        mean = np.hstack([usual[:, None], np.zeros((self.classes, self.units.size - 1))])
+        return Prior(mean.reshape(self.prior.mean.shape), np.diag(own), _NOISE, self.loss)
+
+    def covariance(self) -> Array:
+        """Return the covariance of the estimate of the mean; one matrix per class where there are several."""
+        found = np.stack([newton.covariance() for newton in self._newtons])
+        return found if self.classes > 1 else np.asarray(found[0])
+
+    def _sizes(self, label: str) -> None:
+        """Correct the variances; estimates of successive rounds are averaged by their known noise."""
+        query = LossSizes(self.units, self.prior, self._groups)
+        factors, noise = query.factors(*self._mean(query, "sizes", f"sizes {label}", query.bound))
+        variance = np.square(noise) + 0.01
+        kept = self._doubt / (self._doubt + variance)
+        self._doubt = self._doubt * (1.0 - kept) + 0.03
+        factors = factors**kept
+        scales = np.sqrt(factors[self._groups.astype(np.int64)])
+        spread = min(max(self.prior.noise * float(factors[-1]), 1e-4), 10.0) if self.loss == "poisson" else _NOISE
+        self.prior = replace(self.prior, root=self.prior.root * scales, noise=spread)
+
+    def _shares(self, released: Array, noise: float) -> Array:
+        """Return the information of each class in units of their mean."""
+        if self.classes == 1:
+            return np.ones(1)
+        floor = max(2.0 * noise, 0.1 * float(np.abs(released).mean()), 1e-12)
+        shares = np.maximum(released, floor)
+        return np.asarray(shares / shares.mean())
+
+    def _typical(self, query: Query, phase: str, name: str, *, reach: float) -> float:
+        return typical_norm(self.federation, query, self.plan.event(phase, clip=1.0), name, reach=reach).size
+
+    def _mean(self, query: Query, phase: str, name: str, clip: float) -> tuple[Array, float]:
+        """Release a noisy mean over users; return it and its noise."""
+        event = self.plan.event(phase, clip=clip)
+        released = self.federation.release(query, event, name)
+        n = self.federation.n_users
+        return released / n, self.federation.sum_sigma(event) / n

@@ -1,0 +1,272 @@
+"""What users send where targets are classes or counts; beside :mod:`~tacitly.methods.mixed_effects.queries`.
+
+Adjacency, sensitivity and event are those of that module: a contribution is clipped, whole, to a public bound C, so the
+sum moves by at most C (zero-out) or 2C (replace-one), and each release is one Gaussian event. What differs is that the
+information J = I − R of a class or a count depends on the targets, and not only on the features:
+
+* users are weighted by the information that their features lead to expect, since a weight that depends on targets would
+  bias the score;
+* sizes of groups of coordinates are compared with what is expected by differences, Σ‖u‖² − tr J, whose mean is zero
+  whatever the law of u is; ratios and logarithms need u to be normal.
+
+With K > 2 classes there are K scores, one per class against the rest, and one spread, the mean over classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size
+from tacitly.methods.mixed_effects.likelihoods import LossPosteriors, loss_posteriors
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
+from tacitly.methods.mixed_effects.queries import GROUPS, pack
+from tacitly.methods.shared.batch import BatchQuery, circle, norms_of, per_user, uncircle
+
+MOST_CLASSES = 1000
+REACHES = {"logistic": 8.0, "poisson": 16.0}
+"""Log odds, and log rates, that fit on the circle of :class:`Level`."""
+
+_SHARE, _LEAST, _EXTRA = 0.3, 0.1, 0.3
+
+
+@dataclass(frozen=True)
+class Level(BatchQuery):
+    """The log odds of each class among a user's rows, or the log of its mean count, as points on circles.
+
+    A half is added to every number of rows, so that all are finite. K points of norm 1/√K: norm at most 1.
+    """
+
+    loss: str
+    classes: int  # how many points; 1 for two classes and for counts
+
+    def __post_init__(self) -> None:
+        check_size("classes", self.classes, MOST_CLASSES)
+        if self.loss not in REACHES:
+            raise ValueError(f"loss must be one of {tuple(REACHES)}. Found {self.loss!r}.")
+
+    @property
+    def coordinates(self) -> int:
+        """A point per class."""
+        return 2 * self.classes
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one point per user and class."""
+        targets = np.asarray(y, dtype=np.float64)
+        if self.classes > 1:
+            values = (targets[:, None] == np.arange(self.classes)).astype(np.float64)
+        else:
+            values = targets[:, None]
+        rows = np.diff(offsets).astype(np.float64)[:, None]
+        totals = per_user(values, offsets)
+        usable = (rows > 0) & np.isfinite(totals) & (totals >= 0)
+        totals = np.where(usable, totals, 0.0)
+        rest = np.maximum(rows - totals, 0.0) + 0.5 if self.loss == "logistic" else np.maximum(rows, 1.0)
+        points = circle(np.log((totals + 0.5) / rest), REACHES[self.loss]) * usable[..., None]
+        return np.asarray(points.reshape(len(points), -1) / np.sqrt(self.classes))
+
+    def levels(self, released: Array, noise: float) -> tuple[Array, bool]:
+        """Return the typical log odds or log rate of each class, and whether they stand out of the noise."""
+        points = released.reshape(-1, 2)
+        clear = np.hypot(points[:, 0], points[:, 1]) > 3.0 * noise
+        usual = -np.log(max(self.classes - 1.0, 1.0))
+        return np.where(clear, uncircle(points, REACHES[self.loss]), usual), bool(clear.mean() > 0.5)
+
+
+@dataclass(frozen=True)
+class _LossQuery(BatchQuery):
+    """A query about posteriors under a public prior for classes or counts."""
+
+    units: Coordinates
+    prior: Prior
+
+    def __post_init__(self) -> None:
+        check_shape("root", self.prior.root, self.units.size, self.units.size)
+        if self.prior.loss == "squared":
+            raise ValueError("loss must be 'logistic' or 'poisson'. Found 'squared'.")
+
+    def _posteriors(self, X: Rows, y: Rows, offsets: Offsets) -> LossPosteriors:
+        return loss_posteriors(X, y, offsets, self.units, self.prior)
+
+
+@dataclass(frozen=True)
+class LossInformation(_LossQuery):
+    """A user's information H about the population's weights, as metric·H·metric; for K classes their mean, and shares.
+
+    The weight of a user is 1/√trace of the information that is expected from features alone, so cut that the expected
+    contribution does not exceed ``clip``.
+    """
+
+    metric: Array
+    clip: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_shape("metric", self.metric, self.units.size, self.units.size)
+
+    @property
+    def coordinates(self) -> int:
+        """Entries of a symmetric matrix, and one number per class where there are several."""
+        several = len(self.prior.mean) if self.prior.mean.ndim > 1 else 0
+        return self.units.size * (self.units.size + 1) // 2 + several
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one packed matrix per user, and shares."""
+        found = self._posteriors(X, y, offsets)
+        turned = np.linalg.solve(self.prior.root, self.metric)
+        parts = [pack(turned.T @ found.information @ turned)]
+        if self.prior.mean.ndim > 1:
+            parts.append(_SHARE * found.shares / self.units.size)
+        return np.hstack(parts) * self.factors(found)[:, None]
+
+    def factors(self, found: LossPosteriors) -> Array:
+        """Return each user's weight: 1/√trace of the expected information, and what brings it to the clip."""
+        turned = np.linalg.solve(self.prior.root, self.metric)
+        expected = turned.T @ found.expected @ turned
+        traces = np.einsum("nii->n", expected)
+        weights = np.where((found.rows > 0) & (traces > 0), 1.0 / np.sqrt(np.maximum(traces, 1e-300)), 0.0)
+        norms = norms_of(pack(expected)) * weights
+        return np.asarray(weights * np.minimum(1.0, self.clip / np.maximum(norms, 1e-300)))
+
+
+@dataclass(frozen=True)
+class LossScore(_LossQuery):
+    """A user's score of each class, in a metric, weighted as its information was when that was released."""
+
+    metric: Array
+    information_metric: Array
+    information_clip: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_shape("metric", self.metric, self.units.size, self.units.size)
+
+    @property
+    def coordinates(self) -> int:
+        """One number per weight and class."""
+        return int(self.prior.mean.size)
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one score per user."""
+        found = self._posteriors(X, y, offsets)
+        information = LossInformation(self.units, self.prior, self.information_metric, self.information_clip)
+        scores = found.means @ np.linalg.solve(self.prior.root, self.metric)
+        return np.asarray(scores.reshape(len(scores), -1) * information.factors(found)[:, None])
+
+
+@dataclass(frozen=True)
+class MeasuredLossScore(BatchQuery):
+    """A score, clipped to ``clip``, with two numbers that say what the clip did: mean slope and mean squared length."""
+
+    score: LossScore
+    clip: float
+
+    @property
+    def coordinates(self) -> int:
+        """One number per weight and class, and two."""
+        return self.score.coordinates + 2
+
+    @property
+    def bound(self) -> float:
+        """Largest norm of a contribution."""
+        return float(self.clip * np.sqrt(1.0 + 2.0 * _EXTRA**2))
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one clipped score and two numbers per user."""
+        scores = self.score.contributions(X, y, offsets)
+        norms = norms_of(scores)
+        factors = np.where(norms > 0, np.minimum(1.0, self.clip / np.maximum(norms, 1e-300)), 0.0)
+        # A clipped vector follows a change of its argument except along itself: one of its directions.
+        slope = factors * (1.0 - (norms > self.clip) / self.score.coordinates)
+        length = np.square(np.minimum(norms / self.clip, 1.0))
+        extra = _EXTRA * self.clip * np.stack([slope, length], axis=1)
+        return np.hstack([scores * factors[:, None], extra])
+
+    def split(self, released: Array) -> tuple[Array, float, float]:
+        """Return the mean score, the mean slope and the mean squared length in units of the clip."""
+        slope, length = released[-2:] / (_EXTRA * self.clip)
+        return released[:-2], float(slope), float(length)
+
+    def noise_of_extras(self, noise: float) -> float:
+        """Return the noise of the mean slope and length, given that of a coordinate."""
+        return noise / (_EXTRA * self.clip)
+
+
+@dataclass(frozen=True)
+class LossSizes(_LossQuery):
+    """Σ‖u‖² − tr J and tr J² for each group of coordinates, and the same for the noise of log rates.
+
+    The first is zero on average if the variances are right; its derivative by the logarithm of a variance is the
+    second. Both are divided by √(0.1 + tr J²) with the expected J: about the standard deviation of the first.
+    """
+
+    groups: Array  # the number of its group for each coordinate
+
+    bound: ClassVar[float] = 3.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_shape("groups", self.groups, self.units.size)
+
+    @property
+    def coordinates(self) -> int:
+        """Two numbers per group, and two for the noise."""
+        return 2 * (GROUPS + 1)
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return excess and sensitivity per user and group."""
+        found = self._posteriors(X, y, offsets)
+        means = found.means.reshape(len(found.rows), -1, self.units.size)
+        excesses, squares, expected = [], [], []
+        for group in range(GROUPS):
+            own = np.flatnonzero(self.groups == group)
+            information = found.information[:, own][:, :, own]
+            lengths = np.square(means[:, :, own]).sum(axis=(1, 2)) / means.shape[1]
+            excesses.append(lengths - np.einsum("nii->n", information))
+            squares.append(np.square(information).sum(axis=(1, 2)))
+            expected.append(np.square(found.expected[:, own][:, :, own]).sum(axis=(1, 2)))
+        excess = np.stack([*excesses, found.noise_excess], axis=1)
+        square = np.stack([*squares, found.noise_information], axis=1)
+        scale = (found.rows > 0)[:, None] / np.sqrt(_LEAST + np.stack([*expected, found.rows], axis=1))
+        return np.stack([excess * scale, square * scale], axis=2).reshape(len(excess), -1)
+
+    @staticmethod
+    def factors(released: Array, noise: float) -> tuple[Array, Array]:
+        """Return by what to multiply each variance, and the noise of the logarithms of these factors."""
+        pairs = released.reshape(-1, 2)
+        slopes = np.maximum(pairs[:, 1], 0.0) + noise
+        return np.clip(1.0 + pairs[:, 0] / (slopes + 1e-12), 0.25, 4.0), noise / (slopes + 1e-12)
+
+
+@dataclass(frozen=True)
+class LossSpread(_LossQuery):
+    """u uᵀ − J, the mean over classes, clipped to ``clip``, with squares of J's diagonal under the same factor.
+
+    A ``clip`` of zero is none.
+    """
+
+    clip: float
+
+    @property
+    def coordinates(self) -> int:
+        """Entries of a symmetric matrix and of a diagonal."""
+        return self.units.size * (self.units.size + 3) // 2
+
+    @property
+    def bound(self) -> float:
+        """The bound at which a contribution is clipped as a whole."""
+        return 1.12 * self.clip
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one packed matrix and one diagonal per user."""
+        found = self._posteriors(X, y, offsets)
+        means = found.means.reshape(len(found.rows), -1, self.units.size)
+        outer = means.transpose(0, 2, 1) @ means / means.shape[1]
+        spread = pack(outer - found.information)
+        factors = (found.rows > 0).astype(np.float64)
+        if self.clip > 0:
+            factors = factors * np.minimum(1.0, self.clip / np.maximum(norms_of(spread), 1e-300))
+        squares = np.square(np.einsum("nii->ni", found.information)) * (self.clip > 0)
+        return np.hstack([spread, squares]) * factors[:, None]

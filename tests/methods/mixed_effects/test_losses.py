@@ -1,0 +1,315 @@
+"""Classes and counts: posteriors against dense quadrature, contributions, their bounds, and what is learned."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from scipy.special import expit, xlogy
+from sklearn.base import is_classifier, is_regressor
+
+import tacitly
+from adversary import clipped, violations
+from tacitly.arrays import Array
+from tacitly.baselines.mixed_loss_model import MixedLossModel
+from tacitly.data.validation import DataError
+from tacitly.federation.wire import decode, encode
+from tacitly.methods.mixed_effects import propagation
+from tacitly.methods.mixed_effects.likelihoods import propagated
+from tacitly.methods.mixed_effects.loss_heads import LossPosteriorHeads
+from tacitly.methods.mixed_effects.loss_queries import (
+    Level,
+    LossInformation,
+    LossScore,
+    LossSizes,
+    LossSpread,
+    MeasuredLossScore,
+)
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
+from tacitly.methods.shared.batch import BatchQuery
+from tacitly.privacy.guarantee import TooFewUsersWarning
+
+D, P = 3, 4
+RNG = np.random.default_rng(5)
+UNITS = Coordinates(np.array([0.5, -1.0, 10.0]), np.array([1.0, 0.5, 0.1]), 0.0, 1.0)
+ROOT = np.linalg.cholesky(np.diag([1.5, 0.3, 0.2, 0.1]) + 0.05)
+TWO = Prior(RNG.normal(size=P) * 0.3, ROOT, 0.3, "logistic")
+THREE = Prior(RNG.normal(size=(3, P)) * 0.3, ROOT, 0.3, "logistic")
+COUNTS = Prior(RNG.normal(size=P) * 0.3, ROOT, 0.3, "poisson")
+METRIC = np.diag([1.0, 2.0, 0.5, 3.0])
+GROUPS = np.array([0.0, 1.0, 1.0, 2.0])
+PRIORS = {"two classes": TWO, "three classes": THREE, "counts": COUNTS}
+
+
+def queries(prior: Prior) -> dict[str, BatchQuery]:
+    score = LossScore(UNITS, prior, METRIC, np.eye(P), 0.8)
+    return {
+        "level": Level(prior.loss, len(prior.mean) if prior.mean.ndim > 1 else 1),
+        "information": LossInformation(UNITS, prior, METRIC, 0.8),
+        "score": score,
+        "measured score": MeasuredLossScore(score, 0.7),
+        "sizes": LossSizes(UNITS, prior, GROUPS),
+        "spread": LossSpread(UNITS, prior, 1.3),
+    }
+
+
+QUERIES = {f"{kind}, {name}": query for kind, prior in PRIORS.items() for name, query in queries(prior).items()}
+
+
+def ragged(counts: list[int], kind: str, seed: int = 0) -> tuple[Array, Array, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    X = rng.normal(size=(offsets[-1], D)) * [1.0, 3.0, 10.0]
+    X[rng.random(X.shape) < 0.05] = np.nan
+    return X, rng.integers(0, {"two": 2, "three": 3, "counts": 9}[kind.split()[0].strip(",")], len(X)) * 1.0, offsets
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_user_alone_sends_the_same_as_among_others_and_nobody_moves_another_by_a_bit(name: str) -> None:
+    query = QUERIES[name]
+    X, y, offsets = ragged([1, 7, 2, 30, 5, 3], name)
+    together = query.contributions(X, y, offsets)
+    for user, (first, last) in enumerate(itertools.pairwise(offsets)):
+        alone = query.contribution(X[first:last], y[first:last])
+        np.testing.assert_allclose(alone, together[user], rtol=1e-9, atol=1e-12)
+    changed = X.copy()
+    changed[1:8] *= 1e3
+    others = np.arange(6) != 1
+    np.testing.assert_array_equal(query.contributions(changed, y, offsets)[others], together[others])
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_absurd_rows_send_something_finite_within_the_bound(name: str) -> None:
+    query = QUERIES[name]
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(query.contributions(np.zeros((0, D)), np.zeros(0), np.array([0, 0])), 0.0)
+        for cell, target in itertools.product((0.0, 1e300, -1e300, np.inf, np.nan), (0.0, 1.0, 1e300, -5.0, np.nan)):
+            total = query.block_sum(np.full((3, D), cell), np.full(3, target), np.array([0, 3]), 1.0)
+            assert np.isfinite(total).all()
+            assert np.linalg.norm(total) <= 1.0
+    X, y, _ = ragged([40], name, seed=1)
+    bound = 0.9 * float(np.linalg.norm(query.contribution(X, y)))
+    assert 0.999 * bound < np.linalg.norm(clipped(query, (X, y), bound)) <= bound
+
+
+@pytest.mark.parametrize("name", ["two classes, measured score", "three classes, spread", "counts, sizes"])
+def test_neighbours_are_within_the_bound_and_a_canary_attains_it(name: str) -> None:
+    query = QUERIES[name]
+    X, y, _ = ragged([40], name, seed=1)
+    bound = 0.999 * float(np.linalg.norm(query.contribution(X, y)))
+    assert violations(query, bound, D, pairs=[((X, y), (-X, y)), ((X[:9], y[:9]), (X[9:], y[9:]))]) == []
+    assert np.linalg.norm(clipped(query, (X, y), bound)) > 0.999 * bound
+
+
+@dataclass(frozen=True)
+class ClippedBefore(LossScore):
+    """A mutant: the rows of a user are bounded, not the user."""
+
+    def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        rows = self.contributions(X, y, np.arange(len(X) + 1))
+        return (rows * np.minimum(1.0, bound / np.maximum(np.linalg.norm(rows, axis=1), 1e-12))[:, None]).sum(axis=0)
+
+
+def test_a_score_that_bounds_rows_instead_of_users_is_caught() -> None:
+    X = np.tile([[3.0, 1.0, 2.0]], (20, 1))
+    mutant = ClippedBefore(UNITS, TWO, METRIC, np.eye(P), 0.8)
+    assert violations(mutant, 0.5, D, pairs=[((X, np.ones(20)), (X, np.zeros(20)))])
+
+
+@pytest.mark.parametrize("rows", [1, 3, 9])
+@pytest.mark.parametrize("loss", ["logistic", "poisson"])
+def test_posteriors_are_those_of_dense_quadrature(loss: str, rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    root, mean, noise = np.array([[1.5, 0.0], [0.3, 0.7]]), np.array([-0.5, 0.5]), 0.3
+    grid = np.linspace(-7, 7, 201)
+    points = np.stack(np.meshgrid(grid, grid, indexing="ij"), axis=-1).reshape(-1, 2)
+    for _ in range(3):
+        design = np.column_stack([np.ones(rows), rng.normal(size=rows)])
+        scores = design @ (mean + root @ rng.normal(size=2))
+        everywhere = design @ (mean[:, None] + root @ points.T)
+        if loss == "logistic":
+            y = (rng.random(rows) < expit(scores)) * 1.0
+            logs = -np.logaddexp(0.0, -(2 * y - 1)[:, None] * everywhere).sum(axis=0)
+        else:
+            y = rng.poisson(np.exp(scores)) * 1.0
+            nodes, weights = np.polynomial.hermite_e.hermegauss(31)
+            inner = everywhere[..., None] + math.sqrt(noise) * nodes
+            inner = y[:, None, None] * (inner - 2) - np.exp(inner)
+            most = inner.max(axis=2, keepdims=True)
+            logs = (np.log(np.exp(inner - most) @ weights) + most[..., 0]).sum(axis=0)
+        logs = logs - 0.5 * np.square(points).sum(axis=1)
+        density = np.exp(logs - logs.max())
+        density /= density.sum()
+        exact = density @ points
+        spread = (points - exact).T @ ((points - exact) * density[:, None])
+        found = propagated(design, y, np.array([0, rows]), Prior(mean, root, noise, loss))
+        np.testing.assert_allclose(found.means[0], exact, atol=0.01)
+        np.testing.assert_allclose(found.covariances[0], spread, atol=0.04)
+
+
+def test_matched_moments_are_those_of_dense_quadrature() -> None:
+    cases = itertools.product((-4.0, 0.0, 3.0), (0.01, 0.5, 3.0, 12.0), (0.0, 1.0, 300.0))
+    for center, variance, target in cases:
+        for code in (propagation.LOGISTIC, propagation.POISSON):
+            if code == propagation.LOGISTIC and target > 1:
+                continue
+            reach = 12 * math.sqrt(variance) + (8 if target > 1 else 0)
+            x = np.linspace(center - reach, center + reach, 100_001)
+            logs = np.log(expit(x if target else -x)) if code == propagation.LOGISTIC else target * x - np.exp(x)
+            logs = logs - 0.5 * (x - center) ** 2 / variance
+            density = np.exp(logs - logs.max()) / np.exp(logs - logs.max()).sum()
+            mean = float(density @ x)
+            spread = float(density @ np.square(x - mean))
+            alpha, beta = propagation._tilted(center, variance, target, code)
+            assert alpha * math.sqrt(variance) == pytest.approx((mean - center) / math.sqrt(variance), abs=2e-3)
+            assert beta * variance == pytest.approx(1 - spread / variance, abs=2e-3)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "poisson"])
+def test_spread_and_sizes_are_zero_on_average_under_the_prior(loss: str) -> None:
+    """8,000 users drawn from the prior: within 5.5 standard errors (false alarms below 1e-6) and EP's own error."""
+    rng = np.random.default_rng(4)
+    n, m, prior = 8000, 5, replace(TWO, loss=loss)
+    X = rng.normal(size=(n * m, D)) * [1, 2, 10] + UNITS.center
+    weights = prior.mean + rng.normal(size=(n, P)) @ prior.root.T
+    scores = np.einsum("ij,ij->i", UNITS.design(X), np.repeat(weights, m, axis=0))
+    noise = math.sqrt(prior.noise) * rng.normal(size=n * m)
+    y = (rng.random(n * m) < expit(scores)) * 1.0 if loss == "logistic" else rng.poisson(np.exp(scores + noise)) * 1.0
+    offsets = np.arange(0, n * m + 1, m)
+    for query in (LossSpread(UNITS, prior, 0.0), LossScore(UNITS, prior, METRIC, np.eye(P), 1e9)):
+        sent = query.contributions(X, y, offsets)
+        assert (np.abs(sent.mean(axis=0)) <= 5.5 * sent.std(axis=0) / math.sqrt(n) + 0.02).all(), type(query).__name__
+    sent = LossSizes(UNITS, prior, GROUPS).contributions(X, y, offsets)[:, ::2]
+    assert (np.abs(sent.mean(axis=0)) <= 5.5 * sent.std(axis=0) / math.sqrt(n) + 0.02).all()
+    narrow = replace(prior, root=prior.root * 0.6)
+    sent = LossSizes(UNITS, narrow, GROUPS).contributions(X, y, offsets)[:, 0]
+    assert sent.mean() > 5.5 * sent.std() / math.sqrt(n)
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_queries_and_heads_travel(name: str) -> None:
+    query = QUERIES[name]
+    X, y, offsets = ragged([4, 6], name)
+    np.testing.assert_array_equal(
+        decode(encode(query)).contributions(X, y, offsets), query.contributions(X, y, offsets)
+    )
+    work = LossPosteriorHeads(UNITS, PRIORS[name.split(",")[0]])
+    heads = decode(encode(work))(X, y, offsets)
+    assert heads.shape == (2, *work.shape)
+    np.testing.assert_allclose(heads[1], work.own(X[4:], y[4:]), rtol=1e-9, atol=1e-12)
+
+
+def hierarchy(loss: str, n: int = 1500, classes: int = 1) -> tuple[Array, Array, np.ndarray, Array]:
+    rng = np.random.default_rng(7)
+    users = np.repeat(np.arange(n), rng.integers(4, 13, n))
+    x = rng.normal(size=(len(users), 2)) * [1.0, 30.0] + [0.0, 400.0]
+    design = np.column_stack([np.ones(len(users)), x[:, 0], (x[:, 1] - 400.0) / 30.0])
+    weights = rng.normal(size=(n, classes, 3)) * [1.0, 0.5, 0.2] + rng.normal(size=(classes, 3))
+    scores = np.einsum("ij,ikj->ik", design, weights[users])
+    if classes > 1:
+        return x, (scores + rng.gumbel(size=scores.shape)).argmax(axis=1) * 1.0, users, scores
+    scores = scores[:, 0]
+    if loss == "logistic":
+        return x, (rng.random(len(scores)) < expit(scores)) * 1.0, users, scores
+    return x, rng.poisson(np.exp(scores + 0.3 * rng.normal(size=len(scores)))) * 1.0, users, scores
+
+
+def fitted(
+    loss: str, x: Array, y: Array, users: np.ndarray, epsilon: float = math.inf, **options
+) -> tacitly.MixedEffects:  # type: ignore[no-untyped-def]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return tacitly.MixedEffects(epsilon=epsilon, loss=loss, **options).fit(x, y, users)
+
+
+def log_loss(shares: Array, y: Array) -> float:
+    return float(-np.log(shares[np.arange(len(y)), y.astype(int)]).mean())
+
+
+def deviance(rates: Array, y: Array) -> float:
+    return float(2 * np.mean(xlogy(y, y) - xlogy(y, rates) - y + rates))
+
+
+@pytest.mark.parametrize("loss", ["logistic", "poisson"])
+def test_without_noise_it_finds_the_mixed_model_and_with_it_nearly(loss: str) -> None:
+    x, y, users, _ = hierarchy(loss)
+    test = np.arange(len(y)) % 4 == 0
+    reference = MixedLossModel(loss).fit(x[~test], y[~test], users[~test])
+    expected = reference.predict_mean(x[test], users[test])
+    shown = np.column_stack([1 - expected, expected]) if loss == "logistic" else expected
+    best = (log_loss if loss == "logistic" else deviance)(shown, y[test])
+    for epsilon, allowed in ((math.inf, 1.02), (4.0, 1.06)):
+        model = fitted(loss, x[~test], y[~test], users[~test], epsilon, noise_seed=1)
+        assert model.helps_
+        answer = model.predict_proba if loss == "logistic" else model.predict
+        measure = log_loss if loss == "logistic" else deviance
+        assert measure(answer(x[test], users[test]), y[test]) < allowed * best
+    assert is_classifier(model) == (loss == "logistic") == (not is_regressor(model))
+
+
+def test_several_classes_by_name() -> None:
+    x, y, users, scores = hierarchy("logistic", classes=3)
+    names = np.array(["low", "mid", "high"])
+    model = fitted("logistic", x, names[y.astype(int)], users, 4.0, classes=tuple(names))
+    shares = model.predict_proba(x, users)
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0)
+    truth = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    pooled = np.bincount(y.astype(int)) / len(y)
+    assert log_loss(shares, y) < 0.5 * (log_loss(truth, y) + log_loss(np.tile(pooled, (len(y), 1)), y))
+    assert model.coef_.shape == (3, 2)
+    assert list(model.classes_) == list(names)
+    assert set(model.predict(x[:9], users[:9])) <= set(names)
+    assert "mid: " in str(model.summary())
+    mine = users == 3
+    head = model.personalize(x[mine], names[y[mine].astype(int)])
+    np.testing.assert_allclose(head.predict_proba(x[mine]), shares[mine], atol=1e-6)
+
+
+def test_counts_have_a_standard_deviation_and_classes_refuse_one() -> None:
+    x, y, users, _ = hierarchy("poisson", n=400)
+    model = fitted("poisson", x, y, users)
+    mean, std = model.predict(x, users, return_std=True)
+    assert (std >= np.sqrt(mean)).all()
+    assert model.noise_variance_ > 0
+    model = fitted("logistic", x, np.minimum(y, 1.0), users)
+    with pytest.raises(ValueError, match="predict_proba"):
+        model.predict(x, users, return_std=True)
+    with pytest.raises(AttributeError, match="logistic"):
+        fitted("poisson", x[:50], y[:50], users[:50]).predict_proba(x[:5])
+
+
+def test_too_few_users_get_their_own_level_and_a_warning() -> None:
+    x, y, users, _ = hierarchy("logistic", n=40)
+    with pytest.warns(TooFewUsersWarning, match="users would do"):
+        model = tacitly.MixedEffects(epsilon=0.1, loss="logistic").fit(x, y, users)
+    level = np.bincount(users, y) / np.bincount(users)
+    assert not model.helps_
+    assert np.corrcoef(model.predict_proba(x, users)[:, 1], level[users])[0, 1] > 0.95
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": "hinge"}, "loss must be"),
+        ({"loss": "poisson", "classes": (0, 1)}, "classes are for"),
+        ({"loss": "logistic", "target_range": (0.0, 1.0)}, "target_range"),
+    ],
+)
+def test_parameters_that_contradict_each_other_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tacitly.MixedEffects(epsilon=1.0, **options).fit(np.zeros((4, 1)), np.zeros(4), [0, 0, 1, 1])
+
+
+def test_targets_that_are_no_classes_or_counts_are_refused() -> None:
+    for loss, target in (("logistic", 2.0), ("poisson", -1.0)):
+        rows = np.zeros((4, 1)), np.array([0, 1, 0, target]), [0, 0, 1, 1]
+        strict = tacitly.MixedEffects(epsilon=1.0, loss=loss, on_bad_rows="raise")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with pytest.raises(DataError, match="1 row"):
+                strict.fit(*rows)
+            tacitly.MixedEffects(epsilon=1.0, loss=loss).fit(*rows)  # without a word: which rows are bad is private
