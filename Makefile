@@ -11,9 +11,8 @@ CORE := $(if $(wildcard $(ALL)),$(ALL),$(VENV)/.core)
 
 .PHONY: demo test lint types suite generated benchmarks clean
 
-# Two kernels take most of the first run: the fit of heads is compiled beside the demo, which compiles the other.
 demo: $(CORE)
-	@$(BIN)/python tools/compile_heads.py 2>/dev/null & $(BIN)/tacitly demo; status=$$?; wait; exit $$status
+	@$(BIN)/tacitly demo
 
 test: lint
 	@$(MAKE) -j 2 types suite
@@ -85,4 +84,4 @@ $(ALL): pyproject.toml constraints.txt | $(BIN)/python
 	$(call install,.[dev],torch)
 
 clean:
-	rm -rf $(VENV) .coverage demo-model demo-model.ledger
+	rm -rf $(VENV) .coverage demo-model visits.csv

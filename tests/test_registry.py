@@ -27,7 +27,9 @@ from tacitly.methods.shared import WIRE as SHARED
 
 ROOT = Path(__file__).parents[1]
 METHODS = pytest.mark.parametrize("method", REGISTRY.values(), ids=lambda method: method.name)
-SHARED_PARAMETERS = {"epsilon", "delta", "adjacency", "ledger", "run", "engine", "threads", "noise", "noise_seed"}
+SHARED_PARAMETERS = {
+    *("epsilon", "delta", "adjacency", "ledger", "run", "engine", "threads", "noise", "noise_seed", "on_bad_rows")
+}
 
 
 def parameters(method: Method) -> dict[str, inspect.Parameter]:

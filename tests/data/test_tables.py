@@ -439,8 +439,8 @@ def test_a_file_that_changes_between_the_passes_is_refused(tmp_path: Path, monke
     path = as_csv(frame(), tmp_path)
     count = tacitly.data.cohort._count_users
 
-    def count_then_change(source: Any, user: str) -> Any:
-        found = count(source, user)
+    def count_then_change(source: Any, user: str, **options: Any) -> Any:
+        found = count(source, user, **options)
         frame(seed=1).to_csv(path, index=False)
         return found
 

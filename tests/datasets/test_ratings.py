@@ -9,6 +9,7 @@ import pytest
 
 import tacitly
 from tacitly.datasets import Ratings, load_jester, load_movielens
+from tacitly.datasets.ratings import ratings_of
 from tacitly.privacy.guarantee import Budget
 
 
@@ -168,3 +169,18 @@ def test_item_features_can_be_bought_in_the_same_account() -> None:
     X, y, tasks = ratings.tasks(features=features)
     model = tacitly.LowRankSparse(1, 1, 4.0, ledger=ledger, run="users").fit(X, y, tasks)
     assert len(bought.certificate_.releases) + len(model.certificate_.releases) == len(ledger.releases())
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_user_whose_items_are_all_outside_the_catalogue_stays_on_the_roster(outside: bool) -> None:
+    """Else n_users, which is public, tells what that user rated."""
+    users, items = np.repeat(np.arange(50), 3), np.tile([1, 2, 3], 50)
+    items[users == 7] = 99 if outside else 1
+    ratings = ratings_of(users, items, np.ones(150), {item: ("", ()) for item in (1, 2, 3)})
+    X, y, tasks = ratings.tasks()
+    assert len(np.unique(tasks)) == 50
+    assert ratings.matrix().shape == (50, 3)
+    if outside:
+        assert not X[tasks == 7].any()
+        assert not y[tasks == 7].any()
+        assert ratings.matrix()[7].nnz == 0

@@ -132,17 +132,18 @@ def test_a_loss_that_means_nothing_is_refused(make, message: str) -> None:  # ty
         make()
 
 
+@pytest.mark.filterwarnings("ignore::tacitly.data.bad_rows.SideChannelWarning")
 def test_labels_outside_the_declared_set_are_counted_and_never_shown() -> None:
     X, y, users, _ = labelled(30, 4, 1, 8)
     odd = y.copy()
     odd[:3] = 7
-    model = tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic")
+    model = tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic", on_bad_rows="raise")
     for give in (lambda: model.fit(X, odd, users), lambda: model.fit(tacitly.Cohort.from_arrays(X, odd, users))):
         with pytest.raises(DataError, match=r"3 rows with a label outside classes=\[0, 1\]") as caught:
             give()
         assert "7" not in str(caught.value)
     with pytest.raises(DataError, match="below zero"):
-        tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="poisson").fit(X, y - 1, users)
+        tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="poisson", on_bad_rows="raise").fit(X, y - 1, users)
     with pytest.raises(ValueError, match="paper mode is for loss='squared'"):
         tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic", mode="paper").fit(X, y, users)
 
@@ -150,10 +151,11 @@ def test_labels_outside_the_declared_set_are_counted_and_never_shown() -> None:
 SECRET = "nobody-may-see-this"
 
 
+@pytest.mark.filterwarnings("ignore::tacitly.data.bad_rows.SideChannelWarning")
 @pytest.mark.parametrize("loss", ["squared", "poisson"])
 def test_a_cell_that_is_no_number_is_counted_and_never_shown(loss: str) -> None:
     X, y, users, _ = labelled(30, 4, 1, 8)
-    model = tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss=loss)
+    model = tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss=loss, on_bad_rows="raise")
     words = np.array(y, dtype=object)
     words[:2] = SECRET
     holes = X.astype(object)
@@ -173,12 +175,13 @@ def test_a_cell_that_is_no_number_is_counted_and_never_shown(loss: str) -> None:
         assert caught.value.__context__ is None or SECRET not in str(caught.value.__context__)
 
 
+@pytest.mark.filterwarnings("ignore::tacitly.data.bad_rows.SideChannelWarning")
 def test_labels_that_are_missing_are_counted() -> None:
     X, y, users, _ = labelled(30, 4, 1, 8)
     labels = pd.Series(y.astype(int)).astype("Int64")
     labels[:2] = pd.NA
     with pytest.raises(DataError, match="2 rows with a label outside"):
-        tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic").fit(X, labels, users)
+        tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic", on_bad_rows="raise").fit(X, labels, users)
 
 
 @pytest.mark.parametrize("make", [pd.Index, pd.Series, np.array, list])

@@ -44,7 +44,8 @@ def test_the_certificate_says_what_was_asked_for(model) -> None:  # type: ignore
     assert certificate.epsilon < certificate.epsilon_replace_one < 2.3 * certificate.epsilon
     assert certificate.delta == 1e-6
     assert certificate.adjacency == "zero-out"
-    assert [release.name for release in certificate.releases][:2] == ["feature moment", "direction votes"]
+    first = ["column scales", "feature moment", "direction votes"]
+    assert [release.name for release in certificate.releases][:3] == first
     assert {release.noise for release in certificate.releases} == {"exact"}
 
 
@@ -75,7 +76,8 @@ def test_a_new_user_gets_a_head_for_free(data, model) -> None:  # type: ignore[n
     head = model.personalize(data.X[mine], data.y[mine])
     np.testing.assert_allclose(np.asarray(head), model.heads_[7])
     np.testing.assert_allclose(head.predict(data.X[mine]), model.predict(data.X[mine], data.users[mine]))
-    assert len(model.certificate_.releases) == 18
+    # 1 for scales, 1 for whitening, 1 for the start, 16 rounds, 5 for the population's direction, 31 for its heads.
+    assert len(model.certificate_.releases) == 55
 
 
 def test_personal_intercepts_are_found(data) -> None:  # type: ignore[no-untyped-def]
@@ -151,7 +153,7 @@ def test_float32_and_float64_agree(data) -> None:  # type: ignore[no-untyped-def
     ("options", "message"),
     [
         ({"rank": 0, "epsilon": 1.0}, "rank must be a whole number from 1"),
-        ({"rank": 13, "epsilon": 1.0}, r"number of features \(12\). Found 13"),
+        ({"rank": 13, "epsilon": 1.0}, r"number of features \(12\), or 'auto'. Found 13"),
         ({"rank": 2, "epsilon": 0.0}, "epsilon must be positive"),
         ({"rank": 2, "epsilon": 1.0, "delta": 2.0}, "delta must lie strictly"),
         ({"rank": 2, "epsilon": 1.0, "mode": "magic"}, "mode must be one of"),
@@ -166,8 +168,10 @@ def test_wrong_parameters_are_named_with_what_was_found(data, options, message) 
 
 
 def test_unknown_users_and_wrong_shapes_are_told_apart(data, model) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(tacitly.DataError, match="1 of 1 rows belong to users who have no head"):
-        model.predict(data.X[:1], [999_999])
+    assert model.prior_ is not None
+    np.testing.assert_array_equal(model.predict(data.X[:1], [999_999]), model.predict(data.X[:1]))
+    with pytest.raises(tacitly.DataError, match="rows of users who have no head"):
+        tacitly.LocalModels().fit(data.X, data.y, data.users).predict(data.X[:1], [999_999])
     with pytest.raises(tacitly.DataError, match="12 columns"):
         model.predict(data.X[:, :3], data.users)
     with pytest.raises(ValueError, match="needs y and users"):

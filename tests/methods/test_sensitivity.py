@@ -23,9 +23,15 @@ from tacitly.methods.fedrep.queries import BasisStep, LossStep
 from tacitly.methods.low_rank_sparse.as_printed import ClippedGram, ClippedRight, Clips, TargetMoment
 from tacitly.methods.low_rank_sparse.heads import Sparsity
 from tacitly.methods.low_rank_sparse.queries import SparseEquations, SparseStep
+from tacitly.methods.mixed_effects.posterior import Prior, Slopes
+from tacitly.methods.mixed_effects.queries import MeasuredSpread
+from tacitly.methods.shared.batch import BatchQuery
+from tacitly.methods.shared.central import CentralStep, Correction
+from tacitly.methods.shared.column_scales import ColumnScales
 from tacitly.methods.shared.direction_votes import ClassVote, DirectionVote
 from tacitly.methods.shared.norm_histogram import NormHistogram
-from tacitly.methods.shared.whitening import FeatureMoment, Whitening
+from tacitly.methods.shared.typical_norm import TypicalNorm
+from tacitly.methods.shared.whitening import FeatureMoment, ScaledMoment, Whitening
 from tacitly.methods.trace_regression.centering import LabelSum, ObservationSum
 from tacitly.methods.trace_regression.curvature import StepEnergy
 from tacitly.methods.trace_regression.designs import Centre, Design
@@ -44,6 +50,7 @@ ONE, AUTO = Sparsity(1), Sparsity(2, chosen=True)
 CENTRAL = SparseStep(BASIS[:, :1], np.eye(1), 0.5, WHITENING, sparsity=ONE, shared_weight=True)
 CLIPS = Clips(rows=0.5, targets=0.1, sparse_part=1e-6, weights=0.01, count=12)
 THREE = Loss("logistic", (0, 1, 2))
+HEADS = MeasuredSpread(Slopes(np.zeros(D), np.ones(D), 0.0, 1.0), Prior(np.zeros(D), np.eye(D), 1.0), 0.5)
 
 
 def coded(y: np.ndarray) -> np.ndarray:
@@ -151,6 +158,13 @@ QUERIES: dict[str, tuple[Query, float]] = (
     | {
         "feature moment": (FeatureMoment(D), 1.0),
         "feature moment, centred": (FeatureMoment(D, centered=True), 1.0),
+        "feature moment, scaled": (ScaledMoment(D, gains=np.geomspace(1e-3, 1e3, D)), 1.0),
+        "scales of columns": (ColumnScales(D), math.sqrt(D)),
+        "scales of columns, centred": (ColumnScales(D, centered=True), math.sqrt(D)),
+        "one model": (CentralStep(Correction(CENTRE, WHITENING), 0.5), 1.0),
+        "one model, centred": (CentralStep(Correction(CENTRE, WHITENING, centered=True), 0.5), 1.0),
+        "norm of a correction": (TypicalNorm(Correction(CENTRE, WHITENING), 30.0), 1.0),
+        "spread of heads without levels": (HEADS, HEADS.bound),
         "direction votes": (DirectionVote(WHITENING), 1.0),
         "direction votes, centred": (DirectionVote(WHITENING, centered=True), 1.0),
         "basis step": (BasisStep(BASIS, METRIC, 0.5, WHITENING), 1.0),
@@ -299,6 +313,23 @@ def test_replacing_a_user_reaches_two_clips_for_the_central_step() -> None:
     assert 0.999 * 2.0 < apart <= 2.0
 
 
+def test_replacing_a_user_reaches_two_clips_for_one_model() -> None:
+    query = CentralStep(Correction(np.zeros(D), Whitening.identity(D)), 1e-9)
+    X, y = np.random.default_rng(5).normal(size=(30, D)), np.ones(30)
+    apart = np.linalg.norm(clipped(query, (X, y), 1.0) - clipped(query, (X, -y), 1.0))
+    assert 0.999 * 2.0 < apart <= 2.0
+
+
+def test_replacing_a_user_comes_near_two_clips_for_the_scales_of_columns() -> None:
+    """From one end of the circle to where it is opposite."""
+    bound, tiny = math.sqrt(D), np.full((4, D), 2.0**-50)
+    far = max(
+        np.linalg.norm(clipped(ColumnScales(D), (tiny, np.ones(4)), bound) - clipped(ColumnScales(D), other, bound))
+        for other in ((np.full((4, D), 2.0**k), np.ones(4)) for k in range(50))
+    )
+    assert 0.99 * 2.0 * bound < far <= 2.0 * bound
+
+
 def test_replacing_a_user_reaches_two_clips_for_the_sparse_equations() -> None:
     query = SparseEquations(BASIS, Whitening.identity(D), Sparsity(0), 1e3, 1e-6)
     apart = np.linalg.norm(clipped(query, turned_user(1.0), 1.0) - clipped(query, turned_user(-1.0), 1.0))
@@ -400,6 +431,41 @@ class AcuteVote(PowerVote):
 
 @dataclass(frozen=True)
 class Acute(BasisStep):
+    """Mutation: claims that corrections never point against each other."""
+
+    acute = True
+
+
+@dataclass(frozen=True)
+class _Summed(BatchQuery):
+    """A batch query whose clip does not come last."""
+
+    def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        rows = self.contributions(X, y, offsets)
+        return rows[np.isfinite(rows).all(axis=1)].sum(axis=0)
+
+
+@dataclass(frozen=True)
+class WeightOnTop(CentralStep, _Summed):
+    """Mutation: divides the correction by its own norm and adds the weight afterwards."""
+
+    block_sum = _Summed.block_sum
+
+    def contributions(self, X, y, offsets):  # type: ignore[no-untyped-def]
+        with np.errstate(all="ignore"):
+            joint = super().contributions(X, y, offsets)
+            return joint / np.maximum(np.linalg.norm(joint[:, :-1], axis=1, keepdims=True), 1e-9)
+
+
+@dataclass(frozen=True)
+class OnePointForAll(ColumnScales, _Summed):
+    """Mutation: claims the bound of one column for all of them."""
+
+    block_sum = _Summed.block_sum
+
+
+@dataclass(frozen=True)
+class AcuteModel(CentralStep):
     """Mutation: claims that corrections never point against each other."""
 
     acute = True
@@ -625,6 +691,9 @@ def test_a_broken_tangent_sum_is_caught(mutant: Query) -> None:
         (ClipsTheRowOnly(BASIS, CENTRE, 0.5), 3.0),
         (CountsTheRowForMore(CENTRE, 0.5), 3.0),
         (Unclipped(D), 1.0),
+        (WeightOnTop(Correction(CENTRE, WHITENING), 0.5), 1.0),
+        (OnePointForAll(D), 1.0),
+        (AcuteModel(Correction(np.zeros(D), Whitening.identity(D)), 1e-3), 1.0),
         (AcuteVote(TWO, Whitening.identity(D)), 1.0),
         (Acute(BASIS, np.eye(K), 1e-3, Whitening.identity(D)), 1.0),
         (DividesTwice(D), 0.1),

@@ -24,7 +24,7 @@ class FedRep(PrivateFedRep):
 
     def __init__(
         self,
-        rank: int,
+        rank: int | str,
         *,
         fit_intercept: bool = False,
         loss: str = "squared",

@@ -62,6 +62,7 @@ class CentralModel(Baseline):
                 warnings.simplefilter("ignore", UncertifiedWarning)
             model.fit(cohort)
         self.basis_, self.heads_, self.intercepts_ = model.basis_, model.heads_, model.intercepts_
+        self.prior_ = model.prior_
         self.certificate_ = replace(model.certificate_, algorithm=type(self).__name__)
 
 

@@ -1,4 +1,4 @@
-"""Fit on synthetic users, to show the whole thing."""
+"""Fit on made-up patients, to show the whole thing."""
 
 from __future__ import annotations
 
@@ -7,34 +7,47 @@ from typing import Annotated
 
 import typer
 
-from tacitly.cli.console import Out, fit_with_progress, say, show_certificate, show_comparison
+from tacitly.cli import console, reading
+from tacitly.cli.console import say
 
 
 def demo(
-    out: Out = Path("demo-model"),
+    out: console.Out = Path("demo-model"),
     epsilon: Annotated[float, typer.Option(help="Privacy budget.")] = 1.0,
-    users: Annotated[int, typer.Option(help="Number of synthetic users.")] = 5000,
+    users: Annotated[int, typer.Option(help="Number of made-up patients.")] = 2000,
+    full: console.Full = False,
 ) -> None:
-    """Show the whole thing on synthetic users in seconds: fit, certificate, comparison, model folder."""
+    """Show the whole thing on made-up patients in seconds: table, fit, certificate, comparison, model folder."""
     import shutil
 
     from tacitly.data.cohort import Cohort
-    from tacitly.datasets import make_shared_subspace
-    from tacitly.linalg import subspace_distance
-    from tacitly.methods.fedrep.estimator import PrivateFedRep
+    from tacitly.datasets import load_visits
+    from tacitly.methods.mixed_effects.estimator import MixedEffects
     from tacitly.model_folder import PUBLIC, save
 
     if out.exists():
         if not all((out / name).is_file() for name in PUBLIC):
             raise ValueError(f"{out} exists and is not a model folder. Choose another --out.")
         shutil.rmtree(out)
-    say(f"{users} synthetic users with 10 rows each: 50 features, 2 shared directions, a personal head")
-    data = make_shared_subspace(users, 50, 2, 10, noise=0.1)
-    cohort = Cohort.from_arrays(data.X, data.y, data.users)
-    model = PrivateFedRep(rank=2, epsilon=epsilon, run="demo")
-    fit_with_progress(model, cohort)
+    table = load_visits(users)
+    path = _written(table, out.with_name("visits.csv"))
+    cohort = Cohort.from_table(table, user="patient", target="score", schema={"age": {"range": [18, 110]}})
+    reading.describe(cohort)
+    model = MixedEffects(epsilon=epsilon, schema={"age": {"range": [18, 110]}}, run="demo")
+    console.fit_with_progress(model, cohort)
+    model.user_column_ = "patient"
     save(model, out)
-    show_certificate(model.certificate_)
-    show_comparison(model, cohort)
-    say(f"distance to the true subspace: {subspace_distance(model.basis_, data.basis):.4f}")
-    say(f"model: {out}/  next: tacitly verify {out}")
+    console.show_certificate(model.certificate_, full=full)
+    console.show_comparison(model, cohort)
+    console.show_summary(model)
+    say(f"table: {path} (nobody real)\nmodel: {out}/  next: tacitly predict {out} {path} --std")
+
+
+def _written(table: object, path: Path) -> Path:
+    """Write the table beside the model, for experiments; one that is there stays as it is."""
+    from pyarrow.csv import write_csv
+
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_csv(table, path)
+    return path

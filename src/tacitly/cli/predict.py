@@ -65,20 +65,24 @@ def _check_wishes(fitted: Any, std: bool, proba: bool) -> None:
 
 
 def _has_deviations(fitted: Any) -> bool:
+    return "return_std" in _signature(fitted) and not fitted._loss().classifies
+
+
+def _signature(fitted: Any) -> Any:
     import inspect
 
-    return "return_std" in inspect.signature(fitted.predict).parameters and not fitted._loss().classifies
+    return inspect.signature(fitted.predict).parameters
 
 
 def _user_column(fitted: Any, source: Any, user: str | None) -> str | None:
     """Return the column with user ids; None where there is none and the model can do without."""
     if user is not None or fitted.user_column_ in source.types:
         return user or str(fitted.user_column_)
-    if not hasattr(fitted, "summary") and fitted.user_column_ is None:
+    if _signature(fitted)["users"].default is None:  # the population's prediction needs none
+        return None
+    if fitted.user_column_ is None:
         raise ValueError("which column holds the user id? Give --user COLUMN.")
-    if not hasattr(fitted, "summary"):
-        raise ValueError(f"{source.title} has no column {fitted.user_column_!r}, the user id at training. Give --user.")
-    return None
+    raise ValueError(f"{source.title} has no column {fitted.user_column_!r}, the user id at training. Give --user.")
 
 
 def _rows(fitted: Any, source: Any, user: str | None) -> TableRows:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tacitly.cli.console import say, wrapped
+from tacitly.methods import REGISTRY
 
 if TYPE_CHECKING:
     from tacitly.data.cohort import Cohort
@@ -84,6 +85,7 @@ def read_cohort(
     """Group the rows by user; ``schema`` is None for a method that takes numbers only."""
     from tacitly.data.cohort import Cohort
     from tacitly.data.selection import complete_rows, labelled
+    from tacitly.data.validation import DataError
 
     names = _features(source, columns)
     if columns.labels:
@@ -95,7 +97,21 @@ def read_cohort(
         what = "a missing cell" if drop_missing else f"a missing {columns.target}"
         say(f"left out: {left_out} row{'s' * (left_out > 1)} with {what}")
     user, target = columns.user, columns.target
-    return Cohort.from_table(source, user=user, target=target, features=names, folder=folder, schema=schema)
+    try:
+        return Cohort.from_table(source, user=user, target=target, features=names, folder=folder, schema=schema)
+    except DataError as error:
+        raise DataError(f"{error}{_remedy(str(error), target, schema)}") from None
+
+
+def _remedy(message: str, target: str, schema: dict[str, Any] | None) -> str:
+    """Return what to do in a command about cells that cannot be used."""
+    if f"target column {target!r}" in message and "not numbers" in message:
+        able = [method.name for method in REGISTRY.offered("fit").values() if "classes" in method.option_names]
+        return f" If these are classes: --method {able[0]} --loss logistic --classes no,yes."
+    if "cannot be used" in message and schema is None:
+        usual = REGISTRY.default("fit").name
+        return f" (--exclude NAME, --drop-missing; --method {usual} takes text and missing cells as they are.)"
+    return ""
 
 
 def point_out_ids(source: Source, columns: Columns) -> None:

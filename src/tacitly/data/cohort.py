@@ -2,7 +2,8 @@
 
 All rows lie in one contiguous `X`, grouped by user; `offsets` holds where each user's rows begin. The arrays are
 read-only and may be memory maps larger than RAM. Every constructor checks that each cell is a finite number and that
-each row has a user id, because the unit of privacy is the user: no guarantee covers a row without one.
+each row has a user id, because the unit of privacy is the user: no guarantee covers a row without one. What happens to
+other rows is the caller's choice (:mod:`tacitly.data.bad_rows`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from tacitly.data.bad_rows import check_policy, kept_rows, settle, taken
 from tacitly.data.grouping import Declared as Declared
 from tacitly.data.grouping import (
     aligned_empty,
@@ -33,7 +35,7 @@ from tacitly.data.grouping import (
 )
 from tacitly.data.grouping import count_users as _count_users
 from tacitly.data.schema import Schema
-from tacitly.data.tables import open_table
+from tacitly.data.tables import open_table, row_blocks
 from tacitly.data.user_ids import Directory, Positions, check_users, factor, id_array, plain, stable_order
 from tacitly.data.validation import Array, DataError, float_type
 
@@ -118,6 +120,7 @@ class Cohort(GroupedRows):
         target_name: str | None = None,
         dtype: DTypeLike | None = None,
         schema: Declared | None = None,
+        on_bad_rows: str = "raise",
     ) -> Cohort:
         """Group rows by user; rows already sorted by user id are not copied.
 
@@ -136,24 +139,33 @@ class Cohort(GroupedRows):
         schema
             What columns mean (:mod:`tacitly.data.schema`), for text, yes/no values and missing cells; ``{}`` to read it
             off the table. Without one, every cell must be a finite number.
+        on_bad_rows
+            ``raise``, ``drop`` or ``blank`` rows with cells that cannot be used (:mod:`tacitly.data.bad_rows`).
         """
+        check_policy(on_bad_rows)
+        blank = on_bad_rows != "raise"
         if users is None:
             raise DataError(
                 "users was not given. Expected one id per row: users are the unit of privacy. If every row is a "
                 "different person, pass users=range(len(X))."
             )
-        X, names, schema = matrix(X, feature_names, dtype, schema)
-        y, target_name = vector(y, len(X), target_name, X.dtype)
+        X, names, schema = matrix(X, feature_names, dtype, schema, blank=blank)
+        y, target_name = vector(y, len(X), target_name, X.dtype, blank=blank)
         given = id_array(users)
         if len(given) != len(X):
             raise DataError(f"users has {len(given)} ids and X has {len(X)} rows. Expected one id per row.")
         ids, codes = factor(given)
-        check_users(len(ids), int((codes < 0).sum()), "users")
+        owned = codes >= 0
+        check_users(len(ids), 0 if blank else int((~owned).sum()), "users")
+        if not owned.all():
+            X, y, codes = X[owned], None if y is None else y[owned], codes[owned]
         if not (codes[1:] >= codes[:-1]).all():
             order = stable_order(codes)
             X = np.take(X, order, axis=0, out=aligned_empty(X.shape, X.dtype), mode="clip")
             y = None if y is None else y[order]
-        return cls(X, y, _offsets(np.bincount(codes)), ids, names, target_name, schema)
+        offsets = _offsets(np.bincount(codes))
+        X, y, offsets = settle(X, y, offsets, on_bad_rows, may_miss=schema is not None)
+        return cls(X, y, offsets, ids, names, target_name, schema)
 
     @classmethod
     def from_offsets(
@@ -166,10 +178,12 @@ class Cohort(GroupedRows):
         feature_names: Iterable[str] | None = None,
         target_name: str | None = None,
         dtype: DTypeLike | None = None,
+        on_bad_rows: str = "raise",
     ) -> Cohort:
         """Wrap rows that are already grouped, without a copy; users default to 0, 1, 2, ..."""
-        X, names, _ = matrix(X, feature_names, dtype)
-        y, target_name = vector(y, len(X), target_name, X.dtype)
+        check_policy(on_bad_rows)
+        X, names, _ = matrix(X, feature_names, dtype, blank=on_bad_rows != "raise")
+        y, target_name = vector(y, len(X), target_name, X.dtype, blank=on_bad_rows != "raise")
         starts = np.asarray(offsets)
         if starts.ndim != 1 or starts.dtype.kind not in "iu" or len(starts) < 2:
             raise DataError(
@@ -177,7 +191,9 @@ class Cohort(GroupedRows):
                 "one more than the number of users."
             )
         ids = np.arange(len(starts) - 1) if users is None else plain(users)
-        return cls(X, y, starts.astype(np.int64), ids, names, target_name)
+        # Structure first: what follows takes offsets at their word.
+        whole = cls(X, y, starts.astype(np.int64), ids, names, target_name)
+        return whole if on_bad_rows == "raise" else whole.settled(on_bad_rows)
 
     @classmethod
     def from_table(
@@ -190,6 +206,7 @@ class Cohort(GroupedRows):
         dtype: DTypeLike | None = None,
         folder: str | os.PathLike[str] | None = None,
         schema: Declared | None = None,
+        on_bad_rows: str = "raise",
     ) -> Cohort:
         """Group the rows of a table by the ids in its `user` column.
 
@@ -207,30 +224,35 @@ class Cohort(GroupedRows):
         folder
             Folder to write the cohort to, as `save` does, for tables larger than RAM: the table is read twice in small
             batches, once to count each user's rows and once to write them. The folder appears complete or not at all.
-        schema
+        schema, on_bad_rows
             As for :meth:`from_arrays`.
         """
+        check_policy(on_bad_rows)
+        blank = on_bad_rows != "raise"
         user, target = str(user), None if target is None else str(target)
         source = open_table(table, user)
         names = choose_columns(source, user, target, features)
         if schema is not None:
-            schema = schema_of(source, names, schema)
+            schema = schema_of(source, names, schema, blank=blank)
             names = schema.feature_names
-            source = schema.source(source, keep=(user,) if target is None else (user, target))
+            source = schema.source(source, keep=(user,) if target is None else (user, target), blank=blank)
         kind = float_type(dtype, [source.types[name] for name in names])
         if folder is not None:
             check_new(Path(folder))
-        users, counts = _count_users(source, user)
+        users, counts = _count_users(source, user, blank=blank)
         offsets = _offsets(counts)
         shape = (int(offsets[-1]), len(names))
+        missing = schema is not None
         if folder is None:
             X, y = aligned_empty(shape, kind), None if target is None else np.empty(shape[0], kind)
-            scatter(source, user, names, target, users, offsets, X, y, missing=schema is not None)
+            scatter(source, user, names, target, users, offsets, X, y, missing=missing, blank=blank)
+            X, y, offsets = settle(X, y, offsets, on_bad_rows, may_miss=missing)
             return cls(X, y, offsets, users, names, target, schema)
         with new_folder(Path(folder)) as staging:
             X = new_map(staging / "X.npy", kind, shape)
             y = None if target is None else new_map(staging / "y.npy", kind, shape[:1])
-            scatter(source, user, names, target, users, offsets, X, y, missing=schema is not None)
+            scatter(source, user, names, target, users, offsets, X, y, missing=missing, blank=blank)
+            X, y, offsets = _settled_maps(staging, X, y, offsets, on_bad_rows, may_miss=missing)
             _write_metadata(cls(X, y, offsets, users, names, target, schema), staging)
             del X, y
         return cls.open(folder)
@@ -277,6 +299,11 @@ class Cohort(GroupedRows):
         rows = slice(self.offsets[i], self.offsets[i + 1])
         return self.X[rows], None if self.y is None else self.y[rows]
 
+    def settled(self, on_bad_rows: str) -> Cohort:
+        """Return the cohort with rows that hold a NaN dropped, or blank; itself where there is none."""
+        X, y, offsets = settle(self.X, self.y, self.offsets, on_bad_rows, may_miss=self.schema is not None)
+        return self if X is self.X else replace(self, X=X, y=y, offsets=offsets)
+
     def index_of(self, ids: Any) -> Positions:
         """Return the position of each id, -1 where it is unknown; 17 and '17' are the same id."""
         return self._directory.find(ids)
@@ -313,6 +340,27 @@ class Cohort(GroupedRows):
 
 def _offsets(counts: Array) -> Positions:
     return np.append(0, np.cumsum(counts))
+
+
+def _settled_maps(
+    folder: Path, X: Array, y: Array | None, offsets: Positions, on_bad_rows: str, *, may_miss: bool
+) -> tuple[Array, Array | None, Positions]:
+    """Settle bad rows of memory-mapped arrays: where there are any, the files are written again, a block at a time."""
+    kept = kept_rows(X, y, offsets, on_bad_rows, may_miss=may_miss)
+    if kept is None:
+        return X, y, offsets
+
+    def again(name: str, values: Array) -> Array:
+        draft, start = folder / f"{name}.kept", 0
+        written = new_map(draft, values.dtype, (int(kept.offsets[-1]), *values.shape[1:]))
+        for rows in row_blocks(len(values), int(np.prod(values.shape[1:], dtype=np.int64))):
+            part = taken(values, kept, rows)
+            written[start : start + len(part)] = part
+            start += len(part)
+        os.replace(draft, folder / name)
+        return written
+
+    return again("X.npy", X), None if y is None else again("y.npy", y), kept.offsets
 
 
 def _check_structure(cohort: Cohort) -> None:

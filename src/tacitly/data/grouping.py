@@ -28,19 +28,28 @@ Declared = Schema | Mapping[str, Mapping[str, Any]]
 
 
 def matrix(
-    X: Any, names: Iterable[str] | None, dtype: DTypeLike | None, schema: Declared | None = None
+    X: Any,
+    names: Iterable[str] | None,
+    dtype: DTypeLike | None,
+    schema: Declared | None = None,
+    *,
+    blank: bool = False,
 ) -> tuple[Array, tuple[str, ...], Schema | None]:
-    """Return features as checked, C-contiguous floats, their names, and the schema they were encoded by, if any."""
+    """Return features as checked, C-contiguous floats, their names, and the schema they were encoded by, if any.
+
+    With ``blank``, cells that cannot be used become NaN instead of an error.
+    """
     given = None if names is None else tuple(map(str, names))
     if is_frame(X):
         source = open_table(X)
         if schema is not None:
-            found = schema_of(source, tuple(source.types), schema)
-            encoded = found.source(source)
-            return _frame_floats(encoded, len(X), found.feature_names, dtype, missing=True), found.feature_names, found
+            found = schema_of(source, tuple(source.types), schema, blank=blank)
+            encoded = found.source(source, blank=blank)
+            floats = _frame_floats(encoded, len(X), found.feature_names, dtype, missing=True, blank=blank)
+            return floats, found.feature_names, found
         chosen = tuple(source.types) if given is None else given
         check_shape((len(X), len(source.types)), chosen)
-        return _frame_floats(source, len(X), chosen, dtype), chosen, None
+        return _frame_floats(source, len(X), chosen, dtype, blank=blank), chosen, None
     array = _array(X, "X")
     if array.ndim != 2:
         raise DataError(
@@ -52,7 +61,7 @@ def matrix(
     chosen = tuple(f"x{j}" for j in columns) if given is None else given
     check_shape(array.shape, chosen)
     if schema is None:
-        return _floats(array, labels, dtype), chosen, None
+        return _floats(array, labels, dtype, blank=blank), chosen, None
     declared = schema.columns if isinstance(schema, Schema) else schema
     found = schema if isinstance(schema, Schema) else Schema.declared({name: schema.get(name, {}) for name in chosen})
     if found.names != chosen or not found.plain:
@@ -60,20 +69,22 @@ def matrix(
             f"The schema declares {len(declared)} columns, text or categories among them, for an array of "
             f"{len(chosen)} numbers per row. Give a table with named columns (a DataFrame) instead."
         )
-    return _floats(array, labels, dtype, missing=True), chosen, found
+    return _floats(array, labels, dtype, missing=True, blank=blank), chosen, found
 
 
-def schema_of(source: Source, names: Sequence[str], declared: Declared) -> Schema:
+def schema_of(source: Source, names: Sequence[str], declared: Declared, *, blank: bool = False) -> Schema:
     """Return the schema of these columns: one that was stored, or declarations to complete from the table."""
     if not isinstance(declared, Schema):
-        return infer(source, names, declared)
+        return infer(source, names, declared, blank=blank)
     absent = [name for name in declared.names if name not in source.types]
     if absent:
         raise DataError(f"{source.title} has no column {quoted(absent)}, which the model was fitted with.")
     return declared
 
 
-def vector(y: Any, rows: int, name: str | None, dtype: np.dtype[Any]) -> tuple[Array | None, str | None]:
+def vector(
+    y: Any, rows: int, name: str | None, dtype: np.dtype[Any], *, blank: bool = False
+) -> tuple[Array | None, str | None]:
     """Return targets as checked floats, and their name."""
     if y is None:
         return None, name
@@ -86,7 +97,7 @@ def vector(y: Any, rows: int, name: str | None, dtype: np.dtype[Any]) -> tuple[A
     if name is None and isinstance(carried, str) and carried:
         name = carried
     label = "target y" if name is None else f"target column {name!r}"
-    return _floats(array[:, None], [label], dtype)[:, 0], name
+    return _floats(array[:, None], [label], dtype, blank=blank)[:, 0], name
 
 
 def check_shape(shape: tuple[int, ...], names: tuple[str, ...], target: str | None = None) -> None:
@@ -182,8 +193,11 @@ def _batches(
         yield ids, convert(cells, types, kind, faults)
 
 
-def count_users(source: Source, user: str) -> tuple[Array, Positions]:
-    """Read the user column once; return the sorted ids and the number of rows of each."""
+def count_users(source: Source, user: str, *, blank: bool = False) -> tuple[Array, Positions]:
+    """Read the user column once; return the sorted ids and the number of rows of each.
+
+    Rows without an id are an error, or with ``blank`` nobody's.
+    """
     pending: list[tuple[Array, Array]] = []
     held = missing = merged = 0
     for (values,) in source.batches([user], batch_rows(1)):
@@ -197,7 +211,7 @@ def count_users(source: Source, user: str) -> tuple[Array, Positions]:
     if not pending:
         raise DataError(f"{source.title} has no rows. Expected at least two users with one row each.")
     users, counts = _merge(pending)
-    check_users(len(users), missing, f"user column {user!r}")
+    check_users(len(users), 0 if blank else missing, f"user column {user!r}")
     return (users, counts) if source.typed else _whole_if_text_is(users, counts)
 
 
@@ -212,15 +226,21 @@ def scatter(
     y: Array | None,
     *,
     missing: bool = False,
+    blank: bool = False,
 ) -> None:
-    """Read the table a second time and write each row after those already written of its user."""
+    """Read the table a second time and write each row after those already written of its user.
+
+    With ``blank``, cells that cannot be used become NaN, and rows without a user are left out, instead of an error.
+    """
     labels = [*_labels(names), f"target column {target!r}"]
-    faults = Faults(labels, may_miss=len(names) if missing else 0)
+    faults = Faults(labels, may_miss=len(names) if missing else 0, blank=blank)
     directory, free, changed = Directory(users), offsets[:-1].copy(), False
     for ids, block in _batches(source, user, names, target, X.dtype, faults):
         if faults:
             continue
         owners = directory.find(ids)
+        if blank:
+            owners, block = owners[owners >= 0], block[owners >= 0]
         changed = bool((owners < 0).any())
         if changed:
             break
@@ -277,9 +297,16 @@ def no_such_column(source: Source, role: str, name: str) -> str:
 
 
 def _frame_floats(
-    source: Source, rows: int, names: tuple[str, ...], dtype: DTypeLike | None, *, missing: bool = False
+    source: Source,
+    rows: int,
+    names: tuple[str, ...],
+    dtype: DTypeLike | None,
+    *,
+    missing: bool = False,
+    blank: bool = False,
 ) -> Array:
-    types, faults = list(source.types.values()), Faults(_labels(names), may_miss=len(names) if missing else 0)
+    types = list(source.types.values())
+    faults = Faults(_labels(names), may_miss=len(names) if missing else 0, blank=blank)
     out = np.empty((rows, len(names)), float_type(dtype, types))
     start = 0
     for batch in source.batches(tuple(source.types), batch_rows(len(names))):
@@ -290,11 +317,13 @@ def _frame_floats(
     return out
 
 
-def _floats(array: Array, labels: Sequence[str], dtype: DTypeLike | None, *, missing: bool = False) -> Array:
+def _floats(
+    array: Array, labels: Sequence[str], dtype: DTypeLike | None, *, missing: bool = False, blank: bool = False
+) -> Array:
     """Check every cell, and convert to the wanted type if necessary, one block of rows at a time."""
     kind = float_type(dtype, [array.dtype.name])
     out = array if array.dtype == kind else np.empty(array.shape, kind)
-    faults = Faults(labels, may_miss=len(labels) if missing else 0)
+    faults = Faults(labels, may_miss=len(labels) if missing else 0, blank=blank)
     for rows in row_blocks(*array.shape):
         if array.dtype.kind not in "fiub":
             out[rows] = convert(list(array[rows].T), [str(array.dtype)] * len(labels), kind, faults)
@@ -302,6 +331,8 @@ def _floats(array: Array, labels: Sequence[str], dtype: DTypeLike | None, *, mis
         if out is not array:
             with np.errstate(over="ignore"):
                 out[rows] = array[rows]
+        elif blank and np.isinf(array[rows]).any():
+            out = array.copy()  # what the caller gave stays as it is
         faults.scan(array[rows].T, out[rows])
     faults.check()
     return np.require(out, requirements=["C", "A"])

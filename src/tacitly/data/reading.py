@@ -12,7 +12,7 @@ from tacitly.data.cohort import Cohort
 from tacitly.data.grouping import Declared
 from tacitly.data.sparse_cohort import SparseCohort
 from tacitly.data.tables import is_frame, open_table, quoted
-from tacitly.data.validation import Array, DataError
+from tacitly.data.validation import Array, DataError, plain_numbers
 
 
 def read_cohort(
@@ -26,12 +26,14 @@ def read_cohort(
     target_name: str | None = None,
     dtype: DTypeLike | None = None,
     schema: Declared | None = None,
+    on_bad_rows: str = "raise",
 ) -> Any:
     """Return arrays or tables as a cohort; a cohort is returned as it is.
 
     Without ``users``, where they are not needed, all rows belong to one device. ``sparse`` accepts sparse matrices
     too, as a :class:`~tacitly.data.sparse_cohort.SparseCohort`. A ``schema`` (``{}`` for one that is read off the
-    table) takes text, yes/no values and missing cells.
+    table) takes text, yes/no values and missing cells. ``on_bad_rows`` says what becomes of rows that cannot be used
+    (:mod:`tacitly.data.bad_rows`).
 
     >>> read_cohort([[1.0], [2.0], [3.0]], [1.0, 0.0, 1.0], ["b", "a", "b"]).users.tolist()
     ['a', 'b']
@@ -46,8 +48,8 @@ def read_cohort(
     if X is None or (y is None and needs_target) or (users is None and needs_users):
         raise ValueError(_missing(needed))
     if sparse and hasattr(X, "tocsr"):
-        return SparseCohort.from_matrix(X, users)
-    options: dict[str, Any] = {"target_name": target_name, "dtype": dtype}
+        return SparseCohort.from_matrix(X, users, on_bad_rows=on_bad_rows)
+    options: dict[str, Any] = {"target_name": target_name, "dtype": dtype, "on_bad_rows": on_bad_rows}
     if users is None:
         shape = getattr(X, "shape", None) or (len(X),)
         return Cohort.from_offsets(X, y, np.array([0, shape[0]]), **options)
@@ -64,7 +66,7 @@ def read_rows(X: Any, feature_names: Array, dtype: DTypeLike = np.float64) -> Ar
     array([[1., 2.]])
     """
     names = [str(name) for name in feature_names]
-    rows = _numbers(in_order(X, names), dtype)
+    rows = plain_numbers(in_order(X, names), "X", dtype)
     if rows.ndim != 2 or rows.shape[1] != len(names):
         raise DataError(f"X must have {len(names)} columns, as at training. Found shape {rows.shape}.")
     return rows
@@ -107,11 +109,3 @@ def _missing(needed: dict[str, bool]) -> str:
         return "fit needs X: rows of features."
     what = " and ".join(meanings[name] for name in names)
     return f"fit needs {' and '.join(names)} next to X: {what} of every row."
-
-
-def _numbers(X: Any, dtype: DTypeLike) -> Array:
-    try:
-        return np.asarray(X, dtype=dtype)
-    except (TypeError, ValueError):
-        pass  # NumPy's message shows a cell
-    raise DataError("X must be rows of numbers. Found cells that are not.")

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from tacitly.data.bad_rows import check_policy
 from tacitly.data.cohort import GroupedRows
 from tacitly.data.user_ids import factor, id_array, stable_order
 from tacitly.data.validation import DataError
@@ -26,8 +27,13 @@ class SparseCohort(GroupedRows):
     y: None = None
 
     @classmethod
-    def from_matrix(cls, X: Any, users: Any = None) -> SparseCohort:
-        """Group the rows of a sparse matrix by user; without users, all rows belong to one device."""
+    def from_matrix(cls, X: Any, users: Any = None, *, on_bad_rows: str = "raise") -> SparseCohort:
+        """Group the rows of a sparse matrix by user; without users, all rows belong to one device.
+
+        Unless ``on_bad_rows`` is ``raise``, a row with an entry that is missing or infinite counts as a row of zeros,
+        and a row without a user as nobody's.
+        """
+        check_policy(on_bad_rows)
         rows = scipy.sparse.csr_matrix(X)
         if rows.dtype.kind not in "fiub":
             raise DataError(f"X holds {rows.dtype}. Expected numbers.")
@@ -35,7 +41,9 @@ class SparseCohort(GroupedRows):
         rows = added_up(rows, np.float32 if rows.dtype == np.float32 else np.float64)
         if not rows.shape[0] or not rows.shape[1]:
             raise DataError(f"X has shape {rows.shape}. Expected at least one row and one column.")
-        if bad := int(np.count_nonzero(~np.isfinite(rows.data))):
+        if on_bad_rows != "raise":
+            rows = _without_bad_rows(rows)
+        elif bad := int(np.count_nonzero(~np.isfinite(rows.data))):
             raise DataError(f"X has {bad} entries that are missing or infinite. Expected finite numbers.")
         names = tuple(f"x{j}" for j in range(rows.shape[1]))
         if users is None:
@@ -44,9 +52,24 @@ class SparseCohort(GroupedRows):
         if len(given) != rows.shape[0]:
             raise DataError(f"users has {len(given)} ids and X has {rows.shape[0]} rows. Expected one id per row.")
         ids, codes = factor(given)
-        if (missing := int((codes < 0).sum())) or not len(ids):
-            raise DataError(f"users: {missing} ids are missing. Expected one id per row.")
+        owned = codes >= 0
+        if not len(ids) or (on_bad_rows == "raise" and not owned.all()):
+            raise DataError(f"users: {int((~owned).sum())} ids are missing. Expected one id per row.")
+        if not owned.all():
+            rows, codes = rows[owned], codes[owned]
         counts = np.bincount(codes)
         if not (codes[1:] >= codes[:-1]).all():
             rows = rows[stable_order(codes)]
         return cls(rows, np.append(0, np.cumsum(counts)).astype(np.int64), ids, names)
+
+
+def _without_bad_rows(rows: Any) -> Any:
+    """Return the matrix with zeros in place of rows that hold an entry that is not finite."""
+    bad = ~np.isfinite(rows.data)
+    if not bad.any():
+        return rows
+    owner = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+    rows = rows.copy()
+    rows.data[np.isin(owner, owner[bad])] = 0.0
+    rows.eliminate_zeros()
+    return rows

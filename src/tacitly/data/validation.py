@@ -25,10 +25,16 @@ class DataError(ValueError):
 class Faults:
     """Counts invalid rows per column, and reports all of them in one error."""
 
-    def __init__(self, labels: Sequence[str], *, may_miss: int = 0) -> None:
-        """Cells of the first ``may_miss`` columns may be missing; those of the others may not."""
+    def __init__(self, labels: Sequence[str], *, may_miss: int = 0, blank: bool = False) -> None:
+        """Cells of the first ``may_miss`` columns may be missing; those of the others may not.
+
+        ``blank`` counts nothing: cells that cannot be used become NaN, and what follows deals with their rows
+        (:mod:`tacitly.data.bad_rows`).
+        """
         self._labels = labels
         self._may_miss = may_miss
+        self.blank = blank
+        self._usable, self._scanned = np.arange(len(labels)) < may_miss, 0
         self._counts: dict[int, dict[str, int]] = {}
 
     def add(self, column: int, kind: str, rows: int) -> None:
@@ -39,7 +45,14 @@ class Faults:
 
     def scan(self, columns: Iterable[Array], block: Array) -> None:
         """Count cells of `block` that are not finite; `columns` are the same cells before conversion to its dtype."""
-        if np.isfinite(block).all():
+        finite = np.isfinite(block)
+        if self.blank:
+            self._scanned = block.shape[1]
+            self._usable[: self._scanned] |= finite.any(axis=0)
+            if (infinite := ~finite & ~np.isnan(block)).any():
+                block[infinite] = np.nan
+            return
+        if finite.all():
             return
         for j, column in enumerate(columns):
             missing, infinite = np.isnan(column).sum(), np.isinf(column).sum()
@@ -52,7 +65,13 @@ class Faults:
         return bool(self._counts)
 
     def check(self) -> None:
-        """Raise a `DataError` if anything was counted."""
+        """Raise a `DataError` if anything was counted; where cells become NaN, if a column has no other ones."""
+        if self.blank and not (useful := self._usable[: self._scanned]).all():
+            names = [self._labels[j] for j in np.flatnonzero(~useful)]
+            raise DataError(
+                f"Found no number at all in {listed(names, ', ', 10)}. Expected finite numbers: encode text as "
+                "numbers, or leave the column out of the features."
+            )
         if not self._counts:
             return
         parts = [
@@ -70,8 +89,9 @@ def convert(columns: Sequence[Array], types: Sequence[str], dtype: np.dtype[Any]
     block = np.empty((len(columns[0]), len(columns)), dtype)
     readable = []
     for j, column in enumerate(columns):
-        values, invalid = numbers(column)
-        faults.add(j, f"not numbers (the column's type is {types[j]})", invalid)
+        values, invalid = numbers(column, np.nan if faults.blank else 0.0)
+        if not faults.blank:
+            faults.add(j, f"not numbers (the column's type is {types[j]})", invalid)
         with np.errstate(over="ignore"):
             block[:, j] = values
         readable.append(values)
@@ -79,13 +99,16 @@ def convert(columns: Sequence[Array], types: Sequence[str], dtype: np.dtype[Any]
     return block
 
 
-def numbers(values: Array) -> tuple[Array, int]:
-    """Return a column as numbers, with NaN for missing cells, and the number of cells that are not numbers."""
+def numbers(values: Array, instead: float = 0.0) -> tuple[Array, int]:
+    """Return a column as numbers, with NaN for missing cells, and the number of cells that are not numbers.
+
+    Those become ``instead``.
+    """
     if values.dtype.kind in "fiub":
         return values, 0
     if values.dtype.kind not in "OUT":
-        return np.zeros(len(values)), len(values)
-    converted, invalid = np.zeros(len(values)), 0
+        return np.full(len(values), instead), len(values)
+    converted, invalid = np.full(len(values), instead), 0
     for i, cell in enumerate(values.tolist()):
         try:
             converted[i] = _number(cell)
@@ -94,6 +117,25 @@ def numbers(values: Array) -> tuple[Array, int]:
         except OverflowError:
             converted[i] = np.inf
     return converted, invalid
+
+
+def plain_numbers(values: Any, what: str, dtype: DTypeLike = np.float64, *, blank: bool = False) -> Array:
+    """Return values as an array of floats; the one conversion of what public methods are given after ``fit``.
+
+    Raises where a cell is not a number, and shows neither the cell nor how many there are; with ``blank`` it becomes
+    NaN. Missing values stay missing.
+
+    >>> plain_numbers([["1", 2.0]], "X")
+    array([[1., 2.]])
+    """
+    try:
+        return np.asarray(values, dtype=dtype)
+    except Exception:
+        pass  # NumPy's message shows a cell, so ours is raised without it as its context
+    if blank:
+        cells = np.asarray(values, dtype=object)
+        return numbers(cells.ravel(), np.nan)[0].reshape(cells.shape).astype(dtype)
+    raise DataError(f"{what} must be numbers. Found cells that are not.")
 
 
 def absent(cell: object) -> bool:

@@ -7,7 +7,7 @@ public; or :meth:`Ratings.private_item_features`, a private factorisation debite
 
 The lists of items and of groups are public, so they come from the catalogue and never from the ratings: otherwise the
 shape of the result could reveal that one user rated an item that no other user rated. Ratings of items outside the
-catalogue are left out.
+catalogue are left out; who gave them stays on the roster.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,8 @@ class Ratings:
 
     ``users`` are ids; ``items`` are positions in ``item_ids``, a public list; ``item_features`` are public features of
     each item (a column of ones, genres, year); ``groups`` is the demographic group of each rating's user, if the data
-    have groups, and ``group_names`` the public list of all possible groups.
+    have groups, and ``group_names`` the public list of all possible groups. ``silent`` are users on the roster without
+    a rating of a listed item.
     """
 
     users: Codes
@@ -50,11 +51,19 @@ class Ratings:
     feature_names: tuple[str, ...]
     groups: npt.NDArray[np.str_] | None = None
     group_names: tuple[str, ...] | None = None
+    silent: Codes = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    @property
+    def roster(self) -> Codes:
+        """The ids of all users, in order, with and without ratings of listed items."""
+        return np.unique(np.concatenate([self.users, self.silent]))
 
     def tasks(
         self, *, by: str = "user", features: npt.ArrayLike | None = None, adjacency: str = "zero-out"
     ) -> tuple[Array, Array, npt.NDArray[Any]]:
         """Return X, y and the task of each row, for ``fit``.
+
+        A user without ratings of listed items has one row of zeros, so that n_users does not tell who that is.
 
         ``features`` replace the catalogue's features, one row per item.
 
@@ -73,7 +82,9 @@ class Ratings:
         if len(table) != len(self.item_ids) or not table.shape[1]:
             raise DataError(f"features must have one row per item ({len(self.item_ids)}). Found shape {table.shape}.")
         if by == "user":
-            return table[self.items], self.values.copy(), self.users.copy()
+            nothing = np.zeros((len(self.silent), table.shape[1]))
+            X, y = np.vstack([table[self.items], nothing]), np.append(self.values, nothing[:, 0])
+            return X, y, np.append(self.users, self.silent)
         if by != "group":
             raise ValueError(f"by must be 'user' or 'group'. Found {by!r}.")
         if self.groups is None or self.group_names is None:
@@ -103,7 +114,8 @@ class Ratings:
         """Return the ratings as a sparse matrix: one row per user, in the order of their ids, one column per item."""
         import scipy.sparse
 
-        ids, rows = np.unique(self.users, return_inverse=True)
+        ids = self.roster
+        rows = np.searchsorted(ids, self.users)
         return scipy.sparse.csr_matrix((self.values, (rows, self.items)), shape=(len(ids), len(self.item_ids)))
 
     def private_item_features(
@@ -117,7 +129,7 @@ class Ratings:
         """
         from tacitly.methods.fedpower.estimator import FedPower
 
-        model = FedPower(rank, epsilon, delta, unit="user", **options).fit(self.matrix(), np.unique(self.users))
+        model = FedPower(rank, epsilon, delta, unit="user", **options).fit(self.matrix(), self.roster)
         factors = model.components_.T * np.sqrt(len(self.item_ids))
         return np.column_stack([np.ones(len(factors)), factors]), model
 
@@ -254,6 +266,7 @@ def ratings_of(
         if year := _YEAR.search(title):
             features[row, -1] = (int(year[1]) - 2000) / 10.0
     listed = np.isin(items, ids)
+    silent = np.setdiff1d(users, users[listed])
     users, codes, values = users[listed], np.searchsorted(ids, items[listed]), values[listed]
     groups = None if people is None else np.array([people.get(int(user), "unknown") for user in users], dtype=str)
-    return Ratings(users, codes.astype(np.int64), values, ids, features, names, groups, group_names)
+    return Ratings(users, codes.astype(np.int64), values, ids, features, names, groups, group_names, silent)

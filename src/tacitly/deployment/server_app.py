@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import queue
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -23,6 +24,7 @@ app = ServerApp()
 
 _LIFETIME = 600.0  # seconds after which Flower drops a message
 _LOOK = 1.0  # seconds between looks at who is there
+_HELD_UP = 2.0  # seconds after which a pull of all answers is held up by one of them
 
 
 class GridTransport:
@@ -31,11 +33,15 @@ class GridTransport:
     def __init__(self, grid: Grid, key: bytes) -> None:
         self._grid, self._key = grid, key
         self._pending: set[str] = set()
+        self._arrived: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
+        self._round = 0
+        self._pulls: dict[frozenset[str], float] = {}  # what is being pulled, and since when
         self._online: tuple[float, list[int]] = (0.0, [])
 
     def begin(self) -> None:
         """Begin a round: replies to earlier messages are no longer pulled."""
         self._pending.clear()
+        self._round, self._pulls = self._round + 1, {}
 
     def online(self) -> Iterable[int]:
         """Return the ids of nodes that can be reached now."""
@@ -58,15 +64,47 @@ class GridTransport:
         self._pending |= {message for message in self._grid.push_messages(out) if message}
 
     def receive(self) -> Iterable[tuple[Any, Any]]:
-        """Return what arrived since the last call, as pairs of sender and content."""
-        if not self._pending:
-            return []
-        arrived = list(self._grid.pull_messages(list(self._pending)))
-        self._pending -= {message.metadata.reply_to_message_id for message in arrived}
+        """Return what arrived since the last call, as pairs of sender and content. Never waits.
+
+        Flower waits for minutes for an answer that was announced and not sent, so it does that on threads of its own:
+        one for all answers, and if that one is held up, one for each answer that is still missing.
+        """
+        arrived = []
+        while not self._arrived.empty():
+            number, message = self._arrived.get()
+            asked = message.metadata.reply_to_message_id
+            if number == self._round and asked in self._pending:
+                self._pending.discard(asked)
+                arrived.append(message)
+        self._pull_pending()
         return [
             (message.metadata.src_node_id, from_content(message.content) if message.has_content() else None)
             for message in arrived
         ]
+
+    def _pull_pending(self) -> None:
+        pulls = list(self._pulls.items())  # at once: threads remove what they have finished
+        if self._pending and not pulls:
+            self._pull(frozenset(self._pending))
+        elif any(len(ids) > 1 and time.monotonic() - since > _HELD_UP for ids, since in pulls):
+            alone = {next(iter(ids)) for ids, _ in pulls if len(ids) == 1}
+            for each in self._pending - alone:
+                self._pull(frozenset([each]))
+
+    def _pull(self, ids: frozenset[str]) -> None:
+        number, pulls = self._round, self._pulls
+        pulls[ids] = time.monotonic()
+
+        def work() -> None:
+            try:
+                for message in self._grid.pull_messages(list(ids)):
+                    self._arrived.put((number, message))
+            except Exception:
+                time.sleep(_LOOK)  # as if nothing had arrived: the round's deadline decides
+            finally:
+                pulls.pop(ids, None)
+
+        threading.Thread(target=work, daemon=True).start()
 
 
 @app.main()

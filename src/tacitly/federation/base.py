@@ -9,7 +9,7 @@ only, so changing one user's data changes one summand. Clipping is the last oper
 by at most the sensitivity of the clip (:class:`~tacitly.privacy.guarantee.Sensitivity`: one bound for each adjacency).
 Noise level, clip, grid and number of users are public, so the noisy sums of two neighbours are Gaussians with the same
 covariance and with means at most that far apart: a :class:`~tacitly.privacy.guarantee.GaussianEvent`. Nothing else is
-returned.
+returned. The door does not take a query's word for the clip: :mod:`tacitly.federation.bounds`.
 
 Rounding. The bound holds for the floating-point sums that are computed, not only for ideal ones:
 
@@ -43,7 +43,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tacitly.arrays import Array, Rows
-from tacitly.federation.projected import Projected
+from tacitly.federation.bounds import check_form
+from tacitly.federation.projected import Projected, losses_in
 from tacitly.federation.query import Chosen, Query, rehearse, synthetic_rows
 from tacitly.federation.scores import Scores
 from tacitly.privacy import noise as noise_source
@@ -188,7 +189,7 @@ class Federation(ABC):
             )
 
         def draw(grid: float, add_noise: AddNoise) -> Array:
-            bound = event.sensitivity.zero_out
+            bound = _bound(query, event)
             if rate == 1.0:
                 return add_noise(self._exact_sum(query, bound, grid), self.n_users)
             coins = noise_source.coins(self.n_users, rate)
@@ -207,8 +208,9 @@ class Federation(ABC):
             raise ValueError(f"there must be one query per user, {self.n_users}. Found {len(queries)}.")
 
         def draw(grid: float, add_noise: AddNoise) -> Array:
-            bound, answers = event.sensitivity.zero_out, []
+            answers = []
             for user, query in enumerate(queries):
+                bound = _bound(query, event)
                 chosen = np.zeros(self.n_users, dtype=bool)
                 chosen[user] = True
                 answers.append(add_noise(self._exact_sum(query, bound, grid, chosen), 1))
@@ -243,7 +245,7 @@ class Federation(ABC):
                         f"Found {query.coordinates}."
                     )
                 group = self.group_of(turns, turn)
-                total = self._exact_sum(query, event.sensitivity.zero_out, grid, group)
+                total = self._exact_sum(query, _bound(query, event), grid, group)
                 sums.append(add_noise(total, int(np.count_nonzero(group))))
             self.ledger_run.asked(asked, self._directions)
             return np.array(sums)
@@ -268,7 +270,7 @@ class Federation(ABC):
                 f"steps times users must be below 2^52 for an exact sum. Found {query.steps} steps and "
                 f"{self.n_users} users: use fewer steps."
             )
-        self._rehearse(query)
+        self._rehearse(query, math.inf)
         generator = self._generator()
         mode: Mode = "none" if not event.private else "exact" if generator is None else "seeded"
         # In units of steps, rounded up: never less noise than the event states.
@@ -303,7 +305,7 @@ class Federation(ABC):
 
     def _check(self, query: Query, event: GaussianEvent) -> None:
         """Raise unless the event is what this query costs and the query runs; reads no private row."""
-        if isinstance(query, Scores):
+        if losses_in(query) is not None:
             raise ValueError(
                 f"losses are not clipped, so their sums go through select only. Found {type(query).__name__}."
             )
@@ -315,7 +317,7 @@ class Federation(ABC):
             )
         if event.private and not query.clipped:
             raise ValueError(f"{type(query).__name__} is not clipped: no noise makes a sum of it private.")
-        self._rehearse(query)
+        self._rehearse(query, _bound(query, event))
 
     def _debit_and_draw(
         self,
@@ -374,8 +376,8 @@ class Federation(ABC):
         """Whether this process adds the noise; False if the sums that it collects are noisy already."""
         return True
 
-    def _rehearse(self, query: Query) -> None:
-        """Run the query on synthetic rows, so that bugs surface before any private row is read."""
+    def _rehearse(self, query: Query, bound: float) -> None:
+        """Run the query on synthetic rows, so that bugs and broken bounds surface before any private row is read."""
         rows, targets = synthetic_rows(self.n_features)
         kinds: list[Any] = [rows]
         if self.sparse:
@@ -384,7 +386,8 @@ class Federation(ABC):
             kinds.append(scipy.sparse.csr_matrix(np.where(rows > 0, rows, 0.0)))
         for kind in kinds:
             rehearse(query, kind, targets)
-            rehearse(query, kind, targets, lambda X, y: query.block_sum(X, y, np.array([0, 8]), 1.0))
+            rehearse(query, kind, targets, lambda X, y: query.block_sum(X, y, np.array([0, 8]), bound))
+            check_form(query, kind, targets, bound)
 
     def _mode(self, event: GaussianEvent, coordinates: int) -> Mode:
         if not event.private:
@@ -394,6 +397,11 @@ class Federation(ABC):
         if self._noise == "auto":
             return noise_source.default_mode(coordinates)
         return "exact" if self._noise == "exact" else "float"
+
+
+def _bound(query: Query, event: GaussianEvent) -> float:
+    """Return the bound that is enforced: always the clip that is charged, unless nothing is charged or clipped."""
+    return event.sensitivity.zero_out if event.private or query.clipped else math.inf
 
 
 def _check_no_sampling(event: GaussianEvent) -> None:

@@ -60,5 +60,6 @@ class Projected(Query):
 
 def losses_in(query: Query) -> Scores | None:
     """Return the :class:`Scores` that ``query`` is or wraps, or None: losses are not clipped and use ``select``."""
-    inner = query.query if isinstance(query, Projected) else query
-    return inner if isinstance(inner, Scores) else None
+    while isinstance(query, Projected):
+        query = query.query
+    return query if isinstance(query, Scores) else None

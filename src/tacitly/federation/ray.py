@@ -29,6 +29,7 @@ from tacitly.data.sparse_cohort import SparseCohort
 from tacitly.data.validation import DataError
 from tacitly.federation import wire
 from tacitly.federation.base import BLOCK, Chosen, Federation, Query
+from tacitly.federation.bounds import BoundExceeded
 from tacitly.federation.shard import Shard
 from tacitly.heads.base import HeadWork
 from tacitly.privacy.ledger import Run
@@ -66,7 +67,9 @@ class Part:
             return cohort if (self.first, last) == (0, cohort.n_users) else cohort.take(np.arange(self.first, last))
         if self.user is None:
             raise DataError(f"{self.path} is a table. Name the column of user ids: Part(path=..., user=...).")
-        return Cohort.from_table(self.path, user=self.user, target=self.target, features=self.features)
+        # Read within a fit, which raises on no private cell, and for either unit of privacy: a bad row stays, as NaN.
+        columns: dict[str, Any] = {"user": self.user, "target": self.target, "features": self.features}
+        return Cohort.from_table(self.path, **columns, on_bad_rows="blank")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,8 +237,8 @@ class RayFederation(Federation):
                 if level
                 else np.zeros(coordinates, dtype=np.int64)
             )
-        except wire.WireError:
-            raise  # no shard can decode the query, so none is lost
+        except (wire.WireError, BoundExceeded):
+            raise  # the query cannot be decoded, or breaks its bound: no shard is lost
         except ray.exceptions.RayError:
             return self._sum_of_reachable(answers, coordinates)
 
@@ -252,7 +255,7 @@ class RayFederation(Federation):
             try:
                 total += ray.get(answer)
                 heard += size
-            except wire.WireError:
+            except (wire.WireError, BoundExceeded):
                 raise
             except ray.exceptions.RayError:
                 continue

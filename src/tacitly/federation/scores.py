@@ -11,6 +11,7 @@ most 1 in either direction. Permute-and-flip on these totals is sampled exactly 
 from __future__ import annotations
 
 import itertools
+import math
 from abc import abstractmethod
 
 import numpy as np
@@ -54,7 +55,13 @@ class Scores(Query):
         return np.array([self._losses(X[a:b], y[a:b]) for a, b in itertools.pairwise(offsets)])
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """Sum of all users' integer steps. Exact and bounded by construction, so ``bound`` is not used."""
+        """Sum of all users' integer steps for a choice, which has no bound: exact, and bounded by construction.
+
+        With a finite bound each user's steps are clipped to it like any contribution, so that no wrapping turns a query
+        for a choice into a sum that is not clipped.
+        """
+        if math.isfinite(bound):
+            return super().block_sum(X, y, offsets, bound)
         total, some = np.zeros(self.coordinates), max(1, _CELLS // self.coordinates)
         for start in range(0, len(offsets) - 1, some):
             bounds = offsets[start : start + some + 1]

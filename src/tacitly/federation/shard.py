@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -22,8 +23,10 @@ from threadpoolctl import ThreadpoolController
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
 from tacitly.federation.base import BLOCK, ROW_BLOCK, Chosen, Query
+from tacitly.federation.bounds import check_sums, fused_agrees
 from tacitly.federation.projected import Projected
 from tacitly.federation.query import rehearse, synthetic_rows
+from tacitly.federation.scores import Scores
 from tacitly.federation.statistics import Statistics, same
 from tacitly.portable import cpu_count
 from tacitly.privacy.guarantee import Unit
@@ -55,33 +58,51 @@ class Shard:
         self._threads = threads or cpu_count()
         self._pool: ThreadPoolExecutor | None = None
         self._last_projection: tuple[bytes, Shard] | None = None
+        self._last_checked: tuple[Query, float, bool] | None = None
         self._statistics: dict[type[Statistics], tuple[Statistics, Shard]] = {}
 
     def exact_sum(self, query: Query, bound: float, grid: float, chosen: Chosen | None = None) -> npt.NDArray[np.int64]:
         """Return the sum of all (or the chosen) users' clipped contributions, in steps of the grid."""
         if isinstance(query, Projected):
             return self.projected(query.directions).exact_sum(query.query, bound, grid, chosen)
-        if query.statistics is not None and not self._plain and self.cohort.n_users >= _MANY:
-            computed = _OfStatistics(query, query.statistics)
+        if not math.isfinite(bound) and query.clipped and not isinstance(query, Scores):
+            raise ValueError(f"a sum without a bound is for losses only. Found {type(query).__name__}.")
+        of_statistics = query.statistics is not None and not self._plain and self.cohort.n_users >= _MANY
+        form = _OfStatistics(query, query.statistics) if of_statistics else query
+        if of_statistics:
             # Bugs surface here; below, no exception may, because it could depend on private numbers.
-            rehearse(computed, *synthetic_rows(self.cohort.n_features))
-            shard = self._with(query.statistics)
-            if shard is None:
-                return self._sum(computed, bound, grid, chosen)
-            return shard._sum(_OfStatistics(query), bound, grid, chosen)
-        return self._sum(_Plain(query) if self._plain else query, bound, grid, chosen)
+            rehearse(form, *synthetic_rows(self.cohort.n_features))
+        if self._plain or not self._agrees(query, form, bound):
+            return self._sum(query, _Plain(query), bound, grid, chosen)
+        shard = self._with(query.statistics) if of_statistics and query.statistics is not None else None
+        if shard is None:
+            return self._sum(query, form, bound, grid, chosen)
+        return shard._sum(query, _OfStatistics(query), bound, grid, chosen)
 
-    def _sum(self, asked: Query, bound: float, grid: float, chosen: Chosen | None) -> npt.NDArray[np.int64]:
+    def _sum(
+        self, query: Query, form: Query, bound: float, grid: float, chosen: Chosen | None
+    ) -> npt.NDArray[np.int64]:
+        """Return the sum by one form of a query, whose bound is enforced whatever form it is."""
+
         def block_sums(X: Rows, y: Rows, offsets: Offsets) -> npt.NDArray[np.int64]:
-            sums = _attempt(lambda: asked.block_sums(X, y, offsets, bound, BLOCK), asked.coordinates)
+            units = _units(query, X, offsets)
+            shape = len(units), query.coordinates
+            sums = _attempt(lambda: form.block_sums(X, y, offsets, bound, BLOCK), shape)
             if sums is None:
-                sums = _without_failing_units(asked, X, y, offsets, bound)
+                sums = _without_failing_units(form, X, y, offsets, bound)
+            check_sums(query, sums, units, bound)
             return np.asarray(to_grid(sums, grid).sum(axis=0), dtype=np.int64)
 
-        total = np.zeros(asked.coordinates, dtype=np.int64)
-        for part in self._blocks(block_sums, self._spans(asked, chosen), of_rows=asked.unit is not Unit.USER):
+        total = np.zeros(query.coordinates, dtype=np.int64)
+        for part in self._blocks(block_sums, self._spans(query, chosen), of_rows=query.unit is not Unit.USER):
             total += part
         return total
+
+    def _agrees(self, query: Query, form: Query, bound: float) -> bool:
+        """Whether a fused form may run (:func:`~tacitly.federation.bounds.fused_agrees`), decided once per query."""
+        if self._last_checked is None or self._last_checked[0] is not query or self._last_checked[1] != bound:
+            self._last_checked = query, bound, fused_agrees(query, self.cohort.n_features, bound, form)
+        return self._last_checked[2]
 
     def users_map(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Numbers]) -> Numbers:
         """Run ``work`` on every block and stack the results, one row per user.
@@ -90,7 +111,8 @@ class Shard:
         """
         users = self.cohort.n_users
         size = int(getattr(work, "span", BLOCK))
-        spans = [(a, min(a + size, users)) for a in range(0, users, size)]
+        starts = list(range(0, max(1, users - size + 1), size))  # the last span takes what is left
+        spans = list(itertools.pairwise([*starts, users]))
         stacked: Numbers | None = None
         for (first, last), part in zip(spans, self._blocks(work, spans), strict=True):
             if stacked is None:  # filled in place: a list of all parts would hold everything twice
@@ -119,13 +141,14 @@ class Shard:
         rows = np.concatenate(list(self._blocks(lambda X, y, offsets: project_each(X, directions), spans)))
         names = tuple(f"direction {j}" for j in range(len(directions)))
         other = copy.copy(self)
+        other._last_checked = None
         other.cohort = replace(self.cohort, X=rows, feature_names=names)
         return other
 
     def _with(self, statistics: Statistics) -> Shard | None:
         """Return the same users with their statistics as the only row of each; None if they are not kept.
 
-        Public sizes decide: the number of users and of statistics.
+        Public sizes decide: the number of users and of statistics. (Computed block by block they are the same.)
         """
         if not statistics.kept or self.cohort.n_users * statistics.width > _KEPT:
             return None
@@ -133,7 +156,12 @@ class Shard:
         if shard is None or not same(kept, statistics):
             base = self if statistics.source is None else self._with(statistics.source)
             self._statistics.pop(type(statistics), None)  # so that two of a kind are never held at once
-            rows = self.users_map(statistics.of_rows) if base is None else base.users_map(statistics)
+            try:
+                rows = self.users_map(statistics.of_rows) if base is None else base.users_map(statistics)
+            except MemoryError:
+                raise
+            except Exception:  # no exception may depend on private numbers: sums leave out who fails
+                return None
             names = tuple(f"statistic {j}" for j in range(statistics.width))
             shard = copy.copy(self)
             shard.cohort = Cohort(rows, None, np.arange(len(rows) + 1), self.cohort.users, names)
@@ -252,24 +280,45 @@ def _spans(start: int, stop: int, size: int, share: int, most: int) -> Iterator[
         start = end
 
 
+def _units(query: Query, X: Rows, offsets: Offsets) -> npt.NDArray[np.int64]:
+    """Return the number of units in each block."""
+    if query.unit is not Unit.USER:
+        return np.array([X.shape[0]])
+    users = len(offsets) - 1
+    return np.array([min(BLOCK, users - start) for start in range(0, users, BLOCK)])
+
+
 def _without_failing_units(query: Query, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
     """Sum blocks again, leaving out units whose numbers make the fused form fail or return a non-finite sum.
 
-    Each unit is evaluated alone by the same fused form, so that no contribution is computed differently because of
-    another unit's numbers.
+    Units that fail are found one by one. Then the same blocks are summed with those users' rows taken out, as if they
+    had none: batches keep their shapes, and with them every other user's numbers, to the last bit. (Computed alone, a
+    user's numbers may differ in the last bits from those computed among others, and a query may amplify that.)
     """
     bounds = query.bounds(X, offsets)
+    spans = list(itertools.pairwise(bounds))
     size = BLOCK if query.unit is Unit.USER else len(bounds)
-    sums = np.zeros((-(-(len(bounds) - 1) // size), query.coordinates))
-    for i, (first, last) in enumerate(itertools.pairwise(bounds)):
-        one = partial(query.block_sum, X[first:last], y[first:last], np.array([0, last - first]), bound)
-        alone = _attempt(one, query.coordinates)
-        if alone is not None:
-            sums[i // size] += alone
+    shape = -(-len(spans) // size), query.coordinates
+    ones = [
+        _attempt(partial(query.block_sum, X[first:last], y[first:last], np.array([0, last - first]), bound), shape[1:])
+        for first, last in spans
+    ]
+    if query.unit is Unit.USER:
+        usable = np.array([one is not None for one in ones])
+        counts = np.diff(offsets)
+        kept = np.repeat(usable, counts)
+        emptied = np.concatenate([[0], np.cumsum(np.where(usable, counts, 0))])
+        sums = _attempt(lambda: query.block_sums(X[kept], y[kept], emptied, bound, BLOCK), shape)
+        if sums is not None:
+            return sums
+    sums = np.zeros(shape)
+    for i, one in enumerate(ones):
+        if one is not None:
+            sums[i // size] += one
     return sums
 
 
-def _attempt(work: Callable[[], Array], coordinates: int) -> Array | None:
+def _attempt(work: Callable[[], Array], shape: tuple[int, ...]) -> Array | None:
     """Return finite sums, or None if private numbers make the work fail, because no exception may depend on them.
 
     The result and even its shape may depend on those numbers, so both are checked. Running out of memory is different:
@@ -277,7 +326,7 @@ def _attempt(work: Callable[[], Array], coordinates: int) -> Array | None:
     """
     try:
         sums = np.asarray(work(), dtype=np.float64)
-        return sums if sums.shape[-1:] == (coordinates,) and np.isfinite(sums).all() else None
+        return sums if sums.shape == shape and np.isfinite(sums).all() else None
     except MemoryError:
         raise
     except Exception:

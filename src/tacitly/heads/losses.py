@@ -63,11 +63,14 @@ class Loss:
         """The loss's code for compiled kernels."""
         return SOFTMAX if self.columns > 1 else {"logistic": LOGISTIC, "hinge": HINGE, "poisson": POISSON}[self.name]
 
-    def encode(self, y: npt.ArrayLike) -> Array:
+    def encode(self, y: npt.ArrayLike, *, blank: bool = False) -> Array:
         """Return targets as numbers: the position of each label among ``classes``, counts as they are.
 
-        Raises where a label is not declared; the message gives the number of rows, never which.
+        Raises where a label is not declared; the message gives the number of rows, never which. With ``blank`` such a
+        target becomes NaN, and only targets without a single usable one are refused (:mod:`tacitly.data.bad_rows`).
         """
+        if blank:
+            return self._blank(y)
         if self.classes is None:
             return self._numbers(y)
         given = np.asarray(y)
@@ -79,6 +82,22 @@ class Loss:
                 f"the target has {rows_in_words(unknown)} with a label outside classes={list(self.classes)!r}. "
                 "Declare every label that may occur, whether or not it does, or drop these rows."
             )
+        return codes
+
+    def _blank(self, y: npt.ArrayLike) -> Array:
+        """Return targets as numbers, NaN where they cannot be used."""
+        given = np.asarray(y)
+        if self.classes is None:
+            codes = np.array(numbers(given.ravel(), np.nan)[0], dtype=np.float64).reshape(given.shape)
+            if self.name == "poisson":
+                codes[codes < 0] = np.nan
+        else:
+            codes = np.full(given.shape, np.nan)
+            for position, label in enumerate(self.classes):
+                codes[given == label] = position
+        if codes.size and not np.isfinite(codes).any():
+            wanted = "numbers" if self.classes is None else f"labels among classes={list(self.classes)!r}"
+            raise DataError(f"the target holds nothing that loss={self.name!r} can use. Expected {wanted}.")
         return codes
 
     def predict(self, scores: Array) -> npt.NDArray[Any]:

@@ -5,7 +5,7 @@ leave-one-out error L on the user's own rows: with many clean rows the best pena
 is more stable than any choice. Penalties are relative to the mean eigenvalue of the user's own k×k system, so scale
 does not matter. Leave-one-out errors need no refitting: given the system's eigenvectors they are residuals over one
 minus leverage. Where rows barely outnumber directions even leave-one-out cannot detect an exploding fit, so the
-smallest penalties are left out there.
+smallest penalties are left out there. The largest one leaves nothing but the intercept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.heads.base import HeadWork
 from tacitly.simd.lazy_njit import njit
 
-PENALTIES = np.array([1e-9, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0])
+PENALTIES = np.array([1e-9, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1e9])
 # Index of the smallest penalty to use with no free row, and with one.
 _LEAST_NONE, _LEAST_ONE = 3, 2
 _LEAST_TRACE = 2.0**-450  # below it penalties underflow: treated as no data
@@ -48,27 +48,34 @@ def fit_head(X: npt.ArrayLike, y: npt.ArrayLike, basis: npt.ArrayLike, *, interc
     array([2., 0.])
     """
     with np.errstate(all="ignore"):
-        targets = np.asarray(y, dtype=np.float64)
         rows = np.asarray(X, dtype=np.float64) @ np.asarray(basis, dtype=np.float64)
-        (m, k), mean, level = rows.shape, np.zeros(rows.shape[1]), 0.0
-        if intercept and m > 0:
-            mean, level = rows.mean(axis=0), float(targets.mean())
-            rows, targets = rows - mean, targets - level
-        system, right = rows.T @ rows, rows.T @ targets
-        trace = float(np.trace(system))
-        if not (math.isfinite(trace) and trace > _LEAST_TRACE and np.isfinite(right).all()):
-            return np.append(np.zeros(k), level if math.isfinite(level) else 0.0)
-        values, vectors = np.linalg.eigh(system)
-        turned, right = rows @ vectors, vectors.T @ right
-        shrinkage = 1.0 / (np.maximum(values, 0.0) + PENALTIES[:, None] * (trace / k))
-        fitted = (shrinkage * right) @ turned.T
-        leverage = shrinkage @ (turned**2).T + (1.0 / m if intercept else 0.0)
-        errors = np.square((targets - fitted) / np.maximum(1.0 - leverage, 1e-6)).sum(axis=1)
-        errors[: _least_penalty(m - k - int(intercept))] = np.inf
-        best = errors.min()
-        weights = np.where(errors == best, 1.0, (best / errors) ** (m / 2.0))
-        head = vectors @ ((weights @ shrinkage) * right / weights.sum())
-        return np.append(head, level - mean @ head if intercept else 0.0)
+        return ridge_and_error(rows, np.asarray(y, dtype=np.float64), intercept=intercept)[0]
+
+
+def ridge_and_error(rows: Array, targets: Array, *, intercept: bool) -> tuple[Array, float]:
+    """Return one user's ridge regression, the intercept (or 0) last, and its leave-one-out sum of squared errors."""
+    (m, k), mean, level = rows.shape, np.zeros(rows.shape[1]), 0.0
+    if intercept and m > 0:
+        mean, level = rows.mean(axis=0), float(targets.mean())
+        rows, targets = rows - mean, targets - level
+    system, right = rows.T @ rows, rows.T @ targets
+    trace = float(np.trace(system))
+    if not (math.isfinite(trace) and trace > _LEAST_TRACE and np.isfinite(right).all()):
+        alone = float(np.sum(np.square(targets))) * (m / max(m - 1.0, 1e-6)) ** 2 if intercept and m > 0 else math.inf
+        return np.append(np.zeros(k), level if math.isfinite(level) else 0.0), alone
+    values, vectors = np.linalg.eigh(system)
+    turned, right = rows @ vectors, vectors.T @ right
+    shrinkage = 1.0 / (np.maximum(values, 0.0) + PENALTIES[:, None] * (trace / k))
+    fitted = (shrinkage * right) @ turned.T
+    leverage = shrinkage @ (turned**2).T + (1.0 / m if intercept else 0.0)
+    errors = np.square((targets - fitted) / np.maximum(1.0 - leverage, 1e-6)).sum(axis=1)
+    errors[: _least_penalty(m - k - int(intercept))] = np.inf
+    best = errors.min()
+    weights = np.where(errors == best, 1.0, (best / errors) ** (m / 2.0))
+    head = vectors @ ((weights @ shrinkage) * right / weights.sum())
+    used = weights > 0
+    error = float(weights[used] @ errors[used] / weights.sum())
+    return np.append(head, level - mean @ head if intercept else 0.0), error
 
 
 @dataclass(frozen=True)
@@ -133,8 +140,8 @@ def _fit(X, directions, y, offsets, penalties, intercept, heads):  # type: ignor
                 targets[j] -= mean_y
                 for b in range(k):
                     rows[j, b] -= means[b]
-        head, solved = average_ridges(rows, targets, intercept, penalties)
-        if not solved:
+        head, error = average_ridges(rows, targets, intercept, penalties)
+        if not math.isfinite(error):
             if intercept and math.isfinite(mean_y):
                 heads[i, k] = mean_y
             continue
@@ -150,16 +157,16 @@ def _fit(X, directions, y, offsets, penalties, intercept, heads):  # type: ignor
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-untyped-def]
-    """Return the average of one user's ridge fits over the penalties, and whether there was anything to fit.
+    """Return the average of one user's ridge fits over the penalties, and its leave-one-out sum of squared errors.
 
-    ``intercept`` means that rows and targets were centred before.
+    ``intercept`` means that rows and targets were centred before. The error is infinite if there was nothing to fit.
     """
     m, k = rows.shape
     system = rows.T @ rows
     right = rows.T @ targets
     trace = np.trace(system)
     if not (math.isfinite(trace) and trace > _LEAST_TRACE and np.isfinite(right).all()):
-        return np.zeros(k), False
+        return np.zeros(k), math.inf
     values, vectors = np.linalg.eigh(system)
     turned = rows @ vectors
     right = vectors.T @ right
@@ -182,11 +189,13 @@ def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-unty
     least = _LEAST_NONE if free <= 0 else (_LEAST_ONE if free == 1 else 0)
     best = errors[least:].min()
     chosen = np.zeros(k)
-    total = 0.0
+    total, mean = 0.0, 0.0
     for q in range(least, penalties.size):
         weight = 1.0 if errors[q] == best else (best / errors[q]) ** (m / 2.0)
         total += weight
+        if weight > 0.0:
+            mean += weight * errors[q]
         penalty = penalties[q] * trace / k
         for b in range(k):
             chosen[b] += weight * right[b] / (max(values[b], 0.0) + penalty)
-    return vectors @ (chosen / total), True
+    return vectors @ (chosen / total), mean / total

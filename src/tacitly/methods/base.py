@@ -27,6 +27,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
 from tacitly.arrays import Array, Offsets, Rows
+from tacitly.data.bad_rows import SideChannelWarning, check_policy
 from tacitly.data.cohort import Cohort
 from tacitly.data.reading import read_cohort
 from tacitly.federation.base import Federation
@@ -38,6 +39,10 @@ from tacitly.privacy.guarantee import Adjacency, Budget, Event, UncertifiedWarni
 from tacitly.privacy.ledger import Ledger, Run
 
 NON_PRIVATE = "epsilon = inf: sums were released without noise"
+TELLS = (
+    "on_bad_rows='raise' tells whoever sees that fit fails something about private rows: a side channel that no ε "
+    "covers. Use it to clean the data before a certified run, then on_bad_rows='drop'."
+)
 SEEDED = "noise came from a seed: whoever knows it can subtract the noise"
 
 HomeWork = Callable[[Rows, Rows, Offsets], Array]
@@ -169,7 +174,7 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
 
     def folder_parameters(self) -> dict[str, Any]:
         """Return the parameters a model folder keeps: plain values that mean something later."""
-        left_out = {"ledger", "threads", "engine"}
+        left_out = {"ledger", "threads", "engine", "on_bad_rows"}
         return {key: value for key, value in self.get_params(deep=False).items() if key not in left_out}
 
     @property
@@ -195,7 +200,11 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
 
     def _cohort(self, X: Any, y: Any, users: Any) -> Any:
         """Read what fit was given."""
-        return read_cohort(X, y, users)
+        return read_cohort(X, y, users, on_bad_rows=self._bad_rows())
+
+    def _bad_rows(self, *, count_is_public: bool = False) -> str:
+        """Return what becomes of rows that cannot be used (:mod:`tacitly.data.bad_rows`)."""
+        return "blank" if count_is_public and self.on_bad_rows == "drop" else self.on_bad_rows
 
     def _unit(self, population: Population) -> Unit:
         """Return whose data one unit of privacy is."""
@@ -224,6 +233,9 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
     def _prepare(self, X: Any, y: Any, users: Any) -> tuple[Population, Budget, Procedure]:
         """Check, read and plan; no run is open yet and no user was asked anything."""
         self._check_parameters()
+        check_policy(self.on_bad_rows, ("drop", "raise"))
+        if self.on_bad_rows == "raise" and not self._standing(self._budget())[1]:
+            warnings.warn(TELLS, SideChannelWarning, stacklevel=3)
         source = self._source(X, y, users)
         self._check_population(source)
         budget = self._budget(self._unit(source))

@@ -76,7 +76,13 @@ def loss_option(default: str, text: str) -> Option:
     return Option(name="loss", default=default, help=text, compiles=True)
 
 
-RANK = Option(name="rank", kind=int, help="Number of shared directions.")
+def largest_rank(n_features: int, parameters: Parameters) -> int:
+    """Return the largest number of shared directions that a run with these parameters may have."""
+    rank = parameters["rank"]
+    return min(8, n_features) if isinstance(rank, str) else int(rank)
+
+
+RANK = Option(name="rank", kind=whole_or_word, help="Number of shared directions, or auto.")
 INTERCEPT = Option(
     name="fit_intercept",
     kind=bool,

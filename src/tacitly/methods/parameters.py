@@ -12,6 +12,7 @@ documented in :class:`tacitly.PrivateFedRep`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tacitly.federation.engine import Engine
 from tacitly.privacy.ledger import Ledger
@@ -19,13 +20,14 @@ from tacitly.privacy.ledger import Ledger
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RunParameters:
-    """How a fit runs: how noise is drawn, which account is debited, how many threads."""
+    """How a fit runs: how noise is drawn, which account is debited, how many threads, what becomes of bad rows."""
 
     noise: str = "auto"
     noise_seed: int | None = None
     ledger: Ledger | None = None
     run: str = "tacitly"
     threads: int | None = None
+    on_bad_rows: str = "drop"
 
 
 @dataclass(eq=False, repr=False)
@@ -48,9 +50,9 @@ class EngineParameter:
 
 @dataclass(eq=False, repr=False)
 class RankParameter:
-    """The number of shared directions, first."""
+    """The number of shared directions, first; for models on a basis also ``"auto"``: read off a release."""
 
-    rank: int
+    rank: Any
 
 
 @dataclass(eq=False, repr=False)

@@ -76,7 +76,7 @@ class PersonalModel(Fitted, ABC, Generic[Personal]):
     def _personal_model(self, rows: npt.NDArray[Any], targets: Array) -> Personal:
         """Fit one user's model on checked rows and encoded targets."""
 
-    def _rows_and_positions(self, X: npt.ArrayLike, users: npt.ArrayLike) -> tuple[npt.NDArray[Any], Positions]:
+    def _rows_and_positions(self, X: npt.ArrayLike, users: Any) -> tuple[npt.NDArray[Any], Positions]:
         self._check_fitted()
         rows = self._rows(X)
         return rows, self._positions(users, len(rows))
@@ -84,7 +84,7 @@ class PersonalModel(Fitted, ABC, Generic[Personal]):
     def _rows(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
         return read_rows(X, self.feature_names_in_, self._row_type)
 
-    def _positions(self, users: npt.ArrayLike, rows: int) -> Positions:
+    def _positions(self, users: Any, rows: int) -> Positions:
         ids = np.asarray(users)
         if ids.shape != (rows,):
             raise DataError(f"users must have one id per row of X ({rows}). Found shape {ids.shape}.")
@@ -94,9 +94,9 @@ class PersonalModel(Fitted, ABC, Generic[Personal]):
 
     def _check_known(self, positions: Positions) -> None:
         """Raise where a row's user (position -1) has no private part; a model with a population prediction need not."""
-        if unknown := int(np.count_nonzero(positions < 0)):
+        if (positions < 0).any():
             raise DataError(
-                f"{unknown} of {len(positions)} rows belong to users who have no {self._private_part}. "
+                f"Found rows of users who have no {self._private_part}. "
                 "Give a new user one with personalize(X, y), from that user's own rows."
             )
 

@@ -220,9 +220,14 @@ class Method:
     about: str = ""
 
     @property
+    def option_names(self) -> list[str]:
+        """The parameters that commands can set."""
+        return [option.name for option in self.options]
+
+    @property
     def takes_schema(self) -> bool:
         """Whether it takes text, yes/no values and missing cells, and public ranges of columns."""
-        return any(option.name == "schema" for option in self.options)
+        return "schema" in self.option_names
 
     @property
     def paper(self) -> str:

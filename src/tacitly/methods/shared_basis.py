@@ -1,10 +1,14 @@
 """Models with a public basis U and private heads vᵢ on it: user i's weights are U vᵢ.
 
+For the squared loss, how heads are spread over users is public too (:mod:`tacitly.methods.shared.population`): heads
+shrink to the population's, and whoever has no head has the population's prediction.
+
 :class:`HeadsOnBasis` predicts and personalises; :class:`SharedBasisModel` adds the private fit of the basis.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -16,15 +20,23 @@ import numpy.typing as npt
 from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
 from tacitly.data.reading import read_cohort
+from tacitly.data.validation import plain_numbers
+from tacitly.federation.base import Federation
 from tacitly.federation.engine import Population
 from tacitly.heads.base import HeadWork
 from tacitly.heads.glm import LossHeads
 from tacitly.heads.losses import Loss
+from tacitly.heads.population import HeadPrior, PopulationHeads
 from tacitly.heads.ridge import RidgeHeads
 from tacitly.methods.base import PrivateModel, Statement
 from tacitly.methods.parameters import EngineParameter, RankParameter
 from tacitly.methods.personal import PersonalModel, Positions, with_type
-from tacitly.privacy.guarantee import Budget
+from tacitly.methods.shared.column_scales import scale_phases
+from tacitly.methods.shared.descent import LearnedBasis
+from tacitly.methods.shared.direction_votes import MOST_DIRECTIONS
+from tacitly.methods.shared.population import learn_population, population_phases, too_few_users
+from tacitly.privacy.calibration import Plan
+from tacitly.privacy.guarantee import Budget, TooFewUsersWarning
 
 TRUST = (
     "central: whoever runs this process holds the rows, adds the noise and keeps the heads; all others see the "
@@ -55,7 +67,7 @@ class Head:
 
     def decision_function(self, X: npt.ArrayLike) -> Array:
         """Return the scores of this user's rows, of which the loss is a function."""
-        rows = np.asarray(X, dtype=np.float64)
+        rows = plain_numbers(X, "X")
         scores = rows @ (self.basis @ self.weights) + self.intercept
         return np.asarray(scores + rows[:, self.indices] @ self.values if self.values.size else scores)
 
@@ -77,6 +89,7 @@ class HeadsOnBasis(PersonalModel[Head]):
     basis_: Array
     heads_: Array
     intercepts_: Array
+    prior_: HeadPrior | None = None
     loss: str = "squared"
     classes: Sequence[Any] | None = None
     fit_intercept: bool = False
@@ -91,11 +104,19 @@ class HeadsOnBasis(PersonalModel[Head]):
             raise AttributeError(f"a model with loss={self.loss!r} has no classes.")
         return np.asarray(labels)
 
-    def decision_function(self, X: npt.ArrayLike, users: npt.ArrayLike) -> Array:
+    def predict(self, X: npt.ArrayLike, users: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
+        """Predict each row with its user's head; rows of unseen users, or without users, with the population's.
+
+        Numbers, classes or rates, depending on the loss. A model that knows nothing about the population (``prior_`` is
+        None) raises where a user has no head.
+        """
+        return self._predictions(*self._rows_and_positions(X, users))
+
+    def decision_function(self, X: npt.ArrayLike, users: npt.ArrayLike | None = None) -> Array:
         """Return the score of each row under its user's head; one score per class where there are more than two."""
         return self._scores(*self._rows_and_positions(X, users))
 
-    def predict_proba(self, X: npt.ArrayLike, users: npt.ArrayLike) -> Array:
+    def predict_proba(self, X: npt.ArrayLike, users: npt.ArrayLike | None = None) -> Array:
         """Return one probability per class for each row (loss 'logistic'), in the order of ``classes_``."""
         return self._loss().probabilities(self.decision_function(X, users))
 
@@ -114,8 +135,28 @@ class HeadsOnBasis(PersonalModel[Head]):
         return Loss(self.loss, self.classes)
 
     def _scores(self, rows: npt.NDArray[Any], positions: Positions) -> Array:
-        scores = np.einsum("nk,nk...->n...", rows @ self.basis_, self.heads_[positions])
-        return np.asarray(scores + self.intercepts_[positions])
+        heads, intercepts = self._heads_at(positions)
+        return np.asarray(np.einsum("nk,nk...->n...", rows @ self.basis_, heads) + intercepts)
+
+    def _heads_at(self, positions: Positions) -> tuple[Array, Array]:
+        """Return head and intercept of each row's user; the population's where the user (position -1) has none."""
+        if self.prior_ is None or (positions >= 0).all():
+            return self.heads_[positions], self.intercepts_[positions]
+        # One more row at the end, which position -1 finds.
+        heads = np.vstack([self.heads_, self.prior_.mean[:-1]])
+        return heads[positions], np.append(self.intercepts_, self.prior_.mean[-1])[positions]
+
+    def _positions(self, users: Any, rows: int) -> Positions:
+        if users is None or (self.prior_ is not None and len(self.users_) == 0):
+            positions = np.full(rows, -1)
+            self._check_known(positions)
+            return positions
+        return super()._positions(users, rows)
+
+    def _check_known(self, positions: Positions) -> None:
+        """Unseen users have the population's prediction, where there is one."""
+        if self.prior_ is None:
+            super()._check_known(positions)
 
     def _predictions(self, rows: npt.NDArray[Any], positions: Positions) -> npt.NDArray[Any]:
         return self._loss().predict(self._scores(rows, positions))
@@ -141,10 +182,12 @@ class SharedBasisModel(HeadsOnBasis, PrivateModel, EngineParameter, RankParamete
         return float(classes[0]), float(classes[1])
 
     def as_asked(self, cohort: Cohort) -> Cohort:
-        """Return the cohort with targets as the loss encodes them; raise where a label is not declared."""
+        """Return the cohort with targets as the loss encodes them; rows whose label is not declared are bad rows."""
         if self.loss == "squared" or cohort.y is None:
             return cohort
-        return replace(cohort, y=self._loss().encode(cohort.y).astype(cohort.dtype))
+        policy = self._bad_rows()
+        codes = self._loss().encode(cohort.y, blank=policy != "raise").astype(cohort.dtype)
+        return replace(cohort, y=codes).settled(policy)
 
     def with_heads_of(self, cohort: Cohort) -> Self:
         """Return the same public model with heads fitted to these users' rows instead."""
@@ -154,13 +197,15 @@ class SharedBasisModel(HeadsOnBasis, PrivateModel, EngineParameter, RankParamete
         return refitted
 
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the basis."""
+        """Return the basis and, where it is known, how heads are spread."""
         self._check_fitted()
-        return {"basis": self.basis_}
+        return arrays_of(self.basis_, self.prior_)
 
     def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Set the basis; no user has a head on it yet."""
-        self.basis_ = arrays["basis"]
+        """Set the basis and the prior of heads; no user has a head yet."""
+        self.basis_, self.prior_ = arrays["basis"], None
+        if "head_mean" in arrays:
+            self.prior_ = HeadPrior(arrays["head_mean"], arrays["head_root"], float(arrays["head_noise"][0]))
         columns = self._loss().columns
         classes = (columns,) if columns > 1 else ()
         self.heads_, self.intercepts_ = np.zeros((0, self.basis_.shape[1], *classes)), np.zeros((0, *classes))
@@ -174,6 +219,48 @@ class SharedBasisModel(HeadsOnBasis, PrivateModel, EngineParameter, RankParamete
         """Set heads and intercepts."""
         self.heads_, self.intercepts_ = arrays["heads"], arrays["intercepts"]
 
+    def _around_the_basis(self, population: Population, budget: Budget) -> dict[str, Any]:
+        """Return what the budget buys before and after the basis: scales of columns, and the population of heads.
+
+        The latter for the squared loss. Not for a paper's version as printed.
+        """
+        if self.mode == "paper":
+            return {}
+        sizes = population.n_users, population.n_features
+        most = min(MOST_DIRECTIONS, sizes[1]) if isinstance(self.rank, str) else self.rank
+        after = population_phases(budget, *sizes, most) if self.loss == "squared" else ()
+        return {"before": scale_phases(budget, *sizes), "after": after}
+
+    def _prior_at_home(self) -> HeadPrior | None:
+        """Return the prior that heads are fitted with: where the noise hides it, that nothing is known."""
+        if self.prior_ is not None or self.loss != "squared" or self.mode == "paper":
+            return self.prior_
+        return HeadPrior.unknown(self.basis_.shape[1], intercept=bool(self.fit_intercept))
+
+    def _belief(self) -> str:
+        """Return which heads users choose among at home (:data:`tacitly.heads.population.BELIEFS`)."""
+        return "nothing known" if self.prior_ is None else "usual"
+
+    def head_work(self) -> HeadWork:
+        """Return what fits a head: data, so that it can travel to users."""
+        prior = self._prior_at_home()
+        if prior is None:
+            return super().head_work()
+        return PopulationHeads(self.basis_, prior, bool(self.fit_intercept), self._belief())
+
+    def _with_population(self, federation: Federation, plan: Plan, found: LearnedBasis) -> dict[str, Array]:
+        """Learn the population of heads where the plan has a share for it; return what is public."""
+        if "spread" not in {phase.name for phase in plan.phases}:
+            return {"basis": found.raw}
+        learned = learn_population(federation, plan, found, intercept=bool(self.fit_intercept))
+        return arrays_of(learned.basis, learned.prior)
+
+    def _work_at_home(self, federation: Federation, population: Population) -> None:
+        super()._work_at_home(federation, population)
+        if self.prior_ is None and self.loss == "squared" and self.mode != "paper":
+            sizes = population.n_users, population.n_features, self.basis_.shape[1]
+            warnings.warn(too_few_users(*sizes, self._budget()), TooFewUsersWarning, stacklevel=4)
+
     def _home_work(self) -> HeadWork:
         """Return how the users of the fit compute their heads; new users follow :meth:`head_work`."""
         return self.head_work()
@@ -183,11 +270,13 @@ class SharedBasisModel(HeadsOnBasis, PrivateModel, EngineParameter, RankParamete
 
     def _cohort(self, X: Any, y: Any, users: Any) -> Cohort:
         if X is None or isinstance(X, Cohort) or y is None:
-            given: Cohort = read_cohort(X, y, users)
+            given: Cohort = read_cohort(X, y, users, on_bad_rows=self._bad_rows())
             return self.as_asked(given)
         name = getattr(y, "name", None)
-        targets = y if self.loss == "squared" else self._loss().encode(y)
-        encoded: Cohort = read_cohort(X, targets, users, target_name=None if name is None else str(name))
+        policy = self._bad_rows()
+        targets = y if self.loss == "squared" else self._loss().encode(y, blank=policy != "raise")
+        target_name = None if name is None else str(name)
+        encoded: Cohort = read_cohort(X, targets, users, target_name=target_name, on_bad_rows=policy)
         return encoded
 
     def _check_elsewhere(self) -> None:
@@ -200,8 +289,28 @@ class SharedBasisModel(HeadsOnBasis, PrivateModel, EngineParameter, RankParamete
             )
 
     def _check_population(self, population: Population) -> None:
+        if self.rank == "auto" and self._ranks_itself:
+            return
         if not (isinstance(self.rank, int | np.integer) and 1 <= self.rank <= population.n_features):
+            auto = ", or 'auto'" if self._ranks_itself else ""
             raise ValueError(
-                f"rank must be a whole number from 1 to the number of features ({population.n_features}). "
+                f"rank must be a whole number from 1 to the number of features ({population.n_features}){auto}. "
                 f"Found {self.rank!r}."
             )
+
+    @property
+    def _ranks_itself(self) -> bool:
+        """Whether the rank may be read off the spectrum of released votes."""
+        return self.mode != "paper"
+
+
+def arrays_of(basis: Array, prior: HeadPrior | None) -> dict[str, Array]:
+    """Return a basis and the prior of heads, if there is one, as the billboard keeps them."""
+    if prior is None:
+        return {"basis": basis}
+    return {
+        "basis": basis,
+        "head_mean": prior.mean,
+        "head_root": prior.root,
+        "head_noise": np.array([prior.noise]),
+    }

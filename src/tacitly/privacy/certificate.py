@@ -36,7 +36,8 @@ NOT_COVERED = (
     "side channels, such as how long a computation takes",
 )
 FLOAT_NOISE = (
-    "the precision of float64 noise: probabilities have a relative error of about 2^-33, out to 12 standard deviations"
+    "floating-point noise is exact only if SciPy's normal quantile function has a relative error below 2^-43 (2^-50 is "
+    "what its documentation states)"
 )
 _DERIVED = ("certified", "epsilon", "epsilon_zero_out", "epsilon_replace_one")
 

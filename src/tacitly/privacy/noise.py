@@ -5,9 +5,11 @@ low-order floating-point bit of a private sum survives. Two modes:
 
 * ``exact``: discrete Gaussian noise from OpenDP's exact rational sampler, with entropy from the operating system. A
   choice among candidates is always drawn this way: permute-and-flip on integer losses, in rational arithmetic.
-* ``float``: the normal quantile function applied to 127 random bits per coordinate from the operating system, with the
-  noisy sum rounded to cells of about σ/2²⁰. Fast. The probability of a cell has a relative error of about 2⁻³³ out to
-  12 σ (the resolution of float64), which is not charged. The certificate states which mode was used.
+* ``float``: the noisy sum rounded to cells of about σ/2²⁰, by the normal quantile function of random bits from the
+  operating system. Fast: float64 proposes the cell, and decides wherever its error cannot matter. Near the border of a
+  cell (for one coordinate in 2¹⁷) the decision is made in 200-digit arithmetic (:mod:`tacitly.privacy.normal_cells`).
+  So a cell has the probability that the ideal Gaussian gives it, and the mode is exact post-processing of the Gaussian
+  mechanism. The certificate states which mode was used.
 
 Why discrete noise may be accounted as Gaussian. Let s = σ/γ. Adding the ideal Gaussian to a grid point and rounding to
 the grid is post-processing of the Gaussian mechanism, hence exactly μ-Gaussian-DP. It gives the integer x the
@@ -27,6 +29,8 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from tacitly.privacy.normal_cells import noisy_cells
 
 Mode = Literal["exact", "float", "seeded", "none"]
 
@@ -90,10 +94,8 @@ def add_noise(
     if mode == "exact":
         noisy = _discrete_gaussian(total, sigma / grid)
     elif mode == "float":
-        noisy = total + np.rint(_system_normal(total.size) * (sigma / grid)).astype(np.int64)
-        # Coarser cells after the noise (post-processing): with finer ones, some values in the tails could never occur.
-        cell = max(grid, 2.0 ** math.floor(math.log2(sigma) - 20))
-        return np.asarray(np.rint(noisy * (grid / cell)) * cell, dtype=np.float64)
+        cells, size = noisy_cells(total, sigma / grid, os.urandom)
+        return np.asarray(cells * (size * grid), dtype=np.float64)
     else:
         if generator is None:
             raise ValueError("mode 'seeded' needs a generator. Found None.")
@@ -154,14 +156,3 @@ def _permute_and_flip(losses: npt.NDArray[np.int64], scale: float) -> int:
     mechanism = make_noisy_max(*space, max_divergence(), scale=scale, negate=True)
     # Only differences matter; measured from the smallest they cannot overflow.
     return int(mechanism((losses - losses.min()).tolist()))
-
-
-def _system_normal(size: int) -> npt.NDArray[np.float64]:
-    """Draw standard normals directly from operating-system entropy: there is no generator state to seed or leak."""
-    from scipy.special import ndtri
-
-    bits = np.frombuffer(os.urandom(16 * size), dtype=np.uint64).reshape(2, size)
-    sign = np.where(bits[0] & np.uint64(1), 1.0, -1.0)
-    # Both tails use the lower one, where float64 resolves probabilities down to 2^-128.
-    tail = (bits[0] >> np.uint64(1)).astype(np.float64) * 2.0**-64 + (bits[1].astype(np.float64) + 0.5) * 2.0**-128
-    return np.asarray(sign * ndtri(tail), dtype=np.float64)

@@ -185,7 +185,7 @@ def group(tmp_path: Path) -> dict[int, Node]:
 def asked(**changed: Any) -> Ask:
     names = tuple(f"node{i}" for i in range(3))
     told = {"kind": "sum", "run": "r", "step": "1.0", "token": "t", "thing": wire.encode(FeatureMoment(D))}
-    told |= {"group": names, "honest": 2, "noise": "float", "sigma": 30.0, "bound": 1.0, "grid": GRID}
+    told |= {"group": names, "honest": 2, "noise": "exact", "sigma": 30.0, "bound": 1.0, "grid": GRID}
     return Ask(**told | changed)
 
 
@@ -196,7 +196,7 @@ def total_of(node: Node, ask: Ask) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "changed", [{"bound": 2.0**-20, "sigma": 30.0 * 2.0**-20}, {"clip_factor": 2**0.5}, {"noise": "exact"}]
+    "changed", [{"bound": 2.0**-20, "sigma": 30.0 * 2.0**-20}, {"clip_factor": 2**0.5}, {"sigma": 31.0}]
 )
 def test_masks_do_not_cancel_among_nodes_that_were_asked_different_things(
     changed: dict[str, Any], group: dict[int, Node]
@@ -235,3 +235,9 @@ def test_whose_numbers_make_a_head_fail_does_not_show(n: int, tmp_path: Path, mo
     heads = read_heads(tmp_path / "heads.npz")["heads"]
     assert not heads[0].any()
     assert heads[1:].any(axis=1).all()
+
+
+def test_shares_of_one_noise_are_exact_or_there_are_none(group: dict[int, Node]) -> None:
+    """Rounded to coarse cells, shares would not add up to the Gaussian that is charged."""
+    answer = Answer.from_bytes(group[10].answer(asked(noise="float").to_bytes()))
+    assert answer.code == "refused"

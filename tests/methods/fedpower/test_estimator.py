@@ -224,11 +224,12 @@ def test_bad_parameters_are_named(X: np.ndarray, options: dict, message: str) ->
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.filterwarnings("ignore::tacitly.data.bad_rows.SideChannelWarning")
 def test_holes_are_refused_without_telling_what_is_around_them(bad: float, sparse: bool) -> None:
     X = np.full((50, 4), 1234.5)
     X[3, 1] = bad
     with pytest.raises(DataError) as caught:
-        fit(scipy.sparse.csr_matrix(X) if sparse else X, n_components=2)
+        fit(scipy.sparse.csr_matrix(X) if sparse else X, n_components=2, on_bad_rows="raise")
     assert "1234" not in str(caught.value)
 
 

@@ -1,8 +1,10 @@
 """The coordinator: asks registered nodes and adds the answers that :mod:`~tacitly.federation.flower.inbox` accepts.
 
 Denominators, noise and schedule come from the roster, so a node that does not answer in time costs accuracy and nothing
-else. A round below its quorum is abandoned before any noise is drawn; its debit stands, and the same run, started
-again, asks the same question again.
+else. A node that missed a deadline is asked again in every round, but waited for only if the quorum needs it, until it
+answers. For a masked sum, which needs every node of its group, a roll call decides who is in the group before any node
+is asked for anything or debits it. A round below its quorum is abandoned before any noise is drawn; its debit stands,
+and the same run, started again, asks the same question again.
 
 Trust models (``trust``), and what the coordinator sees in each:
 
@@ -36,6 +38,7 @@ from tacitly.federation.projected import losses_in
 from tacitly.heads.base import HeadWork
 from tacitly.privacy.guarantee import GaussianEvent, SelectionEvent, Unit
 from tacitly.privacy.ledger import Run
+from tacitly.privacy.noise import Mode
 
 TRUST = {
     "central": (
@@ -54,6 +57,10 @@ TRUST = {
         "protocol and all sites compared the fingerprints of their keys."
     ),
 }
+
+
+_SLOWEST_POLL = 1.0  # seconds between looks at the transport while nothing arrives
+_GRACE = 0.5  # seconds that nodes which were silent have in any case
 
 
 class QuorumMissed(RuntimeError):
@@ -81,8 +88,9 @@ class Patience:
     """Timeouts of a round in seconds, and the quorum.
 
     ``deadline`` ends a round; ``gather`` limits the wait for all nodes before the first round; ``again`` is the
-    interval after which a silent node is asked again; ``poll`` is the interval between looks at the transport;
-    ``quorum`` is the fraction of users who must have answered.
+    interval after which a silent node is asked again; ``poll`` is the shortest interval between looks at the transport,
+    which become rarer while nothing arrives; ``quorum`` is the fraction of users who must have answered; ``roll_call``
+    is how long nodes have to say that they are there before a masked sum.
     """
 
     deadline: float = 60.0
@@ -90,6 +98,7 @@ class Patience:
     again: float = 10.0
     poll: float = 0.05
     quorum: float = 0.5
+    roll_call: float = 10.0
 
 
 @dataclass(kw_only=True)
@@ -186,6 +195,8 @@ class FlowerFederation(Federation):
         self._event: GaussianEvent | None = None
         self._turn = (0, 0)  # number of the release, and of the question within it
         self._gathered = False
+        self.silent: set[int] = set()
+        """Nodes that missed the last deadline and have not answered since."""
         self.verdicts: Counter[str] = Counter()
 
     def sum_sigma(self, event: GaussianEvent, messages: int | None = None) -> float:
@@ -257,6 +268,11 @@ class FlowerFederation(Federation):
         quorum, counted = self._population.patience.quorum, losses is not None
         return self._exchange(ask, units, query.coordinates, quorum=quorum, pieces=pieces, counted=counted)
 
+    def _mode(self, event: GaussianEvent, coordinates: int) -> Mode:
+        mode = super()._mode(event, coordinates)
+        # Shares of one noise add up to what is charged only if each of them is exact.
+        return "exact" if mode == "float" and self._population.how == "secure" else mode
+
     def _units(self, card: Card, query: Query, piece: Chosen | None) -> int:
         if query.unit is not Unit.USER:
             return int(card.rows or 0)
@@ -287,26 +303,13 @@ class FlowerFederation(Federation):
         spread = 0.0 if ask.kind == "heads" else 40.0 * ask.sigma / ask.grid
         reach = ask.bound / ask.grid
         inbox = Inbox(tokens, units, coordinates, reach, spread=spread, masked=secure, counted=counted)
-        population.transport.begin()
+        asked = self._users(units)
         started = time.monotonic()
-        last_sent: dict[int, float] = {}
-        while inbox.waiting:
-            now = time.monotonic()
-            online = set(population.transport.online())
-            silent = [node for node in inbox.waiting & online if now - last_sent.get(node, -math.inf) > patience.again]
-            if silent:
-                population.transport.send({node: asks[node] for node in silent})
-                last_sent |= dict.fromkeys(silent, now)
-            for sender, data in population.transport.receive():
-                inbox.take(sender, data)
-            if now - started > patience.deadline:
-                break
-            if inbox.waiting:
-                time.sleep(patience.poll)
+        needed = math.inf if secure else max(quorum * asked, 1)
+        self._ask_until(lambda: self._users(inbox.answered) >= needed, asks, inbox, patience.deadline)
         self.verdicts += inbox.verdicts
         self._report(ask, inbox, units, time.monotonic() - started)
-        heard = sum(population.roster[node].users for node in inbox.answered)
-        asked = sum(population.roster[node].users for node in units)
+        heard = self._users(inbox.answered)
         if secure and len(inbox.answered) < len(units):
             missing = len(units) - len(inbox.answered)
             raise QuorumMissed(
@@ -320,6 +323,49 @@ class FlowerFederation(Federation):
             )
         return inbox.total
 
+    def _users(self, nodes: Iterable[int]) -> int:
+        return sum(self._population.roster[node].users for node in nodes)
+
+    def _ask_until(self, enough: Callable[[], bool], asks: Mapping[int, bytes], inbox: Inbox, seconds: float) -> None:
+        """Ask nodes, and those that do not answer again, until all have answered or the time is up.
+
+        Nodes that missed the last deadline are not waited for if there is ``enough`` without them: not at all while
+        they are offline, and at most three times as long as the others took if they are online.
+        """
+        transport, patience = self._population.transport, self._population.patience
+        transport.begin()
+        started, last_sent, pause = time.monotonic(), dict[int, float](), patience.poll
+        others_took: float | None = None
+        while inbox.waiting and (now := time.monotonic()) - started <= seconds:
+            online = set(transport.online())
+            due = {node for node in inbox.waiting & online if now - last_sent.get(node, -math.inf) > patience.again}
+            if due:
+                transport.send({node: asks[node] for node in due})
+                last_sent |= dict.fromkeys(due, now)
+            arrived = list(transport.receive())
+            for sender, data in arrived:
+                inbox.take(sender, data)
+            # Looks become rarer while nothing arrives: each of them costs the coordinator's machine some milliseconds.
+            pause = patience.poll if arrived else min(1.2 * pause, max(patience.poll, _SLOWEST_POLL))
+            if inbox.waiting <= self.silent and enough():
+                others_took = now - started if others_took is None else others_took
+                if not inbox.waiting & online or now - started > 3 * others_took + _GRACE:
+                    break
+            if inbox.waiting:
+                time.sleep(min(pause, max(started + seconds - time.monotonic(), 0.0) + 1e-3))
+        self.silent = (self.silent - inbox.answered) | inbox.waiting
+
+    def _roll_call(self) -> set[int]:
+        """Return the nodes that are there. What they answer does not depend on their rows."""
+        roster, patience = self._population.roster, self._population.patience
+        self._gather(list(roster))
+        tokens = {node: secrets.token_hex(16) for node in roster}
+        ask = self._ask("here", f"here {self._counter.releases}", b"")
+        asks = {node: replace(ask, token=token).to_bytes() for node, token in tokens.items()}
+        inbox = Inbox(tokens, dict.fromkeys(roster, 1), 1, 0.0)
+        self._ask_until(lambda: True, asks, inbox, patience.roll_call)
+        return inbox.answered
+
     def _gather(self, nodes: Sequence[int]) -> None:
         """Before the first round, wait for all registered nodes, but no longer than ``patience.gather``."""
         end = time.monotonic() + self._population.patience.gather
@@ -330,10 +376,10 @@ class FlowerFederation(Federation):
         self._gathered = True
 
     def _group(self, ask: Ask, units: Mapping[int, int]) -> tuple[Ask, dict[int, int]]:
-        """Choose the nodes whose masks must cancel: those of the earlier attempt, or else those online now."""
+        """Choose the nodes whose masks must cancel: those of the earlier attempt, or else those that are there now."""
         population, step = self._population, f"{ask.run}/{ask.step}"
         before = population.groups.get(step)
-        here = set(units) & set(population.transport.online())
+        here = set(units) & self._roll_call() if before is None else set()
         present = sorted(
             node for node in units if (node in here if before is None else population.roster[node].name in before)
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import ssl
 import time
 from collections.abc import Callable
 from functools import partial
@@ -39,13 +40,18 @@ from tacitly.federation.flower.version import OtherFlower, check_flower
 
 MESSAGE_TYPE = "query.tacitly"
 _STYPE = "tacitly.wire"
-_POLL, _RECONNECT = 0.1, 1.0  # seconds
+_POLL, _SLOWEST_POLL, _RECONNECT = 0.1, 4.0, 1.0  # seconds
+_SLOWER = 1.15  # how much longer each pause is than the one before while nothing arrives
 
 logging.getLogger("flwr").setLevel(logging.ERROR)  # its log messages quote the asks
 
 
 class NotRegistered(RuntimeError):
     """The server does not know this node's key."""
+
+
+class OtherServer(RuntimeError):
+    """What answers at the server's address has not the certificate that this node was given."""
 
 
 def _raise_not_registered(*_: object, **__: object) -> NoReturn:
@@ -69,6 +75,15 @@ class SteadyHeartbeat(HeartbeatSender):
         super().__init__(beat)
 
 
+def certificate_differs(error: BaseException | None) -> bool:
+    """Whether a connection failed because the server's certificate is not the one that is trusted."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def steady_invoker() -> RetryInvoker:
     """Flower's retries, except that an unknown node gives up where Flower would end the process."""
     invoker = make_simple_http_retry_invoker()
@@ -76,6 +91,7 @@ def steady_invoker() -> RetryInvoker:
 
     def give_up(error: Exception) -> bool:
         unknown = isinstance(error, httpx.HTTPStatusError) and error.response.status_code == httpx.codes.UNAUTHORIZED
+        unknown = unknown or certificate_differs(error)
         return unknown or (flower_gives_up is not None and flower_gives_up(error))
 
     invoker.should_giveup = give_up
@@ -147,6 +163,15 @@ def stay(
                 _answer_all(connection, answer, coordinator, on_answer, until)
         except NotRegistered:
             refused = True
+        except (httpx.TransportError, OSError) as error:
+            if certificate_differs(error):
+                raise OtherServer(
+                    f"the certificate at {server} is not the one that this site was given, so nothing was sent: the "
+                    "coordinator was set up anew, the address is wrong, or somebody is in between. Ask whoever runs "
+                    "the coordinator for its current invitation, and compare fingerprints."
+                ) from None
+            if not isinstance(error, httpx.HTTPError):
+                raise
         if refused and time.monotonic() > end:
             raise NotRegistered(
                 f"{server} does not know this node's key. Give card.json to whoever runs the coordinator."
@@ -175,12 +200,17 @@ def _answer_all(
             push_objects(get_all_nested_objects(reply), partial(push, run, session), object_ids_to_push=wanted)
         return True
 
+    pause = _POLL
     while not until():
         try:
             got = receive()
             if got is None:
-                time.sleep(_POLL)
-            elif answer_one(*got) and on_answer is not None:
+                time.sleep(pause)
+                # An idle federation costs next to nothing; the first ask after a long pause waits for seconds.
+                pause = min(_SLOWER * pause, _SLOWEST_POLL)
+                continue
+            pause = _POLL
+            if answer_one(*got) and on_answer is not None:
                 on_answer()
         except RunNotRunningException:
             continue  # a message of a run that has ended, for example because its coordinator was killed

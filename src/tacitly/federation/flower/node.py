@@ -16,7 +16,8 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,9 @@ from tacitly.privacy.clipping import GUARD
 from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity, Unit
 from tacitly.privacy.ledger import Ledger
 from tacitly.privacy.noise import add_noise, slack_of
+
+ASK_SECONDS = 600.0
+"""Work that an ask may cause, in seconds: what would take longer is refused, or not finished."""
 
 FEW = 64
 """Number of users up to which a node answers in plain NumPy, because compiling would take longer."""
@@ -115,6 +119,8 @@ class Node:
         try:
             ask = Ask.from_bytes(data)
             token = ask.token
+            if ask.kind == "here":  # a roll call: the same answer whatever the rows are
+                return Answer(token, "ok", np.zeros(1, dtype=np.int64)).to_bytes()
             thing = wire.decode(ask.thing)
         except Exception:
             return Answer(token, "malformed").to_bytes()
@@ -137,25 +143,42 @@ class Node:
         try:
             with np.errstate(all="ignore"):
                 if isinstance(thing, HeadWork):
-                    fits = 8 * math.prod(thing.shape) <= wire.LIMIT
-                    return fits and thing.own(*synthetic_rows(features)).shape == thing.shape
+                    if 8 * math.prod(thing.shape) > wire.LIMIT:
+                        return False
+                    if thing.own(*synthetic_rows(features)).shape != thing.shape:
+                        return False
+                    rows, targets = synthetic_rows(features)
+                    if self.plain:
+                        return self._affordable(lambda: thing.own(rows, targets))
+                    return self._affordable(lambda: thing(rows, targets, np.array([0, len(rows)])), runs=2)
                 if not (isinstance(thing, Query) and thing.clipped and 8 * thing.coordinates <= wire.LIMIT):
                     return False
                 rehearse(thing, *synthetic_rows(features))
+                return not self.plain or self._affordable(lambda: thing.contribution(*synthetic_rows(features)))
         except Exception:
             return False
-        return True
+
+    def _affordable(self, work: Callable[[], Any], runs: int = 1) -> bool:
+        """Whether this work for all users takes less time than an ask may, judged by the last run for a synthetic user.
+
+        (A first run may compile.)
+        """
+        for _ in range(runs):
+            started = time.perf_counter()
+            work()
+        return (time.perf_counter() - started) * self._shard.cohort.n_users <= ASK_SECONDS
 
     def keep_heads(self, work: HeadWork) -> Path:
         """Fit and store every user's head, in one file that is replaced atomically and readable by its owner only."""
         cohort, heads = self._shard.cohort, None
+        end = time.monotonic() + ASK_SECONDS
         if not self.plain:
             with contextlib.suppress(Exception):
                 heads = self._shard.users_map(work)
         if heads is None:
             pairs = zip(cohort.offsets[:-1], cohort.offsets[1:], strict=True)
             y = cohort.y if cohort.y is not None else np.zeros(cohort.n_rows)
-            heads = np.array([_head_or_zeros(work, cohort.X[a:b], y[a:b]) for a, b in pairs])
+            heads = np.array([_head_or_zeros(work, cohort.X[a:b], y[a:b], end) for a, b in pairs])
         return write_heads(self._folder / "heads.npz", cohort.users, heads, np.asarray(getattr(work, "basis", 0.0)))
 
     def _sum(self, ask: Ask, query: Query) -> npt.NDArray[np.int64] | None:
@@ -174,6 +197,8 @@ class Node:
         if not ask.sigma > 0.0 or ask.noise not in ("exact", "float"):
             return None
         if (self._trust == "secure") != bool(ask.group) or (ask.group and not self._group_is_sound(ask)):
+            return None
+        if ask.group and ask.noise != "exact":
             return None
         noisy = self._noisy(ask, query)
         if noisy is None or not ask.group:
@@ -221,8 +246,7 @@ class Node:
         of one share (:mod:`tacitly.privacy.noise`). Each share is within e^±(η/3) of a discrete Gaussian; a sum of m
         discrete Gaussians of scale s is within a negligible factor of one of scale s√m (Kairouz, Liu and Steinke 2021);
         that one is within e^±(η/3m) of the rounded Gaussian that the event describes. Together: less than mη. (Mode
-        ``float`` also rounds each share to coarser cells. That changes a probability by less than 2⁻³³ of itself per
-        share and coordinate, the precision that certificates of float noise name as not covered.)
+        ``float`` rounds each share to coarser cells, for which this bound would not be negligible: shares are exact.)
         """
         acute = ask.clip_factor < 2.0
         sensitivity = Sensitivity.of_clip(ask.bound, acute=acute, unit=query.unit)
@@ -249,8 +273,13 @@ class Node:
         return np.rint(value / ask.grid).astype(np.int64)
 
 
-def _head_or_zeros(work: HeadWork, X: Rows, y: Rows) -> npt.NDArray[np.float64]:
-    """Return one user's head, or zeros if the user's numbers make the fit fail, which must not show in the answer."""
+def _head_or_zeros(work: HeadWork, X: Rows, y: Rows, end: float = math.inf) -> npt.NDArray[np.float64]:
+    """Return one user's head, or zeros if the user's numbers make the fit fail, which must not show in the answer.
+
+    Zeros, too, once the time for the ask is over.
+    """
+    if time.monotonic() > end:
+        return np.zeros(work.shape)
     try:
         with np.errstate(all="ignore"):
             head = np.asarray(work.own(X, y), dtype=np.float64)

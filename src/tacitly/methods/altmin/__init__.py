@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from tacitly.methods.options import RANK, ROUNDS
+from tacitly.methods.options import RANK, ROUNDS, largest_rank
 from tacitly.methods.registry import AuditTrial, Method, Parameters, Trial
 
 
 def _normal_equations(n_features: int, parameters: Parameters) -> int:
     """Numbers in the normal equations of the basis: half a symmetric matrix, and the right-hand side."""
-    size = n_features * int(parameters["rank"])
+    size = n_features * largest_rank(n_features, parameters)
     return size * (size + 3) // 2
 
 
@@ -21,6 +21,6 @@ METHOD = Method(
     data="the same as for `PrivateFedRep`, to compare with",
     result="a shared basis by alternating minimisation",
     page="private-fedrep.md",
-    trials=(Trial("altmin", {"rank": 2}),),
+    trials=(Trial("altmin", {"rank": 2}, tolerance=1e-7, adaptive=True),),
     audits=(AuditTrial("altmin", {"rank": 1}, title="PrivateAltMin"),),
 )

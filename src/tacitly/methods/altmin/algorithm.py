@@ -19,10 +19,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tacitly.arrays import Array
 from tacitly.federation.base import Federation
-from tacitly.linalg import orthonormal
 from tacitly.methods.altmin.queries import NormalEquations
+from tacitly.methods.shared.descent import LearnedBasis
 from tacitly.methods.shared.direction_votes import first_basis
 from tacitly.methods.shared.norm_histogram import private_clip
 from tacitly.methods.shared.settings import RoundSettings
@@ -43,8 +42,8 @@ class Settings(RoundSettings):
         return [*super().preparation, Phase(name="clips", share=self.clip_share, releases=2)]
 
 
-def learn(federation: Federation, plan: Plan, settings: Settings, rank: int) -> Array:
-    """Learn a shared basis of ``rank`` columns; return it orthonormal, in raw feature coordinates."""
+def learn(federation: Federation, plan: Plan, settings: Settings, rank: int | str) -> LearnedBasis:
+    """Learn a shared basis of ``rank`` columns."""
     whitening, basis, _ = first_basis(federation, plan, rank)
     event = plan.event("clips", clip=1.0, acute=True)
     gram = private_clip(federation, NormalEquations(basis, whitening, parts="gram"), event, "gram norms")
@@ -55,4 +54,4 @@ def learn(federation: Federation, plan: Plan, settings: Settings, rank: int) -> 
         query = NormalEquations(basis, whitening, math.sqrt(2.0) * gram, math.sqrt(2.0) * right)
         released = federation.release(query, event, f"normal equations {number + 1}")
         basis = query.solve(released, federation.sum_sigma(event))
-    return orthonormal(whitening.to_raw(basis))[0]
+    return LearnedBasis(whitening, basis)

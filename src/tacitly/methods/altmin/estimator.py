@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
+from tacitly.arrays import Array
+from tacitly.federation.base import Federation
 from tacitly.federation.engine import Population
 from tacitly.methods.altmin import algorithm as altmin
 from tacitly.methods.base import Procedure
@@ -31,8 +33,10 @@ class PrivateAltMin(SharedBasisModel):
     run: str = "private-altmin"
 
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
-        settings = altmin.Settings(rounds=self.rounds)
+        settings = altmin.Settings(rounds=self.rounds, **self._around_the_basis(population, budget))
         plan = settings.plan(budget)
-        return Procedure(
-            settings.events(plan), lambda federation: {"basis": altmin.learn(federation, plan, settings, self.rank)}
-        )
+
+        def learn(federation: Federation) -> dict[str, Array]:
+            return self._with_population(federation, plan, altmin.learn(federation, plan, settings, self.rank))
+
+        return Procedure(settings.events(plan), learn)

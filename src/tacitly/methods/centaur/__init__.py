@@ -28,11 +28,18 @@ METHOD = Method(
     result="a shared basis with sampling of users",
     page="centaur.md#linear-models",
     trials=(
-        Trial("centaur", {"rank": 2, "rounds": 3, "random_state": 0}),
-        Trial("centaur, intercepts", {"rank": 2, "rounds": 2, "fit_intercept": True, "random_state": 0}),
+        Trial("centaur", {"rank": 2, "rounds": 3, "random_state": 0}, tolerance=1e-7, adaptive=True),
+        Trial(
+            "centaur, intercepts",
+            {"rank": 2, "rounds": 2, "fit_intercept": True, "random_state": 0},
+            tolerance=1e-7,
+            adaptive=True,
+        ),
         Trial(
             "centaur, power start",
             {"rank": 2, "rounds": 2, "start": "power", "power_steps": 2, "copies": 2, "random_state": 0},
+            tolerance=1e-7,
+            adaptive=True,
         ),
     ),
     audits=(

@@ -26,7 +26,7 @@ from tacitly.linalg import orthonormal
 from tacitly.methods.centaur.queries import PowerVote
 from tacitly.methods.fedrep import algorithm as fedrep
 from tacitly.methods.fedrep.queries import BasisStep
-from tacitly.methods.shared.descent import refine_basis
+from tacitly.methods.shared.descent import LearnedBasis, refine_basis
 from tacitly.methods.shared.direction_votes import first_basis
 from tacitly.methods.shared.whitening import Whitening, private_whitening
 from tacitly.privacy.calibration import Plan
@@ -56,7 +56,7 @@ class Settings:
         if not 0 < self.sampling_rate <= 1:
             raise ValueError(f"sampling_rate must lie in (0, 1]. Found {self.sampling_rate!r}.")
 
-    def chosen_start(self, n_features: int, rank: int) -> str:
+    def chosen_start(self, n_features: int, rank: int | str) -> str:
         """Return the start with the smaller predicted error, from public numbers.
 
         Both put noise of spectral norm about σ√d on a statistic of norm n. Votes do so once. Power steps share the
@@ -65,36 +65,39 @@ class Settings:
         """
         if self.start != "auto":
             return self.start
+        if isinstance(rank, str):
+            return "votes"  # their spectrum shows the rank
         votes, power = n_features * (n_features + 1) // 2, n_features * (rank + _EXTRA_COLUMNS)
         return "power" if votes > max(_LARGEST_VOTES, power) else "votes"
 
-    def plan(self, budget: Budget, n_features: int, rank: int) -> Plan:
+    def plan(self, budget: Budget, n_features: int, rank: int | str) -> Plan:
         """Divide a budget among the phases."""
         steps = self.power_steps * self.copies if self.chosen_start(n_features, rank) == "power" else 1
         phases = [replace(phase, releases=steps) if phase.name == "start" else phase for phase in self.base.phases]
         return Plan(budget, phases, sampling_rate=self.sampling_rate)
 
-    def events(self, plan: Plan, n_features: int, rank: int) -> list[GaussianEvent]:
+    def events(self, plan: Plan, n_features: int, rank: int | str) -> list[GaussianEvent]:
         """List every release the algorithm will make, in order."""
         power = self.chosen_start(n_features, rank) == "power"
-        acute = {"whitening": True, "start": not power, "rounds": False}
+        acute = {"whitening": True, "start": not power}
         return [
-            plan.event(phase.name, clip=1.0, acute=acute[phase.name])
+            plan.event(phase.name, clip=1.0, acute=acute.get(phase.name, False))
             for phase in plan.phases
             for _ in range(phase.releases)
         ]
 
 
 def learn(
-    federation: Federation, plan: Plan, settings: Settings, rank: int, rng: np.random.Generator, *, centered: bool
-) -> Array:
-    """Learn a shared basis of ``rank`` columns; return it orthonormal, in raw feature coordinates.
+    federation: Federation, plan: Plan, settings: Settings, rank: int | str, rng: np.random.Generator, *, centered: bool
+) -> LearnedBasis:
+    """Learn a shared basis of ``rank`` columns.
 
     ``rng`` is public randomness: the columns that power methods start from.
     """
     if settings.chosen_start(federation.n_features, rank) == "votes":
         start = first_basis(federation, plan, rank, centered=centered)
     else:
+        assert isinstance(rank, int)
         whitening, basis = power_start(federation, plan, settings, rank, rng, centered)
         start = whitening, basis, np.ones(rank)
     base = settings.base

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -66,8 +68,9 @@ class Centaur(SharedBasisModel):
     _modes = ("auto", "paper")
     _paper_reasons = paper_centaur.REASONS
 
-    def _settings(self) -> centaur.Settings:
-        base = fedrep.Settings() if self.rounds is None else fedrep.Settings(rounds=self.rounds)
+    def _settings(self, around: Mapping[str, Any] | None = None) -> centaur.Settings:
+        given: dict[str, Any] = {} if self.rounds is None else {"rounds": self.rounds}
+        base = fedrep.Settings(**given, **(around or {}))
         return centaur.Settings(
             base=base,
             start=self.start,
@@ -82,16 +85,21 @@ class Centaur(SharedBasisModel):
         if self.mode == "paper":
             paper = paper_centaur.Settings() if self.rounds is None else paper_centaur.Settings(rounds=self.rounds)
             return Procedure(
-                paper.planned(budget, n, d, k),
-                lambda federation: {"basis": paper_centaur.learn(federation, budget, paper, k, rng)},
+                paper.planned(budget, n, d, int(self.rank)),
+                lambda federation: {"basis": paper_centaur.learn(federation, budget, paper, int(self.rank), rng)},
             )
-        settings = self._settings()
+        settings = self._settings(self._around_the_basis(population, budget))
         plan = settings.plan(budget, d, k)
 
         def learn(federation: Federation) -> dict[str, Array]:
-            return {"basis": centaur.learn(federation, plan, settings, k, centered=self.fit_intercept, rng=rng)}
+            found = centaur.learn(federation, plan, settings, k, centered=self.fit_intercept, rng=rng)
+            return self._with_population(federation, plan, found)
 
         return Procedure(settings.events(plan, d, k), learn)
+
+    @property
+    def _ranks_itself(self) -> bool:
+        return super()._ranks_itself and self.start != "power"
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

@@ -16,7 +16,7 @@ from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
 from tacitly.data.reading import read_cohort, read_rows
 from tacitly.data.sparse_cohort import SparseCohort
-from tacitly.data.validation import DataError
+from tacitly.data.validation import DataError, plain_numbers
 from tacitly.federation.base import Federation
 from tacitly.federation.engine import Population
 from tacitly.federation.local import LocalPopulation
@@ -160,7 +160,7 @@ class FedPower(PrivateModel, EngineParameter, ComponentsParameter):
     def inverse_transform(self, X: npt.ArrayLike) -> Array:
         """Return rows from their coordinates, as far as the components reach."""
         self._check_fitted()
-        return np.asarray(np.asarray(X, dtype=np.float64) @ self.components_ + self.mean_)
+        return np.asarray(plain_numbers(X, "X") @ self.components_ + self.mean_)
 
     def fit_transform(self, X: Any, users: Any = None, *, y: Any = None) -> Array:
         """Fit, then transform the same rows."""
@@ -209,7 +209,16 @@ class FedPower(PrivateModel, EngineParameter, ComponentsParameter):
         }
 
     def _cohort(self, X: Any, y: Any, users: Any) -> Cohort | SparseCohort:
-        read: Cohort | SparseCohort = read_cohort(X, None, users, needs_target=False, needs_users=False, sparse=True)
+        by_row = self.mode != "paper" and (self.unit == "row" or (self.unit == "auto" and users is None))
+        read: Cohort | SparseCohort = read_cohort(
+            X,
+            None,
+            users,
+            needs_target=False,
+            needs_users=False,
+            sparse=True,
+            on_bad_rows=self._bad_rows(count_is_public=by_row),
+        )
         return read
 
     def _source(self, X: Any, y: Any, users: Any) -> Population:

@@ -21,8 +21,9 @@ METHOD = Method(
     result="a shared basis, one head per user",
     page="private-fedrep.md",
     trials=(
-        Trial("fedrep", {"rank": 2, "rounds": 4}),
-        Trial("fedrep, intercepts", {"rank": 2, "rounds": 3, "fit_intercept": True}),
+        Trial("fedrep", {"rank": 2, "rounds": 4}, tolerance=1e-7, adaptive=True),
+        Trial("fedrep, auto", {"rank": "auto", "rounds": 3}, tolerance=1e-7, adaptive=True),
+        Trial("fedrep, intercepts", {"rank": 2, "rounds": 3, "fit_intercept": True}, tolerance=1e-7, adaptive=True),
         Trial("fedrep, as printed", {"rank": 2, "mode": "paper"}, certified=False),
         Trial("logistic", {"rank": 2, "rounds": 3, "loss": "logistic", "fit_intercept": True}, labels=2),
         Trial("three classes", {"rank": 2, "rounds": 2, "loss": "logistic", "classes": (0, 1, 2)}, labels=3),

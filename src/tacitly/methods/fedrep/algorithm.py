@@ -26,7 +26,7 @@ from tacitly.arrays import Array
 from tacitly.federation.base import Federation
 from tacitly.heads.losses import Loss
 from tacitly.methods.fedrep.queries import BasisStep, LossStep
-from tacitly.methods.shared.descent import StepQuery, refine_basis
+from tacitly.methods.shared.descent import LearnedBasis, StepQuery, refine_basis
 from tacitly.methods.shared.direction_votes import first_basis
 from tacitly.methods.shared.settings import RoundSettings
 from tacitly.privacy.calibration import Plan
@@ -46,14 +46,14 @@ def learn(
     federation: Federation,
     plan: Plan,
     settings: Settings,
-    rank: int,
+    rank: int | str,
     *,
     centered: bool = False,
     loss: Loss | None = None,
     step: Callable[..., BasisStep] = BasisStep,
     on_round: Callable[[Array], None] | None = None,
-) -> Array:
-    """Learn a shared basis of ``rank`` columns; return it orthonormal, in raw feature coordinates.
+) -> LearnedBasis:
+    """Learn a shared basis of ``rank`` columns; with "auto", of as many as stand out in the released votes.
 
     With a ``loss``, targets are as its ``encode`` gives them. Without one they are numbers, the loss is squared, and
     ``step`` makes each round's query: a subclass of :class:`BasisStep` may keep more of a user's model personal.

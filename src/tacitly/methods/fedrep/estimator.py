@@ -27,7 +27,8 @@ class PrivateFedRep(SharedBasisModel):
     Parameters
     ----------
     rank
-        Number of shared directions, k.
+        Number of shared directions, k. ``"auto"``: those that stand out of the noise in the spectrum of a release that
+        is made anyway, at most 8.
     epsilon
         The privacy budget for everything that is released, together. ``math.inf`` for none (not certified).
     delta
@@ -56,12 +57,17 @@ class PrivateFedRep(SharedBasisModel):
         An account to debit and the name of this run in it; an interrupted run resumes from there.
     threads
         Number of threads; None for all cores.
+    on_bad_rows
+        What becomes of rows with a missing or infinite cell, text among numbers, or a label that was not declared.
+        ``"drop"``: they are left out, and their users stay on the roster; nothing tells that there were any.
+        ``"raise"``: an error with columns and counts, to clean the data before a certified run.
     engine
         Where the users are: None for this process, or a :class:`~tacitly.federation.ray.RayEngine`.
 
     Attributes
     ----------
-    basis_ : (n_features, rank) orthonormal; public
+    basis_ : (n_features, rank) orthonormal; public. One column more, the population's direction, where that stands out
+    prior_ : how heads are spread over users (squared loss): mean, covariance, noise; public. None where noise hides it
     heads_ : (n_users, rank), rows in the order of ``users_``; private; (n_users, rank, classes) for more than two
     intercepts_ : (n_users,), zeros unless ``fit_intercept``; private; (n_users, classes) for more than two
     classes_ : the declared labels, where the target is a class
@@ -97,22 +103,21 @@ class PrivateFedRep(SharedBasisModel):
     _paper_reasons = paper_fedrep.REASONS
 
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
-        given = {} if self.rounds is None else {"rounds": self.rounds}
+        given: dict[str, Any] = {} if self.rounds is None else {"rounds": self.rounds}
         if self.mode == "paper":
             paper = paper_fedrep.Settings(**given)
             start, loop = paper.events(budget)
             return Procedure(
                 [start] + [loop] * paper.rounds,
-                lambda federation: {"basis": paper_fedrep.learn(federation, budget, paper, self.rank)},
+                lambda federation: {"basis": paper_fedrep.learn(federation, budget, paper, int(self.rank))},
             )
-        settings = fedrep.Settings(**given)
+        settings = fedrep.Settings(**given, **self._around_the_basis(population, budget))
         plan = settings.plan(budget)
         loss = None if self.loss == "squared" else self._loss()
 
         def learn(federation: Federation) -> dict[str, Array]:
-            return {
-                "basis": fedrep.learn(federation, plan, settings, self.rank, centered=self.fit_intercept, loss=loss)
-            }
+            found = fedrep.learn(federation, plan, settings, self.rank, centered=self.fit_intercept, loss=loss)
+            return self._with_population(federation, plan, found)
 
         return Procedure(settings.events(plan), learn)
 

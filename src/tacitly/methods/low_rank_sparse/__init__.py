@@ -1,13 +1,17 @@
 """AMHT-LRS (Pal et al. 2024): a shared basis plus a few personal coordinates per user."""
 
-from tacitly.methods.options import INTERCEPT, MODE, RANK, ROUNDS, count_fraction_or_word
+from typing import Any
+
+from tacitly.methods.options import INTERCEPT, MODE, RANK, ROUNDS, count_fraction_or_word, largest_rank
 from tacitly.methods.registry import AuditTrial, Method, Option, Parameters, Trial
 
 
 def _normal_equations(n_features: int, parameters: Parameters) -> int:
-    size = n_features * int(parameters["rank"])
+    size = n_features * largest_rank(n_features, parameters)
     return size * (size + 1)
 
+
+_CHECKED: dict[str, Any] = {"tolerance": 1e-7, "adaptive": True}
 
 METHOD = Method(
     estimator="estimator:LowRankSparse",
@@ -51,10 +55,20 @@ METHOD = Method(
     result="a shared basis plus sparse personal weights",
     page="low_rank_sparse.md",
     trials=(
-        Trial("sparse", {"rank": 2, "sparsity": 1, "rounds": 3, "fit_intercept": True}),
-        Trial("sparse, chosen", {"rank": 2, "sparsity": "auto", "rounds": 2}),
-        Trial("sparse, equations", {"rank": 2, "sparsity": 1, "route": "equations", "rounds": 2}),
-        Trial("sparse, central", {"rank": 1, "sparsity": 1, "shared_weight": True, "rounds": 3}),
+        Trial("sparse", {"rank": 2, "sparsity": 1, "rounds": 3, "fit_intercept": True}, **_CHECKED),
+        Trial("sparse, chosen", {"rank": 2, "sparsity": "auto", "rounds": 2}, **_CHECKED),
+        Trial(
+            "sparse, equations",
+            {"rank": 2, "sparsity": 1, "route": "equations", "rounds": 2},
+            tolerance=1e-7,
+            adaptive=True,
+        ),
+        Trial(
+            "sparse, central",
+            {"rank": 1, "sparsity": 1, "shared_weight": True, "rounds": 3},
+            tolerance=1e-7,
+            adaptive=True,
+        ),
         Trial(
             "sparse, as printed",
             {"rank": 2, "sparsity": 1, "mode": "paper", "clips": (5, 5, 5, 2, 8), "start": "moments", "rounds": 2},

@@ -19,19 +19,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from tacitly.arrays import Array
 from tacitly.federation.base import Federation
 from tacitly.linalg import orthonormal
 from tacitly.methods.altmin.queries import solve_equations
 from tacitly.methods.fedrep import algorithm as fedrep
 from tacitly.methods.low_rank_sparse.heads import Sparsity
 from tacitly.methods.low_rank_sparse.queries import SparseEquations, SparseStep
-from tacitly.methods.shared.descent import TARGET_RATIO, StepLength, run_rounds, scale_change, shrink_by_noise
+from tacitly.methods.shared.central import CentralState
+from tacitly.methods.shared.descent import TARGET_RATIO, LearnedBasis, run_rounds
 from tacitly.methods.shared.direction_votes import first_basis
 from tacitly.methods.shared.norm_histogram import private_clip
 from tacitly.methods.shared.settings import RoundSettings
@@ -78,9 +78,15 @@ class Settings(RoundSettings):
 
 
 def learn(
-    federation: Federation, plan: Plan, settings: Settings, rank: int, sparsity: Sparsity, *, centered: bool = False
-) -> Array:
-    """Learn the shared basis (route ``central``: the central model), in raw feature coordinates."""
+    federation: Federation,
+    plan: Plan,
+    settings: Settings,
+    rank: int | str,
+    sparsity: Sparsity,
+    *,
+    centered: bool = False,
+) -> LearnedBasis:
+    """Learn the shared basis (route ``central``: the central model)."""
     if settings.route == "central":
         return _learn_central(federation, plan, settings, sparsity, centered)
     if settings.route == "equations":
@@ -91,11 +97,11 @@ def learn(
 
 
 def _learn_by_equations(
-    federation: Federation, plan: Plan, settings: Settings, rank: int, sparsity: Sparsity, centered: bool
-) -> Array:
+    federation: Federation, plan: Plan, settings: Settings, rank: int | str, sparsity: Sparsity, centered: bool
+) -> LearnedBasis:
     whitening, basis, _ = first_basis(federation, plan, rank, centered=centered)
     scales, event = plan.event("scales", clip=1.0, acute=True), plan.event("rounds", clip=1.0)
-    d = federation.n_features
+    d, k = basis.shape
     gram = 0.0
     for number in range(settings.rounds):
         query = partial(
@@ -110,12 +116,14 @@ def _learn_by_equations(
         matrix, right_side = joint.split(released)
         # Off-diagonal blocks are symmetric too, which halves their noise variance.
         noise = federation.sum_sigma(event) * joint.gram_scale / math.sqrt(2.0)
-        change = solve_equations(matrix, right_side, noise, rank).reshape(rank, d).T
+        change = solve_equations(matrix, right_side, noise, k).reshape(k, d).T
         basis = orthonormal(basis + change)[0]
-    return orthonormal(whitening.to_raw(basis))[0]
+    return LearnedBasis(whitening, basis)
 
 
-def _learn_central(federation: Federation, plan: Plan, settings: Settings, sparsity: Sparsity, centered: bool) -> Array:
+def _learn_central(
+    federation: Federation, plan: Plan, settings: Settings, sparsity: Sparsity, centered: bool
+) -> LearnedBasis:
     whitening = private_whitening(federation, plan, centered=centered)
     state = Central(np.zeros((federation.n_features, 1)), swaps=swaps_per_round(federation.n_users))
     event = plan.event("scales", clip=1.0, acute=True)
@@ -130,28 +138,16 @@ def _learn_central(federation: Federation, plan: Plan, settings: Settings, spars
         averaging=settings.averaging,
         name="central step",
     )
-    return whitening.to_raw(state.model)
+    return LearnedBasis(whitening, state.model)
 
 
 @dataclass
-class Central:
-    """The server's state for one central model: public, moved by public releases only."""
+class Central(CentralState):
+    """The server's state for one central model with sparse personal parts."""
 
-    model: Array  # whitened coordinates, d×1
-    scale: float = 1.0
     swaps: int = 2
-    step_length: StepLength = field(default_factory=StepLength)
 
     def query(self, whitening: Whitening, sparsity: Sparsity, centered: bool) -> SparseStep:
         """Return the query for a correction of the model."""
         public = (self.model, np.eye(1), self.scale, whitening, centered)
         return SparseStep(*public, sparsity=sparsity, shared_weight=True, swaps=self.swaps)
-
-    def advance(self, step: Array, second: Array, sigma: float, n_users: float, *, damping: float) -> None:
-        """Move the model by one release: ``step`` is Σ s·g/c and ``second`` is Σ s, both with noise σ."""
-        step, signal = shrink_by_noise(step, sigma, 0)
-        total = float(second[0, 0])
-        change = self.scale * step / max(total, sigma * math.sqrt(2.0), np.finfo(float).tiny)
-        self.step_length.update(change, signal)
-        self.model = self.model + damping * self.step_length.value * change
-        self.scale *= scale_change(total / n_users)

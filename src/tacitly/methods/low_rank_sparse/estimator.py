@@ -12,13 +12,17 @@ import numpy.typing as npt
 from tacitly.arrays import Array
 from tacitly.federation.base import Federation
 from tacitly.federation.engine import Population
+from tacitly.heads.population import HeadPrior
 from tacitly.methods.base import Procedure
 from tacitly.methods.low_rank_sparse import algorithm as low_rank_sparse
 from tacitly.methods.low_rank_sparse import as_printed as paper_low_rank_sparse
 from tacitly.methods.low_rank_sparse.heads import SparseHeads, SparseHeadWork, Sparsity
 from tacitly.methods.parameters import RankAndSparsity
 from tacitly.methods.personal import Positions
-from tacitly.methods.shared_basis import Head, SharedBasisModel
+from tacitly.methods.shared.descent import LearnedBasis
+from tacitly.methods.shared.population import learn_heads, population_phases
+from tacitly.methods.shared_basis import Head, SharedBasisModel, arrays_of
+from tacitly.privacy.calibration import Plan
 from tacitly.privacy.guarantee import Budget
 
 
@@ -119,14 +123,14 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
         most = Sparsity.of(self.sparsity, len(self.basis_)).most
         return int(self.basis_.size + own + most * len(self.users_))
 
-    def _settings(self) -> low_rank_sparse.Settings | paper_low_rank_sparse.Settings:
+    def _settings(self, around: Mapping[str, Any]) -> low_rank_sparse.Settings | paper_low_rank_sparse.Settings:
         if self.mode == "paper":
             rounds = 15 if self.rounds is None else self.rounds
             return paper_low_rank_sparse.Settings(clips=self._paper_clips(), rounds=rounds, start=self.start)
         route = "gradient" if self.route == "auto" else self.route
         route = "central" if self.shared_weight else route
         rounds = self.rounds if self.rounds is not None else (3 if route == "equations" else 16)
-        return low_rank_sparse.Settings(route=route, rounds=rounds)
+        return low_rank_sparse.Settings(route=route, rounds=rounds, **around)
 
     def _paper_clips(self) -> paper_low_rank_sparse.Clips:
         if self.clips is None or len(self.clips) != 5:
@@ -139,20 +143,19 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
         )
 
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
-        settings = self._settings()
+        settings = self._settings(self._around_the_basis(population, budget))
         plan = settings.plan(budget)
         sparsity = Sparsity.of(self.sparsity, population.n_features)
 
         def learn(federation: Federation) -> dict[str, Array]:
             if isinstance(settings, low_rank_sparse.Settings):
-                return {
-                    "basis": low_rank_sparse.learn(
-                        federation, plan, settings, self.rank, sparsity, centered=self.fit_intercept
-                    )
-                }
+                found = low_rank_sparse.learn(
+                    federation, plan, settings, self.rank, sparsity, centered=self.fit_intercept
+                )
+                return self._with_population(federation, plan, found)
             return {
                 "basis": paper_low_rank_sparse.learn(
-                    *(federation, plan, settings, self.rank, sparsity),
+                    *(federation, plan, settings, int(self.rank), sparsity),
                     shared_weight=self.shared_weight,
                     random_state=0 if self.random_state is None else self.random_state,
                 )
@@ -163,7 +166,34 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
     def head_work(self) -> SparseHeadWork:
         """Return what fits a head: data, so that it can travel to users."""
         sparsity = Sparsity.of(self.sparsity, len(self.basis_))
-        return SparseHeadWork(self.basis_, sparsity, bool(self.fit_intercept), bool(self.shared_weight))
+        flags = bool(self.fit_intercept), bool(self.shared_weight)
+        return SparseHeadWork(self.basis_, sparsity, *flags, prior=self._prior_at_home(), belief=self._belief())
+
+    def _around_the_basis(self, population: Population, budget: Budget) -> dict[str, Any]:
+        around = super()._around_the_basis(population, budget)
+        if self.shared_weight and around:
+            # The central model is the population's direction, and its weight is one: only intercepts are spread.
+            around["after"] = population_phases(budget, population.n_users, 1, 1) if self.fit_intercept else ()
+        return around
+
+    def _with_population(self, federation: Federation, plan: Plan, found: LearnedBasis) -> dict[str, Array]:
+        if not self.shared_weight:
+            return super()._with_population(federation, plan, found)
+        model = found.whitening.to_raw(found.basis)
+        if not self.fit_intercept:
+            return arrays_of(model, HeadPrior.of_levels(0.0, 0.0, 1.0))
+        spread = learn_heads(federation.projected(model.T), plan, intercept=True)
+        return arrays_of(model, None if spread is None else spread.with_weight_one())
+
+    def _prior_at_home(self) -> HeadPrior | None:
+        if self.prior_ is None and self.shared_weight and self.mode != "paper":
+            return HeadPrior.of_levels(0.0, 1.0, 1e-24)
+        return super()._prior_at_home()
+
+    def _belief(self) -> str:
+        if not self.shared_weight:
+            return super()._belief()
+        return "own level" if self.prior_ is None else "never alone"
 
     def _take_heads(self, table: Array) -> None:
         heads = SparseHeads.unpacked(table, self.basis_.shape[1])
@@ -172,9 +202,10 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
 
     def _scores(self, rows: npt.NDArray[Any], positions: Positions) -> Array:
         """Return the scores of rows; no user's weights are written out."""
-        own = np.take_along_axis(rows, self.sparse_indices_[positions], axis=1)
-        own_scores = np.einsum("nk,nk->n", own, self.sparse_values_[positions])
-        return np.asarray(super()._scores(rows, positions) + own_scores)
+        scores, known = super()._scores(rows, positions), positions >= 0
+        own = np.take_along_axis(rows[known], self.sparse_indices_[positions[known]], axis=1)
+        scores[known] += np.einsum("nk,nk->n", own, self.sparse_values_[positions[known]])
+        return scores
 
     def _personal_model(self, rows: npt.NDArray[Any], targets: Array) -> Head:
         one = self.head_work().fit(rows, targets, np.array([0, len(rows)]))

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, read_only
 from tacitly.heads.base import HeadWork
+from tacitly.heads.population import HeadPrior, PopulationHeads
 from tacitly.heads.ridge import PENALTIES, average_ridges
 from tacitly.methods.low_rank_sparse.kernels import (
     LONG,
@@ -117,39 +118,62 @@ def fit_sparse_heads(
     intercept: bool = False,
     shared_weight: bool = False,
 ) -> SparseHeads:
-    """Fit the heads of several users; ``shared_weight`` fixes the weight on the only direction at one.
+    """Fit the heads of several users alone; ``shared_weight`` fixes the weight on the only direction at one.
 
     >>> X = np.random.default_rng(0).normal(size=(20, 6)); y = X @ [1.0, 1, 1, 1, 1, 4]
     >>> heads = fit_sparse_heads(X, y, np.array([0, 20]), np.ones((6, 1)), Sparsity(1))
     >>> heads.weights.round(6), heads.indices, heads.values.round(6)
     (array([[1.]]), array([[5]]), array([[3.]]))
     """
+    return _with_errors(X, y, offsets, basis, sparsity, intercept, shared_weight)[0]
+
+
+def _with_errors(
+    X: Rows,
+    y: Rows,
+    offsets: Offsets,
+    basis: npt.ArrayLike,
+    sparsity: Sparsity,
+    intercept: bool,
+    shared_weight: bool,
+) -> tuple[SparseHeads, Array]:
+    """Return heads and their leave-one-out sums of squared errors, given the coordinates that were chosen."""
     X, y, directions = np.ascontiguousarray(X), np.ascontiguousarray(y), np.asarray(basis, dtype=np.float64)
     rank, n, most = directions.shape[1], len(offsets) - 1, sparsity.most
-    table = np.zeros((n, rank + 1 + 2 * most))
+    table, errors = np.zeros((n, rank + 1 + 2 * most)), np.full(n, math.inf)
     fixed = 0 if shared_weight else rank
     _fit(
         *(read_only(X), read_only(y), np.array(offsets), padded(directions.T, X.dtype), shared_weight, intercept),
-        *(sparsity.choices, PENALTIES, workspace_for(np.asarray(offsets), X, fixed, most), table),
+        *(sparsity.choices, PENALTIES, workspace_for(np.asarray(offsets), X, fixed, most), table, errors),
     )
-    table[~np.isfinite(table).all(axis=1)] = 0.0  # overflow: no head rather than a meaningless one
+    overflown = ~np.isfinite(table).all(axis=1)
+    table[overflown], errors[overflown] = 0.0, math.inf  # no head rather than a meaningless one
     if shared_weight:
         table[:, 0] = 1.0
     indices = table[:, rank + 1 : rank + 1 + most].astype(np.int64)
-    return SparseHeads(table[:, :rank], table[:, rank], indices, table[:, rank + 1 + most :])
+    return SparseHeads(table[:, :rank], table[:, rank], indices, table[:, rank + 1 + most :]), errors
 
 
 @dataclass(frozen=True)
 class SparseHeadWork(HeadWork):
-    """Fit heads by :func:`fit_sparse_heads` on a public basis, and pack them."""
+    """Fit heads by :func:`fit_sparse_heads` on a public basis, and pack them.
+
+    With a ``prior`` of heads, users weigh their own fit against the head that the population gives them
+    (:mod:`tacitly.heads.population`, without personal coordinates) by how well each predicts rows that are left out.
+    The own fit pays for its numbers and for the choice of k of d coordinates.
+    """
 
     basis: Array
     sparsity: Sparsity
     intercept: bool = False
     shared_weight: bool = False
+    prior: HeadPrior | None = None
+    belief: str = "usual"
 
     def __post_init__(self) -> None:
         check_shape("basis", self.basis, None, 1 if self.shared_weight else None)
+        if self.prior is not None:
+            check_shape("mean", self.prior.mean, self.basis.shape[1] + 1)
         check_size("sparsity", self.sparsity.most + 1, len(self.basis) + 1)
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
@@ -159,9 +183,29 @@ class SparseHeadWork(HeadWork):
     def fit(self, X: Rows, y: Rows, offsets: Offsets) -> SparseHeads:
         """Fit the heads of all users."""
         check_shape("X", X, None, len(self.basis))
-        return fit_sparse_heads(
+        alone, errors = _with_errors(
             *(X, y, offsets, self.basis, self.sparsity), intercept=self.intercept, shared_weight=self.shared_weight
         )
+        if self.prior is None:
+            return alone
+        work = PopulationHeads(self.basis, self.prior, self.intercept, self.belief)
+        shrunk, others = work.with_errors(X, y, offsets)
+        share = self._share(np.diff(offsets), np.count_nonzero(alone.values, axis=1), errors, others)
+        weights = alone.weights * share[:, None] + shrunk[:, :-1] * (1.0 - share[:, None])
+        intercepts = alone.intercepts * share + shrunk[:, -1] * (1.0 - share)
+        return SparseHeads(weights, intercepts, alone.indices, alone.values * share[:, None])
+
+    def _share(self, rows: Indices, chosen: Indices, alone: Array, shrunk: Array) -> Array:
+        """Return the weight of each user's own fit of ``chosen`` coordinates, by leave-one-out sums of squares."""
+        d, numbers = len(self.basis), chosen + int(self.intercept)
+        if not self.shared_weight:
+            numbers = numbers + self.basis.shape[1]
+        # Half of what would be fair if quirks were rare: on synthetic users with quirks, twice as much hides many.
+        paid = (numbers / 2.0 * np.log(rows + 1.0) + chosen * np.log(math.e * d / np.maximum(chosen, 1))) / 2.0
+        with np.errstate(all="ignore"):
+            scores = rows / 2.0 * (np.log(shrunk) - np.log(alone)) - paid
+            scores = np.where(np.isnan(scores), -math.inf, np.clip(scores, -700.0, 700.0))
+            return np.asarray(np.where(np.isfinite(alone), 1.0 / (1.0 + np.exp(-scores)), 0.0))
 
     def own(self, X: Rows, y: Rows) -> Array:
         """Fit and pack one user's head."""
@@ -175,7 +219,7 @@ class SparseHeadWork(HeadWork):
 
 
 @kernel
-def _fit(X, y, offsets, basis, shared, intercept, sizes, penalties, work, table):  # type: ignore[no-untyped-def]
+def _fit(X, y, offsets, basis, shared, intercept, sizes, penalties, work, table, errors):  # type: ignore[no-untyped-def]
     n, scale, wanted = offsets.size - 1, np.zeros((X.shape[1], LANES)), np.zeros(LANES, dtype=np.int64)
     start = 0
     while start < n:
@@ -188,7 +232,7 @@ def _fit(X, y, offsets, basis, shared, intercept, sizes, penalties, work, table)
         fit_users(X, y, first, last, count, basis, shared, intercept, scale, wanted, stages, _SWAPS, work)
         for u in range(count):
             restore_columns(X, first[u], last[u], intercept, u, work)
-            _refit(work, last[u] - first[u], u, intercept, penalties, table[start + u], scale)
+            errors[start + u] = _refit(work, last[u] - first[u], u, intercept, penalties, table[start + u], scale)
         start = stop
 
 
@@ -284,7 +328,7 @@ def _residual_of(X, j, target, basis, shared, intercept, u, work):  # type: igno
 
 @kernel
 def _refit(work, m, u, intercept, penalties, out, scale):  # type: ignore[no-untyped-def]
-    """Refit a user's weights and values with penalties, on columns scaled to one size."""
+    """Refit a user's weights and values with penalties, on columns scaled to one size; return the left-out error."""
     fixed, count, most = work.fixed.size, work.size[u], work.support.shape[1]
     support, rank = work.support[u], out.size - 1 - 2 * most
     at, step = layout_of(m, u)
@@ -297,15 +341,16 @@ def _refit(work, m, u, intercept, penalties, out, scale):  # type: ignore[no-unt
     for j in range(m):
         targets[j] = work.columns[0, at + j * step]
     work.coefficients[:, u] = 0.0
+    error = math.inf
     if fixed + count > 0:
-        head, solved = average_ridges(columns, targets, intercept, penalties)
+        head, error = average_ridges(columns, targets, intercept, penalties)
         largest, kept = 0.0, 0
         for b in range(fixed):
             out[b] = head[b]
         for b in range(fixed, head.size):
             largest = max(largest, abs(head[b]))
         for b in range(fixed, head.size):
-            if solved and abs(head[b]) > math.sqrt(_ROUNDING) * largest:
+            if math.isfinite(error) and abs(head[b]) > math.sqrt(_ROUNDING) * largest:
                 out[rank + 1 + kept] = support[b - fixed]
                 out[rank + 1 + most + kept] = head[b] * sizes[b]
                 kept += 1
@@ -315,3 +360,4 @@ def _refit(work, m, u, intercept, penalties, out, scale):  # type: ignore[no-unt
         level = intercept_of(work, u)
         if math.isfinite(level):
             out[rank] = level
+    return error

@@ -96,7 +96,7 @@ class MarginClassifier(SharedBasisModel):
         dimension = self._dimension(population)
         proposals = self.mode
         if self.mode == "auto":
-            small = algorithm.covering_size(dimension, self.rank, self.radius) <= algorithm.MOST_COVERED
+            small = algorithm.covering_size(dimension, int(self.rank), self.radius) <= algorithm.MOST_COVERED
             proposals = "cover" if small else "gradient" if self.delta > 0 else "search"
         return algorithm.Settings(
             proposals=proposals,
@@ -124,12 +124,16 @@ class MarginClassifier(SharedBasisModel):
         def learn(federation: Federation) -> dict[str, Array]:
             self.mode_, self.dimension_ = settings.proposals, settings.dimension
             assert self.random_state is not None
-            return {"basis": algorithm.learn(federation, plan, settings, self.rank, self.random_state)}
+            return {"basis": algorithm.learn(federation, plan, settings, int(self.rank), self.random_state)}
 
         return Procedure(settings.events(plan), learn)
 
     def _home_work(self) -> LossHeads:
         return LossHeads(self.basis_, self._loss(), bool(self.fit_intercept), self.heads == "second half")
+
+    @property
+    def _ranks_itself(self) -> bool:
+        return False
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -153,5 +157,5 @@ class MarginClassifier(SharedBasisModel):
 
     def _check_population(self, population: Population) -> None:
         super()._check_population(population)
-        if (dimension := self._dimension(population)) < self.rank:
+        if (dimension := self._dimension(population)) < int(self.rank):
             raise ValueError(f"dimension must be at least the rank ({self.rank}). Found {dimension}.")

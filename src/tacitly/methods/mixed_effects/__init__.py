@@ -28,6 +28,7 @@ METHOD = Method(
         "loss_queries:MeasuredLossScore",
         "posterior:Coordinates",
         "posterior:Prior",
+        "posterior:Slopes",
         "queries:Coverage",
         "queries:Information",
         "queries:LogVariances",

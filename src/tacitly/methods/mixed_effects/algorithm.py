@@ -129,16 +129,22 @@ class Learned:
 def learn(federation: Federation, plan: Plan, settings: Settings) -> Learned:
     """Learn the prior; see the module's docstring."""
     coordinates = units.learn_units(federation, plan, settings.bounds, settings.texts)
-    state = _Learner(federation, plan, coordinates)
-    state.newton_rounds(0)
-    state.grow()
-    state.newton_rounds(1)
+    state = learn_prior(federation, plan, coordinates)
     inflation, helps = state.checked()
     return Learned(coordinates, state.prior, state.newton.covariance(), inflation, not helps)
 
 
+def learn_prior(federation: Federation, plan: Plan, coordinates: Coordinates) -> Learner:
+    """Learn the prior of weights in public coordinates, steps 2 to 5; return the last state."""
+    state = Learner(federation, plan, coordinates)
+    state.newton_rounds(0)
+    state.grow()
+    state.newton_rounds(1)
+    return state
+
+
 @dataclass
-class _Learner:
+class Learner:
     """The public state of the algorithm."""
 
     federation: Federation
@@ -225,7 +231,7 @@ class _Learner:
         """Release a noisy mean over users; return it and its noise."""
         event = self.plan.event(phase, clip=clip)
         released = self.federation.release(query, event, name)
-        n = self.federation.n_users
+        n = event.sampling_rate * self.federation.n_users
         return released / n, self.federation.sum_sigma(event) / n
 
 

@@ -293,10 +293,12 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
         return float(classes[0]), float(classes[1])
 
     def as_asked(self, cohort: Cohort) -> Cohort:
-        """Return the cohort with targets as the loss encodes them; raise where a label is not declared."""
+        """Return the cohort with targets as the loss encodes them; rows whose label is not declared are bad rows."""
         if self.loss == "squared" or cohort.y is None:
             return cohort
-        return replace(cohort, y=self._loss().encode(cohort.y).astype(cohort.dtype))
+        policy = self._bad_rows()
+        codes = self._loss().encode(cohort.y, blank=policy != "raise").astype(cohort.dtype)
+        return replace(cohort, y=codes).settled(policy)
 
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return units, prior and calibration."""
@@ -360,9 +362,15 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
     def _cohort(self, X: Any, y: Any, users: Any) -> Cohort:
         name = getattr(y, "name", None)
         whole = X is None or isinstance(X, Cohort) or y is None
-        targets = y if whole or self.loss == "squared" else self._loss().encode(y)
+        policy = self._bad_rows()
+        targets = y if whole or self.loss == "squared" else self._loss().encode(y, blank=policy != "raise")
         cohort: Cohort = read_cohort(
-            X, targets, users, target_name=None if name is None else str(name), schema=self._declared()
+            X,
+            targets,
+            users,
+            target_name=None if name is None else str(name),
+            schema=self._declared(),
+            on_bad_rows=policy,
         )
         return self.as_asked(cohort) if whole else cohort
 

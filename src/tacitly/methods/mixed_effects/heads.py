@@ -34,12 +34,13 @@ class PosteriorHeads(HeadWork):
         check_shape("odds", self.odds, len(TRUSTED))
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return one head per user."""
+        """Return one head per user; compiled if there are many."""
+        form = self._compiled if len(offsets) > _BLOCK else self._block
         blocks = []
         for first in range(0, len(offsets) - 1, _BLOCK):
             bounds = offsets[first : first + _BLOCK + 1]
             rows = slice(int(bounds[0]), int(bounds[-1]))
-            blocks.append(self._block(X[rows], y[rows], bounds - bounds[0]))
+            blocks.append(form(X[rows], y[rows], bounds - bounds[0]))
         return np.concatenate(blocks) if blocks else np.zeros((0, *self.shape))
 
     def own(self, X: Rows, y: Rows) -> Array:
@@ -53,8 +54,6 @@ class PosteriorHeads(HeadWork):
         return (size + size * (size + 1) // 2,)
 
     def _block(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        if len(offsets) > _BLOCK:
-            return self._compiled(X, y, offsets)
         weights, covariances = personal_weights(X, y, offsets, self.units, self.prior, self.odds)
         upper = np.triu_indices(self.units.size)
         return np.hstack([weights, covariances[:, upper[0], upper[1]]])

@@ -194,8 +194,8 @@ class Score(_PriorQuery):
 
     def contributions_of(self, statistics: Array) -> Array:
         """Return one score per user: that at zero less the information times the weights, in the metric."""
-        point = np.linalg.solve(self.information_metric, self.prior.mean)
-        turn = np.linalg.solve(self.information_metric, self.metric)
+        point = np.asarray(np.linalg.solve(self.information_metric, self.prior.mean), dtype=np.float64)
+        turn = np.asarray(np.linalg.solve(self.information_metric, self.metric), dtype=np.float64)
         return scores(statistics, point, turn, self.information_clip)
 
     def norms_of(self, statistics: Array) -> Array:

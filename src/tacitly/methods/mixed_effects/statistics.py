@@ -18,7 +18,7 @@ import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.federation.statistics import Statistics
-from tacitly.methods.mixed_effects.posterior import KNEE, LIMIT, Coordinates, Prior
+from tacitly.methods.mixed_effects.posterior import KNEE, LIMIT, Coordinates, Prior, Slopes
 from tacitly.privacy.clipping import GUARD
 
 CAREFUL = 1e-4
@@ -40,6 +40,8 @@ class Moments(Statistics):
         """Return one row per user."""
         from tacitly.methods.mixed_effects.kernels import write_moments
 
+        if isinstance(self.units, Slopes):
+            return _without_level(Moments(self.units.levelled)(X, y, offsets), self.units.size + 1)
         out = np.empty((len(offsets) - 1, self.width))
         write_moments(*_rows_and_units(X, y, offsets, self.units), out)
         return out
@@ -74,8 +76,11 @@ class Likelihoods(Statistics):
         size = self.units.size
         prior = Prior(np.zeros(size), self.root, self.noise)
         out = np.empty((len(X), self.width))
-        _write_rows(X, prior, np.linalg.solve(self.root, self.metric), out, covariance=False)
-        weigh_likelihoods(size, read_only(X), out)
+        moments = np.asarray(X, dtype=np.float64)
+        _write_rows(
+            moments, prior, np.asarray(np.linalg.solve(self.root, self.metric), np.float64), out, covariance=False
+        )
+        weigh_likelihoods(size, read_only(moments), out)
         return out
 
 
@@ -203,8 +208,28 @@ def left_out_sums(
     posterior[:, -len(prior.mean) :] += prior.mean
     out = np.empty((len(moments), len(reached) + 3))
     out[:, -1] = moments[:, -1]
+    if isinstance(units, Slopes):
+        whole = _with_level(posterior, units.size + 1)
+        public = _rows_and_units(X, y, offsets, units.levelled)
+        write_left_out(*public, whole, float(prior.noise), reached, out)
+        return out, posterior
     write_left_out(*_rows_and_units(X, y, offsets, units), posterior, float(prior.noise), reached, out)
     return out, posterior
+
+
+def _without_level(moments: Array, size: int) -> Array:
+    """Return moments of ``size`` weights without the first, the intercept's."""
+    upper = triangle(size)
+    kept = np.concatenate([np.arange(size, upper), np.arange(upper + 1, moments.shape[1])])
+    return np.ascontiguousarray(moments[:, kept])
+
+
+def _with_level(posterior: Array, size: int) -> Array:
+    """Return posteriors of ``size`` weights of which the first, the intercept, is known to be zero."""
+    upper = triangle(size)
+    whole = np.zeros((len(posterior), upper + size))
+    whole[:, size:upper], whole[:, upper + 1 :] = posterior[:, : upper - size], posterior[:, upper - size :]
+    return whole
 
 
 def _rows(moments: Array, prior: Prior, back: Array, *, covariance: bool) -> Array:

@@ -214,7 +214,7 @@ def learn_units(
     return Coordinates(center[:-1], gain[:-1], float(center[-1]), float(scale[-1]) if found[-1] else 0.0)
 
 
-def blind(sigma: float, n_users: int) -> bool:
+def blind(sigma: float, n_users: float) -> bool:
     """Whether the target's scale cannot be found: ``sigma`` is the noise of :class:`Magnitudes`; public beforehand."""
     return sigma / n_users / TARGET_WEIGHT > _BLIND
 
@@ -237,7 +237,7 @@ def _frequent(federation: Federation, plan: Plan, texts: npt.NDArray[np.int64]) 
 
 
 def _search(federation: Federation, plan: Plan, used: npt.NDArray[np.bool_]) -> _Search:
-    weights, n = weights_of(len(used)), federation.n_users
+    weights, n = weights_of(len(used)), plan.sampling_rate * federation.n_users
     state = _magnitudes(federation, plan, used, weights, n)
     for step in range(STEPS):
         active = state.active.astype(np.float64)
@@ -257,7 +257,7 @@ def _search(federation: Federation, plan: Plan, used: npt.NDArray[np.bool_]) -> 
     return state
 
 
-def _magnitudes(federation: Federation, plan: Plan, used: npt.NDArray[np.bool_], weights: Array, n: int) -> _Search:
+def _magnitudes(federation: Federation, plan: Plan, used: npt.NDArray[np.bool_], weights: Array, n: float) -> _Search:
     query = Magnitudes(used.astype(np.float64), weights)
     event = plan.event("magnitudes", clip=query.bound)
     released = federation.release(query, event, "magnitudes") / n

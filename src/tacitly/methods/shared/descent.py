@@ -14,7 +14,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -66,6 +66,18 @@ class StepQuery(Query):
         return released[: d * k].reshape(d, k), unpack_symmetric(released[d * k :], k)
 
 
+class LearnedBasis(NamedTuple):
+    """A basis in whitened coordinates, and the whitening."""
+
+    whitening: Whitening
+    basis: Array
+
+    @property
+    def raw(self) -> Array:
+        """The basis in raw feature coordinates, orthonormal."""
+        return orthonormal(self.whitening.to_raw(self.basis))[0]
+
+
 class ServerState(Protocol):
     """Public state that the rounds move."""
 
@@ -108,8 +120,8 @@ def refine_basis(
     rounds: int,
     averaging: float,
     on_round: Callable[[Array], None] | None = None,
-) -> Array:
-    """Run the rounds from a first basis; return the last one, orthonormal, in raw feature coordinates.
+) -> LearnedBasis:
+    """Run the rounds from a first basis; return the last one.
 
     ``start`` is the whitening, the first basis in it and the strengths of its directions. ``make_query`` makes a
     round's query from the fields of :class:`StepQuery`. ``on_round`` is called with the basis after every round.
@@ -117,21 +129,18 @@ def refine_basis(
     whitening, basis, strengths = start
     state = Descent(basis, np.diag(strengths))
 
-    def raw_basis() -> Array:
-        return orthonormal(whitening.to_raw(state.basis))[0]
-
     def next_query() -> StepQuery:
         return make_query(state.basis, state.head_metric, state.scale, whitening)
 
     def report() -> None:
         if on_round is not None:
-            on_round(raw_basis())
+            on_round(LearnedBasis(whitening, state.basis).raw)
 
     event = plan.event("rounds", clip=1.0)
     run_rounds(
         federation, event, state, next_query, rounds=rounds, averaging=averaging, name="basis step", on_round=report
     )
-    return raw_basis()
+    return LearnedBasis(whitening, state.basis)
 
 
 @dataclass

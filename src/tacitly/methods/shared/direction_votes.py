@@ -66,10 +66,13 @@ class DirectionVote(Query):
         if self.centered:
             rows, targets = rows - rows.mean(axis=0), targets - targets.mean()
         penalty = _RIDGE * np.square(rows).sum() / len(rows)
-        gram = rows @ rows.T + penalty * np.eye(len(rows))
+        # The smaller of two equal forms: one user's number of rows must not decide whether a site answers in time.
+        few = len(rows) <= rows.shape[1]
+        gram = (rows @ rows.T if few else rows.T @ rows) + penalty * np.eye(min(rows.shape))
         if not (np.isfinite(gram).all() and np.isfinite(targets).all()):
             return np.zeros(self.coordinates)  # LAPACK would print a message
-        weights = rows.T @ np.linalg.lstsq(gram, targets)[0]
+        solved = np.linalg.lstsq(gram, targets if few else rows.T @ targets)[0]
+        weights = rows.T @ solved if few else solved
         norm = float(np.linalg.norm(weights))
         if not (np.isfinite(norm) and norm**2 > LEAST):
             return np.zeros(self.coordinates)
@@ -131,10 +134,19 @@ class ClassVote(DirectionVote):
         return [2.0 * codes - 1.0] if self.loss.classifies else [np.log1p(np.maximum(codes, 0.0))]
 
 
+MOST_DIRECTIONS = 8
+"""Most directions that rank "auto" takes."""
+
+_STANDS_OUT = 1.15  # times the edge of what noise and users in random directions do
+
+
 def first_basis(
-    federation: Federation, plan: Plan, rank: int, *, centered: bool = False, loss: Loss | None = None
+    federation: Federation, plan: Plan, rank: int | str, *, centered: bool = False, loss: Loss | None = None
 ) -> tuple[Whitening, Array, Array]:
-    """Release a whitening (phase ``whitening``) and a first basis (phase ``start``); return both and its strengths."""
+    """Release a whitening (phase ``whitening``) and a first basis (phase ``start``); return both and its strengths.
+
+    With rank "auto" the basis has the directions that stand out in the released votes.
+    """
     d = federation.n_features
     whitening = private_whitening(federation, plan, centered=centered)
     event = plan.event("start", clip=1.0, acute=True)
@@ -143,7 +155,26 @@ def first_basis(
         # The logarithm of a rate has an intercept, whether or not the model fits one.
         vote = ClassVote(whitening, centered or not loss.classifies, loss=loss)
     votes = federation.release(vote, event, "direction votes")
-    return whitening, *top_directions(votes, federation.sum_sigma(event), d, rank)
+    sigma = federation.sum_sigma(event)
+    if isinstance(rank, str):
+        rank = rank_of(votes, sigma, d, plan.sampling_rate * federation.n_users)
+    return whitening, *top_directions(votes, sigma, d, rank)
+
+
+def rank_of(votes: Array, sigma: float, size: int, n_users: float) -> int:
+    """Return how many eigenvalues of noisy votes stand out: at least one, at most :data:`MOST_DIRECTIONS`.
+
+    Two things spread the others around the bulk b: the noise, up to 2σ√(d/2), and that n users in random directions
+    are finitely many, up to b(2√(d/n) + d/n) (Marchenko and Pastur). They are independent, so their squares add up.
+
+    >>> rank_of(pack_symmetric(np.diag([900.0, 400.0, *[10.0] * 8])), 1.0, 10, 1400)
+    2
+    """
+    values = np.linalg.eigvalsh(unpack_symmetric(votes, size))[::-1]
+    bulk = max(float(np.median(values)), 0.0)
+    edge = math.hypot(sigma * math.sqrt(2.0 * size), 2.0 * bulk * math.sqrt(size / n_users)) + bulk * size / n_users
+    above = int(np.count_nonzero(values - bulk > _STANDS_OUT * edge))
+    return min(max(above, 1), MOST_DIRECTIONS, size)
 
 
 def top_directions(votes: Array, sigma: float, size: int, rank: int) -> tuple[Array, Array]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget, GaussianEvent
@@ -21,6 +21,8 @@ class RoundSettings:
     rounds: int = 16
     whitening_share: float = 0.1
     start_share: float = 0.25
+    before: tuple[Phase, ...] = ()  # what precedes the whitening, and what follows the rounds;
+    after: tuple[Phase, ...] = ()  # their shares are taken from all others alike
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -43,7 +45,9 @@ class RoundSettings:
     def phases(self) -> Sequence[Phase]:
         """All phases, in order."""
         rest = 1.0 - math.fsum(phase.share for phase in self.preparation)
-        return [*self.preparation, Phase(name="rounds", share=rest, releases=self.rounds)]
+        phases = [*self.preparation, Phase(name="rounds", share=rest, releases=self.rounds)]
+        left = 1.0 - math.fsum(phase.share for phase in (*self.before, *self.after))
+        return [*self.before, *(replace(phase, share=left * phase.share) for phase in phases), *self.after]
 
     def plan(self, budget: Budget) -> Plan:
         """Divide a budget among the phases."""
@@ -51,8 +55,9 @@ class RoundSettings:
 
     def events(self, plan: Plan) -> list[GaussianEvent]:
         """List every release the algorithm will make, in order."""
+        acute = {phase.name for phase in self.preparation}
         return [
-            plan.event(phase.name, clip=1.0, acute=phase.name != "rounds")
+            plan.event(phase.name, clip=1.0, acute=phase.name in acute)
             for phase in self.phases
             for _ in range(phase.releases)
         ]

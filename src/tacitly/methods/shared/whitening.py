@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -60,7 +60,7 @@ class FeatureMoment(SymmetricMatrixQuery):
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return S/‖S‖ for S = XᵀX, packed."""
-        rows = X.astype(np.float64)
+        rows = self.scaled(X.astype(np.float64))
         if self.centered:
             rows = rows - rows.mean(axis=0)
         moment = rows.T @ rows
@@ -72,9 +72,28 @@ class FeatureMoment(SymmetricMatrixQuery):
         total = np.zeros((self.n_features, self.n_features))
         for chunk, _, starts in user_chunks(X, y, offsets):
             rows = np.empty(chunk.shape, dtype=np.float64)
-            _unit_moment_rows(chunk, starts, self.centered, clip_factor(1.0, bound), rows)
+            _unit_moment_rows(self.scaled(chunk), starts, self.centered, clip_factor(1.0, bound), rows)
             total += rows.T @ rows
         return pack_symmetric(total)
+
+    def scaled(self, X: Rows) -> Rows:
+        """Return rows on the scale on which the moment is taken: as they are."""
+        return X
+
+
+@dataclass(frozen=True)
+class ScaledMoment(FeatureMoment):
+    """The same for features multiplied by public gains, each on its own."""
+
+    gains: Array = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_shape("gains", self.gains, self.n_features)
+
+    def scaled(self, X: Rows) -> Rows:
+        """Return rows times the gains."""
+        return read_only(np.multiply(X, self.gains, dtype=np.float64))
 
 
 @dataclass(frozen=True)
@@ -149,11 +168,19 @@ class Whitening:
 
 
 def private_whitening(federation: Federation, plan: Plan, *, centered: bool = False) -> Whitening:
-    """Release the second moment of features (phase ``whitening``) and return coordinates estimated from it."""
+    """Release the second moment of features (phase ``whitening``) and return coordinates estimated from it.
+
+    Where the plan has a share for the scales of columns, they are released first, and the moment in these units.
+    """
+    from tacitly.methods.shared.column_scales import column_gains
+
     d = federation.n_features
+    gains = column_gains(federation, plan, centered=centered)
     event = plan.event("whitening", clip=1.0, acute=True)
-    moment = federation.release(FeatureMoment(d, centered), event, "feature moment")
-    return Whitening.from_moment(moment, federation.sum_sigma(event), d)
+    query = FeatureMoment(d, centered) if (gains == 1.0).all() else ScaledMoment(d, centered, gains=gains)
+    moment = federation.release(query, event, "feature moment")
+    found = Whitening.from_moment(moment, federation.sum_sigma(event), d)
+    return replace(found, scale=found.scale * gains)
 
 
 def user_chunks(

@@ -57,6 +57,14 @@ class Design:
         """Whether a and b are unit vectors given by their positions."""
         return self.kind in ("entries", "tasks"), self.kind == "entries"
 
+    def placed(self, rows: Array) -> Array:
+        """Return rows with valid positions in the columns that are positions: the row's number, as far as they go."""
+        rows = np.array(rows)
+        for column, (hot, size) in enumerate(zip(self.hot, (self.d1, self.d2), strict=True)):
+            if hot:
+                rows[:, column] = np.arange(len(rows)) % size
+        return rows
+
     def fitted(self, X: Rows, left: Array, right: Array) -> Array:
         """Return ⟨X, left·rightᵀ⟩ of every row; NaN for a position out of range.
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
 from tacitly.data.reading import read_cohort
-from tacitly.data.validation import DataError
+from tacitly.data.validation import DataError, plain_numbers
 from tacitly.federation.base import Federation
 from tacitly.federation.engine import Population
 from tacitly.federation.local import LocalPopulation
@@ -155,7 +155,7 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
 
     def score(self, X: Any, y: npt.ArrayLike) -> float:
         """Return R². Computed from the labels: not private."""
-        targets = np.asarray(y, dtype=np.float64)
+        targets = plain_numbers(y, "y")
         residual, total = np.sum((targets - self.predict(X)) ** 2), np.sum((targets - targets.mean()) ** 2)
         return float(1.0 - residual / total) if total > 0 else float("nan")
 
@@ -259,8 +259,14 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
     def _cohort(self, X: Any, y: Any, users: Any) -> Cohort:
         has_ids = users is not None
         check_choices(self, has_ids or isinstance(X, Cohort), has_ids)
-        rows = X if X is None or isinstance(X, Cohort) else self._rows(X, self._design_of(X))
-        cohort: Cohort = read_cohort(rows, y, users, needs_users=self.unit == "user")
+        unit = self._unit_of_privacy()
+        policy = self._bad_rows(count_is_public=unit is not Unit.USER)
+        rows = X
+        if X is not None and not isinstance(X, Cohort):
+            rows = self._rows(X, self._design_of(X), blank=policy != "raise" and unit is not Unit.LABEL)
+            if unit is Unit.LABEL and not np.isfinite(rows).all():
+                raise DataError("X must be finite numbers. Found others, in X that is public with privacy='labels'.")
+        cohort: Cohort = read_cohort(rows, y, users, needs_users=self.unit == "user", on_bad_rows=policy)
         return bounded(cohort, self.max_observations if self.unit == "user" else None)
 
     def _design(self, population: Population) -> Design:
@@ -276,10 +282,9 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
             return Design("dense", int(shape[1]), int(shape[2]))
         raise ValueError(f"design {self.design!r} needs shape=(d1, d2): the size of M is public and must be given.")
 
-    def _rows(self, X: Any, design: Design) -> npt.NDArray[np.floating]:
-        rows = np.asarray(X)
-        if rows.dtype != np.float32 or design.kind != "dense":
-            rows = rows.astype(np.float64, copy=False)
+    def _rows(self, X: Any, design: Design, *, blank: bool = False) -> npt.NDArray[np.floating]:
+        single = design.kind == "dense" and getattr(X, "dtype", None) == np.float32
+        rows = plain_numbers(X, "X", np.float32 if single else np.float64, blank=blank)
         if not len(rows):
             raise DataError("X has no rows. Expected at least one observation.")
         if design.kind == "dense" and rows.ndim == 3:

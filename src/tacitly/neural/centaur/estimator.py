@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,7 +22,7 @@ from tacitly.federation.engine import Population
 from tacitly.federation.local import LocalPopulation
 from tacitly.methods.base import Procedure, Statement
 from tacitly.neural.centaur.fitted import FittedNetwork, state_arrays
-from tacitly.neural.centaur.heads import check_labels
+from tacitly.neural.centaur.heads import check_labels, usable_labels
 from tacitly.neural.engine.bound import update_bound
 from tacitly.neural.engine.executor import Executor
 from tacitly.neural.engine.flat import load
@@ -243,7 +243,11 @@ class Centaur(FittedNetwork):
         return tuple(int(np.prod(shape)) for flat in flats for shape in flat.shapes.values())
 
     def _cohort(self, X: Any, y: Any, users: Any) -> Cohort:
-        cohort: Cohort = read_cohort(X, y, users, dtype=np.float32)
+        policy = self._bad_rows()
+        cohort: Cohort = read_cohort(X, y, users, dtype=np.float32, on_bad_rows=policy)
+        if self.loss == "classes" and policy != "raise":
+            labels = usable_labels(np.asarray(cohort.y), n_outputs(self.head))
+            cohort = replace(cohort, y=labels).settled(policy)
         return cohort
 
     def _check_parameters(self) -> None:
@@ -267,7 +271,7 @@ class Centaur(FittedNetwork):
         """Check that the modules suit the rows and may be used at all, then the labels."""
         self._check_layers()
         check_modules(self.body, self.head, population.n_features, learned=self._learns)
-        if self.loss == "classes" and isinstance(population, LocalPopulation):
+        if self.loss == "classes" and self.on_bad_rows == "raise" and isinstance(population, LocalPopulation):
             check_labels(np.asarray(population.cohort.y), n_outputs(self.head))
 
     def _public_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tacitly.arrays import Array, Offsets
+from tacitly.data.validation import plain_numbers
 from tacitly.heads.losses import Loss
 from tacitly.methods.base import HomeWork, PrivateModel
 from tacitly.methods.personal import PersonalModel, Positions, by_user, with_type
@@ -104,7 +105,7 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
         return Loss("logistic", range(max(2, n_outputs(self.head)))) if self.loss == "classes" else Loss()
 
     def _encoded(self, y: npt.ArrayLike) -> Array:
-        return np.asarray(y, dtype=np.float64)
+        return plain_numbers(y, "y")
 
     def _predictions(self, rows: npt.NDArray[Any], positions: Positions) -> npt.NDArray[Any]:
         predicted = np.zeros(len(rows), dtype=np.int64 if self.loss == "classes" else np.float64)

@@ -101,6 +101,19 @@ class HeadMaker:
         )
 
 
+def usable_labels(y: npt.NDArray[Any], classes: int) -> npt.NDArray[Any]:
+    """Return targets with NaN in place of those that are no class number; raise if none is.
+
+    >>> usable_labels(np.array([0.0, 2.0, 7.0]), classes=3)
+    array([ 0.,  2., nan])
+    """
+    with np.errstate(all="ignore"):
+        usable = (y == np.rint(y)) & (y >= 0) & (y < classes)
+    if not usable.any():
+        raise DataError(f"y must hold class numbers from 0 to {classes - 1}, as many as the head has outputs.")
+    return np.where(usable, y, y.dtype.type(np.nan))
+
+
 def check_labels(y: npt.NDArray[Any], classes: int) -> None:
     """Raise on targets that are not class numbers, before anything is learned and without showing them.
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacitly.arrays import Array
+from tacitly.data.validation import plain_numbers
 
 
 @dataclass(frozen=True)
@@ -23,4 +24,4 @@ class PersonalNetwork:
 
     def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
         """Return predictions for this user's rows."""
-        return self.answers(self.features(np.asarray(X, dtype=np.float32)), (self.head, self.held))
+        return self.answers(self.features(plain_numbers(X, "X", np.float32)), (self.head, self.held))

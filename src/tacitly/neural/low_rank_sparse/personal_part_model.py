@@ -23,6 +23,7 @@ from torch import Tensor
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
 from tacitly.data.reading import read_cohort
+from tacitly.data.validation import plain_numbers
 from tacitly.federation.base import Federation
 from tacitly.federation.engine import Population
 from tacitly.heads.losses import Loss
@@ -64,7 +65,7 @@ class OwnNetwork:
 
     def predict(self, X: npt.ArrayLike) -> Array:
         """Return predictions for this user's rows."""
-        rows = torch.as_tensor(np.asarray(X, dtype=np.float64))
+        rows = torch.as_tensor(plain_numbers(X, "X"))
         return np.asarray(self.network(torch.as_tensor(self.parameters), rows).numpy())
 
 
@@ -165,7 +166,7 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
         return Loss()
 
     def _cohort(self, X: Any, y: Any, users: Any) -> Cohort:
-        cohort: Cohort = read_cohort(X, y, users, dtype=np.float32)
+        cohort: Cohort = read_cohort(X, y, users, dtype=np.float32, on_bad_rows=self._bad_rows())
         return cohort
 
     @property

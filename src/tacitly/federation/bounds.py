@@ -1,0 +1,163 @@
+"""The door's own check of every bound, whatever a query says about itself.
+
+A query is trusted to clip: its compiled form clips inside a kernel, where nobody can look. Two checks bound what a
+query that does not can do; both concern sums only, so they cost one norm of each block's sum.
+
+* Before a release is debited, the fused form runs on synthetic users, each of them alone: ordinary ones, very large
+  ones and the opposite of each. A contribution longer than the clip, or two with a negative inner product where the
+  query says that it is acute, is refused (:func:`check_form`). No private row is read.
+* A block's sum of B units is refused if it is longer than B clips (:func:`check_sums`), or outside [0, B·steps] if it
+  is a sum of losses. Nothing of it leaves.
+
+The second refusal is no side channel of a correct query, because it cannot happen. Each contribution is at most
+(1 − 2⁻²⁰) clips long (:mod:`tacitly.privacy.clipping`), and rounding adds at most R·B·2⁻⁵³ clips to a block of R rows
+(:mod:`tacitly.federation.base`), which is below B·2⁻³² for up to two million rows; the norm itself has a relative
+error below D·2⁻⁵², far less than 2⁻²¹ for any D that fits the grid. So a correct sum is at most (1 − 2⁻²¹)·B clips
+long as computed, whatever the rows are. Sums of losses are exact integers. Only a programming error reaches the
+refusal, and its message holds no number.
+
+Extreme public fields. Nodes run queries whose numbers somebody else wrote, and a kernel's formulas for the norm and the
+contribution may differ where a factor overflows or vanishes (of 3,000 asks with mutated numbers, one moved a sum by 10⁸
+clips). So the fused form of a query that can travel runs only where it agrees with the definition on synthetic users;
+elsewhere the definition runs, which clips whatever it gets (:func:`fused_agrees`). That decision reads no private row.
+
+What this does not do: a fused form that is wrong by less than a block's total stays unnoticed here. The tests of every
+query (:func:`tacitly.audit.check_sensitivity`) are for that.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+from tacitly.arrays import Array, Rows, read_only
+from tacitly.federation.allowed import KNOWN
+from tacitly.federation.projected import Projected
+from tacitly.federation.query import Query, synthetic_rows
+from tacitly.federation.scores import Scores
+from tacitly.privacy.clipping import GUARD
+from tacitly.privacy.guarantee import Unit
+
+_BLOCK = 1024  # users in a block, as in federation.base
+_APART = 1e-6  # clips: both forms of an ordinary query agree to 1e-9
+_LARGE = 2.0**20  # how much larger the large synthetic users are
+_MANY_ROWS = 16  # how often the user with many rows has each of them
+
+
+class BoundExceeded(RuntimeError):
+    """A query returned more than its users times its clip: a programming error in the query, never bad data."""
+
+
+def check_sums(query: Query, sums: Array, units: Array, bound: float) -> None:
+    """Raise unless each block's sum is within its number of units times the bound."""
+    if not _within(query, sums, units, bound):
+        raise BoundExceeded(
+            f"a block's sum of {type(query).__name__} is larger than its users times the clip, so the query does not "
+            "clip every contribution. Nothing of it was released. Mend the query: tacitly.audit.check_sensitivity "
+            "finds contributions that are too long."
+        )
+
+
+def check_form(query: Query, X: Rows, y: Array, bound: float) -> None:
+    """Raise unless the fused form, on synthetic users alone, keeps the bound and the angle that the query claims."""
+    if isinstance(query, Projected):  # whoever holds the rows projects them and runs the fused form of what is inside
+        return check_form(query.query, query.inside(X), y, bound)
+    with np.errstate(all="ignore"):
+        alone = own_sums(query, X, y, bound)
+        too_long = not _within(query, alone, np.ones(len(alone)), bound)
+        apart = query.acute and float((alone @ alone.T).min(initial=0.0)) < -GUARD * bound**2
+    if too_long or apart:
+        found = "is longer than the clip" if too_long else "has an obtuse angle to another, though the query is acute"
+        raise BoundExceeded(
+            f"a contribution of {type(query).__name__} to synthetic rows {found}: its fused form breaks its bound. "
+            "Nothing was debited and no private row was read. tacitly.audit.check_sensitivity shows where."
+        )
+    return None
+
+
+def _within(query: Query, sums: Array, units: Array, bound: float) -> bool:
+    """Whether each sum is at most its number of units times the bound, or whole steps in range for a choice."""
+    if isinstance(query, Scores) and math.isinf(bound):
+        whole = np.rint(sums) == sums
+        return bool((whole & (sums >= 0) & (sums <= units[:, None] * query.steps)).all())
+    if math.isinf(bound):
+        return (
+            True  # a release that is declared to have no privacy: the only one that the door lets pass without a bound
+        )
+    with np.errstate(all="ignore"):  # in clips, so that neither tiny nor huge bounds underflow or overflow
+        return bool((np.linalg.norm(sums / bound, axis=1) <= units).all())
+
+
+def fused_agrees(query: Query, n_features: int, bound: float, form: Query | None = None) -> bool:
+    """Whether a fused form of a query (by default its own) adds what the definition adds, for synthetic users alone."""
+    fused_form = query if form is None else form
+    if type(query).__name__ not in KNOWN or isinstance(query, Scores):
+        return True  # written here, by nobody else; and losses are clamped in both forms
+    rows, targets = synthetic_rows(n_features)
+    design = getattr(getattr(query, "query", query), "design", None)
+    if design is not None:
+        rows = design.placed(rows)
+    y = read_only((targets > 0).astype(np.float64))
+    parts = (slice(0, 8), slice(0, 3), slice(3, 4)) if query.unit is Unit.USER else (slice(0, 1), slice(3, 4))
+    for part, sign in itertools.product(parts, (1.0, -1.0)):
+        X = read_only(rows[part] if sign > 0 else np.where(np.rint(rows) == rows, rows, -rows)[part])
+        with np.errstate(all="ignore"):
+            try:
+                fused = _own_sum(fused_form, X, y[part], bound)
+                plain = Query.block_sum(query, X, y[part], np.array([0, len(X)]), bound)
+            except MemoryError:
+                raise
+            except Exception:
+                return False
+        if not np.linalg.norm((fused - plain) / bound) < _APART:
+            return False
+    one = rows[:1] if query.unit is not Unit.USER else rows
+    return all(_keeps_bound(fused_form, one, y, factor, bound) for factor in (_LARGE, 1.0 / _LARGE, _LARGE**3))
+
+
+def _keeps_bound(form: Query, X: Array, y: Array, factor: float, bound: float) -> bool:
+    """Whether a fused form stays within the clip for a synthetic unit of another size, as far as it is finite."""
+    scaled = read_only(np.where(np.rint(X) == X, X, X * factor))  # positions stay what they are
+    with np.errstate(all="ignore"):
+        try:
+            length = np.linalg.norm(_own_sum(form, scaled, y, bound) / bound)
+        except MemoryError:
+            raise
+        except Exception:
+            return True  # left out, as a private user would be
+    return bool(length <= 1.0 or not np.isfinite(length))
+
+
+def own_sums(query: Query, X: Rows, y: Array, bound: float) -> Array:
+    """Return what synthetic units add to the sum by the fused form, one row per unit; units that fail are left out.
+
+    Large rows, large targets, the opposite of each, a single row and many. The first unit, with the rows as they are,
+    must not fail, or the form has a bug.
+    """
+    by_user = query.unit is Unit.USER
+    rows = X if by_user else X[:1]
+    found = [_own_sum(query, rows, y, bound)]
+    units = [(rows * rows.dtype.type(factor), y) for factor in (-1.0, _LARGE, -_LARGE)]
+    units += [(rows, (y * factor).astype(y.dtype)) for factor in (_LARGE, -_LARGE)]
+    if by_user:
+        many = np.tile(np.arange(X.shape[0]), _MANY_ROWS)
+        units += [(X[:1], y[:1]), (X[many], y[many])]
+    for own, targets in units:
+        try:
+            found.append(_own_sum(query, read_only(own) if isinstance(own, np.ndarray) else own, targets, bound))
+        except Exception:
+            continue  # as with private rows: a unit whose numbers fail is left out
+    return np.array([each for each in found if np.isfinite(each).all()]).reshape(-1, query.coordinates)
+
+
+def _own_sum(query: Query, X: Rows, y: Array, bound: float) -> Array:
+    """Return what one synthetic user adds, by the form that a release runs."""
+    sums = np.asarray(query.block_sums(X, y[: X.shape[0]], np.array([0, X.shape[0]]), bound, _BLOCK), dtype=np.float64)
+    if sums.shape != (1, query.coordinates):
+        raise ValueError(
+            f"{type(query).__name__} must return one sum of {query.coordinates} coordinates per block. "
+            f"Found shape {sums.shape}."
+        )
+    return np.asarray(sums[0])

@@ -1,0 +1,288 @@
+"""Heads that shrink to the population's: without rows its head, with many rows one's own.
+
+The public prior says that heads are spread as N(mean, S) over users and that rows scatter around their user's line with
+variance s². Each user weighs four heads by how well each predicts the user's own rows, each row left out in turn:
+
+* the population's, which has not seen the rows;
+* the posterior mean under the prior, the best one if the prior is right for this user;
+* the user's own ridge regression (:mod:`tacitly.heads.ridge`), which ignores the population;
+* the user's own mean, where there are intercepts.
+
+Weights are odds·E^(−(m−1)/2) for a leave-one-out sum of squares E over m rows, which is the evidence if the noise
+variance is unknown. Odds are public and favour the posterior, and an own fit of q numbers pays (m + 1)^(−q/2) for
+having chosen them, so that few rows overrule the posterior only if it is far off: for a user unlike others, or under a
+prior that privacy noise has spoilt. Leave-one-out errors are residuals over one minus leverage. All of it happens at
+home: nothing here is released.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
+from tacitly.heads.base import HeadWork
+from tacitly.heads.ridge import PENALTIES, average_ridges, ridge_and_error
+from tacitly.simd.lazy_njit import njit
+
+BELIEFS = {
+    "usual": (0.02, 0.9, 0.05, 0.03),
+    "never alone": (0.05, 0.95, 0.0, 0.0),
+    "nothing known": (0.0, 0.95, 0.05, 0.0),
+    "own level": (0.0, 1.0, 0.0, 0.0),
+}
+"""Odds of the population's head, the posterior, one's own fit and one's own mean, before any row is seen."""
+
+
+@dataclass(frozen=True)
+class HeadPrior:
+    """How heads are spread over users, in the units of the data: N(mean, root·rootᵀ), and the noise variance of rows.
+
+    A head is the weights on the basis and then the intercept; without intercepts its mean and its row of the root are
+    zero.
+    """
+
+    mean: Array
+    root: Array
+    noise: float
+
+    def __post_init__(self) -> None:
+        check_shape("mean", self.mean, None)
+        check_shape("root", self.root, len(self.mean), None)
+        if not (np.isfinite(self.mean).all() and np.isfinite(self.root).all()):
+            raise ValueError("a prior of heads must be finite. Found entries that are not.")
+        if not (math.isfinite(self.noise) and self.noise > 0):
+            raise ValueError(f"noise must be positive and finite. Found {self.noise!r}.")
+
+    @classmethod
+    def unknown(cls, rank: int, *, intercept: bool) -> HeadPrior:
+        """Return what is left where nothing is known about the population: a level of one's own and no slope.
+
+        >>> work = PopulationHeads(np.eye(1), HeadPrior.unknown(1, intercept=True), True, "nothing known")
+        >>> work.own(np.array([[1.0], [2.0], [3.0]]), np.array([1.0, -1.0, 1.0])).round(2)
+        array([0.  , 0.33])
+        """
+        root = np.zeros((rank + 1, 1))
+        root[rank] = float(intercept)
+        return cls(np.zeros(rank + 1), root, 1e-24)  # so small that levels are not shrunk, whatever their units
+
+    @classmethod
+    def of_levels(cls, mean: float, spread: float, noise: float) -> HeadPrior:
+        """Return the prior of users who all have weight one on the only direction and differ by their levels."""
+        return cls(np.array([1.0, mean]), np.array([[0.0], [spread]]), noise)
+
+    def with_weight_one(self) -> HeadPrior:
+        """Return the prior of levels, given that the weight on the only direction is one."""
+        (variance, shared), (_, level) = self.covariance
+        slope = shared / variance if variance > 0 else 0.0
+        mean = float(self.mean[1] + slope * (1.0 - self.mean[0]))
+        return HeadPrior.of_levels(mean, math.sqrt(max(float(level - slope * shared), 0.0)), self.noise)
+
+    @property
+    def covariance(self) -> Array:
+        """S."""
+        return np.asarray(self.root @ self.root.T)
+
+    @property
+    def metric(self) -> Array:
+        """A root of the covariance of weights, without intercepts: own fits are regularised in it, in any units."""
+        covariance = self.covariance[:-1, :-1]
+        sizes = np.sqrt(np.diag(covariance))
+        sizes = np.where(sizes > 0, sizes, 1.0)
+        values, vectors = np.linalg.eigh(covariance / np.outer(sizes, sizes))
+        return np.asarray(sizes[:, None] * (vectors * np.sqrt(np.maximum(values, 1e-4))))
+
+
+@dataclass(frozen=True)
+class PopulationHeads(HeadWork):
+    """Heads on a public basis under a public prior.
+
+    >>> X, y = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 1.0]]), np.array([2.0, 4.0, 6.0])
+    >>> work = PopulationHeads(np.eye(2)[:, :1], HeadPrior(np.array([1.0, 0.0]), np.diag([0.5, 0.0]), 0.01))
+    >>> work.own(X[:0], y[:0]), work.own(X, y).round(2)
+    (array([1., 0.]), array([2., 0.]))
+    """
+
+    basis: Array
+    prior: HeadPrior
+    intercept: bool = False
+    belief: str = "usual"
+
+    def __post_init__(self) -> None:
+        if self.belief not in BELIEFS:
+            raise ValueError(f"belief must be one of {tuple(BELIEFS)}. Found {self.belief!r}.")
+        check_shape("basis", self.basis, None, len(self.prior.mean) - 1)
+
+    def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Fit all users, compiled."""
+        return self.with_errors(X, y, offsets)[0]
+
+    def with_errors(self, X: Rows, y: Rows, offsets: Offsets) -> tuple[Array, Array]:
+        """Return all users' heads and their leave-one-out sums of squared errors."""
+        check_shape("X", X, None, len(self.basis))
+        heads, errors = np.empty((len(offsets) - 1, len(self.prior.mean))), np.empty(len(offsets) - 1)
+        public = (self.prior.mean, np.ascontiguousarray(self.prior.root), float(self.prior.noise), self.prior.metric)
+        _fit(
+            *(read_only(np.asarray(X)), np.ascontiguousarray(self.basis.T), read_only(np.asarray(y))),
+            *(np.array(offsets), *public, self._belief, PENALTIES, bool(self.intercept), heads, errors),
+        )
+        return heads, errors
+
+    def own(self, X: Rows, y: Rows) -> Array:
+        """Fit one user, in NumPy."""
+        prior, m = self.prior, len(X)
+        with np.errstate(all="ignore"):
+            rows, targets = np.asarray(X, dtype=np.float64) @ self.basis, np.asarray(y, dtype=np.float64)
+            design = np.column_stack([rows, np.full(m, float(self.intercept))])
+            left = targets - design @ prior.mean
+            turned = design @ prior.root
+            if m == 0 or not (np.isfinite(turned.T @ turned).all() and np.isfinite(left @ left)):
+                return prior.mean.copy()
+            inverse = np.linalg.inv(turned.T @ turned + prior.noise * np.eye(turned.shape[1]))
+            shift = inverse @ (turned.T @ left)
+            leverage = np.einsum("ij,jk,ik->i", turned, inverse, turned)
+            alone, error = ridge_and_error(rows @ prior.metric, targets, intercept=self.intercept)
+            alone = np.append(prior.metric @ alone[:-1], alone[-1])
+            after = np.square((left - turned @ shift) / np.maximum(1.0 - leverage, 1e-6)).sum()
+            level, spread = _own_mean(targets) if self.intercept else (0.0, math.inf)
+            errors = np.array([left @ left, after, error, spread])
+            weights = _weights(self._belief, errors, m, rows.shape[1], int(self.intercept))
+        mean = np.append(np.zeros(rows.shape[1]), level)
+        heads = np.array([prior.mean, prior.mean + prior.root @ shift, alone, mean])
+        return np.asarray(weights[weights > 0] @ heads[weights > 0])
+
+    @property
+    def _belief(self) -> Array:
+        return np.array(BELIEFS[self.belief])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """One weight per direction, and the intercept."""
+        return (self.basis.shape[1] + 1,)
+
+
+def _own_mean(targets: Array) -> tuple[float, float]:
+    """Return a user's mean and its leave-one-out sum of squared errors."""
+    level, m = float(targets.mean()), len(targets)
+    return level, float(np.sum(np.square(targets - level))) * (m / max(m - 1.0, 1e-6)) ** 2
+
+
+def _weights(belief: Array, errors: Array, rows: int, slopes: int, intercept: int) -> Array:
+    """Return the weights of the four heads from their leave-one-out sums of squares."""
+    if rows == 1:  # a single row says nothing about how to predict it from others
+        return np.array([0.0, 1.0, 0.0, 0.0])
+    paid = np.array([0.0, 0.0, slopes + intercept, intercept]) / 2.0 * math.log(rows + 1.0)
+    least = 1e-300 + 1e-12 * errors[0]
+    scores = np.log(belief) - paid - (rows - 1.0) / 2.0 * np.log(np.maximum(errors, least))
+    weights = np.where(np.isfinite(scores), np.exp(scores - scores[np.isfinite(scores)].max()), 0.0)
+    return np.asarray(weights / weights.sum())
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _fit(  # type: ignore[no-untyped-def]
+    X, directions, y, offsets, mean, root, noise, metric, belief, penalties, intercept, heads, errors
+):
+    k, d = directions.shape
+    for i in range(offsets.size - 1):
+        first, last = offsets[i], offsets[i + 1]
+        rows = np.empty((last - first, k))
+        for j in range(last - first):
+            for b in range(k):
+                dot = 0.0
+                for a in range(d):
+                    dot += X[first + j, a] * directions[b, a]
+                rows[j, b] = dot
+        targets = y[first:last].astype(np.float64)
+        errors[i] = _fit_user(rows, targets, mean, root, noise, metric, belief, penalties, intercept, heads[i])
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _fit_user(  # type: ignore[no-untyped-def]
+    rows, targets, mean, root, noise, metric, belief, penalties, intercept, head
+):
+    m, k = rows.shape
+    head[:] = mean
+    if m == 0:
+        return 0.0
+    left = targets - rows @ mean[:k] - mean[k]
+    turned = rows @ root[:k]
+    if intercept:
+        turned += root[k]
+    system, squares = turned.T @ turned, 0.0
+    for j in range(m):
+        squares += left[j] * left[j]
+    if not (np.isfinite(system).all() and math.isfinite(squares)):
+        return math.inf
+    inverse = np.linalg.inv(system + noise * np.eye(system.shape[0]))
+    shift = inverse @ (turned.T @ left)
+    spread, fitted, after = turned @ inverse, turned @ shift, 0.0
+    for j in range(m):
+        leverage = 0.0
+        for b in range(spread.shape[1]):
+            leverage += spread[j, b] * turned[j, b]
+        error = (left[j] - fitted[j]) / max(1.0 - leverage, 1e-6)
+        after += error * error
+    alone, error = _alone(rows @ metric, targets, intercept, penalties)
+    level, spread = 0.0, 0.0
+    for j in range(m):
+        level += targets[j] / m
+    for j in range(m):
+        spread += (targets[j] - level) ** 2
+    spread *= (m / max(m - 1.0, 1e-6)) ** 2
+    least, chosen = 1e-300 + 1e-12 * squares, 1 if intercept else 0
+    scores = np.log(belief)
+    scores[0] -= (m - 1.0) / 2.0 * math.log(max(squares, least))
+    scores[1] -= (m - 1.0) / 2.0 * math.log(max(after, least))
+    scores[2] -= (m - 1.0) / 2.0 * math.log(max(error, least)) + (k + chosen) / 2.0 * math.log(m + 1.0)
+    scores[3] -= (m - 1.0) / 2.0 * math.log(max(spread, least)) + chosen / 2.0 * math.log(m + 1.0)
+    if not intercept:
+        scores[3] = -math.inf
+    if m == 1:  # a single row says nothing about how to predict it from others
+        scores[:] = -math.inf
+        scores[1] = 0.0
+    best, total = -math.inf, 0.0
+    for c in range(4):
+        if math.isfinite(scores[c]):
+            best = max(best, scores[c])
+    for c in range(4):
+        scores[c] = math.exp(scores[c] - best) if math.isfinite(scores[c]) else 0.0
+        total += scores[c]
+    scores /= total
+    head *= scores[0] + scores[1]
+    head += scores[1] * (root @ shift)
+    error_of_all = scores[0] * squares + scores[1] * after
+    if scores[2] > 0.0:
+        head[:k] += scores[2] * (metric @ alone[:k])
+        head[k] += scores[2] * alone[k]
+        error_of_all += scores[2] * error
+    if scores[3] > 0.0:
+        head[k] += scores[3] * level
+        error_of_all += scores[3] * spread
+    return error_of_all
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _alone(rows, targets, intercept, penalties):  # type: ignore[no-untyped-def]
+    """Return the user's own ridge regression, intercept (or 0) last, and its leave-one-out sum of squares."""
+    m, k = rows.shape
+    head, means, level = np.zeros(k + 1), np.zeros(k), 0.0
+    if intercept:
+        for j in range(m):
+            level += targets[j] / m
+            means += rows[j] / m
+        rows, targets = rows - means, targets - level
+    weights, error = average_ridges(rows, targets, intercept, penalties)
+    if math.isfinite(error):
+        head[:k] = weights
+    elif intercept:  # no slope to fit: the user's own mean
+        error = 0.0
+        for j in range(m):
+            error += targets[j] * targets[j]
+        error *= (m / max(m - 1.0, 1e-6)) ** 2
+    if intercept:
+        head[k] = level
+        for b in range(k):
+            head[k] -= means[b] * head[b]
+    return head, error

@@ -1,0 +1,170 @@
+"""One model for all users: its noisy steps, and the population's direction beside a shared basis.
+
+A user's correction of the model p is g = Xᵀ(y − Xp)/(m − 1) in whitened coordinates (around the user's own means, if
+users have intercepts), an estimate of how the user's weights differ from p. Its noisy mean moves p.
+
+Release :class:`CentralStep`. Unit: the user. A contribution is (g/c, 1)/√(1 + ‖g/c‖²), a function of one user's rows
+and of public fields, of norm one or zero whatever the rows: divided by its own norm. So zero-out moves the sum by at
+most 1, replace-one by at most 2 (corrections can point against each other). One Gaussian event per round. Weights
+1/√(1 + ‖g/c‖²) make the result a robust mean. :class:`Correction` is only measured, by
+:class:`~tacitly.methods.shared.typical_norm.TypicalNorm`, to find the first c.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tacitly.arrays import Array, Offsets, Rows, check_shape
+from tacitly.federation.base import Federation
+from tacitly.linalg import orthonormal
+from tacitly.methods.shared.batch import BatchQuery, norms_of, per_user
+from tacitly.methods.shared.descent import TARGET_RATIO, StepLength, scale_change, shrink_by_noise
+from tacitly.methods.shared.typical_norm import typical_norm
+from tacitly.methods.shared.whitening import Whitening
+from tacitly.privacy.calibration import Phase, Plan
+from tacitly.privacy.guarantee import Budget
+
+ROUNDS = 4
+"""Steps of the population's direction: whitened coordinates need few, and each one shares the noise."""
+
+_NORM_SHARE = 0.1  # of the phase: two numbers
+_SHARED = 0.3  # of all users: what must be able to stand out
+_SURE = 4.8  # normal deviations: by chance a direction stands out less than once in a million runs
+
+
+@dataclass(frozen=True)
+class Correction(BatchQuery):
+    """How a user's weights differ from the central model, by one step from it, in whitened coordinates."""
+
+    model: Array  # p, whitened coordinates
+    whitening: Whitening
+    centered: bool = False
+
+    def __post_init__(self) -> None:
+        check_shape("model", self.model, self.whitening.scale.size)
+
+    @property
+    def coordinates(self) -> int:
+        """One number per feature."""
+        return len(self.model)
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one correction per user; zero for a user without enough rows."""
+        rows, counts = self.whitening.transform(X), np.diff(offsets)
+        left = np.asarray(y, dtype=np.float64) - (rows * self.model).sum(axis=1)
+        present = np.maximum(counts, 1.0)
+        squares = per_user(np.square(rows), offsets)
+        if self.centered:
+            left = left - np.repeat(per_user(left, offsets) / present, counts)
+            means = per_user(rows, offsets) / present[:, None]
+            rows = rows - np.repeat(means, counts, axis=0)
+            squares = per_user(np.square(rows), offsets)
+        free = counts - int(self.centered)
+        # Of the columns in which the user varies: the others say nothing and would make the step too long.
+        varied = np.count_nonzero(squares > 1e-12 * squares.max(axis=1, keepdims=True, initial=0.0), axis=1)
+        energy = squares.sum(axis=1) / (present * np.maximum(varied, 1))
+        usable = (free > 0) & np.isfinite(energy) & (energy > 0)
+        size = np.where(usable, free * energy, 1.0)
+        return np.where(usable[:, None], per_user(rows * left[:, None], offsets) / size[:, None], 0.0)
+
+
+@dataclass(frozen=True)
+class CentralStep(BatchQuery):
+    """A user's correction of the central model and the weight that it has, together of norm one."""
+
+    correction: Correction
+    scale: float  # c
+
+    @property
+    def coordinates(self) -> int:
+        """One number per feature, and the weight."""
+        return self.correction.coordinates + 1
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return (g/c, 1)/ν, one row per user; zero where there is no correction."""
+        with np.errstate(all="ignore"):
+            scaled = self.correction.contributions(X, y, offsets) / self.scale
+            norms = norms_of(scaled)
+            length = np.hypot(norms, 1.0)
+            joint = np.hstack([scaled, np.ones((len(scaled), 1))]) / length[:, None]
+            return np.where((np.isfinite(length) & (norms > 0))[:, None], joint, 0.0)
+
+
+@dataclass
+class CentralState:
+    """The server's state for one central model: public, moved by public releases only."""
+
+    model: Array  # whitened coordinates, d×1
+    scale: float = 1.0
+    step_length: StepLength = field(default_factory=StepLength)
+
+    def advance(self, step: Array, second: Array, sigma: float, n_users: float, *, damping: float) -> None:
+        """Move the model by one release: ``step`` is Σ s·g/c and ``second`` is Σ s, both with noise σ."""
+        step, signal = shrink_by_noise(step, sigma, 0)
+        total = float(second[0, 0])
+        change = self.scale * step / max(total, sigma * math.sqrt(2.0), np.finfo(float).tiny)
+        self.step_length.update(change, signal)
+        self.model = self.model + damping * self.step_length.value * change
+        self.scale *= scale_change(total / n_users)
+
+
+def direction_phases(budget: Budget, n_users: int, freedom: int, share: float) -> list[Phase]:
+    """Return the phases of :func:`population_direction`, which get ``share`` of the budget.
+
+    None where nothing is left beside the basis, or where users are so few that only a direction which nearly all of
+    them share could stand out of the noise.
+    """
+    if freedom < 1:
+        return []
+    phases = [
+        Phase(name="correction norm", share=_NORM_SHARE * share),
+        Phase(name="central steps", share=(1.0 - _NORM_SHARE) * share, releases=ROUNDS),
+    ]
+    noise = Plan(budget, phases).event("central steps", clip=1.0).sigma
+    return phases if noise * math.sqrt(freedom * _chance(freedom)) <= _SHARED * n_users else []
+
+
+def population_direction(
+    federation: Federation, plan: Plan, whitening: Whitening, basis: Array, *, centered: bool
+) -> Array | None:
+    """Return the direction of all users' common weights, orthogonal to a basis in whitened coordinates.
+
+    None where it does not stand out of the noise: the basis then says all that the releases show. At the start the
+    model is zero, so corrections without a common direction add up to an energy that is known beforehand.
+    """
+    size, n = len(basis), plan.sampling_rate * federation.n_users
+    state = CentralState(np.zeros((size, 1)))
+    event = plan.event("correction norm", clip=1.0)
+    first = Correction(state.model[:, 0], whitening, centered)
+    state.scale = typical_norm(federation, first, event, "correction norm", reach=30.0).size / TARGET_RATIO
+    event = plan.event("central steps", clip=1.0)
+    sigma = federation.sum_sigma(event)
+    inside, stands_out = orthonormal(basis)[0], False
+    for number in range(ROUNDS):
+        query = CentralStep(Correction(state.model[:, 0], whitening, centered), state.scale)
+        released = federation.release(query, event, f"central step {number + 1}")
+        step, total = released[:-1], float(released[-1])
+        if number == 0:
+            outside = step - inside @ (inside.T @ step)
+            share = min(max(total / n, 0.0), 1.0)
+            expected = n * (1.0 - share**2) + sigma**2 * (size - basis.shape[1])
+            stands_out = float(outside @ outside) > expected * _chance(size - basis.shape[1])
+        # From the second on, every step gives an estimate of its own; the model is their mean.
+        damping = 1.0 / max(1, number)
+        state.advance(step[:, None], np.array([[total]]), sigma, n, damping=damping)
+    direction = state.model[:, 0] - inside @ (inside.T @ state.model[:, 0])
+    length = float(np.linalg.norm(direction))
+    return direction / length if stands_out and math.isfinite(length) and length > 0 else None
+
+
+def _chance(freedom: int) -> float:
+    """Return by what factor a χ² variable exceeds its mean at most (Wilson and Hilferty's approximation).
+
+    >>> round(_chance(10), 1), round(_chance(100), 1)
+    (4.9, 1.8)
+    """
+    part = 2.0 / (9.0 * freedom)
+    return (1.0 - part + _SURE * math.sqrt(part)) ** 3

@@ -1,0 +1,104 @@
+"""A private scale per column, so that the units of a feature do not matter.
+
+The moment of features that whitening releases shows columns of a like size. A column in grams beside others in tonnes
+would hide them in its noise. So the order of magnitude of each column comes first, for a few hundredths of the budget.
+
+Release :class:`ColumnScales`. Unit: the user. A user sends, for each column, the logarithm of its spread over the
+user's own rows (around their mean, if users have intercepts) as a point on the unit circle, and zero where the column
+does not vary. d points of norm at most 1 have norm at most √d together: sensitivity √d (zero-out), 2√d (replace-one),
+one Gaussian event. The direction of a mean point is the typical logarithm; everything after it is post-processing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacitly.arrays import Array, Offsets, Rows, check_size
+from tacitly.federation.base import Federation
+from tacitly.methods.shared.batch import BatchQuery, circle, per_user, uncircle
+from tacitly.methods.shared.whitening import MOST_FEATURES
+from tacitly.privacy.calibration import Phase, Plan
+from tacitly.privacy.guarantee import Budget
+
+PHASE = "column scales"
+_REACH = 50.0  # octaves on either side: 10^±15
+_WANTED, _ENOUGH = 0.08, 0.17  # noise of a mean point that is aimed at, and with which scales are still worth having
+_LEAST_SHARE, _MOST_SHARE = 0.005, 0.05
+_CONSTANT = 1e-12  # of a column's mean: smaller variation is rounding error
+_NOTHING = 1e-9  # the gain of a column that hardly any user varies in: nothing can be learned about it
+
+
+@dataclass(frozen=True)
+class ColumnScales(BatchQuery):
+    """Orders of magnitude of a user's columns; around the user's mean if ``centered``."""
+
+    n_features: int
+    centered: bool = False
+
+    def __post_init__(self) -> None:
+        check_size("n_features", self.n_features, MOST_FEATURES)
+
+    @property
+    def coordinates(self) -> int:
+        """A point in the plane per column."""
+        return 2 * self.n_features
+
+    @property
+    def bound(self) -> float:
+        """Largest norm of a contribution."""
+        return math.sqrt(self.n_features)
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one point per user and column, first all abscissas, then all ordinates."""
+        rows, counts = np.asarray(X, dtype=np.float64), np.diff(offsets)
+        present = np.maximum(counts, 1.0)[:, None]
+        with np.errstate(all="ignore"):
+            sizes = per_user(np.abs(rows), offsets) / present
+            if self.centered:
+                rows = rows - np.repeat(per_user(rows, offsets) / present, counts, axis=0)
+            # In units of the mean size, so that squares neither overflow nor vanish.
+            unit = np.where(np.isfinite(sizes) & (sizes > 0), sizes, 1.0)
+            spread = np.sqrt(per_user(np.square(rows / np.repeat(unit, counts, axis=0)), offsets) / present)
+            seen = np.isfinite(spread) & np.isfinite(sizes) & (spread > _CONSTANT)
+            octaves = np.log2(np.where(seen, spread, 1.0)) + np.log2(unit)
+        points = circle(octaves, _REACH) * seen[..., None]
+        return np.hstack([points[..., 0], points[..., 1]])
+
+
+def scale_phases(budget: Budget, n_users: int, n_features: int) -> tuple[Phase, ...]:
+    """Return the phase that pays for scales; none where there are too few users for so many columns."""
+    whole = Plan(budget, [Phase(name="all", share=1.0)]).event("all", clip=math.sqrt(n_features)).sigma / n_users
+    share = min(max((whole / _WANTED) ** 2, _LEAST_SHARE), _MOST_SHARE)
+    return (Phase(name=PHASE, share=share, acute=False),) if whole / math.sqrt(share) <= _ENOUGH else ()
+
+
+def column_gains(federation: Federation, plan: Plan, *, centered: bool) -> Array:
+    """Release scales and return a gain per column that makes spreads alike; ones where the plan has no share for it."""
+    d, n = federation.n_features, plan.sampling_rate * federation.n_users
+    if PHASE not in {phase.name for phase in plan.phases}:
+        return np.ones(d)
+    query = ColumnScales(d, centered)
+    event = plan.event(PHASE, clip=query.bound)
+    points = federation.release(query, event, PHASE).reshape(2, d).T / n
+    return gains_of(points, federation.sum_sigma(event) / n)
+
+
+def gains_of(points: Array, noise: float) -> Array:
+    """Return gains from mean points with known noise.
+
+    Columns are told apart as far as their logarithms differ by more than the noise makes them (James and Stein).
+    """
+    length = np.hypot(points[:, 0], points[:, 1])
+    found = length > max(3.0 * noise, 1e-6)
+    octaves = uncircle(points, _REACH)
+    middle = float(np.median(octaves[found])) if found.any() else 0.0
+    # The noise of an angle is that of a point over its length.
+    errors = _REACH / (0.9 * np.pi) * noise / np.where(found, length, 1.0)
+    apart = np.where(found, octaves - middle, 0.0)
+    energy = float(np.sum(np.square(apart)))
+    kept = max(0.0, 1.0 - float(np.sum(np.square(errors[found]))) / energy) if energy > 0 else 0.0
+    gains = 2.0 ** (-middle - kept * apart)
+    return np.asarray(np.where(~found & (3.0 * noise < 0.05), _NOTHING * gains, gains))

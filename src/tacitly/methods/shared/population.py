@@ -1,0 +1,149 @@
+"""The population of heads: how users' heads on a shared basis are spread, learned for a small share of the budget.
+
+After the basis U is released, two things are missing for somebody with few rows or none: a direction that all users
+have in common although they hardly differ along it, and how heads are spread over users. So
+
+1. the population's direction joins the basis, where it stands out of the noise
+   (:func:`~tacitly.methods.shared.central.population_direction`);
+2. the machinery of mixed effects runs on the projected rows (1, Uᵀx), which are k + 1 numbers instead of d, and learns
+   mean and covariance of the heads and the noise variance (:mod:`tacitly.methods.mixed_effects.algorithm`).
+
+Heads are then fitted at home under that prior (:mod:`tacitly.heads.population`). Releases: those of the two modules,
+each a sum clipped to a public bound C, one Gaussian event: sensitivity C (zero-out), 2C (replace-one).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tacitly.arrays import Array
+from tacitly.federation.base import Federation
+from tacitly.heads.population import HeadPrior
+from tacitly.linalg import orthonormal
+from tacitly.methods.mixed_effects import algorithm as mixed_effects
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, Slopes
+from tacitly.methods.mixed_effects.queries import Coverage
+from tacitly.methods.mixed_effects.units import learn_units
+from tacitly.methods.shared.central import direction_phases, population_direction
+from tacitly.methods.shared.descent import LearnedBasis
+from tacitly.privacy.calibration import Phase, Plan
+from tacitly.privacy.guarantee import Budget
+
+DIRECTION_SHARE = 0.10
+HEADS_SHARES = (0.13, 0.25)
+"""Share of the heads where users are many, and at most: it grows where users are few."""
+
+_ORDER_ONE = 4.0
+_SEEN = 0.25  # noise of the advantage over users' own means with which it is known whether the prior helps
+_WANTED = 90.0  # users per unit of noise of a whole budget that make the smaller share enough
+# A few directions have a small covariance matrix, and what is hard to find with few users are the variances.
+_HARDER = {
+    "log variances": 4.0,
+    "variances": 4.0,
+    "within": 2.0,
+    "spread norm": 2.0,
+    "score norm": 2.0,
+    "spread": 0.6,
+    "coverage": 2.0,
+}
+
+
+@dataclass(frozen=True)
+class Population:
+    """A public basis and the prior of heads on it; None where the noise hides how heads are spread."""
+
+    basis: Array
+    prior: HeadPrior | None
+
+
+def population_phases(budget: Budget, n_users: int, n_features: int, rank: int) -> tuple[Phase, ...]:
+    """Return the phases of :func:`learn_population`, for a basis of at most ``rank`` directions."""
+    direction = direction_phases(budget, n_users, n_features - rank, DIRECTION_SHARE)
+    directed = int(bool(direction))
+    share = heads_share(budget, n_users)
+    # The machinery plans for a whole budget; a share of it is worth as much as the whole with fewer users.
+    alike = mixed_effects.Settings(max(1, round(n_users * math.sqrt(share))), (None,) * (rank + 1 + directed))
+    phases = alike.plan(budget).phases
+    parts = [phase.share * _HARDER.get(phase.name, 1.0) for phase in phases]
+    total = math.fsum(parts) * (1.0 + 1e-12)
+    heads = [replace(phase, share=share * part / total, acute=False) for phase, part in zip(phases, parts, strict=True)]
+    return (*direction, *heads)
+
+
+def heads_share(budget: Budget, n_users: int) -> float:
+    """Return the share of the budget that learns how heads are spread, from public numbers."""
+    whole = Plan(budget, [Phase(name="all", share=1.0)]).event("all", clip=1.0).sigma
+    return min(max((_WANTED * whole / n_users) ** 2, HEADS_SHARES[0]), HEADS_SHARES[1])
+
+
+def learn_population(federation: Federation, plan: Plan, found: LearnedBasis, *, intercept: bool) -> Population:
+    """Release the population's direction and the prior of heads; return the basis with both."""
+    columns = found.basis
+    if "central steps" in {phase.name for phase in plan.phases}:
+        direction = population_direction(federation, plan, found.whitening, columns, centered=intercept)
+        columns = columns if direction is None else np.column_stack([columns, direction])
+    basis = orthonormal(found.whitening.to_raw(columns))[0]
+    return Population(basis, learn_heads(federation.projected(basis.T), plan, intercept=intercept))
+
+
+def learn_heads(federation: Federation, plan: Plan, *, intercept: bool) -> HeadPrior | None:
+    """Release how heads on all columns of the (projected) rows are spread; None where the noise hides it."""
+    units = learn_units(federation, plan, (None,) * (federation.n_features + 1))
+    found = units.spread > 0 and bool((units.gain > 0).all())
+    # What was planned is released, whether or not the units were found.
+    units = replace(units, gain=np.where(units.gain > 0, units.gain, 1.0))
+    if not intercept:
+        gain = units.gain / np.hypot(1.0, units.gain * units.center)
+        units = Slopes(np.zeros(len(gain)), gain, 0.0, math.hypot(units.spread, units.level) if units.spread else 0.0)
+    state = mixed_effects.learn_prior(federation, plan, units)
+    _, helps = state.checked()
+    seen = _blur(plan, plan.sampling_rate * federation.n_users) <= _SEEN
+    # Users who know the population's head with an error trust their own rows more.
+    prior = state.prior.doubted(state.newton.covariance())
+    return in_raw_units(units, prior) if found and helps and seen and _plausible(prior) else None
+
+
+def _plausible(prior: Prior) -> bool:
+    """Whether a prior in standardised units is of order one, as it is if the noise did not make it up."""
+    largest = max(float(np.abs(prior.mean).max()), float(np.sqrt(np.diag(prior.covariance)).max()))
+    return largest < _ORDER_ONE and prior.noise < _ORDER_ONE
+
+
+def in_raw_units(units: Coordinates, prior: Prior) -> HeadPrior:
+    """Return the prior of heads in the units of the data, intercepts last; without them, zeros."""
+    k = len(units.gain)
+    back, level = np.zeros((k + 1, units.size)), 0.0
+    back[np.arange(k), units.size - k + np.arange(k)] = units.gain
+    if units.size > k:
+        back[k, 0], level = 1.0, units.level
+        back[k, 1:] = -units.gain * units.center
+    back *= units.spread
+    mean = back @ prior.mean
+    mean[k] += level
+    return HeadPrior(mean, back @ prior.root, prior.noise * units.spread**2)
+
+
+def too_few_users(n_users: int, n_features: int, rank: int, budget: Budget) -> str:
+    """Return the warning for a prior of heads that the noise hides, with the number of users that would do."""
+    needed = max(n_users, 1)
+    while not _enough(needed, n_features, rank, budget):
+        needed = math.ceil(1.1 * needed)
+    would_do = f"About {needed:,} users would do at" if needed > n_users else "More users would help, or more than"
+    return (
+        f"the privacy noise hides how users' heads are spread: every user falls back on their own rows, and users "
+        f"without rows have no prediction. {would_do} epsilon = {budget.epsilon:g}. Found {n_users:,}. A lower rank or "
+        "a larger epsilon helps too."
+    )
+
+
+def _enough(n_users: int, n_features: int, rank: int, budget: Budget) -> bool:
+    return _blur(Plan(budget, population_phases(budget, n_users, n_features, rank)), n_users) <= _SEEN
+
+
+def _blur(plan: Plan, n_users: float) -> float:
+    """Return the noise of what says whether the prior helps; public beforehand."""
+    level = Coverage(Coordinates(np.zeros(0), np.zeros(0), 0.0, 1.0), Prior(np.zeros(1), np.eye(1), 1.0))
+    return plan.event("coverage", clip=level.bound).sigma / n_users

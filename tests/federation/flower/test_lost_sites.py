@@ -1,0 +1,235 @@
+"""Sites that do not answer cost their signal, not everybody's time; and no site keeps a node or the link busy."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engines import users
+from loopback import Loopback, loopback
+from tacitly.federation import wire
+from tacitly.federation.flower import coordinator, node
+from tacitly.federation.flower.coordinator import FlowerFederation, Patience
+from tacitly.federation.flower.messages import Answer, Ask
+from tacitly.heads.ridge import RidgeHeads
+from tacitly.methods.shared.whitening import FeatureMoment
+from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity
+from tacitly.privacy.ledger import Ledger
+
+EVENT = GaussianEvent(sigma=30.0, sensitivity=Sensitivity.of_clip(1.0, acute=True))
+PATIENCE = Patience(deadline=60.0, gather=30.0, again=10.0, poll=0.05, roll_call=10.0)
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(coordinator, "time", made)
+    return made
+
+
+def federation(place: Any) -> FlowerFederation:
+    place.patience = PATIENCE
+    return FlowerFederation(place, Ledger().run("test", config={}))
+
+
+def seconds_of(clock: Clock, fed: FlowerFederation, name: str) -> float:
+    started = clock.now
+    fed.release(FeatureMoment(6), EVENT, name)
+    return clock.now - started
+
+
+@pytest.mark.parametrize("online", [True, False])
+@pytest.mark.parametrize("trust", ["central", "node"])
+def test_only_the_first_round_waits_for_a_lost_site(trust: str, online: bool, clock: Clock, tmp_path: Path) -> None:
+    """Every later round waited the whole deadline."""
+    place = loopback(users(60), tmp_path, trust=trust, ceiling=Budget(epsilon=9.0, delta=1e-6))
+    transport = place.transport
+    assert isinstance(transport, Loopback)
+    fed = federation(place)
+    assert seconds_of(clock, fed, "all are there") < 1
+    transport.meddle = lambda sender, answer: [] if sender == 11 else [(sender, answer)]
+    if not online:
+        transport.online = lambda: [10, 12]  # type: ignore[method-assign]
+    assert 60 <= seconds_of(clock, fed, "one is lost") < 62
+    assert fed.silent == {11}
+    assert all(seconds_of(clock, fed, f"later {i}") < 2 for i in range(3))
+    transport.meddle = lambda sender, answer: [(sender, answer)]
+    transport.online = lambda: [10, 11, 12]  # type: ignore[method-assign]
+    assert seconds_of(clock, fed, "it is back") < 2
+    assert fed.silent == set()
+
+
+def test_a_site_that_was_slow_once_is_waited_for_a_little(clock: Clock, tmp_path: Path) -> None:
+    """Others take no time; it has half a second, and if it answers in that it is one of them again."""
+    place = loopback(users(60), tmp_path)
+    fed = federation(place)
+    transport, held = place.transport, []
+    transport.meddle = lambda sender, answer: held.append(answer) or [] if sender == 11 else [(sender, answer)]
+    seconds_of(clock, fed, "slow")
+    delivered, before = transport.receive, len(held)
+
+    def late() -> Any:
+        answers = list(delivered())
+        return answers + ([(11, held[-1])] if len(held) > before and clock.now > started + 0.2 else [])
+
+    transport.receive, started = late, clock.now
+    seconds_of(clock, fed, "late, but in time")
+    assert fed.silent == set()
+    assert fed.verdicts["ok"] == 5
+
+
+def test_the_quorum_is_waited_for_whoever_was_silent(clock: Clock, tmp_path: Path) -> None:
+    place = loopback(users(60), tmp_path)
+    fed, transport = federation(place), place.transport
+    transport.meddle = lambda sender, answer: [(sender, answer)] if sender == 10 else []
+    with pytest.raises(coordinator.QuorumMissed):
+        fed.release(FeatureMoment(6), EVENT, "moment")
+    started, delivered, held = clock.now, transport.receive, []
+    transport.meddle = lambda sender, answer: (
+        [(sender, answer)] if sender == 10 else held.append((sender, answer)) or []
+    )
+    transport.receive = lambda: list(delivered()) + (list(held) if clock.now > started + 30 else [])
+    assert seconds_of(clock, fed, "moment") > 30
+    assert fed.silent == set()
+
+
+def test_a_third_of_twelve_sites_lost_between_rounds_stops_no_masked_sum(clock: Clock, tmp_path: Path) -> None:
+    place = loopback(users(120), tmp_path, 12, trust="secure", ceiling=Budget(epsilon=9.0, delta=1e-6))
+    transport = place.transport
+    fed = federation(place)
+    assert seconds_of(clock, fed, "all are there") < 1
+    lost = {11, 14, 17, 20}
+    transport.meddle = lambda sender, answer: [] if sender in lost else [(sender, answer)]
+    assert seconds_of(clock, fed, "four are lost") < 11  # one roll call
+    assert all(seconds_of(clock, fed, f"later {i}") < 2 for i in range(2))
+    assert len(place.groups["test/2.0"]) == 8
+    assert fed.silent == lost
+
+
+def test_a_roll_call_is_answered_without_a_look_at_the_rows(tmp_path: Path) -> None:
+    place = loopback(users(60), tmp_path)
+    one = place.transport.nodes[10]
+    one._shard = None  # type: ignore[assignment]
+    ask = Ask(kind="here", run="r", step="here 1", token="t", thing=b"")
+    assert Answer.from_bytes(one.answer(ask.to_bytes())).code == "ok"
+
+
+def test_work_that_would_take_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ask for heads with hostile numbers kept a node busy for 640 s."""
+    one = loopback(users(60), tmp_path).transport.nodes[10]
+    ask = Ask(
+        kind="heads", run="r", step="heads", token="t", thing=wire.encode(RidgeHeads(np.eye(6)[:, :2]))
+    ).to_bytes()
+    assert Answer.from_bytes(one.answer(ask)).code == "ok"
+    monkeypatch.setattr(node, "ASK_SECONDS", 0.0)
+    assert Answer.from_bytes(one.answer(ask)).code == "refused"
+
+
+class StuckGrid:
+    """Flower's grid: one site announced an answer that it never sends, so pulling it takes minutes."""
+
+    def __init__(self) -> None:
+        self.end = threading.Event()
+
+    def get_node_ids(self) -> list[int]:
+        return [1, 2, 3]
+
+    def push_messages(self, messages: Any) -> list[str]:
+        return [f"to {message.metadata.dst_node_id}" for message in messages]
+
+    def pull_messages(self, ids: list[str]) -> list[Any]:
+        if "to 2" in ids:
+            self.end.wait(60)
+        return [reply(each) for each in ids if each != "to 2"]
+
+
+def reply(asked: str) -> Any:
+    metadata = SimpleNamespace(reply_to_message_id=asked, src_node_id=int(asked[-1]))
+    return SimpleNamespace(metadata=metadata, content=None, has_content=lambda: False)
+
+
+def test_an_answer_that_was_announced_and_never_sent_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It held a round for 185 s past its deadline of 20 s."""
+    pytest.importorskip("flwr")
+    from tacitly.deployment import server_app
+
+    monkeypatch.setattr(server_app, "_HELD_UP", 0.05)
+    monkeypatch.setattr(server_app, "signed", lambda data, key: data)
+    monkeypatch.setattr(server_app, "Message", lambda **told: SimpleNamespace(metadata=SimpleNamespace(**told)))
+    grid = StuckGrid()
+    transport = server_app.GridTransport(grid, b"")  # type: ignore[arg-type]
+    try:
+        for _ in range(2):  # also in the round after it
+            transport.begin()
+            transport.send(dict.fromkeys((1, 2, 3), b"ask"))
+            heard: set[Any] = set()
+            while heard != {1, 3}:
+                heard |= {sender for sender, _ in transport.receive()}
+                threading.Event().wait(0.01)
+    finally:
+        grid.end.set()
+
+
+def test_a_node_asks_rarely_while_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times a second kept the link's machine busy."""
+    pytest.importorskip("flwr")
+    from tacitly.federation.flower import fleet
+
+    pauses: list[float] = []
+    monkeypatch.setattr(fleet, "time", SimpleNamespace(sleep=pauses.append, monotonic=lambda: 0.0))
+    connection = (None, lambda: None, *[None] * 6)
+    fleet._answer_all(connection, lambda data: data, b"", None, lambda: len(pauses) >= 100)
+    assert pauses[0] == 0.1
+    assert pauses[-1] == 4.0
+    assert sum(pauses[:20]) < 12  # still quick within a round
+
+
+def test_another_certificate_is_named_as_the_reason() -> None:
+    pytest.importorskip("flwr")
+    import httpx
+
+    from tacitly.federation.flower import fleet
+
+    outer = httpx.ConnectError("connection failed")
+    outer.__cause__ = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    assert fleet.certificate_differs(outer)
+    assert fleet.steady_invoker().should_giveup(outer)  # type: ignore[misc]
+    assert not fleet.certificate_differs(httpx.ConnectError("connection refused"))
+
+
+def test_a_node_that_meets_another_server_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    import httpx
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    from tacitly.federation.flower import fleet
+
+    def meets(*_: Any) -> Any:
+        raise httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate")
+
+    key = ec.generate_private_key(ec.SECP384R1())
+    path = tmp_path / "key"
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    monkeypatch.setattr(fleet.fleet_http_connection, "http_request_response", meets)
+    with pytest.raises(fleet.OtherServer, match="is not the one that this site was given"):
+        fleet.stay(lambda data: data, server="hub:1", key=path, authority="", coordinator=b"")

@@ -1,0 +1,139 @@
+"""The population of heads: found where it is there, left out where it is not, in any units; hidden, it is said."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tacitly
+from tacitly.arrays import Array
+from tacitly.datasets import make_shared_subspace
+from tacitly.methods.shared.batch import circle
+from tacitly.methods.shared.column_scales import gains_of, scale_phases
+from tacitly.methods.shared.direction_votes import rank_of
+from tacitly.methods.shared.population import population_phases
+from tacitly.privacy.guarantee import Budget, TooFewUsersWarning
+
+BUDGET = Budget(epsilon=1.0, delta=1e-6)
+
+
+def population(n: int, rows: int, *, seed: int = 0, noise: float = 0.3) -> tuple[Array, Array, np.ndarray, Array]:
+    """Users who differ in their level and in one direction, and share a slope in another."""
+    rng = np.random.default_rng(seed)
+    users = np.repeat(np.arange(n), rows)
+    X = rng.normal(size=(len(users), 6))
+    weights = np.zeros((n, 6))
+    weights[:, 0], weights[:, 1] = 2.0 * rng.normal(size=n), 1.0
+    y = 5.0 + rng.normal(size=n)[users] + np.einsum("nd,nd->n", X, weights[users]) + noise * rng.normal(size=len(users))
+    return X, y, users, weights
+
+
+def fitted(X: Array, y: Array, users: np.ndarray, **options: Any) -> tacitly.PrivateFedRep:
+    given = {"rank": 1, "epsilon": 4.0, "fit_intercept": True, "noise_seed": 1} | options
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tacitly.UncertifiedWarning)
+        return tacitly.PrivateFedRep(**given).fit(X, y, users)
+
+
+@pytest.fixture(scope="module")
+def model() -> tacitly.PrivateFedRep:
+    X, y, users, _ = population(1500, 4)
+    return fitted(X, y, users)
+
+
+def test_the_populations_direction_joins_the_basis_and_its_prediction_is_right(model: tacitly.PrivateFedRep) -> None:
+    assert model.basis_.shape == (6, 2)
+    assert tacitly.subspace_distance(model.basis_, np.eye(6)[:, :2]) < 0.2
+    fresh = np.random.default_rng(9).normal(size=(500, 6))
+    truth = 5.0 + fresh[:, 1]
+    assert np.sqrt(np.mean((model.predict(fresh) - truth) ** 2)) < 0.3
+    np.testing.assert_array_equal(model.predict(fresh, np.full(500, -7)), model.predict(fresh))
+
+
+def test_someone_with_one_row_lies_between_the_population_and_the_row(model: tacitly.PrivateFedRep) -> None:
+    x = np.zeros((1, 6))
+    level, seen = float(model.predict(x)[0]), 9.0
+    mine = float(model.personalize(x, [seen]).predict(x)[0])
+    assert level + 0.5 < mine < seen
+
+
+def test_where_users_share_no_slope_no_direction_joins_the_basis() -> None:
+    data = make_shared_subspace(1500, 12, 2, 8, 0.1, random_state=3)
+    found = fitted(data.X, data.y, data.users, rank=2, fit_intercept=False)
+    assert found.basis_.shape == (12, 2)
+    assert found.prior_ is not None
+    np.testing.assert_allclose(found.prior_.mean, 0.0, atol=0.15)
+    assert found.prior_.noise == pytest.approx(0.01, rel=0.5)
+
+
+@pytest.mark.parametrize("change", [1e6, 1e-6, "offset"])
+def test_neither_units_nor_offsets_of_a_column_matter(change: float | str) -> None:
+    X, y, users, _ = population(400, 8)
+    moved = X.copy()
+    moved[:, 0] = X[:, 0] + 1e3 if change == "offset" else X[:, 0] * change
+    before, after = (fitted(rows, y, users).score(rows, y, users) for rows in (X, moved))
+    assert abs(before - after) < 0.01
+
+
+def test_too_few_users_are_told_how_many_would_do_and_fall_back_on_their_own_rows() -> None:
+    X, y, users, _ = population(40, 6)
+    with pytest.warns(TooFewUsersWarning, match=r"About [\d,]+ users would do at epsilon = 0.5. Found 40"):
+        found = fitted(X, y, users, epsilon=0.5)
+    assert found.prior_ is None
+    spread = float(np.sqrt(np.mean((y - np.bincount(users, y)[users] / 6) ** 2)))
+    assert np.sqrt(np.mean((found.predict(X, users) - y) ** 2)) < 1.05 * spread  # a level of one's own, at least
+    with pytest.raises(tacitly.DataError, match="no head"):
+        found.predict(X[:1])
+
+
+def test_the_rank_is_read_off_the_votes() -> None:
+    data = make_shared_subspace(1500, 20, 3, 12, 0.1, random_state=4)
+    assert fitted(data.X, data.y, data.users, rank="auto", fit_intercept=False).basis_.shape == (20, 3)
+    with pytest.raises(ValueError, match="or 'auto'"):
+        tacitly.PrivateFedRep(rank="best", epsilon=1.0).fit(data.X, data.y, data.users)
+    with pytest.raises(ValueError, match="rank must be a whole number"):
+        tacitly.PrivateFedRep(rank="auto", epsilon=1.0, mode="paper").fit(data.X, data.y, data.users)
+
+
+def test_votes_of_nobody_in_particular_have_rank_one() -> None:
+    """Noise and random directions alone; 20 draws at 15 % above the edge of both."""
+    rng, size = np.random.default_rng(0), 30
+    for _ in range(20):
+        directions = rng.normal(size=(2000, size))
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+        noise = rng.normal(size=size * (size + 1) // 2)
+        votes = directions.T @ directions
+        packed = votes[np.triu_indices(size)] * np.where(np.equal(*np.triu_indices(size)), 1.0, math.sqrt(2.0))
+        assert rank_of(packed + 10.0 * noise, 10.0, size, 2000) == 1
+
+
+def test_sparse_and_central_models_know_the_population_too() -> None:
+    X, y, users, _ = population(800, 6)
+    for options in ({"rank": 1, "sparsity": 1}, {"rank": 1, "sparsity": 0, "shared_weight": True}):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", tacitly.UncertifiedWarning)
+            model = tacitly.LowRankSparse(epsilon=4.0, fit_intercept=True, noise_seed=1, **options).fit(X, y, users)
+        assert abs(float(model.predict(np.zeros((1, 6)))[0]) - 5.0) < 0.5
+        if "shared_weight" in options:
+            np.testing.assert_array_equal(model.heads_, 1.0)
+
+
+def test_gains_make_columns_alike_and_ignore_differences_that_noise_makes() -> None:
+    points = 0.8 * circle(np.array([0.0, 20.0, -20.0, 0.0]), 50.0)
+    gains = gains_of(points, 1e-4)
+    np.testing.assert_allclose(gains * 2.0 ** np.array([0.0, 20.0, -20.0, 0.0]), gains[0], rtol=0.01)
+    noisy = circle(np.array([0.0, 1.0, -1.0, 0.5]), 50.0)
+    np.testing.assert_array_equal(np.unique(gains_of(noisy, 0.1)).size, 1)
+
+
+def test_plans_follow_public_numbers_and_leave_room() -> None:
+    for n in (50, 300, 1000, 100_000):
+        phases = (*scale_phases(BUDGET, n, 50), *population_phases(BUDGET, n, 50, 2))
+        assert 0.2 < math.fsum(phase.share for phase in phases) < 0.45
+    assert scale_phases(BUDGET, 300, 50) == ()
+    for n, d, bought in ((10_000, 2, False), (10_000, 3, True), (300, 50, False)):
+        assert ("central steps" in {phase.name for phase in population_phases(BUDGET, n, d, 2)}) is bought

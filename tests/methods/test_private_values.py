@@ -1,0 +1,167 @@
+"""No public method tells a private value, or how many there are: neither in an error nor by raising one."""
+
+from __future__ import annotations
+
+import math
+import traceback
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tacitly
+from tacitly import neural
+from tacitly.data.bad_rows import SideChannelWarning
+from tacitly.methods.fedpower.estimator import FedPower
+from tacitly.privacy.guarantee import TooFewUsersWarning
+
+SECRET = "S3CR3T"
+USERS, ROWS, D = 24, 4, 3
+N = USERS * ROWS
+RNG = np.random.default_rng(0)
+X, IDS = RNG.normal(size=(N, D)), np.repeat(np.arange(USERS), ROWS)
+Y = X[:, 0] + 0.1 * RNG.normal(size=N)
+YES = (Y > 0).astype(int)
+MATRICES = X.reshape(N, 1, D)
+
+
+def network() -> Any:
+    import torch
+
+    body = torch.nn.Sequential(torch.nn.Linear(D, 4), torch.nn.Tanh())
+    return neural.Centaur(body, torch.nn.Linear(4, 2), epsilon=math.inf, rounds=1, device="cpu")
+
+
+MODELS: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {
+    "fedrep": (lambda: tacitly.PrivateFedRep(rank=1, epsilon=math.inf), (X, Y, IDS)),
+    "fedrep, classes": (
+        lambda: tacitly.PrivateFedRep(rank=1, epsilon=math.inf, loss="logistic", classes=(0, 1)),
+        (X, YES, IDS),
+    ),
+    "mixed effects": (lambda: tacitly.MixedEffects(epsilon=math.inf), (X, Y, IDS)),
+    "low rank and sparse": (lambda: tacitly.LowRankSparse(rank=1, sparsity=1, epsilon=math.inf), (X, Y, IDS)),
+    "trace": (lambda: tacitly.TraceRegression(rank=1, epsilon=math.inf), (MATRICES, Y)),
+    "components": (lambda: FedPower(1, epsilon=math.inf), (X, IDS)),
+    "network": (network, (X, YES, IDS)),
+    "low rank network": (
+        lambda: neural.LowRankSparse(1, 1, epsilon=math.inf, hidden=(4,), rounds=1, device="cpu"),
+        (X, Y, IDS),
+    ),
+}
+
+
+@cache
+def fitted(name: str) -> Any:
+    make, data = MODELS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return make().fit(*data)
+
+
+def spoilt(values: Any, shape: tuple[int, ...] | None = None) -> Any:
+    """The same values as objects, one of them a secret."""
+    array = np.array(values, dtype=object)
+    array[(1,) + (0,) * (array.ndim - 1)] = SECRET
+    return array
+
+
+def told(call: Callable[[], Any]) -> str:
+    """Everything that an error shows, with what it was raised from; empty if there is none."""
+    try:
+        call()
+    except Exception as error:
+        return "".join(traceback.format_exception(error)) + str(error.__context__) + repr(error.args)
+    return ""
+
+
+def methods(name: str) -> dict[str, Callable[[], Any]]:
+    model, (make, data) = fitted(name), MODELS[name]
+    rows, ids = data[0][:ROWS], (IDS[:ROWS],) if len(data) == 3 else ()
+    targets = () if name == "components" else (data[1][:ROWS],)
+    calls: dict[str, Callable[[], Any]] = {"fit X": lambda: make().fit(spoilt(data[0]), *data[1:])}
+    if targets:
+        calls["fit y"] = lambda: make().fit(data[0], spoilt(data[1]), *data[2:])
+        calls["score y"] = lambda: model.score(rows, spoilt(targets[0]), *ids)
+        calls["score X"] = lambda: model.score(spoilt(rows), targets[0], *ids)
+    for method in ("predict", "predict_proba", "decision_function", "transform", "inverse_transform"):
+        if hasattr(model, method):
+            calls[method] = lambda method=method: getattr(model, method)(spoilt(rows), *ids)
+            calls[f"{method}, list"] = lambda method=method: getattr(model, method)(spoilt(rows).tolist(), *ids)
+    if hasattr(model, "personalize"):
+        own = model.personalize(rows, targets[0])
+        calls["personalize X"] = lambda: model.personalize(spoilt(rows), targets[0])
+        calls["personalize y"] = lambda: model.personalize(rows, spoilt(targets[0]))
+        for method in ("predict", "predict_proba", "decision_function"):
+            if hasattr(own, method):
+                calls[f"own {method}"] = lambda method=method: getattr(own, method)(spoilt(rows))
+    return calls
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", MODELS)
+def test_no_error_shows_a_cell(name: str) -> None:
+    """NumPy's own message does: could not convert string to float: 'S3CR3T'."""
+    shown = [method for method, call in methods(name).items() if SECRET in told(call)]
+    assert shown == []
+
+
+def with_bad(values: Any, bad: Any, rows: Any) -> Any:
+    array = np.array(values, dtype=object)
+    array[(rows,) + (0,) * (array.ndim - 1)] = bad
+    return array
+
+
+CERTIFIED = {
+    name: (lambda name=name: MODELS[name][0]().set_params(epsilon=1.0, delta=1e-3), data)
+    for name, (_, data) in MODELS.items()
+}
+
+
+@pytest.mark.parametrize("name", CERTIFIED)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, SECRET, -7], ids=repr)
+def test_a_certified_fit_does_not_raise_on_private_values(name: str, bad: Any) -> None:
+    """It raised with an exact count ("3 rows with a label outside classes"): one cell decided what everybody saw."""
+    make, data = CERTIFIED[name]
+    sizes = []
+    for rows in ([], [1], list(range(ROWS))):  # nobody, one row of a user, all rows of a user
+        for place in range(min(2, len(data))):
+            if name == "components" and place == 1:
+                continue  # these are ids
+            spoiled = [with_bad(part, bad, rows) if i == place and rows else part for i, part in enumerate(data)]
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                warnings.simplefilter("ignore", TooFewUsersWarning)
+                model = make().fit(*spoiled)
+            assert model.certificate_.certified
+            sizes.append(model.certificate_.n_users)
+    assert len(set(sizes)) == 1
+
+
+def test_raising_on_private_values_is_for_cleaning_and_says_so() -> None:
+    y = YES.copy()
+    y[3] = 7
+    model = tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic", classes=(0, 1), on_bad_rows="raise")
+    with pytest.warns(SideChannelWarning, match="side channel"), pytest.raises(tacitly.DataError, match="1 row with"):
+        model.fit(X, y, IDS)
+    with pytest.raises(tacitly.DataError, match="1 row with"):
+        model.set_params(epsilon=math.inf).fit(X, y, IDS)
+    with pytest.raises(tacitly.DataError, match="on_bad_rows must be one of"):
+        model.set_params(on_bad_rows="ignore").fit(X, YES, IDS)
+
+
+def test_a_user_whose_rows_are_all_bad_contributes_nothing_and_changes_nobody_else() -> None:
+    from tacitly.federation.shard import Shard
+    from tacitly.methods.shared.whitening import FeatureMoment
+
+    first = slice(0, ROWS)
+    spoiled, without = X.copy(), X.copy()
+    spoiled[first], without[first] = np.nan, 0.0
+    sums = []
+    for rows in (spoiled, without):
+        cohort = tacitly.PrivateFedRep(rank=1, epsilon=1.0)._cohort(rows, Y, IDS)
+        assert cohort.n_users == USERS
+        sums.append(Shard(cohort, threads=1).exact_sum(FeatureMoment(D), 1.0, 2.0**-40))
+    np.testing.assert_allclose(sums[0], sums[1], atol=2)
