@@ -122,7 +122,7 @@ def _fit(model: Recommender, columns: tuple[Any, Any, Any], user: str, ledger: P
         fit_with_progress(model, cohort)
         model.user_column_ = user
         save(model, out)
-    show_certificate(model)
+    show_certificate(model.certificate_)
     say(model.summary())
     say(f"model: {out}/ ('tacitly publish' leaves its private/ out)\nledger: {path}")
     say(f"next: tacitly recommend {out} --for USER")
