@@ -19,7 +19,7 @@ from tacitly.federation.shard import Shard, _OfStatistics
 from tacitly.privacy.guarantee import Unit
 
 FACTORS = [0.0, -1.0, 1e-300, 1e-160, 1e-30, 1e-8, 1e-3, 0.5, 3.0, 1e3, 1e8, 1e30, 1e160, 1e300, 1e308]
-MUTATIONS = 150  # 3,000 were tried once; the worst of them, 10^8 clips beyond the bound, is number 100
+MUTATIONS = 150  # of 600 the worst, 10^8 clips beyond the bound before forms were compared, is number 100
 GRID = 2.0**-40
 
 

@@ -17,7 +17,7 @@ long as computed, whatever the rows are. Sums of losses are exact integers. Only
 refusal, and its message holds no number.
 
 Extreme public fields. Nodes run queries whose numbers somebody else wrote, and a kernel's formulas for the norm and the
-contribution may differ where a factor overflows or vanishes (of 3,000 asks with mutated numbers, one moved a sum by 10⁸
+contribution may differ where a factor overflows or vanishes (of 600 asks with mutated numbers, one moved a sum by 10⁸
 clips). So the fused form of a query that can travel runs only where it agrees with the definition on synthetic users;
 elsewhere the definition runs, which clips whatever it gets (:func:`fused_agrees`). That decision reads no private row.
 
