@@ -1,4 +1,4 @@
-"""Trace regression converges outside its own assumptions, and never returns what is worse than nothing."""
+"""Trace regression converges outside its own assumptions, and hardly ever returns what is worse than zero."""
 
 from __future__ import annotations
 

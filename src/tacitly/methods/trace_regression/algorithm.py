@@ -204,7 +204,7 @@ def learn(
     if settings.start.covariance is None:
         # Σ y·X̃ is M times the curvature; a known Λ has removed that already.
         search.along((matrix.left * matrix.values, matrix.right))
-        # The first step sees labels themselves: what follows is kept only if it leaves less than zero does.
+        # The first step sees labels themselves: what follows is kept only if its residuals are not clearly larger.
         matrix = matrix.times(0.0)
     query = TangentSum(design, scales, matrix.left, matrix.right, matrix.values, unit=unit, centre=centre)
     size = rank * (design.d1 + design.d2 - rank) + (centre is not None)
