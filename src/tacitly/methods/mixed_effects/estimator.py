@@ -565,6 +565,8 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
         return np.asarray(back @ covariance @ back.T)
 
     def _too_few(self) -> str:
+        if not math.isfinite(self.epsilon):
+            return "what users share predicts no better than their own means: every user falls back on their own rows."
         features = len(self.feature_names_in_)
         needed = algorithm.users_needed(features + 1, self._budget())
         return (
