@@ -17,24 +17,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tacitly.arrays import Array, Rows
-from tacitly.data.cohort import Cohort
 from tacitly.data.validation import DataError
-from tacitly.federation.local import LocalFederation, LocalPopulation
+from tacitly.federation.base import Federation
+from tacitly.federation.engine import Population
 from tacitly.federation.query import Query
 from tacitly.federation.scores import Scores
+from tacitly.methods.base import PrivateModel, population_of
 from tacitly.methods.personal import PersonalModel
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Adjacency, Budget, Event, SelectionEvent, positive
 from tacitly.privacy.ledger import Ledger, Run
 from tacitly.privacy.people import People
-
-if TYPE_CHECKING:
-    from tacitly.methods.base import PrivateModel
 
 _NORMAL_95 = 1.959963984540054
 
@@ -113,11 +111,11 @@ def evaluate(
     """
     budget = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(model.adjacency))
     event = Plan(budget, [Phase(name="evaluation", share=1.0)]).event("evaluation", clip=1.0, acute=True)
-    cohort = _losses([model], X, y, users, bound)
-    run = _opened(ledger or model.ledger, f"{model.run} evaluation", budget, [event], cohort)
-    total = float(_behind_the_door(cohort, run).release(_MeanLoss(), event, "mean loss")[0])
+    population = _losses([model], X, y, users, bound)
+    run = _opened(ledger or model.ledger, f"{model.run} evaluation", budget, [event], population)
+    total = float(_behind_the_door(population, run).release(_MeanLoss(), event, "mean loss")[0])
     run.finish()
-    n, most = cohort.n_users, 1.0 if bound is None else bound
+    n, most = population.n_users, 1.0 if bound is None else bound
     mean = min(1.0, max(0.0, total / n))
     spread = _NORMAL_95 * math.sqrt((event.sigma / n) ** 2 + max(mean * (1 - mean), 1 / n) / n)
     return Evaluation(
@@ -151,18 +149,18 @@ def choose(
     first = models[0]
     budget = Budget(epsilon=epsilon, delta=0.0, adjacency=Adjacency(first.adjacency))
     event = SelectionEvent.of_epsilon(epsilon, budget.adjacency)
-    cohort = _losses(models, X, y, users, bound)
-    run = _opened(ledger or first.ledger, f"{first.run} choice", budget, [event], cohort)
-    chosen = _behind_the_door(cohort, run).select(_ModelLosses(len(models)), event, "choice among models")
+    population = _losses(models, X, y, users, bound)
+    run = _opened(ledger or first.ledger, f"{first.run} choice", budget, [event], population)
+    chosen = _behind_the_door(population, run).select(_ModelLosses(len(models)), event, "choice among models")
     run.finish()
     return chosen
 
 
-def _losses(models: Sequence[PrivateModel], X: Any, y: Any, users: Any, bound: float | None) -> Cohort:
+def _losses(models: Sequence[PrivateModel], X: Any, y: Any, users: Any, bound: float | None) -> Population:
     """Return the loss of every row under each model, by user: private, computed where the rows are."""
     columns = [_errors(model, X, y, users, bound) for model in models]
     losses = np.nan_to_num(np.clip(np.column_stack(columns), 0.0, 1.0), nan=1.0)
-    return Cohort.from_arrays(losses, np.zeros(len(losses)), users)
+    return population_of(losses, np.zeros(len(losses)), users)
 
 
 def _errors(model: PrivateModel, X: Any, y: Any, users: Any, bound: float | None) -> Array:
@@ -181,15 +179,15 @@ def _errors(model: PrivateModel, X: Any, y: Any, users: Any, bound: float | None
     return np.asarray(np.abs(targets - predicted) / bound)
 
 
-def _opened(account: Ledger | None, name: str, budget: Budget, planned: Sequence[Event], cohort: Cohort) -> Run:
+def _opened(account: Ledger | None, name: str, budget: Budget, planned: Sequence[Event], population: Population) -> Run:
     """Open a run under the next free name, in the account or (nothing is added up then) in memory."""
     ledger = Ledger(ceiling=budget) if account is None else account
     taken, number = ledger.book.runs, 1
     while f"{name} {number}" in taken:
         number += 1
-    people = People.of(cohort.users, ledger.secret)
+    people = People.of(np.asarray(population.users), ledger.secret)
     return ledger.run(f"{name} {number}", config={"bound": "1"}, planned=planned, people=people)
 
 
-def _behind_the_door(cohort: Cohort, run: Run) -> LocalFederation:
-    return LocalPopulation(cohort).federation(run)
+def _behind_the_door(population: Population, run: Run) -> Federation:
+    return population.federation(run, noise="auto", noise_seed=None, on_release=None, threads=None, trust="central")
