@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import atexit
 import hashlib
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,11 @@ sys.path[:0] = [str(HERE / "support"), str(HERE), str(HERE.parent)]  # helpers, 
 # Workers share few cores. BLAS keeps its second thread, because tests check that sums do not depend on it.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "2")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Keys and what was seen of ledgers belong to the tests, not to whoever runs them. Workers inherit the folder.
+if "TACITLY_HOME" not in os.environ:
+    os.environ["TACITLY_HOME"] = tempfile.mkdtemp(prefix="tacitly-home-")
+    atexit.register(shutil.rmtree, os.environ["TACITLY_HOME"], ignore_errors=True)
 
 # The first example may import a library, and the first text on a machine makes Hypothesis build a table of all
 # characters: durations of examples say nothing about the code.
@@ -61,6 +69,8 @@ def _left_as_found() -> Iterator[None]:
     """Undo after each file what its tests changed in the process (Ray replaces SIGTERM, the command SIGINT)."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     environment, folder, path = dict(os.environ), Path.cwd(), list(sys.path)
+    # Tests number their users from 0: to the command, those of another file would be the same people.
+    os.environ["TACITLY_HOME"] = tempfile.mkdtemp(prefix="home-", dir=os.environ["TACITLY_HOME"])
     yield
     for number, handler in handlers.items():
         if handler is not None:  # None: not set from Python

@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     from tacitly.data.validation import DataError as DataError
     from tacitly.linalg import subspace_distance as subspace_distance
     from tacitly.methods import theory as theory
+    from tacitly.methods.evaluation import choose as choose
     from tacitly.model_folder import load as load
     from tacitly.model_folder import save as save
     from tacitly.privacy.certificate import Certificate as Certificate
     from tacitly.privacy.guarantee import Budget as Budget
+    from tacitly.privacy.guarantee import LargeDeltaWarning as LargeDeltaWarning
     from tacitly.privacy.guarantee import UncertifiedWarning as UncertifiedWarning
     from tacitly.privacy.ledger import BudgetExceeded as BudgetExceeded
     from tacitly.privacy.ledger import Ledger as Ledger
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from tacitly.methods.low_rank_sparse.estimator import LowRankSparse as LowRankSparse
     from tacitly.methods.margin.estimator import MarginClassifier as MarginClassifier
     from tacitly.methods.mixed_effects.estimator import MixedEffects as MixedEffects
+    from tacitly.methods.recommender.estimator import Recommender as Recommender
     from tacitly.methods.trace_regression.estimator import TraceRegression as TraceRegression
 # </methods>
 
@@ -70,8 +73,10 @@ _HOMES = {
     "NuclearNorm": "tacitly.baselines",
     "PromptLearning": "tacitly.baselines",
     "RGrad": "tacitly.baselines",
+    "LargeDeltaWarning": "tacitly.privacy.guarantee",
     "SingleModel": "tacitly.baselines",
     "UncertifiedWarning": "tacitly.privacy.guarantee",
+    "choose": "tacitly.methods.evaluation",
     "load": "tacitly.model_folder",
     "save": "tacitly.model_folder",
     "subspace_distance": "tacitly.linalg",

@@ -14,6 +14,7 @@ import math
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,10 @@ from tacitly.methods import REGISTRY
 from tacitly.methods.base import PrivateModel, plain_parameter
 from tacitly.methods.mixed_effects.estimator import MixedEffects, Posterior
 from tacitly.methods.shared_basis import Head, SharedBasisModel
+from tacitly.privacy.account import record
 from tacitly.privacy.certificate import Certificate
+from tacitly.privacy.ledger import Ledger
+from tacitly.privacy.signing import signed
 
 PUBLIC = ("billboard.safetensors", "certificate.json", "config.json")
 FORMAT = {"format": "tacitly model", "version": 1}
@@ -35,8 +39,18 @@ class ModelError(ValueError):
     """A model folder is missing, incomplete or invalid."""
 
 
-def save(model: PrivateModel, folder: str | os.PathLike[str]) -> Path:
+def save(
+    model: PrivateModel,
+    folder: str | os.PathLike[str],
+    *,
+    purpose: str | None = None,
+    curator: str | None = None,
+    region: str | None = None,
+) -> Path:
     """Write a fitted model to ``folder`` atomically, then finish its run in the ledger.
+
+    Its certificate states ``purpose``, ``curator`` and ``region``, by default those of the account. What is published
+    is hashed into the certificate, which is recorded in the account and signed.
 
     >>> import tacitly, tempfile
     >>> X, y, users, *_ = tacitly.datasets.make_shared_subspace(200, 4, 1, 8, random_state=0)
@@ -51,15 +65,21 @@ def save(model: PrivateModel, folder: str | os.PathLike[str]) -> Path:
     target = Path(folder)
     if target.exists():
         raise ModelError(f"{target} exists already. Choose another folder, or remove it.")
-    billboard = to_bytes({name: np.ascontiguousarray(array) for name, array in model.public_arrays().items()})
-    model.certificate_ = replace(model.certificate_, billboard_sha256=hashlib.sha256(billboard).hexdigest())
+    public = {
+        "billboard.safetensors": to_bytes({k: np.ascontiguousarray(v) for k, v in model.public_arrays().items()}),
+        "config.json": (json.dumps(_config(model), indent=2) + "\n").encode(),
+    }
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in public.items()}
+    given = {"purpose": purpose, "curator": curator, "region": region}
+    words = {key: value for key, value in given.items() if value is not None}
     heads = _private_as_bytes(model)
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        (staging / "billboard.safetensors").write_bytes(billboard)
-        (staging / "certificate.json").write_text(model.certificate_.to_json() + "\n", encoding="utf-8")
-        (staging / "config.json").write_text(json.dumps(_config(model), indent=2) + "\n", encoding="utf-8")
+        for name, content in public.items():
+            (staging / name).write_bytes(content)
+        text = model.certify(files=hashes, **words).to_json()
+        (staging / "certificate.json").write_text(text, encoding="utf-8")
         if heads is not None:
             (staging / "private").mkdir(mode=0o700)
             write_private(staging / "private" / "heads.safetensors", heads)
@@ -68,7 +88,7 @@ def save(model: PrivateModel, folder: str | os.PathLike[str]) -> Path:
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
-    model.close(model.certificate_.billboard_sha256)
+    model.close()
     return target
 
 
@@ -86,6 +106,10 @@ def load(folder: str | os.PathLike[str], **modules: Any) -> PrivateModel:
             raise ModelError(f"{source} is not a model folder: {name} is missing.")
     config = read_config(source / "config.json")
     kind = _kind(source, str(config.get("class")))
+    certificate = Certificate.from_json((source / "certificate.json").read_text(encoding="utf-8"))
+    for name, content in public_files(source, certificate).items():
+        if hashlib.sha256(content).hexdigest() != certificate.files.get(name):
+            raise ModelError(f"{source / name} is not what its certificate was made for: it was changed since.")
     parameters: dict[str, Any] = {
         key: math.inf if value == "inf" else value for key, value in config["parameters"].items()
     }
@@ -105,12 +129,10 @@ def load(folder: str | os.PathLike[str], **modules: Any) -> PrivateModel:
     model.target_name_ = config["target"]
     model.user_column_ = config.get("user")
     model.take_public_arrays(from_bytes((source / "billboard.safetensors").read_bytes()))
-    model.certificate_ = Certificate.from_json((source / "certificate.json").read_text(encoding="utf-8"))
+    model.certificate_ = certificate
     private = source / "private" / "heads.safetensors"
     if private.is_file():
-        data = private.read_bytes()
-        tensors = from_bytes(data)
-        model.users_ = _ids_from_bytes(tensors.pop("users"), _metadata(data)["users"])
+        model.users_, tensors = private_from_bytes(private.read_bytes())
         model.take_private_arrays(tensors)
     return model
 
@@ -139,8 +161,26 @@ def _kind(folder: Path, name: str) -> type[PrivateModel]:
     return kind
 
 
-def publish(folder: str | os.PathLike[str], target: str | os.PathLike[str], *, allow_uncertified: bool = False) -> Path:
-    """Copy the public part of a model folder, after verifying its certificate."""
+def public_files(folder: Path, certificate: Certificate) -> dict[str, bytes]:
+    """Return the contents of a folder's public files but the certificate, which lists them; those that are there."""
+    names = {name for name in (*PUBLIC, *certificate.files) if name == Path(name).name} - {"certificate.json"}
+    return {name: (folder / name).read_bytes() for name in sorted(names) if (folder / name).is_file()}
+
+
+def publish(
+    folder: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    allow_uncertified: bool = False,
+    audit: str | os.PathLike[str] | None = None,
+    ledger: Ledger | None = None,
+    **words: str,
+) -> Path:
+    """Copy the public part of a model folder, after verifying its certificate.
+
+    With an ``audit`` report or ``words`` (``purpose``, ``curator``, ``region``) the copy has a new certificate, which
+    states them, is recorded in the model's ``ledger`` and signed.
+    """
     from tacitly.privacy.verification import verify
 
     source, goal = Path(folder), Path(target)
@@ -148,36 +188,61 @@ def publish(folder: str | os.PathLike[str], target: str | os.PathLike[str], *, a
         if not (source / name).is_file():
             raise ModelError(f"{source} is not a model folder: {name} is missing.")
     _kind(source, str(read_config(source / "config.json").get("class")))
-    certificate = Certificate.from_json((source / "certificate.json").read_text(encoding="utf-8"))
+    text = (source / "certificate.json").read_text(encoding="utf-8")
+    certificate = Certificate.from_json(text)
     if not certificate.certified and not allow_uncertified:
         raise ModelError(
             f"this model is not certified ({'; '.join(certificate.reasons)}). "
             "Allow uncertified models to publish it anyway."
         )
-    verdict = verify(
-        (source / "certificate.json").read_text(encoding="utf-8"),
-        billboard=(source / "billboard.safetensors").read_bytes(),
-        allow_uncertified=allow_uncertified,
-    )
+    files = public_files(source, certificate)
+    verdict = verify(text, files=files, ledger=ledger, allow_uncertified=allow_uncertified)
     if not verdict.ok:
         raise ModelError(f"the certificate does not hold: {', '.join(verdict.failed)}. Nothing was published.")
     if goal.exists():
         raise ModelError(f"{goal} exists already. Choose another folder, or remove it.")
+    if audit is not None:
+        files[f"audit{Path(audit).suffix or '.txt'}"] = Path(audit).read_bytes()
+    if audit is not None or words:
+        hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        more: dict[str, Any] = {**words, "files": hashes}
+        text = _amended(replace(certificate, **more), ledger).to_json()
     goal.mkdir(parents=True)
-    for name in PUBLIC:
-        shutil.copyfile(source / name, goal / name)
+    for name, content in files.items():
+        (goal / name).write_bytes(content)
+    (goal / "certificate.json").write_text(text, encoding="utf-8")
     return goal
 
 
+def _amended(certificate: Certificate, ledger: Ledger | None) -> Certificate:
+    """Return a certificate that states more, recorded where the first one was."""
+    if certificate.account is not None:
+        if ledger is None:
+            raise ModelError("a certificate that states more is recorded in its account: name the ledger.")
+        certificate = record(certificate, ledger, certificate.releases[0].run)
+    return signed(certificate)
+
+
 def _private_as_bytes(model: PrivateModel) -> bytes | None:
+    private = model.private_arrays()
+    return private_to_bytes(model.users_, private) if private else None
+
+
+def private_to_bytes(users: np.ndarray[Any, Any], arrays: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
+    """Return the content of ``private/heads.safetensors``: ids, and arrays with one row for each."""
     from safetensors.numpy import save as to_bytes
 
-    private = model.private_arrays()
-    if not private:
-        return None
-    ids, kind = _ids_as_bytes(model.users_)
-    tensors = {name: np.ascontiguousarray(array) for name, array in private.items()} | {"users": ids}
+    ids, kind = _ids_as_bytes(users)
+    tensors = {name: np.ascontiguousarray(array) for name, array in arrays.items()} | {"users": ids}
     return bytes(to_bytes(tensors, metadata={"users": kind}))
+
+
+def private_from_bytes(data: bytes) -> tuple[np.ndarray[Any, Any], dict[str, np.ndarray[Any, Any]]]:
+    """Read the output of :func:`private_to_bytes`."""
+    from safetensors.numpy import load as from_bytes
+
+    tensors = from_bytes(data)
+    return _ids_from_bytes(tensors.pop("users"), _metadata(data)["users"]), tensors
 
 
 def _config(model: PrivateModel) -> dict[str, Any]:

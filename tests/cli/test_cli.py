@@ -221,8 +221,9 @@ def test_a_model_folder_keeps_public_and_private_apart(fitted: Path) -> None:
 
 
 def test_verify_accepts_the_model_and_its_ledger(capsys, monkeypatch, fitted) -> None:  # type: ignore[no-untyped-def]
-    code, out, _ = run(capsys, monkeypatch, "verify", fitted, "--ledger", fitted.with_name("model.ledger"))
+    code, out, _ = run(capsys, monkeypatch, "verify", fitted)
     assert code == 0
+    assert "ledger_words: as recorded" in out
     assert "failed" not in out
 
 
@@ -288,10 +289,13 @@ def test_an_uncertified_model_is_not_published_by_default(capsys, monkeypatch, t
     assert run(capsys, monkeypatch, "publish", out, tmp_path / "public", "--allow-uncertified")[0] == 0
 
 
-def test_a_ledger_with_nothing_left_refuses_before_touching_data(capsys, monkeypatch, fitted, table) -> None:  # type: ignore[no-untyped-def]
-    ledger = fitted.with_name("model.ledger")
-    words = ["fit", table, "--user", "person", "--target", "score", *FEDREP, "--epsilon", 1]
-    code, _, err = run(capsys, monkeypatch, *words, "--out", fitted.with_name("more"), "--ledger", ledger)
+def test_an_account_with_nothing_left_refuses_before_touching_data(capsys, monkeypatch, table, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("TACITLY_HOME", str(tmp_path / "home"))
+    ledger = tmp_path / "people.ledger"
+    assert run(capsys, monkeypatch, "budget", "create", ledger, "--epsilon", 2)[0] == 0
+    words = ["fit", table, "--user", "person", "--target", "score", *FEDREP, "--no-compare", "--ledger", ledger]
+    assert run(capsys, monkeypatch, *words, "--epsilon", 2, "--out", tmp_path / "first")[0] == 0
+    code, _, err = run(capsys, monkeypatch, *words, "--epsilon", 1, "--out", tmp_path / "more")
     assert code == 3
     assert "Nothing was drawn" in err
     code, out, _ = run(capsys, monkeypatch, "budget", ledger)
@@ -376,7 +380,7 @@ def test_svd_finds_components_and_says_what_it_cost(capsys, monkeypatch, table, 
     assert code == 0
     assert "ε = 1.00 (zero-out)" in text
     assert "unit: user" in text
-    assert run(capsys, monkeypatch, "verify", out, "--ledger", f"{out}.ledger")[0] == 0
+    assert run(capsys, monkeypatch, "verify", out)[0] == 0
     assert run(capsys, monkeypatch, "publish", out, tmp_path / "public")[0] == 0
     code, _, err = run(capsys, monkeypatch, "predict", out, table)
     assert code == 2

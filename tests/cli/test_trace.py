@@ -55,7 +55,7 @@ def test_a_matrix_is_completed_saved_verified_published_and_predicts(
     assert "a 6 × 5 matrix" in out
     assert "u0001" not in out + err
     assert float(out.split("explains ")[1].split()[0]) > 0.9
-    code, _, _ = run(capsys, monkeypatch, "verify", model, "--ledger", tmp_path / "model.ledger")
+    code, _, _ = run(capsys, monkeypatch, "verify", model)
     assert code == 0
     code, _, _ = run(capsys, monkeypatch, "publish", model, tmp_path / "public")
     assert code == 0

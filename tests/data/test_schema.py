@@ -180,3 +180,11 @@ def test_an_array_of_numbers_takes_ranges_and_missing_cells() -> None:
         Cohort.from_arrays([[np.inf]], [1.0], [0], schema={})
     with pytest.raises(DataError, match="Give a table with named columns"):
         Cohort.from_arrays(X, [1.0, 2.0], [0, 1], schema={"x0": {"levels": ["1", "2"]}})
+
+
+def test_with_blank_a_few_other_cells_among_numbers_are_missing_and_nothing_is_said() -> None:
+    frame = pd.DataFrame({"late": ["1"] * 5000 + ["north"]})
+    assert infer(open_table(frame), ["late"], blank=True).columns[0].kind == "number"
+    strange = Schema.declared({"note": {"kind": "hashed"}})
+    cells = np.array(["a", "\ud800", "b"], dtype=object)
+    assert strange.encode([cells]).shape == (3, strange.columns[0].buckets)

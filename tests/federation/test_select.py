@@ -20,6 +20,7 @@ from tacitly.federation.local import LocalFederation
 from tacitly.federation.projected import Projected
 from tacitly.federation.scores import Scores
 from tacitly.privacy import accounting, noise, second_opinion
+from tacitly.privacy.account import record
 from tacitly.privacy.accounting import compose, delta_of, mixed_delta, mu_of, worst_losses
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.certificate import Certificate
@@ -352,7 +353,7 @@ def certified(budget: Budget, choices: int, sums: int = 0) -> tuple[Certificate,
     for number in range(sums):
         event = replace(plan.event("sums", clip=1.0), slack=0.0)
         run.release(f"sum {number}", event, lambda: np.zeros(1), noise="float", grid=0.0, coordinates=1)
-    run.finish("0" * 64)
+    run.finish()
     claim = Certificate(
         algorithm="test",
         mode="certified",
@@ -360,9 +361,9 @@ def certified(budget: Budget, choices: int, sums: int = 0) -> tuple[Certificate,
         releases=tuple(run.releases),
         n_users=9,
         trust="central",
-        billboard_sha256="0" * 64,
+        files={"billboard.safetensors": "0" * 64},
     )
-    return claim, ledger
+    return record(claim, ledger, "fit"), ledger
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)

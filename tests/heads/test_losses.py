@@ -217,7 +217,7 @@ def test_a_command_with_a_wrong_delta_leaves_no_ledger_behind(tmp_path: Path) ->
         out = tmp_path / name
         wrong = CliRunner().invoke(app, [name, str(table), *words, "--out", str(out), "--delta", "0"])
         assert "delta must lie strictly between 0 and 1" in str(wrong.exception)
-        assert not out.with_name(f"{name}.ledger").exists()
+        assert not out.exists()
         right = CliRunner().invoke(app, [name, str(table), *words, "--out", str(out)])
         assert right.exit_code == 0, right.output
 

@@ -35,6 +35,7 @@ from tacitly.methods.shared.whitening import FeatureMoment, ScaledMoment, Whiten
 from tacitly.methods.trace_regression.centering import LabelSum, ObservationSum
 from tacitly.methods.trace_regression.curvature import StepEnergy
 from tacitly.methods.trace_regression.designs import Centre, Design
+from tacitly.methods.trace_regression.effects import EffectSum, Shifted
 from tacitly.methods.trace_regression.queries import DesignEnergy, LabelledSum, Scales, TangentSum
 from tacitly.privacy.clipping import GUARD, clip
 from tacitly.privacy.guarantee import Unit
@@ -142,6 +143,10 @@ def of_traces() -> dict[str, tuple[Query, float]]:
         queries[f"labelled sum, {design.kind}"] = LabelledSum(design, scaled(design)), 3.0
     queries["labelled sum, user"] = LabelledSum(DESIGNS[0], scaled(DESIGNS[0]), Unit.USER), 3.0
     queries["tangent sum, label"] = tangent(DESIGNS[0], Unit.LABEL, tracked=0.05), 3.0
+    shift = np.linspace(-1.0, 1.0, DESIGNS[2].d1), np.linspace(0.0, 2.0, DESIGNS[2].d2)
+    queries["effects of rows and columns"] = EffectSum(DESIGNS[2], 0.5), 3.0
+    queries["effects, shifted"] = Shifted(EffectSum(DESIGNS[2], 0.5), DESIGNS[2], *shift), 3.0
+    queries["labelled sum, shifted"] = Shifted(LabelledSum(DESIGNS[2], scaled(DESIGNS[2])), DESIGNS[2], *shift), 3.0
     queries["norms of tangent sum, row"] = NormHistogram(tangent(DESIGNS[0], Unit.ROW), 8), 1.0
     queries["norms of labelled sum, entries"] = NormHistogram(LabelledSum(DESIGNS[2], scaled(DESIGNS[2])), 8), 1.0
     return queries

@@ -60,7 +60,7 @@ def test_a_fit_makes_the_planned_releases_and_planning_writes_nothing(name: str)
 def test_fit_is_written_once() -> None:
     kinds = {type(make(epsilon=1.0)) for make in MAKERS.values()}
     own = {kind.__name__ for kind in kinds if kind.fit is not PrivateModel.fit}
-    assert own == {"FedPower"}  # its signature has no target; it calls the template
+    assert own == {"FedPower", "Recommender"}  # no target; users, items and ratings: both call the template
 
 
 @pytest.mark.parametrize("name", [*EVERY, *NEURAL])
@@ -68,6 +68,10 @@ def test_a_model_that_is_not_fitted_raises_scikit_learns_error(name: str) -> Non
     model = MAKERS[name](epsilon=1.0)
     with pytest.raises(NotFittedError, match="not fitted yet"):
         model.public_arrays()
+    if isinstance(model, tacitly.Recommender):
+        with pytest.raises(NotFittedError):
+            model.predict([1], [1])
+        return
     for method in {"predict", "score", "personalize"} & set(dir(model)):
         arguments = [np.zeros((1, 6)), [0.0], [0]][: 3 if method == "score" and isinstance(model, PersonalModel) else 2]
         arguments = arguments if isinstance(model, PersonalModel) else arguments[: 1 if method == "predict" else 2]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tacitly.privacy.accounting import compose, mu_of
-from tacitly.privacy.certificate import FLOAT_NOISE, NOT_COVERED, Certificate, shown
+from tacitly.privacy.certificate import FLOAT_NOISE, NO_ACCOUNT, NOT_COVERED, Certificate, shown
 from tacitly.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity, Unit
 from tacitly.privacy.release import Release
 from tacitly.privacy.verification import verify
@@ -107,9 +107,9 @@ def test_nothing_released_costs_nothing() -> None:
 
 
 def test_what_is_not_covered_is_said_by_default() -> None:
-    assert certificate().not_covered == NOT_COVERED
+    assert certificate().not_covered == (*NOT_COVERED, NO_ACCOUNT)
     floating = certificate(releases=(release(0), release(1, noise="float")))
-    assert floating.not_covered == (*NOT_COVERED, FLOAT_NOISE)
+    assert floating.not_covered == (*NOT_COVERED, NO_ACCOUNT, FLOAT_NOISE)
     assert Certificate.from_json(floating.to_json()).not_covered == floating.not_covered
 
 
@@ -125,7 +125,7 @@ def test_a_delta_that_is_too_large_for_the_roster_is_noted_once() -> None:
     "claim",
     [
         certificate(),
-        certificate(billboard_sha256="ab" * 32, notes=("ε",), budget=replace(BUDGET, adjacency="replace-one")),
+        certificate(files={"config.json": "ab" * 32}, notes=("ε",), budget=replace(BUDGET, adjacency="replace-one")),
         uncertified(nominal_epsilon=2.0),
         uncertified(nominal_epsilon=math.inf),
         certificate(
@@ -202,12 +202,12 @@ def test_epsilon_is_never_shown_smaller_than_it_is() -> None:
         assert Fraction(shown(epsilon)) >= Fraction(epsilon) * (1 - Fraction(1, 10**9))
 
 
-@pytest.mark.parametrize("found", [None, "tacitly certificate 0", 1])
+@pytest.mark.parametrize("found", [None, "tacitly certificate 1", 1])
 def test_another_format_is_refused_in_one_sentence(found: object) -> None:
     data = json.loads(certificate().to_json())
-    assert data.pop("format") == "tacitly certificate 1"
+    assert data.pop("format") == "tacitly certificate 2"
     text = json.dumps(data if found is None else {**data, "format": found})
-    with pytest.raises(ValueError, match=r"must have the format 'tacitly certificate 1'. Found .*that wrote it"):
+    with pytest.raises(ValueError, match=r"must have the format 'tacitly certificate 2'. Found .*that wrote it"):
         Certificate.from_json(text)
     verdict = verify(text)
     assert not verdict.ok

@@ -40,6 +40,10 @@ def bare_cost(what: GaussianEvent, noise: str) -> float:
     return compose([row.cost], Adjacency.ZERO_OUT, CEILING.delta)
 
 
+def values(ledger: Ledger) -> list[bytes]:
+    return [ledger._file.blob(*stored) for stored in ledger.book.values.values()]
+
+
 def never() -> np.ndarray:
     raise AssertionError("drawn although it must not be")
 
@@ -65,13 +69,13 @@ def test_a_row_is_debited_when_the_draw_begins_and_published_when_it_is_over(pat
 
     def look() -> np.ndarray:
         with sqlite3.connect(path) as other:
-            seen.append(other.execute("SELECT state FROM releases").fetchone()[0])
+            seen.append(other.execute("SELECT kind FROM entries ORDER BY seq DESC").fetchone()[0])
         return np.zeros(3)
 
     with Ledger(path, ceiling=CEILING) as ledger:
         run = ledger.run("a", config={})
         release(run, event(2), look)
-        assert seen == ["debited"]
+        assert seen == ["debit"]
         assert [row.state for row in run.releases] == ["published"]
 
 
@@ -154,8 +158,6 @@ def test_certified_and_uncertified_runs_do_not_share_a_ledger(path: Path, first:
         with pytest.raises(LedgerMismatch, match=f"begun with certified={first}"):
             ledger.run("a", config={}, certified=not first)
         assert [run.certified for run in ledger.runs()] == [first, first]
-    with sqlite3.connect(path) as database, pytest.raises(sqlite3.IntegrityError, match="do not share"):
-        database.execute("INSERT INTO runs VALUES ('d', '{}', '[]', ?, 'open', NULL)", (not first,))
 
 
 def test_without_a_ceiling_the_ledger_still_counts() -> None:
@@ -400,41 +402,18 @@ def test_threads_of_one_process_do_not_overspend() -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "DELETE FROM releases",
-        "DELETE FROM runs",
-        "DELETE FROM ceiling",
-        "UPDATE ceiling SET budget = '{}'",
-        "INSERT INTO ceiling VALUES ('{}')",
-        "UPDATE releases SET event = '{}' WHERE state = 'debited'",
-        "UPDATE releases SET noise = 'exact' WHERE state = 'debited'",
-        "UPDATE releases SET grid = 1 WHERE state = 'debited'",
-        "UPDATE releases SET coordinates = 1 WHERE state = 'debited'",
-        "UPDATE releases SET name = 'x' WHERE state = 'debited'",
-        "UPDATE releases SET idx = 7 WHERE state = 'debited'",
-        "UPDATE releases SET seq = 7 WHERE state = 'debited'",
-        "UPDATE releases SET run = 'b' WHERE state = 'debited'",
-        "UPDATE releases SET attempts = 0 WHERE state = 'debited'",
-        "UPDATE releases SET state = 'published' WHERE state = 'debited'",
-        "UPDATE releases SET state = 'debited', value = NULL WHERE state = 'published'",
-        "UPDATE releases SET value = x'00' WHERE state = 'published'",
-        "UPDATE releases SET attempts = attempts + 1 WHERE state = 'published'",
-        "UPDATE runs SET config = '{}'",
-        "UPDATE runs SET planned = '[]', state = 'finished'",
-        "UPDATE runs SET name = 'c'",
-        "UPDATE runs SET certified = 0, state = 'finished'",
-        "UPDATE runs SET billboard = 'made'",
-        "INSERT OR REPLACE INTO runs VALUES ('a', '{}', '[]', 1, 'open', NULL)",
-        "INSERT INTO runs VALUES ('c', '{}', '[]', 1, 'finished', NULL)",
-        "INSERT INTO runs VALUES ('c', '{}', '[]', 1, 'open', 'made')",
-        "INSERT INTO runs VALUES ('c', '{}', '[]', 0, 'open', NULL)",
-        "REPLACE INTO releases SELECT seq, run, idx, name, event, noise, grid, coordinates, 'debited',1,NULL"
-        " FROM releases WHERE idx = 0",
-        "INSERT INTO releases SELECT NULL, run, 5, name, event, noise, grid, coordinates, 'debited',1,NULL"
-        " FROM releases WHERE idx = 0",
-        "INSERT INTO releases SELECT NULL, run, 2, name, event, noise, grid, coordinates, state, 1, value"
-        " FROM releases WHERE idx = 0",
-        "INSERT INTO releases SELECT NULL, 'none', 0, name, event, noise, grid, coordinates, 'debited',1,NULL"
-        " FROM releases WHERE idx = 0",
+        "DELETE FROM entries",
+        "DELETE FROM entries WHERE seq = (SELECT MAX(seq) FROM entries)",
+        "DELETE FROM blobs",
+        "UPDATE entries SET body = '{}'",
+        "UPDATE entries SET kind = 'finish' WHERE seq = 3",
+        "UPDATE entries SET hash = 'x'",
+        "UPDATE entries SET seq = seq + 100",
+        "UPDATE blobs SET value = x'00'",
+        "REPLACE INTO entries SELECT * FROM entries WHERE seq = 2",
+        "INSERT INTO entries SELECT seq + 100, kind, body, hash FROM entries",
+        "INSERT OR REPLACE INTO blobs SELECT seq, x'00' FROM blobs",
+        "INSERT INTO blobs VALUES (2, x'00')",
     ],
 )
 def test_the_file_only_grows(path: Path, statement: str) -> None:
@@ -453,18 +432,6 @@ def test_the_file_only_grows(path: Path, statement: str) -> None:
     database.close()
 
 
-def test_a_finished_run_takes_no_row_even_by_hand(path: Path) -> None:
-    with Ledger(path) as ledger:
-        run = ledger.run("a", config={})
-        release(run, event(2))
-        run.finish()
-    with sqlite3.connect(path) as database, pytest.raises(sqlite3.IntegrityError, match="open run"):
-        database.execute(
-            "INSERT INTO releases SELECT NULL, run, 1, name, event, noise, grid, coordinates, 'debited', 1,"
-            " NULL FROM releases"
-        )
-
-
 def test_files_are_for_the_owner_only(path: Path) -> None:
     with Ledger(path) as ledger:
         release(ledger.run("a", config={}), event())
@@ -476,8 +443,8 @@ def test_files_are_for_the_owner_only(path: Path) -> None:
 
 def test_a_commit_is_synced_before_it_returns(path: Path) -> None:
     with Ledger(path) as ledger:
-        assert ledger._file.rows("PRAGMA journal_mode") == [("wal",)]
-        assert ledger._file.rows("PRAGMA synchronous") == [(2,)]
+        assert ledger._file._db.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+        assert ledger._file._db.execute("PRAGMA synchronous").fetchone() == (3,)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database, but long enough to look at" * 40])
@@ -495,12 +462,12 @@ def test_another_programs_database_is_refused(path: Path) -> None:
         Ledger(path)
 
 
-@pytest.mark.parametrize("version", [1, 99])
+@pytest.mark.parametrize("version", [2, 99])
 def test_another_version_is_refused(path: Path, version: int) -> None:
     Ledger(path).close()
     with sqlite3.connect(path) as database:
         database.execute(f"PRAGMA user_version = {version}")
-    with pytest.raises(LedgerMismatch, match=f"must be 2. Found {version}: use the version of tacitly that wrote it"):
+    with pytest.raises(LedgerMismatch, match=f"must be 3. Found {version}: use the version of tacitly that wrote it"):
         Ledger(path)
 
 
@@ -588,20 +555,54 @@ def test_of_threads_that_open_one_run_one_has_it() -> None:
     assert sorted(got) == ["mine"] + ["taken"] * 7
 
 
-def test_a_finished_run_says_what_it_made_once(path: Path) -> None:
-    made = "ab" * 32
+def test_a_run_says_what_its_certificates_state_even_after_it_is_finished(path: Path) -> None:
     with Ledger(path) as ledger:
         run = ledger.run("a", config={})
-        with pytest.raises(ValueError, match="64 hexadecimal digits"):
-            run.finish("the model")
-        run.finish(made)
+        first = ledger.certify("a", {"n_users": 3})
         run.finish()
-        with pytest.raises(LedgerMismatch, match="finished"):
-            run.finish("cd" * 32)
-        ledger.run("b", config={}).finish()
-        assert [run.billboard for run in ledger.runs()] == [made, None]
-    with sqlite3.connect(path) as database, pytest.raises(sqlite3.IntegrityError, match="only be finished"):
-        database.execute("UPDATE runs SET billboard = 'other' WHERE name = 'b'")
+        second = ledger.certify("a", {"n_users": 3, "audit": "ab"})
+        statements = ledger.runs()[0].statements
+        assert statements == {first[0]: {"n_users": 3}, second[0]: {"n_users": 3, "audit": "ab"}}
+        assert (ledger.hash_at(first[0]), ledger.head) == (first[1], second)
+        assert ledger.hash_at(second[0] + 1) is None
+
+
+def test_a_ceiling_may_be_a_number_and_only_becomes_lower(path: Path) -> None:
+    with Ledger(path, ceiling=2) as ledger:
+        assert ledger.ceiling == Budget(epsilon=2.0, delta=1e-6)
+        ledger.limit(1.5)
+        with pytest.raises(LedgerMismatch, match="only become lower"):
+            ledger.limit(Budget(epsilon=1.0, delta=1e-5))
+    with Ledger(path) as ledger:
+        assert ledger.ceiling == Budget(epsilon=1.5, delta=1e-6)
+    with pytest.raises(TypeError, match=r"tacitly\.Budget or a number"):
+        Ledger(ceiling="1.0")  # type: ignore[arg-type]
+
+
+def test_a_ceiling_that_renews_applies_to_each_period(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tacitly.privacy import book
+    from tacitly.privacy import ledger as module
+
+    def at(time: str) -> None:
+        monkeypatch.setattr(module, "now", lambda after="": max(after, time))
+
+    at("2026-12-31T23:00:00Z")
+    with Ledger(path, ceiling=CEILING, renews="yearly") as ledger:
+        release(ledger.run("a", config={}), event())
+        with pytest.raises(BudgetExceeded, match="in 2026"):
+            release(ledger.run("b", config={}), event(), never)
+        at("2027-01-01T00:00:00Z")
+        release(ledger.run("c", config={}), event())
+        at("2026-12-31T23:30:00Z")  # a clock that is turned back opens no earlier period
+        with pytest.raises(BudgetExceeded, match="in 2027"):
+            release(ledger.run("d", config={}), event(4), never)
+        assert ledger.spent(this_period=True) == pytest.approx(1.0)
+        assert ledger.spent() == compose([event()] * 2, Adjacency.ZERO_OUT, 1e-6)
+    with pytest.raises(ValueError, match="renews must be one of"):
+        Ledger(renews="daily")
+    with pytest.raises(LedgerMismatch, match="renews: yearly"):
+        Ledger(path, renews="monthly")
+    assert book.period("monthly", "2027-03-05T00:00:00Z") == ("2027-03", "2027-03-01")
 
 
 @pytest.mark.parametrize(
@@ -673,9 +674,9 @@ def test_a_fit_that_fails_can_be_repeated_and_goes_on() -> None:
         estimator = tacitly.PrivateFedRep(rank=1, epsilon=1.0, ledger=ledger)
         with pytest.raises(KeyboardInterrupt):
             estimator.fit(data.X, data.y, data.users, on_release=stop)
-        before = ledger._file.rows("SELECT idx, value FROM releases ORDER BY seq")
+        before = values(ledger)
         estimator.fit(data.X, data.y, data.users)
-        assert ledger._file.rows("SELECT idx, value FROM releases ORDER BY seq LIMIT 3") == before
+        assert values(ledger)[:3] == before
         assert len(ledger.releases()) == len(estimator.certificate_.releases) > 3
 
 

@@ -23,10 +23,12 @@ import tacitly
 from tacitly.cli.main import app
 from tacitly.model_folder import ModelError, publish
 from tacitly.privacy import second_opinion, verification
+from tacitly.privacy.account import record, totals
 from tacitly.privacy.accounting import compose, delta_of, mu_of
-from tacitly.privacy.certificate import Certificate
+from tacitly.privacy.certificate import Certificate, shown
 from tacitly.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity
 from tacitly.privacy.ledger import Ledger
+from tacitly.privacy.signing import public_key, signed
 from tacitly.privacy.verification import verify
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
@@ -43,7 +45,6 @@ def fill(
     sigma: float | None = None,
     rate: float = 1.0,
     certified: bool = True,
-    made: bytes | None = BILLBOARD,
 ) -> None:
     """Make one run of five releases that spend the budget, or that use the given noise."""
     run = ledger.run(name, config={}, certified=certified)
@@ -65,10 +66,11 @@ def fill(
             grid=GRID,
             coordinates=COORDINATES,
         )
-    run.finish(None if made is None else hashlib.sha256(made).hexdigest())
+    run.finish()
 
 
-def certify(ledger: Ledger, **changes: Any) -> Certificate:
+def stated(ledger: Ledger, **changes: Any) -> Certificate:
+    """Return a certificate that is recorded nowhere."""
     fields = {
         "algorithm": "PrivateFedRep",
         "mode": "certified",
@@ -76,10 +78,24 @@ def certify(ledger: Ledger, **changes: Any) -> Certificate:
         "releases": tuple(ledger.releases("fit")),
         "n_users": 1000,
         "trust": "central",
-        "billboard_sha256": hashlib.sha256(BILLBOARD).hexdigest(),
+        "files": hashes(BILLBOARD),
+        "account": totals(ledger, BUDGET),
         **changes,
     }
     return Certificate(**fields)
+
+
+def certify(ledger: Ledger, **changes: Any) -> Certificate:
+    """Return a certificate, and record it in the ledger."""
+    return record(stated(ledger, **changes), ledger, "fit")
+
+
+def hashes(billboard: bytes) -> dict[str, str]:
+    return {"billboard.safetensors": hashlib.sha256(billboard).hexdigest()}
+
+
+def files(billboard: bytes) -> dict[str, bytes]:
+    return {"billboard.safetensors": billboard}
 
 
 @pytest.fixture(scope="module")
@@ -100,13 +116,14 @@ def edited(text: str, edit: Callable[[dict[str, Any]], object], *, reseal: bool 
     edit(data)
     if reseal:
         del data["digest"]
-        sealed = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        sealed = {key: value for key, value in data.items() if key != "signature"}
+        sealed = json.dumps(sealed, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         data["digest"] = hashlib.sha256(sealed.encode()).hexdigest()
     return json.dumps(data)
 
 
 def test_an_untouched_certificate_passes_every_check(text: str, ledger: Ledger) -> None:
-    verdict = verify(text, billboard=BILLBOARD, ledger=ledger)
+    verdict = verify(text, files=files(BILLBOARD), ledger=ledger)
     assert verdict.ok, str(verdict)
     assert [check.name for check in verdict.checks] == [
         "well-formed",
@@ -124,12 +141,19 @@ def test_an_untouched_certificate_passes_every_check(text: str, ledger: Ledger) 
         "epsilon_zero_out",
         "epsilon_replace_one",
         "budget",
+        "mu_zero_out",
+        "rho_zero_out",
+        "mu_replace_one",
+        "rho_replace_one",
         "numeric_zero_out",
         "numeric_replace_one",
-        "billboard",
+        "delta",
+        "files",
         "run",
         "ledger",
-        "ledger_billboard",
+        "ledger_entry",
+        "ledger_words",
+        "account_total",
         "ledger_total",
     ]
 
@@ -142,7 +166,10 @@ def event(data: dict[str, Any], index: int = 1) -> dict[str, Any]:
     return data["releases"][index]["event"]
 
 
-BOTH = {"epsilon", "epsilon_zero_out", "epsilon_replace_one"}
+ZERO_OUT = {"epsilon_zero_out", "mu_zero_out", "rho_zero_out"}
+REPLACE_ONE = {"epsilon_replace_one", "mu_replace_one", "rho_replace_one"}
+EPSILONS = {"epsilon", "epsilon_zero_out", "epsilon_replace_one"}
+BOTH = {"epsilon", *ZERO_OUT, *REPLACE_ONE}
 EDITS: dict[str, tuple[Callable[[dict[str, Any]], object], set[str]]] = {
     "epsilon": (lambda d: d.update(epsilon=0.5), {"epsilon"}),
     "epsilon a little": (lambda d: d.update(epsilon=d["epsilon"] * (1 - 1e-5)), {"epsilon"}),
@@ -151,24 +178,31 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], object], set[str]]] = {
     "sigma": (lambda d: event(d).update(sigma=event(d)["sigma"] * 1.01), {"slack", *BOTH}),
     "zero-out sensitivity": (
         lambda d: event(d)["sensitivity"].update(zero_out=1.09),
-        {"sensitivity", "epsilon", "epsilon_zero_out"},
+        {"sensitivity", "epsilon", *ZERO_OUT},
     ),
     "replace-one sensitivity": (
         lambda d: event(d)["sensitivity"].update(replace_one=1.6),
-        {"epsilon_replace_one"},
+        {"sensitivity", *REPLACE_ONE},
     ),
     "impossible sensitivity": (
         lambda d: event(d)["sensitivity"].update(replace_one=0.6),
-        {"sensitivity", "epsilon_replace_one"},
+        {"sensitivity", *REPLACE_ONE},
     ),
+    "acute, which it is not": (
+        lambda d: event(d)["sensitivity"].update(replace_one=1.1 * math.sqrt(2)),
+        REPLACE_ONE,
+    ),
+    "delta that promises nothing": (lambda d: d["budget"].update(delta=0.9), {"delta", *EPSILONS}),
+    "mu": (lambda d: d.update(mu_zero_out=0.1), {"mu_zero_out"}),
+    "rho": (lambda d: d.update(rho_replace_one=None), {"rho_replace_one"}),
     "unit of a release": (lambda d: event(d)["sensitivity"].update(unit="row"), {"unit"}),
     "unit of the budget": (lambda d: d["budget"].update(unit="label"), {"unit"}),
     "last release": (lambda d: d["releases"].pop(), BOTH),
     "middle release": (lambda d: d["releases"].pop(2), {"order", *BOTH}),
     "adjacency": (lambda d: d["budget"].update(adjacency="replace-one"), {"epsilon", "budget"}),
-    "delta": (lambda d: d["budget"].update(delta=1e-7), {"budget", *BOTH}),
+    "delta": (lambda d: d["budget"].update(delta=1e-7), {"budget", *EPSILONS}),
     "budget": (lambda d: d["budget"].update(epsilon=0.9), {"budget"}),
-    "grid": (lambda d: d["releases"][0].update(grid=2.0**-10), {"slack", *BOTH}),
+    "grid": (lambda d: d["releases"][0].update(grid=2.0**-10), {"slack", *EPSILONS}),
     "grid away": (lambda d: d["releases"][0].update(grid=0), {"slack"}),
     "coordinates": (lambda d: d["releases"][0].update(coordinates=17), {"slack"}),
     "slack": (lambda d: event(d).update(slack=0), {"slack"}),
@@ -191,7 +225,7 @@ def test_an_edit_is_caught_by_its_check_even_with_a_forged_digest(text: str, nam
     assert set(verify(edited(text, edit, reseal=False)).failed) >= {"digest", *expected}
 
 
-@pytest.mark.parametrize("field", ["trust", "algorithm", "version"])
+@pytest.mark.parametrize("field", ["trust", "algorithm", "purpose"])
 def test_an_edit_of_words_is_caught_by_the_digest(text: str, field: str) -> None:
     assert verify(edited(text, lambda d: d.update({field: "x"}), reseal=False)).failed == ("digest",)
 
@@ -254,33 +288,93 @@ def test_what_is_not_a_certificate_is_a_verdict_not_a_crash(broken: str) -> None
     assert verify(broken).failed == ("well-formed",)
 
 
-def test_the_billboard_must_be_the_one_certified(text: str, ledger: Ledger) -> None:
-    assert verify(text, billboard=BILLBOARD + b"!").failed == ("billboard",)
-    without = certify(ledger, billboard_sha256=None).to_json()
+def test_the_files_must_be_those_certified(text: str, ledger: Ledger) -> None:
+    assert verify(text, files=files(BILLBOARD + b"!")).failed == ("files",)
+    assert verify(text, files={**files(BILLBOARD), "config.json": b"{}"}).failed == ("files",)
+    assert verify(text, files={}).failed == ("files",)
+    without = stated(ledger, files={}).to_json()
     assert verify(without).ok
-    assert verify(without, billboard=BILLBOARD).failed == ("billboard",)
+    assert verify(without, files=files(BILLBOARD)).failed == ("files",)
+    assert verify(without, files={}).failed == ("files",)
+
+
+WORDS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "n_users": lambda d: d.update(n_users=900_000),
+    "algorithm": lambda d: d.update(algorithm="Centaur"),
+    "trust": lambda d: d.update(trust="nobody sees anything"),
+    "not_covered": lambda d: d.update(not_covered=[]),
+    "public": lambda d: d.update(public=[]),
+    "notes": lambda d: d.update(notes=["audited"]),
+    "nominal_epsilon": lambda d: d.update(nominal_epsilon=0.1),
+    "budget": lambda d: d["budget"].update(epsilon=3.0),
+    "files": lambda d: d["files"].update({"billboard.safetensors": "0" * 64}),
+    "date": lambda d: d.update(date="2020-01-01"),
+    "purpose": lambda d: d.update(purpose="research"),
+    "curator": lambda d: d.update(curator="somebody else"),
+    "region": lambda d: d.update(region="elsewhere"),
+    "code": lambda d: d["code"].update(version="9"),
+    "dependencies": lambda d: d["dependencies"].update(numpy="9"),
+    "account": lambda d: d["account"].update(ceiling=None),
+}
+
+
+@pytest.mark.parametrize("field", WORDS)
+def test_the_ledger_knows_every_word_of_its_certificates(text: str, ledger: Ledger, field: str) -> None:
+    forged = edited(text, WORDS[field])
+    assert verify(forged).ok
+    verdict = verify(forged, ledger=ledger)
+    assert verdict.failed == ("ledger_words",)
+    assert f"recorded: {field}" in str(verdict)
+
+
+def test_the_list_of_words_is_complete(text: str) -> None:
+    data = json.loads(text)
+    elsewhere = {"format", "digest", "signature", "releases", "certified", "mode", "reasons"}  # other checks
+    numbers = {name for name in data if name.startswith(("epsilon", "mu_", "rho_"))}
+    assert set(WORDS) == set(data) - elsewhere - numbers
+
+
+def test_the_accounts_total_follows_from_its_releases(text: str, ledger: Ledger) -> None:
+    forged = edited(text, lambda d: d["account"].update(epsilon=0.5))
+    assert set(verify(forged, ledger=ledger).failed) == {"ledger_words", "account_total"}
+
+
+def test_a_signature_belongs_to_a_text_and_a_key(text: str, ledger: Ledger) -> None:
+    claim = signed(certify(ledger))
+    mine, other = public_key(), "ab" * 32
+    assert claim.signature is not None
+    assert claim.signature["key"] == mine
+    assert verify(claim.to_json(), key=mine, ledger=ledger).ok
+    assert verify(claim.to_json(), key=other).failed == ("signature",)
+    assert verify(text, key=mine).failed == ("signature",)
+    forged = edited(claim.to_json(), WORDS["n_users"])
+    assert verify(forged).failed == ("signature",)
+    assert Certificate.from_json(claim.to_json()) == claim
+    assert verify(edited(claim.to_json(), lambda d: d["signature"].update(value="zz"))).failed == ("signature",)
 
 
 def test_the_ledger_shows_a_release_left_out_consistently(ledger: Ledger) -> None:
-    partial = certify(ledger, releases=tuple(ledger.releases("fit")[:-1])).to_json()
+    claim = certify(ledger)
+    partial = replace(claim, releases=claim.releases[:-1]).to_json()
     assert verify(partial).ok
     assert verify(partial, ledger=ledger).failed == ("ledger",)
 
 
 def test_the_ledger_of_another_run_does_not_agree(text: str) -> None:
     with Ledger() as other:
-        assert verify(text, ledger=other).failed == ("run", "ledger", "ledger_billboard")
+        assert verify(text, ledger=other).failed == ("run", "ledger", "ledger_entry")
 
 
 def test_the_certificate_of_a_cheap_run_does_not_cover_the_model_of_an_expensive_one() -> None:
     model = b"the other public state"
     with Ledger() as ledger:
         fill(ledger)
-        fill(ledger, name="expensive", sigma=1.0, made=model)
-        forged = certify(ledger, billboard_sha256=hashlib.sha256(model).hexdigest()).to_json()
-        assert verify(forged, billboard=model).ok
-        assert verify(forged, billboard=model, ledger=ledger).failed == ("ledger_billboard",)
-        honest = verify(certify(ledger).to_json(), billboard=BILLBOARD, ledger=ledger)
+        fill(ledger, name="expensive", sigma=1.0)
+        claim = certify(ledger)
+        forged = replace(claim, files=hashes(model)).to_json()
+        assert verify(forged, files=files(model)).ok
+        assert verify(forged, files=files(model), ledger=ledger).failed == ("ledger_words",)
+        honest = verify(claim.to_json(), files=files(BILLBOARD), ledger=ledger)
         assert honest.ok, str(honest)
 
 
@@ -290,15 +384,14 @@ def test_a_certificate_of_two_runs_is_refused() -> None:
         fill(ledger, name="more")
         budget = replace(BUDGET, epsilon=2.0)
         claim = certify(ledger, releases=tuple(ledger.releases()), budget=budget).to_json()
-        assert set(verify(claim, ledger=ledger).failed) == {"run", "ledger", "ledger_billboard"}
+        assert set(verify(claim, ledger=ledger).failed) == {"run", "ledger", "ledger_entry"}
 
 
-def test_a_run_that_goes_on_or_never_said_what_it_made_is_not_verified(ledger: Ledger) -> None:
+def test_a_run_that_goes_on_or_recorded_no_certificate_is_not_verified(ledger: Ledger) -> None:
     with Ledger() as silent:
-        fill(silent, made=None)
-        assert verify(certify(silent).to_json(), ledger=silent).failed == ("ledger_billboard",)
-        nothing = certify(silent, billboard_sha256=None).to_json()
-        assert verify(nothing, ledger=silent).failed == ("ledger_billboard",)
+        fill(silent)
+        assert verify(stated(silent).to_json(), ledger=silent).failed == ("ledger_entry",)
+        assert verify(stated(silent, account=None).to_json(), ledger=silent).failed == ("ledger_entry",)
     with Ledger() as going:
         run = going.run("fit", config={})
         for row in ledger.releases("fit"):
@@ -311,7 +404,7 @@ def test_a_run_that_goes_on_or_never_said_what_it_made_is_not_verified(ledger: L
                 coordinates=row.coordinates,
             )
         verdict = verify(certify(ledger).to_json(), ledger=going)
-        assert verdict.failed == ("run", "ledger_billboard")
+        assert verdict.failed == ("run", "ledger_entry")
         assert "not finished" in str(verdict)
 
 
@@ -325,12 +418,15 @@ def test_the_ledgers_total_is_told() -> None:
     with Ledger() as ledger:
         fill(ledger)
         fill(ledger, name="more")
-        line = verify(certify(ledger).to_json(), ledger=ledger).checks[-1]
-        mine, total = (ledger_epsilon(ledger, names) for names in (["fit"], ["fit", "more"]))
+        claim = certify(ledger)
+        fill(ledger, name="later")
+        line = verify(claim.to_json(), ledger=ledger).checks[-1]
+        then, total = (ledger_epsilon(ledger, names) for names in (["fit", "more"], ["fit", "more", "later"]))
         assert line.name == "ledger_total"
         assert line.ok
-        assert line.message.startswith(f"this run {mine:.6g} of the ledger's total {total:.6g} ")
-        assert mine < total
+        assert line.message.startswith(f"{then:.6g} when it was certified, {total:.6g} by now ")
+        assert claim.epsilon < then < total
+        assert f"this model: {shown(claim.epsilon)}; everything on this account: {shown(then)}" in str(claim)
 
 
 def ledger_epsilon(ledger: Ledger, runs: list[str]) -> float:
@@ -351,7 +447,7 @@ def test_what_is_uncertified_and_says_so_passes_only_where_that_is_allowed(
         claim = certify(ledger, mode=mode, reasons=("asked for",), budget=budget, nominal_epsilon=asked)
         verdict = verify(claim.to_json(), ledger=ledger, allow_uncertified=True)
         assert verdict.ok, str(verdict)
-        assert "total inf" in verdict.checks[-1].message
+        assert "inf by now" in verdict.checks[-1].message
         strict = verify(claim.to_json(), ledger=ledger)
         assert strict.failed == ("certified",)
         assert "not certified: asked for" in str(strict)
@@ -368,12 +464,12 @@ def test_noise_without_a_limit_on_epsilon_is_still_certified() -> None:
 
 
 def test_a_certificate_of_nothing_is_no_certificate(ledger: Ledger, text: str) -> None:
-    empty = certify(ledger, releases=()).to_json()
+    empty = stated(ledger, releases=()).to_json()
     assert verify(empty).failed == ("releases",)
     assert verify(empty, allow_uncertified=True).failed == ("releases",)
     stripped = edited(text, lambda d: d.update(dict.fromkeys(BOTH, 0.0), releases=[]))
-    failed = set(verify(stripped, billboard=BILLBOARD, ledger=ledger).failed)
-    assert failed == {"releases", "run", "ledger", "ledger_billboard"}
+    failed = set(verify(stripped, files=files(BILLBOARD), ledger=ledger).failed)
+    assert failed == {"releases", "run", "ledger", "ledger_entry"}
 
 
 @pytest.fixture(scope="module")
@@ -407,10 +503,29 @@ def test_a_saved_model_is_verified_against_its_ledger_and_no_other_model_is(fold
     data = tmp_path / "forged" / "billboard.safetensors"
     shutil.copytree(folders / "dear", data.parent)
     claim = Certificate.from_json((folders / "cheap" / "certificate.json").read_text(encoding="utf-8"))
-    forged = replace(claim, billboard_sha256=hashlib.sha256(data.read_bytes()).hexdigest())
+    config = (data.parent / "config.json").read_bytes()
+    found = {**hashes(data.read_bytes()), "config.json": hashlib.sha256(config).hexdigest()}
+    forged = replace(claim, files=found, signature=None)
     (data.parent / "certificate.json").write_text(forged.to_json(), encoding="utf-8")
-    assert tacitly_verify(data.parent) == 0
     assert tacitly_verify(data.parent, "--ledger", folders / "ledger") == 1
+    assert tacitly_verify(data.parent) == 1  # this machine knows the account's ledger
+    (data.parent / "certificate.json").write_text(replace(forged, account=None).to_json(), encoding="utf-8")
+    assert tacitly_verify(data.parent) == 0
+    assert tacitly_verify(data.parent, "--key", public_key()) == 1
+
+
+def test_a_changed_configuration_is_neither_verified_nor_loaded(folders: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folders / "cheap", copy)
+    assert tacitly_verify(copy) == 0
+    config = json.loads((copy / "config.json").read_text("utf-8"))
+    config["features"].reverse()
+    (copy / "config.json").write_text(json.dumps(config), "utf-8")
+    assert tacitly_verify(copy) == 1
+    with pytest.raises(ModelError, match=r"config.json is not what its certificate was made for"):
+        tacitly.load(copy)
+    with pytest.raises(ModelError, match="does not hold: files"):
+        publish(copy, tmp_path / "public")
 
 
 def test_the_command_fails_on_an_uncertified_model_unless_told_otherwise(folders: Path) -> None:
@@ -505,7 +620,7 @@ def test_a_wrong_accountant_does_not_convince_its_own_verifier(ledger: Ledger, m
         return compose(events, adjacency, delta) / 2
 
     monkeypatch.setattr(certificate, "compose", halved)
-    assert set(verify(certify(ledger).to_json()).failed) == BOTH
+    assert set(verify(certify(ledger).to_json()).failed) == EPSILONS
 
 
 @pytest.mark.parametrize("module", [verification, second_opinion])

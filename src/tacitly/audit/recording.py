@@ -99,7 +99,7 @@ class RecordedRun:
         recording.entries.append(Entry(self._queries, release, value, self._through))
         return value
 
-    def finish(self, billboard_sha256: str | None = None) -> None:
+    def finish(self) -> None:
         """Do nothing: there is no durable state."""
 
     def abandon(self) -> None:

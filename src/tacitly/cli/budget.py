@@ -1,36 +1,206 @@
-"""Show what a ledger has been debited."""
+"""Accounts: what people have spent, and what they may spend."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
+from typer.core import TyperGroup
 
-from tacitly.cli.console import say
+from tacitly.cli.console import Neighbours, say, status
+
+if TYPE_CHECKING:
+    from tacitly.privacy.ledger import Ledger
+    from tacitly.privacy.people import People
+
+_SEAL = "tacitly seal 1"
+
+File = Annotated[Path, typer.Argument(help="Ledger file.", show_default=False)]
+Ceiling = Annotated[float, typer.Option("--epsilon", help="What all fits together may spend.", show_default=False)]
+Delta = Annotated[float, typer.Option("--delta", help="Probability with which epsilon may fail.")]
 
 
-def budget(ledger: Annotated[Path, typer.Argument(help="Ledger file.", show_default=False)]) -> None:
-    """Show what a ledger has been debited, and what is left."""
-    from rich.console import Console
-    from rich.table import Table as Grid
+class _ShowByDefault(TyperGroup):
+    """``tacitly budget FILE`` means ``tacitly budget show FILE``."""
 
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Insert the command that is meant."""
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            args = ["show", *args]
+        return super().parse_args(context, args)
+
+
+budget = typer.Typer(
+    cls=_ShowByDefault,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Show or make the account of a population. 'tacitly budget FILE' shows one, 'tacitly budget list' all.",
+)
+
+
+@budget.command()
+def create(
+    ledger: Annotated[Path, typer.Argument(help="New ledger file.", show_default=False)],
+    epsilon: Ceiling,
+    delta: Delta = 1e-6,
+    adjacency: Neighbours = "zero-out",
+    roster: Annotated[
+        Path | None, typer.Option(help="Table with the ids of the people; nobody else may use it.")
+    ] = None,
+    column: Annotated[str | None, typer.Option(help="Column with the ids; default: the first.")] = None,
+    renews: Annotated[str | None, typer.Option(help="yearly, quarterly or monthly: a new budget each period.")] = None,
+    curator: Annotated[str | None, typer.Option(help="Who is responsible; stated in certificates.")] = None,
+    purpose: Annotated[str | None, typer.Option(help="What it is for; stated in certificates.")] = None,
+    region: Annotated[str | None, typer.Option(help="Where, and under what law; stated in certificates.")] = None,
+) -> None:
+    """Make an account for people: what all fits on them together may spend."""
+    from tacitly.cli.accounts import accounts_of
+    from tacitly.privacy import home
+    from tacitly.privacy.guarantee import Adjacency, Budget
+    from tacitly.privacy.ledger import Ledger
+    from tacitly.privacy.people import People
+
+    if ledger.exists():
+        raise ValueError(f"{ledger} exists already. Show it with 'tacitly budget {ledger}', or choose another name.")
+    ceiling = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(adjacency))
+    people: People | None = None
+    if roster is not None:
+        with status("reading the roster"):
+            people = People.of(_ids(roster, column), home.secret())
+        if known := accounts_of(people):
+            raise ValueError(
+                f"some of these people have an account already: {', '.join(known)}. A second one would count from 0: "
+                f"set its ceiling with 'tacitly budget limit {known[0]} --epsilon {epsilon:g}'."
+            )
+    words = {"curator": curator, "purpose": purpose, "region": region, "roster": "closed" if people else None}
+    about = {key: value for key, value in words.items() if value is not None}
+    with Ledger(ledger, ceiling=ceiling, renews=renews, about=about) as account:
+        if people is not None:
+            account.enrol(people)
+            home.remember_people(account.id, people.key, people.to_bytes())
+        _show(account)
+
+
+@budget.command()
+def show(ledger: File) -> None:
+    """Show what an account has been debited, and what is left."""
+    with _opened(ledger) as account:
+        _show(account)
+
+
+@budget.command("list")
+def list_accounts() -> None:
+    """List the accounts that this machine has seen."""
+    from tacitly.privacy import home
     from tacitly.privacy.certificate import shown
+    from tacitly.privacy.ledger import Ledger, LedgerMismatch
+
+    for seen in home.known().values():
+        try:
+            if not Path(seen.path).is_file():
+                raise OSError("the file is gone")
+            with Ledger(seen.path) as account:
+                people, ceiling = sum(len(part) for part in account.people()), account.ceiling
+                spent = shown(account.spent(delta=1e-6 if ceiling is None else None))
+                most = "no ceiling" if ceiling is None else f"ceiling {ceiling.epsilon:g}"
+            say(f"{seen.path}: {people} people, spent ε = {spent}, {most}")
+        except (LedgerMismatch, OSError) as error:
+            say(f"{seen.path}: {error}")
+
+
+@budget.command()
+def limit(ledger: File, epsilon: Ceiling, delta: Delta = 1e-6, adjacency: Neighbours = "zero-out") -> None:
+    """Set a ceiling where an account has none, or lower it. It cannot be raised."""
+    from tacitly.privacy.guarantee import Adjacency, Budget
+
+    with _opened(ledger) as account:
+        account.limit(Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(adjacency)))
+        _show(account)
+
+
+@budget.command()
+def seal(
+    ledger: File, out: Annotated[Path | None, typer.Option(help="File for the seal; default: print it.")] = None
+) -> None:
+    """Write down how far an account is, to keep elsewhere: 'tacitly budget check' finds out if it was put back."""
+    from tacitly.privacy.certificate import today
+
+    with _opened(ledger) as account:
+        entries, head = account.head
+        text = json.dumps({"format": _SEAL, "account": account.id, "entries": entries, "head": head, "date": today()})
+    if out is None:
+        say(text)
+        return
+    if out.exists():
+        raise ValueError(f"{out} exists already. Choose another name: older seals stay useful.")
+    out.write_text(text + "\n", encoding="utf-8")
+    say(f"seal: {out} (keep it on another machine, or print it)")
+
+
+@budget.command()
+def check(
+    ledger: File, sealed: Annotated[Path, typer.Argument(help="A seal of this account.", show_default=False)]
+) -> None:
+    """Check that an account still has everything it had when a seal was made; exit 1 if not."""
+    try:
+        stored: dict[str, Any] = json.loads(sealed.read_text("utf-8"))
+        account_id, entries, head = str(stored["account"]), int(stored["entries"]), str(stored["head"])
+        known = stored["format"] == _SEAL
+    except (ValueError, KeyError, TypeError):
+        known = False
+    if not known:
+        raise ValueError(f"{sealed} must be a seal written by 'tacitly budget seal' ({_SEAL}).")
+    with _opened(ledger) as account:
+        problem = None
+        if account.id != account_id:
+            problem = "the seal is of another account"
+        elif account.hash_at(entries) is None:
+            problem = f"it has {account.head[0]} entries and had {entries}: it was put back to an older copy"
+        elif account.hash_at(entries) != head:
+            problem = f"entry {entries} is not what it was: it was rewritten"
+        say(f"FAILED {ledger}: {problem}" if problem else f"ok {ledger}: all {entries} entries are as sealed")
+    if problem:
+        raise typer.Exit(1)
+
+
+def _opened(ledger: Path) -> Ledger:
     from tacitly.privacy.ledger import Ledger
 
     if not ledger.is_file():
         raise ValueError(f"there is no ledger at {ledger}.")
-    with Ledger(ledger) as account:
-        grid = Grid("run", "state", "releases", "ε", title=str(ledger))
-        for run in account.runs():
-            epsilon = "" if run.epsilon is None else shown(run.epsilon)
-            grid.add_row(run.name, run.state, str(run.releases), epsilon)
-        Console().print(grid)
-        ceiling = account.ceiling
-        if ceiling is None:
-            say(f"spent ε = {shown(account.spent(delta=1e-6))} at δ = 1e-06 (zero-out); no ceiling")
-        else:
-            say(
-                f"spent ε = {shown(account.spent())} of {ceiling.epsilon:g} at δ = {ceiling.delta:g} "
-                f"({ceiling.adjacency}, unit: {ceiling.unit})"
-            )
+    return Ledger(ledger)
+
+
+def _ids(table: Path, column: str | None) -> list[Any]:
+    from tacitly.data.grouping import count_users
+    from tacitly.data.tables import open_table
+
+    name = column or next(iter(open_table(table).types))
+    return list(count_users(open_table(table, user=name), name)[0])
+
+
+def _show(account: Ledger) -> None:
+    from rich.console import Console
+    from rich.table import Table as Grid
+
+    from tacitly.privacy.certificate import shown
+
+    grid = Grid("run", "state", "releases", "ε", title=str(account.path))
+    for run in account.runs():
+        grid.add_row(run.name, run.state, str(run.releases), "" if run.epsilon is None else shown(run.epsilon))
+    Console().print(grid)
+    people = sum(len(part) for part in account.people())
+    say(f"account {account.id}: {people} people{' (a closed roster)' if account.closed else ''}")
+    ceiling = account.ceiling
+    if ceiling is None:
+        say(f"spent ε = {shown(account.spent(delta=1e-6))} at δ = 1e-06 (zero-out); no ceiling")
+        return
+    where = f"at δ = {ceiling.delta:g} ({ceiling.adjacency}, unit: {ceiling.unit})"
+    if account.renews is None:
+        say(f"spent ε = {shown(account.spent())} of {ceiling.epsilon:g} {where}")
+        return
+    say(f"spent ε = {shown(account.spent(this_period=True))} of {ceiling.epsilon:g} in this period {where}")
+    say(f"the ceiling renews {account.renews}; everything ever spent on these people: ε = {shown(account.spent())}")

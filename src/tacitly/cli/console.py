@@ -1,4 +1,4 @@
-"""What commands share: their common options, how they open ledgers, and how they print."""
+"""What commands share: their common options and how they print."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from tacitly.data.cohort import Cohort
     from tacitly.methods.base import PrivateModel
     from tacitly.privacy.certificate import Certificate
-    from tacitly.privacy.guarantee import Adjacency, Budget
-    from tacitly.privacy.ledger import Ledger
+    from tacitly.privacy.guarantee import Adjacency
 
 Table = Annotated[
     Path,
@@ -35,7 +34,9 @@ Neighbours = Annotated[str, typer.Option("--adjacency", help="zero-out or replac
 Out = Annotated[Path, typer.Option("--out", help="Where to write the model folder.")]
 Features = Annotated[str | None, typer.Option("--features", help="Feature columns, with commas; default: all others.")]
 Full = Annotated[bool, typer.Option("--full", help="Print the whole certificate: trust, and what is not covered.")]
-LedgerFile = Annotated[Path | None, typer.Option("--ledger", help="Ledger to debit; default: OUT.ledger, new.")]
+LedgerFile = Annotated[
+    Path | None, typer.Option("--ledger", help="Ledger to debit; default: the account that these users have.")
+]
 
 _MEASURES = {"squared": ("squared error", "R²"), "classes": ("wrong", "accuracy"), "poisson": ("deviance", "explained")}
 
@@ -73,27 +74,10 @@ def status(what: str) -> AbstractContextManager[Any]:
     return Console(stderr=True).status(what)
 
 
-def check_new(out: Path, ledger: Path | None = None) -> None:
-    """Raise if a model folder would be overwritten, or if the ledger says that it was made before."""
-    from tacitly.privacy.ledger import Ledger
-
+def check_new(out: Path) -> None:
+    """Raise if a model folder would be overwritten."""
     if out.exists():
-        raise ValueError(f"{out} exists already. Choose another --out, or move it away together with its ledger.")
-    path = ledger_of(ledger, out)
-    if not path.is_file():
-        return
-    with Ledger(path) as account:
-        finished = any(run.name == out.name and run.state == "finished" for run in account.runs())
-    if finished:
-        raise ValueError(
-            f"{path} says that {out.name!r} was fitted before: its ε is spent, though the folder is gone. Choose "
-            "another --out to fit again, which costs the same people their ε again."
-        )
-
-
-def ledger_of(ledger: Path | None, out: Path) -> Path:
-    """Return the ledger of a fit: the one that was given, or one beside the model folder."""
-    return ledger or out.with_name(out.name + ".ledger")
+        raise ValueError(f"{out} exists already. Choose another --out, or move it away.")
 
 
 def adjacency_of(text: str) -> Adjacency:
@@ -109,17 +93,6 @@ def adjacency_of(text: str) -> Adjacency:
 def names_in(features: str | None) -> list[str] | None:
     """Return the columns of ``--features``; None for all others."""
     return None if features is None else [name.strip() for name in features.split(",")]
-
-
-@contextmanager
-def opened_ledger(ledger: Path | None, out: Path, budget: Budget) -> Iterator[tuple[Ledger, Path]]:
-    """Open the ledger to debit. A new one gets the budget as its ceiling; one that exists keeps the ceiling it has."""
-    from tacitly.privacy.ledger import Ledger
-
-    path = ledger_of(ledger, out)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with Ledger(path, ceiling=None if path.exists() or not budget.private else budget) as account:
-        yield account, path
 
 
 def fit_with_progress(model: PrivateModel, cohort: Cohort) -> None:

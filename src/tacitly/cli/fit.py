@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tacitly.cli import console, reading
+from tacitly.cli.accounts import opened_account
 from tacitly.cli.console import say
 from tacitly.cli.method_options import Chosen
 from tacitly.methods import REGISTRY
@@ -47,36 +48,36 @@ def fit(
 ) -> None:
     """Fit a model on a table of (user, features, target): a private population, a personal model for every user."""
     chosen = Chosen.of(context)
-    budget = _budget(chosen, epsilon, delta, adjacency)
-    console.check_new(out, ledger)
-    shared = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency, "run": out.name}
+    _check_budget(chosen, epsilon, delta, adjacency)
+    console.check_new(out)
+    shared = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
     shared |= _engine(engine, address, workers)
     values, labels = _values(chosen, ranges)
     columns = reading.Columns(user, target, console.names_in(features), reading.split_names(exclude), labels)
     source = reading.opened(table, user, separator, decimal)
     cohort = _read(source, columns, values.get("schema"), drop_missing, on_disk)
     model = chosen.method.build(**values, **shared)
-    model.planned_releases(cohort)  # raises for parameters that the rows do not allow, before there is a ledger
-    with console.opened_ledger(ledger, out, budget) as (model.ledger, path):
+    with opened_account(model, cohort, ledger, out) as path:
         _fit_and_save(model, cohort, user, labels, out)
     console.show_certificate(model.certificate_, full=full)
     if compare:
         console.show_comparison(model, cohort)
+    if labels:
+        model.classes = list(labels)  # which the summary names
     console.show_summary(model)
     share = "share it with 'tacitly publish'" if model.certificate_.certified else "not certified: keep it to yourself"
     say(f"model: {out}/ ({share}; private/ holds the heads)\nledger: {path}")
 
 
-def _budget(chosen: Chosen, epsilon: float, delta: float | None, adjacency: str) -> Any:
-    """Return the budget, checked before any table is read: a ledger would keep a wrong one as its ceiling."""
-    from tacitly.privacy.guarantee import Budget, check_target
+def _check_budget(chosen: Chosen, epsilon: float, delta: float | None, adjacency: str) -> None:
+    """Raise on a budget or parameters that make no sense, before any table is read."""
+    from tacitly.privacy.guarantee import check_target
 
     assert delta is not None
-    neighbours = console.adjacency_of(adjacency)
+    console.adjacency_of(adjacency)
     chosen.method.check(chosen.values)
     if chosen.method.delta > 0:  # under pure ε the estimator checks δ
         check_target(epsilon, delta)
-    return Budget(epsilon=epsilon, delta=delta, adjacency=neighbours)
 
 
 def _values(chosen: Chosen, ranges: list[str] | None) -> tuple[dict[str, Any], tuple[str, ...]]:

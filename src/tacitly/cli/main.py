@@ -18,14 +18,17 @@ import typer
 
 from tacitly.cli.audit import audit
 from tacitly.cli.budget import budget
+from tacitly.cli.certificate import certificate
 from tacitly.cli.demo import demo
 from tacitly.cli.fit import fit
+from tacitly.cli.forget import forget
 from tacitly.cli.help_pages import Command, Group
 from tacitly.cli.join import join
 from tacitly.cli.method_options import MethodCommand
 from tacitly.cli.personalize import personalize
 from tacitly.cli.predict import predict
 from tacitly.cli.publish import publish
+from tacitly.cli.recommend import recommend
 from tacitly.cli.serve import ServeCommand, serve
 from tacitly.cli.svd import svd
 from tacitly.cli.trace import trace
@@ -41,8 +44,11 @@ app = typer.Typer(
 
 _KINDS = {fit: MethodCommand, svd: MethodCommand, trace: MethodCommand, serve: ServeCommand}
 
-for command in (demo, fit, predict, personalize, svd, trace, verify, audit, budget, publish, serve, join):
+_SHARING = (demo, fit, predict, personalize, recommend, svd, trace)
+_KEEPING = (verify, audit, certificate, publish, forget, serve, join)
+for command in (*_SHARING, *_KEEPING):
     app.command(cls=_KINDS.get(command, Command))(command)
+app.add_typer(budget, name="budget")
 
 
 def _show_version(asked: bool) -> None:

@@ -106,8 +106,9 @@ def read_cohort(
 def _remedy(message: str, target: str, schema: dict[str, Any] | None) -> str:
     """Return what to do in a command about cells that cannot be used."""
     if f"target column {target!r}" in message and "not numbers" in message:
-        able = [method.name for method in REGISTRY.offered("fit").values() if "classes" in method.option_names]
-        return f" If these are classes: --method {able[0]} --loss logistic --classes no,yes."
+        able = next(method for method in REGISTRY.offered("fit").values() if "classes" in method.option_names)
+        choice = "" if able.default else f"--method {able.name} "
+        return f" If these are classes: {choice}--loss logistic --classes no,yes."
     if "cannot be used" in message and schema is None:
         usual = REGISTRY.default("fit").name
         return f" (--exclude NAME, --drop-missing; --method {usual} takes text and missing cells as they are.)"

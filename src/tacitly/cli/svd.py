@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tacitly.cli import console
+from tacitly.cli.accounts import opened_account
 from tacitly.cli.console import say
 from tacitly.cli.method_options import Chosen
 
@@ -31,11 +32,11 @@ def svd(
 ) -> None:
     """Find the top components of all rows."""
     from tacitly.model_folder import save
-    from tacitly.privacy.guarantee import Budget, Unit, check_target
+    from tacitly.privacy.guarantee import check_target
 
     chosen = Chosen.of(context)
     unit, rank = chosen.values["unit"], chosen.values["n_components"]
-    console.check_new(out, ledger)
+    console.check_new(out)
     if unit not in ("row", "user"):
         raise ValueError(f"--unit must be row or user. Found {unit!r}.")
     if unit == "user" and user is None:
@@ -46,13 +47,13 @@ def svd(
         raise ValueError(f"--rank must be a whole number or auto. Found {rank!r}.")
     assert delta is not None
     check_target(epsilon, delta)  # a ledger would keep a wrong one as its ceiling
-    budget = Budget(epsilon=epsilon, delta=delta, adjacency=console.adjacency_of(adjacency), unit=Unit(unit))
+    console.adjacency_of(adjacency)
     cohort = _read(table, user, console.names_in(features))
     bounds = None if low is None else (low, high)
-    shared = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency, "feature_range": bounds, "run": out.name}
-    with console.opened_ledger(ledger, out, budget) as (account, path):
-        model = chosen.method.build(**chosen.values, **shared, ledger=account).fit(cohort)
-        save(model, out)
+    shared = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency, "feature_range": bounds}
+    model = chosen.method.build(**chosen.values, **shared)
+    with opened_account(model, cohort, ledger, out) as path:
+        save(model.fit(cohort), out)
     _show(model, full)
     say(f"components: {out}/ (all of it public)\nledger: {path}")
 

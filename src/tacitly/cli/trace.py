@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tacitly.cli.accounts import opened_account
 from tacitly.cli.console import (
     Delta,
     Epsilon,
@@ -21,7 +22,6 @@ from tacitly.cli.console import (
     check_new,
     fit_with_progress,
     names_in,
-    opened_ledger,
     say,
     show_certificate,
     status,
@@ -116,14 +116,14 @@ def trace(
 
     assert delta is not None
     chosen = Chosen.of(context)
-    check_new(out, ledger)
+    check_new(out)
     adjacency_of(adjacency)
     _check_unit(chosen.values["unit"], user)
     layout = _Layout(table, target, user, row, column, rows, columns, task, tasks, names_in(features))
     check_target(epsilon, delta)  # a ledger would keep a wrong one as its ceiling
     layout.check()
     names = layout.names()
-    model = _model(chosen, layout, names, epsilon=epsilon, delta=delta, adjacency=adjacency, run=out.name)
+    model = _model(chosen, layout, names, epsilon=epsilon, delta=delta, adjacency=adjacency)
     with status("reading the table"):
         cohort = _read(layout, names)
     path = _fit(model, cohort, target, ledger, out, full=full)
@@ -158,15 +158,8 @@ def _model(chosen: Chosen, layout: _Layout, names: list[str], **shared: object) 
 def _fit(model: TraceRegression, cohort: Cohort, target: str, ledger: Path | None, out: Path, *, full: bool) -> Path:
     """Fit, save and show; return the path of the ledger."""
     from tacitly.model_folder import save
-    from tacitly.privacy.guarantee import Adjacency, Budget
 
-    budget = Budget(
-        epsilon=model.epsilon,
-        delta=model.delta,
-        adjacency=Adjacency(model.adjacency),
-        unit=model._unit_of_privacy(),
-    )
-    with opened_ledger(ledger, out, budget) as (model.ledger, path):
+    with opened_account(model, cohort, ledger, out) as path:
         fit_with_progress(model, cohort)
         model.target_name_ = target
         save(model, out)

@@ -12,13 +12,19 @@ from tacitly.cli.console import Full, Model, say, show_certificate
 
 def verify(
     model: Model,
-    ledger: Annotated[Path | None, typer.Option(help="Also compare with this ledger.")] = None,
+    ledger: Annotated[
+        Path | None, typer.Option(help="Compare with this ledger; default: the account, if known.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="Public key (or a file with it) that must have signed.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Also show epsilon at this delta.")] = None,
     allow_uncertified: Annotated[
         bool, typer.Option("--allow-uncertified", help="Accept a model that claims no privacy.")
     ] = False,
     full: Full = False,
 ) -> None:
     """Derive epsilon again from the certificate's releases with independent code; exit 1 if anything is off."""
+    from tacitly.cli.accounts import account_of
+    from tacitly.model_folder import public_files
     from tacitly.privacy.certificate import Certificate
     from tacitly.privacy.ledger import Ledger
     from tacitly.privacy.verification import verify as check
@@ -29,11 +35,25 @@ def verify(
     if ledger is not None and not ledger.is_file():
         raise ValueError(f"there is no ledger at {ledger}.")
     text = (model / "certificate.json").read_text(encoding="utf-8")
-    billboard = (model / "billboard.safetensors").read_bytes()
-    account = Ledger(ledger) if ledger is not None else None
-    verdict = check(text, billboard=billboard, ledger=account, allow_uncertified=allow_uncertified)
-    if full:
-        show_certificate(Certificate.from_json(text), full=True)
+    try:
+        stated = Certificate.from_json(text)
+    except (ValueError, KeyError, TypeError):
+        stated = None  # what is wrong with it is for the verdict to say
+    place = ledger or (None if stated is None else account_of(stated))
+    wanted = None if key is None else Path(key).read_text("utf-8").strip() if Path(key).is_file() else key
+    verdict = check(
+        text,
+        files=None if stated is None else public_files(model, stated),
+        ledger=None if place is None else Ledger(place),
+        key=wanted,
+        allow_uncertified=allow_uncertified,
+    )
+    if full and stated is not None:
+        show_certificate(stated, full=True)
     say(str(verdict))
+    if place is None:
+        say("not compared with a ledger: it is not known here (give --ledger)")
+    if delta is not None and stated is not None:
+        say(f"ε = {stated.epsilon_at(delta):.6g} at δ = {delta:g} ({stated.adjacency})")
     if not verdict.ok:
         raise typer.Exit(1)

@@ -233,7 +233,7 @@ class Cohort(GroupedRows):
         source = open_table(table, user)
         names = choose_columns(source, user, target, features)
         if schema is not None:
-            schema = schema_of(source, names, schema)
+            schema = schema_of(source, names, schema, blank=blank)
             names = schema.feature_names
             source = schema.source(source, keep=(user,) if target is None else (user, target), blank=blank)
         kind = float_type(dtype, [source.types[name] for name in names])

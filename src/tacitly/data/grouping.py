@@ -43,7 +43,7 @@ def matrix(
     if is_frame(X):
         source = open_table(X)
         if schema is not None:
-            found = schema_of(source, tuple(source.types), schema)
+            found = schema_of(source, tuple(source.types), schema, blank=blank)
             encoded = found.source(source, blank=blank)
             floats = _frame_floats(encoded, len(X), found.feature_names, dtype, missing=True, blank=blank)
             return floats, found.feature_names, found
@@ -72,10 +72,10 @@ def matrix(
     return _floats(array, labels, dtype, missing=True, blank=blank), chosen, found
 
 
-def schema_of(source: Source, names: Sequence[str], declared: Declared) -> Schema:
+def schema_of(source: Source, names: Sequence[str], declared: Declared, *, blank: bool = False) -> Schema:
     """Return the schema of these columns: one that was stored, or declarations to complete from the table."""
     if not isinstance(declared, Schema):
-        return infer(source, names, declared)
+        return infer(source, names, declared, blank=blank)
     absent = [name for name in declared.names if name not in source.types]
     if absent:
         raise DataError(f"{source.title} has no column {quoted(absent)}, which the model was fitted with.")

@@ -109,7 +109,7 @@ class Column:
             return -1
         if self.kind == "category":
             return self.levels.index(text) if text in self.levels else -1
-        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         return int.from_bytes(digest, "little") % self.buckets
 
     def to_dict(self) -> dict[str, Any]:
@@ -237,11 +237,18 @@ def read_declared(file: str | Path) -> dict[str, dict[str, Any]]:
         ) from None
 
 
-def infer(source: Source, names: Sequence[str], declared: Mapping[str, Mapping[str, Any]] | None = None) -> Schema:
+def infer(
+    source: Source,
+    names: Sequence[str],
+    declared: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    blank: bool = False,
+) -> Schema:
     """Return the schema of these columns: as declared, else by the stored type, else by what the cells look like.
 
     Kinds are treated as public, like the header. Dates are refused: what matters about them (an age, a month, days
-    since an event) is not for a program to guess.
+    since an event) is not for a program to guess. A column of numbers with a few other cells is refused, or with
+    ``blank`` a column of numbers: how many there are, or that there are any, is private.
     """
     given = dict(declared or {})
     unknown = sorted(set(given) - set(source.types))
@@ -251,7 +258,7 @@ def infer(source: Source, names: Sequence[str], declared: Mapping[str, Mapping[s
             f"{listed([repr(name) for name in unknown], ', ', 10)}."
         )
     open_names = [name for name in names if name not in given or not _says_kind(given[name])]
-    kinds = _kinds(source, open_names)
+    kinds = _kinds(source, open_names, blank=blank)
     dates = [name for name, kind in kinds.items() if kind == "date"]
     if dates:
         raise DataError(
@@ -287,7 +294,7 @@ def _says_kind(about: Mapping[str, Any]) -> bool:
     return bool({"kind", "levels", "range"} & set(about))
 
 
-def _kinds(source: Source, names: Sequence[str]) -> dict[str, str]:
+def _kinds(source: Source, names: Sequence[str], *, blank: bool) -> dict[str, str]:
     """Return the kind of each column that is not declared: by the stored type, else by all of its cells."""
     kinds: dict[str, str] = {}
     for name in names:
@@ -304,13 +311,14 @@ def _kinds(source: Source, names: Sequence[str]) -> dict[str, str]:
         for cells in source.batches(unsure, batch_rows(len(unsure))):
             for name, values in zip(unsure, cells, strict=True):
                 looks[name].add(values)
-    typos = [f"{name!r} ({rows_in_words(looks[name].odd)})" for name in unsure if looks[name].mistyped]
-    if typos:
+    mistyped = [name for name in unsure if looks[name].mistyped]
+    if mistyped and not blank:
+        typos = [f"{name!r} ({rows_in_words(looks[name].odd)})" for name in mistyped]
         raise DataError(
             f"Columns hold numbers, but for a few cells: {listed(typos, ', ', 10)}. Mend these cells or leave them "
             'empty; if the column really is text, declare it: {"column": {"kind": "hashed"}}.'
         )
-    return kinds | {name: looks[name].kind for name in unsure}
+    return kinds | {name: "number" if name in mistyped else looks[name].kind for name in unsure}
 
 
 class _Looks:

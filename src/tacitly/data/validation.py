@@ -67,7 +67,7 @@ class Faults:
     def check(self) -> None:
         """Raise a `DataError` if anything was counted; where cells become NaN, if a column has no other ones."""
         if self.blank and not (useful := self._usable[: self._scanned]).all():
-            names = [self._labels[j] for j in np.flatnonzero(~useful)]
+            names = [self._labels[int(j)] for j in np.flatnonzero(~useful)]
             raise DataError(
                 f"Found no number at all in {listed(names, ', ', 10)}. Expected finite numbers: encode text as "
                 "numbers, or leave the column out of the features."

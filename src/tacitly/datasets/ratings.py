@@ -1,4 +1,4 @@
-"""Read a local copy of MovieLens or Jester as tasks for personal models. Nothing is downloaded.
+"""Read a local copy of MovieLens or Jester, or any table of ratings. Nothing is downloaded.
 
 A task predicts ratings from features of the item. Their origin matters for privacy: features computed from all users'
 ratings (a factorisation, as in AMHT-LRS) are themselves a release, and a model on top of them is private only if they
@@ -52,6 +52,13 @@ class Ratings:
     groups: npt.NDArray[np.str_] | None = None
     group_names: tuple[str, ...] | None = None
     silent: Codes = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    times: Array | None = None  # when each rating was given, in any unit
+
+    @property
+    def catalogue_features(self) -> Array:
+        """Features for :class:`tacitly.Recommender`: the catalogue's without the constant, and the year squared."""
+        years = [self.item_features[:, [j]] ** 2 for j, name in enumerate(self.feature_names) if name == "year"]
+        return np.hstack([self.item_features[:, 1:], *years])
 
     @property
     def roster(self) -> Codes:
@@ -135,7 +142,7 @@ class Ratings:
 
 
 def load_movielens(path: str | os.PathLike[str]) -> Ratings:
-    """Read a folder of MovieLens: ml-100k (``u.data``), ml-1m (``ratings.dat``) or ml-latest (``ratings.csv``).
+    """Read a folder of MovieLens: 100k (``u.data``), 1M, 10M (``ratings.dat``), 20M, 25M, latest (``ratings.csv``).
 
     Features of an item are a constant one, its genres, and its year (in decades from 2000; 0 if unknown). Groups are
     combinations of gender, age group and occupation, if the set has them (ml-100k, ml-1m).
@@ -146,6 +153,38 @@ def load_movielens(path: str | os.PathLike[str]) -> Ratings:
         if (folder / name).is_file():
             return read(folder)
     raise DataError(f"{folder} contains none of {', '.join(kinds)}. Expected an unpacked MovieLens folder.")
+
+
+def load_ratings(
+    path: str | os.PathLike[str],
+    items: npt.ArrayLike,
+    *,
+    user: str = "user",
+    item: str = "item",
+    rating: str | None = "rating",
+    time: str | None = None,
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Array | None, Array | None]:
+    """Read users, items, ratings and times from a CSV, Parquet or Arrow table, by the names of its columns.
+
+    ``items`` is the public catalogue: rows with other items are left out. ``rating=None`` for plays.
+    """
+    from tacitly.data.tables import batch_rows, open_table
+    from tacitly.data.user_ids import Directory
+
+    wanted = [name for name in (user, item, rating, time) if name is not None]
+    if len(set(wanted)) < len(wanted):
+        raise DataError(f"a column can be used once. Found {', '.join(wanted)}.")
+    table = open_table(Path(path), user)
+    if missing := [name for name in wanted if name not in table.types]:
+        raise DataError(f"{Path(path).name} has no column {missing[0]!r}. Found {', '.join(table.types)}.")
+    parts = list(table.batches(wanted, batch_rows(len(wanted))))
+    columns = {name: np.concatenate([part[at] for part in parts]) for at, name in enumerate(wanted)}
+    listed = Directory(items).find(columns[item]) >= 0
+    try:
+        numbers = [None if name is None else columns[name][listed].astype(np.float64) for name in (rating, time)]
+    except ValueError:
+        raise DataError(f"{Path(path).name}: ratings and times must be numbers. Found other text.") from None
+    return columns[user][listed], columns[item][listed], numbers[0], numbers[1]
 
 
 def load_jester(path: str | os.PathLike[str], *, n_items: int | None = None) -> Ratings:
@@ -165,7 +204,7 @@ def load_jester(path: str | os.PathLike[str], *, n_items: int | None = None) -> 
         parts = [line.split() for line in _lines(file, "utf-8")]
         users, items, values = _numbers(parts, file)
         return ratings_of(users, items, values, {joke: ("", ()) for joke in range(1, n_items + 1)})
-    cells = [[cell for cell in row if cell.strip()] for row in csv.reader(_lines(file, "utf-8"))]
+    cells = [[cell for cell in row if cell.strip()] for row in csv.reader(_unzipped(file))]
     try:
         table = np.array([row for row in cells if row], dtype=np.float64)[:, 1:]
     except (ValueError, IndexError):
@@ -175,9 +214,7 @@ def load_jester(path: str | os.PathLike[str], *, n_items: int | None = None) -> 
 
 
 def _read_100k(folder: Path) -> Ratings:
-    users, items, values = _numbers(
-        [line.split("\t") for line in _lines(folder / "u.data", "utf-8")], folder / "u.data"
-    )
+    users, items, values, times = _table(folder / "u.data", "\t")
     genres = [line.split("|")[0] for line in _lines(folder / "u.genre", "utf-8")]
     movies = {}
     for line in _lines(folder / "u.item", "latin-1"):
@@ -189,22 +226,24 @@ def _read_100k(folder: Path) -> Ratings:
         name, age, gender, work = line.split("|")[:4]
         people[int(name)] = f"{gender} {min(int(age) // 10 * 10, 60)} {work}"
     works = _lines(folder / "u.occupation", "utf-8")
-    return ratings_of(users, items, values, movies, people, _combinations(range(0, 70, 10), works))
+    return ratings_of(users, items, values, movies, people, _combinations(range(0, 70, 10), works), times)
 
 
 def _read_1m(folder: Path) -> Ratings:
-    parts = [line.split("::") for line in _lines(folder / "ratings.dat", "latin-1")]
-    users, items, values = _numbers(parts, folder / "ratings.dat")
-    movies = {}
+    users, items, values, times = _table(folder / "ratings.dat", "::")
+    movies: dict[int, tuple[str, Sequence[str]]] = {}
     for line in _lines(folder / "movies.dat", "latin-1"):
         name, title, genres = line.split("::")
-        movies[int(name)] = (title, genres.split("|"))
+        movies[int(name)] = (title, [] if genres.startswith("(") else genres.strip().split("|"))
+    if not (folder / "users.dat").is_file():  # ml-10m has no users.dat
+        return ratings_of(users, items, values, movies, times=times)
     people = {}
     for line in _lines(folder / "users.dat", "latin-1"):
         name, gender, age, work = line.split("::")[:4]
         people[int(name)] = f"{gender} {age} {work}"
     # Ages and occupations as listed in the set's description.
-    return ratings_of(users, items, values, movies, people, _combinations((1, 18, 25, 35, 45, 50, 56), range(21)))
+    groups = _combinations((1, 18, 25, 35, 45, 50, 56), range(21))
+    return ratings_of(users, items, values, movies, people, groups, times)
 
 
 def _combinations(ages: Iterable[int], works: Iterable[Any]) -> tuple[str, ...]:
@@ -212,10 +251,8 @@ def _combinations(ages: Iterable[int], works: Iterable[Any]) -> tuple[str, ...]:
 
 
 def _read_latest(folder: Path) -> Ratings:
-    rows = csv.reader(_lines(folder / "ratings.csv", "utf-8"))
-    next(rows)
-    users, items, values = _numbers(list(rows), folder / "ratings.csv")
-    return ratings_of(users, items, values, read_movies(folder / "movies.csv"))
+    users, items, values, times = _table(folder / "ratings.csv", ",", header=True)
+    return ratings_of(users, items, values, read_movies(folder / "movies.csv"), times=times)
 
 
 def read_movies(file: Path) -> dict[int, tuple[str, Sequence[str]]]:
@@ -225,10 +262,49 @@ def read_movies(file: Path) -> dict[int, tuple[str, Sequence[str]]]:
     return {int(name): (title, [] if genres.startswith("(") else genres.split("|")) for name, title, genres in rows}
 
 
+def _unzipped(file: Path) -> Iterator[str]:
+    """Yield the lines of a file, or of the only file in a zip."""
+    if file.suffix != ".zip":
+        yield from _lines(file, "utf-8")
+        return
+    import io
+    import zipfile
+
+    with zipfile.ZipFile(file) as archive, archive.open(archive.namelist()[0]) as inside:
+        yield from filter(None, io.TextIOWrapper(inside, encoding="utf-8"))
+
+
 def _lines(file: Path, encoding: str) -> Iterator[str]:
     if not file.is_file():
         raise DataError(f"{file.name} is missing from {file.parent}.")
     yield from filter(None, file.read_text(encoding=encoding).split("\n"))
+
+
+def _table(file: Path, separator: str, *, header: bool = False) -> tuple[Codes, Codes, Array, Array | None]:
+    """Read user, item, rating and time, quickly: files have up to 25 million lines."""
+    import io
+
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    if not file.is_file():
+        raise DataError(f"{file.name} is missing from {file.parent}.")
+    data = file.read_bytes()
+    if len(separator) > 1:
+        data, separator = data.replace(separator.encode(), b"\t"), "\t"
+    try:
+        cells = arrow_csv.read_csv(
+            io.BytesIO(data),
+            read_options=arrow_csv.ReadOptions(autogenerate_column_names=True, skip_rows=int(header)),
+            parse_options=arrow_csv.ParseOptions(delimiter=separator),
+        )
+        columns = [cells.column(j).cast(pa.float64()).to_numpy() for j in range(min(cells.num_columns, 4))]
+        users, items, values = columns[:3]
+    except (pa.ArrowException, ValueError):
+        raise DataError(f"{file.name} could not be read. Expected user, item and rating in every line.") from None
+    if not (np.isfinite(users).all() and np.isfinite(items).all() and np.isfinite(values).all()):
+        raise DataError(f"{file.name} could not be read. Expected user, item and rating in every line.")
+    return users.astype(np.int64), items.astype(np.int64), values, columns[3] if len(columns) > 3 else None
 
 
 def _numbers(parts: Sequence[Sequence[str]], file: Path) -> tuple[Codes, Codes, Array]:
@@ -246,6 +322,7 @@ def ratings_of(
     catalogue: Mapping[int, tuple[str, Sequence[str]]],
     people: Mapping[int, str] | None = None,
     group_names: tuple[str, ...] | None = None,
+    times: Array | None = None,
 ) -> Ratings:
     """Combine ratings with a catalogue of items (title with year, genres) and the groups of users.
 
@@ -269,4 +346,5 @@ def ratings_of(
     silent = np.setdiff1d(users, users[listed])
     users, codes, values = users[listed], np.searchsorted(ids, items[listed]), values[listed]
     groups = None if people is None else np.array([people.get(int(user), "unknown") for user in users], dtype=str)
-    return Ratings(users, codes.astype(np.int64), values, ids, features, names, groups, group_names, silent)
+    times = None if times is None else times[listed]
+    return Ratings(users, codes.astype(np.int64), values, ids, features, names, groups, group_names, silent, times)

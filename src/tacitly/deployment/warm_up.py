@@ -91,5 +91,5 @@ class _Rehearsal(FlowerPopulation):
 
 
 class _Unrehearsed(FlowerFederation):
-    def _rehearse(self, query: Query) -> None:
+    def _rehearse(self, query: Query, bound: float) -> None:
         pass

@@ -17,7 +17,7 @@ long as computed, whatever the rows are. Sums of losses are exact integers. Only
 refusal, and its message holds no number.
 
 Extreme public fields. Nodes run queries whose numbers somebody else wrote, and a kernel's formulas for the norm and the
-contribution may differ where a factor overflows or vanishes (of 3,000 asks with mutated numbers, one moved a sum by 10⁸
+contribution may differ where a factor overflows or vanishes (of 600 asks with mutated numbers, one moved a sum by 10⁸
 clips). So the fused form of a query that can travel runs only where it agrees with the definition on synthetic users;
 elsewhere the definition runs, which clips whatever it gets (:func:`fused_agrees`). That decision reads no private row.
 
@@ -29,8 +29,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tacitly.arrays import Array, Rows, read_only
 from tacitly.federation.allowed import KNOWN
@@ -43,13 +45,14 @@ from tacitly.privacy.guarantee import Unit
 _BLOCK = 1024  # users in a block, as in federation.base
 _APART = 1e-6  # clips: both forms of an ordinary query agree to 1e-9
 _LARGE = 2.0**20  # how much larger the large synthetic users are
+_MANY_ROWS = 16  # how often the user with many rows has each of them
 
 
 class BoundExceeded(RuntimeError):
     """A query returned more than its users times its clip: a programming error in the query, never bad data."""
 
 
-def check_sums(query: Query, sums: Array, units: Array, bound: float) -> None:
+def check_sums(query: Query, sums: Array, units: npt.NDArray[Any], bound: float) -> None:
     """Raise unless each block's sum is within its number of units times the bound."""
     if not _within(query, sums, units, bound):
         raise BoundExceeded(
@@ -62,7 +65,8 @@ def check_sums(query: Query, sums: Array, units: Array, bound: float) -> None:
 def check_form(query: Query, X: Rows, y: Array, bound: float) -> None:
     """Raise unless the fused form, on synthetic users alone, keeps the bound and the angle that the query claims."""
     if isinstance(query, Projected):  # whoever holds the rows projects them and runs the fused form of what is inside
-        return check_form(query.query, query.inside(X), y, bound)
+        check_form(query.query, query.inside(X), y, bound)
+        return
     with np.errstate(all="ignore"):
         alone = own_sums(query, X, y, bound)
         too_long = not _within(query, alone, np.ones(len(alone)), bound)
@@ -73,10 +77,9 @@ def check_form(query: Query, X: Rows, y: Array, bound: float) -> None:
             f"a contribution of {type(query).__name__} to synthetic rows {found}: its fused form breaks its bound. "
             "Nothing was debited and no private row was read. tacitly.audit.check_sensitivity shows where."
         )
-    return None
 
 
-def _within(query: Query, sums: Array, units: Array, bound: float) -> bool:
+def _within(query: Query, sums: Array, units: npt.NDArray[Any], bound: float) -> bool:
     """Whether each sum is at most its number of units times the bound, or whole steps in range for a choice."""
     if isinstance(query, Scores) and math.isinf(bound):
         whole = np.rint(sums) == sums
@@ -132,14 +135,20 @@ def _keeps_bound(form: Query, X: Array, y: Array, factor: float, bound: float) -
 def own_sums(query: Query, X: Rows, y: Array, bound: float) -> Array:
     """Return what synthetic units add to the sum by the fused form, one row per unit; units that fail are left out.
 
-    The first unit, with the rows as they are, must not fail, or the form has a bug.
+    Large rows, large targets, the opposite of each, a single row and many. The first unit, with the rows as they are,
+    must not fail, or the form has a bug.
     """
-    rows = X if query.unit is Unit.USER else X[:1]
+    by_user = query.unit is Unit.USER
+    rows = X if by_user else X[:1]
     found = [_own_sum(query, rows, y, bound)]
-    for factor in (-1.0, _LARGE, -_LARGE):
-        scaled = rows * rows.dtype.type(factor)
+    units: list[tuple[Any, Array]] = [(rows * rows.dtype.type(factor), y) for factor in (-1.0, _LARGE, -_LARGE)]
+    units += [(rows, (y * factor).astype(y.dtype)) for factor in (_LARGE, -_LARGE)]
+    if by_user:
+        many = np.tile(np.arange(X.shape[0]), _MANY_ROWS)
+        units += [(X[:1], y[:1]), (X[many], y[many])]
+    for own, targets in units:
         try:
-            found.append(_own_sum(query, read_only(scaled) if isinstance(scaled, np.ndarray) else scaled, y, bound))
+            found.append(_own_sum(query, read_only(own) if isinstance(own, np.ndarray) else own, targets, bound))
         except Exception:
             continue  # as with private rows: a unit whose numbers fail is left out
     return np.array([each for each in found if np.isfinite(each).all()]).reshape(-1, query.coordinates)

@@ -148,7 +148,7 @@ class Shard:
     def _with(self, statistics: Statistics) -> Shard | None:
         """Return the same users with their statistics as the only row of each; None if they are not kept.
 
-        Public sizes decide: the number of users and of statistics.
+        Public sizes decide: the number of users and of statistics. (Computed block by block they are the same.)
         """
         if not statistics.kept or self.cohort.n_users * statistics.width > _KEPT:
             return None
@@ -156,7 +156,12 @@ class Shard:
         if shard is None or not same(kept, statistics):
             base = self if statistics.source is None else self._with(statistics.source)
             self._statistics.pop(type(statistics), None)  # so that two of a kind are never held at once
-            rows = self.users_map(statistics.of_rows) if base is None else base.users_map(statistics)
+            try:
+                rows = self.users_map(statistics.of_rows) if base is None else base.users_map(statistics)
+            except MemoryError:
+                raise
+            except Exception:  # no exception may depend on private numbers: sums leave out who fails
+                return None
             names = tuple(f"statistic {j}" for j in range(statistics.width))
             shard = copy.copy(self)
             shard.cohort = Cohort(rows, None, np.arange(len(rows) + 1), self.cohort.users, names)
@@ -286,17 +291,30 @@ def _units(query: Query, X: Rows, offsets: Offsets) -> npt.NDArray[np.int64]:
 def _without_failing_units(query: Query, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
     """Sum blocks again, leaving out units whose numbers make the fused form fail or return a non-finite sum.
 
-    Each unit is evaluated alone by the same fused form, so that no contribution is computed differently because of
-    another unit's numbers.
+    Units that fail are found one by one. Then the same blocks are summed with those users' rows taken out, as if they
+    had none: batches keep their shapes, and with them every other user's numbers, to the last bit. (Computed alone, a
+    user's numbers may differ in the last bits from those computed among others, and a query may amplify that.)
     """
     bounds = query.bounds(X, offsets)
+    spans = list(itertools.pairwise(bounds))
     size = BLOCK if query.unit is Unit.USER else len(bounds)
-    sums = np.zeros((-(-(len(bounds) - 1) // size), query.coordinates))
-    for i, (first, last) in enumerate(itertools.pairwise(bounds)):
-        one = partial(query.block_sum, X[first:last], y[first:last], np.array([0, last - first]), bound)
-        alone = _attempt(one, (query.coordinates,))
-        if alone is not None:
-            sums[i // size] += alone
+    shape = -(-len(spans) // size), query.coordinates
+    ones = [
+        _attempt(partial(query.block_sum, X[first:last], y[first:last], np.array([0, last - first]), bound), shape[1:])
+        for first, last in spans
+    ]
+    if query.unit is Unit.USER:
+        usable = np.array([one is not None for one in ones])
+        counts = np.diff(offsets)
+        kept = np.repeat(usable, counts)
+        emptied = np.concatenate([[0], np.cumsum(np.where(usable, counts, 0))])
+        sums = _attempt(lambda: query.block_sums(X[kept], y[kept], emptied, bound, BLOCK), shape)
+        if sums is not None:
+            return sums
+    sums = np.zeros(shape)
+    for i, one in enumerate(ones):
+        if one is not None:
+            sums[i // size] += one
     return sums
 
 

@@ -18,7 +18,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -29,14 +29,18 @@ from sklearn.exceptions import NotFittedError
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.bad_rows import SideChannelWarning, check_policy
 from tacitly.data.cohort import Cohort
+from tacitly.data.fingerprint import rows_fingerprint
 from tacitly.data.reading import read_cohort
 from tacitly.federation.base import Federation
 from tacitly.federation.engine import Engine, Population
 from tacitly.federation.local import LocalPopulation
 from tacitly.methods.parameters import PrivacyParameters
-from tacitly.privacy.certificate import NOT_COVERED, Certificate
-from tacitly.privacy.guarantee import Adjacency, Budget, Event, UncertifiedWarning, Unit
+from tacitly.privacy.account import record, totals
+from tacitly.privacy.certificate import NOT_COVERED, Certificate, large_delta
+from tacitly.privacy.guarantee import Adjacency, Budget, Event, LargeDeltaWarning, UncertifiedWarning, Unit
 from tacitly.privacy.ledger import Ledger, Run
+from tacitly.privacy.people import People, key_name
+from tacitly.privacy.signing import signed
 
 NON_PRIVATE = "epsilon = inf: sums were released without noise"
 TELLS = (
@@ -100,6 +104,8 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
     n_features_in_: int
     target_name_: str | None = None
     user_column_: str | None = None
+    account_notes: tuple[str, ...] = ()
+    """What is known of these people's other accounts; stated in the certificate."""
 
     trust: str = "central"
     engine: Engine | None = None
@@ -129,7 +135,7 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
         population = self._placed(source, procedure)
         units = population.n_users if budget.unit is Unit.USER else population.n_rows
         sizes = {"n_units": units, "n_features": source.n_features}
-        run = self._open(budget, procedure.releases, {**sizes, **procedure.config})
+        run = self._open(budget, procedure.releases, {**sizes, **procedure.config}, source)
         with abandoned_on_failure(run):
             federation = self._federation(population, run, on_release)
             learned = procedure.learn(federation)
@@ -141,16 +147,39 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
 
     def planned_releases(self, cohort: Cohort | None = None) -> int:
         """Return how many releases ``fit(cohort)`` will make; None for the users that the engine knows."""
-        return len(self._prepare(cohort, None, None)[2].releases)
+        return len(self.plan(cohort)[1])
 
-    def close(self, billboard_sha256: str | None = None) -> None:
-        """Finish the run in its ledger, as ``save`` does: a finished run cannot be resumed.
+    def plan(self, cohort: Cohort | None = None) -> tuple[Budget, Sequence[Event]]:
+        """Return the budget that ``fit(cohort)`` asks for, and the events of its releases."""
+        _, budget, procedure = self._prepare(cohort, None, None)
+        return budget, procedure.releases
 
-        Without the hash of what was saved, the model cannot be verified against its ledger later.
-        """
+    def close(self) -> None:
+        """Finish the run in its ledger, as ``save`` does: a finished run cannot be resumed."""
         run = self.__dict__.pop("_run", None)
         if run is not None:
-            run.finish(billboard_sha256)
+            run.finish()
+
+    def certify(self, **words: Any) -> Certificate:
+        """Record what the certificate states (with these fields changed) in the account, if there is one; sign it."""
+        certificate = replace(self.certificate_, **words)
+        run = self.__dict__.get("_run")
+        if isinstance(self.ledger, Ledger) and isinstance(run, Run):
+            about = {key: value for key, value in self.ledger.about.items() if key in ("curator", "purpose", "region")}
+            unsaid: dict[str, Any] = {key: text for key, text in about.items() if getattr(certificate, key) is None}
+            certificate = record(replace(certificate, **unsaid), self.ledger, run.name)
+        self.certificate_ = signed(certificate)
+        return self.certificate_
+
+    def evaluate(self, X: Any, y: Any, users: Any, *, epsilon: float, **options: Any) -> Any:
+        """Return a mean loss that may be published, charged with ``epsilon`` to the account.
+
+        See :func:`tacitly.methods.evaluation.evaluate` for ``bound`` (needed where the target is a number), ``delta``
+        and ``ledger``. Give rows that were not fitted, or the loss is that of memory.
+        """
+        from tacitly.methods.evaluation import evaluate
+
+        return evaluate(self, X, y, users, epsilon=epsilon, **options)
 
     @abstractmethod
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -281,14 +310,30 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
     def _budget(self, unit: Unit = Unit.USER) -> Budget:
         return Budget(epsilon=self.epsilon, delta=self.delta, adjacency=Adjacency(self.adjacency), unit=unit)
 
-    def _open(self, budget: Budget, planned: Sequence[Event], sizes: Mapping[str, Any]) -> Run:
-        """Open (or resume) the run; warn if what follows cannot be certified."""
+    def _open(self, budget: Budget, planned: Sequence[Event], sizes: Mapping[str, Any], source: Population) -> Run:
+        """Open (or resume) the run; warn if what follows cannot be certified, or has a δ that promises nothing."""
         self._check_noise(budget, planned)
         _, reasons = self._standing(budget)
         if reasons:
             warnings.warn(f"not certified: {'; '.join(reasons)}", UncertifiedWarning, stacklevel=3)
+        elif large := large_delta(budget.delta, int(sizes["n_units"])):
+            warnings.warn(large, LargeDeltaWarning, stacklevel=3)
         ledger = self.ledger if self.ledger is not None else Ledger(ceiling=None if reasons else budget)
-        return ledger.run(self.run, config=self._public_config(sizes), planned=planned, certified=not reasons)
+        rows, people = self._who(budget.unit, source)
+        config = {**self._public_config(sizes), **rows}
+        more = {} if people is None else {"people": people}
+        return ledger.run(self.run, config=config, planned=planned, certified=not reasons, **more)
+
+    def _who(self, unit: Unit, source: Population) -> tuple[dict[str, str], People | None]:
+        """Return keyed fingerprints of rows and users, for a ledger that others runs share; nothing for one's own.
+
+        A resumed run must have the same rows. Where a row is the unit, the table as a whole stands for its people.
+        """
+        if not isinstance(self.ledger, Ledger) or not isinstance(source, LocalPopulation):
+            return {}, None
+        secret = self.ledger.secret
+        rows = f"{key_name(secret)}:{rows_fingerprint(source.cohort, secret)}"
+        return {"data": rows}, people_of(source.cohort, unit, secret)
 
     def _check_noise(self, budget: Budget, planned: Sequence[Event]) -> None:
         """Raise where nodes are to add the noise and cannot: a node's ledger counts noisy sums of users."""
@@ -322,8 +367,9 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
             trust=trust,
             reasons=reasons,
             nominal_epsilon=statement.nominal_epsilon if mode == "paper" else None,
-            notes=statement.notes,
+            notes=(*statement.notes, *self.account_notes),
             not_covered=(*statement.not_covered, *NOT_COVERED),
+            account=totals(self.ledger, budget) if isinstance(self.ledger, Ledger) else None,
         )
         self._run = run
         if self.ledger is None:
@@ -348,6 +394,11 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
             "noise_by": self.noise_by,
             **{key: plain_parameter(value) for key, value in parameters.items()},
         }
+
+
+def people_of(cohort: Any, unit: Unit, secret: bytes) -> People:
+    """Return who is behind a cohort; where a row is the unit, the table as a whole stands for its people."""
+    return People.of(cohort.users if unit is Unit.USER else [f"rows {rows_fingerprint(cohort, secret)}"], secret)
 
 
 @contextmanager

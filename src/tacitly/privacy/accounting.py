@@ -343,3 +343,22 @@ def rounded_down(value: float) -> float:
     unit = 10.0 ** (math.floor(math.log10(value)) - 10)
     # Values within a relative 1e-12 count as equal; that is subtracted again, so that the result is never rounded up.
     return math.floor(value / unit * (1 + 1e-12)) * unit * (1 - 1e-12)
+
+
+def concentrated(events: Sequence[Event], adjacency: Adjacency) -> tuple[float | None, float | None]:
+    """Return μ (Gaussian DP) and ρ (zero-concentrated DP) of full-participation events; None where there is no number.
+
+    Gaussians compose as μ² = Σ μᵢ², and a μ-GDP Gaussian is μ²/2-zCDP, on a grid too (Canonne, Kamath and Steinke
+    2020, Theorem 4: the discrete Gaussian has the ρ of the continuous one). A choice of pure ε is ε²/2-zCDP (Bun and
+    Steinke 2016, Proposition 3.3) and has no μ. Sampling has neither in closed form. The noise of float64 is taken as
+    what it approximates.
+
+    >>> concentrated([GaussianEvent(sigma=10.0, sensitivity=Sensitivity.of_clip(1.0))] * 4, Adjacency.ZERO_OUT)
+    (0.2, 0.020000000000000004)
+    """
+    if any(event.sampling_rate < 1 or not event.private for event in events):
+        return None, None
+    gaussian = math.fsum(event.mu(adjacency) ** 2 for event in events if isinstance(event, GaussianEvent))
+    pure = [event.epsilon(adjacency) for event in events if isinstance(event, SelectionEvent)]
+    rho = gaussian / 2 + math.fsum(epsilon**2 for epsilon in pure) / 2
+    return (None if pure else math.sqrt(gaussian)), rho

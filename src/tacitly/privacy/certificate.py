@@ -15,17 +15,21 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import platform
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
 from fractions import Fraction
 from functools import cache, cached_property
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
 from typing import Any
 
-from tacitly.privacy.accounting import compose
+from tacitly.privacy.accounting import compose, concentrated
 from tacitly.privacy.guarantee import Adjacency, Budget, Unit
 from tacitly.privacy.release import Release, canonical_json, check_fields, plain
 
-FORMAT = "tacitly certificate 1"
+FORMAT = "tacitly certificate 2"
 """What a certificate's file says of itself. One of another format is refused."""
 
 MODES = ("certified", "paper", "non-private", "seeded")
@@ -34,20 +38,69 @@ NOT_COVERED = (
     "any metric or average computed from private data outside the ledger",
     "hyper-parameters tuned on the same data",
     "side channels, such as how long a computation takes",
+    "runs on other accounts, a person who is at two sites, two ids of one person",
 )
+NO_ACCOUNT = "every other run on the same people: this run has no account that would add them up"
+PUBLIC = {
+    Adjacency.ZERO_OUT: "the list of {unit}s, and so their number n = {n}: that somebody is in the table is not hidden",
+    Adjacency.REPLACE_ONE: "the number of {unit}s, n = {n}",
+}
 FLOAT_NOISE = (
     "floating-point noise is exact only if SciPy's normal quantile function has a relative error below 2^-43 (2^-50 is "
     "what its documentation states)"
 )
-_DERIVED = ("certified", "epsilon", "epsilon_zero_out", "epsilon_replace_one")
+_DERIVED = (
+    "certified",
+    "epsilon",
+    "epsilon_zero_out",
+    "epsilon_replace_one",
+    "mu_zero_out",
+    "mu_replace_one",
+    "rho_zero_out",
+    "rho_replace_one",
+)
+_PLACE = ("entries", "head")  # of an account: where in its chain the certificate is recorded
+_LIBRARIES = ("numpy", "scipy", "numba", "opendp", "dp-accounting", "safetensors", "torch")
 
 
 @cache
-def _version() -> str:
+def code() -> dict[str, str | None]:
+    """Return which code this is: its version, a hash of its source files, and the commit where the installer told."""
+    files = sorted(Path(__file__).parents[1].rglob("*.py"))
+    names = "".join(f"{path.relative_to(Path(__file__).parents[1]).as_posix()} {_sha256(path)}\n" for path in files)
     try:
-        return version("tacitly")
+        origin = json.loads(distribution("tacitly").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        origin = {}
+    return {
+        "version": _version("tacitly") or "unknown",
+        "sha256": hashlib.sha256(names.encode()).hexdigest(),
+        "commit": origin.get("vcs_info", {}).get("commit_id"),
+    }
+
+
+@cache
+def dependencies() -> dict[str, str]:
+    """Return the versions of Python and of the libraries that compute; those that are not installed are left out."""
+    found = {name: _version(name) for name in _LIBRARIES}
+    return {"python": platform.python_version(), **{name: text for name, text in found.items() if text is not None}}
+
+
+@cache
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
     except PackageNotFoundError:
-        return "unknown"
+        return None
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def today() -> str:
+    """Return the date in UTC."""
+    return datetime.now(UTC).strftime("%Y-%m-%d")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +108,9 @@ class Certificate:
     """What was released, what it costs one unit, and what is not covered.
 
     ``budget`` is the requested guarantee; ``trust`` states who sees what; ``reasons`` state why a run is not certified
-    and are empty exactly in mode ``certified``.
+    and are empty exactly in mode ``certified``. ``public`` is what is not protected because it is known; ``files`` are
+    the SHA-256 of what is published with the certificate. ``account`` states what everything on the ledger's account
+    costs together, and where in its chain of entries this certificate is recorded; None for a run without an account.
     """
 
     algorithm: str
@@ -68,11 +123,19 @@ class Certificate:
     nominal_epsilon: float | None = None
     not_covered: tuple[str, ...] = NOT_COVERED
     notes: tuple[str, ...] = ()
-    billboard_sha256: str | None = None
-    version: str = field(default_factory=_version)
+    public: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    account: Mapping[str, Any] | None = None
+    date: str = field(default_factory=today)
+    purpose: str | None = None
+    curator: str | None = None
+    region: str | None = None
+    code: Mapping[str, str | None] = field(default_factory=code)
+    dependencies: Mapping[str, str] = field(default_factory=dependencies)
+    signature: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("releases", "reasons", "not_covered", "notes"):
+        for name in ("releases", "reasons", "not_covered", "notes", "public"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if self.mode not in MODES:
             raise ValueError(f"mode must be one of {MODES}. Found {self.mode!r}.")
@@ -90,14 +153,13 @@ class Certificate:
             raise ValueError(
                 f"every release must protect the budget's unit, {self.budget.unit}. Found {sorted(foreign)}."
             )
+        if self.account is None:
+            self._add("not_covered", NO_ACCOUNT)
+        self._add("public", PUBLIC[self.adjacency].format(unit=self.unit, n=self.n_users))
         if any(release.noise == "float" for release in self.releases):
             self._add("not_covered", FLOAT_NOISE)
-        if self.budget.delta >= 1 / self.n_users:
-            self._add(
-                "notes",
-                f"δ = {self.budget.delta:g} is not below 1/n = {1 / self.n_users:.3g}: "
-                "a mechanism that publishes the data of one random unit could satisfy it",
-            )
+        if large := large_delta(self.budget.delta, self.n_users):
+            self._add("notes", large)
 
     @cached_property
     def epsilon_zero_out(self) -> float:
@@ -131,6 +193,45 @@ class Certificate:
         return self.budget.unit
 
     @property
+    def mu_zero_out(self) -> float | None:
+        """μ of Gaussian differential privacy under zero-out; None where choices or sampling have no such number."""
+        return self._concentrated(Adjacency.ZERO_OUT)[0]
+
+    @property
+    def mu_replace_one(self) -> float | None:
+        """The same under replace-one."""
+        return self._concentrated(Adjacency.REPLACE_ONE)[0]
+
+    @property
+    def rho_zero_out(self) -> float | None:
+        """ρ of zero-concentrated differential privacy under zero-out; None where sampling has no such number."""
+        return self._concentrated(Adjacency.ZERO_OUT)[1]
+
+    @property
+    def rho_replace_one(self) -> float | None:
+        """The same under replace-one."""
+        return self._concentrated(Adjacency.REPLACE_ONE)[1]
+
+    def epsilon_at(self, delta: float, adjacency: str | None = None) -> float:
+        """Return ε at any other δ; it follows from the releases."""
+        if self.reasons:
+            return math.inf
+        return compose([release.cost for release in self.releases], Adjacency(adjacency or self.adjacency), delta)
+
+    @property
+    def billboard_sha256(self) -> str | None:
+        """The hash of the published arrays, once they are saved."""
+        return self.files.get("billboard.safetensors")
+
+    def statement(self) -> dict[str, Any]:
+        """Return everything the certificate states in its own words: what the ledger records of it, field by field."""
+        left_out = ("releases", "signature", "account")
+        stated = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in left_out}
+        account = None if self.account is None else {k: v for k, v in self.account.items() if k not in _PLACE}
+        stated |= {"budget": asdict(self.budget), "account": account}
+        return dict(json.loads(canonical_json(stated)))
+
+    @property
     def certified(self) -> bool:
         """Whether the run claims a finite ε."""
         return not self.reasons and math.isfinite(self.epsilon)
@@ -142,6 +243,8 @@ class Certificate:
     def brief(self) -> str:
         """Return the claim, who is trusted, and any reason not to certify: a few lines."""
         lines = [f"{self._claim()}; unit: {self.unit}; {self._count()}"]
+        if self.account is not None and self.certified:
+            lines.append(f"  {self.totals()}")
         lines += [f"  not certified because: {reason}" for reason in self._objections()]
         lines += [f"  note: {note}" for note in self.notes if note.startswith("δ")]
         lines.append(f"  trust: {self.trust.partition(':')[0]}; not covered: {len(self.not_covered)} things (--full)")
@@ -150,24 +253,53 @@ class Certificate:
     def __str__(self) -> str:
         kinds = ", ".join(sorted({release.noise for release in self.releases})) or "none"
         lines = [f"{self._claim()}; unit: {self.unit}; {self._count()}; noise: {kinds}"]
-        lines.append(f"  {self.algorithm}, {self.n_users} {self.unit}s, mode: {self.mode}, tacitly {self.version}")
+        if self.account is not None:
+            lines.append(f"  {self.totals()}")
+        lines.append(
+            f"  {self.algorithm}, {self.n_users} {self.unit}s, mode: {self.mode}, tacitly {self.code['version']}, "
+            f"{self.date}"
+        )
         lines.append(f"  trust: {self.trust}")
+        lines += [f"  public: {item}" for item in self.public]
         lines += [f"  not certified because: {reason}" for reason in self._objections()]
         lines += [f"  not covered: {item}" for item in self.not_covered]
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
 
+    def totals(self) -> str:
+        """Return what this model costs, and what everything on its account does."""
+        if self.account is None:
+            return f"this model: {shown(self.epsilon)}; no account adds up other runs on the same people"
+        account = self.account
+        adjacency, delta = account["adjacency"], float(account["delta"])
+        own = self.epsilon if adjacency == self.adjacency and delta == self.delta else self.epsilon_at(delta, adjacency)
+        text = f"this model: {shown(own)}; everything on this account: {shown(float(account['epsilon']))}"
+        if account["renews"] is not None:
+            text += f", of it in {account['period']}: {shown(float(account['period_epsilon']))}"
+        if account["ceiling"] is not None:
+            text += f"; ceiling: {float(account['ceiling']['epsilon']):g}"
+        return f"{text} ({adjacency}, δ = {delta:g})"
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of everything but the signature, which signs it."""
+        content = self._content()
+        del content["signature"]
+        return _digest(content)
+
     def to_json(self) -> str:
-        """Return JSON with all fields, the derived numbers, and a digest of both."""
-        content = {
+        """Return JSON with all fields, the derived numbers, a digest of both, and the signature."""
+        content = {**self._content(), "digest": self.digest}
+        return json.dumps(plain(content), indent=2, ensure_ascii=False) + "\n"
+
+    def _content(self) -> dict[str, Any]:
+        return {
             "format": FORMAT,
             **{entry.name: getattr(self, entry.name) for entry in fields(self)},
             **{name: getattr(self, name) for name in _DERIVED},
             "budget": asdict(self.budget),
             "releases": [release.to_dict() for release in self.releases],
         }
-        content["digest"] = _digest(content)
-        return json.dumps(plain(content), indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Certificate:
@@ -182,10 +314,11 @@ class Certificate:
             )
         names = {entry.name for entry in fields(cls)}
         check_fields("certificate", data, names | {*_DERIVED, "digest", "format"})
+        signature = data.pop("signature")
         if data.pop("digest") != _digest(data):
             raise ValueError("the certificate was changed after it was written: its digest does not match.")
         check_fields("budget", data["budget"], {entry.name for entry in fields(Budget)})
-        kept = {name: data[name] for name in names}
+        kept = {name: data[name] for name in names - {"signature"}} | {"signature": signature}
         kept["budget"] = Budget(**{**data["budget"], "epsilon": float(data["budget"]["epsilon"])})
         kept["releases"] = tuple(Release.from_dict(release) for release in data["releases"])
         if kept["nominal_epsilon"] is not None:
@@ -196,6 +329,11 @@ class Certificate:
         if self.reasons:
             return math.inf
         return compose([release.cost for release in self.releases], adjacency, self.delta)
+
+    def _concentrated(self, adjacency: Adjacency) -> tuple[float | None, float | None]:
+        if self.reasons:
+            return None, None
+        return concentrated([release.cost for release in self.releases], adjacency)
 
     def _claim(self) -> str:
         if not self.certified:
@@ -215,6 +353,16 @@ class Certificate:
     def _add(self, name: str, line: str) -> None:
         if line not in getattr(self, name):
             object.__setattr__(self, name, (*getattr(self, name), line))
+
+
+def large_delta(delta: float, n: int) -> str | None:
+    """Return a warning if δ is too large to mean anything for n units; None if it is not."""
+    if delta < 1 / n:
+        return None
+    return (
+        f"δ = {delta:g} is not below 1/n = {1 / n:.3g}: a mechanism that publishes the data of one random unit could "
+        "satisfy it"
+    )
 
 
 def shown(epsilon: float) -> str:

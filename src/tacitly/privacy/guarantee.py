@@ -41,6 +41,10 @@ class UncertifiedWarning(UserWarning):
     """A run without a valid guarantee: no noise, seeded noise, or constants from a paper that do not bound it."""
 
 
+class LargeDeltaWarning(UserWarning):
+    """δ is not below 1/n, so publishing the data of one random unit could satisfy the guarantee."""
+
+
 class TooFewUsersWarning(UserWarning):
     """What was released does not stand out of the privacy noise. Decided by public numbers, so it reveals nothing."""
 

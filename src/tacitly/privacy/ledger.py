@@ -26,29 +26,31 @@ Uncertified runs have no finite ε, so a ledger for them has no ceiling.
 
 from __future__ import annotations
 
-import io
+import hashlib
 import json
 import math
 import os
-import re
+import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from tacitly.privacy import home
 from tacitly.privacy.accounting import compose, same_for_equal_costs
-from tacitly.privacy.guarantee import Adjacency, Budget, Event, event_from_dict
-from tacitly.privacy.ledger_file import LedgerFile, LedgerMismatch, RunInUse, check_resumable
-from tacitly.privacy.release import Release, canonical_json, same_costs
+from tacitly.privacy.book import FORMAT, RENEWALS, Book, RunRecord, may_replace, now, period
+from tacitly.privacy.guarantee import Adjacency, Budget, Event
+from tacitly.privacy.ledger_file import LedgerFile, LedgerMismatch, RunInUse
+from tacitly.privacy.ledger_run import Run, check_resumable
+from tacitly.privacy.people import People
+from tacitly.privacy.release import Release, canonical_json
 
 __all__ = ["BudgetExceeded", "Ledger", "LedgerMismatch", "Release", "Run", "RunInUse", "RunSummary"]
 
 _TOLERANCE = 1e-9
-_FIELDS = tuple(field.name for field in fields(Release))
-_COLUMNS = ", ".join(_FIELDS).replace("index", "idx")  # index is a reserved word in SQL
+_DELTA = 1e-6  # of a ceiling or a total for which none is given: the estimators' default
 
 
 class BudgetExceeded(RuntimeError):
@@ -59,7 +61,7 @@ class BudgetExceeded(RuntimeError):
 class RunSummary:
     """A run as recorded in the ledger; ``epsilon`` is None if there is no ceiling to define δ.
 
-    ``billboard`` is the SHA-256 of the billboard that the run produced, if it was given on finishing.
+    ``statements`` are what its certificates state, by the number of the entry that records each.
     """
 
     name: str
@@ -68,15 +70,29 @@ class RunSummary:
     releases: int
     epsilon: float | None
     certified: bool
-    billboard: str | None
+    people: Mapping[str, Any] | None
+    statements: Mapping[int, Mapping[str, Any]]
 
 
 class Ledger:
     """An account of releases, in a file or (``path=None``) in memory, with an optional ceiling.
 
+    Parameters
+    ----------
+    path
+        The file; made if it does not exist.
+    ceiling
+        What all runs together may spend: a :class:`~tacitly.Budget`, or a number for that ε at δ = 1e-6. An existing
+        file has its own; another is refused (:meth:`limit` lowers it).
+    renews
+        ``yearly``, ``quarterly`` or ``monthly``: the ceiling applies to each calendar period. None: once and for all.
+    about
+        Words for certificates: ``curator``, ``purpose``, ``region``.
+
+    >>> import numpy as np
     >>> from tacitly.privacy.guarantee import GaussianEvent, Sensitivity
     >>> event = GaussianEvent(sigma=10.0, sensitivity=Sensitivity.of_clip(1.0))
-    >>> with Ledger(ceiling=Budget(epsilon=1.0, delta=1e-6)) as ledger:
+    >>> with Ledger(ceiling=1.0) as ledger:
     ...     run = ledger.run("demo", config={"rank": 4}, planned=[event])
     ...     value = run.release(
     ...         "gradient", event, lambda: np.ones(3), noise="float", grid=0.0, coordinates=3
@@ -86,19 +102,99 @@ class Ledger:
     0.397
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, *, ceiling: Budget | None = None) -> None:
-        wanted = None if ceiling is None else asdict(ceiling)
-        self._file = LedgerFile(path, canonical_json(wanted))
-        self._debits: list[Event] = []
-        self._read_up_to = 0
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        ceiling: Budget | float | None = None,
+        renews: str | None = None,
+        about: Mapping[str, str] | None = None,
+    ) -> None:
+        wanted = _budget(ceiling)
+        if renews not in (None, *RENEWALS):
+            raise ValueError(f"renews must be one of {', '.join(RENEWALS)}, or None. Found {renews!r}.")
+        self._secret = None if path is not None else secrets.token_bytes(32)
+        first = {
+            "format": FORMAT,
+            "id": secrets.token_hex(16),
+            "ceiling": None if wanted is None else asdict(wanted),
+            "renews": renews,
+            "about": dict(about or {}),
+            "at": now(),
+        }
+        self._file = LedgerFile(path, ("account", canonical_json(first)))
+        self._book = Book()
+        self._end: tuple[int, str] | None = None
         self._affordable: Counter[Event] = Counter()
-        stored = json.loads(self._file.rows("SELECT budget FROM ceiling")[0][0])
-        if stored is not None:
-            stored = Budget(**{**stored, "epsilon": float(stored["epsilon"])})
-        self.ceiling: Budget | None = stored
-        if ceiling is not None and ceiling != stored:
+        try:
+            self._check_history()
+            standing = self.ceiling
+            if wanted is not None and wanted != standing:
+                hint = "; give one to limit()" if standing is None else ""
+                raise LedgerMismatch(
+                    f"the ceiling of {path} cannot be changed: it is {standing}. Found {wanted}{hint}."
+                )
+            if renews is not None and renews != self.renews:
+                raise LedgerMismatch(f"{path} renews: {self.renews or 'never'}. Found {renews}.")
+        except BaseException:
             self.close()
-            raise LedgerMismatch(f"the ceiling of {path} cannot be changed: it is {stored}. Found {ceiling}.")
+            raise
+
+    @property
+    def path(self) -> str | None:
+        """Where the file is; None in memory."""
+        return None if self._file.path is None else str(self._file.path)
+
+    @property
+    def id(self) -> str:
+        """The account's own name: random, and the same in every copy."""
+        return str(self._state.account["id"])
+
+    @property
+    def about(self) -> Mapping[str, str]:
+        """Words that the account was made with: curator, purpose, region."""
+        about: Mapping[str, str] = self._state.account["about"]
+        return about
+
+    @property
+    def ceiling(self) -> Budget | None:
+        """What all runs (in a period) together may spend; None for no limit."""
+        return self._state.ceiling
+
+    @property
+    def renews(self) -> str | None:
+        """How often the ceiling applies anew; None for never."""
+        return self._state.renews
+
+    @property
+    def head(self) -> tuple[int, str]:
+        """The number of entries, and the hash of the last one, which commits to all of them."""
+        book = self._state
+        return book.entries, book.head
+
+    def hash_at(self, entry: int) -> str | None:
+        """Return the hash of an entry; None if the ledger has fewer."""
+        hashes = self._state.hashes
+        return hashes[entry] if 0 < entry < len(hashes) else None
+
+    @cached_property
+    def secret(self) -> bytes:
+        """The key of fingerprints: this user's for a file (:mod:`tacitly.privacy.home`), a random one in memory."""
+        return home.secret() if self._secret is None else self._secret
+
+    def limit(self, ceiling: Budget | float) -> None:
+        """Set a ceiling where there is none, or a lower one."""
+        wanted = _budget(ceiling)
+        assert wanted is not None
+        with self.writing() as book:
+            standing = book.ceiling
+            if not may_replace(standing, wanted):
+                raise LedgerMismatch(
+                    f"a ceiling can only become lower: it is {standing}. Found {wanted}. Open another account for "
+                    "another promise."
+                )
+            if wanted != standing:
+                self.append("ceiling", ceiling=asdict(wanted))
 
     def run(
         self,
@@ -107,54 +203,108 @@ class Ledger:
         config: Mapping[str, Any],
         planned: Sequence[Event] = (),
         certified: bool = True,
+        people: People | None = None,
     ) -> Run:
         """Open a run, or resume the unfinished one of the same name and configuration.
 
         A new run whose plan does not fit under the ceiling is refused before anything is spent. A run that is not
         ``certified`` (no noise, seeded noise, sensitivities that are not bounds) needs a ledger without a ceiling and
-        without certified runs; a certified run needs a ledger without uncertified ones.
+        without certified runs; a certified run needs a ledger without uncertified ones. ``people`` are the users behind
+        it; an account with a closed list of people admits no others.
         """
         if certified and not all(event.private for event in planned):
             raise LedgerMismatch(f"run {name!r} plans releases without noise. Open it with certified=False.")
         text, plan = canonical_json(config), canonical_json([e.to_dict() for e in planned])
+        who = None if people is None else {"users": len(people), "fingerprint": people.fingerprint}
         self._file.lock(name)
         try:
-            with self._file.transaction():
-                query = "SELECT config, planned, certified, state FROM runs WHERE name = ?"
-                found = self._file.rows(query, name)
-                if found:
-                    check_resumable(name, found[0], text, plan, certified)
+            with self.writing() as book:
+                found = book.runs.get(name)
+                if found is not None:
+                    check_resumable(found, text, plan, certified)
                 else:
                     self._admit(name, certified)
                     self.afford(planned, f"the plan of run {name!r}")
-                    new = (name, text, plan, int(certified))
-                    self._file.change("INSERT INTO runs VALUES (?, ?, ?, ?, 'open', NULL)", *new)
+                    body: dict[str, Any] = {
+                        "name": name,
+                        "config": text,
+                        "planned": plan,
+                        "certified": certified,
+                        "people": who,
+                    }
+                    new = None if people is None else self._newcomers(people)
+                    self.append("run", **body)
+                    if new is not None and len(new):
+                        self._append_people(new)
         except BaseException:
             self._file.unlock(name)
             raise
-        return Run(self, name, json.loads(text), tuple(planned), certified=certified, resumed=bool(found))
+        return Run(self, name, json.loads(text), tuple(planned), certified=certified, resumed=found is not None)
 
-    def spent(self, adjacency: Adjacency | None = None, *, delta: float | None = None) -> float:
+    def spent(
+        self, adjacency: Adjacency | None = None, *, delta: float | None = None, this_period: bool = False
+    ) -> float:
         """Return ε of everything ever debited, by default at the ceiling's adjacency and δ; ∞ if uncertified."""
-        if self.ceiling is not None:
-            adjacency = self.ceiling.adjacency if adjacency is None else adjacency
-            delta = self.ceiling.delta if delta is None else delta
+        book = self._state
+        if book.ceiling is not None:
+            adjacency = book.ceiling.adjacency if adjacency is None else adjacency
+            delta = book.ceiling.delta if delta is None else delta
         if delta is None:
             raise ValueError("delta must be given, because this ledger has no ceiling to take it from. Found None.")
-        if self._file.rows("SELECT 1 FROM releases JOIN runs ON runs.name = run WHERE NOT certified LIMIT 1"):
+        since = period(book.renews, now(book.at))[1] if this_period else ""
+        if book.debits and not all(run.certified for run in book.runs.values()):
             return math.inf
-        costs = [release.cost for release in self.releases()]
-        return compose(costs, Adjacency(adjacency or Adjacency.ZERO_OUT), delta)
+        return compose(book.costs(since=since), Adjacency(adjacency or Adjacency.ZERO_OUT), delta)
+
+    def with_more(self, more: Sequence[Event], adjacency: Adjacency, delta: float) -> float:
+        """Return what ε everything debited and ``more`` would have together."""
+        return compose([*self._state.costs(), *more], Adjacency(adjacency), delta)
 
     def releases(self, run: str | None = None) -> list[Release]:
         """Return all rows, or those of one run, in the order in which they were debited."""
-        query = f"SELECT {_COLUMNS} FROM releases WHERE ?1 IS NULL OR run = ?1 ORDER BY seq"
-        return [_release(row) for row in self._file.rows(query, run)]
+        return self._state.of_run(run)
+
+    def releases_up_to(self, entry: int, *, since: str = "") -> list[Release]:
+        """Return what had been debited up to an entry, since a time."""
+        book = self._state
+        debited = iter(book.debits)
+        return [row for row, d in zip(book.releases.values(), debited, strict=True) if d.seq <= entry and d.at >= since]
 
     def runs(self) -> list[RunSummary]:
         """Return all runs, in the order in which they were opened."""
-        rows = self._file.rows("SELECT name, state, config, certified, billboard FROM runs ORDER BY rowid")
-        return [self._summary(*row) for row in rows]
+        return [self._summary(run) for run in list(self._state.runs.values())]
+
+    def people(self) -> list[People]:
+        """Return the users of all runs, as keyed fingerprints: one entry for each key that was used."""
+        by_key: dict[str, People] = {}
+        for entry in self._state.people:
+            part = People.from_bytes(self._file.blob(entry["seq"], entry["sha256"]), entry["key"])
+            by_key[part.key] = part.joined(by_key[part.key]) if part.key in by_key else part
+        return list(by_key.values())
+
+    @property
+    def closed(self) -> bool:
+        """Whether the list of people is complete: no others may use the account."""
+        return bool(self._state.account["about"].get("roster"))
+
+    def enrol(self, people: People) -> None:
+        """Add people to the account's list."""
+        with self.writing():
+            new = self._strangers(people)
+            if len(new):
+                self._append_people(new)
+
+    def certify(self, run: str, statement: Mapping[str, Any]) -> tuple[int, str]:
+        """Record what a certificate of a run states; return the number and hash of the entry.
+
+        May be done again, for a finished run too: a model can be certified with more files later.
+        """
+        with self.writing() as book:
+            if run not in book.runs:
+                raise LedgerMismatch(f"{self.path or 'the ledger in memory'} has no run {run!r} to certify.")
+            number = book.entries + 1
+            self.append("certify", run=run, statement=dict(statement))
+        return number, self._state.hashes[number]
 
     def close(self) -> None:
         """Close the file and unlock the runs that are open here, so that others can resume them."""
@@ -166,76 +316,19 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _debit(self, wanted: Release, *, again: bool) -> bytes | None:
-        """Perform steps 1 and 2; return the value if one is already published."""
-        key = (wanted.run, wanted.index)
-        with self._file.transaction():
-            query = f"SELECT {_COLUMNS}, value FROM releases WHERE run = ? AND idx = ?"
-            rows = self._file.rows(query, *key)
-            if not rows:
-                self.afford([wanted.cost], f"release {wanted.name!r} of run {wanted.run!r}")
-                self._file.change(
-                    f"INSERT INTO releases ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    *(*key, wanted.name, canonical_json(wanted.event.to_dict()), wanted.noise),
-                    *(wanted.grid, wanted.coordinates, wanted.state, wanted.attempts),
-                )
-                return None
-            *row, value = rows[0]
-            found = _release(row)
-            if found.identity != wanted.identity:
-                raise LedgerMismatch(
-                    f"release {found.index} of run {found.run!r} is in the ledger as {found.identity}. "
-                    f"Found {wanted.identity}: another program began the run. Start a new one."
-                )
-            if found.state == "published":
-                return bytes(value)
-            if not again:
-                raise LedgerMismatch(
-                    f"release {found.name!r} of run {found.run!r} was interrupted, and others may have seen part of "
-                    "it. It is paid for and cannot be drawn again: start a new run."
-                )
-            self._file.change("UPDATE releases SET attempts = attempts + 1 WHERE run = ? AND idx = ?", *key)
-            return None
-
-    def _publish(self, debited: Release, value: bytes) -> None:
-        """Perform step 4. If several writers drew a value for one row, the first to get here publishes its own."""
-        with self._file.transaction():
-            changed = self._file.change(
-                "UPDATE releases SET state = 'published', value = ? WHERE run = ? AND idx = ? AND state = 'debited'",
-                *(value, debited.run, debited.index),
-            )
-            if changed != 1:
-                raise LedgerMismatch(
-                    f"release {debited.index} of run {debited.run!r} was published by another writer "
-                    "while it was drawn. The value drawn here was discarded: start the run again to read the other."
-                )
-
-    def _admit(self, name: str, certified: bool) -> None:
-        """Raise unless a new run has the kind, certified or not, that this ledger holds."""
-        kind, other = ("certified", "uncertified") if certified else ("uncertified", "certified")
-        mixed = self._file.rows("SELECT name FROM runs WHERE certified <> ? ORDER BY rowid LIMIT 1", int(certified))
-        if mixed:
-            raise LedgerMismatch(
-                f"run {name!r} is {kind} and this ledger holds {other} runs, such as {mixed[0][0]!r}. "
-                "Use a separate ledger."
-            )
-        if not certified and self.ceiling is not None and self.ceiling.private:
-            raise LedgerMismatch(
-                f"run {name!r} is uncertified, so its epsilon is infinite, and this ledger has a ceiling of "
-                f"{self.ceiling.epsilon:.6g}. Use a separate ledger without a ceiling."
-            )
-
     def afford(self, more: Sequence[Event], what: str) -> None:
-        """Raise unless everything debited and ``more`` together stay within the ceiling."""
-        if self.ceiling is None:
+        """Raise unless everything debited (in this period) and ``more`` together stay within the ceiling."""
+        book = self._state
+        ceiling = book.ceiling
+        if ceiling is None:
             return
-        units = {event.sensitivity.unit for event in more} - {self.ceiling.unit}
+        units = {event.sensitivity.unit for event in more} - {ceiling.unit}
         if units:
             raise LedgerMismatch(
-                f"{what} must protect the unit of the ceiling, {self.ceiling.unit}. Found {', '.join(sorted(units))}."
+                f"{what} must protect the unit of the ceiling, {ceiling.unit}. Found {', '.join(sorted(units))}."
             )
-        self._catch_up()
-        together = [*self._debits, *more]
+        name, since = period(book.renews, now(book.at))
+        together = [*book.costs(since=since), *more]
         # Leaving releases out is post-processing, so any part of an affordable set is affordable. Sampled events take
         # seconds to compose; this way a planned run composes them once.
         sampled = any(event.sampling_rate < 1 for event in together)
@@ -243,161 +336,184 @@ class Ledger:
             together = [same_for_equal_costs(event) for event in together]
         if sampled and Counter(together) <= self._affordable:
             return
-        epsilon = compose(together, self.ceiling.adjacency, self.ceiling.delta)
-        if epsilon > self.ceiling.epsilon * (1 + _TOLERANCE):
+        epsilon = compose(together, ceiling.adjacency, ceiling.delta)
+        if epsilon > ceiling.epsilon * (1 + _TOLERANCE):
+            when = "" if book.renews is None else f" in {name}"
             raise BudgetExceeded(
-                f"{what} would bring epsilon to {epsilon:.6g}. The ceiling is "
-                f"{self.ceiling.epsilon:.6g} under {self.ceiling.adjacency} at delta = "
-                f"{self.ceiling.delta:g}, and {self.spent():.6g} is spent. Nothing was drawn."
+                f"{what} would bring epsilon to {epsilon:.6g}{when}. The ceiling is "
+                f"{ceiling.epsilon:.6g} under {ceiling.adjacency} at delta = "
+                f"{ceiling.delta:g}, and {self.spent(this_period=True):.6g} is spent. Nothing was drawn."
             )
         if sampled:
             self._affordable = Counter(together)
 
-    def _summary(self, name: str, state: str, config: str, certified: int, billboard: str | None) -> RunSummary:
-        costs = [release.cost for release in self.releases(name)]
-        epsilon = None
-        if self.ceiling is not None:
-            sound = certified or not costs
-            epsilon = compose(costs, self.ceiling.adjacency, self.ceiling.delta) if sound else math.inf
-        return RunSummary(
-            name=name,
-            state=state,
-            config=json.loads(config),
-            releases=len(costs),
-            epsilon=epsilon,
-            certified=bool(certified),
-            billboard=billboard,
-        )
+    @contextmanager
+    def writing(self) -> Iterator[Book]:
+        """Exclude every other writer, and give the book as it is now; what is appended is committed at the end."""
+        with self._file.transaction():
+            book = self._state
+            self._end = (book.entries, book.head)
+            try:
+                yield book
+            finally:
+                self._end = None
+        self._remember()
 
-    def _catch_up(self) -> None:
-        """Read the debits that are new since the last call; older ones never change."""
-        query = f"SELECT {_COLUMNS}, seq FROM releases WHERE seq > ? ORDER BY seq"
-        for *row, seq in self._file.rows(query, self._read_up_to):
-            self._debits.append(_release(row).cost)
-            self._read_up_to = seq
+    def append(self, kind: str, *, blob: bytes | None = None, **body: Any) -> None:
+        """Append an entry, while :meth:`writing`."""
+        assert self._end is not None
+        (entries, head), text = self._end, canonical_json({**body, "at": now(self._book.at)})
+        self._end = entries + 1, self._file.append(head, entries + 1, kind, text, blob)
 
-
-class Run:
-    """One program's releases, in order. Created by :meth:`Ledger.run`."""
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        name: str,
-        config: Mapping[str, Any],
-        planned: tuple[Event, ...],
-        *,
-        certified: bool,
-        resumed: bool,
-    ) -> None:
-        self.name, self.config, self.certified, self.resumed = name, config, certified, resumed
-        self._ledger, self._planned = ledger, planned
-        self._next, self._state = 0, "open"
+    def unlock(self, run: str) -> None:
+        """Let others write ``run``."""
+        self._file.unlock(run)
 
     @property
-    def releases(self) -> list[Release]:
-        """The rows of this run, including those of earlier attempts."""
-        return self._ledger.releases(self.name)
+    def book(self) -> Book:
+        """What the entries amount to by now; for reading."""
+        return self._state
 
-    def asked(self, queries: Sequence[object], through: NDArray[Any] | None = None) -> None:
-        """Receive the queries behind the next release (about rows projected on ``through``).
+    @property
+    def _state(self) -> Book:
+        """The book, with every entry that is in the file by now; not with those of an open transaction."""
+        with self._file.reading():
+            if self._end is None:
+                for entry in self._file.after(self._book.entries):
+                    self._book.take(entry)
+        return self._book
 
-        Does nothing here: the ledger keeps no queries. The audit's recording (:mod:`tacitly.audit.recording`) does.
-        """
-
-    def release(
-        self,
-        name: str,
-        event: Event,
-        draw: Callable[[], NDArray[Any]],
-        *,
-        noise: str,
-        grid: float,
-        coordinates: int,
-        again: bool = True,
-    ) -> NDArray[np.float64]:
-        """Debit, draw, publish and return; or return the value that an earlier attempt published.
-
-        ``again`` states whether an interrupted attempt may be repeated, which requires that nobody saw any of it.
-        """
-        self._check_open()
-        wanted = Release(
-            run=self.name,
-            index=self._next,
-            name=name,
-            event=event,
-            noise=noise,
-            grid=float(grid),
-            coordinates=int(coordinates),
-            state="debited",
-            attempts=1,
-        )
-        if self.certified and not wanted.cost.private:
-            raise LedgerMismatch(
-                f"nothing protects release {name!r} (noise: {noise}), and run {self.name!r} is certified. "
-                "Open it with certified=False, in a separate ledger."
-            )
-        value = self._ledger._debit(wanted, again=again)
-        if value is None:
-            value = _packed(draw())
-            self._ledger._publish(wanted, value)
-        self._next += 1
-        return _unpacked(value)
-
-    def finish(self, billboard_sha256: str | None = None) -> None:
-        """Close the run permanently, after comparing its releases with its plan.
-
-        Call it last, when the result is stored safely: a finished run cannot be resumed, so its values cannot be read
-        again through it. ``billboard_sha256`` records which result that is; without it, no certificate can be verified
-        against this run.
-        """
-        if billboard_sha256 is not None and not re.fullmatch("[0-9a-f]{64}", billboard_sha256):
-            raise ValueError(f"billboard_sha256 must be 64 hexadecimal digits. Found {billboard_sha256!r}.")
-        if self._state == "finished" and billboard_sha256 is None:
+    def _check_history(self) -> None:
+        """Raise if this machine has seen more of this ledger, or something else, than is in the file."""
+        if self._file.path is None:
             return
-        self._check_open()
-        rows = self.releases
-        unpublished = [row.name for row in rows if row.state != "published"]
-        if unpublished or len(rows) != self._next:
+        # The first entry names the account; what was seen of it is read before the rest, which others may be extending.
+        try:
+            seen = home.anchor(self.id)
+        except ValueError as error:
+            raise LedgerMismatch(str(error)) from None
+        book = self._state
+        if seen is None:
+            self._remember()
+            return
+        if seen.entries > book.entries:
             raise LedgerMismatch(
-                f"run {self.name!r} has {len(rows)} releases in the ledger, {len(unpublished)} of them without a "
-                f"value, and this program made {self._next}. All must be published and the numbers equal."
+                f"{self.path} has {book.entries} entries, and this machine has seen {seen.entries} of the same account "
+                f"(last at {seen.path}): it is an older copy, and what is missing in it was spent. Use the newest copy."
             )
-        if self._planned and not same_costs([row.event for row in rows], self._planned):
+        if book.hashes[seen.entries] != seen.head:
             raise LedgerMismatch(
-                f"run {self.name!r} must release exactly the {len(self._planned)} events of its plan. "
-                f"Found {len(rows)} releases, or other ratios of noise to sensitivity."
+                f"{self.path} is not the ledger that this machine has seen (last at {seen.path}): entry "
+                f"{seen.entries} differs, so it was rewritten, or two copies were used. Use the right copy."
             )
-        with self._ledger._file.transaction():
-            self._ledger._file.change(
-                "UPDATE runs SET state = 'finished', billboard = ? WHERE name = ?", billboard_sha256, self.name
+        self._remember()
+
+    def _remember(self) -> None:
+        if self._file.path is not None:
+            entries, head = self.head
+            home.remember(self.id, home.Anchor(path=str(self.path), entries=entries, head=head))
+
+    def _append_people(self, people: People) -> None:
+        blob = people.to_bytes()
+        body = {"key": people.key, "users": len(people), "sha256": hashlib.sha256(blob).hexdigest()}
+        self.append("people", blob=blob, **body)
+
+    def _strangers(self, people: People) -> People:
+        """Return those who are not on the account's list yet."""
+        for known in self.people():
+            people = people.without(known)
+        return people
+
+    def _newcomers(self, people: People) -> People:
+        """Return those who are new to the account; raise if it is closed to others."""
+        new = self._strangers(people)
+        if self.closed and len(new):
+            if all(known.key != people.key for known in self.people()):
+                raise LedgerMismatch(
+                    f"the roster of {self.path} was fingerprinted with another key, so it cannot be told whether these "
+                    f"users are on it. Copy the key that made it to {home.folder() / 'identity.key'}."
+                )
+            raise LedgerMismatch(
+                f"{len(new)} of {len(people)} users are not on the roster of {self.path}. Leave them out, or open "
+                "another account."
             )
-        self._state = "finished"
-        self._ledger._file.unlock(self.name)
+        return new
 
-    def abandon(self) -> None:
-        """Stop writing the run here, so that it can be opened again; published values stay published."""
-        if self._state == "open":
-            self._state = "abandoned"
-            self._ledger._file.unlock(self.name)
+    def debit(self, wanted: Release, *, again: bool) -> bytes | None:
+        """Perform steps 1 and 2; return the value if one is already published."""
+        key = (wanted.run, wanted.index)
+        with self.writing() as book:
+            found = book.releases.get(key)
+            if found is None:
+                self.afford([wanted.cost], f"release {wanted.name!r} of run {wanted.run!r}")
+                names = ("run", "index", "name", "noise", "grid", "coordinates")
+                body = {name: getattr(wanted, name) for name in names}
+                self.append("debit", **body, event=wanted.event.to_dict())
+            else:
+                if found.identity != wanted.identity:
+                    raise LedgerMismatch(
+                        f"release {found.index} of run {found.run!r} is in the ledger as {found.identity}. "
+                        f"Found {wanted.identity}: another program began the run. Start a new one."
+                    )
+                if found.state == "published":
+                    return self._file.blob(*book.values[key])
+                if not again:
+                    raise LedgerMismatch(
+                        f"release {found.name!r} of run {found.run!r} was interrupted, and others may have seen part "
+                        "of it. It is paid for and cannot be drawn again: start a new run."
+                    )
+                self.append("retry", run=wanted.run, index=wanted.index)
+        return None
 
-    def _check_open(self) -> None:
-        if self._state == "finished":
-            raise LedgerMismatch(f"run {self.name!r} is finished. Open a run with another name.")
-        if self._state == "abandoned":
-            raise LedgerMismatch(f"run {self.name!r} was abandoned here. Open it again to resume it.")
+    def publish(self, debited: Release, value: bytes) -> None:
+        """Perform step 4. If several writers drew a value for one row, the first to get here publishes its own."""
+        key = (debited.run, debited.index)
+        with self.writing() as book:
+            if book.releases[key].state != "debited":
+                raise LedgerMismatch(
+                    f"release {debited.index} of run {debited.run!r} was published by another writer "
+                    "while it was drawn. The value drawn here was discarded: start the run again to read the other."
+                )
+            digest = hashlib.sha256(value).hexdigest()
+            self.append("publish", run=debited.run, index=debited.index, sha256=digest, blob=value)
+
+    def _admit(self, name: str, certified: bool) -> None:
+        """Raise unless a new run has the kind, certified or not, that this ledger holds."""
+        book = self._state
+        kind, other = ("certified", "uncertified") if certified else ("uncertified", "certified")
+        mixed = [run.name for run in book.runs.values() if run.certified != certified]
+        if mixed:
+            raise LedgerMismatch(
+                f"run {name!r} is {kind} and this ledger holds {other} runs, such as {mixed[0]!r}. "
+                "Use a separate ledger."
+            )
+        if not certified and book.ceiling is not None and book.ceiling.private:
+            raise LedgerMismatch(
+                f"run {name!r} is uncertified, so its epsilon is infinite, and this ledger has a ceiling of "
+                f"{book.ceiling.epsilon:.6g}. Use a separate ledger without a ceiling."
+            )
+
+    def _summary(self, run: RunRecord) -> RunSummary:
+        costs = self._book.costs(run=run.name)
+        epsilon, ceiling = None, self._book.ceiling
+        if ceiling is not None:
+            sound = run.certified or not costs
+            epsilon = compose(costs, ceiling.adjacency, ceiling.delta) if sound else math.inf
+        return RunSummary(
+            name=run.name,
+            state=run.state,
+            config=json.loads(run.config),
+            releases=run.releases,
+            epsilon=epsilon,
+            certified=run.certified,
+            people=run.people,
+            statements=dict(run.statements),
+        )
 
 
-def _release(row: Sequence[Any]) -> Release:
-    fields = dict(zip(_FIELDS, row, strict=True))
-    return Release(**{**fields, "event": event_from_dict(json.loads(fields["event"]))})
-
-
-def _packed(value: NDArray[Any]) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, np.asarray(value, dtype=np.float64), allow_pickle=False)
-    return buffer.getvalue()
-
-
-def _unpacked(data: bytes) -> NDArray[np.float64]:
-    return np.asarray(np.load(io.BytesIO(data), allow_pickle=False), dtype=np.float64)
+def _budget(ceiling: Budget | float | None) -> Budget | None:
+    if ceiling is None or isinstance(ceiling, Budget):
+        return ceiling
+    if isinstance(ceiling, int | float) and not isinstance(ceiling, bool):
+        return Budget(epsilon=float(ceiling), delta=_DELTA)
+    raise TypeError(f"ceiling must be a tacitly.Budget or a number. Found {type(ceiling).__name__}.")

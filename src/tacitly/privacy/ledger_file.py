@@ -1,14 +1,18 @@
-"""The ledger's file: an append-only SQLite database.
+"""The ledger's file: one append-only chain of entries in SQLite.
 
-The file itself enforces four properties, so that no caller has to be trusted with them:
+An entry is a kind, a JSON body and a hash over the previous entry's hash and its own content, so the last hash (the
+*head*) commits to all entries. What entries mean is the business of :mod:`tacitly.privacy.book`. The file guarantees:
 
-* *Append-only.* Triggers forbid deletions, and all changes except two transitions of a release (``debited`` →
-  ``debited``, one more attempt, and ``debited`` → ``published``) and one of a run (``open`` → ``finished``, which
-  records the hash of the billboard that the run produced).
-* *One kind of run.* Certified and uncertified runs never share a file.
-* *Durable.* A write-ahead log with ``synchronous=FULL``, so that a commit is on disk before it returns. (A rollback
-  journal with FULL is not enough: it commits by deleting the journal file, and a power failure can bring that file
-  back, which would undo a debit whose value has already left.)
+* *Append-only.* Triggers forbid updates, deletions, and insertions anywhere but at the end. On opening, the triggers
+  must be there and the chain must hold, so a trigger that was dropped, or a row that was edited with another tool,
+  shows. Somebody who rewrites the whole chain changes its head, which certificates, seals (``tacitly budget seal``) and
+  this machine (:mod:`tacitly.privacy.home`) remember; so does somebody who puts an older copy back.
+* *One file.* A rollback journal, deleted at every commit, with ``synchronous=EXTRA``: pages, journal and folder are on
+  disk before a commit returns, and a copy of the file alone is a whole ledger. (A write-ahead log would keep the latest
+  entries in a second file, which a backup may miss. With FULL instead of EXTRA, the journal's deletion may be lost with
+  the power, and the journal would undo a debit whose value has already left.)
+* *One name.* SQLite finds a crashed writer's journal by the name of the file, so a file with several names (hard
+  links) is refused; symbolic links are resolved first. Locks are on the file itself and hold under any name.
 * *One writer.* Every write begins with ``BEGIN IMMEDIATE``, so a balance that is read and then debited cannot be spent
   twice; and the ledger that writes a run holds a lock on it, which the operating system drops if the process dies
   (:func:`tacitly.portable.lock_file`).
@@ -17,124 +21,112 @@ The file itself enforces four properties, so that no caller has to be trusted wi
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import secrets
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from tacitly.portable import AlreadyLocked, FileLock, after_fork_in_child, lock_file, sync_folder
-from tacitly.privacy.release import canonical_json
 
-_APPLICATION, _VERSION = 0x54414349, 2
+_APPLICATION, _VERSION = 0x54414349, 3
 _BUSY_SECONDS = 30.0
 
-_TABLES = f"""
-PRAGMA application_id = {_APPLICATION};
-PRAGMA user_version = {_VERSION};
-CREATE TABLE ceiling (budget TEXT NOT NULL);
-CREATE TABLE runs (
-    name TEXT PRIMARY KEY, config TEXT NOT NULL, planned TEXT NOT NULL,
-    certified INTEGER NOT NULL CHECK (certified IN (0, 1)), state TEXT NOT NULL, billboard TEXT);
-CREATE TABLE releases (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT CHECK (seq > 0),
-    run TEXT NOT NULL REFERENCES runs (name), idx INTEGER NOT NULL, name TEXT NOT NULL,
-    event TEXT NOT NULL, noise TEXT NOT NULL, grid REAL NOT NULL, coordinates INTEGER NOT NULL,
-    state TEXT NOT NULL, attempts INTEGER NOT NULL, value BLOB, UNIQUE (run, idx));
-"""
+GENESIS = "0" * 64
+"""The hash before the first entry."""
 
-# (operation, table, forbidden condition, message). The INSERT rules look for an existing row because SQLite fires no
-# DELETE trigger for a row that INSERT OR REPLACE displaces.
-_FORBIDDEN = (
-    ("UPDATE", "ceiling", "1", "the ceiling of a ledger cannot be changed"),
-    ("DELETE", "ceiling", "1", "the ceiling of a ledger cannot be removed"),
-    ("INSERT", "ceiling", "EXISTS (SELECT 1 FROM ceiling)", "a ledger has one ceiling"),
-    ("DELETE", "runs", "1", "a ledger is append-only"),
-    (
-        "INSERT",
-        "runs",
-        "NEW.state <> 'open' OR NEW.billboard IS NOT NULL OR EXISTS (SELECT 1 FROM runs WHERE name = NEW.name)",
-        "a run is appended once, as open",
-    ),
-    (
-        "INSERT",
-        "runs",
-        "EXISTS (SELECT 1 FROM runs WHERE certified <> NEW.certified)",
-        "certified and uncertified runs do not share a ledger",
-    ),
-    (
-        "UPDATE",
-        "runs",
-        "NOT (OLD.state = 'open' AND NEW.state = 'finished' AND NEW.name = OLD.name"
-        " AND NEW.config = OLD.config AND NEW.planned = OLD.planned AND NEW.certified = OLD.certified)",
-        "a run can only be finished",
-    ),
-    ("DELETE", "releases", "1", "a ledger is append-only"),
-    (
-        "INSERT",
-        "releases",
-        "NEW.state <> 'debited' OR NEW.attempts <> 1 OR NEW.value IS NOT NULL"
-        " OR EXISTS (SELECT 1 FROM releases WHERE seq = NEW.seq)"
-        " OR NEW.idx <> (SELECT COUNT(*) FROM releases WHERE run = NEW.run)"
-        " OR NOT EXISTS (SELECT 1 FROM runs WHERE name = NEW.run AND state = 'open')",
-        "a release is appended to an open run, as debited",
-    ),
-    (
-        "UPDATE",
-        "releases",
-        "NOT (OLD.state = 'debited' AND NEW.seq = OLD.seq AND NEW.run = OLD.run"
-        " AND NEW.idx = OLD.idx AND NEW.name = OLD.name AND NEW.event = OLD.event"
-        " AND NEW.noise = OLD.noise AND NEW.grid = OLD.grid AND NEW.coordinates = OLD.coordinates"
-        " AND ((NEW.state = 'debited' AND NEW.attempts = OLD.attempts + 1 AND NEW.value IS NULL)"
-        " OR (NEW.state = 'published' AND NEW.attempts = OLD.attempts AND NEW.value NOT NULL)))",
-        "a release can only be tried again or published",
-    ),
+_SCHEMA = (
+    "CREATE TABLE entries (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL)",
+    "CREATE TABLE blobs (seq INTEGER PRIMARY KEY, value BLOB NOT NULL)",
+    "CREATE TRIGGER entries_stay BEFORE UPDATE ON entries BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END",
+    "CREATE TRIGGER entries_last BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END",
+    "CREATE TRIGGER blobs_stay BEFORE UPDATE ON blobs BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END",
+    "CREATE TRIGGER blobs_last BEFORE DELETE ON blobs BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END",
+    # SQLite fires no DELETE trigger for a row that INSERT OR REPLACE displaces, hence the condition on existing rows.
+    "CREATE TRIGGER entries_grow BEFORE INSERT ON entries WHEN NEW.seq IS NOT (SELECT COUNT(*) + 1 FROM entries) "
+    "BEGIN SELECT RAISE(ABORT, 'an entry is appended at the end'); END",
+    "CREATE TRIGGER blobs_grow BEFORE INSERT ON blobs WHEN NEW.seq IS NOT (SELECT MAX(seq) FROM entries) "
+    "OR EXISTS (SELECT 1 FROM blobs WHERE seq = NEW.seq) "
+    "BEGIN SELECT RAISE(ABORT, 'a value belongs to the last entry'); END",
 )
 
 
 class LedgerMismatch(RuntimeError):
-    """A request contradicts what the ledger contains, or the ledger cannot be read."""
+    """A request contradicts what the ledger contains, or the ledger cannot be read or written."""
 
 
 class RunInUse(RuntimeError):
     """A run is already being written, by this or another process."""
 
 
+@dataclass(frozen=True)
+class Entry:
+    """One row of the chain."""
+
+    seq: int
+    kind: str
+    body: str
+    hash: str
+
+
+def chained(previous: str, seq: int, kind: str, body: str) -> str:
+    """Return the hash of an entry that follows one with the hash ``previous``."""
+    return hashlib.sha256(f"{previous}\n{seq}\n{kind}\n{body}".encode()).hexdigest()
+
+
 class LedgerFile:
     """The open database file (or in-memory database, if ``path`` is None) of one ledger.
 
-    ``ceiling`` is stored in a new file; an existing file keeps its own.
+    ``first`` is the kind and body of the first entry of a new file; an existing file keeps its own.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None, ceiling: str) -> None:
-        self.path = None if path is None else Path(path)
+    def __init__(self, path: str | os.PathLike[str] | None, first: tuple[str, str]) -> None:
+        self.path = None if path is None else Path(path).resolve()
         self._guard = threading.RLock()
         self._process = os.getpid()
         self._locks: dict[str, FileLock | None] = {}  # None in memory: no other process can reach it
         if self.path is None:
             self._db = _connect(":memory:")
-            _initialise(self._db, ceiling)
+            _initialise(self._db, first)
         else:
             if not self.path.exists():
-                _create(self.path, ceiling)
+                _create(self.path, first)
             self._db = _open(self.path)
         _OPEN.add(self)
 
-    def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run one statement and return its rows."""
+    def after(self, seq: int) -> list[Entry]:
+        """Return the entries after number ``seq``."""
         self._check_process()
         with self._guard, self._reporting_damage():
-            return self._db.execute(statement, values).fetchall()
+            query = "SELECT seq, kind, body, hash FROM entries WHERE seq > ? ORDER BY seq"
+            return [Entry(*row) for row in self._db.execute(query, (seq,))]
 
-    def change(self, statement: str, *values: Any) -> int:
-        """Run one statement inside a :meth:`transaction` and return the number of changed rows."""
-        return self._db.execute(statement, values).rowcount
+    def blob(self, seq: int, sha256: str) -> bytes:
+        """Return the bytes stored with an entry, whose body has their hash; raise if they are others or none."""
+        self._check_process()
+        with self._guard, self._reporting_damage():
+            row = self._db.execute("SELECT value FROM blobs WHERE seq = ?", (seq,)).fetchone()
+        if row is None or hashlib.sha256(row[0]).hexdigest() != sha256:
+            raise LedgerMismatch(f"entry {seq} of {self._named} was changed: its value is not what was stored.")
+        return bytes(row[0])
+
+    def append(self, previous: str, seq: int, kind: str, body: str, blob: bytes | None = None) -> str:
+        """Append entry ``seq`` after one with the hash ``previous``, inside a :meth:`transaction`; return its hash."""
+        added = _insert(self._db, previous, seq, kind, body)
+        if blob is not None:
+            self._db.execute("INSERT INTO blobs VALUES (?, ?)", (seq, blob))
+        return added
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Exclude other threads of this process while what was read is taken in."""
+        with self._guard:
+            yield
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -143,11 +135,15 @@ class LedgerFile:
         with self._guard, self._reporting_damage():
             self._db.execute("BEGIN IMMEDIATE")
             try:
+                if self.path is not None:
+                    check_one_name(self.path)
+                    _check_journal(self._db, self.path)
                 yield
                 self._db.execute("COMMIT")
             except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
+                with suppress(sqlite3.Error):  # what cannot be undone now is undone by whoever opens the file next
+                    if self._db.in_transaction:
+                        self._db.execute("ROLLBACK")
                 raise
 
     def lock(self, run: str) -> None:
@@ -179,6 +175,10 @@ class LedgerFile:
                 lock.forget()
         self._locks.clear()
 
+    @property
+    def _named(self) -> str:
+        return "the ledger in memory" if self.path is None else str(self.path)
+
     def _lock_sidecar(self, run: str) -> FileLock:
         digest = hashlib.sha256(run.encode()).hexdigest()[:16]
         try:
@@ -200,17 +200,47 @@ class LedgerFile:
     def _reporting_damage(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.DatabaseError as error:
-            if type(error) is not sqlite3.DatabaseError:
-                raise  # locked, full, forbidden by a trigger: not damage
+        except sqlite3.OperationalError as error:
+            kind = getattr(error, "sqlite_errorname", "")
+            if kind.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
+                raise LedgerMismatch(
+                    f"{self._named} cannot be written: {error}. Was it moved, replaced or protected? Nothing left."
+                ) from error
+            if kind.startswith(("SQLITE_FULL", "SQLITE_IOERR")):
+                raise LedgerMismatch(
+                    f"{self._named} could not be written: {error}. What was not written has not left; make room, then "
+                    "run the same again."
+                ) from error
+            raise
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            if type(error) not in (sqlite3.DatabaseError, UnicodeDecodeError):
+                raise  # forbidden by a trigger: not damage
             raise LedgerMismatch(f"the ledger {self.path} is damaged: {error}. Restore it from a backup.") from error
+
+
+def check_one_name(path: Path) -> None:
+    """Raise if a file has more than one name or none, after removing drafts that a killed creator left."""
+    if not path.is_file():
+        raise LedgerMismatch(f"{path} must be a ledger's file. Found a folder, or nothing any more.")
+    if path.stat().st_nlink == 1:
+        return
+    for draft in path.parent.glob(f"{path.name}.new-*"):
+        with suppress(FileNotFoundError):
+            if draft.samefile(path):
+                draft.unlink(missing_ok=True)
+    names = path.stat().st_nlink
+    if names > 1:
+        raise LedgerMismatch(
+            f"{path} has {names} names (hard links). A ledger must have one, or a crash under one name cannot be "
+            "repaired under another: remove the others, or copy the file."
+        )
 
 
 def _connect(target: str) -> sqlite3.Connection:
     database = sqlite3.connect(target, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True)
-    database.execute("PRAGMA synchronous = FULL")
+    database.text_factory = lambda data: data.decode("utf-8", "replace")  # damaged text shows in the chain's hashes
+    database.execute("PRAGMA synchronous = EXTRA")
     database.execute("PRAGMA fullfsync = ON")  # macOS: flush the disk's own cache too
-    database.execute("PRAGMA foreign_keys = ON")
     return database
 
 
@@ -219,76 +249,81 @@ def _uri(path: Path) -> str:
     return f"file:{quote(str(path.absolute()))}?mode=rw"
 
 
-def _initialise(database: sqlite3.Connection, ceiling: str) -> None:
-    database.executescript(_TABLES)
-    database.execute("INSERT INTO ceiling VALUES (?)", (ceiling,))
-    for number, (operation, table, condition, message) in enumerate(_FORBIDDEN):
-        database.execute(
-            f"CREATE TRIGGER rule_{number} BEFORE {operation} ON {table} WHEN {condition} "
-            f"BEGIN SELECT RAISE(ABORT, '{message}'); END"
-        )
+def _initialise(database: sqlite3.Connection, first: tuple[str, str]) -> None:
+    database.execute(f"PRAGMA application_id = {_APPLICATION}")
+    database.execute(f"PRAGMA user_version = {_VERSION}")
+    for statement in _SCHEMA:
+        database.execute(statement)
+    _insert(database, GENESIS, 1, *first)
 
 
-def _create(path: Path, ceiling: str) -> None:
+def _insert(database: sqlite3.Connection, previous: str, seq: int, kind: str, body: str) -> str:
+    added = chained(previous, seq, kind, body)
+    database.execute("INSERT INTO entries VALUES (?, ?, ?, ?)", (seq, kind, body, added))
+    return added
+
+
+def _create(path: Path, first: tuple[str, str]) -> None:
     """Build the file under another name and link it into place, so that an incomplete ledger is never visible."""
     draft = path.with_name(f"{path.name}.new-{secrets.token_hex(8)}")
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     try:
         database = _connect(_uri(draft))
-        database.execute("PRAGMA journal_mode = WAL")
-        _initialise(database, ceiling)
-        database.close()
+        try:
+            _initialise(database, first)
+        except sqlite3.OperationalError as error:
+            raise LedgerMismatch(f"{path} could not be created: {error}.") from error
+        finally:
+            database.close()
         with suppress(FileExistsError):  # another process was first: keep its ledger
             os.link(draft, path)
     finally:
-        draft.unlink()
+        draft.unlink(missing_ok=True)  # whoever opens the new ledger meanwhile may have removed it
+        draft.with_name(draft.name + "-journal").unlink(missing_ok=True)
     sync_folder(path.parent)
 
 
 def _open(path: Path) -> sqlite3.Connection:
+    check_one_name(path)
     try:
         database = _connect(_uri(path))
         (application,) = database.execute("PRAGMA application_id").fetchone()
         (version,) = database.execute("PRAGMA user_version").fetchone()
-    except sqlite3.DatabaseError as error:
+        found = {sql for (sql,) in database.execute("SELECT sql FROM sqlite_master")}
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: SQLite's message quotes damaged text
         raise LedgerMismatch(f"{path} cannot be read as a ledger: {error}. Choose another path.") from error
-    if application != _APPLICATION:
+    try:
+        if application != _APPLICATION:
+            raise LedgerMismatch(f"{path} is not a tacitly ledger. Move it away or choose another path.")
+        if version != _VERSION:
+            raise LedgerMismatch(
+                f"the schema version of {path} must be {_VERSION}. Found {version}: use the version of "
+                "tacitly that wrote it."
+            )
+        if found != set(_SCHEMA):
+            raise LedgerMismatch(
+                f"{path} was changed with another tool: its tables and the triggers that keep them append-only are "
+                "not as they were made. Restore it from a backup."
+            )
+        _check_journal(database, path)
+    except BaseException:
         database.close()
-        raise LedgerMismatch(f"{path} is not a tacitly ledger. Move it away or choose another path.")
-    if version != _VERSION:
-        database.close()
-        raise LedgerMismatch(
-            f"the schema version of {path} must be {_VERSION}. Found {version}: use the version of "
-            "tacitly that wrote it."
-        )
+        raise
     return database
+
+
+def _check_journal(database: sqlite3.Connection, path: Path) -> None:
+    (mode,) = database.execute("PRAGMA journal_mode").fetchone()
+    if mode != "delete":
+        raise LedgerMismatch(
+            f"{path} was set to journal mode {mode!r} with another tool, which keeps entries in a second file. "
+            "Set it back: sqlite3 FILE 'PRAGMA journal_mode = DELETE'."
+        )
 
 
 def _forget_locks_after_fork() -> None:
     for file in list(_OPEN):
         file.forget_locks()
-
-
-def check_resumable(name: str, found: Sequence[Any], config: str, plan: str, certified: bool) -> None:
-    """Raise unless the stored run ``found`` is open and equals the requested one."""
-    stored_config, stored_plan, stored_certified, state = found
-    if state == "finished":
-        raise LedgerMismatch(f"run {name!r} is finished. Choose another name for a new run.")
-    if stored_config != config:
-        old, new = json.loads(stored_config), json.loads(config)
-        keys = [key for key in sorted({*old, *new}) if _entry(old, key) != _entry(new, key)]
-        raise LedgerMismatch(
-            f"run {name!r} was begun with another configuration; these keys differ: "
-            f"{', '.join(keys)}. Choose another name, or use that configuration."
-        )
-    if stored_plan != plan:
-        raise LedgerMismatch(f"run {name!r} was begun with another plan of releases. Choose another name.")
-    if bool(stored_certified) != certified:
-        raise LedgerMismatch(f"run {name!r} was begun with certified={bool(stored_certified)}. Found {certified}.")
-
-
-def _entry(config: Mapping[str, Any], key: str) -> str:
-    return canonical_json(config[key]) if key in config else "absent"
 
 
 _OPEN: weakref.WeakSet[LedgerFile] = weakref.WeakSet()

@@ -258,3 +258,21 @@ def _loss_distribution(steps: Iterable[tuple[float, float]], adjacency: str, int
         )
         total = total.compose(step.self_compose(count))
     return total
+
+
+def concentrated_of(releases: Sequence[ReleaseData], adjacency: str) -> tuple[float | None, float | None]:
+    """Return μ (Gaussian DP) and ρ (zero-concentrated DP) of all ``releases``; None where there is no closed form.
+
+    Gaussian sums of full participation: 1/μ² adds up like precisions of independent measurements, ρ = μ²/2. A choice
+    of pure ε has ρ = ε²/2 and no μ.
+    """
+    mu_squared, rho, pure = 0.0, 0.0, False
+    for release in releases:
+        if not protected(release) or release["event"].get("sampling_rate", 1.0) < 1:
+            return None, None
+        moved = release["event"]["sensitivity"][SENSITIVITY[adjacency]]
+        ratio = (moved / noise_of(release)) ** 2
+        rho += ratio / 2
+        mu_squared += ratio
+        pure = pure or chosen(release)
+    return (None if pure else mu_squared**0.5), rho

@@ -5,9 +5,9 @@ again by :mod:`tacitly.privacy.second_opinion`, and the parts are compared with 
 accountant or the classes that wrote the certificate, so an error there is not repeated here.
 
 What verification cannot see: whether the listed releases are complete (pass the ledger), whether they produced this
-model (pass the billboard and the ledger, which records what its run produced), and whether the sensitivities bound what
-users sent (tests and audits check that). Without a ledger, a certificate whose numbers are all rewritten consistently
-is a different certificate, and verification cannot tell that it was forged.
+model (pass the files and the ledger, which records every word of the certificate), and whether the sensitivities bound
+what users sent (tests and audits check that). Without a ledger and without the key of whoever should have signed it, a
+certificate whose numbers are all rewritten consistently is a different certificate: that it was forged cannot be told.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from tacitly.privacy.second_opinion import (
     SENSITIVITY,
     chosen,
+    concentrated_of,
     epsilon_of,
     noise_of,
     numeric_epsilon,
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 _TOLERANCE = 1e-6
 _CROSS_TOLERANCE = 0.02
 _CROSS_RANGE = (0.01, 50.0)
+_FACTORS = (2.0, math.sqrt(2.0))
+_PLACE = ("entries", "head")
 
 
 @dataclass(frozen=True)
@@ -71,11 +75,12 @@ class Verdict:
 def verify(
     certificate_json: str,
     *,
-    billboard: bytes | None = None,
+    files: Mapping[str, bytes] | None = None,
     ledger: Ledger | None = None,
+    key: str | None = None,
     allow_uncertified: bool = False,
 ) -> Verdict:
-    """Check a certificate's text and, if given, that it belongs to a billboard and to a ledger.
+    """Check a certificate's text and, if given, that it belongs to published files, a ledger and a signer's public key.
 
     A certificate that makes no claim passes only if uncertified models are allowed.
     """
@@ -89,15 +94,17 @@ def verify(
     checks.append(_marked_properly(data))
     checks.append(_certified(data, allow_uncertified))
     checks += _claims_follow(data)
-    if billboard is not None:
-        checks.append(_same("billboard", data["billboard_sha256"], hashlib.sha256(billboard).hexdigest()))
+    checks.append(_delta(data))
+    checks += _signed(data, key)
+    if files is not None:
+        checks.append(_files_match(data, files))
     if ledger is not None:
         checks += _ledger_agrees(data, ledger)
     return Verdict(tuple(checks))
 
 
 def _digest_matches(data: Mapping[str, Any]) -> Check:
-    rest = _writable({key: value for key, value in data.items() if key != "digest"})
+    rest = _writable({key: value for key, value in data.items() if key not in ("digest", "signature")})
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return _same("digest", data["digest"], hashlib.sha256(text.encode()).hexdigest())
 
@@ -122,7 +129,7 @@ def _releases_hold(releases: list[dict[str, Any]], unit: str) -> Iterable[Check]
             "order": release["index"] == expected[release["run"]],
             "sensitivity": (moves["zero_out"], moves["replace_one"]) == (1, 2)
             if selection
-            else 0 < moves["zero_out"] <= moves["replace_one"] <= 2 * moves["zero_out"],
+            else any(math.isclose(moves["replace_one"], f * moves["zero_out"], rel_tol=1e-12) for f in _FACTORS),
             "unit": moves["unit"] == unit,
             "slack": math.isclose(slack, claimed, rel_tol=_TOLERANCE) and not ideal,
             "selection": not selection or release["noise"] != "float",
@@ -134,7 +141,7 @@ def _releases_hold(releases: list[dict[str, Any]], unit: str) -> Iterable[Check]
     meaning = {
         "published": "every release has a value",
         "order": "no release is missing before another",
-        "sensitivity": "zero_out <= replace_one <= 2 zero_out; 1 and 2 for a choice by losses in [0, 1]",
+        "sensitivity": "replace_one is 2 (or, for sums of which no two terms oppose, √2) times zero_out",
         "unit": f"every release protects one {unit}",
         "slack": "200 * coordinates * (grid / sigma)^2, on a grid where noise is exact",
         "selection": "every choice is drawn exactly",
@@ -181,6 +188,14 @@ def _claims_follow(data: Mapping[str, Any]) -> Iterable[Check]:
     if not uncertified:
         within = epsilon <= budget["epsilon"] * (1 + _TOLERANCE)
         yield Check("budget", within, f"{epsilon:.6g} of the requested {budget['epsilon']:.6g}")
+    for adjacency, name in SENSITIVITY.items():
+        pair = (None, None) if uncertified else concentrated_of(releases, adjacency)
+        for kind, value in zip(("mu", "rho"), pair, strict=True):
+            claimed = data[f"{kind}_{name}"]
+            if claimed is None or value is None:
+                yield Check(f"{kind}_{name}", claimed is value, f"claimed {claimed}, derived {value}")
+            else:
+                yield _close(f"{kind}_{name}", claimed, value, _TOLERANCE)
     for adjacency, value in derived.items():
         # At δ = 0, ε is a plain sum, which a grid of losses cannot check.
         if releases and budget["delta"] > 0 and _CROSS_RANGE[0] <= value <= _CROSS_RANGE[1]:
@@ -188,8 +203,54 @@ def _claims_follow(data: Mapping[str, Any]) -> Iterable[Check]:
             yield _close(f"numeric_{SENSITIVITY[adjacency]}", value, numeric, _CROSS_TOLERANCE)
 
 
+def _delta(data: Mapping[str, Any]) -> Check:
+    delta, n = data["budget"]["delta"], data["n_users"]
+    return Check(
+        "delta", delta < 1 / n, f"{delta:g}; must be below 1/n = {1 / n:.3g}, or one random unit's data may leak"
+    )
+
+
+def _signed(data: Mapping[str, Any], key: str | None) -> Iterable[Check]:
+    """Check the signature, and that it is by ``key`` if one is given."""
+    signature = data["signature"]
+    if signature is None:
+        if key is not None:
+            yield Check("signature", False, "none: the certificate is not signed")
+        return
+    try:
+        valid = _belongs(signature, data["digest"])
+    except ImportError:
+        yield Check("signature", key is None, "not checked: install tacitly[signing]")
+        return
+    wanted = key is None or signature["key"] == key.lower()
+    by = f"by {signature['key']}" + ("" if wanted else f", not by {key}")
+    yield Check("signature", valid and wanted, by if valid else "does not belong to this text")
+
+
+def _belongs(signature: Mapping[str, str], digest: str) -> bool:
+    """Whether a signature (Ed25519) belongs to a digest and to the public key that it names."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(signature["key"]))
+        key.verify(bytes.fromhex(signature["value"]), b"tacitly certificate\n" + digest.encode())
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _files_match(data: Mapping[str, Any], files: Mapping[str, bytes]) -> Check:
+    """Compare published files with their hashes: each must be there, and none that the certificate does not know."""
+    found = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    claimed = data["files"]
+    wrong = sorted(name for name in {*found, *claimed} if found.get(name) != claimed.get(name))
+    message = f"{', '.join(sorted(claimed)) or 'none'}" + (f"; not as certified: {', '.join(wrong)}" if wrong else "")
+    return Check("files", bool(claimed) and not wrong, message)
+
+
 def _ledger_agrees(data: Mapping[str, Any], ledger: Ledger) -> Iterable[Check]:
-    """Compare a certificate with the run it comes from: its state, its rows, and the billboard it produced."""
+    """Compare a certificate with the run it comes from: its state, its rows, and every word that it recorded."""
     runs = ledger.runs()
     names = sorted({release["run"] for release in data["releases"]})
     run = next((run for run in runs if [run.name] == names), None)
@@ -204,23 +265,54 @@ def _ledger_agrees(data: Mapping[str, Any], ledger: Ledger) -> Iterable[Check]:
     rows = [] if run is None else [row.to_dict() for row in ledger.releases(run.name)]
     agree = bool(rows) and _writable(rows) == _writable(data["releases"])
     yield Check("ledger", agree, f"{len(rows)} rows in the ledger, {len(data['releases'])} releases claimed")
-    recorded, claimed = None if run is None else run.billboard, data["billboard_sha256"]
+    yield from _recorded(data, {} if run is None else run.statements, ledger)
+
+
+def _recorded(data: Mapping[str, Any], statements: Mapping[int, Mapping[str, Any]], ledger: Ledger) -> Iterable[Check]:
+    """Compare with the entry in which the ledger recorded the certificate: its hash, its words, its totals."""
+    account = data["account"]
+    if account is None:
+        yield Check("ledger_entry", False, "the certificate names no account: it was not saved with a ledger")
+        return
+    entry = account["entries"]
+    known = account["id"] == ledger.id and ledger.hash_at(entry) == account["head"] and entry in statements
     yield Check(
-        "ledger_billboard",
-        recorded is not None and recorded == claimed,
-        f"claimed sha256 {claimed}, the ledger has {recorded or 'none: the run was finished without a saved model'}",
+        "ledger_entry", known, f"entry {entry} of account {account['id']}" + ("" if known else ": not in this ledger")
     )
-    yield _total(data, rows, ledger, sound=all(run.certified for run in runs))
+    if not known:
+        return
+    claimed, recorded = _statement(data), statements[entry]
+    differ = sorted(name for name in {*claimed, *recorded} if claimed.get(name) != recorded.get(name))
+    yield Check(
+        "ledger_words", not differ, f"differ from what was recorded: {', '.join(differ)}" if differ else "as recorded"
+    )
+    sound = all(run.certified for run in ledger.runs())
+    then = ledger.releases_up_to(entry)
+    yield _close("account_total", account["epsilon"], _together(then, account, sound), _TOLERANCE)
+    total = _together(ledger.releases(), account, sound)
+    yield Check(
+        "ledger_total",
+        True,
+        f"{account['epsilon']:.6g} when it was certified, {total:.6g} by now ({account['adjacency']}, "
+        f"delta = {account['delta']:g})",
+    )
 
 
-def _total(data: Mapping[str, Any], rows: list[dict[str, Any]], ledger: Ledger, *, sound: bool) -> Check:
-    """Report the total of all runs in this ledger, which is what a user in it has lost."""
-    budget, everything = data["budget"], [row.to_dict() for row in ledger.releases()]
-    this_run, total = (
-        epsilon_of(part, budget["adjacency"], budget["delta"]) if sound else math.inf for part in (rows, everything)
-    )
-    where = f"{budget['adjacency']}, delta = {budget['delta']:g}"
-    return Check("ledger_total", True, f"this run {this_run:.6g} of the ledger's total {total:.6g} ({where})")
+def _together(releases: Iterable[Any], account: Mapping[str, Any], sound: bool) -> float:
+    rows = [row.to_dict() for row in releases]
+    return epsilon_of(rows, account["adjacency"], account["delta"]) if sound else math.inf
+
+
+def _statement(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a certificate says in its own words, as the ledger records it."""
+    derived = {"format", "digest", "signature", "releases", "certified"} | {
+        name for name in data if name.startswith(_NUMBERS)
+    }
+    stated = {name: value for name, value in data.items() if name not in derived}
+    if stated["account"] is not None:
+        stated["account"] = {name: value for name, value in stated["account"].items() if name not in _PLACE}
+    result: Mapping[str, Any] = _writable(stated)
+    return result
 
 
 def _same(name: str, claimed: str | None, found: str) -> Check:
@@ -274,6 +366,8 @@ def _conform(path: str, value: Any, shape: Any) -> Any:
         if shape is None:
             raise ValueError(f"{path}.{known.field} must be one of {tuple(known.shapes)}. Found {kind!r}.")
         return _conform(path, value, shape)
+    if isinstance(shape, _Maybe):
+        return None if value is None else _conform(path, value, shape.shape)
     if isinstance(shape, list):
         if not isinstance(value, list):
             raise ValueError(f"{path} must be a list. Found {type(value).__name__}.")
@@ -291,6 +385,13 @@ class _Either:
 
     field: str
     shapes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Maybe:
+    """A shape, or null."""
+
+    shape: Any
 
 
 @dataclass(frozen=True)
@@ -350,7 +451,25 @@ _BUDGET = {
     "adjacency": _among(*SENSITIVITY),
     "unit": _UNIT,
 }
-_FORMAT = "tacitly certificate 1"
+_WORDS = _Leaf("null or a string", lambda v: v is None or isinstance(v, str))
+_STRINGS = _Leaf("an object of strings", lambda v: isinstance(v, dict) and all(isinstance(t, str) for t in v.values()))
+_HEX = _Leaf("64 hexadecimal digits", lambda v: isinstance(v, str) and re.fullmatch("[0-9a-f]{64}", v) is not None)
+_NUMBER_OR_NONE = _Leaf("null or a not negative finite number", lambda v: v is None or (_finite(v) and v >= 0))
+_ACCOUNT = {
+    "id": _TEXT,
+    "epsilon": _CLAIM,
+    "adjacency": _among(*SENSITIVITY),
+    "delta": _number("not negative, below one,", lambda v: 0 <= v < 1),
+    "runs": _count(1),
+    "period": _TEXT,
+    "period_epsilon": _CLAIM,
+    "renews": _Leaf("null, yearly, quarterly or monthly", lambda v: v in (None, "yearly", "quarterly", "monthly")),
+    "ceiling": _Maybe(_BUDGET),
+    "entries": _count(1),
+    "head": _HEX,
+}
+_NUMBERS = ("epsilon", "mu_", "rho_")
+_FORMAT = "tacitly certificate 2"
 _CERTIFICATE = {
     "format": _among(_FORMAT),
     "algorithm": _TEXT,
@@ -363,8 +482,19 @@ _CERTIFICATE = {
     "nominal_epsilon": _Leaf("null or a not negative finite number", lambda v: v is None or _CLAIM.holds(v), True),
     "not_covered": [_TEXT],
     "notes": [_TEXT],
-    "billboard_sha256": _Leaf("null or a string", lambda v: v is None or isinstance(v, str)),
-    "version": _TEXT,
+    "public": [_TEXT],
+    "files": _Leaf(
+        "hashes by name of file", lambda v: isinstance(v, dict) and all(_HEX.holds(entry) for entry in v.values())
+    ),
+    "account": _Maybe(_ACCOUNT),
+    "date": _Leaf("a date", lambda v: isinstance(v, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", v) is not None),
+    "purpose": _WORDS,
+    "curator": _WORDS,
+    "region": _WORDS,
+    "code": {"version": _TEXT, "sha256": _HEX, "commit": _WORDS},
+    "dependencies": _STRINGS,
+    "signature": _Maybe({"key": _HEX, "value": _TEXT}),
+    **dict.fromkeys(("mu_zero_out", "mu_replace_one", "rho_zero_out", "rho_replace_one"), _NUMBER_OR_NONE),
     **dict.fromkeys(("epsilon", "epsilon_zero_out", "epsilon_replace_one"), _CLAIM),
     "certified": _FLAG,
     "digest": _TEXT,

@@ -272,7 +272,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
         mean = self.prior_.mean
         return self.heads_[:, : mean.size].reshape(-1, *mean.shape)
 
-    def head_work(self) -> PosteriorHeads:
+    def head_work(self) -> HeadWork:
         """Return what fits a head: data, so that it can travel to users."""
         return self._home_work()
 
@@ -525,8 +525,8 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
         """Return mean and standard deviation of new observations."""
         size = self.units_.size
         if self.loss == "poisson":
-            scores, spread = self._scores(rows, heads)
-            return mean_response(scores, spread, self.prior_), count_deviation(scores, spread, self.prior_)
+            scores, deviations = self._scores(rows, heads)
+            return mean_response(scores, deviations, self.prior_), count_deviation(scores, deviations, self.prior_)
         if not self.units_.spread > 0:
             return heads[:, 0].copy(), np.full(len(rows), np.nan)
         design = self.units_.design(rows)
@@ -558,7 +558,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
     def _raw_errors(self) -> Array:
         """Return standard errors of intercept and coefficients in the units of the data."""
         covariance = self._raw_covariance(self.mean_covariance_)
-        return np.sqrt(np.maximum(np.einsum("...ii->...i", covariance), 0.0))
+        return np.asarray(np.sqrt(np.maximum(np.einsum("...ii->...i", covariance), 0.0)))
 
     def _raw_covariance(self, covariance: Array) -> Array:
         back = self._back()

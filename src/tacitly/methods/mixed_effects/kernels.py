@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from tacitly.privacy.clipping import LEAST
 from tacitly.simd.registers import fetch, load, load_every, root, spread, store, total, where_usable
 
 LANES = 8  # users solved together: doubles in a register
@@ -450,7 +451,8 @@ def _clip_factor(norm, limit):
     """Return :func:`~tacitly.methods.shared.batch.clip_factors` of one norm."""
     if not math.isfinite(norm):
         return 0.0
-    return limit / norm if norm > limit else 1.0
+    factor = limit / norm if norm > limit else 1.0
+    return factor if factor > LEAST else 0.0
 
 
 @_kernel

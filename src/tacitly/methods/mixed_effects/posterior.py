@@ -149,13 +149,32 @@ def posteriors(X: Rows, y: Rows, offsets: Offsets, coordinates: Coordinates, pri
     moved = rights - grams @ prior.mean
     squares = squares - (rights + moved) @ prior.mean
     grams, rights = root.T @ grams @ root, moved @ root
-    covariances: Array = np.linalg.inv(np.eye(coordinates.size) + grams / noise).astype(np.float64, copy=False)
+    covariances, solved = _inverses(np.eye(coordinates.size) + grams / noise)
+    rows = np.where(solved, rows, 0.0)
     information = covariances @ (grams / noise)
     information = (information + information.transpose(0, 2, 1)) / 2.0
     means = np.einsum("nij,nj->ni", covariances, rights / noise)
     fitted = np.einsum("nij,nj->ni", grams, means)
     residuals = squares - np.einsum("ni,ni->n", means, 2.0 * rights - fitted)
     return Posteriors(means, covariances, information, np.maximum(residuals, 0.0), rows)
+
+
+def _inverses(matrices: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """Return the inverse of each matrix, and which there are; zeros for the others.
+
+    Each is computed by itself, so a matrix that is singular in float64 (a user with a thousand equal rows, if the noise
+    variance is tiny) changes nothing for other users.
+    """
+    try:
+        return np.asarray(np.linalg.inv(matrices), dtype=np.float64), np.ones(len(matrices), dtype=bool)
+    except np.linalg.LinAlgError:
+        inverses, solved = np.zeros_like(matrices), np.ones(len(matrices), dtype=bool)
+        for i, matrix in enumerate(matrices):
+            try:
+                inverses[i] = np.linalg.inv(matrix)
+            except np.linalg.LinAlgError:
+                solved[i] = False
+        return inverses, solved
 
 
 def moments(X: Rows, y: Rows, offsets: Offsets, coordinates: Coordinates) -> tuple[Array, Array, Array, Array]:

@@ -17,7 +17,7 @@ import numpy as np
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.federation.base import Query
 from tacitly.federation.statistics import Statistics
-from tacitly.privacy.clipping import GUARD
+from tacitly.privacy.clipping import GUARD, LEAST
 
 
 class BatchQuery(Query):
@@ -92,7 +92,8 @@ def clip_factors(norms: Array, bound: float) -> Array:
     """Return by what to multiply rows of these norms so that none exceeds the bound; 0 where a norm is not finite."""
     limit = bound * (1.0 - GUARD)
     usable = np.isfinite(norms)
-    return np.where(usable, np.where(norms > limit, limit / np.where(norms > 0, norms, 1.0), 1.0), 0.0)
+    factors = np.where(norms > limit, limit / np.where(norms > 0, norms, 1.0), 1.0)
+    return np.where(usable & (factors > LEAST), factors, 0.0)  # smaller ones have lost digits to underflow
 
 
 def norms_of(rows: Array) -> Array:

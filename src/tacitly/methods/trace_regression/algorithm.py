@@ -15,7 +15,10 @@ accurate:
 * Dense X and y are centred where their means matter (:mod:`tacitly.methods.trace_regression.centering`).
 * The length of a step is one over the curvature along it (:mod:`tacitly.methods.trace_regression.curvature`): one where
   entries of X are uncorrelated, less where a common factor makes the curvature large in some directions.
-* A step after which residuals are clearly larger is undone, noise included, and the next is shorter.
+* A step after which residuals are clearly larger (or, where the histogram does not show them, after which the two
+  gradients say that the sum of squares has grown) is undone, noise included, and taken again from the same released
+  gradient at half its length, as often as needed: lengths shrink until a step is kept. What the two gradients say about
+  the curvature between them bounds the lengths of later steps.
 
 All of this is computed from releases: post-processing. Retraction needs the SVD of a 2r×2r core only.
 """
@@ -24,6 +27,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 
@@ -32,6 +36,7 @@ from tacitly.federation.base import Federation
 from tacitly.methods.trace_regression.centering import ROUNDS, centre_of
 from tacitly.methods.trace_regression.curvature import LineSearch, Public, Secant
 from tacitly.methods.trace_regression.designs import Centre, Design
+from tacitly.methods.trace_regression.effects import ShiftedFederation, effects_of
 from tacitly.methods.trace_regression.factor_whitening import whiten_factors
 from tacitly.methods.trace_regression.kernels import BINS, PER_OCTAVE, ZERO
 from tacitly.methods.trace_regression.low_rank import Factors, LowRank, retract
@@ -48,11 +53,17 @@ from tacitly.methods.trace_regression.start import (
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget, GaussianEvent, Unit
 
+STEPS = 32
+"""Noisy steps, if nothing else is asked for."""
+
+_FREE_STEPS = 300
 # A step is undone if the median residual exceeds the best by this factor. Steps whose length comes from two gradients
 # are not monotone, so smaller increases are normal.
 _WORSE = 2.0
 _WORSE_PER_NOISE = 8.0  # added per share of units that noise hides: noise moves the median by less than twice that
-_NOT_ACUTE = ("centre", "label", "start", "loop")  # phases whose contributions can point against each other
+_NO_CLIP = 1e9  # times the first clip
+_CLEARLY = 1.1  # residuals of the last step beyond those of the best one, by which the best one is returned
+_NOT_ACUTE = ("centre", "label", "effects", "start", "loop")  # phases whose contributions can point against each other
 _MOST_NOISE = 0.05  # share of units that noise may hide in the histogram before the histogram is ignored
 
 
@@ -66,13 +77,15 @@ class Settings:
     """
 
     unit: Unit = Unit.ROW
-    steps: int = 8
+    steps: int = STEPS
     private_design: bool = True
     centres: int = 0
     private_level: bool = False
+    effects: bool = False  # whether level, row effects and column effects of entries are released
     tracked: float = 0.05
     centre_share: float = 0.035
     level_share: float = 0.005
+    effect_share: float = 0.25
     design_share: float = 0.03
     curvature_share: float = 0.01
     clip_share: float = 0.04
@@ -82,6 +95,20 @@ class Settings:
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise ValueError(f"steps must be at least 1. Found {self.steps!r}.")
+
+    def readable(self, budget: Budget, units: int) -> Settings:
+        """Return the settings with as many steps as leave the histogram of residuals readable, at least 8.
+
+        Without it no step can be told from a bad one. From public numbers: the budget and the number of units. Without
+        noise, steps cost nothing but time.
+        """
+        steps = self.steps if budget.private else _FREE_STEPS
+        while budget.private and steps > 8:
+            sigma = replace(self, steps=steps).plan(budget).event("loop", clip=1.0).sigma
+            if sigma * math.sqrt(BINS / self.tracked) / units <= 0.8 * _MOST_NOISE:
+                break
+            steps = max(8, steps // 2)
+        return replace(self, steps=steps)
 
     def plan(self, budget: Budget) -> Plan:
         """Divide a budget among the phases."""
@@ -94,6 +121,10 @@ class Settings:
             phases.append(Phase(name="label scale", share=self.level_share / 2))
             phases.append(Phase(name="label", share=self.level_share / 2))
             left -= self.level_share
+        if self.effects:
+            for name, part in (("label scale", 0.02), ("label", 0.03), ("effect scale", 0.03), ("effects", 0.92)):
+                phases.append(Phase(name=name, share=part * self.effect_share))
+            left -= self.effect_share
         if self.private_design:
             phases.append(Phase(name="design scale", share=self.design_share / 4))
             phases.append(Phase(name="design", share=3 * self.design_share / 4))
@@ -115,15 +146,17 @@ class Settings:
 
 @dataclass(frozen=True)
 class Found:
-    """The public result: M as factors, and the expected Frobenius norm of its error from privacy noise.
+    """The public result: M as factors, and the expected Frobenius norm of its error from noise and missing steps.
 
-    Labels are ⟨X, M⟩ plus ``intercept``, which is 0 if X was not centred.
+    Labels are ⟨X, M⟩ plus ``intercept``, which is 0 if X was not centred, plus effects of row and column, if there are
+    any.
     """
 
     matrix: LowRank
     noise: float
     clips: tuple[float, ...]
     intercept: float = 0.0
+    effects: tuple[Array, Array] | None = None
 
 
 def choose_start(design: Design, rank: int, unit: Unit) -> str:
@@ -158,6 +191,10 @@ def learn(
     unit, maps = settings.unit, None
     if settings.centres and design.kind != "dense":
         federation, maps = whiten_factors(federation, plan, design, unit)
+    effects: tuple[Array, Array] | None = None
+    if settings.effects:
+        effects = effects_of(federation, plan, design, unit)
+        federation = cast(Federation, ShiftedFederation(federation, design, *effects))
     centre: Centre | None = None
     if settings.private_level:
         centre = centre_of(federation, plan, design, unit, mean, private=settings.centres > 0)
@@ -166,55 +203,114 @@ def learn(
     search = LineSearch(federation, plan, design, scales, unit, public, int(settings.private_design), centre)
     if settings.start.covariance is None:
         # Σ y·X̃ is M times the curvature; a known Λ has removed that already.
-        curvature = search.along((matrix.left * matrix.values, matrix.right))
-        matrix = matrix.times(1.0 / curvature)
+        search.along((matrix.left * matrix.values, matrix.right))
+        # The first step sees labels themselves: what follows is kept only if it leaves less than zero does.
+        matrix = matrix.times(0.0)
     query = TangentSum(design, scales, matrix.left, matrix.right, matrix.values, unit=unit, centre=centre)
     size = rank * (design.d1 + design.d2 - rank) + (centre is not None)
     units = federation.n_users if settings.unit is Unit.USER else federation.n_rows
     clip = chosen_clip(federation, plan, query, "loop", "norms of step 1", size)
-    best, least, length, variance, clips = (matrix, centre, clip, 0.0), math.inf, 1.0, 0.0, []
-    earlier: tuple[LowRank, Factors, float] | None = None
+    state = _State(matrix, centre, clip, 0.0)
+    best, least, clips = state, math.inf, []
+    nearest, last = state, math.inf  # the state with the smallest residuals, and residuals of the last one seen
+    taken: _Step | None = None
     for number in range(settings.steps):
-        query = _query(design, scales, matrix, centre, settings, clip.bound)
-        event = plan.event("loop", clip=clip.bound)
+        query = _query(design, scales, state.matrix, state.centre, settings, state.clip.bound)
+        event = plan.event("loop", clip=state.clip.bound)
         sigma = federation.sum_sigma(event)
-        clips.append(clip.bound)
+        clips.append(state.clip.bound)
         released = federation.release(query, event, f"step {number + 1}")
         (left, right, bins), level = query.split(released), query.level_of(released)
-        residuals = _Residuals.read(query.counts(bins), float(query.counts(np.array(sigma))), clip.bound, units)
-        if residuals is not None:
-            clip = Clip(clip.bound, residuals.gain(clip.bound, settings.unit))
-        right = right - matrix.right @ (matrix.right.T @ right)
-        left, right, level, noise = left / clip.gain, right / clip.gain, level / clip.gain, sigma / clip.gain
-        step = np.hstack([left, matrix.left]), np.hstack([matrix.right, right])
+        bound = state.clip.bound
+        residuals = _Residuals.read(query.counts(bins), float(query.counts(np.array(sigma))), bound, units)
+        gain = state.clip.gain if residuals is None else residuals.gain(bound, settings.unit)
+        right = right - state.matrix.right @ (state.matrix.right.T @ right)
+        step = _Step(left / gain, right / gain, level / gain, sigma / gain, 0.0, 1.0)
         secant = None
-        if earlier is not None:
-            secant = Secant.between(earlier[0], matrix, (earlier[1], step), (earlier[2], noise))
-        curvature = search.along(step, secant)
-        if residuals is not None and residuals.median > (_WORSE + _WORSE_PER_NOISE * residuals.noise) * least:
-            (matrix, centre, clip, variance), earlier = best, None
-            length = length if search.shorten() else length / 2
+        if taken is not None:
+            gradients = taken.factors(best.matrix), step.factors(state.matrix)
+            secant = Secant.between(best.matrix, state.matrix, gradients, (taken.noise, step.noise))
+        seen = residuals is not None and event.private and not residuals.saturated
+        last = residuals.median if residuals is not None and seen else math.inf
+        if last < least:
+            nearest = state
+        energy, expected = step.energy, size * step.noise**2
+        if residuals is not None and seen:
+            worse = residuals.median > (_WORSE + _WORSE_PER_NOISE * residuals.noise) * least
+        else:
+            worse = secant is not None and secant.rises
+        if taken is not None and worse:
+            search.learn(secant)
+            taken = replace(taken, factor=taken.factor / 2)
+            state = replace(_moved(best, taken), clip=best.clip)
             continue
-        if residuals is not None:
-            least = min(least, residuals.median)
-        best = matrix, centre, clip, variance
-        moved = float(np.sum(left**2) + np.sum(right**2)) + level**2
+        curvature = search.along(step.factors(state.matrix), secant)
+        if number == settings.steps - 1:  # nobody looks at where the last step leads, so it is a short one
+            curvature = search.largest
+        least = min(least, last)
         # The minimum of the parabola along the step, times James and Stein's factor: the share of it that is not noise.
-        factor = length * max(0.0, 1.0 - size * noise**2 / moved) / curvature if moved > 0 else 0.0
-        earlier = matrix, step, noise
-        matrix = retract(matrix, factor * left, factor * right)
-        if centre is not None:  # n observations of weight 1/√n: the curvature along the level is one
-            centre = replace(centre, level=centre.level + factor * curvature * level * centre.weight)
-        variance = (1.0 - factor * curvature) ** 2 * variance + (factor * noise) ** 2
+        factor = max(0.0, 1.0 - expected / energy) / curvature if energy > 0 else 0.0
+        taken = replace(step, factor=factor, curvature=curvature)
+        best, state = state, _moved(state, taken)
         if residuals is not None:
             multiplier = federation.sum_sigma(plan.event("loop", clip=1.0))
             clip = least_error(residuals.counts, residuals.edges, multiplier, size, settings.unit)
+            if clip.bound > _NO_CLIP * clips[0]:  # without noise a larger clip is always better
+                clip = Clip(_NO_CLIP * clips[0], 1.0)
+            state = replace(state, clip=clip)
+    if last > _CLEARLY * least and math.isfinite(least):
+        state = nearest
+    matrix, centre = state.matrix, state.centre
+    noise = size * state.variance
+    # How far the last step went beyond its noise says how far there is still to go.
+    missing = taken.factor**2 * max(taken.energy - size * taken.noise**2, 0.0) if taken is not None else 0.0
+    matrix = matrix.times(max(0.0, 1.0 - (noise + missing) / max(float(np.sum(matrix.values**2)), 1e-300)))
     # ⟨X̃, M⟩ = ⟨X, D₁MD₂⟩: in the original design M and its error are scaled.
     scale = math.sqrt(float(np.mean(scales.left**2)) * float(np.mean(scales.right**2)))
     found = matrix.scaled(scales.left, scales.right)
     found = found if maps is None else found.mapped(*maps)
     intercept = 0.0 if centre is None else centre.level - float(np.sum(centre.matrix * found.matrix))
-    return Found(found, scale * math.sqrt(size * variance), tuple(clips), intercept)
+    return Found(found, scale * math.sqrt(noise + missing), tuple(clips), intercept, effects)
+
+
+@dataclass(frozen=True)
+class _State:
+    """Where the search is: the matrix, the level, the clip for the next gradient, the variance that noise has left."""
+
+    matrix: LowRank
+    centre: Centre | None
+    clip: Clip
+    variance: float
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A released gradient in the tangent space, its noise, and how far it is followed."""
+
+    left: Array
+    right: Array
+    level: float
+    noise: float
+    factor: float
+    curvature: float
+
+    @property
+    def energy(self) -> float:
+        """Squared norm of the gradient."""
+        return float(np.sum(self.left**2) + np.sum(self.right**2)) + self.level**2
+
+    def factors(self, matrix: LowRank) -> Factors:
+        """Return the gradient as a matrix left·rightᵀ."""
+        return np.hstack([self.left, matrix.left]), np.hstack([matrix.right, self.right])
+
+
+def _moved(state: _State, step: _Step) -> _State:
+    """Return the state after a step."""
+    factor, centre = step.factor, state.centre
+    if centre is not None:  # n observations of weight 1/√n: the curvature along the level is one
+        centre = replace(centre, level=centre.level + factor * step.curvature * step.level * centre.weight)
+    variance = (1.0 - factor * step.curvature) ** 2 * state.variance + (factor * step.noise) ** 2
+    return _State(retract(state.matrix, factor * step.left, factor * step.right), centre, state.clip, variance)
 
 
 def _query(
@@ -256,6 +352,11 @@ class _Residuals:
         before = float(share[bin_ - 1]) if bin_ else 0.0
         inside = (0.5 - before) / max(float(share[bin_]) - before, 1e-12)
         return float(self.edges[bin_] * (self.edges[bin_ + 1] / self.edges[bin_]) ** inside)
+
+    @property
+    def saturated(self) -> bool:
+        """Whether half of the units lie in the first bin, so that the median is not known."""
+        return bool(self.counts[0] > 0.45 * self.counts.sum())
 
     def gain(self, bound: float, unit: Unit) -> float:
         return gain_of(self.counts, np.sqrt(self.edges[:-1] * self.edges[1:]), bound, unit)

@@ -126,7 +126,7 @@ def centre_of(
     mean = private_mean(federation, plan, design, unit)[0] if private else public_mean
     if not private and mean is None:
         return None
-    bound, _ = _bound(federation, plan, LabelSum(unit), "label scale", "sizes of labels")
+    bound, _ = bound_of(federation, plan, LabelSum(unit), "label scale", "sizes of labels")
     level = float(federation.release(LabelSum(unit), plan.event("label", clip=bound), "mean of the labels")[0]) / n
     return None if mean is None else Centre(mean, level, 1.0 / math.sqrt(n))
 
@@ -141,7 +141,7 @@ def private_mean(
     n, found, norm = federation.n_rows, np.zeros((design.d1, design.d2)), 0.0
     for number in range(1, ROUNDS + 1):
         query = ObservationSum(design, unit, Centre(found))
-        bound, norm = _bound(federation, plan, query, "centre scale", f"norms of observations {number}{where}")
+        bound, norm = bound_of(federation, plan, query, "centre scale", f"norms of observations {number}{where}")
         event = plan.event("centre", clip=bound)
         more = federation.release(query, event, f"mean of the design {number}{where}").reshape(found.shape) / n
         found = found + shrunk(more, federation.sum_sigma(event) / n)
@@ -181,7 +181,7 @@ def shrunk(mean: Array, sigma: float) -> Array:
     return found
 
 
-def _bound(federation: Federation, plan: Plan, query: Query, phase: str, name: str) -> tuple[float, float]:
+def bound_of(federation: Federation, plan: Plan, query: Query, phase: str, name: str) -> tuple[float, float]:
     """Return a clip above nearly all norms, and the 90 % quantile of norms that it comes from."""
     event = plan.event(phase, clip=1.0, acute=True)
     norm = quantile_of(federation.release(NormHistogram(query), event, name), federation.sum_sigma(event), 0.9)

@@ -128,12 +128,13 @@ class LineSearch:
     releases_left: int
     centre: Centre | None = None
     released: list[float] = field(default_factory=list)
-    careful: bool = False
+    largest: float = 0.0
 
-    def shorten(self) -> bool:
-        """Use the largest released curvature for the next step; return whether that changes anything."""
-        before, self.careful = self.careful, self.public is None and self.releases_left == 0
-        return self.careful and not before
+    def learn(self, secant: Secant | None) -> None:
+        """Take the curvature along a step that was too long into account: it bounds the lengths of later steps."""
+        if secant is not None and self.released and secant.value - 2.0 * secant.deviation > max(self.released):
+            self.released.append(secant.value)
+            self.largest = max(self.largest, secant.value)
 
     def along(self, step: Factors, secant: Secant | None = None) -> float:
         """Return c along left·rightᵀ, in the scaled design."""
@@ -153,18 +154,24 @@ class LineSearch:
             self.released.append(found)
         else:
             # Gradients are noisy: limit the estimate to around the released curvatures, and one.
-            found = self.released[-1] if secant is None else secant.shrunk(self.released[-1])
+            found = self.released[-1] if secant is None or secant.value <= 0 else secant.shrunk(self.released[-1])
             found = min(max(found, min(1.0, *self.released) / _FAR), _FAR * max(1.0, *self.released))
-            found, self.careful = (max(self.released), False) if self.careful else (found, False)
-        return max(found, _LEAST) if found > 0 and math.isfinite(found) else 1.0
+        found = max(found, _LEAST) if found > 0 and math.isfinite(found) else 1.0
+        self.largest = max(self.largest, found)
+        return found
 
 
 @dataclass(frozen=True)
 class Secant:
-    """Curvature along the step between two matrices, from the gradients at both, and its standard deviation."""
+    """Curvature along the step between two matrices, from the gradients at both, and its standard deviation.
+
+    ``rises`` is whether the sum of squares has grown along the step, beyond noise: by the trapezoid rule, which is
+    exact for a parabola, it falls by the mean of both gradients along the step.
+    """
 
     value: float
     deviation: float
+    rises: bool = False
 
     @classmethod
     def between(
@@ -178,8 +185,9 @@ class Secant:
         size = inner(step, step)
         if not size > 0:
             return None
-        changed = inner(step, gradients[0]) - inner(step, gradients[1])
-        return cls(changed / size, math.hypot(*noises) / math.sqrt(size))
+        first, second = inner(step, gradients[0]), inner(step, gradients[1])
+        deviation = math.hypot(*noises) / math.sqrt(size)
+        return cls((first - second) / size, deviation, (first + second) / size < -2.0 * deviation)
 
     def shrunk(self, prior: float) -> float:
         """Return the value, shrunk towards ``prior`` by its noise.

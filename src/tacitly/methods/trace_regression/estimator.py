@@ -84,12 +84,14 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
         energy of rows and columns is released privately, paid from the budget. For dense designs and unit observation.
     center
         The origin of X. ``"auto"``: its mean, where that matters; released privately and paid from the budget, unless X
-        is public. For tasks and rank-one designs, features with a mean are whitened instead. (d1, d2) numbers: a known
-        mean of dense X. None: zero. Not with a covariance, for unit observation only.
+        is public. For tasks and rank-one designs, features with a mean are whitened instead; for entries, level, row
+        and column effects of the labels are released. (d1, d2) numbers: a known mean of dense X. None: zero. Not with a
+        covariance, for unit observation only.
     max_observations
         For unit user: the most observations per user, evenly spaced; None for all (the clip bounds them anyway).
     steps
-        Number of noisy gradient steps.
+        Number of noisy gradient steps. None: 32, or fewer (8 at least) where the budget and the number of observations
+        are too small for so many; 300 without noise.
     start
         ``"one-shot"``, ``"power"`` or ``"auto"``: by predicted error.
     sensitivities
@@ -100,9 +102,11 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
     Attributes
     ----------
     left_, singular_values_, right_ : M = left_ · diag(singular_values_) · right_ᵀ; public
-    coef_ : M, (d1, d2)
+    row_effects_, column_effects_ : of matrix completion, where labels have a level; the rows' contain it; else zero
+    coef_ : M, (d1, d2), effects included
     intercept_ : added to ⟨X, M⟩ in predictions: 0, except where X was centred
-    noise_error_ : expected Frobenius norm of the error in M from privacy noise alone
+    noise_error_ : estimated Frobenius norm of the error in M from privacy noise and from steps that are still missing;
+        the sampling error, which is there without privacy too, comes on top
     certificate_ : what was released and what it costs
 
     Examples
@@ -131,7 +135,7 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
     covariance: Any = None
     center: Any = "auto"
     max_observations: int | None = None
-    steps: int = 8
+    steps: int | None = None
     start: str = "auto"
     sensitivities: tuple[float, float, float] | None = None
     run: str = "trace-regression"
@@ -142,16 +146,22 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
 
     @property
     def coef_(self) -> Array:
-        """M as a dense matrix."""
+        """M as a dense matrix, effects of rows and columns included."""
         self._check_fitted()
-        return np.asarray((self.left_ * self.singular_values_) @ self.right_.T)
+        left, right = self._factors()
+        return np.asarray(left @ right.T)
 
     def predict(self, X: Any) -> Array:
         """Return ⟨X, M⟩ of every observation, plus the intercept where there is one."""
         self._check_fitted()
         design = Design(self.design, len(self.left_), len(self.right_))
-        fitted = design.fitted(self._rows(X, design), self.left_ * self.singular_values_, self.right_)
-        return fitted + self.intercept_
+        return design.fitted(self._rows(X, design), *self._factors()) + self.intercept_
+
+    def _factors(self) -> tuple[Array, Array]:
+        """Return factors of M and its effects."""
+        rows, columns = self.row_effects_, self.column_effects_
+        left = np.column_stack([self.left_ * self.singular_values_, rows, np.ones(len(rows))])
+        return left, np.column_stack([self.right_, np.ones(len(columns)), columns])
 
     def score(self, X: Any, y: npt.ArrayLike) -> float:
         """Return R². Computed from the labels: not private."""
@@ -162,7 +172,8 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
     def public_arrays(self) -> dict[str, Array]:
         """Return the factors of M; all of it is public."""
         self._check_fitted()
-        return _public(LowRank(self.left_, self.singular_values_, self.right_), self.noise_error_, self.intercept_)
+        matrix = LowRank(self.left_, self.singular_values_, self.right_)
+        return _public(matrix, self.noise_error_, self.intercept_, (self.row_effects_, self.column_effects_))
 
     def take_public_arrays(self, arrays: Mapping[str, Array]) -> None:
         """Set what :meth:`public_arrays` returned."""
@@ -170,6 +181,8 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
         self.noise_error_ = float(arrays["noise_error"][0])
         # Folders written before there was an intercept have none.
         self.intercept_ = float(arrays.get("intercept", np.zeros(1))[0])
+        self.row_effects_ = arrays.get("row_effects", np.zeros(len(self.left_)))
+        self.column_effects_ = arrays.get("column_effects", np.zeros(len(self.right_)))
 
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's tags: a regressor."""
@@ -194,12 +207,16 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
             )
         known = self._known(population, design, covariance)
         settings = self._settings(design, budget.unit, covariance, has_middle=known.middle is not None)
+        if self.steps is None:
+            units = population.n_users if budget.unit is Unit.USER else population.n_rows
+            settings = settings.readable(budget, units)
         plan = settings.plan(budget)
 
         def learn(federation: Federation) -> dict[str, Array]:
             public = known.energies(), known.energy_along(), known.middle
             found = trace_regression.learn(federation, plan, settings, design, rank, *public)
-            return _public(known.mapped_back(found.matrix), known.scale * found.noise, found.intercept)
+            matrix = known.mapped_back(found.matrix)
+            return _public(matrix, known.scale * found.noise, found.intercept, found.effects)
 
         return Procedure(settings.events(plan), learn, rows=known.rows)
 
@@ -229,11 +246,12 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
         centres = (1 if design.kind == "dense" else 2 - sum(design.hot)) if centred else 0
         return trace_regression.Settings(
             unit=unit,
-            steps=self.steps,
+            steps=trace_regression.STEPS if self.steps is None else self.steps,
             start=start,
             private_design=buys,
             centres=centres,
             private_level=(centres > 0 and design.kind == "dense") or has_middle,
+            effects=centred and design.kind == "entries",
         )
 
     def _paper_settings(self, covariance: Array | None) -> paper_trace.Settings:
@@ -244,7 +262,7 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
             sensitivities=(first, second, third),
             epsilon=self.epsilon,
             delta=self.delta,
-            steps=self.steps,
+            steps=trace_regression.STEPS if self.steps is None else self.steps,
             seed=self.random_state,
             covariance=covariance,
         )
@@ -316,12 +334,17 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
             raise ValueError(f"rank must be a whole number from 1 to min(d1, d2) = {most}. Found {self.rank!r}.")
 
 
-def _public(matrix: LowRank, noise_error: float, intercept: float) -> dict[str, Array]:
+def _public(
+    matrix: LowRank, noise_error: float, intercept: float, effects: tuple[Array, Array] | None = None
+) -> dict[str, Array]:
     """Return a result as :meth:`TraceRegression.take_public_arrays` expects it."""
+    rows, columns = (np.zeros(len(matrix.left)), np.zeros(len(matrix.right))) if effects is None else effects
     return {
         "left": matrix.left,
         "singular_values": matrix.values,
         "right": matrix.right,
         "noise_error": np.array([noise_error]),
         "intercept": np.array([intercept]),
+        "row_effects": rows,
+        "column_effects": columns,
     }

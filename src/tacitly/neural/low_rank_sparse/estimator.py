@@ -154,7 +154,7 @@ class LowRankSparse(PersonalPartModel, RankAndSparsity):
         return np.column_stack([network.start(rng), others]).ravel()
 
     def _packed_size(self, network: TanhNetwork) -> int:
-        return self.rank + 2 * self._sparsity(network)
+        return int(self.rank + 2 * self._sparsity(network))
 
     def _packed(self, own: Tensor) -> Tensor:
         weights, values = torch.vmap(self._update(self._network()).weights)(own), own[:, self.rank :]

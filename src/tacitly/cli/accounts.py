@@ -1,0 +1,210 @@
+"""How commands find the account that a fit debits: the one that its users have.
+
+By default a fit debits the account of its users. It is found by keyed fingerprints of their ids
+(:mod:`tacitly.privacy.people`) among the ledgers that this machine has seen, or made in the user's state folder
+(:mod:`tacitly.privacy.home`). So a second fit on the same people says what they have spent before it spends more, and
+the account's ceiling, if it has one, covers both. Where a row is the unit, the table as a whole is what is recognised.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tacitly.cli.console import say
+from tacitly.portable import AlreadyLocked, lock_file
+from tacitly.privacy import home
+
+if TYPE_CHECKING:
+    from tacitly.privacy.certificate import Certificate
+    from tacitly.privacy.guarantee import Budget, Event
+    from tacitly.privacy.ledger import Ledger
+    from tacitly.privacy.people import People
+
+
+def account_of(certificate: Certificate) -> Path | None:
+    """Return the ledger that a certificate is recorded in, where this machine has seen it."""
+    try:
+        seen = None if certificate.account is None else home.anchor(str(certificate.account["id"]))
+    except ValueError:  # not an account's id
+        return None
+    return Path(seen.path) if seen is not None and Path(seen.path).is_file() else None
+
+
+@contextmanager
+def opened_account(model: Any, cohort: Any, ledger: Path | None, out: Path) -> Iterator[Path]:
+    """Give a model the account to debit (the named ledger, the one its users have, or a new one) and a run in it.
+
+    A fit that cannot be certified (ε = ∞) spends no account: its ledger lies beside the model.
+    """
+    from tacitly.methods.base import people_of
+    from tacitly.privacy.ledger import Ledger
+
+    budget, planned = model.plan(cohort)
+    if not budget.private:
+        path = ledger or out.with_name(f"{out.name}.ledger")
+        with Ledger(path) as model.ledger:
+            yield path
+        return
+    people = people_of(cohort, budget.unit, home.secret())
+    with _one_at_a_time():
+        others = accounts_of(people, besides=ledger)
+        path = ledger or _found(others) or _new_path()
+        _refuse_lost(path)
+        if not path.exists():
+            with Ledger(path) as new:
+                new.enrol(people)
+                _remember(new, people)
+    with Ledger(path) as account:
+        model.ledger, model.run = account, _free_name(account, out.name)
+        _tell(account, budget, people, () if model.run in account.book.runs else planned)
+        _remember(account, people)
+        elsewhere = [other for other in others if other != account.path]
+        model.account_notes = tuple(_tell_of(other, budget, people) for other in elsewhere)
+        yield path
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Let one process at a time look for an account and make one, or two would make one each for the same people."""
+    while True:
+        try:
+            lock = lock_file(home.folder() / "accounts.lock")
+            break
+        except AlreadyLocked:
+            time.sleep(0.05)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def accounts_of(people: People, *, besides: Path | None = None) -> list[str]:
+    """Return the ledgers known here that have any of these people: first the one with most, then with most spent."""
+    from tacitly.privacy.ledger import Ledger, LedgerMismatch
+    from tacitly.privacy.people import People
+
+    found: list[tuple[int, float, str]] = []
+    for name, seen in home.known().items():
+        path, kept = Path(seen.path), home.people(name)
+        if besides is not None and besides.exists() and path.exists() and path.samefile(besides):
+            continue
+        theirs = 0 if kept is None else people.shared(People.from_bytes(kept[1], kept[0]))
+        if kept is not None and kept[0] != people.key:
+            say(f"{seen.path} was made with another key, so it cannot be told whether these users are in it")
+        if not path.is_file():
+            if theirs and seen.entries > 1:
+                raise ValueError(_gone(name, seen))
+            continue
+        try:
+            with Ledger(path) as account:
+                sound = all(run.certified for run in account.book.runs.values())
+                shared = _shared(account, people) if sound else 0  # without a promise there is nothing to add up
+                spent = account.spent(delta=1e-6) if shared else 0.0
+        except (LedgerMismatch, OSError) as error:
+            if theirs:
+                raise  # these users' account: what it says must not be passed over
+            say(f"an account could not be read, so it is not known whether these users are in it: {error}")
+            continue
+        if shared:
+            found.append((shared, spent, seen.path))
+    return [path for _, _, path in sorted(found, reverse=True)]
+
+
+def _gone(name: str, seen: home.Anchor) -> str:
+    return (
+        f"these users have an account, {seen.path}, with {seen.entries} entries, and the file is gone. Restore it from "
+        f"a backup; if what it held does not matter any more, remove {home.anchor_file(name)}."
+    )
+
+
+def _remember(account: Ledger, people: People) -> None:
+    """Keep who is in an account outside of it too."""
+    everybody = people
+    for known in account.people():
+        everybody = everybody.joined(known) if known.key == people.key else everybody
+    home.remember_people(account.id, everybody.key, everybody.to_bytes())
+
+
+def _tell(account: Ledger, budget: Budget, people: People, planned: Sequence[Event]) -> None:
+    """Say what these users have spent and what this fit brings it to, before it spends anything."""
+    from tacitly.privacy.certificate import shown
+
+    shared = _shared(account, people)
+    delta = account.ceiling.delta if account.ceiling is not None else budget.delta or 1e-6
+    adjacency = account.ceiling.adjacency if account.ceiling is not None else budget.adjacency
+    spent = account.spent(adjacency, delta=delta)
+    if not shared or not spent:
+        return
+    whose = "these users" if shared == len(people) else f"{shared} of these {len(people)} users"
+    if budget.unit != "user":
+        whose = "this table's rows"
+    after = f"this fit brings it to {shown(account.with_more(planned, adjacency, delta))}" if planned else "resuming"
+    say(f"{whose} have spent ε = {shown(spent)} ({adjacency}, δ = {delta:g}); {after}\naccount: {account.path}")
+    if account.ceiling is None:
+        say("(no ceiling: set one with 'tacitly budget limit'; other people with the same ids: name a --ledger)")
+
+
+def _tell_of(other: str, budget: Budget, people: People) -> str:
+    """Say, and return for the certificate, what these users have spent on an account that is not debited."""
+    from tacitly.privacy.certificate import shown
+    from tacitly.privacy.ledger import Ledger
+
+    with Ledger(other) as account:
+        shared, delta = _shared(account, people), budget.delta or 1e-6
+        spent = shown(account.spent(budget.adjacency, delta=delta))
+        note = (
+            f"{shared} of {len(people)} {budget.unit}s have spent ε = {spent} ({budget.adjacency}, δ = {delta:g}) on "
+            f"another account, {account.id}, which is not counted here"
+        )
+    say(f"{note}: {other}")
+    return note
+
+
+def _shared(account: Ledger, people: People) -> int:
+    return max((people.shared(known) for known in account.people()), default=0)
+
+
+def _found(others: list[str]) -> Path | None:
+    """Return the account with most of these people; raise where another one's ceiling would be passed by."""
+    from tacitly.privacy.ledger import Ledger
+
+    limited = []
+    for path in others:
+        with Ledger(path) as account:
+            limited += [path] if account.ceiling is not None else []
+    if limited and len(others) > 1:
+        raise ValueError(
+            f"these users are in {len(others)} accounts, and {', '.join(limited)} has a ceiling. Name the one to debit "
+            "with --ledger."
+        )
+    return Path(others[0]) if others else None
+
+
+def _new_path() -> Path:
+    path = home.folder() / "ledgers" / f"{secrets.token_hex(8)}.ledger"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
+def _refuse_lost(path: Path) -> None:
+    """Raise if a ledger was at this path that is not there any more: a new one would forget what was spent."""
+    if path.exists():
+        return
+    place = str(path.resolve())
+    for account, seen in home.known().items():
+        if seen.path == place and seen.entries > 1:
+            raise ValueError(_gone(account, seen).replace("these users have an account, ", "there was an account, "))
+
+
+def _free_name(account: Ledger, base: str) -> str:
+    """Return the run's name: that of the model folder, with a number where such runs are finished already."""
+    runs, name, number = account.book.runs, base, 1
+    while name in runs and runs[name].state == "finished":
+        number += 1
+        name = f"{base} {number}"
+    return name

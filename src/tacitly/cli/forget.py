@@ -1,0 +1,26 @@
+"""Remove a user's rows and head."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tacitly.cli.console import say
+
+
+def forget(
+    user: Annotated[str, typer.Argument(help="The user's id.", show_default=False)],
+    folders: Annotated[list[Path], typer.Argument(help="Model folders, grouped rows, sites.", show_default=False)],
+) -> None:
+    """Remove a user's rows and head from folders, and say what the released models still promise."""
+    from tacitly.deployment.forget import forget as remove
+
+    for folder in folders:
+        for line in remove(user, folder):
+            say(line)
+    say(
+        "Remove the rows from your own tables and backups too. The account keeps what was spent, and 8 bytes by which "
+        "its owner could recognise the id."
+    )

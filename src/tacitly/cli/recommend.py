@@ -1,0 +1,159 @@
+"""Fit a private recommender on a table of ratings or plays, and recommend from it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tacitly.cli.accounts import opened_account
+from tacitly.cli.console import (
+    Delta,
+    LedgerFile,
+    Neighbours,
+    check_new,
+    fit_with_progress,
+    names_in,
+    say,
+    show_certificate,
+    status,
+)
+
+if TYPE_CHECKING:
+    from tacitly.methods.recommender.estimator import Recommender
+
+Source = Annotated[
+    Path, typer.Argument(help="Table of ratings (user, item, rating) to fit, or a model folder.", show_default=False)
+]
+
+
+def recommend(
+    source: Source,
+    catalogue: Annotated[
+        Path | None,
+        typer.Option(help="Fit: table of all items, with their id and public features.", show_default=False),
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Fit: privacy budget; 'inf' for no privacy.")] = None,
+    user: Annotated[str, typer.Option(help="Fit: column with the user id.")] = "user",
+    item: Annotated[str, typer.Option(help="Fit: column with the item id, in both tables.")] = "item",
+    rating: Annotated[str | None, typer.Option(help="Fit: column with the rating; leave out for plays.")] = None,
+    range_: Annotated[str | None, typer.Option("--range", help="Fit: lowest and highest rating: 1,5.")] = None,
+    features: Annotated[
+        str | None, typer.Option(help="Fit: numeric feature columns of the catalogue, with commas; default: none.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Fit: where to write the model folder.")] = Path("recommender"),
+    delta: Delta = 1e-6,
+    adjacency: Neighbours = "zero-out",
+    ledger: LedgerFile = None,
+    for_: Annotated[str | None, typer.Option("--for", help="Model folder: the user to recommend items to.")] = None,
+    rated: Annotated[
+        str | None, typer.Option(help="Model folder: somebody's own ratings, as item=4,other=2 (plays: item,other).")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", help="Model folder: how many items.")] = 10,
+) -> None:
+    """Learn from ratings or plays, privately; then recommend to a user (--for) or to a newcomer (--rated)."""
+    if source.is_dir():
+        _show(source, for_, rated, k)
+        return
+    if catalogue is None or epsilon is None:
+        raise ValueError(
+            "to fit, give --catalogue ITEMS.csv (the list of items is public, so it is not read from ratings) and "
+            "--epsilon. To recommend, give a model folder."
+        )
+    check_new(out)
+    with status("reading the tables"):
+        model, columns = _read(source, catalogue, user, item, rating, range_, names_in(features) or [])
+    model.set_params(epsilon=epsilon, delta=delta, adjacency=adjacency, run=out.name)
+    _fit(model, columns, user, ledger, out)
+
+
+def _read(
+    source: Path, catalogue: Path, user: str, item: str, rating: str | None, range_: str | None, features: list[str]
+) -> tuple[Recommender, tuple[Any, Any, Any]]:
+    """Return an estimator for the catalogue, and the columns of the ratings."""
+    from tacitly.datasets.ratings import load_ratings
+    from tacitly.methods.recommender.estimator import Recommender
+
+    ids, table = _catalogue(catalogue, item, features)
+    bounds = None
+    if rating is not None:
+        try:
+            low, high = (float(part) for part in (range_ or "").split(","))
+        except ValueError:
+            raise ValueError(
+                f"--rating needs --range LOW,HIGH: the range of ratings is public. Found {range_!r}."
+            ) from None
+        bounds = (low, high)
+    elif range_ is not None:
+        raise ValueError("--range is for --rating COLUMN.")
+    users, items, values, _ = load_ratings(source, ids, user=user, item=item, rating=rating)
+    return Recommender(1.0, items=ids, item_features=table, rating_range=bounds), (users, items, values)
+
+
+def _catalogue(path: Path, item: str, features: list[str]) -> tuple[Any, Any]:
+    import numpy as np
+
+    from tacitly.data.tables import batch_rows, open_table
+    from tacitly.data.validation import DataError
+
+    opened = open_table(path, item)
+    for name in (item, *features):
+        if name not in opened.types:
+            raise DataError(f"{path.name} has no column {name!r}. Found {', '.join(opened.types)}.")
+    parts = list(opened.batches([item, *features], batch_rows(1 + len(features))))
+    ids = np.concatenate([part[0] for part in parts])
+    if not features:
+        return ids, None
+    try:
+        return ids, np.stack([np.concatenate([p[1 + j] for p in parts]) for j in range(len(features))], 1).astype(float)
+    except ValueError:
+        raise DataError(f"{path.name}: feature columns must hold numbers. Found other text.") from None
+
+
+def _fit(model: Recommender, columns: tuple[Any, Any, Any], user: str, ledger: Path | None, out: Path) -> None:
+    from tacitly.model_folder import save
+    from tacitly.privacy.guarantee import check_target
+
+    check_target(model.epsilon, model.delta)  # a ledger would keep a wrong one as its ceiling
+    cohort = model.cohort(*columns)
+    with opened_account(model, cohort, ledger, out) as path:
+        fit_with_progress(model, cohort)
+        model.user_column_ = user
+        save(model, out)
+    show_certificate(model.certificate_)
+    say(model.summary())
+    say(f"model: {out}/ ('tacitly publish' leaves its private/ out)\nledger: {path}")
+    say(f"next: tacitly recommend {out} --for USER")
+
+
+def _show(folder: Path, user: str | None, rated: str | None, k: int) -> None:
+    from tacitly.methods.recommender.estimator import Recommender
+    from tacitly.model_folder import load
+
+    model = load(folder)
+    if not isinstance(model, Recommender):
+        raise ValueError(
+            f"{folder} holds a {type(model).__name__}. Expected a recommender, as 'tacitly recommend' writes."
+        )
+    if (user is None) == (rated is None):
+        raise ValueError("give --for USER (somebody who was there) or --rated ITEM=RATING,… (somebody who was not).")
+    best = model.recommend(user, k) if rated is None else model.recommend_new(_ratings(rated, plays=model.plays_), k)
+    lines = ["item,score", *(f"{item},{score:.6g}" for item, score in zip(best.items, best.scores, strict=True))]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _ratings(text: str, *, plays: bool) -> Any:
+    """Return ratings written as item=4,other=2; items alone for plays.
+
+    >>> _ratings("a=4,b=2.5", plays=False), _ratings("a, b", plays=True)
+    ({'a': 4.0, 'b': 2.5}, ['a', 'b'])
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if plays:
+        return parts
+    try:
+        return {name: float(value) for name, value in (part.rsplit("=", 1) for part in parts)}
+    except ValueError:
+        raise ValueError(f"--rated must be written as ITEM=RATING,ITEM=RATING. Found {text!r}.") from None

@@ -1,0 +1,126 @@
+"""Deletion: remove a user's rows and head from model folders, grouped rows and sites.
+
+A head and the rows are the user's own, so they can be removed completely. What was published cannot be taken back, and
+need not be: by differential privacy it is about as likely without this user. The statement says how likely, and what
+has to be fitted again by who wants no trace at all.
+
+Every file is replaced as a whole, so an interrupted deletion leaves it with the user or without. Files are unlinked,
+not overwritten: backups and the disk's free blocks are the operator's business.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacitly.data.cohort import Cohort
+from tacitly.data.user_ids import Directory
+from tacitly.model_folder import private_from_bytes, private_to_bytes, write_private
+from tacitly.privacy.certificate import Certificate, shown
+
+_HEADS = Path("private") / "heads.safetensors"
+
+
+def forget(user: str, folder: str | os.PathLike[str]) -> list[str]:
+    """Remove a user from a model folder, a folder of grouped rows or a site; return what was done, in sentences."""
+    place = Path(folder)
+    if (place / "certificate.json").is_file():
+        return _from_model(user, place)
+    if (place / "cohort.json").is_file():
+        return [_from_rows(user, place)]
+    if (place / "card.json").is_file():
+        return _from_site(user, place)
+    raise ValueError(f"{place} must be a model folder, a folder of grouped rows (--on-disk) or a site's folder.")
+
+
+def _from_model(user: str, folder: Path) -> list[str]:
+    done = f"{folder}: no heads in it"
+    heads = folder / _HEADS
+    if heads.is_file():
+        users, arrays = private_from_bytes(heads.read_bytes())
+        keep = _others(users, user)
+        if keep is None:
+            done = f"{folder}: this user has no head in it"
+        elif not keep.any():
+            shutil.rmtree(heads.parent)
+            done = f"{folder}: removed the only head"
+        else:
+            kept = {name: array[keep] for name, array in arrays.items()}
+            _replace(heads, private_to_bytes(users[keep], kept))
+            done = f"{folder}: removed 1 of {len(users)} heads"
+    certificate = Certificate.from_json((folder / "certificate.json").read_text("utf-8"))
+    return [done, f"{folder}: {still_promised(certificate)}"]
+
+
+def still_promised(certificate: Certificate) -> str:
+    """Return what a published model still owes somebody who has left."""
+    if not certificate.certified:
+        return "the model makes no promise of privacy; fit it again without this user, and withdraw what was published"
+    return (
+        f"the public model stays as it is. It promises ε = {shown(certificate.epsilon)} at δ = {certificate.delta:g} "
+        f"({certificate.adjacency}): whatever can be read from it is as likely without this user's rows, up to a "
+        f"factor e^{shown(certificate.epsilon)}. Who wants no trace at all has to be left out of a new fit, which is "
+        "charged to the account of those who stay"
+    )
+
+
+def _from_rows(user: str, folder: Path) -> str:
+    cohort = Cohort.open(folder, mmap=False)
+    keep = _others(cohort.users, user)
+    if keep is None:
+        return f"{folder}: no rows of this user in it"
+    if not keep.any():
+        raise ValueError(f"{folder} holds this user only. Remove the folder.")
+    staging, old = (folder.with_name(f".{folder.name}.{word}") for word in ("without", "before"))
+    shutil.rmtree(staging, ignore_errors=True)
+    cohort.take(np.flatnonzero(keep)).save(staging)
+    folder.rename(old)
+    staging.rename(folder)
+    shutil.rmtree(old)
+    return f"{folder}: removed this user's rows; {int(keep.sum())} users stay. An interrupted fit on it starts anew"
+
+
+def _from_site(user: str, folder: Path) -> list[str]:
+    done = [_from_rows(user, folder / "cohort")]
+    heads = folder / "heads.npz"
+    if heads.is_file():
+        with np.load(heads, allow_pickle=False) as stored:
+            arrays = dict(stored)
+        keep = _others(arrays["users"], user)
+        if keep is not None:
+            arrays |= {name: arrays[name][keep] for name in ("users", "heads")}
+            draft = folder / ".heads.npz"
+            draft.unlink(missing_ok=True)
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                np.savez(file, **arrays)
+            draft.replace(heads)
+            done.append(f"{heads}: removed this user's head")
+    card = json.loads((folder / "card.json").read_text("utf-8"))
+    card["users"] = Cohort.open(folder / "cohort").n_users
+    draft = folder / ".card.json"
+    draft.write_text(json.dumps(card), "utf-8")
+    draft.replace(folder / "card.json")
+    done.append(f"{folder / 'card.json'}: {card['users']} users; give it to the coordinator for the next run")
+    return done
+
+
+def _others(users: np.ndarray[Any, Any], user: str) -> np.ndarray[Any, Any] | None:
+    """Return a mask of all users but one; None if the one is not there. 17 and '17' are the same id."""
+    position = int(Directory(users).find(np.array([user]))[0])
+    if position < 0:
+        return None
+    keep = np.ones(len(users), dtype=bool)
+    keep[position] = False
+    return keep
+
+
+def _replace(path: Path, data: bytes) -> None:
+    draft = path.with_name(f".{path.name}")
+    draft.unlink(missing_ok=True)
+    write_private(draft, data)
+    draft.replace(path)

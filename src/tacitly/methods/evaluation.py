@@ -1,0 +1,195 @@
+"""Scores that may be published, and a private choice among models: what people need to know, charged to the account.
+
+Every user has one loss in [0, 1]: the mean over their rows of the errors, 0 or 1 for classes, |y − ŷ|/``bound`` (up to
+1) for numbers. Predictions are made at home, with the user's own head; nothing leaves but what follows.
+
+:func:`evaluate` releases the sum of these losses. Adjacency: zero-out or replace-one, unit user. Sensitivity: a user's
+term p lies in [0, 1], so without it the sum moves by |p| ≤ 1; replaced by q ∈ [0, 1] by |p − q| ≤ 1, which the acute
+bound √2 covers. Event: Gaussian. The number of users is public, so the mean is post-processing.
+
+:func:`choose` takes the model with approximately the smallest sum, through :meth:`Federation.select
+<tacitly.federation.base.Federation.select>`: pure ε (:class:`~tacitly.privacy.guarantee.SelectionEvent`), whatever the
+number of models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from tacitly.arrays import Array, Rows
+from tacitly.data.cohort import Cohort
+from tacitly.data.validation import DataError
+from tacitly.federation.local import LocalFederation, LocalPopulation
+from tacitly.federation.query import Query
+from tacitly.federation.scores import Scores
+from tacitly.methods.personal import PersonalModel
+from tacitly.privacy.calibration import Phase, Plan
+from tacitly.privacy.guarantee import Adjacency, Budget, Event, SelectionEvent, positive
+from tacitly.privacy.ledger import Ledger, Run
+from tacitly.privacy.people import People
+
+if TYPE_CHECKING:
+    from tacitly.methods.base import PrivateModel
+
+_NORMAL_95 = 1.959963984540054
+
+
+@dataclass(frozen=True)
+class _MeanLoss(Query):
+    """A user's mean loss, in [0, 1]; rows hold the loss of each observation."""
+
+    acute: ClassVar[bool] = True
+
+    @property
+    def coordinates(self) -> int:
+        """One number."""
+        return 1
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        """Return the mean."""
+        return np.asarray(np.clip(np.mean(X[:, :1], axis=0), 0.0, 1.0))
+
+
+@dataclass(frozen=True)
+class _ModelLosses(Scores):
+    """A user's mean loss under each of several models; rows hold the losses of each observation."""
+
+    models: int
+
+    @property
+    def coordinates(self) -> int:
+        """One number for each model."""
+        return self.models
+
+    def losses(self, X: Rows, y: Rows) -> Array:
+        """Return the means."""
+        return np.asarray(np.mean(X[:, : self.models], axis=0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """A mean loss per user that may be published: its estimate and a 95 % interval, in the units of ``bound``.
+
+    The interval covers the privacy noise and the sampling of users, whose losses in [0, bound] with mean m have a
+    variance of at most m·(bound − m).
+    """
+
+    loss: float
+    low: float
+    high: float
+    n_users: int
+    epsilon: float
+    delta: float
+    adjacency: Adjacency
+    run: str
+
+    def __str__(self) -> str:
+        return (
+            f"mean loss {self.loss:.4g} (95 %: {self.low:.4g} to {self.high:.4g}), {self.n_users} users; "
+            f"ε = {self.epsilon:g}, δ = {self.delta:g} ({self.adjacency}), run {self.run!r}"
+        )
+
+
+def evaluate(
+    model: PrivateModel,
+    X: Any,
+    y: Any,
+    users: Any,
+    *,
+    epsilon: float,
+    bound: float | None = None,
+    delta: float = 1e-6,
+    ledger: Ledger | None = None,
+) -> Evaluation:
+    """Return the mean loss of a model's predictions, by user, with the promise of ``epsilon``.
+
+    ``bound`` is the largest error that counts, in the units of the target; it must not come from the data. ``ledger``
+    is the account to debit, by default the model's own; without any, the certificate of nothing covers this.
+    """
+    budget = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(model.adjacency))
+    event = Plan(budget, [Phase(name="evaluation", share=1.0)]).event("evaluation", clip=1.0, acute=True)
+    cohort = _losses([model], X, y, users, bound)
+    run = _opened(ledger or model.ledger, f"{model.run} evaluation", budget, [event], cohort)
+    total = float(_behind_the_door(cohort, run).release(_MeanLoss(), event, "mean loss")[0])
+    run.finish()
+    n, most = cohort.n_users, 1.0 if bound is None else bound
+    mean = min(1.0, max(0.0, total / n))
+    spread = _NORMAL_95 * math.sqrt((event.sigma / n) ** 2 + max(mean * (1 - mean), 1 / n) / n)
+    return Evaluation(
+        loss=most * mean,
+        low=most * max(0.0, mean - spread),
+        high=most * min(1.0, mean + spread),
+        n_users=n,
+        epsilon=epsilon,
+        delta=delta,
+        adjacency=budget.adjacency,
+        run=run.name,
+    )
+
+
+def choose(
+    models: Sequence[PrivateModel],
+    X: Any,
+    y: Any,
+    users: Any,
+    *,
+    epsilon: float,
+    bound: float | None = None,
+    ledger: Ledger | None = None,
+) -> int:
+    """Return the index of the model with approximately the smallest mean loss by user, under pure ``epsilon``.
+
+    The models themselves were paid for when they were fitted; so fit them on one ledger, and give it here.
+    """
+    if len(models) < 2:
+        raise ValueError(f"choose needs at least two models. Found {len(models)}.")
+    first = models[0]
+    budget = Budget(epsilon=epsilon, delta=0.0, adjacency=Adjacency(first.adjacency))
+    event = SelectionEvent.of_epsilon(epsilon, budget.adjacency)
+    cohort = _losses(models, X, y, users, bound)
+    run = _opened(ledger or first.ledger, f"{first.run} choice", budget, [event], cohort)
+    chosen = _behind_the_door(cohort, run).select(_ModelLosses(len(models)), event, "choice among models")
+    run.finish()
+    return chosen
+
+
+def _losses(models: Sequence[PrivateModel], X: Any, y: Any, users: Any, bound: float | None) -> Cohort:
+    """Return the loss of every row under each model, by user: private, computed where the rows are."""
+    columns = [_errors(model, X, y, users, bound) for model in models]
+    losses = np.nan_to_num(np.clip(np.column_stack(columns), 0.0, 1.0), nan=1.0)
+    return Cohort.from_arrays(losses, np.zeros(len(losses)), users)
+
+
+def _errors(model: PrivateModel, X: Any, y: Any, users: Any, bound: float | None) -> Array:
+    if not hasattr(model, "predict"):
+        raise ValueError(f"{type(model).__name__} predicts nothing, so there is no loss.")
+    predicted = model.predict(X, users) if isinstance(model, PersonalModel) else model.predict(X)
+    if isinstance(model, PersonalModel) and model._loss().classifies:
+        return np.asarray(np.asarray(y) != predicted, dtype=np.float64)
+    if bound is None:
+        raise ValueError("bound must be given for a number: the largest error that counts, known beforehand.")
+    positive(bound=bound)
+    try:
+        targets = np.asarray(y, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DataError("y must be numbers. Found something else.") from None
+    return np.asarray(np.abs(targets - predicted) / bound)
+
+
+def _opened(account: Ledger | None, name: str, budget: Budget, planned: Sequence[Event], cohort: Cohort) -> Run:
+    """Open a run under the next free name, in the account or (nothing is added up then) in memory."""
+    ledger = Ledger(ceiling=budget) if account is None else account
+    taken, number = ledger.book.runs, 1
+    while f"{name} {number}" in taken:
+        number += 1
+    people = People.of(cohort.users, ledger.secret)
+    return ledger.run(f"{name} {number}", config={"bound": "1"}, planned=planned, people=people)
+
+
+def _behind_the_door(cohort: Cohort, run: Run) -> LocalFederation:
+    return LocalPopulation(cohort).federation(run)

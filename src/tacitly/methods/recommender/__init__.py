@@ -1,0 +1,29 @@
+"""A private recommender: item effects, factors and popularity are shared and private, tastes stay at home."""
+
+from tacitly.methods.registry import AuditTrial, Method, Trial
+
+_SMALL = {"items": tuple(range(8)), "rating_range": (-3.0, 3.0)}
+
+METHOD = Method(
+    estimator="estimator:Recommender",
+    name="recommender",
+    command=None,
+    rank=None,
+    wire=(
+        "heads:RatingHeads",
+        "posterior:Catalogue",
+        "posterior:WeightPrior",
+        "queries:ItemSums",
+        "queries:PairMoments",
+        "queries:PriorStep",
+        "queries:TasteMoment",
+        "tastes:Tastes",
+    ),
+    small=lambda d, rank, words: {**_SMALL, "item_features": tuple((float(j % 2),) for j in range(8))},
+    plain_compiles=lambda parameters: True,
+    data="ratings or plays of items by users, and what is public about the items",
+    result="item effects, factors and popularity; personal predictions and recommendations",
+    page="recommender.md",
+    trials=(Trial("recommender", {**_SMALL, "random_state": 0}, tolerance=1e-6),),
+    audits=(AuditTrial("recommender", _SMALL, title="Recommender"),),
+)

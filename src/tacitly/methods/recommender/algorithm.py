@@ -1,0 +1,260 @@
+"""Learn what ratings have in common through the door: the prior of users, item effects, factors, popularity, tastes.
+
+The server's half. Everything between releases is post-processing of public numbers. For ratings:
+
+1. Prior: a few steps of expectation-maximisation for the prior of users' weights on a level and public features.
+2. Items: sums and weights of residuals per item, twice. The first release shows which items are rated how often; in
+   the second, rare items get more of each user's clip. Empirical Bayes turns both into effects and popularity.
+3. Factors, where the number of users supports them: moments of pairs of the most popular items, a low-rank fit.
+4. Prior again: popularity, effect and factors of an item are further features; users' weights on them get a prior too.
+5. Tastes: which features the items have that users choose.
+
+For plays (no ratings) there are popularity and tastes. How the budget is divided and how often is asked follows from
+the number of users, the size of the catalogue and ε, never from data.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tacitly.arrays import Array
+from tacitly.federation.base import Federation, Query
+from tacitly.methods.recommender.effects import Effects, Sums, effects_of, weights_of
+from tacitly.methods.recommender.factors import covariance_factors
+from tacitly.methods.recommender.posterior import Catalogue, WeightPrior
+from tacitly.methods.recommender.prior import advanced, extended
+from tacitly.methods.recommender.queries import ItemSums, PairMoments, PriorStep, TasteMoment, unpack
+from tacitly.methods.recommender.tastes import Tastes, crowd_of, no_tastes, tastes_of, whitened
+from tacitly.methods.shared.typical_norm import typical_norm
+from tacitly.privacy.calibration import Phase, Plan
+from tacitly.privacy.guarantee import Budget, GaussianEvent
+
+MOST_FACTORS = 20
+_PRIOR, _AGAIN, _TASTES, _TASTE_NORM = 0.05, 0.08, 0.03, 0.005
+_FIRST = 0.3  # of the items' share: the release that finds out how popular items are
+_STEPS = 4  # most steps of expectation-maximisation in a stage
+_LARGEST = 200  # items whose pairs are looked at
+_WEIGHT, _PAIR_WEIGHT = 0.5, 0.25  # scale of weights, beside residuals of variance about one
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is decided before anything is released, from public numbers."""
+
+    n_users: int
+    items: int
+    features: int
+    rank: int | None  # most factors; None for as many as the budget supports
+    plays: bool
+    sigma: float  # noise multiplier of a single release of the whole budget
+
+    @classmethod
+    def of(cls, n_users: int, items: int, features: int, rank: int | None, plays: bool, budget: Budget) -> Settings:
+        """Return the settings for a budget."""
+        whole = Plan(budget, [Phase(name="all", share=1.0)]).event("all", clip=1.0).sigma
+        return cls(n_users, items, features, rank, plays, whole)
+
+    @property
+    def pairs(self) -> int:
+        """How many items' pairs are looked at: the most popular ones', if a usual factor stands out of the noise.
+
+        A factor that explains a few percent of a rating's variance has an eigenvalue of about a hundredth of the number
+        of users; the noise's largest one is √(2·items) times its standard deviation.
+        """
+        if self.rank == 0 or self.plays or self.items < 3:
+            return 0
+        most = min(self.items, _LARGEST)
+        noise = self.sigma / math.sqrt(0.3)
+        if self.rank is not None:
+            return most
+        return most if 0.008 * self.n_users >= 1.5 * noise * math.sqrt(2.0 * most) else 0
+
+    @property
+    def more(self) -> int:
+        """Further columns that are learned about an item: its popularity and its effect."""
+        return 2 if self.items >= 20 and not self.plays else 0
+
+    def steps(self, share: float, size: int) -> int:
+        """Return how many steps a share affords so that their noise stays below the changes that they look for."""
+        single = self.sigma * clip_of(size) / (self.n_users * math.sqrt(share))
+        if single <= 0:
+            return _STEPS
+        return int(np.clip((0.2 / (single * math.sqrt(size))) ** 2, 1, _STEPS))
+
+    @property
+    def stages(self) -> tuple[int, int]:
+        """Steps of the two stages of the prior."""
+        size = 1 + self.features
+        later = size + self.more + (8 if self.pairs else 0)
+        return self.steps(_PRIOR, size), self.steps(_AGAIN, later)
+
+    def plan(self, budget: Budget) -> Plan:
+        """Divide a budget."""
+        tastes = _TASTES if self.features else 0.0
+        if self.plays:
+            tastes = 0.3 if self.features else 0.0
+            phases = [Phase(name="popularity", share=1.0 - tastes - (_TASTE_NORM if tastes else 0.0))]
+        else:
+            first, second = self.stages
+            rest = 1.0 - _PRIOR - _AGAIN - tastes - (_TASTE_NORM if tastes else 0.0)
+            # An effect's noise, if ratings were spread evenly: a small catalogue needs little to know it well.
+            uneven = self.sigma * self.items / (7.0 * self.n_users)
+            items = rest * (min(max((uneven / 0.05) ** 2, 0.12), 0.7) if self.pairs else 1.0)
+            phases = [
+                Phase(name="prior", share=_PRIOR, releases=first),
+                Phase(name="items", share=_FIRST * items),
+                Phase(name="items again", share=(1.0 - _FIRST) * items),
+                Phase(name="prior again", share=_AGAIN, releases=second),
+            ]
+            if self.pairs:
+                phases.append(Phase(name="pairs", share=rest - items))
+        if tastes:
+            phases += [Phase(name="taste norm", share=_TASTE_NORM), Phase(name="tastes", share=tastes)]
+        total = math.fsum(phase.share for phase in phases)
+        return Plan(budget, [replace(phase, share=phase.share / total * (1.0 - 1e-12)) for phase in phases])
+
+    def events(self, plan: Plan) -> list[GaussianEvent]:
+        """Every release the algorithm will make; clips that follow from releases are of norm one here."""
+        return [plan.event(phase.name, clip=1.0) for phase in plan.phases for _ in range(phase.releases)]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What was learned; everything in it is public."""
+
+    catalogue: Catalogue
+    prior: WeightPrior
+    popularity: Array
+    certainty: Array
+    tastes: Tastes
+    factors: int
+
+
+def learn(
+    federation: Federation, plan: Plan, settings: Settings, catalogue: Catalogue, rng: np.random.Generator
+) -> Learned:
+    """Learn from ratings, or from plays; see the module's docstring."""
+    learner = _Learner(federation, plan, settings, rng)
+    size = catalogue.size
+    variances = np.append(0.5, np.full(size - 1, 0.05))
+    prior = WeightPrior(np.zeros(size), np.diag(np.sqrt(variances)), 1.0)
+    if settings.plays:
+        popularity = learner.popularity(catalogue, prior)
+        tastes = learner.tastes(catalogue, popularity)
+        return Learned(catalogue, prior, popularity, np.zeros(settings.items), tastes, 0)
+    features = catalogue
+    prior = learner.prior(catalogue, prior, "prior", settings.stages[0])
+    found = learner.effects(catalogue, prior)
+    catalogue = replace(catalogue, effects=found.effects)
+    factors = learner.factors(catalogue, prior, found.popularity) if settings.pairs else np.zeros((settings.items, 0))
+    columns = [_more(found) if settings.more else np.zeros((settings.items, 0)), factors]
+    added = np.hstack(columns)
+    variances = np.append(np.full(added.shape[1] - factors.shape[1], 0.02), np.ones(factors.shape[1]))
+    prior = extended(prior, variances)
+    if factors.shape[1]:
+        explained = float(found.popularity @ np.square(factors).sum(axis=1)) / max(float(found.popularity.sum()), 1e-9)
+        prior = replace(prior, noise=max(prior.noise - explained, 0.3 * prior.noise))
+    catalogue = replace(catalogue, table=np.ascontiguousarray(np.hstack([catalogue.table, added])))
+    prior = learner.prior(catalogue, prior, "prior again", settings.stages[1])
+    tastes = learner.tastes(features, found.popularity)
+    return Learned(catalogue, prior, found.popularity, found.certainty, tastes, factors.shape[1])
+
+
+@dataclass
+class _Learner:
+    """Asks and learns; holds public numbers only."""
+
+    federation: Federation
+    plan: Plan
+    settings: Settings
+    rng: np.random.Generator
+
+    def prior(self, catalogue: Catalogue, prior: WeightPrior, phase: str, steps: int) -> WeightPrior:
+        """Return the prior after some steps."""
+        for step in range(steps):
+            query = PriorStep(catalogue, prior)
+            mean, noise = self._mean(query, phase, f"{phase} {step + 1}", clip_of(catalogue.size))
+            prior = advanced(prior, mean, noise)
+        return prior
+
+    def effects(self, catalogue: Catalogue, prior: WeightPrior) -> Effects:
+        """Release sums per item twice, the second time with weights that even out popularity."""
+        first = self._sums(catalogue, prior, np.ones(catalogue.items), "items")
+        popularity = weights_of(first.weights, first.weight_noise)
+        second = self._sums(catalogue, prior, _gains(popularity, first.weight_noise), "items again")
+        return effects_of([first, second], prior.noise, self.federation.n_users)
+
+    def popularity(self, catalogue: Catalogue, prior: WeightPrior) -> Array:
+        """Release weights alone."""
+        query = ItemSums(catalogue, prior, np.ones(catalogue.items), 1.0, values=False)
+        mean, noise = self._mean(query, "popularity", "popularity", 1.0)
+        n = self.federation.n_users
+        return weights_of(mean[catalogue.items :] * n, noise * n)
+
+    def factors(self, catalogue: Catalogue, prior: WeightPrior, popularity: Array) -> Array:
+        """Release moments of pairs of the most popular items; return factors of all items, zero for the others."""
+        chosen = np.argsort(-popularity, kind="stable")[: self.settings.pairs]
+        place = np.full(catalogue.items, -1.0)
+        place[chosen] = np.arange(len(chosen))
+        query = PairMoments(catalogue, prior, place, _PAIR_WEIGHT * prior.noise)
+        size = query.size
+        clip = 1.1 * math.hypot(prior.noise, query.scale)
+        mean, noise = self._mean(query, "pairs", "pairs", clip)
+        n, half = self.federation.n_users, size * (size + 1) // 2
+        sums, weights = unpack(mean[:half] * n, size), unpack(mean[half:] * n / query.scale, size)
+        most = MOST_FACTORS if self.settings.rank is None else self.settings.rank
+        noise *= n
+        found = covariance_factors(sums, weights, noise, noise / query.scale, prior.noise, most, self.rng)
+        factors = np.zeros((catalogue.items, found.shape[1]))
+        factors[chosen] = found
+        return factors
+
+    def tastes(self, catalogue: Catalogue, popularity: Array) -> Tastes:
+        """Release how users differ in the features of the items they choose."""
+        features = whitened(catalogue.table[:, 1:], popularity)
+        if not self.settings.features:
+            return no_tastes(catalogue.items)
+        crowd = crowd_of(popularity)
+        query = TasteMoment(catalogue, features, crowd)
+        typical = typical_norm(self.federation, query, self.plan.event("taste norm", clip=1.0), "taste norm", reach=12)
+        mean, noise = self._mean(query, "tastes", "tastes", 1.5 * typical.size)
+        return tastes_of(mean, noise, features, crowd)
+
+    def _sums(self, catalogue: Catalogue, prior: WeightPrior, gains: Array, phase: str) -> Sums:
+        query = ItemSums(catalogue, prior, gains, _WEIGHT, values=True)
+        clip = 1.05 * math.hypot(math.sqrt(prior.noise), query.scale)
+        mean, noise = self._mean(query, phase, phase, clip)
+        n, items = self.federation.n_users, catalogue.items
+        return Sums(gains, mean[:items] * n, mean[items:] * n / query.scale, noise * n, noise * n / query.scale)
+
+    def _mean(self, query: Query, phase: str, name: str, clip: float) -> tuple[Array, float]:
+        """Release a noisy mean over users; return it and its noise."""
+        event = self.plan.event(phase, clip=clip)
+        n = self.federation.n_users
+        return self.federation.release(query, event, name) / n, self.federation.sum_sigma(event) / n
+
+
+def clip_of(size: int) -> float:
+    """Return the clip of :class:`PriorStep`: most users' vectors are shorter where the prior is about right."""
+    return 1.0 + 1.1 * math.sqrt(size)
+
+
+def _gains(popularity: Array, noise: float) -> Array:
+    """Return weights that even out popularity; below the noise all items are alike."""
+    largest = max(float(popularity.max()), 1e-9)
+    return np.asarray((np.maximum(popularity, max(0.5 * noise, 1e-3 * largest)) / largest) ** -0.5)
+
+
+def _more(found: Effects) -> Array:
+    """Return popularity (its logarithm) and effect of each item as features with unit variance over ratings."""
+    floor = 0.02 * max(float(found.popularity.max()), 1e-9)
+    columns = []
+    shares = (found.popularity + 1e-9) / float((found.popularity + 1e-9).sum())
+    for column in (np.log(found.popularity + floor), found.effects):
+        middle = float(shares @ column)
+        spread = math.sqrt(float(shares @ np.square(column - middle)))
+        columns.append(np.clip((column - middle) / max(spread, 0.05), -4.0, 4.0))
+    return np.stack(columns, axis=1)

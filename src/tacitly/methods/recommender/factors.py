@@ -1,0 +1,78 @@
+"""Item factors from noisy moments of pairs of items: a low-rank covariance, fitted to what was released.
+
+:class:`PairMoments` gives, for each pair of items, W·Σ + noise and W + noise, with W the weight of users who rated
+both and Σ the covariance of residuals. Σ beside its diagonal is fitted by a low-rank matrix M ⪰ 0,
+
+    minimise ½‖S − W∘M‖² (beside the diagonal) + λ·tr M,     λ = ¾‖W∘noise‖,
+
+so pairs that many users rated count more, and directions that noise alone could produce are not returned: the noise of
+privacy, and that of users being a sample. The number of factors is what is left. The norm of the noise is found by
+drawing noise of the same law: public randomness.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tacitly.arrays import Array
+
+_ROUNDS = 200
+_KEPT = 0.75
+
+
+def covariance_factors(
+    sums: Array,
+    weights: Array,
+    noise: float,
+    weight_noise: float,
+    variance: float,
+    most: int,
+    rng: np.random.Generator,
+) -> Array:
+    """Return factors Q, one row per item, with Σ ≈ Q Qᵀ beside the diagonal; no column where nothing stands out.
+
+    ``noise`` and ``weight_noise`` are standard deviations of entries on the diagonal; those beside it have √½ of them.
+    ``variance`` is that of a residual.
+    """
+    size = len(sums)
+    weights = np.maximum(_denoised(weights, weight_noise), 0.0)
+    largest = float(weights.max())
+    if not largest > 0.0 or size < 2:
+        return np.zeros((size, 0))
+    outside = 1.0 - np.eye(size)
+    # A user with m items adds e e'/m: entries vary by variance²·Σ 1/m², and a user's weights sum to m over all pairs.
+    rated = float(weights.sum()) / max(float(np.trace(weights)), 1e-9)
+    sampling = 2.0 * variance**2 * weights / max(rated, 1.0)
+    drawn = rng.standard_normal((size, size))
+    drawn = np.sqrt(noise**2 + sampling) * (drawn + drawn.T) / 2.0
+    threshold = _KEPT * float(np.linalg.norm(outside * weights * drawn, 2)) / largest**2
+    matrix = ahead = np.zeros((size, size))
+    pace, values, vectors = 1.0, np.zeros(size), np.eye(size)
+    for _ in range(_ROUNDS):  # proximal gradient, accelerated
+        values, vectors = np.linalg.eigh(ahead + outside * weights * (sums - weights * ahead) / largest**2)
+        values = np.maximum(values - threshold, 0.0)
+        moved = (vectors * values) @ vectors.T
+        faster = (1.0 + np.sqrt(1.0 + 4.0 * pace**2)) / 2.0
+        ahead, matrix, pace = moved + (pace - 1.0) / faster * (moved - matrix), moved, faster
+    kept = np.argsort(-values)[: min(most, int(np.count_nonzero(values > 1e-6 * max(float(values[-1]), 1e-12))))]
+    if not len(kept):
+        return np.zeros((size, 0))
+    directions = vectors[:, kept]
+    sizes = np.maximum(_refitted(sums, weights * outside, directions), values[kept])
+    return np.asarray(directions * np.sqrt(sizes))
+
+
+def _refitted(sums: Array, weights: Array, directions: Array) -> Array:
+    """Return variances of the directions by least squares: the penalty made them too small."""
+    columns = [(weights * np.outer(one, one)).ravel() for one in directions.T]
+    design = np.stack(columns, axis=1)
+    gram = design.T @ design
+    return np.asarray(np.linalg.solve(gram + 1e-9 * np.trace(gram) * np.eye(len(gram)), design.T @ sums.ravel()))
+
+
+def _denoised(weights: Array, noise: float) -> Array:
+    """Return co-rating weights without the eigenvalues that noise alone produces."""
+    values, vectors = np.linalg.eigh(weights)
+    edge = noise * np.sqrt(len(weights))
+    kept = np.sign(values) * np.sqrt(np.maximum(np.square(values) - edge**2, 0.0))
+    return np.asarray((vectors * kept) @ vectors.T)

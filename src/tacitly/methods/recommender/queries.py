@@ -1,0 +1,215 @@
+"""What users send so that a recommender can be learned.
+
+Adjacency, sensitivity and event are the same for every query here. Neighbours differ in one user with all their
+ratings (zero-out, or replaced). A contribution is one vector computed from one user's ratings and public numbers, and
+clipping it, whole, to a public bound C is the last operation: the sum moves by at most C (zero-out) or 2C
+(replace-one), and each release is one Gaussian event. Which items somebody rated is private: a contribution about items
+has a coordinate for every item of the public catalogue, zero for those that the user did not rate, and the clip holds
+for the whole vector, however many items there are. A user without ratings sends zero.
+
+* :class:`PriorStep`: one step of expectation-maximisation for the prior of users' weights.
+* :class:`ItemSums`: residuals and weights per item, for the effects of items and their popularity.
+* :class:`PairMoments`: products of residuals of pairs of items, for item factors.
+* :class:`TasteMoment`: which kinds of items users choose, whatever they think of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacitly.arrays import Array, Offsets, Rows, check_shape
+from tacitly.federation.base import Query
+from tacitly.methods.recommender import kernels
+from tacitly.methods.recommender.posterior import Catalogue, Codes, Posteriors, WeightPrior, posteriors
+from tacitly.methods.shared.batch import BatchQuery
+from tacitly.privacy.clipping import GUARD
+
+_CUT = 3.0  # an excess of squared residuals beyond three times the expected one counts as that
+
+
+@dataclass(frozen=True)
+class PriorStep(BatchQuery):
+    """Posterior mean u, ½(u uᵀ + V − I) and the excess of squared residuals, in units of the current prior.
+
+    Their means over users are zero when the prior is right, and what expectation-maximisation adds to it when not
+    (:mod:`~tacitly.methods.recommender.prior`).
+    """
+
+    catalogue: Catalogue
+    prior: WeightPrior
+
+    def __post_init__(self) -> None:
+        check_shape("mean", self.prior.mean, self.catalogue.size)
+
+    @property
+    def coordinates(self) -> int:
+        """A vector, a symmetric matrix and a number."""
+        size = self.catalogue.size
+        return size + size * (size + 1) // 2 + 1
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one vector per user."""
+        found = posteriors(*self.catalogue.rated(X, y, offsets), self.catalogue, self.prior)
+        second = found.means[:, :, None] * found.means[:, None, :] + found.covariances - np.eye(self.catalogue.size)
+        excess = found.squares / (np.maximum(found.rows, 1.0) * self.prior.noise) - 1.0
+        rows = np.hstack([found.means, 0.5 * pack(second), np.clip(excess, -_CUT, _CUT)[:, None]])
+        return np.where((found.rows > 0)[:, None], rows, 0.0)
+
+
+@dataclass(frozen=True)
+class _ResidualQuery(Query):
+    """A query about what a user's posterior leaves of the user's ratings."""
+
+    catalogue: Catalogue
+    prior: WeightPrior
+
+    def __post_init__(self) -> None:
+        check_shape("mean", self.prior.mean, self.catalogue.size)
+
+    def _residuals(self, X: Rows, y: Rows, offsets: Offsets) -> tuple[Codes, Array, Offsets]:
+        codes, values, bounds = self.catalogue.rated(X, y, offsets)
+        found: Posteriors = posteriors(codes, values, bounds, self.catalogue, self.prior)
+        weights = found.weights(self.prior)
+        left = kernels.residuals(codes, values, bounds, self.catalogue.table, self.catalogue.effects, weights)
+        return codes, left, bounds
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        """Return the contribution of one user: a sum over one user that is not clipped."""
+        return self._sum(X, y, np.array([0, len(X)]), np.inf)
+
+    def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
+        """Clip each contribution and add them up, item by item."""
+        return self._sum(X, y, offsets, bound * (1.0 - GUARD))
+
+    def _sum(self, X: Rows, y: Rows, offsets: Offsets, limit: float) -> Array:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ItemSums(_ResidualQuery):
+    """For each item ω·e and scale·ω: e is what the user's posterior leaves of the rating, ω = gⱼ/√(Σ g²) over the user.
+
+    So everybody's weights have norm 1, however many ratings they gave. ``gains`` g are public: rare items may get more
+    than popular ones. e is the score of the item's effect. With ``values=False`` e is zero: popularity alone.
+    """
+
+    gains: Array
+    scale: float
+    values: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_shape("gains", self.gains, self.catalogue.items)
+        if not ((self.gains > 0).all() and self.scale > 0):
+            raise ValueError("gains and the scale of weights must be positive.")
+
+    @property
+    def coordinates(self) -> int:
+        """A sum and a weight per item."""
+        return 2 * self.catalogue.items
+
+    def _sum(self, X: Rows, y: Rows, offsets: Offsets, limit: float) -> Array:
+        if self.values:
+            codes, left, bounds = self._residuals(X, y, offsets)
+        else:
+            codes, left, bounds = self.catalogue.rated(X, y, offsets)
+            left = np.zeros(len(codes))
+        return np.asarray(kernels.item_sums(codes, left, bounds, self.gains, self.scale, limit))
+
+
+@dataclass(frozen=True)
+class PairMoments(_ResidualQuery):
+    """e eᵀ/m and scale·1 1ᵀ/m over those of the chosen items that the user rated, m of them, packed.
+
+    ``place`` has the position of each chosen item, -1 for the others. The first mean over the second is the covariance
+    of residuals of two items, whoever rated both.
+    """
+
+    place: Array
+    scale: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_shape("place", self.place, self.catalogue.items)
+        if not (self.scale > 0 and _places(self.place)):
+            raise ValueError("places must be -1, or different numbers from 0, and the scale positive.")
+
+    @property
+    def size(self) -> int:
+        """Number of chosen items."""
+        return int(self.place.max()) + 1
+
+    @property
+    def coordinates(self) -> int:
+        """Two symmetric matrices."""
+        return self.size * (self.size + 1)
+
+    def _sum(self, X: Rows, y: Rows, offsets: Offsets, limit: float) -> Array:
+        codes, left, bounds = self._residuals(X, y, offsets)
+        place = self.place.astype(np.int64)
+        return np.asarray(kernels.pair_sums(codes, left, bounds, place, self.size, self.scale, limit))
+
+
+@dataclass(frozen=True)
+class TasteMoment(BatchQuery):
+    """x xᵀ − v·I, where x is the mean of public features over the m items that a user rated.
+
+    ``features`` are whitened over items in proportion to their popularity, so x has mean zero and covariance v·I in a
+    user who chooses by popularity alone, v = :func:`drawing` of m; what is left is how users differ. Divided by
+    1/8 + v, so that users with few ratings do not rule the clip; the last coordinate is that weight. ``crowd`` is how
+    many equally popular items the catalogue amounts to.
+    """
+
+    catalogue: Catalogue
+    features: Array
+    crowd: float
+
+    def __post_init__(self) -> None:
+        check_shape("features", self.features, self.catalogue.items, None)
+
+    @property
+    def coordinates(self) -> int:
+        """A symmetric matrix and a number."""
+        size = self.features.shape[1]
+        return int(size * (size + 1) // 2 + 1)
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one packed matrix and one weight per user."""
+        codes, _, bounds = self.catalogue.rated(X, y, offsets)
+        rows = np.diff(bounds).astype(np.float64)
+        variance = drawing(rows, self.crowd)
+        means = kernels.feature_sums(codes, bounds, self.features) / np.maximum(rows, 1.0)[:, None]
+        second = means[:, :, None] * means[:, None, :] - np.eye(means.shape[1]) * variance[:, None, None]
+        weight = np.where(rows > 0, 1.0 / (0.125 + variance), 0.0)
+        return np.hstack([pack(second) * weight[:, None], weight[:, None] * WEIGHT])
+
+
+def drawing(rows: Array, crowd: float) -> Array:
+    """Return the variance of the mean of ``rows`` draws without replacement from ``crowd`` items of unit variance."""
+    count = np.maximum(rows, 1.0)
+    return np.asarray(np.maximum(1.0 - count / max(crowd, 1.0), 0.1) / count)
+
+
+WEIGHT = 0.25
+"""What the weight of :class:`TasteMoment` is multiplied by."""
+
+
+def pack(matrices: Array) -> Array:
+    """Return upper triangles, off-diagonals times √2, so that norms are Frobenius norms; one row per matrix."""
+    first, second = np.triu_indices(matrices.shape[-1])
+    return np.asarray(matrices[..., first, second] * np.where(first == second, 1.0, np.sqrt(2.0)))
+
+
+def unpack(vector: Array, size: int) -> Array:
+    """Return the symmetric matrix that :func:`pack` made a vector of."""
+    first, second = np.triu_indices(size)
+    matrix = np.zeros((size, size))
+    matrix[first, second] = vector * np.where(first == second, 1.0, np.sqrt(0.5))
+    return matrix + np.triu(matrix, 1).T
+
+
+def _places(place: Array) -> bool:
+    chosen = np.sort(place[place >= 0])
+    return bool(len(chosen)) and np.array_equal(chosen, np.arange(len(chosen)))

@@ -1,0 +1,62 @@
+"""What a certificate says of its account, and how it is recorded there.
+
+The statement of a certificate is appended to the ledger's chain before the certificate is written. The certificate then
+names that entry and its hash, so each commits to the other: a ledger that was put back or rewritten no longer has the
+entry, and a certificate that was edited no longer has the statement.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from tacitly.privacy.accounting import compose
+from tacitly.privacy.book import now, period
+from tacitly.privacy.guarantee import Budget, GaussianEvent
+from tacitly.privacy.release import plain
+
+if TYPE_CHECKING:
+    from tacitly.privacy.certificate import Certificate
+    from tacitly.privacy.ledger import Ledger
+
+_DELTA = 1e-6  # for totals of noisy sums in an account whose certificates are at δ = 0
+
+
+def totals(ledger: Ledger, budget: Budget) -> dict[str, Any]:
+    """Return what everything on an account costs, in all and in this period, at the ceiling's δ or the budget's."""
+    book = ledger.book
+    standing = book.ceiling or budget
+    gaussian = any(isinstance(debit.cost, GaussianEvent) for debit in book.debits)
+    delta = standing.delta or (_DELTA if gaussian else 0.0)
+    name, since = period(book.renews, now(book.at))
+    sound = all(run.certified for run in book.runs.values())
+
+    def cost(since: str) -> float:
+        return compose(book.costs(since=since), standing.adjacency, delta) if sound else math.inf
+
+    everything = cost("")
+    found = {
+        "id": book.account["id"],
+        "epsilon": everything,
+        "adjacency": standing.adjacency,
+        "delta": delta,
+        "runs": len(book.runs),
+        "period": name,
+        "period_epsilon": everything if book.renews is None else cost(since),
+        "renews": book.renews,
+        "ceiling": None if book.ceiling is None else asdict(book.ceiling),
+        "entries": book.entries,
+        "head": book.head,
+    }
+    return dict(plain(found))
+
+
+def record(certificate: Certificate, ledger: Ledger, run: str) -> Certificate:
+    """Append a certificate's statement to its account; return it with the totals and the entry."""
+    stated = replace(certificate, account=totals(ledger, certificate.budget), signature=None)
+    assert stated.account is not None
+    entry, head = ledger.certify(run, stated.statement())
+    account: Mapping[str, Any] = {**stated.account, "entries": entry, "head": head}
+    return replace(stated, account=account)

@@ -1,0 +1,97 @@
+"""The certificate as one page for people: an HTML label that needs nothing but itself.
+
+Its headings follow the layers by which NIST SP 800-226 evaluates a claim of differential privacy, from the number at
+the top to what carries it: ε and the unit; the definition and the mechanisms; the trust model, the implementation and
+what is outside the guarantee.
+"""
+
+from __future__ import annotations
+
+from html import escape
+
+from tacitly.privacy.certificate import Certificate, shown
+
+_STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem; color: #1b1b1b; }
+h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1rem; margin: 1.1rem 0 .3rem; border-bottom: 1px solid #bbb; }
+.claim { border: 2px solid #1b1b1b; border-radius: .5rem; padding: .8rem 1rem; margin: 1rem 0; }
+.epsilon { font-size: 2rem; font-weight: 600; } table { border-collapse: collapse; width: 100%; }
+td { padding: .15rem .5rem .15rem 0; vertical-align: top; } td:first-child { color: #555; white-space: nowrap; }
+ul { margin: .2rem 0; padding-left: 1.2rem; } .mono { font: 12px monospace; word-break: break-all; }
+@media print { body { margin: 0; font-size: 12px; } }
+"""
+
+
+def label(certificate: Certificate, name: str) -> str:
+    """Return the page."""
+    return "\n".join(
+        [
+            "<!doctype html>",
+            f'<html lang="en"><meta charset="utf-8"><title>{escape(name)}: privacy</title>',
+            f"<style>{_STYLE}</style>",
+            f"<h1>{escape(name)}</h1>",
+            f"<p>{escape(certificate.purpose or certificate.algorithm)}</p>",
+            _claim(certificate),
+            "<h2>Whose data are protected</h2>",
+            _table(
+                ("unit", f"one {certificate.unit}; {certificate.n_users} in all"),
+                ("neighbours", f"{certificate.adjacency} (ε = {shown(certificate.epsilon_replace_one)} if replaced)"),
+                ("known to all", "; ".join(certificate.public)),
+            ),
+            "<h2>How it is achieved</h2>",
+            _table(
+                ("mechanisms", f"{len(certificate.releases)} releases with {_noises(certificate)} noise"),
+                ("other numbers", _numbers(certificate)),
+                ("account", certificate.totals()),
+            ),
+            "<h2>Who has to be trusted</h2>",
+            f"<p>{escape(certificate.trust)}</p>",
+            "<h2>What is not covered</h2>",
+            _list(certificate.not_covered),
+            *(["<h2>Notes</h2>", _list(certificate.notes)] if certificate.notes else []),
+            "<h2>Who says so, and how to check</h2>",
+            _table(
+                ("curator", certificate.curator or "not stated"),
+                ("date", certificate.date),
+                ("region", certificate.region or "not stated"),
+                ("code", f"tacitly {certificate.code['version']}, {certificate.code['sha256']}"),
+                ("certificate", certificate.digest),
+                ("signed by", certificate.signature["key"] if certificate.signature else "not signed"),
+                ("check", "tacitly verify MODEL --key KEY"),
+            ),
+            "</html>",
+            "",
+        ]
+    )
+
+
+def _claim(certificate: Certificate) -> str:
+    if not certificate.certified:
+        return f'<div class="claim">No privacy is claimed: {escape("; ".join(certificate.reasons))}</div>'
+    return (
+        f'<div class="claim"><span class="epsilon">ε = {shown(certificate.epsilon)}</span> at δ = {certificate.delta:g}'
+        f"<br>Whatever is concluded from this model would be concluded almost as often without any one "
+        f"{certificate.unit}'s data: no probability changes by more than a factor e<sup>ε</sup>, except with "
+        "probability about δ.</div>"
+    )
+
+
+def _noises(certificate: Certificate) -> str:
+    return " and ".join(sorted({release.noise for release in certificate.releases})) or "no"
+
+
+def _numbers(certificate: Certificate) -> str:
+    pairs = (("μ", certificate.mu_zero_out), ("ρ", certificate.rho_zero_out))
+    stated = [f"{symbol} = {value:.4g}" for symbol, value in pairs if value is not None]
+    return (", ".join(stated) + " (zero-out); " if stated else "") + "ε at any δ follows from the releases"
+
+
+def _table(*rows: tuple[str, str]) -> str:
+    cells = "".join(
+        f"<tr><td>{escape(key)}<td{' class=mono' if len(value) == 64 else ''}>{escape(value)}" for key, value in rows
+    )
+    return f"<table>{cells}</table>"
+
+
+def _list(items: tuple[str, ...]) -> str:
+    return "<ul>" + "".join(f"<li>{escape(item)}" for item in items) + "</ul>"

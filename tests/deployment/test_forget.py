@@ -1,0 +1,77 @@
+"""Deletion: rows and head are gone, everybody else's stay, and the statement is true."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import tacitly
+from tacitly.cli.main import app
+from tacitly.data.cohort import Cohort
+from tacitly.deployment.forget import forget
+
+DATA = tacitly.datasets.make_shared_subspace(60, 4, 1, 6, random_state=0)
+IDS = np.array([f"patient-{user}" for user in DATA.users])
+
+
+def holds(folder: Path, word: bytes) -> bool:
+    return any(word in file.read_bytes() for file in folder.rglob("*") if file.is_file())
+
+
+def test_a_head_is_gone_and_the_others_predict_as_before(tmp_path: Path) -> None:
+    model = tacitly.PrivateFedRep(rank=1, epsilon=4.0).fit(DATA.X, DATA.y, IDS)
+    folder = tacitly.save(model, tmp_path / "model")
+    assert holds(folder / "private", b"patient-17")
+    done = CliRunner().invoke(app, ["forget", "patient-17", str(folder)])
+    assert done.exit_code == 0, done.output
+    assert "removed 1 of 60 heads" in done.output
+    assert "promises ε = 4.00" in done.output
+    assert not holds(folder, b"patient-17")
+    loaded, others = tacitly.load(folder), IDS != "patient-17"
+    assert (loaded.predict(DATA.X[others], IDS[others]) == model.predict(DATA.X[others], IDS[others])).all()
+    with pytest.raises(ValueError, match="have no head"):
+        loaded.predict(DATA.X[~others], IDS[~others])
+    assert (folder / "private" / "heads.safetensors").stat().st_mode & 0o777 == 0o600
+    assert "has no head in it" in forget("patient-17", folder)[0]
+    assert CliRunner().invoke(app, ["verify", str(folder)]).exit_code == 0
+
+
+def test_rows_are_gone_from_grouped_rows(tmp_path: Path) -> None:
+    cohort = Cohort.from_arrays(DATA.X, DATA.y, IDS)
+    cohort.save(tmp_path / "rows")
+    secret = cohort.rows(int(cohort.index_of(["patient-5"])[0]))[0].tobytes()
+    assert holds(tmp_path, secret)
+    assert "59 users stay" in forget("patient-5", tmp_path / "rows")[0]
+    assert not holds(tmp_path, secret)
+    assert not holds(tmp_path, b"patient-5\\0")
+    after = Cohort.open(tmp_path / "rows")
+    assert (after.n_users, after.n_rows) == (59, cohort.n_rows - 6)
+    assert int(after.index_of(["patient-5"])[0]) == -1
+    assert (after.rows(0)[0] == cohort.rows(0)[0]).all()
+    assert "no rows of this user" in forget("nobody", tmp_path / "rows")[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["rows"]
+
+
+def test_a_site_forgets_rows_head_and_count(tmp_path: Path) -> None:
+    from tacitly.deployment.join import personalize, prepare
+
+    site = tmp_path / "north"
+    prepare(site, "north", Cohort.from_arrays(DATA.X, DATA.y, IDS))
+    model = tacitly.PrivateFedRep(rank=1, epsilon=4.0).fit(DATA.X, DATA.y, IDS)
+    model.feature_names_in_ = np.array(Cohort.open(site / "cohort").feature_names)
+    personalize(site, model)
+    lines = forget("patient-3", site)
+    assert any("removed this user's head" in line for line in lines)
+    assert json.loads((site / "card.json").read_text())["users"] == 59
+    with np.load(site / "heads.npz") as heads:
+        assert len(heads["users"]) == len(heads["heads"]) == 59
+        assert "patient-3" not in heads["users"]
+
+
+def test_another_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must be a model folder"):
+        forget("7", tmp_path)

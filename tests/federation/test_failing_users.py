@@ -1,0 +1,73 @@
+"""A user whose numbers make a batch fail changes nothing for others, however the batch is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacitly.arrays import Array, Offsets, Rows
+from tacitly.data.cohort import Cohort
+from tacitly.federation.query import Query
+from tacitly.federation.shard import Shard
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, posteriors
+from tacitly.methods.mixed_effects.queries import LogVariances, Spread, Variances
+
+
+@dataclass(frozen=True)
+class _Amplified(Query):
+    """Something that a batch computes otherwise than a user alone, as rounding may; large values make a batch fail."""
+
+    @property
+    def coordinates(self) -> int:
+        return 1
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        return np.array([1.0 if len(X) else 0.0])
+
+    def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
+        if len(X) and np.abs(X).max() > 1e6:
+            raise FloatingPointError
+        users = np.count_nonzero(np.diff(offsets))
+        return np.array([bound * users if len(offsets) == 2 else -bound * users])
+
+
+def _cohorts(users: int, rows: int, hostile: Array, targets: Array) -> tuple[Cohort, Cohort]:
+    """Return the same users twice: with the first one's hostile rows, and with none of them that count."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=((users - 1) * rows, hostile.shape[1])), rng.normal(size=(users - 1) * rows)
+    found = []
+    for first, own in ((hostile, targets), (hostile[:1] * 0, np.full(1, 1e300))):
+        offsets = np.concatenate([[0], len(first) + np.arange(users) * rows])
+        found.append(Cohort.from_offsets(np.vstack([first, X]), np.append(own, y), offsets))
+    return found[0], found[1]
+
+
+def test_batches_keep_their_shape_when_a_user_is_left_out() -> None:
+    with_user, without = _cohorts(50, 3, np.full((2, 2), 1e9), np.zeros(2))
+    query, grid = _Amplified(), 2.0**-30
+    sums = [Shard(cohort, threads=1)._sum(query, query, 1.0, grid, None)[0] * grid for cohort in (with_user, without)]
+    assert abs(sums[0] - sums[1]) <= 1.0
+
+
+def test_a_singular_posterior_is_left_out_and_nobody_else_is_computed_differently() -> None:
+    """A noise variance of 1e-14 and equal rows: I + G/s² is singular in float64 for some numbers of rows."""
+    units = Coordinates(np.zeros(5), np.ones(5), 0.0, 1.0)
+    root = np.diag(np.sqrt(np.append(0.5, np.full(5, 0.1 / 6)))) + 0.02
+    prior = Prior(np.array([3.1, 0.2, -0.3, 0.15, 0.7, -0.45]), root, 1e-14)
+    groups = np.array([0.0, 1, 1, 1, 1, 1])
+    singular = 0
+    for rows in range(380, 420, 4):
+        hostile = np.full((rows, 5), 1e9)
+        found = posteriors(hostile, np.full(rows, 0.5), np.array([0, rows]), units, prior)
+        singular += int(found.rows[0] == 0)
+        cohorts = _cohorts(64, 8, hostile, np.full(rows, 0.5))
+        for query, bound in (
+            (LogVariances(units, prior, groups), 3**0.5),
+            (Variances(units, prior, groups), 2.2),
+            (Spread(units, prior), 1.0),
+        ):
+            grid = 2.0**-30
+            one, other = (Shard(cohort, threads=1).exact_sum(query, bound, grid) * grid for cohort in cohorts)
+            assert np.linalg.norm(one - other) <= bound * (1 + 1e-6)
+    assert singular > 0

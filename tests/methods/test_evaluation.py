@@ -1,0 +1,78 @@
+"""Private evaluation and choice: bounded by user, charged to the account, right within its interval."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tacitly
+from tacitly.methods.evaluation import _MeanLoss, _ModelLosses
+from tacitly.privacy.ledger import BudgetExceeded, Ledger
+
+DATA = tacitly.datasets.make_shared_subspace(400, 5, 1, 8, noise=0.1, random_state=0)
+FIRST = np.arange(len(DATA.y)) % 8 < 5
+
+
+def fitted(ledger: Ledger | None, run: str = "fit", **options: float) -> tacitly.PrivateFedRep:
+    model = tacitly.PrivateFedRep(rank=1, **{"epsilon": 4.0, **options}, ledger=ledger, run=run)
+    return model.fit(DATA.X[FIRST], DATA.y[FIRST], DATA.users[FIRST])
+
+
+def held_out() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return DATA.X[~FIRST], DATA.y[~FIRST], DATA.users[~FIRST]
+
+
+def test_an_evaluation_is_charged_to_the_account_and_right_within_its_interval() -> None:
+    with Ledger(ceiling=6.0) as ledger:
+        model = fitted(ledger)
+        model.close()
+        before = ledger.spent()
+        X, y, users = held_out()
+        found = model.evaluate(X, y, users, epsilon=0.5, bound=2.0)
+        errors = np.minimum(np.abs(y - model.predict(X, users)), 2.0)
+        true = np.mean([errors[users == user].mean() for user in np.unique(users)])
+        # The noise alone has a standard deviation of 2 · 8.1/400; ten of them: less than one false alarm in 10^20.
+        assert abs(found.loss - true) < 0.4
+        assert found.low <= found.loss <= found.high <= 2.0
+        assert before < ledger.spent() <= 6.0
+        assert [run.name for run in ledger.runs()] == ["fit", "fit evaluation 1"]
+        assert "95 %" in str(found)
+        with pytest.raises(BudgetExceeded):
+            model.evaluate(X, y, users, epsilon=5.0, bound=2.0)
+
+
+def test_a_choice_among_models_finds_the_good_one_and_is_charged_once() -> None:
+    with Ledger() as ledger:
+        good, bad = fitted(ledger, "good"), fitted(ledger, "bad")
+        bad.heads_ = -bad.heads_
+        # Losses differ by about 0.5 of 400 users: the wrong one wins with a probability below e^-50.
+        assert tacitly.choose([bad, good, bad], *held_out(), epsilon=1.0, bound=2.0) == 1
+        assert ledger.releases("bad choice 1")[0].event.to_dict()["mechanism"] == "selection"
+        with pytest.raises(ValueError, match="at least two"):
+            tacitly.choose([good], *held_out(), epsilon=1.0, bound=2.0)
+
+
+def test_what_must_be_known_beforehand_is_asked_for() -> None:
+    model = fitted(None)
+    X, y, users = held_out()
+    with pytest.raises(ValueError, match="bound must be given for a number"):
+        model.evaluate(X, y, users, epsilon=1.0)
+    with pytest.raises(ValueError, match="y must be numbers") as caught:
+        model.evaluate(X, np.where(y > 0, "S3CR3T", "x"), users, epsilon=1.0, bound=1.0)
+    assert "S3CR3T" not in str(caught.value)
+    assert model.evaluate(X, y, users, epsilon=1.0, bound=1.0).n_users == 400
+
+
+@pytest.mark.parametrize("rows", [[[0.0]], [[1.0]], [[1e308]] * 9, [[-5.0]], [[0.2], [0.9]]])
+def test_a_user_moves_the_sum_by_at_most_one_whatever_the_rows(rows: list[list[float]]) -> None:
+    X = np.array(rows)
+    term = float(_MeanLoss().contribution(X, X[:, 0])[0])
+    assert 0.0 <= term <= 1.0
+    assert term == pytest.approx(np.clip(X.mean(), 0, 1))
+    both = _ModelLosses(2).contribution(np.hstack([X, 1 - X]), X[:, 0])
+    assert ((both >= 0) & (both <= _ModelLosses(2).steps)).all()
+
+
+def test_one_user_can_reach_the_bound() -> None:
+    assert _MeanLoss().contribution(np.ones((3, 1)), np.ones(3)).tolist() == [1.0]
+    assert _ModelLosses(2).contribution(np.array([[1.0, 0.0]]), np.ones(1)).tolist() == [_ModelLosses(2).steps, 0.0]
