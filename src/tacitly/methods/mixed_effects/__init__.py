@@ -55,7 +55,7 @@ METHOD = Method(
     ),
     audits=(
         AuditTrial("mixed effects", {}, title="MixedEffects"),
-        AuditTrial("mixed effects, logistic", {"loss": "logistic"}, title="MixedEffects, logistic"),
+        AuditTrial("mixed effects, logistic", {"loss": "logistic"}, depth="brief", title="MixedEffects, logistic"),
         AuditTrial("mixed effects, words", {"loss": "logistic", "classes": ("no", "may", "yes")}, depth="brief"),
         AuditTrial("mixed effects, poisson", {"loss": "poisson"}, depth="brief"),
     ),
