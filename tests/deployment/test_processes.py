@@ -18,6 +18,7 @@ import pytest
 
 import tacitly
 from engines import fit, users
+from ledgers import published_values
 from tacitly.deployment.settings import Settings, Status
 from tacitly.federation.flower.node import read_heads
 from tacitly.privacy.ledger import Ledger
@@ -173,5 +174,4 @@ def started_by_a_stranger(invitation: dict[str, str], hub: Path) -> int:
 
 def stored(hub: Path) -> dict[int, bytes]:
     with Ledger(hub / "ledger") as ledger:
-        rows = ledger._file.rows("SELECT idx, value FROM releases WHERE state = 'published'")
-    return {int(index): bytes(value) for index, value in rows}
+        return published_values(ledger)

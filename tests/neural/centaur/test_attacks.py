@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from ledgers import published_values
 from tacitly import neural
 from tacitly.arrays import Array
 from tacitly.audit import from_runs
@@ -118,8 +119,8 @@ def test_a_fit_that_is_killed_at_random_goes_on_with_the_same_ledger(tmp_path: P
             rows = ledger.releases("fit")
             assert ledger.spent() <= 1.0
             assert ledger.ceiling == Budget(epsilon=1.0, delta=1e-6)
-            stored = ledger._file.rows("SELECT idx, value FROM releases WHERE state = 'published'")
-        for index, value in stored:
+            stored = published_values(ledger)
+        for index, value in stored.items():
             assert values.setdefault(index, value) == value  # a published value never changes
         if "done" in rest:
             break

@@ -13,6 +13,7 @@ from torch import nn
 
 import tacitly
 from centaur_fits import D, data, model
+from ledgers import published_values
 from tacitly import neural
 from tacitly.privacy.guarantee import Budget
 from tacitly.privacy.ledger import Ledger
@@ -52,10 +53,10 @@ def test_a_resumed_run_goes_on_with_the_same_ledger(tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger", ceiling=ceiling) as ledger, pytest.raises(Killed):
         model(ledger=ledger).fit(*data(), on_release=kill)
     with Ledger(tmp_path / "ledger", ceiling=ceiling) as ledger:
-        before = ledger._file.rows("SELECT value FROM releases WHERE state = 'published' ORDER BY idx")
+        before = list(published_values(ledger).values())
         assert len(before) == 2
         done = model(ledger=ledger).fit(*data())
-        after = ledger._file.rows("SELECT value FROM releases WHERE state = 'published' ORDER BY idx")
+        after = list(published_values(ledger).values())
         assert after[:2] == before
         assert len(after) == 3
         assert ledger.spent() == pytest.approx(2.0, rel=1e-6)
