@@ -133,7 +133,8 @@ def test_nothing_is_lost_when_sites_and_coordinator_fail(site: Site, tmp_path: P
         assert ledger.spent() == pytest.approx(1.0, abs=1e-6)
         assert all(row.state == "published" for row in ledger.releases())
     text = (tmp_path / "model" / "certificate.json").read_text()
-    assert verify(text, billboard=(tmp_path / "model" / "billboard.safetensors").read_bytes()).ok
+    names = ("billboard.safetensors", "config.json")
+    assert verify(text, files={name: (tmp_path / "model" / name).read_bytes() for name in names}).ok
     assert not (tmp_path / "model" / "private").exists()
     told = status.read()
     assert told["state"] == "finished"

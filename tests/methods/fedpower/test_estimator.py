@@ -181,7 +181,7 @@ def test_saved_loaded_published_verified(X: np.ndarray, tmp_path: Path) -> None:
     assert again.certificate_.epsilon == model.certificate_.epsilon
     verdict = verify(
         (folder / "certificate.json").read_text(),
-        billboard=(folder / "billboard.safetensors").read_bytes(),
+        files={path.name: path.read_bytes() for path in folder.iterdir() if path.name != "certificate.json"},
         ledger=ledger,
     )
     assert verdict.ok

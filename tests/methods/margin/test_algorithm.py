@@ -200,7 +200,7 @@ def test_a_classifier_with_a_pure_certificate_survives_its_folder(tmp_path) -> N
     ("change", "error", "message"),
     [
         ({"classes": (0, 1, 2)}, ValueError, "two classes"),
-        ({"classes": (0, 5)}, DataError, "outside classes"),
+        ({"classes": (0, 5), "on_bad_rows": "raise"}, DataError, "outside classes"),
         ({"loss": "squared"}, ValueError, "loss must be 'hinge' or 'logistic'"),
         ({"margin": 1.0}, ValueError, "margin must lie"),
         ({"heads": "none"}, ValueError, "heads must be"),

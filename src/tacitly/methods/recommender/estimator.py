@@ -283,12 +283,15 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         """Return everybody's head and rated items; nothing where they stayed with their users."""
         if not len(self.users_):
             return {}
-        return {"heads": self.heads_.astype(np.float32), "rated": self.rated_, "bounds": self.bounds_}
+        kept = {"heads": self.heads_.astype(np.float32)}
+        return {**kept, "rated": self.rated_, "bounds": self.bounds_} if len(self.rated_) else kept
 
     def take_private_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Set everybody's head and rated items."""
         self.heads_ = arrays["heads"].astype(np.float64)
-        self.rated_, self.bounds_ = arrays["rated"], arrays["bounds"]
+        nothing = np.zeros(len(self.heads_) + 1, dtype=np.int64)
+        # Where rows stayed elsewhere, nobody here knows who rated what.
+        self.rated_, self.bounds_ = arrays.get("rated", nothing[:0]), arrays.get("bounds", nothing)
 
     def folder_parameters(self) -> dict[str, Any]:
         """Return the parameters a model folder keeps; features of items are in the billboard."""
