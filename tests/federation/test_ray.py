@@ -230,7 +230,7 @@ def test_the_command_fits_on_a_cluster(
         "--epsilon",
         "2",
     ]
-    words += ["--no-compare", "--out", str(tmp_path / "model"), "--engine", "ray", "--workers", "2"]
+    words += ["--no-compare", "--out", str(tmp_path / "model"), "--engine", "ray", "--workers", "2", "--full"]
     monkeypatch.setattr("sys.argv", ["tacitly", *words])
     with pytest.raises(SystemExit) as stop:
         main()
