@@ -339,10 +339,13 @@ def _public(
 ) -> dict[str, Array]:
     """Return a result as :meth:`TraceRegression.take_public_arrays` expects it."""
     rows, columns = (np.zeros(len(matrix.left)), np.zeros(len(matrix.right))) if effects is None else effects
+    # Signs of singular vectors mean nothing: the largest entry on the left is positive, on every engine.
+    rank = np.arange(matrix.left.shape[1])
+    signs = np.where(matrix.left[np.argmax(np.abs(matrix.left), axis=0), rank] < 0, -1.0, 1.0)
     return {
-        "left": matrix.left,
+        "left": matrix.left * signs,
         "singular_values": matrix.values,
-        "right": matrix.right,
+        "right": matrix.right * signs,
         "noise_error": np.array([noise_error]),
         "intercept": np.array([intercept]),
         "row_effects": rows,
