@@ -35,7 +35,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self
 
@@ -86,6 +86,15 @@ class ReleaseCounter:
     """Number of releases made, shared by all views of the same users so that no noise seed is used twice."""
 
     releases: int = 0
+
+
+_REHEARSED: set[Hashable] = set()
+
+
+def _kind(query: Query) -> Hashable:
+    """Return what rehearsals of a query depend on besides its numbers: classes, and the size of what it returns."""
+    inner = [_kind(part) for part in vars(query).values() if isinstance(part, Query)]
+    return type(query), query.coordinates, query.unit, query.acute, query.clipped, tuple(inner)
 
 
 class Federation(ABC):
@@ -377,7 +386,13 @@ class Federation(ABC):
         return True
 
     def _rehearse(self, query: Query, bound: float) -> None:
-        """Run the query on synthetic rows, so that bugs and broken bounds surface before any private row is read."""
+        """Run the query on synthetic rows, so that bugs and broken bounds surface before any private row is read.
+
+        Once per kind of query and shape of rows: a fit asks the same questions many times, with other public numbers.
+        """
+        kind_of = (_kind(query), self.n_features, self.sparse, math.isfinite(bound))
+        if kind_of in _REHEARSED:
+            return
         rows, targets = synthetic_rows(self.n_features)
         kinds: list[Any] = [rows]
         if self.sparse:
@@ -388,6 +403,7 @@ class Federation(ABC):
             rehearse(query, kind, targets)
             rehearse(query, kind, targets, lambda X, y: query.block_sum(X, y, np.array([0, 8]), bound))
             check_form(query, kind, targets, bound)
+        _REHEARSED.add(kind_of)
 
     def _mode(self, event: GaussianEvent, coordinates: int) -> Mode:
         if not event.private:

@@ -292,6 +292,11 @@ _COMPILED = (
     "trace_regression.queries",
     "trace_regression.curvature",
     "trace_regression.centering",
+    "trace_regression.effects",
+    "recommender.heads",
+    "recommender.posterior",
+    "recommender.queries",
+    "recommender.tastes",
 )
 COMPILED = tuple(f"tacitly.methods.{name}" for name in _COMPILED)
 """Questions that load a compiler when they first arrive."""
