@@ -97,6 +97,8 @@ def fused_agrees(query: Query, n_features: int, bound: float, form: Query | None
     fused_form = query if form is None else form
     if type(query).__name__ not in KNOWN or isinstance(query, Scores):
         return True  # written here, by nobody else; and losses are clamped in both forms
+    if fused_form is query and query.one_form:
+        return True
     rows, targets = synthetic_rows(n_features)
     design = getattr(getattr(query, "query", query), "design", None)
     if design is not None:

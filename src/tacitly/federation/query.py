@@ -75,6 +75,11 @@ class Query(ABC):
         return np.array(sums)
 
     @property
+    def one_form(self) -> bool:
+        """Whether the contribution of one user is the fused form of a batch of one, so that they cannot disagree."""
+        return False
+
+    @property
     def statistics(self) -> Statistics | None:
         """What this query needs to know of each user, if it can be answered from that; else None."""
         return None

@@ -27,6 +27,11 @@ class BatchQuery(Query):
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return the contributions of several users before the clip, one row per user."""
 
+    @property
+    def one_form(self) -> bool:
+        """True: :meth:`contribution` is a batch of one."""
+        return True
+
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return the contribution of one user: a batch of one."""
         return np.asarray(self.contributions(X, y, np.array([0, len(X)]))[0])
