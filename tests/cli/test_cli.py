@@ -133,7 +133,7 @@ def test_help_shows_the_options_of_the_method_and_no_others(
     assert "Options of mixed-effects" in out
     assert "--rank" not in out
     code, out, _ = run(capsys, monkeypatch, "fit", "--help", "--method", "fedrep")
-    assert "--rank INTEGER" in out
+    assert "--rank" in out
     assert "poisson" in out
 
 
