@@ -334,7 +334,7 @@ def test_labels_may_be_words_and_probabilities_can_be_had(command: Command, tmp_
 
 
 def test_help_shows_no_backslashes_and_says_what_arguments_are(command: Command) -> None:
-    for name in ("fit", "predict", "personalize", "svd", "trace", "verify", "audit", "budget", "publish", "serve"):
+    for name in ("fit", "predict", "personalize", "svd", "trace", "verify", "audit", "recommend", "publish", "serve"):
         code, out, _ = command(name, "--help")
         assert code == 0
         assert "\\[" not in out
