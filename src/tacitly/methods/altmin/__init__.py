@@ -22,5 +22,5 @@ METHOD = Method(
     result="a shared basis by alternating minimisation",
     page="private-fedrep.md",
     trials=(Trial("altmin", {"rank": 2}, tolerance=1e-7, adaptive=True),),
-    audits=(AuditTrial("altmin", {"rank": 1}, title="PrivateAltMin"),),
+    audits=(AuditTrial("altmin", {"rank": 1}, depth="brief", title="PrivateAltMin"),),
 )
