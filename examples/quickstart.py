@@ -24,7 +24,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         folder = tacitly.save(model, Path(directory) / "model")
         certificate = (folder / "certificate.json").read_text(encoding="utf-8")
-        print(f"certificate holds: {verify(certificate, billboard=(folder / 'billboard.safetensors').read_bytes()).ok}")
+        public = {name: (folder / name).read_bytes() for name in ("billboard.safetensors", "config.json")}
+        print(f"certificate holds: {verify(certificate, files=public).ok}")
 
 
 if __name__ == "__main__":

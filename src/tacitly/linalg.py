@@ -38,7 +38,7 @@ def subspace_distance(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
 
 
 def pack_symmetric(matrix: npt.NDArray[np.floating]) -> Array:
-    """Write a symmetric matrix as a vector whose Euclidean norm is the matrix's Frobenius norm.
+    """Write a symmetric matrix (or each of a stack) as a vector whose Euclidean norm is the matrix's Frobenius norm.
 
     Off-diagonal entries are scaled by √2. Independent noise on these d(d+1)/2 coordinates is then calibrated
     noise for a symmetric statistic: full variance on the diagonal, half of it off the diagonal.
@@ -46,9 +46,10 @@ def pack_symmetric(matrix: npt.NDArray[np.floating]) -> Array:
     >>> pack_symmetric(np.array([[1.0, 2.0], [2.0, 3.0]])).round(3)
     array([1.   , 2.828, 3.   ])
     """
-    upper, off = _upper(matrix.shape[0])
-    packed: Array = np.ascontiguousarray(matrix).ravel()[upper].astype(np.float64)
-    packed[off] *= math.sqrt(2.0)
+    *stack, size, _ = matrix.shape
+    upper, off = _upper(size)
+    packed: Array = np.ascontiguousarray(matrix).reshape(*stack, -1)[..., upper].astype(np.float64)
+    packed[..., off] *= math.sqrt(2.0)
     return packed
 
 

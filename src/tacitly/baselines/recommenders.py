@@ -25,9 +25,10 @@ from tacitly.arrays import Array, Offsets, Rows, check_shape
 from tacitly.data.cohort import Cohort
 from tacitly.federation.base import Federation, Query
 from tacitly.federation.local import LocalFederation
+from tacitly.linalg import pack_symmetric, unpack_symmetric
 from tacitly.methods.recommender import kernels
 from tacitly.methods.recommender.posterior import Catalogue, WeightPrior
-from tacitly.methods.recommender.queries import ItemSums, pack, unpack
+from tacitly.methods.recommender.queries import ItemSums
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.clipping import GUARD
 from tacitly.privacy.guarantee import Budget, UncertifiedWarning
@@ -110,7 +111,7 @@ class FactorSums(Query):
         users = factors_of(codes, values, bounds, self.catalogue, self.penalty)
         left = kernels.residuals(codes, values, bounds, self.catalogue.table, self.catalogue.effects, users)
         out, limit = np.zeros((self.catalogue.items, self.width)), bound * (1.0 - GUARD)
-        second = pack(users[:, :, None] * users[:, None, :])
+        second = pack_symmetric(users[:, :, None] * users[:, None, :])
         for user in range(len(bounds) - 1):
             rows = slice(bounds[user], bounds[user + 1])
             mine, own = codes[rows], users[user]
@@ -177,7 +178,7 @@ class PrivateALS:
         noise = federation.sum_sigma(event)
         factors = np.zeros((catalogue.items, rank))
         for item in range(catalogue.items):
-            gram = unpack(found[item, :half], rank)
+            gram = unpack_symmetric(found[item, :half], rank)
             values, vectors = np.linalg.eigh(gram)
             # The paper projects the noisy matrix to the positive ones; the penalty grows with the noise.
             ridge = 0.1 + 10.0 * noise

@@ -141,7 +141,7 @@ class Shard:
         rows = np.concatenate(list(self._blocks(lambda X, y, offsets: project_each(X, directions), spans)))
         names = tuple(f"direction {j}" for j in range(len(directions)))
         other = copy.copy(self)
-        other._last_checked = None
+        other._last_checked, other._statistics = None, {}
         other.cohort = replace(self.cohort, X=rows, feature_names=names)
         return other
 

@@ -61,7 +61,7 @@ class HeadPrior:
         """Return what is left where nothing is known about the population: a level of one's own and no slope.
 
         >>> work = PopulationHeads(np.eye(1), HeadPrior.unknown(1, intercept=True), True, "nothing known")
-        >>> work.own(np.array([[1.0], [2.0], [3.0]]), np.array([1.0, -1.0, 1.0])).round(2)
+        >>> work.own(np.array([[1.0], [2.0], [3.0]]), np.array([1.0, -1.0, 1.0])).round(2) + 0.0
         array([0.  , 0.33])
         """
         root = np.zeros((rank + 1, 1))

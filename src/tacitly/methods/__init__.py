@@ -5,7 +5,7 @@ Importing this package imports every method's description and no estimator; it a
 
 >>> from tacitly.methods import REGISTRY
 >>> REGISTRY["fedrep"].class_name, REGISTRY.default("fit").name
-('PrivateFedRep', 'fedrep')
+('PrivateFedRep', 'mixed-effects')
 """
 
 from __future__ import annotations

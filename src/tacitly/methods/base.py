@@ -396,11 +396,6 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
         }
 
 
-def population_of(X: Any, y: Any, users: Any) -> Population:
-    """Return the users of rows in this process, as what can be put behind the doors."""
-    return LocalPopulation(read_cohort(X, y, users))
-
-
 def people_of(cohort: Any, unit: Unit, secret: bytes) -> People:
     """Return who is behind a cohort; where a row is the unit, the table as a whole stands for its people."""
     return People.of(cohort.users if unit is Unit.USER else [f"rows {rows_fingerprint(cohort, secret)}"], secret)

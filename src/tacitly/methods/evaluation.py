@@ -17,22 +17,25 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from tacitly.arrays import Array, Rows
+from tacitly.data.reading import read_cohort
 from tacitly.data.validation import DataError
 from tacitly.federation.base import Federation
 from tacitly.federation.engine import Population
+from tacitly.federation.local import LocalPopulation
 from tacitly.federation.query import Query
 from tacitly.federation.scores import Scores
-from tacitly.methods.base import PrivateModel, population_of
-from tacitly.methods.personal import PersonalModel
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Adjacency, Budget, Event, SelectionEvent, positive
 from tacitly.privacy.ledger import Ledger, Run
 from tacitly.privacy.people import People
+
+if TYPE_CHECKING:  # models know how they are evaluated
+    from tacitly.methods.base import PrivateModel
 
 _NORMAL_95 = 1.959963984540054
 
@@ -107,7 +110,7 @@ def evaluate(
     """Return the mean loss of a model's predictions, by user, with the promise of ``epsilon``.
 
     ``bound`` is the largest error that counts, in the units of the target; it must not come from the data. ``ledger``
-    is the account to debit, by default the model's own; without any, the certificate of nothing covers this.
+    is the account to debit, by default the model's own; without any, no certificate counts what this spends.
     """
     budget = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(model.adjacency))
     event = Plan(budget, [Phase(name="evaluation", share=1.0)]).event("evaluation", clip=1.0, acute=True)
@@ -160,14 +163,15 @@ def _losses(models: Sequence[PrivateModel], X: Any, y: Any, users: Any, bound: f
     """Return the loss of every row under each model, by user: private, computed where the rows are."""
     columns = [_errors(model, X, y, users, bound) for model in models]
     losses = np.nan_to_num(np.clip(np.column_stack(columns), 0.0, 1.0), nan=1.0)
-    return population_of(losses, np.zeros(len(losses)), users)
+    return LocalPopulation(read_cohort(losses, np.zeros(len(losses)), users))
 
 
 def _errors(model: PrivateModel, X: Any, y: Any, users: Any, bound: float | None) -> Array:
     if not hasattr(model, "predict"):
         raise ValueError(f"{type(model).__name__} predicts nothing, so there is no loss.")
-    predicted = model.predict(X, users) if isinstance(model, PersonalModel) else model.predict(X)
-    if isinstance(model, PersonalModel) and model._loss().classifies:
+    loss = model._loss() if hasattr(model, "_loss") else None  # personal models have one
+    predicted = model.predict(X) if loss is None else model.predict(X, users)
+    if loss is not None and loss.classifies:
         return np.asarray(np.asarray(y) != predicted, dtype=np.float64)
     if bound is None:
         raise ValueError("bound must be given for a number: the largest error that counts, known beforehand.")

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from tacitly.arrays import Array
-from tacitly.data.cohort import Cohort
-from tacitly.data.reading import read_cohort
 from tacitly.data.validation import plain_numbers
 from tacitly.federation.base import Federation
 from tacitly.federation.engine import Population
@@ -28,13 +25,14 @@ from tacitly.heads.glm import LossHeads
 from tacitly.heads.losses import Loss
 from tacitly.heads.population import HeadPrior, PopulationHeads
 from tacitly.heads.ridge import RidgeHeads
-from tacitly.methods.base import PrivateModel, Statement
+from tacitly.methods.base import Statement
 from tacitly.methods.parameters import EngineParameter, RankParameter
 from tacitly.methods.personal import PersonalModel, Positions, with_type
 from tacitly.methods.shared.column_scales import scale_phases
 from tacitly.methods.shared.descent import LearnedBasis
 from tacitly.methods.shared.direction_votes import MOST_DIRECTIONS
 from tacitly.methods.shared.population import learn_population, population_phases, too_few_users
+from tacitly.methods.targets import TargetsOfLoss
 from tacitly.privacy.calibration import Plan
 from tacitly.privacy.guarantee import Budget, TooFewUsersWarning
 
@@ -170,31 +168,8 @@ class HeadsOnBasis(PersonalModel[Head]):
         self.heads_, self.intercepts_ = heads[:, :-1], heads[:, -1]
 
 
-class SharedBasisModel(HeadsOnBasis, PrivateModel, EngineParameter, RankParameter):
+class SharedBasisModel(HeadsOnBasis, TargetsOfLoss, EngineParameter, RankParameter):
     """Common to all estimators that learn a basis through the door and heads at home."""
-
-    @property
-    def audit_labels(self) -> tuple[float, float] | None:
-        """Two classes, or two counts, that an auditor's users may have; text labels by their positions."""
-        classes = self._loss().classes
-        if classes is None or isinstance(classes[0], str):
-            return None if self.loss == "squared" else (0.0, 1.0)
-        return float(classes[0]), float(classes[1])
-
-    def as_asked(self, cohort: Cohort) -> Cohort:
-        """Return the cohort with targets as the loss encodes them; rows whose label is not declared are bad rows."""
-        if self.loss == "squared" or cohort.y is None:
-            return cohort
-        policy = self._bad_rows()
-        codes = self._loss().encode(cohort.y, blank=policy != "raise").astype(cohort.dtype)
-        return replace(cohort, y=codes).settled(policy)
-
-    def with_heads_of(self, cohort: Cohort) -> Self:
-        """Return the same public model with heads fitted to these users' rows instead."""
-        refitted, asked = copy(self), self.as_asked(cohort)
-        refitted._take_heads(self._home_work()(asked.X, np.asarray(asked.y), asked.offsets))
-        refitted.users_ = cohort.users
-        return refitted
 
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the basis and, where it is known, how heads are spread."""
@@ -267,26 +242,6 @@ class SharedBasisModel(HeadsOnBasis, PrivateModel, EngineParameter, RankParamete
 
     def _statement(self, budget: Budget) -> Statement:
         return Statement(TRUST, notes=(FREE_HEADS,), nominal_epsilon=self.epsilon)
-
-    def _cohort(self, X: Any, y: Any, users: Any) -> Cohort:
-        if X is None or isinstance(X, Cohort) or y is None:
-            given: Cohort = read_cohort(X, y, users, on_bad_rows=self._bad_rows())
-            return self.as_asked(given)
-        name = getattr(y, "name", None)
-        policy = self._bad_rows()
-        targets = y if self.loss == "squared" else self._loss().encode(y, blank=policy != "raise")
-        target_name = None if name is None else str(name)
-        encoded: Cohort = read_cohort(X, targets, users, target_name=target_name, on_bad_rows=policy)
-        return encoded
-
-    def _check_elsewhere(self) -> None:
-        """Raise unless labels that are read elsewhere need no translation there."""
-        classes = self._loss().classes
-        if classes is not None and list(classes) != list(range(len(classes))):
-            raise ValueError(
-                f"where rows stay with others, labels must be the numbers 0 to {len(classes) - 1} there. "
-                f"Found classes={list(classes)!r}."
-            )
 
     def _check_population(self, population: Population) -> None:
         if self.rank == "auto" and self._ranks_itself:

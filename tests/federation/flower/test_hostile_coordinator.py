@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,11 @@ D, GRID = 6, 2.0**-44
 
 
 def forged(kind: type, *values: Any) -> Any:
-    """Build an object without running its checks, as an attacker who writes bytes can."""
+    """Build an object without running its checks, as an attacker who writes bytes can; defaults for what is left."""
     made = object.__new__(kind)
-    for field, value in zip(dataclasses.fields(kind), values, strict=True):
-        object.__setattr__(made, field.name, value)
+    fields = dataclasses.fields(kind)
+    for field, value in itertools.zip_longest(fields, values, fillvalue=dataclasses.MISSING):
+        object.__setattr__(made, field.name, field.default if value is dataclasses.MISSING else value)
     return made
 
 

@@ -11,6 +11,7 @@ import scipy.special
 import scipy.stats
 
 from tacitly.arrays import Array
+from tacitly.linalg import pack_symmetric
 from tacitly.methods.mixed_effects import queries as module
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, posteriors
 from tacitly.methods.mixed_effects.queries import (
@@ -144,7 +145,7 @@ def test_scores_and_information_are_derivatives_of_the_likelihood() -> None:
     gradient = design.T @ np.linalg.solve(omega, targets - design @ PRIOR.mean)
     expected = METRIC @ information @ METRIC
     weight = 1 / math.sqrt(np.trace(expected))
-    np.testing.assert_allclose(QUERIES["information"].contribution(X, y), module.pack(expected) * weight, rtol=1e-9)
+    np.testing.assert_allclose(QUERIES["information"].contribution(X, y), pack_symmetric(expected) * weight, rtol=1e-9)
     plain = Score(UNITS, PRIOR, METRIC, METRIC, 1e9).contribution(X, y)
     np.testing.assert_allclose(plain, METRIC @ gradient * weight, rtol=1e-9)
 

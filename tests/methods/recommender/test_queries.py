@@ -12,7 +12,7 @@ from adversary import clipped
 from tacitly.audit.sensitivity import check_sensitivity
 from tacitly.federation.base import Query
 from tacitly.methods.recommender.posterior import Catalogue, WeightPrior
-from tacitly.methods.recommender.queries import ItemSums, PairMoments, PriorStep, TasteMoment, pack, unpack
+from tacitly.methods.recommender.queries import ItemSums, PairMoments, PriorStep, TasteMoment
 from tacitly.privacy.clipping import GUARD
 
 ITEMS, SIZE = 7, 3
@@ -105,12 +105,6 @@ def test_the_last_of_several_ratings_counts() -> None:
     query = QUERIES["item sums"][0]
     twice = query.contribution(np.array([[2.0], [3.0], [2.0]]), np.array([1.0, 4.0, 5.0]))
     np.testing.assert_array_equal(twice, query.contribution(np.array([[2.0], [3.0]]), np.array([5.0, 4.0])))
-
-
-def test_packing_keeps_norms() -> None:
-    matrix = np.array([[1.0, 2.0], [2.0, 5.0]])
-    assert np.linalg.norm(pack(matrix)) == pytest.approx(np.linalg.norm(matrix))
-    np.testing.assert_allclose(unpack(pack(matrix), 2), matrix)
 
 
 def test_item_sums_are_residuals_of_the_posterior_with_weights_of_norm_one() -> None:

@@ -26,7 +26,7 @@ import numpy as np
 
 from tacitly.arrays import Array
 from tacitly.federation.base import Federation, Query
-from tacitly.linalg import unpack_symmetric
+from tacitly.linalg import pack_symmetric, unpack_symmetric
 from tacitly.methods.mixed_effects import units
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.queries import (
@@ -39,8 +39,8 @@ from tacitly.methods.mixed_effects.queries import (
     Spread,
     Variances,
     WithinVariance,
-    pack,
 )
+from tacitly.methods.shared.noisy_mean import noisy_mean
 from tacitly.methods.shared.typical_norm import typical_norm
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget, GaussianEvent
@@ -228,11 +228,7 @@ class Learner:
         return typical_norm(self.federation, query, self.plan.event(phase, clip=1.0), name, reach=reach).size
 
     def _mean(self, query: Query, phase: str, name: str, clip: float) -> tuple[Array, float]:
-        """Release a noisy mean over users; return it and its noise."""
-        event = self.plan.event(phase, clip=clip)
-        released = self.federation.release(query, event, name)
-        n = event.sampling_rate * self.federation.n_users
-        return released / n, self.federation.sum_sigma(event) / n
+        return noisy_mean(self.federation, query, self.plan.event(phase, clip=clip), name)
 
 
 class Newton:
@@ -288,7 +284,7 @@ def preconditioned(matrix: Array, noise: float, metric: Array) -> tuple[Array, A
     size = len(matrix)
     diagonal = np.diag(np.diag(matrix))
     off = matrix - diagonal
-    kept = _james_stein(pack(off)[np.triu_indices(size)[0] != np.triu_indices(size)[1]], noise)
+    kept = _james_stein(pack_symmetric(off)[np.triu_indices(size)[0] != np.triu_indices(size)[1]], noise)
     values, vectors = np.linalg.eigh(diagonal + kept * off)
     floor = max(0.5 * noise * math.sqrt(2.0 * size), 2e-3 * max(float(values.max()), 0.0), 1e-9)
     cleaned = (vectors * np.maximum(values, floor)) @ vectors.T

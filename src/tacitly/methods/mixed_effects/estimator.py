@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from copy import copy
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from os import PathLike
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from tacitly.arrays import Array
-from tacitly.data.cohort import Cohort
 from tacitly.data.grouping import matrix
-from tacitly.data.reading import has_names, in_order, read_cohort, read_rows
+from tacitly.data.reading import has_names, in_order, read_rows
 from tacitly.data.schema import Schema, read_declared
 from tacitly.data.tables import is_frame
 from tacitly.data.user_ids import Directory
@@ -24,7 +22,7 @@ from tacitly.data.validation import DataError
 from tacitly.federation.engine import Population
 from tacitly.heads.base import HeadWork
 from tacitly.heads.losses import Loss
-from tacitly.methods.base import PrivateModel, Procedure, Statement
+from tacitly.methods.base import Procedure, Statement
 from tacitly.methods.mixed_effects import algorithm, loss_algorithm
 from tacitly.methods.mixed_effects.evidence import ALONE, TRUSTED
 from tacitly.methods.mixed_effects.heads import PosteriorHeads, variances
@@ -34,6 +32,7 @@ from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.summary import Summary
 from tacitly.methods.parameters import EngineParameter
 from tacitly.methods.personal import PersonalModel, Positions, with_type
+from tacitly.methods.targets import TargetsOfLoss
 from tacitly.privacy.certificate import shown
 from tacitly.privacy.guarantee import Budget, TooFewUsersWarning
 
@@ -94,7 +93,7 @@ class _LearnedPrior:
 
 
 @dataclass(eq=False, repr=False)
-class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, EngineParameter):
+class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, EngineParameter):
     """Regression with personal intercepts and slopes around a population that is learned under user-level privacy.
 
     User i's weights are wᵢ ~ N(w̄, S) and y = (1, x)ᵀwᵢ + e with e ~ N(0, s²): a linear mixed model, as lme4 or
@@ -276,30 +275,6 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
         """Return what fits a head: data, so that it can travel to users."""
         return self._home_work()
 
-    def with_heads_of(self, cohort: Cohort) -> Self:
-        """Return the same public model with personal models of these users instead."""
-        assert cohort.y is not None
-        refitted, asked = copy(self), self.as_asked(cohort)
-        refitted.heads_ = self._home_work()(asked.X, np.asarray(asked.y), asked.offsets)
-        refitted.users_ = cohort.users
-        return refitted
-
-    @property
-    def audit_labels(self) -> tuple[float, float] | None:
-        """Two classes, or two counts, that an auditor's users may have; text labels by their positions."""
-        classes = self._loss().classes
-        if classes is None or isinstance(classes[0], str):
-            return None if self.loss == "squared" else (0.0, 1.0)
-        return float(classes[0]), float(classes[1])
-
-    def as_asked(self, cohort: Cohort) -> Cohort:
-        """Return the cohort with targets as the loss encodes them; rows whose label is not declared are bad rows."""
-        if self.loss == "squared" or cohort.y is None:
-            return cohort
-        policy = self._bad_rows()
-        codes = self._loss().encode(cohort.y, blank=policy != "raise").astype(cohort.dtype)
-        return replace(cohort, y=codes).settled(policy)
-
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return units, prior and calibration."""
         self._check_fitted()
@@ -359,20 +334,8 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
         given = self.schema if isinstance(self.schema, Mapping) else read_declared(str(self.schema))
         return Schema.from_dict(given) if "version" in given else given
 
-    def _cohort(self, X: Any, y: Any, users: Any) -> Cohort:
-        name = getattr(y, "name", None)
-        whole = X is None or isinstance(X, Cohort) or y is None
-        policy = self._bad_rows()
-        targets = y if whole or self.loss == "squared" else self._loss().encode(y, blank=policy != "raise")
-        cohort: Cohort = read_cohort(
-            X,
-            targets,
-            users,
-            target_name=None if name is None else str(name),
-            schema=self._declared(),
-            on_bad_rows=policy,
-        )
-        return self.as_asked(cohort) if whole else cohort
+    def _reading(self) -> dict[str, Any]:
+        return {"schema": self._declared()}
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -383,15 +346,6 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], PrivateModel, Engine
         if self.target_range is not None and self.loss != "squared":
             raise ValueError(f"target_range is for loss='squared': classes and counts need none. Found {self.loss!r}.")
         self._loss()
-
-    def _check_elsewhere(self) -> None:
-        """Raise unless labels that are read elsewhere need no translation there."""
-        classes = self._loss().classes
-        if classes is not None and list(classes) != list(range(len(classes))):
-            raise ValueError(
-                f"where rows stay with others, labels must be the numbers 0 to {len(classes) - 1} there. "
-                f"Found classes={list(classes)!r}."
-            )
 
     def _describe(self, population: Population) -> None:
         super()._describe(population)

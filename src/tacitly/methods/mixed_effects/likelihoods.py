@@ -52,7 +52,7 @@ def propagated(design: Array, targets: Array, offsets: Offsets, prior: Prior) ->
     >>> prior = Prior(np.zeros(1), np.eye(1), 1.0, "logistic")
     >>> found = propagated(np.ones((2, 1)), np.array([1.0, 1.0]), np.array([0, 2]), prior)
     >>> found.means.round(2), found.covariances[0].round(2).tolist()
-    (array([[0.68]]), [[0.73]])
+    (array([[0.7]]), [[0.72]])
     """
     code = CODES[prior.loss]
     if prior.mean.ndim == 1:

@@ -37,6 +37,7 @@ from tacitly.methods.mixed_effects.loss_queries import (
     MeasuredLossScore,
 )
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
+from tacitly.methods.shared.noisy_mean import noisy_mean
 from tacitly.methods.shared.typical_norm import typical_norm
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget
@@ -211,8 +212,4 @@ class _Learner:
         return typical_norm(self.federation, query, self.plan.event(phase, clip=1.0), name, reach=reach).size
 
     def _mean(self, query: Query, phase: str, name: str, clip: float) -> tuple[Array, float]:
-        """Release a noisy mean over users; return it and its noise."""
-        event = self.plan.event(phase, clip=clip)
-        released = self.federation.release(query, event, name)
-        n = self.federation.n_users
-        return released / n, self.federation.sum_sigma(event) / n
+        return noisy_mean(self.federation, query, self.plan.event(phase, clip=clip), name)

@@ -20,16 +20,17 @@ from typing import ClassVar
 import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size
+from tacitly.linalg import pack_symmetric
 from tacitly.methods.mixed_effects.likelihoods import LossPosteriors, loss_posteriors
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
-from tacitly.methods.mixed_effects.queries import GROUPS, pack
+from tacitly.methods.mixed_effects.queries import GROUPS, Measured
 from tacitly.methods.shared.batch import BatchQuery, circle, norms_of, per_user, uncircle
 
 MOST_CLASSES = 1000
 REACHES = {"logistic": 8.0, "poisson": 16.0}
 """Log odds, and log rates, that fit on the circle of :class:`Level`."""
 
-_SHARE, _LEAST, _EXTRA = 0.3, 0.1, 0.3
+_SHARE, _LEAST = 0.3, 0.1
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class LossInformation(_LossQuery):
         """Return one packed matrix per user, and shares."""
         found = self._posteriors(X, y, offsets)
         turned = np.linalg.solve(self.prior.root, self.metric)
-        parts = [pack(turned.T @ found.information @ turned)]
+        parts = [pack_symmetric(turned.T @ found.information @ turned)]
         if self.prior.mean.ndim > 1:
             parts.append(_SHARE * found.shares / self.units.size)
         return np.hstack(parts) * self.factors(found)[:, None]
@@ -128,7 +129,7 @@ class LossInformation(_LossQuery):
         expected = turned.T @ found.expected @ turned
         traces = np.einsum("nii->n", expected)
         weights = np.where((found.rows > 0) & (traces > 0), 1.0 / np.sqrt(np.maximum(traces, 1e-300)), 0.0)
-        norms = norms_of(pack(expected)) * weights
+        norms = norms_of(pack_symmetric(expected)) * weights
         return np.asarray(weights * np.minimum(1.0, self.clip / np.maximum(norms, 1e-300)))
 
 
@@ -158,41 +159,11 @@ class LossScore(_LossQuery):
 
 
 @dataclass(frozen=True)
-class MeasuredLossScore(BatchQuery):
-    """A score, clipped to ``clip``, with two numbers that say what the clip did: mean slope and mean squared length."""
+class MeasuredLossScore(Measured):
+    """Scores of all classes, clipped and measured together."""
 
     score: LossScore
     clip: float
-
-    @property
-    def coordinates(self) -> int:
-        """One number per weight and class, and two."""
-        return self.score.coordinates + 2
-
-    @property
-    def bound(self) -> float:
-        """Largest norm of a contribution."""
-        return float(self.clip * np.sqrt(1.0 + 2.0 * _EXTRA**2))
-
-    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return one clipped score and two numbers per user."""
-        scores = self.score.contributions(X, y, offsets)
-        norms = norms_of(scores)
-        factors = np.where(norms > 0, np.minimum(1.0, self.clip / np.maximum(norms, 1e-300)), 0.0)
-        # A clipped vector follows a change of its argument except along itself: one of its directions.
-        slope = factors * (1.0 - (norms > self.clip) / self.score.coordinates)
-        length = np.square(np.minimum(norms / self.clip, 1.0))
-        extra = _EXTRA * self.clip * np.stack([slope, length], axis=1)
-        return np.hstack([scores * factors[:, None], extra])
-
-    def split(self, released: Array) -> tuple[Array, float, float]:
-        """Return the mean score, the mean slope and the mean squared length in units of the clip."""
-        slope, length = released[-2:] / (_EXTRA * self.clip)
-        return released[:-2], float(slope), float(length)
-
-    def noise_of_extras(self, noise: float) -> float:
-        """Return the noise of the mean slope and length, given that of a coordinate."""
-        return noise / (_EXTRA * self.clip)
 
 
 @dataclass(frozen=True)
@@ -265,7 +236,7 @@ class LossSpread(_LossQuery):
         found = self._posteriors(X, y, offsets)
         means = found.means.reshape(len(found.rows), -1, self.units.size)
         outer = means.transpose(0, 2, 1) @ means / means.shape[1]
-        spread = pack(outer - found.information)
+        spread = pack_symmetric(outer - found.information)
         factors = (found.rows > 0).astype(np.float64)
         if self.clip > 0:
             factors = factors * np.minimum(1.0, self.clip / np.maximum(norms_of(spread), 1e-300))

@@ -25,6 +25,7 @@ import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape
 from tacitly.federation.statistics import Statistics
+from tacitly.linalg import pack_symmetric
 from tacitly.methods.mixed_effects.posterior import Coordinates, Posteriors, Prior, posteriors
 from tacitly.methods.mixed_effects.statistics import (
     Likelihoods,
@@ -147,7 +148,7 @@ class Information(_PriorQuery):
     def of(self, found: Posteriors) -> Array:
         """Return metric·H·metric, packed."""
         turned = np.linalg.solve(self.prior.root, self.metric)
-        return pack(turned.T @ found.information @ turned)
+        return pack_symmetric(turned.T @ found.information @ turned)
 
     def weights(self, found: Posteriors) -> Array:
         """Return 1/√trace, zero for a user without rows."""
@@ -203,16 +204,18 @@ class Score(_PriorQuery):
         return score_norms(self.contributions_of(statistics))
 
 
-@dataclass(frozen=True)
-class MeasuredScore(BatchQuery):
-    """A score, clipped to ``clip``, with two numbers that say what the clip did: mean slope and mean squared length."""
+class Measured(BatchQuery):
+    """A score, clipped to ``clip``, with two numbers that say what the clip did: mean slope and mean squared length.
 
-    score: Score
+    Subclasses are data classes with these two fields.
+    """
+
+    score: BatchQuery
     clip: float
 
     @property
     def coordinates(self) -> int:
-        """One number per weight, and two."""
+        """Those of the score, and two."""
         return self.score.coordinates + 2
 
     @property
@@ -224,23 +227,10 @@ class MeasuredScore(BatchQuery):
         """Return one clipped score and two numbers per user."""
         return self._measured(self.score.contributions(X, y, offsets))
 
-    @property
-    def statistics(self) -> Likelihoods:
-        """Those of the score."""
-        return self.score.statistics
-
-    def contributions_of(self, statistics: Array) -> Array:
-        """Return one clipped score and two numbers per user."""
-        return self._measured(self.score.contributions_of(statistics))
-
-    def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
-        """Clip each contribution and add up those of each block."""
-        return score_sums(self.score.contributions_of(statistics), self.clip, _EXTRA, bound, size)
-
     def _measured(self, scores: Array) -> Array:
         norms = norms_of(scores)
         factors = np.where(norms > 0, np.minimum(1.0, self.clip / np.maximum(norms, 1e-300)), 0.0)
-        # A clipped vector follows a change of its argument except along itself: one of p directions.
+        # A clipped vector follows a change of its argument except along itself: one of its directions.
         slope = factors * (1.0 - (norms > self.clip) / self.score.coordinates)
         length = np.square(np.minimum(norms / self.clip, 1.0))
         extra = _EXTRA * self.clip * np.stack([slope, length], axis=1)
@@ -254,6 +244,27 @@ class MeasuredScore(BatchQuery):
     def noise_of_extras(self, noise: float) -> float:
         """Return the noise of the mean slope and length, given that of a coordinate."""
         return noise / (_EXTRA * self.clip)
+
+
+@dataclass(frozen=True)
+class MeasuredScore(Measured):
+    """A score of the population's weights, clipped and measured."""
+
+    score: Score
+    clip: float
+
+    @property
+    def statistics(self) -> Likelihoods:
+        """Those of the score."""
+        return self.score.statistics
+
+    def contributions_of(self, statistics: Array) -> Array:
+        """Return one clipped score and two numbers per user."""
+        return self._measured(self.score.contributions_of(statistics))
+
+    def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
+        """Clip each contribution and add up those of each block."""
+        return score_sums(self.score.contributions_of(statistics), self.clip, _EXTRA, bound, size)
 
 
 @dataclass(frozen=True)
@@ -380,7 +391,7 @@ class Spread(_PriorQuery):
     def of(found: Posteriors) -> Array:
         """Return u uᵀ − J, packed; zero for a user without rows."""
         outer = found.means[:, :, None] * found.means[:, None, :]
-        return pack(outer - found.information) * (found.rows > 0)[:, None]
+        return pack_symmetric(outer - found.information) * (found.rows > 0)[:, None]
 
     def contributions_of(self, statistics: Array) -> Array:
         """Return one packed matrix per user."""
@@ -533,12 +544,6 @@ def spread_of(moments: Array, prior: Prior) -> tuple[Array, Array]:
     outer = means[:, first] * means[:, second] - information
     outer *= np.where(first == second, 1.0, np.sqrt(2.0))
     return outer * (moments[:, -1] > 0)[:, None], information[:, first == second]
-
-
-def pack(matrices: Array) -> Array:
-    """Return upper triangles, off-diagonals times √2, so that norms are Frobenius norms; one row per matrix."""
-    first, second = np.triu_indices(matrices.shape[-1])
-    return np.asarray(matrices[..., first, second] * np.where(first == second, 1.0, np.sqrt(2.0)))
 
 
 def digamma(x: Array) -> Array:

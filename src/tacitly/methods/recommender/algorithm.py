@@ -22,12 +22,14 @@ import numpy as np
 
 from tacitly.arrays import Array
 from tacitly.federation.base import Federation, Query
+from tacitly.linalg import unpack_symmetric
 from tacitly.methods.recommender.effects import Effects, Sums, effects_of, weights_of
 from tacitly.methods.recommender.factors import covariance_factors
 from tacitly.methods.recommender.posterior import Catalogue, WeightPrior
 from tacitly.methods.recommender.prior import advanced, extended
-from tacitly.methods.recommender.queries import ItemSums, PairMoments, PriorStep, TasteMoment, unpack
+from tacitly.methods.recommender.queries import ItemSums, PairMoments, PriorStep, TasteMoment
 from tacitly.methods.recommender.tastes import Tastes, crowd_of, no_tastes, tastes_of, whitened
+from tacitly.methods.shared.noisy_mean import noisy_mean
 from tacitly.methods.shared.typical_norm import typical_norm
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget, GaussianEvent
@@ -204,7 +206,7 @@ class _Learner:
         clip = 1.1 * math.hypot(prior.noise, query.scale)
         mean, noise = self._mean(query, "pairs", "pairs", clip)
         n, half = self.federation.n_users, size * (size + 1) // 2
-        sums, weights = unpack(mean[:half] * n, size), unpack(mean[half:] * n / query.scale, size)
+        sums, weights = unpack_symmetric(mean[:half] * n, size), unpack_symmetric(mean[half:] * n / query.scale, size)
         most = MOST_FACTORS if self.settings.rank is None else self.settings.rank
         noise *= n
         found = covariance_factors(sums, weights, noise, noise / query.scale, prior.noise, most, self.rng)
@@ -231,10 +233,7 @@ class _Learner:
         return Sums(gains, mean[:items] * n, mean[items:] * n / query.scale, noise * n, noise * n / query.scale)
 
     def _mean(self, query: Query, phase: str, name: str, clip: float) -> tuple[Array, float]:
-        """Release a noisy mean over users; return it and its noise."""
-        event = self.plan.event(phase, clip=clip)
-        n = self.federation.n_users
-        return self.federation.release(query, event, name) / n, self.federation.sum_sigma(event) / n
+        return noisy_mean(self.federation, query, self.plan.event(phase, clip=clip), name)
 
 
 def clip_of(size: int) -> float:

@@ -17,8 +17,8 @@ import math
 import numpy as np
 
 from tacitly.arrays import Array
+from tacitly.linalg import unpack_symmetric
 from tacitly.methods.recommender.posterior import WeightPrior
-from tacitly.methods.recommender.queries import unpack
 
 _LEAST, _MOST = 0.05, 6.0  # by what a variance may change in one step
 
@@ -28,7 +28,7 @@ def advanced(prior: WeightPrior, released: Array, noise: float) -> WeightPrior:
     size = len(prior.mean)
     step = released[:size].copy()
     step[1:] *= james_stein(step[1:], noise)
-    change = _shrunk(2.0 * unpack(released[size:-1], size), noise)
+    change = _shrunk(2.0 * unpack_symmetric(released[size:-1], size), noise)
     values, vectors = np.linalg.eigh(np.eye(size) + change)
     root = prior.root @ (vectors * np.sqrt(np.clip(values, _LEAST, _MOST))) @ vectors.T
     factor = min(max(1.0 + float(released[-1]), 0.1), 4.0)

@@ -15,12 +15,14 @@ for the whole vector, however many items there are. A user without ratings sends
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape
 from tacitly.federation.base import Query
+from tacitly.linalg import pack_symmetric
 from tacitly.methods.recommender import kernels
 from tacitly.methods.recommender.posterior import Catalogue, Codes, Posteriors, WeightPrior, posteriors
 from tacitly.methods.shared.batch import BatchQuery
@@ -54,7 +56,7 @@ class PriorStep(BatchQuery):
         found = posteriors(*self.catalogue.rated(X, y, offsets), self.catalogue, self.prior)
         second = found.means[:, :, None] * found.means[:, None, :] + found.covariances - np.eye(self.catalogue.size)
         excess = found.squares / (np.maximum(found.rows, 1.0) * self.prior.noise) - 1.0
-        rows = np.hstack([found.means, 0.5 * pack(second), np.clip(excess, -_CUT, _CUT)[:, None]])
+        rows = np.hstack([found.means, 0.5 * pack_symmetric(second), np.clip(excess, -_CUT, _CUT)[:, None]])
         return np.where((found.rows > 0)[:, None], rows, 0.0)
 
 
@@ -83,8 +85,9 @@ class _ResidualQuery(Query):
         """Clip each contribution and add them up, item by item."""
         return self._sum(X, y, offsets, bound * (1.0 - GUARD))
 
+    @abstractmethod
     def _sum(self, X: Rows, y: Rows, offsets: Offsets, limit: float) -> Array:
-        raise NotImplementedError
+        """Return the sum of several users' contributions, each clipped to the limit."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,7 @@ class TasteMoment(BatchQuery):
         means = kernels.feature_sums(codes, bounds, self.features) / np.maximum(rows, 1.0)[:, None]
         second = means[:, :, None] * means[:, None, :] - np.eye(means.shape[1]) * variance[:, None, None]
         weight = np.where(rows > 0, 1.0 / (0.125 + variance), 0.0)
-        return np.hstack([pack(second) * weight[:, None], weight[:, None] * WEIGHT])
+        return np.hstack([pack_symmetric(second) * weight[:, None], weight[:, None] * WEIGHT])
 
 
 def drawing(rows: Array, crowd: float) -> Array:
@@ -194,20 +197,6 @@ def drawing(rows: Array, crowd: float) -> Array:
 
 WEIGHT = 0.25
 """What the weight of :class:`TasteMoment` is multiplied by."""
-
-
-def pack(matrices: Array) -> Array:
-    """Return upper triangles, off-diagonals times √2, so that norms are Frobenius norms; one row per matrix."""
-    first, second = np.triu_indices(matrices.shape[-1])
-    return np.asarray(matrices[..., first, second] * np.where(first == second, 1.0, np.sqrt(2.0)))
-
-
-def unpack(vector: Array, size: int) -> Array:
-    """Return the symmetric matrix that :func:`pack` made a vector of."""
-    first, second = np.triu_indices(size)
-    matrix = np.zeros((size, size))
-    matrix[first, second] = vector * np.where(first == second, 1.0, np.sqrt(0.5))
-    return matrix + np.triu(matrix, 1).T
 
 
 def _places(place: Array) -> bool:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacitly.arrays import Array, check_shape
+from tacitly.linalg import unpack_symmetric
 from tacitly.methods.recommender.prior import james_stein
-from tacitly.methods.recommender.queries import WEIGHT, drawing, unpack
+from tacitly.methods.recommender.queries import WEIGHT, drawing
 
 _REACH = 6.0  # standard deviations beyond which a whitened feature is cut
 
@@ -67,7 +68,7 @@ def tastes_of(mean: Array, noise: float, features: Array, crowd: float) -> Taste
     """Return tastes from the noisy mean of :class:`TasteMoment`; directions that noise alone explains are left out."""
     size = features.shape[1]
     weight = max(float(mean[-1]) / WEIGHT, 0.5)
-    matrix, noise = unpack(mean[:-1], size) / weight, noise / weight
+    matrix, noise = unpack_symmetric(mean[:-1], size) / weight, noise / weight
     diagonal = np.diag(matrix)
     common = float(diagonal.mean())
     if common < 2.0 * noise / np.sqrt(size):  # lost in the noise: users choose by popularity alone

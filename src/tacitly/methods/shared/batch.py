@@ -29,8 +29,9 @@ class BatchQuery(Query):
 
     @property
     def one_form(self) -> bool:
-        """True: :meth:`contribution` is a batch of one."""
-        return True
+        """True unless a subclass has a sum of its own: :meth:`contribution` is a batch of one."""
+        own = type(self)
+        return own.contribution is BatchQuery.contribution and own.block_sum is BatchQuery.block_sum
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return the contribution of one user: a batch of one."""

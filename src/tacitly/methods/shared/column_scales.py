@@ -19,9 +19,10 @@ import numpy as np
 from tacitly.arrays import Array, Offsets, Rows, check_size
 from tacitly.federation.base import Federation
 from tacitly.methods.shared.batch import BatchQuery, circle, per_user, uncircle
-from tacitly.methods.shared.whitening import MOST_FEATURES
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget
+
+MOST_FEATURES = 1 << 20
 
 PHASE = "column scales"
 _REACH = 50.0  # octaves on either side: 10^±15

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, read_only
 from tacitly.federation.base import Federation, Query
 from tacitly.linalg import denoise_spectrum, pack_symmetric, unpack_symmetric
+from tacitly.methods.shared.column_scales import MOST_FEATURES, column_gains
 from tacitly.privacy.calibration import Plan
 from tacitly.privacy.clipping import LEAST, clip_factor
 from tacitly.simd.lazy_njit import njit
@@ -33,7 +34,6 @@ from tacitly.simd.small_solves import center_rows
 _DAMPING = 1.5
 _SMALLEST_EIGENVALUE = 0.02
 _ORTHONORMAL = 1e-9
-MOST_FEATURES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,6 @@ def private_whitening(federation: Federation, plan: Plan, *, centered: bool = Fa
 
     Where the plan has a share for the scales of columns, they are released first, and the moment in these units.
     """
-    from tacitly.methods.shared.column_scales import column_gains
-
     d = federation.n_features
     gains = column_gains(federation, plan, centered=centered)
     event = plan.event("whitening", clip=1.0, acute=True)
