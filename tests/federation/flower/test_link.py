@@ -15,7 +15,7 @@ import pytest
 from signals import usual_effect
 from tacitly import portable
 from tacitly.deployment import serve
-from tacitly.federation.flower import version
+from tacitly.federation.flower import link, version
 from tacitly.federation.flower.link import NODE_HEADER, SECRET_HEADER, Inside, Outside
 
 
@@ -83,7 +83,30 @@ def test_inside_nothing_is_started_without_the_secret() -> None:
     assert ask(door, "/v1/responses", **{SECRET_HEADER: "secret"}) == 403
     assert flower.reached == []
     assert ask(door, "/v1/control/start-run", **{SECRET_HEADER: "secret"}) == 200
-    assert ask(door, "/v1/runtime/acquire-task") == 200
+    assert ask(door, "/v1/runtime/acquire-task") == 200  # at once: something was started
+
+
+def test_flowers_question_for_work_waits_until_a_run_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five questions a second were most of the work of an idle federation."""
+    flower, asked, start = Flower(), "/v1/runtime/acquire-task", "/v1/control/start-run"
+    door = Inside(flower, b"secret")
+
+    def request(path: str) -> Any:
+        told = [(SECRET_HEADER.encode(), b"secret")]
+        return through(door, {"type": "http", "method": "POST", "path": path, "headers": told}, whole)
+
+    async def in_order() -> None:
+        waits = asyncio.create_task(request(asked))
+        await asyncio.sleep(0)
+        assert flower.reached == []
+        await request(start)
+        await waits
+        assert flower.reached == [start, asked]
+        monkeypatch.setattr(link, "_HOLD", 0.0)
+        await request(asked)  # nothing was started: it is not held for ever
+
+    asyncio.run(in_order())
+    assert flower.reached == [start, asked, asked]
 
 
 def test_an_answer_longer_than_the_longest_is_refused_unread() -> None:

@@ -59,7 +59,8 @@ TRUST = {
 }
 
 
-_SLOWEST_POLL = 1.0  # seconds between looks at the transport while nothing arrives
+_SLOWEST_POLL = 4.0  # seconds between looks at the transport while nothing arrives
+_SLOWER = 1.2  # how much longer each pause is than the one before: a sixth of the time that has passed
 _GRACE = 0.5  # seconds that nodes which were silent have in any case
 
 
@@ -346,7 +347,7 @@ class FlowerFederation(Federation):
             for sender, data in arrived:
                 inbox.take(sender, data)
             # Looks become rarer while nothing arrives: each of them costs the coordinator's machine some milliseconds.
-            pause = patience.poll if arrived else min(1.2 * pause, max(patience.poll, _SLOWEST_POLL))
+            pause = patience.poll if arrived else _slower(pause)
             if inbox.waiting <= self.silent and enough():
                 others_took = now - started if others_took is None else others_took
                 if not inbox.waiting & online or now - started > 3 * others_took + _GRACE:
@@ -368,11 +369,12 @@ class FlowerFederation(Federation):
 
     def _gather(self, nodes: Sequence[int]) -> None:
         """Before the first round, wait for all registered nodes, but no longer than ``patience.gather``."""
-        end = time.monotonic() + self._population.patience.gather
+        end, pause = time.monotonic() + self._population.patience.gather, self._population.patience.poll
         while not self._gathered and time.monotonic() < end:
             if set(nodes) <= set(self._population.transport.online()):
                 break
-            time.sleep(self._population.patience.poll)
+            time.sleep(min(pause, max(end - time.monotonic(), 0.0)))
+            pause = _slower(pause)
         self._gathered = True
 
     def _group(self, ask: Ask, units: Mapping[int, int]) -> tuple[Ask, dict[int, int]]:
@@ -406,3 +408,7 @@ class FlowerFederation(Federation):
             report["verdicts"] = dict(inbox.verdicts)
             report["seconds"] = round(seconds, 3)
         self._population.on_round(report)
+
+
+def _slower(pause: float) -> float:
+    return min(_SLOWER * pause, max(pause, _SLOWEST_POLL))
