@@ -273,3 +273,18 @@ def test_a_hangup_that_was_to_be_ignored_is_ignored() -> None:
         assert set(serve._leave_on(signal.SIGHUP)) == set()
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_messages_travel_in_few_requests_and_come_back_whole() -> None:
+    """Every nested object is a request: short ones are a record in a dictionary, long ones arrays in pieces."""
+    pytest.importorskip("flwr")
+    from flwr.app import ConfigRecord, RecordDict
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+    from tacitly.federation.flower.fleet import from_content, to_content
+
+    for data, objects in ((b"ask", 2), (bytes(3 << 20), 4)):
+        assert from_content(to_content(data)) == data
+        assert len(get_all_nested_objects(to_content(data))) == objects
+    for other in (RecordDict(), RecordDict({"tacitly": ConfigRecord({"message": 3})}), None):
+        assert from_content(other) is None
