@@ -62,8 +62,8 @@ class FedPower(PrivateModel, EngineParameter, ComponentsParameter):
     center
         Whether to subtract the mean, released privately and paid from the budget: PCA. False: SVD of the rows as given.
     feature_range
-        Public bounds (low, high) of the features: two numbers, or one pair per feature. None: the scale of rows is
-        released privately, paid from the budget.
+        Public bounds (low, high) of the features: two numbers, or two sequences with one number per feature. None: the
+        scale of rows is released privately, paid from the budget.
     route
         ``"gram"``, ``"power"``, ``"device"``, ``"local-noise"``, or ``"auto"``: by predicted error.
     trust
@@ -327,9 +327,10 @@ class FedPower(PrivateModel, EngineParameter, ComponentsParameter):
     def _range(self, d: int) -> tuple[Array | None, Array | None]:
         if self.feature_range is None:
             return None, None
-        low, high = (np.asarray(bound, dtype=np.float64) for bound in self.feature_range)
-        if low.shape not in ((), (d,)) or high.shape not in ((), (d,)):
-            raise ValueError(f"feature_range must be two numbers, or two of {d} numbers each.")
+        bounds = [np.asarray(bound, dtype=np.float64) for bound in self.feature_range]
+        if len(bounds) != 2 or any(bound.shape not in ((), (d,)) for bound in bounds):
+            raise ValueError(f"feature_range must be (low, high): two numbers, or two sequences of {d} numbers each.")
+        low, high = bounds
         low, high = np.broadcast_to(low, (d,)), np.broadcast_to(high, (d,))
         if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all() and (low < high).any()):
             raise ValueError("feature_range must be finite bounds, each low at most its high.")
