@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,4 +75,8 @@ def test_every_python_block_runs_as_printed(
 ) -> None:
     """None ran: no data, no import. A block is copied alone, so it must stand alone."""
     monkeypatch.chdir(tmp_path)
-    exec(compile(python_blocks()[name], name, "exec"), {})
+    try:
+        exec(compile(python_blocks()[name], name, "exec"), {})
+    finally:
+        if "ray" in sys.modules:
+            sys.modules["ray"].shutdown()
