@@ -52,7 +52,7 @@ def read_cohort(
         return SparseCohort.from_matrix(X, users, on_bad_rows=on_bad_rows)
     options: dict[str, Any] = {"target_name": target_name, "dtype": dtype, "on_bad_rows": on_bad_rows}
     if users is None:
-        shape = getattr(X, "shape", None) or (len(X),)
+        shape = getattr(X, "shape", None) or np.asarray(X).shape
         return Cohort.from_offsets(X, y, np.array([0, shape[0]]), **options)
     return Cohort.from_arrays(X, y, users, schema=schema, **options)
 
