@@ -222,7 +222,10 @@ def strongest(estimator: PrivateModel, unit: Unit, adjacency: Adjacency) -> tupl
     tried: list[tuple[Attacker, list[Power], float]] = []
     for canary in canaries(labels=labels):
         attacker = Attacker(estimator, worlds(unit, adjacency, canary, labels=labels))
-        tried.append((attacker, [attacker.power()], max(float(np.abs(part).max()) for part in canary[0])))
+        power = attacker.power()
+        if math.isinf(power.mu):
+            return attacker, power, power  # without noise any canary that moves a sum is seen
+        tried.append((attacker, [power], max(float(np.abs(part).max()) for part in canary[0])))
     most = max(powers[0].size for _, powers, _ in tried)
     best = sorted((one for one in tried if one[1][0].size >= 0.99 * most), key=lambda one: one[2])[-_FINALISTS:]
     for attacker, powers, _ in best:

@@ -139,15 +139,16 @@ def audit(
     """
     certificate = first_certificate(estimator)
     budget = certificate.budget
-    hostile = list(side_channels(estimator, budget.unit))
+    if claimed is None:
+        claimed = certificate.epsilon if certificate.certified else certificate.nominal_epsilon or math.inf
+    # Where nothing is promised, one run would do to tell the worlds apart, and a side channel is no news.
+    promises = math.isfinite(claimed)
+    runs = runs if promises else min(runs, QUICK)
+    hostile = list(side_channels(estimator, budget.unit)) if promises else []
     attacker, power, most = strongest(estimator, budget.unit, budget.adjacency)
     findings = [*hostile, *exact_findings(attacker, budget.adjacency), *noise_findings(attacker)]
     if certificate.certified and most.share(certificate.epsilon, budget.delta) > 1.001:
         findings.append("the strongest canary moves releases by more than the certificate covers")
-    if claimed is None:
-        claimed = certificate.epsilon if certificate.certified else certificate.nominal_epsilon or math.inf
-    if math.isinf(claimed):
-        runs = min(runs, QUICK)  # one run would do to tell the worlds apart
     workers = (os.cpu_count() or 1 if runs >= 1000 else 1) if workers is None else workers
     inside, outside = many_runs(attacker, runs, workers=workers, progress=progress)
     seen, unseen = inside[:, :-1], outside[:, :-1]
@@ -165,7 +166,7 @@ def audit(
         unit=budget.unit,
         counts=_stated(from_runs(seen, unseen, budget.delta, confidence=each), confidence),
         gaussian=_stated(from_runs(seen, unseen, budget.delta, confidence=each, gaussian=True), confidence)
-        if whole and math.isfinite(claimed)
+        if whole and promises
         else None,
         findings=tuple(findings),
         canary=power.share(claimed, budget.delta),

@@ -112,9 +112,8 @@ def check_shape(shape: tuple[int, ...], names: tuple[str, ...], target: str | No
     if len(names) != columns:
         raise DataError(f"feature_names has {len(names)} names for {columns} columns. Expected one name per column.")
     if not columns:
-        raise DataError(
-            f"There are no feature columns: 0 feature(s) (shape=({rows}, 0)) while a minimum of 1 is required."
-        )
+        found = f"0 feature(s) (shape=({rows}, 0)) while a minimum of 1 is required"
+        raise DataError(f"There are no feature columns: {found}.")
     if not rows:
         raise DataError("X has no rows. Expected at least two users with one row each.")
     check_names(names, target)
