@@ -263,6 +263,7 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
             "root": self.prior_.root,
             "noise": np.array([self.prior_.noise]),
             "taste_features": self.tastes_.features,
+            "taste_mean": self.tastes_.mean,
             "taste_variances": self.tastes_.variances,
             "kind": np.array([float(self.rank_), float(self.plays_), self.tastes_.crowd]),
         }
@@ -273,7 +274,9 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         self.catalogue_ = Catalogue(arrays["table"], arrays["effects"], low, high)
         self.popularity_, self.certainty_ = arrays["popularity"], arrays["certainty"]
         self.prior_ = WeightPrior(arrays["mean"], arrays["root"], float(arrays["noise"][0]))
-        self.tastes_ = Tastes(arrays["taste_features"], arrays["taste_variances"], float(arrays["kind"][2]))
+        self.tastes_ = Tastes(
+            arrays["taste_features"], arrays["taste_mean"], arrays["taste_variances"], float(arrays["kind"][2])
+        )
         self.rank_, self.plays_ = int(arrays["kind"][0]), bool(arrays["kind"][1])
         self.heads_ = np.zeros((0, *self._home_work().shape))
         self.users_ = np.zeros(0, dtype=np.int64)
@@ -358,6 +361,7 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
                 "root": found.prior.root,
                 "noise": np.array([found.prior.noise]),
                 "taste_features": found.tastes.features,
+                "taste_mean": found.tastes.mean,
                 "taste_variances": found.tastes.variances,
                 "kind": np.array([float(found.factors), float(settings.plays), found.tastes.crowd]),
             }
