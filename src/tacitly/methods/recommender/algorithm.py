@@ -26,6 +26,7 @@ from tacitly.federation.base import Federation, Query
 from tacitly.linalg import unpack_symmetric
 from tacitly.methods.recommender.effects import Effects, Sums, Weights, effects_of, gains_of, weights_of
 from tacitly.methods.recommender.factors import covariance_factors
+from tacitly.methods.recommender.learned import Learned
 from tacitly.methods.recommender.posterior import Catalogue, WeightPrior
 from tacitly.methods.recommender.prior import advanced, extended
 from tacitly.methods.recommender.queries import ItemSums, PairMoments, PriorStep, TasteMoment
@@ -139,18 +140,6 @@ class Settings:
         return [plan.event(phase.name, clip=1.0) for phase in plan.phases for _ in range(phase.releases)]
 
 
-@dataclass(frozen=True)
-class Learned:
-    """What was learned; everything in it is public."""
-
-    catalogue: Catalogue
-    prior: WeightPrior
-    popularity: Array
-    certainty: Array
-    tastes: Tastes
-    factors: int
-
-
 def learn(
     federation: Federation, plan: Plan, settings: Settings, catalogue: Catalogue, rng: np.random.Generator
 ) -> Learned:
@@ -163,7 +152,7 @@ def learn(
         found = learner.weights(catalogue, prior)
         popularity = weights_of(found.weights, found.noise)
         tastes = learner.tastes(catalogue, popularity)
-        return Learned(catalogue, prior, popularity, np.zeros(settings.items), tastes, 0)
+        return Learned(catalogue, prior, popularity, np.zeros(settings.items), tastes, 0, plays=True)
     features = catalogue
     prior = learner.prior(catalogue, prior, "prior", settings.stages[0])
     found = learner.effects(catalogue, prior)
@@ -179,7 +168,7 @@ def learn(
     catalogue = replace(catalogue, table=np.ascontiguousarray(np.hstack([catalogue.table, added])))
     prior = learner.prior(catalogue, prior, "prior again", settings.stages[1])
     tastes = learner.tastes(features, found.popularity)
-    return Learned(catalogue, prior, found.popularity, found.certainty, tastes, factors.shape[1])
+    return Learned(catalogue, prior, found.popularity, found.certainty, tastes, factors.shape[1], plays=False)
 
 
 @dataclass
