@@ -199,10 +199,11 @@ def accuracy(model: Any, task: Task) -> float:
     features = model._features(task.test_X)
     width = features.shape[1]
     right = []
-    for head, mine in zip(model.heads_, task.test_rows, strict=True):
+    for head, held, mine in zip(model.heads_, model.held_, task.test_rows, strict=True):
         classes = len(head) // (width + 1)
         scores = features[mine] @ head[: width * classes].reshape(classes, width).T + head[width * classes :]
-        right += [np.mean(scores.argmax(1) == task.test_y[mine])] if len(mine) else []
+        guesses = np.where(held > 0, scores, -np.inf).argmax(1)
+        right += [np.mean(guesses == task.test_y[mine])] if len(mine) else []
     return 100.0 * float(np.mean(right))
 
 

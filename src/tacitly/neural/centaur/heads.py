@@ -17,16 +17,23 @@ from tacitly.neural.centaur.linear_heads import fit_classes, fit_linear
 from tacitly.neural.engine.module_properties import n_outputs
 from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate, labels
 
+FINAL_STEPS = 200
+"""Steps on a head that is fitted once, after the rounds: one that rounds did not fit would stay the public one."""
+
 Own = tuple[Array, Array]
 """A head's parameters, and a 1 for every class that occurs in its user's rows."""
 
 
 @dataclass(frozen=True)
 class HeadMaker:
-    """Fit heads shrunk towards a public one: in closed form where it is linear, otherwise by gradient steps."""
+    """Fit heads shrunk towards a public one: in closed form where it is linear, otherwise by gradient steps.
+
+    ``by_steps``: by gradient steps in any case. They start from the public head, or from a warm one.
+    """
 
     public: nn.Module
     training: LocalTraining
+    by_steps: bool = False
 
     @property
     def classes(self) -> int:
@@ -38,14 +45,14 @@ class HeadMaker:
         """Number of parameters of a head."""
         return sum(value.numel() for value in self.public.parameters() if value.requires_grad)
 
-    def fit(self, features: Array, targets: npt.NDArray[Any]) -> Own:
-        """Return one user's head."""
+    def fit(self, features: Array, targets: npt.NDArray[Any], warm: Tensor | None = None) -> Own:
+        """Return one user's head; ``warm`` is where steps start."""
         held = np.ones(self.classes)
         numbers = np.asarray(targets, dtype=np.float64)
         if self.training.loss == "classes":
             numbers = labels(torch.from_numpy(numbers.copy()), self.classes).numpy()
             held = (np.bincount(numbers, minlength=self.classes) > 0).astype(np.float64)
-        if type(self.public) is nn.Linear and self.public.bias is not None:
+        if type(self.public) is nn.Linear and self.public.bias is not None and not self.by_steps:
             prior = self.public.weight.detach().double().numpy()
             if self.training.loss == "classes":
                 weights, levels = fit_classes(features, numbers, prior)
@@ -53,16 +60,18 @@ class HeadMaker:
                 weights, levels = fit_linear(features, numbers[:, None], prior)
             return np.concatenate([weights.ravel(), levels]), held
         flat = Flat(self.public)
-        update = UserUpdate(body=Flat(nn.Identity()), head=flat, training=self._plain(), classes=self.classes).alone()
+        training = self._plain(self.training.head_steps if warm is not None else FINAL_STEPS)
+        update = UserUpdate(body=Flat(nn.Identity()), head=flat, training=training, classes=self.classes).alone()
         rows = torch.tensor(np.asarray(features), dtype=flat.start.dtype)
         goals = torch.tensor(numbers, dtype=flat.start.dtype)
-        fitted = update.fitted_head(torch.zeros(0), flat.start, rows, goals, torch.ones_like(goals))
+        start = flat.start if warm is None else warm.to(flat.start)
+        fitted = update.fitted_head(torch.zeros(0), start, rows, goals, torch.ones_like(goals))
         return np.asarray(fitted.detach().double().numpy()), held
 
-    def safely(self, seen: Callable[[], tuple[Array, npt.NDArray[Any]]]) -> Own:
+    def safely(self, seen: Callable[[], tuple[Array, npt.NDArray[Any]]], warm: Tensor | None = None) -> Own:
         """Return one user's head, or the public one where fitting fails: whose rows fail stays private."""
         try:
-            head, held = self.fit(*seen())
+            head, held = self.fit(*seen(), warm)
             if np.isfinite(head).all():
                 return head, held
         except MemoryError:
@@ -91,12 +100,13 @@ class HeadMaker:
         except Exception:
             return float(own[1].argmax()) if self.training.loss == "classes" else np.nan
 
-    def _plain(self) -> LocalTraining:
+    def _plain(self, steps: int) -> LocalTraining:
         """Return the training without augmentation: features include the augmented views already."""
         return LocalTraining(
-            head_steps=self.training.head_steps,
+            head_steps=max(1, self.training.head_steps, steps),
             head_rate=self.training.head_rate,
             head_momentum=self.training.head_momentum,
+            head_decay=self.training.head_decay,
             loss=self.training.loss,
         )
 
