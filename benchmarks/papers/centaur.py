@@ -207,12 +207,13 @@ def accuracy(model: Any, task: Task) -> float:
     return 100.0 * float(np.mean(right))
 
 
-def from_scratch(task: Task, steps: int, rate: float = 0.05) -> float:
+def from_scratch(task: Task, steps: int, rate: float = 0.05, momentum: float = 0.0) -> float:
     """Return the accuracy of stand-alone LeNets: each user trains one on its own rows, from a random start."""
     torch.manual_seed(0)
     body, head = neural.lenet()
     counts = np.bincount(task.users)
-    training = LocalTraining(local_steps=steps, local_rate=rate, batch_rows=18, rows=int(counts.max()), head_steps=0)
+    taken = {"local_steps": steps, "local_rate": rate, "local_momentum": momentum, "batch_rows": 18, "head_steps": 0}
+    training = LocalTraining(rows=int(counts.max()), **taken)  # type: ignore[arg-type]
     update = UserUpdate(body=Flat(body), head=Flat(head), training=training, classes=10, shared="both")
     executor = Executor(update, device=DEVICE, chunk=64)
     start = torch.cat([update.body.start, update.head.start])

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from tacitly.neural.networks.architectures import lenet as lenet
     from tacitly.neural.networks.architectures import linear as linear
     from tacitly.neural.networks.architectures import mlp as mlp
+    from tacitly.neural.networks.blocks import MeanOverPositions as MeanOverPositions
+    from tacitly.neural.networks.blocks import Residual as Residual
+    from tacitly.neural.networks.blocks import SelfAttention as SelfAttention
+    from tacitly.neural.networks.blocks import Tokens as Tokens
+    from tacitly.neural.networks.blocks import residual_network as residual_network
+    from tacitly.neural.networks.blocks import transformer as transformer
     from tacitly.neural.networks.images import image_network as image_network
     from tacitly.neural.networks.images import random_filters as random_filters
     from tacitly.neural.networks.views import Views as Views
@@ -44,6 +50,10 @@ _HOMES = {
     "FlatToImage": f"{__name__}.networks.architectures",
     "LinearWithSkip": f"{__name__}.networks.architectures",
     "LocalTraining": f"{__name__}.engine.update",
+    **dict.fromkeys(
+        ("MeanOverPositions", "Residual", "SelfAttention", "Tokens", "residual_network", "transformer"),
+        f"{__name__}.networks.blocks",
+    ),
     "Views": f"{__name__}.networks.views",
     "contrast": f"{__name__}.public_start.pretraining",
     "conv_features": f"{__name__}.networks.architectures",

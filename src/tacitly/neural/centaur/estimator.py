@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
@@ -185,7 +186,7 @@ class Centaur(FittedNetwork):
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
         setup = self._round_setup(population.n_features)
         rehearse_rows(setup.prefix, population.n_features, setup.executor.device)
-        rehearse(setup.executor, public_start(setup.update), setup.width, population.n_users)
+        self._rehearse(setup, population.n_users)
         plan = self._plan(budget)
         event = plan.event("rounds", clip=1.0)
         warn_of_noise(event.sigma, setup.executor.size, population.n_users * self.sampling_rate, self.rounds)
@@ -196,6 +197,20 @@ class Centaur(FittedNetwork):
             return self._learned_state(setup, learned)
 
         return Procedure(self._events(plan), learn, rows=self._rows_asked(setup, population))
+
+    def _rehearse(self, setup: RoundSetup, users: int) -> None:
+        """Run synthetic users; batch custom layers on a GPU if that leaves every update as it is alone."""
+        given = setup.executor, public_start(setup.update), setup.width, users
+        if setup.executor.custom_layers and setup.executor.device.type != "cpu":
+            try:
+                setup.executor.batch_custom_layers()
+                rehearse(*given)
+                return
+            except (ValueError, RuntimeError, NotImplementedError) as error:
+                setup.executor.batch_custom_layers(False)
+                reason = str(error).splitlines()[0]
+                warnings.warn(f"users are computed one after the other, which is slow: {reason}", stacklevel=5)
+        rehearse(*given)
 
     def _rows_asked(self, setup: RoundSetup, population: Population) -> Callable[[], Cohort]:
         assert isinstance(population, LocalPopulation)

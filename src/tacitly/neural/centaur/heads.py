@@ -20,6 +20,9 @@ from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate, labels
 FINAL_STEPS = 200
 """Steps on a head that is fitted once, after the rounds: one that rounds did not fit would stay the public one."""
 
+WARM_STEPS = 15
+"""The same on a head that rounds did fit, as in the authors' code."""
+
 Own = tuple[Array, Array]
 """A head's parameters, and a 1 for every class that occurs in its user's rows."""
 
@@ -60,7 +63,7 @@ class HeadMaker:
                 weights, levels = fit_linear(features, numbers[:, None], prior)
             return np.concatenate([weights.ravel(), levels]), held
         flat = Flat(self.public)
-        training = self._plain(self.training.head_steps if warm is not None else FINAL_STEPS)
+        training = self._plain(WARM_STEPS if warm is not None else FINAL_STEPS)
         update = UserUpdate(body=Flat(nn.Identity()), head=flat, training=training, classes=self.classes).alone()
         rows = torch.tensor(np.asarray(features), dtype=flat.start.dtype)
         goals = torch.tensor(numbers, dtype=flat.start.dtype)
@@ -103,7 +106,7 @@ class HeadMaker:
     def _plain(self, steps: int) -> LocalTraining:
         """Return the training without augmentation: features include the augmented views already."""
         return LocalTraining(
-            head_steps=max(1, self.training.head_steps, steps),
+            head_steps=max(self.training.head_steps, steps),
             head_rate=self.training.head_rate,
             head_momentum=self.training.head_momentum,
             head_decay=self.training.head_decay,

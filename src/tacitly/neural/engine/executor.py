@@ -62,7 +62,8 @@ class Executor:
     ``device`` is ``"cpu"``, ``"cuda"`` or ``"auto"``; ``chunk`` the number of users at a time on a GPU (None: as many
     as fit); ``workers`` the number of threads on a CPU. ``groups`` are the sizes of parts of the update that are
     clipped separately. ``tf32`` trades precision for speed on a GPU: users' updates are rounded more, not protected
-    less. If the modules contain custom layers, every user gets a copy of them, one user after the other on any device.
+    less. If the modules contain custom layers, every user gets a copy of them, one user after the other, unless
+    :meth:`batch_custom_layers` was called.
     """
 
     def __init__(
@@ -92,6 +93,10 @@ class Executor:
         self.chunk = chunk or fitting
         self.packing = Packing(update.training.rows, self.dtype, self.device)
         self.home = Home(update.own_start)
+
+    def batch_custom_layers(self, batched: bool = True) -> None:
+        """Compute users together although modules contain custom layers: only after a trial that they do not mix."""
+        self.batched = batched and self.device.type != "cpu"
 
     @property
     def size(self) -> int:
