@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tacitly.neural.networks.blocks import Tokens as Tokens
     from tacitly.neural.networks.blocks import residual_network as residual_network
     from tacitly.neural.networks.blocks import transformer as transformer
+    from tacitly.neural.networks.features import Features as Features
     from tacitly.neural.networks.images import image_network as image_network
     from tacitly.neural.networks.images import random_filters as random_filters
     from tacitly.neural.networks.views import Views as Views
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 # Modules load when a name is first used: the engine and the networks need PyTorch and NumPy alone.
 _HOMES = {
+    "Features": f"{__name__}.networks.features",
     "FlatToImage": f"{__name__}.networks.architectures",
     "LinearWithSkip": f"{__name__}.networks.architectures",
     "LocalTraining": f"{__name__}.engine.update",
