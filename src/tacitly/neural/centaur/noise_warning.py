@@ -27,7 +27,7 @@ def warn_of_noise(sigma: float, parameters: int, users: float, rounds: int) -> N
     ratio = noise_to_signal(sigma, parameters, users, rounds)
     if ratio <= 1.0:
         return
-    few, many = int(parameters / ratio**2), math.ceil(users * ratio)
+    few, many = max(1, int(parameters / ratio**2)), math.ceil(users * ratio)
     warnings.warn(
         f"the noise will move the body {ratio:.1f} times as far as all users could if they agreed in every round "
         f"(σ√p/(n√T): σ = {sigma:.3g}, p = {parameters:,} learned parameters, n = {users:,.0f} users, T = {rounds} "
