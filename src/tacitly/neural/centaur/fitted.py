@@ -115,6 +115,17 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
             predicted[mine] = maker.safe_answers(partial(seen, rows[mine]), (self.heads_[user], self.held_[user]))
         return predicted
 
+    def predict_proba(self, X: npt.ArrayLike, users: npt.ArrayLike) -> Array:
+        """Return the probability of each class for each row; zero for classes that its user's rows do not contain."""
+        if self.loss != "classes":
+            raise AttributeError(f"predict_proba needs loss='classes'. Found loss={self.loss!r}.")
+        rows, positions = self._rows_and_positions(X, users)
+        maker, seen = self._maker(), ForwardPass(self.body_, self._torch_device())
+        found = np.zeros((len(rows), maker.classes))
+        for user, mine in by_user(positions):
+            found[mine] = maker.safe_probabilities(partial(seen, rows[mine]), (self.heads_[user], self.held_[user]))
+        return found
+
     def _personal_model(self, rows: npt.NDArray[Any], targets: Array) -> PersonalNetwork:
         maker = self._maker()
         if self.loss == "classes":

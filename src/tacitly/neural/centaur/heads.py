@@ -39,6 +39,11 @@ class HeadMaker:
     by_steps: bool = False
 
     @property
+    def closed_form(self) -> bool:
+        """Whether heads are linear and fitted without steps."""
+        return type(self.public) is nn.Linear and self.public.bias is not None and not self.by_steps
+
+    @property
     def classes(self) -> int:
         """Number of outputs of a head."""
         return n_outputs(self.public)
@@ -55,7 +60,8 @@ class HeadMaker:
         if self.training.loss == "classes":
             numbers = labels(torch.from_numpy(numbers.copy()), self.classes).numpy()
             held = (np.bincount(numbers, minlength=self.classes) > 0).astype(np.float64)
-        if type(self.public) is nn.Linear and self.public.bias is not None and not self.by_steps:
+        if self.closed_form:
+            assert isinstance(self.public, nn.Linear)
             prior = self.public.weight.detach().double().numpy()
             if self.training.loss == "classes":
                 weights, levels = fit_classes(features, numbers, prior)
@@ -85,14 +91,41 @@ class HeadMaker:
 
     def answers(self, features: Array, own: Own) -> npt.NDArray[Any]:
         """Return predictions: the best of the classes in the user's rows, or a number."""
-        head, held = own
+        scores = self._scores(features, own[0])
+        if self.training.loss != "classes":
+            return np.asarray(scores[:, 0])
+        return np.asarray(np.where(own[1] > 0, scores, -np.inf).argmax(axis=1))
+
+    def probabilities(self, features: Array, own: Own) -> Array:
+        """Return one probability per class: zero for classes that are not in the user's rows.
+
+        A head in closed form regresses each class's indicator on the features, so its scores are estimates of
+        probabilities already: they are cut off at zero and divided by their sum. Other heads have logits.
+        """
+        scores, held = self._scores(features, own[0]), own[1] > 0
+        if self.closed_form:
+            positive = np.where(held, np.maximum(scores, 0.0), 0.0)
+            total = positive.sum(axis=1, keepdims=True)
+            return np.asarray(np.where(total > 0, positive / np.where(total > 0, total, 1.0), held / held.sum()))
+        logits = np.where(held, scores, -np.inf)
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+    def safe_probabilities(self, seen: Callable[[], npt.NDArray[Any]], own: Own) -> Array:
+        """Return the same, or equal shares of the user's classes where the rows fail."""
+        try:
+            return self.probabilities(seen(), own)
+        except MemoryError:
+            raise
+        except Exception:
+            return own[1] / own[1].sum()
+
+    def _scores(self, features: Array, head: Array) -> Array:
         flat = Flat(self.public)
         with torch.no_grad():
             rows = torch.tensor(np.asarray(features), dtype=flat.start.dtype)
             scores: Tensor = flat(torch.tensor(head, dtype=flat.start.dtype), rows)
-        if self.training.loss != "classes":
-            return np.asarray(scores[:, 0].numpy())
-        return np.asarray(np.where(held > 0, scores.numpy(), -np.inf).argmax(axis=1))
+        return np.asarray(scores.double().numpy())
 
     def safe_answers(self, seen: Callable[[], npt.NDArray[Any]], own: Own) -> npt.NDArray[Any] | float:
         """Return the same, or one answer for all rows where the rows fail: no error reveals whose rows do."""
