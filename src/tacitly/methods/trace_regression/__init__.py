@@ -100,6 +100,7 @@ METHOD = Method(
         AuditTrial(
             "trace regression, replace-one",
             {"rank": 1, "adjacency": "replace-one", "shape": (2, 2)},
+            depth="long",
             reach=0.5,
             reason=_OPPOSITE,
         ),
