@@ -139,7 +139,7 @@ def test_one_outlier_changes_paper_mode_and_not_ours() -> None:
 @pytest.mark.parametrize(
     ("options", "arguments", "message"),
     [
-        ({"rank": 6}, (X, Y), r"min\(d1, d2\) = 5. Found 6"),
+        ({"rank": 6}, (X, Y), r"min\(d1, d2\) = 5, or 'auto'. Found 6"),
         ({"rank": 0}, (X, Y), "rank must be"),
         ({"covariance": -np.ones((D1, D2))}, (X, Y), "positive definite"),
         ({"covariance": np.ones((D1 * D2, D1 * D2))}, (X, Y), "positive definite"),
