@@ -2,8 +2,9 @@
 
 ``python -m benchmarks.panels`` (about an hour on two cores; ``--quick`` for a smoke test; ``--only NAME``). A fifth of
 each user's rows (at least one) is held out; users with a single row are left out. RMSE on the held-out rows, mean over
-five splits; private methods draw noise once per split. MixedEffects gets raw columns and finds units privately, paid
-from the budget; all others get columns scaled to [−1, 1] by their ranges, for nothing.
+five splits; private methods draw noise once per split; the ratio to the mixed model is a median over splits, because
+maximum likelihood with a full covariance extrapolates wildly in two splits of mathpnl. MixedEffects gets raw columns
+and finds units privately, paid from the budget; all others get columns scaled to [−1, 1] by their ranges, for nothing.
 
 Developed on three of the panels, reported apart from the four that were run once the method was finished.
 """
@@ -138,7 +139,7 @@ def report(panels: dict[str, Any]) -> str:
     """Return the tables: errors, then what is promised of them."""
     columns = ("user mean", "pooled", "local", "mixed model", "PrivateFedRep", "LowRankSparse")
     header = ["panel", "users × rows, features", *columns, *(f"MixedEffects ε={e:g}" for e in EPSILONS)]
-    header += ["ε=1 ÷ mixed model", "ε=1 ÷ best of three", "90 % intervals cover"]
+    header += ["ε=1 ÷ mixed model (median)", "ε=1 ÷ best of three", "90 % intervals cover"]
     text = []
     for title, names in (("developed on", DEVELOPED), ("held out", HELD_OUT)):
         rows = []
@@ -146,20 +147,32 @@ def report(panels: dict[str, Any]) -> str:
             result = panels[name]
             mean = {key: float(np.mean(values)) for key, values in result["errors"].items()}
             best = min(mean[key] for key in columns[:3])
+            ratio = np.median(np.divide(result["errors"]["1"], result["errors"]["mixed model"]))
             rows.append(
                 [
                     name,
                     f"{result['users']:,} × {result['rows']}, {result['features']}",
                     *(f"{mean[key]:.4g}" if key in mean else "" for key in columns),
                     *(f"{mean[f'{e:g}']:.4g}" if f"{e:g}" in mean else "" for e in EPSILONS),
-                    f"{mean['1'] / mean['mixed model']:.3f}",
+                    f"{ratio:.3f}",
                     f"{mean['1'] / best:.3f}",
                     f"{np.mean(result['covered']['1']):.3f}",
                 ]
             )
         if rows:
             text += [f"Panels {title}:", "", table(header, rows), ""]
-    return "\n".join(text)
+    return "\n".join([*text, "In short:", "", short(panels)])
+
+
+def short(panels: dict[str, Any]) -> str:
+    """Return the columns that the README quotes."""
+    columns = {"user mean": "user mean", "pooled": "pooled", "local": "local", "mixed model": "mixed model, no privacy"}
+    columns["1"] = "`MixedEffects`, ε = 1"
+    rows = []
+    for name, result in panels.items():
+        mean = [f"{np.mean(result['errors'][key]):.4g}" for key in columns]
+        rows.append([name + (" (held out)" if name in HELD_OUT else ""), f"{result['users']:,}", *mean])
+    return table(["panel", "users", *columns.values()], rows)
 
 
 if __name__ == "__main__":

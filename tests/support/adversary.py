@@ -33,12 +33,11 @@ def placed(query: Query, X: np.ndarray) -> np.ndarray:
     return X
 
 
-SLOW = (SparseEquations, SparseStep)
-
-
 def exponents_for(query: Query) -> tuple[float, ...]:
-    """All, but every eighth for queries that search for supports: they would take a minute each."""
-    return EXPONENTS[:: 8 if isinstance(query, SLOW) else 1]
+    """All, but fewer for queries that train a network or search for supports: they would take a minute each."""
+    if any(kind.__module__.startswith("tacitly.neural") for kind in type(query).__mro__):
+        return EXPONENTS[::36]
+    return EXPONENTS[:: 8 if isinstance(query, SparseEquations | SparseStep) else 1]
 
 
 def units(query: Query, d: int, rng: np.random.Generator) -> Iterator[tuple[str, Rows]]:

@@ -90,7 +90,7 @@ def test_the_wrong_number_of_columns_is_said_in_words() -> None:
     with pytest.raises(ValueError, match="does not accept rows of 6 features"):
         model().fit(X[:, :6], y, users)
     fitted = model().fit(X, y, users)
-    with pytest.raises(tacitly.DataError, match="7 columns"):
+    with pytest.raises(tacitly.DataError, match="expecting 7 features"):
         fitted.predict(X[:, :6], users)
     with pytest.raises(tacitly.DataError, match="finite"):
         fitted.personalize(np.full((2, D), np.nan), [0, 1])

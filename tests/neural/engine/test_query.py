@@ -29,16 +29,8 @@ def query(normalised: bool = False, dtype: torch.dtype = torch.float32, **traini
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("normalised", [False, True])
-def test_no_user_moves_a_round_by_more_than_the_clip(
-    normalised: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "adversary.np.arange", lambda *a: np.linspace(-322.0, 307.0, 24) if a[0] == -322.0 else _range(*a)
-    )
+def test_no_user_moves_a_round_by_more_than_the_clip(normalised: bool, dtype: torch.dtype) -> None:
     assert violations(query(normalised, dtype), 0.05, D) == []
-
-
-_range = np.arange
 
 
 @pytest.mark.parametrize("groups", [(), (1024, 15360)])
@@ -106,10 +98,7 @@ class LetsNaNThrough(BodyUpdate):
 
 
 @pytest.mark.parametrize("mutant", [Unclipped, LetsNaNThrough])
-def test_a_broken_round_is_caught(mutant: type[BodyUpdate], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "adversary.np.arange", lambda *a: np.linspace(-322.0, 307.0, 12) if a[0] == -322.0 else _range(*a)
-    )
+def test_a_broken_round_is_caught(mutant: type[BodyUpdate]) -> None:
     good = query()
     assert violations(mutant(good.public, 0, good.executor), 0.01, D)
 
