@@ -74,6 +74,19 @@ def test_rank_one_designs_and_a_known_covariance() -> None:
         assert len(model.certificate_.releases) == 1 + 1 + 1 + 32
 
 
+def test_every_observation_may_have_its_own_covariance() -> None:
+    """Half of the observations are wide along rows, half along columns: the mean of Λᵢ is what the start needs."""
+    rows = np.linspace(0.5, 2.0, D1)[:, None] * np.ones((D1, D2))
+    columns = np.ones((D1, D2)) * np.linspace(2.0, 0.5, D2)
+    stretch = np.where((np.arange(len(X)) % 2 == 0)[:, None, None], rows, columns)
+    y = np.einsum("nij,ij->n", X * stretch, M)
+    assert relative(quick(covariance=stretch**2).fit(X * stretch, y)) < 0.1
+    with pytest.raises(ValueError, match="one matrix per observation"):
+        quick(covariance=stretch[:5] ** 2).fit(X * stretch, y)
+    with pytest.raises(ValueError, match="per observation is for mode 'auto'"):
+        quick(covariance=stretch**2, mode="paper", sensitivities=(1.0, 1.0, 1.0)).fit(X * stretch, y)
+
+
 def test_without_privacy_it_is_as_good_as_rgrad() -> None:
     plain = float(np.linalg.norm(tacitly.RGrad(1).fit(X, Y).coef_ - M))
     with pytest.warns(tacitly.UncertifiedWarning):
@@ -126,7 +139,7 @@ def test_one_outlier_changes_paper_mode_and_not_ours() -> None:
 @pytest.mark.parametrize(
     ("options", "arguments", "message"),
     [
-        ({"rank": 6}, (X, Y), r"min\(d1, d2\) = 5. Found 6"),
+        ({"rank": 6}, (X, Y), r"min\(d1, d2\) = 5, or 'auto'. Found 6"),
         ({"rank": 0}, (X, Y), "rank must be"),
         ({"covariance": -np.ones((D1, D2))}, (X, Y), "positive definite"),
         ({"covariance": np.ones((D1 * D2, D1 * D2))}, (X, Y), "positive definite"),

@@ -149,8 +149,8 @@ def learn(
     variances = np.append(0.5, np.full(size - 1, 0.05))
     prior = WeightPrior(np.zeros(size), np.diag(np.sqrt(variances)), 1.0)
     if settings.plays:
-        found = learner.weights(catalogue, prior)
-        popularity = weights_of(found.weights, found.noise)
+        weights = learner.weights(catalogue, prior)
+        popularity = weights_of(weights.weights, weights.noise)
         tastes = learner.tastes(catalogue, popularity)
         return Learned(catalogue, prior, popularity, np.zeros(settings.items), tastes, 0, plays=True)
     features = catalogue

@@ -72,13 +72,16 @@ def tastes_of(mean: Array, noise: float, features: Array, crowd: float) -> Taste
     size = features.shape[1]
     weight = max(float(mean[-1]) / WEIGHT, 0.5)
     mean, noise = mean / weight, noise / weight
-    centre = mean[-1 - size : -1] * james_stein(mean[-1 - size : -1], noise)
-    matrix = unpack_symmetric(mean[: -1 - size], size) - np.outer(centre, centre)
+    centre = mean[-1 - size : -1]
+    # The noise of the centre would pass for a part of it that is not there.
+    matrix = unpack_symmetric(mean[: -1 - size], size) - np.outer(centre, centre) + noise**2 * np.eye(size)
+    centre = centre * james_stein(centre, noise)
     diagonal = np.diag(matrix)
-    common = float(diagonal.mean())
-    if common < 2.0 * noise / np.sqrt(size):  # lost in the noise: users choose by popularity alone
+    common, doubt = float(diagonal.mean()), 2.0 * noise / np.sqrt(size)
+    if common <= doubt:  # lost in the noise: users choose by popularity alone
         return Tastes(features, centre, np.zeros(size), crowd)
     own = james_stein(diagonal - common, noise) * (diagonal - common)
+    common *= 1.0 - (doubt / common) ** 2  # tastes that are not there cost more than tastes that are missed
     values, vectors = np.linalg.eigh(matrix - np.diag(diagonal))
     edge = noise * np.sqrt(2.0 * size)
     kept = np.sign(values) * np.sqrt(np.maximum(np.square(values) - edge**2, 0.0))

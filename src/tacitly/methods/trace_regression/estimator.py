@@ -19,7 +19,7 @@ from tacitly.data.validation import DataError, plain_numbers
 from tacitly.federation.base import Federation
 from tacitly.federation.engine import Population
 from tacitly.federation.local import LocalPopulation
-from tacitly.methods.base import PrivateModel, Procedure, Statement
+from tacitly.methods.base import PrivateModel, Procedure, Statement, plain_parameter
 from tacitly.methods.parameters import EngineParameter, RankParameter
 from tacitly.methods.personal import with_type
 from tacitly.methods.trace_regression import algorithm as trace_regression
@@ -80,7 +80,8 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
     shape
         (d1, d2): public, so it must be given, except where dense matrices show it.
     covariance
-        Known covariance Λ of the design: (d1, d2) variances of the entries, or the whole (d1·d2)² matrix. None: the
+        Known covariance Λ of the design: (d1, d2) variances of the entries, or the whole (d1·d2)² matrix; or one of
+        either per observation, (n, …), in the order of X, not in paper mode. Public: never computed from X. None: the
         energy of rows and columns is released privately, paid from the budget. For dense designs and unit observation.
     center
         The origin of X. ``"auto"``: its mean, where that matters; released privately and paid from the budget, unless X
@@ -181,9 +182,18 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
         self.row_effects_ = arrays.get("row_effects", np.zeros(len(self.left_)))
         self.column_effects_ = arrays.get("column_effects", np.zeros(len(self.right_)))
 
+    def folder_parameters(self) -> dict[str, Any]:
+        """Return the parameters a model folder keeps; of one covariance per observation their mean, which is used."""
+        kept = super().folder_parameters()
+        return {**kept, "covariance": np.mean(self.covariance, axis=0)} if np.ndim(self.covariance) == 3 else kept
+
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's tags: a regressor."""
         return with_type(super().__sklearn_tags__(), classifies=False)
+
+    def _public_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        config = super()._public_config(sizes)
+        return {**config, "covariance": plain_parameter(self.folder_parameters()["covariance"])}
 
     def _unit_of_privacy(self) -> Unit:
         if self.unit == "user":
@@ -195,7 +205,7 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
 
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
         design, rank = self._design(population), None if self.rank == "auto" else int(self.rank)
-        covariance = checked_covariance(self.covariance, design)
+        covariance = checked_covariance(self.covariance, design, population.n_rows)
         if self.mode == "paper":
             assert rank is not None
             paper = self._paper_settings(covariance)

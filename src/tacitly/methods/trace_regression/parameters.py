@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tacitly.methods.trace_regression.designs import KINDS
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ def check_choices(model: TraceRegression, has_users: bool, has_ids: bool) -> Non
         raise ValueError("privacy='labels', mode='paper' and covariance are for unit='observation'. Found unit 'user'.")
     if model.unit == "user" and model.start == "one-shot" and model.design != "dense":
         raise ValueError("a one-shot start of users is for dense designs. Use start='power' (or 'auto').")
+    if model.mode == "paper" and np.ndim(model.covariance) == 3:
+        raise ValueError("a covariance per observation is for mode 'auto'. Found mode 'paper'.")
     if model.covariance is not None and model.design != "dense":
         raise ValueError(f"covariance is for design 'dense'. Found design {model.design!r}.")
     if isinstance(model.center, str) and model.center != "auto":
