@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
-from sklearn.exceptions import DataConversionWarning
 
 from tacitly.data.schema import Schema, infer
 from tacitly.data.tables import Source, batch_rows, check_names, is_frame, open_table, quoted, row_blocks
@@ -92,6 +91,8 @@ def vector(
         return None, name
     array = _array(y, "y")
     if array.ndim == 2 and array.shape[1] == 1:
+        from sklearn.exceptions import DataConversionWarning
+
         message = "A column-vector y was passed when a 1d array was expected: it is taken as y.ravel()."
         warnings.warn(message, DataConversionWarning, stacklevel=2)
         array = array[:, 0]
