@@ -103,7 +103,7 @@ def test_the_first_command_needs_no_rank_and_ends_with_what_was_learned(fitted: 
     ):
         assert words in said, words
     assert "p001" not in out
-    assert all(len(line) <= 80 for line in out.splitlines())
+    assert all(len(line) <= 80 for line in out.splitlines() if not line.startswith("ledger: /"))
 
 
 def test_the_schema_is_stored_and_applied_at_predict_with_columns_in_any_order(

@@ -28,6 +28,8 @@ pytest.importorskip("flwr")
 
 from tacitly.deployment import join, serve
 
+NAME = "hinge"
+
 GARBAGE = """
 import json, os, sys
 from pathlib import Path
@@ -79,20 +81,20 @@ def free_port() -> int:
 
 
 def test_nothing_is_lost_when_sites_and_coordinator_fail(site: Site, tmp_path: Path) -> None:
-    data, hub = users(90), tmp_path / "hub"
+    data, hub = users(90, name=NAME), tmp_path / "hub"  # of two classes, for which there are few releases
     cards = [join.prepare(tmp_path / f"n{i}", f"n{i}", data.take(np.arange(30 * i, 30 * i + 30))) for i in range(3)]
     stranger = join.prepare(tmp_path / "stranger", "n1", data.take(np.arange(30)))
     settings = Settings(
         server=f"127.0.0.1:{free_port()}",
         out=str(tmp_path / "model"),
         method="fedrep",
-        options={"rank": 2, "rounds": 3},
+        options={"rank": 2, "rounds": 3, "loss": "hinge"},
         epsilon=1.0,
         cards=tuple(cards),
         patience={"deadline": 300.0, "again": 4.0, "gather": 300.0},
     )
     serve.prepare(hub, settings)
-    fit("fedrep", data)  # compiles what the coordinator will try out, so that no deadline below waits for a compiler
+    fit(NAME, data)  # compiles what the coordinator will try out, so that no deadline below waits for a compiler
     invitation, status = str(hub / "invitation.json"), Status(hub)
     command = ("-m", "tacitly", "serve", str(hub))
     asked = ("--invitation", invitation, "--patience", "600")  # keys are known only when the coordinator is up

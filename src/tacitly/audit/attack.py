@@ -28,6 +28,7 @@ from scipy.stats import chi2
 
 from tacitly.arrays import Array
 from tacitly.audit.recording import Entry, RecordedRun, Recording
+from tacitly.audit.users import User
 from tacitly.audit.worlds import Worlds, canaries, worlds
 from tacitly.data.cohort import Cohort
 from tacitly.federation.base import Chosen, Query
@@ -220,7 +221,7 @@ def strongest(estimator: PrivateModel, unit: Unit, adjacency: Adjacency) -> tupl
     """
     labels = estimator.audit_labels
     tried: list[tuple[Attacker, list[Power], float]] = []
-    for canary in canaries(labels=labels):
+    for canary in _distinct(canaries(labels=labels), adjacency):
         attacker = Attacker(estimator, worlds(unit, adjacency, canary, labels=labels))
         power = attacker.power()
         if math.isinf(power.mu):
@@ -232,6 +233,16 @@ def strongest(estimator: PrivateModel, unit: Unit, adjacency: Adjacency) -> tupl
         powers.extend(attacker.power() for _ in range(_REPEATS))
     attacker, powers, _ = max(best, key=lambda one: _typical(one[1]).size)
     return attacker, _typical(powers), max(powers, key=lambda power: power.size)
+
+
+def _distinct(pairs: Iterator[tuple[User, User]], adjacency: Adjacency) -> Iterator[tuple[User, User]]:
+    """Leave out canaries that differ only by their replacement, where nobody is replaced."""
+    seen: set[bytes] = set()
+    for canary, replacement in pairs:
+        key = b"".join(np.ascontiguousarray(part).tobytes() for part in canary)
+        if adjacency is Adjacency.REPLACE_ONE or key not in seen:
+            seen.add(key)
+            yield canary, replacement
 
 
 def _typical(powers: Sequence[Power]) -> Power:

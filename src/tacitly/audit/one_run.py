@@ -7,6 +7,8 @@ confident (Steinke, Nasr and Jagielski 2023).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from tacitly.audit.attack import Attacker, log_odds
@@ -63,7 +65,8 @@ def audit_one_run(
     attacker = Attacker(estimator, Worlds(cohort, cohort))
     model, entries = attacker.run(cohort)
     scores = np.zeros(canaries)
-    y = np.asarray(attacker.estimator.as_asked(cohort).y, dtype=np.float64).reshape(y.shape)
+    everybody = replace(cohort, X=X.reshape(-1, n_features))
+    y = np.asarray(attacker.estimator.as_asked(everybody).y, dtype=np.float64).reshape(y.shape)
     for entry in entries:
         if len(entry.queries) > 1:
             continue  # groups of users took turns; such releases are not used by this attack

@@ -133,7 +133,7 @@ def audit(
     Examples
     --------
     >>> import tacitly
-    >>> report = audit(tacitly.PrivateAltMin(rank=1, epsilon=1.0, rounds=1), runs=20)
+    >>> report = audit(tacitly.FedPower(1, epsilon=1.0, unit="user"), runs=20)
     >>> report.ok, round(report.claimed, 3)
     (True, 1.0)
     """

@@ -8,13 +8,13 @@ three are tested with units built to break them, and with pairs found by a rando
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tacitly.arrays import Array, Rows, read_only
-from tacitly.audit.users import User, adversarial_units
+from tacitly.audit.users import EXPONENTS, User, adversarial_units
 from tacitly.federation.base import Query
 from tacitly.federation.scores import Scores
 from tacitly.privacy.clipping import GUARD
@@ -50,7 +50,13 @@ class SensitivityReport:
 
 
 def check_sensitivity(
-    query: Query, n_features: int, clip: float = 1.0, *, pairs: Sequence[tuple[User, User]] = (), random_state: int = 0
+    query: Query,
+    n_features: int,
+    clip: float = 1.0,
+    *,
+    pairs: Sequence[tuple[User, User]] = (),
+    random_state: int = 0,
+    exponents: Iterable[float] = EXPONENTS,
 ) -> SensitivityReport:
     """Attack ``query`` with worst-case units under each adjacency.
 
@@ -64,6 +70,10 @@ def check_sensitivity(
         The clip at which it is attacked.
     pairs
         Additional pairs of units that should lie far apart, each unit as (rows, targets).
+    random_state
+        Seed of the units and of the search.
+    exponents
+        Powers of ten that units are scaled by; fewer are faster.
 
     Examples
     --------
@@ -80,7 +90,7 @@ def check_sensitivity(
     claimed = Sensitivity.of_clip(clip, acute=query.acute, unit=query.unit)
     found: list[str] = []
     added: dict[str, Array] = {}
-    units = dict(adversarial_units(query, n_features, random_state))
+    units = dict(adversarial_units(query, n_features, random_state, exponents))
     units |= {f"pair {i}, {side}": user for i, pair in enumerate(pairs) for side, user in enumerate(pair)}
     for name, user in units.items():
         for dtype in (np.float64, np.float32):

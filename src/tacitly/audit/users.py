@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -13,21 +13,28 @@ from tacitly.privacy.guarantee import Unit
 
 User = tuple[Array, Array]
 
+EXPONENTS = tuple(-322.0 + 1.5 * step for step in range(421))
+"""In small steps: squares underflow, become subnormal and overflow in narrow ranges of magnitude."""
 
-def adversarial_users(n_features: int, random_state: int = 0) -> list[tuple[str, User]]:
-    """Return named users, each with its rows and targets.
+
+def adversarial_users(
+    n_features: int, random_state: int = 0, exponents: Iterable[float] = EXPONENTS
+) -> list[tuple[str, User]]:
+    """Return named users, each with its rows and targets; ``exponents`` are the powers of ten that they are scaled by.
 
     >>> users = dict(adversarial_users(3))
     >>> users["one row"][0].shape
     (1, 3)
     """
     with np.errstate(all="ignore"):
-        return list(_users(n_features, np.random.default_rng(random_state)))
+        return list(_users(n_features, np.random.default_rng(random_state), exponents))
 
 
-def adversarial_units(query: Query, n_features: int, random_state: int = 0) -> Iterator[tuple[str, User]]:
+def adversarial_units(
+    query: Query, n_features: int, random_state: int = 0, exponents: Iterable[float] = EXPONENTS
+) -> Iterator[tuple[str, User]]:
     """Yield adversarial users, or single rows of them if the query's unit is the row."""
-    for name, (X, y) in adversarial_users(n_features, random_state):
+    for name, (X, y) in adversarial_users(n_features, random_state, exponents):
         if query.unit is Unit.USER:
             yield name, (X, y)
             continue
@@ -35,11 +42,10 @@ def adversarial_units(query: Query, n_features: int, random_state: int = 0) -> I
             yield f"{name}, row {i}", (X[i : i + 1], y[i : i + 1])
 
 
-def _users(d: int, rng: np.random.Generator) -> Iterator[tuple[str, User]]:
+def _users(d: int, rng: np.random.Generator, exponents: Iterable[float]) -> Iterator[tuple[str, User]]:
     X, y = rng.normal(size=(12, d)), rng.normal(size=12)
     yield "ordinary", (X, y)
-    # In small steps: squares underflow, become subnormal and overflow in narrow ranges of magnitude.
-    for exponent in np.arange(-322.0, 308.5, 1.5):
+    for exponent in exponents:
         scale = float(10.0**exponent)
         stretched, column = X * scale, X.copy()
         stretched[:, 0] *= 1.5

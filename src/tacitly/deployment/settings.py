@@ -104,7 +104,9 @@ class Settings:
         """Maximum size in bytes of any answer to a question of this run."""
         d = len(self.cards[0].features) if self.cards else 0
         coordinates = self._described.coordinates(d, self.options)
-        return 8 * max(coordinates, (d + 1) * (d + 2)) + _ENVELOPE
+        # A masked answer carries a share for every other node.
+        copies = len(self.cards) if self.trust == "secure" else 1
+        return 8 * copies * (max(coordinates, (d + 1) * (d + 2)) + 2) + _ENVELOPE
 
     @property
     def learns(self) -> dict[str, Any]:

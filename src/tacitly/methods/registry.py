@@ -107,10 +107,10 @@ class Trial:
 class AuditTrial:
     """A configuration that the auditor attacks, at ε = 1 unless it says otherwise.
 
-    ``parameters`` may be a function, where making them needs imports. ``depth`` is ``"quick"`` (tests attack it with
-    100 runs), ``"brief"`` (with 10: its exact checks are what counts) or ``"long"`` (benchmarks only). ``title`` is its
-    row in the table of benchmarks/audit.py; empty for none. ``reach`` is the least share of the claim that the canary
-    must come near, with a ``reason`` where it is not 0.8.
+    ``parameters`` may be a function, where making them needs imports. ``depth`` is ``"quick"`` (tests attack it with 20
+    runs), ``"brief"`` (with 10) or ``"long"`` (benchmarks only). ``title`` is its row in the table of
+    benchmarks/audit.py; empty for none. ``reach`` is the least share of the claim that the canary must come near, with
+    a ``reason`` where it is not 0.8.
     """
 
     name: str

@@ -364,6 +364,11 @@ class Ledger:
             book = self._state
             self._end = (book.entries, book.head)
             try:
+                if self._file.last() != self._end:
+                    raise LedgerMismatch(
+                        f"{self.path} was replaced while it was open: its last entry is not the one that was read or "
+                        "written here. Nothing left. Put the newest copy back, then run the same again."
+                    )
                 yield book
             finally:
                 self._end = None

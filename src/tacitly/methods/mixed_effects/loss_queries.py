@@ -130,7 +130,7 @@ class LossInformation(_LossQuery):
         traces = np.einsum("nii->n", expected)
         weights = np.where((found.rows > 0) & (traces > 0), 1.0 / np.sqrt(np.maximum(traces, 1e-300)), 0.0)
         norms = norms_of(pack_symmetric(expected)) * weights
-        return np.asarray(weights * np.minimum(1.0, self.clip / np.maximum(norms, 1e-300)))
+        return np.asarray(weights * (self.clip / np.maximum(norms, self.clip)))
 
 
 @dataclass(frozen=True)
@@ -164,6 +164,10 @@ class MeasuredLossScore(Measured):
 
     score: LossScore
     clip: float
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one clipped score and two numbers per user."""
+        return self._measured(self.score.contributions(X, y, offsets))
 
 
 @dataclass(frozen=True)
@@ -239,6 +243,6 @@ class LossSpread(_LossQuery):
         spread = pack_symmetric(outer - found.information)
         factors = (found.rows > 0).astype(np.float64)
         if self.clip > 0:
-            factors = factors * np.minimum(1.0, self.clip / np.maximum(norms_of(spread), 1e-300))
+            factors = factors * (self.clip / np.maximum(norms_of(spread), self.clip))
         squares = np.square(np.einsum("nii->ni", found.information)) * (self.clip > 0)
         return np.hstack([spread, squares]) * factors[:, None]

@@ -185,7 +185,7 @@ class Score(_PriorQuery):
         information = Information(self.units, self.prior, self.information_metric)
         weights = information.weights(found)
         norms = norms_of(information.of(found)) * weights
-        weights = weights * np.minimum(1.0, self.information_clip / np.maximum(norms, 1e-300))
+        weights = weights * (self.information_clip / np.maximum(norms, self.information_clip))
         return found.means @ np.linalg.solve(self.prior.root, self.metric) * weights[:, None]
 
     @property
@@ -223,13 +223,9 @@ class Measured(BatchQuery):
         """Largest norm of a contribution."""
         return float(self.clip * np.sqrt(1.0 + 2.0 * _EXTRA**2))
 
-    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return one clipped score and two numbers per user."""
-        return self._measured(self.score.contributions(X, y, offsets))
-
     def _measured(self, scores: Array) -> Array:
         norms = norms_of(scores)
-        factors = np.where(norms > 0, np.minimum(1.0, self.clip / np.maximum(norms, 1e-300)), 0.0)
+        factors = np.where(norms > 0, self.clip / np.maximum(norms, self.clip), 0.0)
         # A clipped vector follows a change of its argument except along itself: one of its directions.
         slope = factors * (1.0 - (norms > self.clip) / self.score.coordinates)
         length = np.square(np.minimum(norms / self.clip, 1.0))
@@ -257,6 +253,10 @@ class MeasuredScore(Measured):
     def statistics(self) -> Likelihoods:
         """Those of the score."""
         return self.score.statistics
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one clipped score and two numbers per user."""
+        return self._measured(self.score.contributions(X, y, offsets))
 
     def contributions_of(self, statistics: Array) -> Array:
         """Return one clipped score and two numbers per user."""
@@ -433,7 +433,7 @@ class MeasuredSpread(_PriorQuery):
 
     def _measured(self, spread: Array, diagonal: Array, rows: Array) -> Array:
         norms = norms_of(spread)
-        factors = np.where(rows > 0, np.minimum(1.0, self.clip / np.maximum(norms, 1e-300)), 0.0)
+        factors = np.where(rows > 0, self.clip / np.maximum(norms, self.clip), 0.0)
         return np.hstack([spread, np.square(diagonal)]) * factors[:, None]
 
 
