@@ -58,10 +58,13 @@ class Predictor:
         self.features = self._encoded if self._schema is None else list(self._schema.names)
         parameters = config["parameters"]
         self._loss = Loss(parameters.get("loss", "squared"), parameters.get("classes"))
-        kind = _Posteriors if "root" in public else _Basis
-        if kind is _Basis and "basis" not in public:
+        self._model: _Posteriors | _Basis
+        if "root" in public:
+            self._model = _Posteriors(public, heads, self._loss)
+        elif "basis" in public:
+            self._model = _Basis(public, heads, self._loss)
+        else:
             raise DataError(f"{source} holds a {config['class']}, which a Predictor does not read. Use tacitly.load.")
-        self._model = kind(public, heads, self._loss)
         self._directory = Directory(self.users) if len(self.users) else None
 
     def predict(self, X: Any, users: Any = None, *, return_std: bool = False) -> Any:

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -351,10 +351,9 @@ def _floats(
 def _array(values: Any, what: str) -> Array:
     if isinstance(values, np.ma.MaskedArray):
         values = np.ma.filled(values if values.dtype.kind == "f" else values.astype(float), np.nan)
-    try:
+    array: Array | None = None
+    with suppress(ValueError):  # NumPy's message may show a cell, so ours is raised without it as its context
         array = np.asarray(values)
-    except ValueError:
-        array = None
     if array is not None and array.dtype.kind == "c":
         raise DataError(f"Complex data not supported. Found complex numbers in {what}. Expected real ones.")
     if array is not None:

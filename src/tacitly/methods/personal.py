@@ -7,7 +7,7 @@ on disk in separate places. What the public part is (a basis, a prior, a network
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -22,6 +22,8 @@ from tacitly.methods.base import Fitted
 
 Personal = TypeVar("Personal")
 """One user's personal model."""
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 Positions = npt.NDArray[np.int64]
 """Where each row's user stands in ``users_``."""
@@ -119,11 +121,17 @@ def by_user(positions: Positions) -> Iterator[tuple[int, Positions]]:
             yield int(positions[mine[0]]), mine
 
 
-def has_probabilities(model: Any) -> bool:
-    """Return whether a model has ``predict_proba``; raise why not, as ``hasattr`` understands it."""
-    if model.loss != "logistic":
-        raise AttributeError(f"predict_proba needs loss='logistic'. Found loss={model.loss!r}.")
-    return True
+def of_classes_only(method: Method) -> Method:
+    """Return a method that models of other losses do not have, so that ``hasattr`` says so."""
+    from sklearn.utils.metaestimators import available_if
+
+    def has_it(model: Any) -> bool:
+        if model.loss != "logistic":
+            raise AttributeError(f"{method.__name__} needs loss='logistic'. Found loss={model.loss!r}.")
+        return True
+
+    limited: Method = available_if(has_it)(method)
+    return limited
 
 
 def with_type(tags: Any, *, classifies: bool) -> Any:
