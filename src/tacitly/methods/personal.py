@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Generic, TypeVar
+from types import MethodType
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -122,16 +123,21 @@ def by_user(positions: Positions) -> Iterator[tuple[int, Positions]]:
 
 
 def of_classes_only(method: Method) -> Method:
-    """Return a method that models of other losses do not have, so that ``hasattr`` says so."""
-    from sklearn.utils.metaestimators import available_if
+    """Return a method that models of other losses do not have: ``hasattr`` says so, and the error says why."""
+    return cast(Method, _OfClassesOnly(method))
 
-    def has_it(model: Any) -> bool:
+
+class _OfClassesOnly:
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    def __get__(self, model: Any, kind: type | None = None) -> Any:
+        if model is None:
+            return self._method
         if model.loss != "logistic":
-            raise AttributeError(f"{method.__name__} needs loss='logistic'. Found loss={model.loss!r}.")
-        return True
-
-    limited: Method = available_if(has_it)(method)
-    return limited
+            raise AttributeError(f"{self._method.__name__} needs loss='logistic'. Found loss={model.loss!r}.")
+        return MethodType(self._method, model)
 
 
 def with_type(tags: Any, *, classifies: bool) -> Any:
