@@ -80,3 +80,11 @@ def test_every_python_block_runs_as_printed(
     finally:
         if "ray" in sys.modules:
             sys.modules["ray"].shutdown()
+
+
+def test_nothing_has_the_name_that_another_package_has() -> None:
+    patterns = ("*.md", "*.toml", "src/**/*.py", "docs/*.md", "examples/*.py")
+    files = [path for pattern in patterns for path in ROOT.glob(pattern)]
+    files = [path for path in files if path.name != "CHANGELOG.md"]  # which says what the old name was
+    assert len(files) > 100
+    assert [path.name for path in files if re.search(r"\btacit\b", path.read_text(encoding="utf-8"))] == []

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tacitly.methods.evaluation import choose as choose
     from tacitly.model_folder import load as load
     from tacitly.model_folder import save as save
+    from tacitly.predictor import Predictor as Predictor
     from tacitly.privacy.certificate import Certificate as Certificate
     from tacitly.privacy.guarantee import Budget as Budget
     from tacitly.privacy.guarantee import LargeDeltaWarning as LargeDeltaWarning
@@ -73,6 +74,7 @@ _HOMES = {
     "Ledger": "tacitly.privacy.ledger",
     "LocalModels": "tacitly.baselines",
     "NuclearNorm": "tacitly.baselines",
+    "Predictor": "tacitly.predictor",
     "PromptLearning": "tacitly.baselines",
     "RGrad": "tacitly.baselines",
     "LargeDeltaWarning": "tacitly.privacy.guarantee",

@@ -14,7 +14,6 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,8 @@ from tacitly.privacy.account import record
 from tacitly.privacy.certificate import Certificate
 from tacitly.privacy.ledger import Ledger
 from tacitly.privacy.signing import signed
+from tacitly.private_arrays import private_from_bytes as private_from_bytes
+from tacitly.private_arrays import private_to_bytes as private_to_bytes
 
 PUBLIC = ("billboard.safetensors", "certificate.json", "config.json")
 FORMAT = {"format": "tacitly model", "version": 1}
@@ -228,23 +229,6 @@ def _private_as_bytes(model: PrivateModel) -> bytes | None:
     return private_to_bytes(model.users_, private) if private else None
 
 
-def private_to_bytes(users: np.ndarray[Any, Any], arrays: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
-    """Return the content of ``private/heads.safetensors``: ids, and arrays with one row for each."""
-    from safetensors.numpy import save as to_bytes
-
-    ids, kind = _ids_as_bytes(users)
-    tensors = {name: np.ascontiguousarray(array) for name, array in arrays.items()} | {"users": ids}
-    return bytes(to_bytes(tensors, metadata={"users": kind}))
-
-
-def private_from_bytes(data: bytes) -> tuple[np.ndarray[Any, Any], dict[str, np.ndarray[Any, Any]]]:
-    """Read the output of :func:`private_to_bytes`."""
-    from safetensors.numpy import load as from_bytes
-
-    tensors = from_bytes(data)
-    return _ids_from_bytes(tensors.pop("users"), _metadata(data)["users"]), tensors
-
-
 def _config(model: PrivateModel) -> dict[str, Any]:
     return {
         **FORMAT,
@@ -261,27 +245,6 @@ def write_private(path: Path, data: bytes) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(data)
-
-
-def _ids_as_bytes(users: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], str]:
-    """Return ids as a tensor: numbers as they are, text as fixed-width UTF-8."""
-    if users.dtype.kind in "iu":
-        return np.ascontiguousarray(users), "numbers"
-    encoded = np.char.encode(users.astype(str), "utf-8")
-    width = max(encoded.dtype.itemsize, 1)
-    return np.ascontiguousarray(encoded).view(np.uint8).reshape(len(users), width), "text"
-
-
-def _ids_from_bytes(ids: np.ndarray[Any, Any], kind: str) -> np.ndarray[Any, Any]:
-    if kind == "numbers":
-        return ids
-    return np.char.decode(np.ascontiguousarray(ids).view(f"S{ids.shape[1]}").ravel(), "utf-8")
-
-
-def _metadata(data: bytes) -> dict[str, str]:
-    size = int.from_bytes(data[:8], "little")
-    metadata: dict[str, str] = json.loads(data[8 : 8 + size])["__metadata__"]
-    return metadata
 
 
 def save_head(head: Head | Posterior, path: str | os.PathLike[str]) -> None:

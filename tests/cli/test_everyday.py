@@ -486,3 +486,10 @@ def test_the_audit_of_a_model_without_noise_shows_the_attacker_winning_and_fails
     assert "BROKEN: there is no noise, so nothing is promised" in said
     assert "its paper" not in said
     assert "the claim allows" not in said
+
+
+def test_an_account_takes_a_number_and_what_people_type_first_is_there() -> None:
+    """``Ledger(ceiling=1.0)`` failed with "asdict() should be called on dataclass instances"."""
+    assert tacitly.Ledger(ceiling=1.0).ceiling == tacitly.Budget(epsilon=1.0, delta=1e-6)
+    for name in ("audit", "datasets", "neural", "Predictor", "WithinUsers", "choose"):
+        assert hasattr(tacitly, name)

@@ -49,7 +49,10 @@ def serve(
 
     if status or as_json:
         now = Status(folder).read()
-        say(json.dumps(now)) if as_json else _show(now)
+        if as_json:
+            say(json.dumps(now))
+        else:
+            _show(now)
         return
     from tacitly.deployment import serve as coordinator
 

@@ -12,13 +12,12 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
-from sklearn.exceptions import DataConversionWarning
 
 from tacitly.data.schema import Schema, infer
 from tacitly.data.tables import Source, batch_rows, check_names, is_frame, open_table, quoted, row_blocks
@@ -92,6 +91,8 @@ def vector(
         return None, name
     array = _array(y, "y")
     if array.ndim == 2 and array.shape[1] == 1:
+        from sklearn.exceptions import DataConversionWarning
+
         message = "A column-vector y was passed when a 1d array was expected: it is taken as y.ravel()."
         warnings.warn(message, DataConversionWarning, stacklevel=2)
         array = array[:, 0]
@@ -350,10 +351,9 @@ def _floats(
 def _array(values: Any, what: str) -> Array:
     if isinstance(values, np.ma.MaskedArray):
         values = np.ma.filled(values if values.dtype.kind == "f" else values.astype(float), np.nan)
-    try:
+    array: Array | None = None
+    with suppress(ValueError):  # NumPy's message may show a cell, so ours is raised without it as its context
         array = np.asarray(values)
-    except ValueError:
-        array = None
     if array is not None and array.dtype.kind == "c":
         raise DataError(f"Complex data not supported. Found complex numbers in {what}. Expected real ones.")
     if array is not None:

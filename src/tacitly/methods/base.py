@@ -334,7 +334,8 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
             warnings.warn(f"not certified: {'; '.join(reasons)}", UncertifiedWarning, stacklevel=3)
         elif large := large_delta(budget.delta, int(sizes["n_units"])):
             warnings.warn(large, LargeDeltaWarning, stacklevel=3)
-        ledger = self._account(certified=not reasons) or Ledger(ceiling=None if reasons else budget)
+        account = self._account(certified=not reasons)
+        ledger = account if account is not None else Ledger(ceiling=None if reasons else budget)
         rows, people = self._who(budget.unit, source)
         config = {**self._public_config(sizes), **rows}
         more = {} if people is None else {"people": people}

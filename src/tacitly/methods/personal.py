@@ -7,8 +7,9 @@ on disk in separate places. What the public part is (a basis, a prior, a network
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Iterator
+from types import MethodType
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,8 @@ from tacitly.methods.base import Fitted
 
 Personal = TypeVar("Personal")
 """One user's personal model."""
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 Positions = npt.NDArray[np.int64]
 """Where each row's user stands in ``users_``."""
@@ -119,11 +122,22 @@ def by_user(positions: Positions) -> Iterator[tuple[int, Positions]]:
             yield int(positions[mine[0]]), mine
 
 
-def has_probabilities(model: Any) -> bool:
-    """Return whether a model has ``predict_proba``; raise why not, as ``hasattr`` understands it."""
-    if model.loss != "logistic":
-        raise AttributeError(f"predict_proba needs loss='logistic'. Found loss={model.loss!r}.")
-    return True
+def of_classes_only(method: Method) -> Method:
+    """Return a method that models of other losses do not have: ``hasattr`` says so, and the error says why."""
+    return cast(Method, _OfClassesOnly(method))
+
+
+class _OfClassesOnly:
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    def __get__(self, model: Any, kind: type | None = None) -> Any:
+        if model is None:
+            return self._method
+        if model.loss != "logistic":
+            raise AttributeError(f"{self._method.__name__} needs loss='logistic'. Found loss={model.loss!r}.")
+        return MethodType(self._method, model)
 
 
 def with_type(tags: Any, *, classifies: bool) -> Any:

@@ -43,6 +43,10 @@ class RowsAlone(LocalPopulation):
     """Rows that came without user ids: every row may be its own unit."""
 
 
+class _Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):  # type: ignore[misc]
+    """What scikit-learn gives its transformers: names of outputs, and ``set_output``."""
+
+
 @dataclass(eq=False, repr=False)
 class ComponentsParameter:
     """The number of components, first."""
@@ -51,9 +55,7 @@ class ComponentsParameter:
 
 
 @dataclass(eq=False, repr=False)
-class FedPower(  # type: ignore[misc]
-    ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateModel, EngineParameter, ComponentsParameter
-):
+class FedPower(_Transformer, PrivateModel, EngineParameter, ComponentsParameter):
     """Learn the top principal components of all users' rows under differential privacy.
 
     Parameters

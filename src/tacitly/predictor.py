@@ -1,0 +1,222 @@
+"""Predict with a saved model where little is installed: a site, a phone. Needs NumPy and safetensors, no compiler.
+
+:class:`Predictor` reads the same folder as :func:`tacitly.load` and gives the same predictions, for ``MixedEffects``
+and the methods on a shared basis. It neither fits nor personalises; ``tacitly.load`` does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tacitly.arrays import Array
+from tacitly.data.schema import Schema
+from tacitly.data.user_ids import Directory
+from tacitly.data.validation import DataError, plain_numbers
+from tacitly.heads.losses import Loss
+from tacitly.methods.mixed_effects.heads import variances
+from tacitly.methods.mixed_effects.likelihoods import class_probabilities, count_deviation, mean_response
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
+from tacitly.private_arrays import private_from_bytes
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+class Predictor:
+    """A saved model that only predicts.
+
+    ``features`` are the columns that it reads; ``users`` are the people who have a personal model in the folder. A
+    published folder has none: then everybody gets the population's prediction.
+
+    >>> import tacitly, tempfile
+    >>> X, y, users, *_ = tacitly.datasets.make_shared_subspace(300, 4, 1, 8, random_state=0)
+    >>> model = tacitly.MixedEffects(epsilon=8.0).fit(X, y, users)
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     predictor = Predictor(tacitly.save(model, parent + "/model"))
+    >>> bool(np.allclose(predictor.predict(X, users), model.predict(X, users), rtol=1e-4))
+    True
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        from safetensors.numpy import load
+
+        source = Path(folder)
+        config = _checked(source)
+        public, private = load((source / "billboard.safetensors").read_bytes()), source / "private/heads.safetensors"
+        self.users: npt.NDArray[Any] = np.zeros(0, dtype=np.int64)
+        heads: Arrays = {}
+        if private.is_file():
+            self.users, heads = private_from_bytes(private.read_bytes())
+        self._schema, self._encoded = _schema(config), [str(name) for name in config["features"]]
+        self.features = self._encoded if self._schema is None else list(self._schema.names)
+        parameters = config["parameters"]
+        self._loss = Loss(parameters.get("loss", "squared"), parameters.get("classes"))
+        self._model: _Posteriors | _Basis
+        if "root" in public:
+            self._model = _Posteriors(public, heads, self._loss)
+        elif "basis" in public:
+            self._model = _Basis(public, heads, self._loss)
+        else:
+            raise DataError(f"{source} holds a {config['class']}, which a Predictor does not read. Use tacitly.load.")
+        self._directory = Directory(self.users) if len(self.users) else None
+
+    def predict(self, X: Any, users: Any = None, *, return_std: bool = False) -> Any:
+        """Predict each row with its user's model; rows of others, or without users, with the population's.
+
+        ``X`` has one column for each of ``features``: an array, or a mapping of names to cells where some are text.
+        Where there is no prediction for somebody it is NaN, for classes an error. ``return_std`` is for
+        ``MixedEffects`` of numbers and counts.
+        """
+        rows = self._rows(X)
+        if return_std and not isinstance(self._model, _Posteriors):
+            raise DataError("return_std needs a MixedEffects model.")
+        positions = self._positions(users, len(rows))
+        if self._loss.classes is not None:
+            return self._model.classes(rows, positions)
+        mean, deviation = self._model.numbers(rows, positions)
+        return (mean, deviation) if return_std else mean
+
+    def predict_proba(self, X: Any, users: Any = None) -> Array:
+        """Return one probability per class for each row (loss 'logistic')."""
+        if self._loss.name != "logistic":
+            raise AttributeError(f"predict_proba needs loss='logistic'. Found loss={self._loss.name!r}.")
+        rows = self._rows(X)
+        return self._model.probabilities(rows, self._positions(users, len(rows)))
+
+    def _rows(self, X: Any) -> Array:
+        if isinstance(X, Mapping):
+            missing = [name for name in self.features if name not in X]
+            if missing:
+                raise DataError(f"X lacks the columns {', '.join(map(repr, missing))}.")
+            cells = [np.asarray(X[name]) for name in self.features]
+            return np.column_stack(cells).astype(float) if self._schema is None else self._schema.encode(cells)
+        rows = plain_numbers(X, "X")
+        if rows.ndim != 2 or rows.shape[1] != len(self._encoded):
+            raise DataError(f"X must have {len(self._encoded)} columns of numbers. Found shape {rows.shape}.")
+        return rows
+
+    def _positions(self, users: Any, rows: int) -> npt.NDArray[np.int64]:
+        if users is None or self._directory is None:
+            return np.full(rows, -1)
+        found = self._directory.find(users)
+        if found.shape != (rows,):
+            raise DataError(f"users must have one id per row of X ({rows}). Found shape {found.shape}.")
+        return found
+
+
+class _Posteriors:
+    """Mixed effects: posteriors around a public prior. The rules are those of the estimator, which tests compare."""
+
+    def __init__(self, public: Arrays, private: Arrays, loss: Loss) -> None:
+        level, spread = (float(value) for value in public["target"])
+        self._units, self._loss = Coordinates(public["center"], public["gain"], level, spread), loss
+        self._prior = Prior(public["mean"], public["root"], float(public["noise"][0]), loss.name)
+        self._inflation, weak = float(public["calibration"][0]), bool(public["calibration"][1])
+        at_home = self._prior
+        if loss.name == "squared" or (spread > 0 and not weak):
+            error = public["mean_covariance"]
+            at_home = self._prior.doubted(error if error.ndim == 2 else error.mean(axis=0))
+        upper = np.triu_indices(self._units.size)
+        self._population = np.full(2, np.nan)  # nothing is known about the population
+        if spread > 0:
+            self._population = np.append(at_home.mean.ravel(), at_home.covariance[upper])
+        self._heads = private.get("posteriors", np.zeros((0, len(self._population)))).astype(np.float64)
+
+    def numbers(self, rows: Array, positions: npt.NDArray[np.int64]) -> tuple[Array, Array]:
+        """Return mean and standard deviation of new observations."""
+        heads = self._at(positions)
+        if not self._units.spread > 0:
+            return heads[:, 0].copy(), np.full(len(rows), np.nan)
+        scores, spread = self._scores(rows, heads)
+        if self._loss.name == "poisson":
+            return mean_response(scores, spread, self._prior), count_deviation(scores, spread, self._prior)
+        unit = self._units.spread
+        deviation = np.sqrt(self._prior.noise + spread) * (unit * self._inflation)
+        return scores * unit + self._units.level, deviation
+
+    def classes(self, rows: Array, positions: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """Return the most probable class of each row."""
+        labels: npt.NDArray[Any] = np.asarray(self._loss.classes)[self.probabilities(rows, positions).argmax(axis=1)]
+        return labels
+
+    def probabilities(self, rows: Array, positions: npt.NDArray[np.int64]) -> Array:
+        """Return one probability per class."""
+        return class_probabilities(*self._scores(rows, self._at(positions)))
+
+    def _at(self, positions: npt.NDArray[np.int64]) -> Array:
+        return np.vstack([self._heads, self._population])[positions]  # -1 is the population's, at the end
+
+    def _scores(self, rows: Array, heads: Array) -> tuple[Array, Array]:
+        design, mean = self._units.design(rows), self._prior.mean
+        weights = heads[:, : mean.size].reshape(-1, *mean.shape)
+        spread = np.maximum(variances(design, heads[:, mean.size :]), 0.0)
+        return np.einsum("ip,i...p->i...", design, weights), spread
+
+
+class _Basis:
+    """Heads on a public basis, with weights of users' own where the model has them."""
+
+    def __init__(self, public: Arrays, private: Arrays, loss: Loss) -> None:
+        self._basis, self._loss = public["basis"], loss
+        shape = (loss.columns,) if loss.columns > 1 else ()
+        nobody = np.full((1, self._basis.shape[1] + 1, *shape), np.nan)
+        population = public["head_mean"][None] if "head_mean" in public else nobody
+        heads = private.get("heads", np.zeros((0, self._basis.shape[1], *shape)))
+        levels = private.get("intercepts", np.zeros((0, *shape)))
+        self._heads = np.concatenate([heads, population[:, :-1]])
+        self._levels = np.concatenate([levels, population[:, -1]])
+        self._own = private.get("sparse_indices"), private.get("sparse_values")
+
+    def numbers(self, rows: Array, positions: npt.NDArray[np.int64]) -> tuple[Array, Array]:
+        """Return predictions; nothing is known about their standard deviations."""
+        return self._loss.predict(self._scores(rows, positions)), np.full(len(rows), np.nan)
+
+    def classes(self, rows: Array, positions: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """Return the class of each row."""
+        scores = self._scores(rows, positions)
+        if not np.isfinite(scores).all():
+            raise DataError("Found rows of users who have no head, and the model has no population.")
+        return self._loss.predict(scores)
+
+    def probabilities(self, rows: Array, positions: npt.NDArray[np.int64]) -> Array:
+        """Return one probability per class."""
+        scores = self._scores(rows, positions)
+        if scores.ndim == 1:
+            scores = np.column_stack([np.zeros(len(scores)), scores])
+        odds = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return np.asarray(odds / odds.sum(axis=1, keepdims=True))
+
+    def _scores(self, rows: Array, positions: npt.NDArray[np.int64]) -> Array:
+        scores = np.einsum("nk,nk...->n...", rows @ self._basis, self._heads[positions]) + self._levels[positions]
+        places, values = self._own
+        if places is not None and values is not None:
+            known = positions >= 0
+            own = np.take_along_axis(rows[known], places[positions[known]].astype(np.int64), axis=1)
+            scores[known] += np.einsum("nk,nk->n", own, values[positions[known]])
+        return np.asarray(scores)
+
+
+def _checked(source: Path) -> dict[str, Any]:
+    """Return the folder's configuration; raise where a public file is missing or not what its certificate names."""
+    try:
+        files = json.loads((source / "certificate.json").read_text(encoding="utf-8"))["files"]
+        found = {name: (source / name).read_bytes() for name in ("billboard.safetensors", "config.json")}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise DataError(f"{source} is not a model folder written by tacitly.") from None
+    for name, content in found.items():
+        if hashlib.sha256(content).hexdigest() != files.get(name):
+            raise DataError(f"{source / name} is not what its certificate was made for: it was changed since.")
+    config: dict[str, Any] = json.loads(found["config.json"])
+    return config
+
+
+def _schema(config: Mapping[str, Any]) -> Schema | None:
+    stored = config["parameters"].get("schema")
+    return Schema.from_dict(stored) if isinstance(stored, Mapping) else None

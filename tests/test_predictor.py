@@ -1,0 +1,100 @@
+"""Usability tests: a site or a phone predicts with NumPy and safetensors, without a compiler (983 MB were needed)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tacitly
+from tacitly.datasets import make_shared_subspace
+
+DATA = make_shared_subspace(300, 4, 1, 8, noise=0.1, random_state=0)
+NEW = np.where(DATA.users < 290, DATA.users, DATA.users + 1000)  # some are strangers
+YES, COUNT = (DATA.y > 0).astype(int), np.abs(DATA.y * 3).astype(int)
+THIRD = YES + (DATA.X[:, 0] > 0.5)
+MODELS: dict[str, tuple[Any, Any]] = {
+    "numbers": (tacitly.MixedEffects(8.0), DATA.y),
+    "two classes": (tacitly.MixedEffects(8.0, loss="logistic"), YES),
+    "three classes": (tacitly.MixedEffects(8.0, loss="logistic", classes=(0, 1, 2)), THIRD),
+    "counts": (tacitly.MixedEffects(8.0, loss="poisson"), COUNT),
+    "too little": (tacitly.MixedEffects(0.01), DATA.y),
+    "basis": (tacitly.PrivateFedRep(1, 8.0, rounds=2, fit_intercept=True), DATA.y),
+    "basis, classes": (tacitly.PrivateFedRep(1, 8.0, rounds=2, loss="logistic"), YES),
+    "low rank and sparse": (tacitly.LowRankSparse(1, 1, 8.0, rounds=2), DATA.y),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.filterwarnings("ignore::tacitly.privacy.guarantee.TooFewUsersWarning")
+def test_a_predictor_says_what_the_model_says(name: str, tmp_path: Path) -> None:
+    model, y = MODELS[name]
+    model.fit(DATA.X, y, DATA.users)
+    predictor = tacitly.Predictor(tacitly.save(model, tmp_path / "model"))
+    loaded: Any = tacitly.load(tmp_path / "model")
+    users = NEW if name != "basis, classes" else DATA.users  # no population there
+    assert predictor.features == ["x0", "x1", "x2", "x3"]
+    np.testing.assert_allclose(predictor.predict(DATA.X, users), loaded.predict(DATA.X, users), rtol=1e-12)
+    if name in ("numbers", "counts", "too little"):
+        mine, theirs = (each.predict(DATA.X, users, return_std=True)[1] for each in (predictor, loaded))
+        np.testing.assert_allclose(mine, theirs, rtol=1e-12)
+    if hasattr(loaded, "predict_proba"):
+        np.testing.assert_allclose(
+            predictor.predict_proba(DATA.X, users), loaded.predict_proba(DATA.X, users), rtol=1e-12, atol=1e-15
+        )
+
+
+LITTLE = """
+import sys, time
+began = time.perf_counter()
+for name in {heavy}: sys.modules[name] = None
+import json, tacitly
+predictor = tacitly.Predictor(sys.argv[1])
+table = json.load(open(sys.argv[2]))
+mean, std = predictor.predict(table, users=table["patient"], return_std=True)
+print(json.dumps({{"mean": mean.tolist(), "std": std.tolist(), "seconds": time.perf_counter() - began}}))
+"""
+HEAVY = (
+    "dp_accounting",
+    "llvmlite",
+    "numba",
+    "opendp",
+    "pandas",
+    "pyarrow",
+    "rich",
+    "scipy",
+    "sklearn",
+    "threadpoolctl",
+    "typer",
+)
+
+
+def test_prediction_of_a_table_with_text_needs_nothing_but_numpy_and_safetensors(tmp_path: Path) -> None:
+    visits = tacitly.datasets.load_visits(300)
+    X = visits.drop_columns(["patient", "score"])
+    model = tacitly.MixedEffects(8.0).fit(X, visits["score"], visits["patient"])
+    tacitly.save(model, tmp_path / "model")
+    loaded: Any = tacitly.load(tmp_path / "model")
+    (tmp_path / "rows.json").write_text(json.dumps(visits[:20].to_pydict()))
+    words = [sys.executable, "-c", LITTLE.format(heavy=HEAVY), str(tmp_path / "model"), str(tmp_path / "rows.json")]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    mean, std = loaded.predict(X[:20], visits["patient"][:20], return_std=True)
+    np.testing.assert_allclose(said["mean"], mean, rtol=1e-12)
+    np.testing.assert_allclose(said["std"], std, rtol=1e-12)
+
+
+def test_a_folder_that_was_changed_is_refused(tmp_path: Path) -> None:
+    model = tacitly.MixedEffects(8.0).fit(DATA.X, DATA.y, DATA.users)
+    config = tacitly.save(model, tmp_path / "model") / "config.json"
+    config.write_text(config.read_text().replace("squared", "poisson"))
+    with pytest.raises(tacitly.DataError, match="changed since"):
+        tacitly.Predictor(tmp_path / "model")
+    with pytest.raises(tacitly.DataError, match="not a model folder"):
+        tacitly.Predictor(tmp_path)
