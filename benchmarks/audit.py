@@ -34,7 +34,7 @@ ESTIMATORS: dict[str, Callable[[], PrivateModel]] = {
     if trial.title
 }
 
-CROWD, CROWDED_RUNS = 100, 90
+CROWD, CROWDED_RUNS = 100, 50
 """Canaries in a run, and runs, where many canaries share a run."""
 
 PAPERS: dict[str, PrivateModel] = {
