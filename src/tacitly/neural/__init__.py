@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from tacitly.neural.networks.architectures import lenet as lenet
     from tacitly.neural.networks.architectures import linear as linear
     from tacitly.neural.networks.architectures import mlp as mlp
+    from tacitly.neural.networks.blocks import MeanOverPositions as MeanOverPositions
+    from tacitly.neural.networks.blocks import Residual as Residual
+    from tacitly.neural.networks.blocks import SelfAttention as SelfAttention
+    from tacitly.neural.networks.blocks import Tokens as Tokens
+    from tacitly.neural.networks.blocks import residual_network as residual_network
+    from tacitly.neural.networks.blocks import transformer as transformer
+    from tacitly.neural.networks.features import Features as Features
+    from tacitly.neural.networks.images import image_network as image_network
+    from tacitly.neural.networks.images import random_filters as random_filters
+    from tacitly.neural.networks.views import Views as Views
     from tacitly.neural.progress_bar import progress as progress
     from tacitly.neural.public_start.pretraining import contrast as contrast
     from tacitly.neural.public_start.pretraining import public_directions as public_directions
@@ -38,18 +48,26 @@ if TYPE_CHECKING:
 
 # Modules load when a name is first used: the engine and the networks need PyTorch and NumPy alone.
 _HOMES = {
+    "Features": f"{__name__}.networks.features",
     "FlatToImage": f"{__name__}.networks.architectures",
     "LinearWithSkip": f"{__name__}.networks.architectures",
     "LocalTraining": f"{__name__}.engine.update",
+    **dict.fromkeys(
+        ("MeanOverPositions", "Residual", "SelfAttention", "Tokens", "residual_network", "transformer"),
+        f"{__name__}.networks.blocks",
+    ),
+    "Views": f"{__name__}.networks.views",
     "contrast": f"{__name__}.public_start.pretraining",
     "conv_features": f"{__name__}.networks.architectures",
     "full_fine_tuning": f"{__name__}.low_rank_sparse.frameworks",
     "identity_head": f"{__name__}.networks.architectures",
+    "image_network": f"{__name__}.networks.images",
     "lenet": f"{__name__}.networks.architectures",
     "linear": f"{__name__}.networks.architectures",
     "mlp": f"{__name__}.networks.architectures",
     "progress": f"{__name__}.progress_bar",
     "public_directions": f"{__name__}.public_start.pretraining",
+    "random_filters": f"{__name__}.networks.images",
     "representation_learning": f"{__name__}.low_rank_sparse.frameworks",
     "single_model": f"{__name__}.low_rank_sparse.frameworks",
     "synthetic_images": f"{__name__}.public_start.synthetic_images",

@@ -310,6 +310,16 @@ class Ledger:
         """Close the file and unlock the runs that are open here, so that others can resume them."""
         self._file.close()
 
+    def __sklearn_clone__(self) -> Ledger:
+        """Return itself: copies of an estimator spend on one account."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how another process opens the same file; what is in memory only cannot be shared with it."""
+        if self.path is None:
+            raise TypeError("a ledger in memory cannot be sent to another process. Give it a path, or n_jobs=1.")
+        return Ledger, (self.path,)
+
     def __enter__(self) -> Ledger:
         return self
 

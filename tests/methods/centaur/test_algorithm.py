@@ -124,3 +124,9 @@ def test_the_server_uses_the_noise_of_the_sum_whoever_adds_it(
     learn(federation, plan, settings, 2, np.random.default_rng(0), centered=False)
     assert whitened == [pytest.approx(factor * plan.event("whitening", clip=1.0, acute=True).sigma)]
     assert advanced == [pytest.approx(factor * plan.event("rounds", clip=1.0).sigma)] * 3
+
+
+@pytest.mark.parametrize("settings", [{"copies": 3}, {"power_steps": 2}, {"start": "power"}])
+def test_paper_mode_refuses_what_it_would_ignore(settings: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="would be ignored"):
+        tacitly.Centaur(rank=1, epsilon=1.0, mode="paper", **settings).fit(np.eye(4), np.ones(4), np.arange(4))  # type: ignore[arg-type]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +68,46 @@ def test_a_canary_without_a_gradient_is_not_noticed(rate: float) -> None:
     """Denominators are public, so a user whose update is zero has no effect, not even on a count."""
     inside, outside = (lengths(neural.Centaur, canary, sampling_rate=rate) for canary in (True, False))
     assert from_runs(inside, outside, 1e-6, confidence=CONFIDENCE).epsilon < 0.01
+
+
+class StartsFromTheMean(neural.Centaur):
+    """Mutation: between rounds users start from the mean of all kept heads, which nobody paid for."""
+
+    def _learn(self, federation, plan, executor, update):  # type: ignore[no-untyped-def]
+        home, kept = executor.home, executor.home.start
+
+        def start(keys, round_number):  # type: ignore[no-untyped-def]
+            everybody = kept(list(home._places), round_number)
+            return everybody.mean(0).repeat(len(keys), 1) if len(everybody) else kept(keys, round_number)
+
+        home.start = start
+        return super()._learn(federation, plan, executor, update)
+
+
+def test_a_head_that_is_kept_at_home_moves_nobody_elses_contributions() -> None:
+    """Warm heads are state, each user's own: a user whose update is zero has no effect, whatever head it keeps."""
+    sums = {}
+    for kind in (neural.Centaur, StartsFromTheMean):
+        for away in (False, True):
+            cohort = users(canary=True)
+            X = cohort.X.copy()
+            y = cohort.y.copy()
+            if away:  # the last user's head moves, its update to the body does not: its features are zero
+                y[4:] = 5.0
+            other = Cohort(X, y, cohort.offsets, cohort.users, cohort.feature_names, "y")
+            body, head = neural.linear(D, 8)
+            with torch.no_grad():
+                body[0].weight.copy_(torch.eye(8, D))
+                head.weight.fill_(1.0)
+                head.bias.zero_()
+            settings = {"rounds": 2, "head_steps": 2, "cross_fit": False, "warm_heads": True, "loss": "squares"}
+            model = kind(body, head, epsilon=math.inf, device="cpu", rows_per_user=2, **settings)  # type: ignore[arg-type]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                sums[kind, away] = model.fit(other).body_[1][0].weight.detach().numpy().copy()
+    apart = {kind: np.abs(sums[kind, True] - sums[kind, False]).max() for kind in (neural.Centaur, StartsFromTheMean)}
+    assert apart[neural.Centaur] == 0.0
+    assert apart[StartsFromTheMean] > 1e-2
 
 
 def test_a_count_in_the_denominator_is_noticed() -> None:

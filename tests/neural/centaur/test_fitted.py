@@ -131,3 +131,17 @@ def test_a_users_predictions_do_not_depend_on_others_rows() -> None:
     before = fitted.predict(X, users)[: small.M]
     X[small.M :] += 5.0
     assert (fitted.predict(X, users)[: small.M] == before).all()
+
+
+@pytest.mark.parametrize("settings", [{}, {"mode": "paper", "clip": 0.1}])
+def test_probabilities_are_those_of_the_users_classes(settings: dict[str, object]) -> None:
+    X, y, users = data(n=10)
+    y = np.where(users == 0, 0, y)  # one user holds a single class
+    fitted = model(**settings, rounds=1).fit(X, y, users)
+    found = fitted.predict_proba(X, users)
+    np.testing.assert_allclose(found.sum(axis=1), 1.0)
+    assert (found >= 0).all()
+    assert (found[users == 0] == [1.0, 0.0]).all()
+    assert (found.argmax(axis=1) == fitted.predict(X, users)).mean() > 0.99
+    with pytest.raises(AttributeError, match="loss='classes'"):
+        model(loss="squares").predict_proba(X, users)

@@ -197,7 +197,7 @@ def test_nothing_of_others_moves_by_a_bit(change: str) -> None:
 
     def pieces() -> list[Products | Vectors]:
         offsets = np.append(0, np.cumsum(counts))
-        return OneStep(asked.update)(public, *asked.packing(X, y, offsets, 8, 0))
+        return OneStep(asked.update)(public, *asked.packing(X, y, offsets, 8, 0), asked.home.start([None] * 8, 0))[0]
 
     before = pieces()
     changed = slice(OFFSETS[2], OFFSETS[3])
@@ -292,7 +292,8 @@ def test_norms_for_a_private_clip_are_the_bounds_that_clip() -> None:
     asked = executor(torch.float32)
     X, y = rows()
     found = asked.norms(start_of(asked), X, y, OFFSETS, 0)
-    pieces = OneStep(asked.update)(asked._public(start_of(asked)), *asked.packing(X, y, OFFSETS, 8, 0))
+    given = *asked.packing(X, y, OFFSETS, 8, 0), asked.home.start([None] * 8, 0)
+    pieces, _ = OneStep(asked.update)(asked._public(start_of(asked)), *given)
     np.testing.assert_array_equal(found, norms(pieces, asked.update.training.local_rate)[:6].numpy())
     for i, (a, b) in enumerate(itertools.pairwise(OFFSETS)):
         if found[i] > 0:

@@ -110,6 +110,10 @@ class Centaur(SharedBasisModel):
                 "paper mode has no intercept and asks every user. Set fit_intercept=False, sampling_rate=1."
             )
 
+        ignored = [name for name in ("start", "copies", "power_steps") if getattr(self, name) != getattr(Centaur, name)]
+        if self.mode == "paper" and ignored:
+            raise ValueError(f"paper mode starts as printed: {ignored[0]} would be ignored. Leave it out.")
+
     def _check_population(self, population: Population) -> None:
         super()._check_population(population)
         power = self.mode == "paper" or self._settings().chosen_start(population.n_features, self.rank) == "power"

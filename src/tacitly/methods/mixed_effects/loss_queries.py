@@ -165,6 +165,10 @@ class MeasuredLossScore(Measured):
     score: LossScore
     clip: float
 
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one clipped score and two numbers per user."""
+        return self._measured(self.score.contributions(X, y, offsets))
+
 
 @dataclass(frozen=True)
 class LossSizes(_LossQuery):

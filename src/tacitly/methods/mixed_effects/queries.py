@@ -223,10 +223,6 @@ class Measured(BatchQuery):
         """Largest norm of a contribution."""
         return float(self.clip * np.sqrt(1.0 + 2.0 * _EXTRA**2))
 
-    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return one clipped score and two numbers per user."""
-        return self._measured(self.score.contributions(X, y, offsets))
-
     def _measured(self, scores: Array) -> Array:
         norms = norms_of(scores)
         factors = np.where(norms > 0, self.clip / np.maximum(norms, self.clip), 0.0)
@@ -257,6 +253,10 @@ class MeasuredScore(Measured):
     def statistics(self) -> Likelihoods:
         """Those of the score."""
         return self.score.statistics
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one clipped score and two numbers per user."""
+        return self._measured(self.score.contributions(X, y, offsets))
 
     def contributions_of(self, statistics: Array) -> Array:
         """Return one clipped score and two numbers per user."""

@@ -3,8 +3,9 @@
 * :class:`LocalHeads`: nothing is shared; every user fits a head on the public start. ε = 0.
 * :class:`FedAvg`: body and head are one shared model (DP-FedAvg; non-private at ε = ∞); heads are fitted at the end.
 * :class:`MeanRegularised`: the same with local training pulled towards the shared model by ½λ‖w − w̄‖², whose gradient
-  is included (PMTL; local models start from w̄ in every round, since users keep no state between rounds).
-* :class:`TwoHeads`: the sum of a shared head and a private one (PPSGD).
+  is included (PMTL). Local models start from w̄ in every round, or, with warm_heads, from where they ended: users then
+  keep a whole network at home.
+* :class:`TwoHeads`: the sum of a shared head and a private one (PPSGD), which warm_heads keeps between rounds.
 
 FedRep without privacy is :class:`~tacitly.neural.Centaur` at ε = ∞.
 """
@@ -26,6 +27,8 @@ from tacitly.privacy.guarantee import Budget
 
 class FedAvg(Centaur):
     """One shared network (DP-FedAvg), heads fitted locally at the end. Parameters are those of :class:`Centaur`."""
+
+    _fits_heads: ClassVar[bool] = False
 
     def _update(self, body: nn.Module, **variant: Any) -> UserUpdate:
         return super()._update(body, shared="both", **variant)
@@ -54,6 +57,7 @@ class LocalHeads(Centaur):
     """One head per user on the body as given: nothing is released, ε = 0."""
 
     _learns: ClassVar[bool] = False
+    _fits_heads: ClassVar[bool] = False
 
     @property
     def _federation_threads(self) -> int | None:

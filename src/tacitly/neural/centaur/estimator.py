@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
@@ -23,6 +24,7 @@ from tacitly.federation.local import LocalPopulation
 from tacitly.methods.base import Procedure, Statement
 from tacitly.neural.centaur.fitted import FittedNetwork, state_arrays
 from tacitly.neural.centaur.heads import check_labels, usable_labels
+from tacitly.neural.centaur.noise_warning import warn_of_noise
 from tacitly.neural.engine.bound import update_bound
 from tacitly.neural.engine.executor import Executor
 from tacitly.neural.engine.flat import load
@@ -45,6 +47,11 @@ FREE_HEADS = (
 )
 AUGMENT = "augment: declared to keep no state between calls, which was not checked"
 PUBLIC_START = "the body and head given to fit are assumed to be public: data they were trained on are not covered"
+
+
+AUTO = {"step": 2.0, "average": True, "cross_fit": True, "warm_heads": False}
+PAPER = {"step": 1.0, "average": False, "cross_fit": False, "warm_heads": True}
+"""What None means in each mode."""
 
 
 class RoundSetup(NamedTuple):
@@ -74,8 +81,14 @@ class Centaur(FittedNetwork):
         as they are and cost nothing; fewer trainable ones mean less noise.
     rounds
         Number of noisy steps of the body.
+    mode
+        ``"auto"``, or ``"paper"``: Algorithms 1 and 2 as the authors ran them. Heads stay warm between rounds and are
+        fitted by gradient steps, at the end too; updates are clipped to the number ``clip``; the body moves by step ·
+        (noisy mean), not in units of the clip; no averaging, no cross-fitting. It is certified like any other run: only
+        the accountant is ours. Parameters that this mode does not have raise.
     step
         Length of a step if all users agreed: the body moves by step · (noisy sum) / (clip · sampling_rate · users).
+        None: 2, or 1 in paper mode.
     clip
         None: every update is scaled to norm one, so there is nothing to choose. A number: updates are clipped to it.
         ``"auto"``: clipped to the median norm, released privately before the first round for ``clip_share`` of the
@@ -85,16 +98,24 @@ class Centaur(FittedNetwork):
     sampling_rate
         Probability with which a user takes part in a round; who takes part is secret. The denominator stays fixed.
     average
-        Whether the body is the average over the later half of the rounds (post-processing, no further release).
-    local_steps, local_rate, batch_rows, head_steps, head_rate, cross_fit, rows_per_user, loss, augment
-        See :class:`~tacitly.neural.LocalTraining`.
+        Whether the body is the average over the later half of the rounds (post-processing, no further release). None:
+        yes, unless in paper mode.
+    warm_heads
+        Whether users keep their head (two, if cross-fitted) at home between rounds and start from it
+        (:mod:`tacitly.neural.engine.home`); needs sampling_rate=1. None: in paper mode only.
+    cross_fit
+        None: yes, unless in paper mode.
+    local_steps, local_rate, local_momentum, local_decay, batch_rows, head_steps, head_rate, head_momentum, head_decay,
+    rows_per_user, loss, augment
+        See :class:`~tacitly.neural.LocalTraining`. Momentum lives within a round and belongs to the user.
     trust_custom_layers
         True declares that your own layers keep no state between calls, and that a row's output depends on that row
         alone. Without it only layers known to do so are accepted (:mod:`tacitly.neural.engine.layers`). With it every
         user gets copies of the modules, one user after the other, and the certificate states that this was declared,
         not checked.
-    device, chunk, threads
-        ``"auto"`` uses a GPU if there is one; users per batch on it; threads on a CPU.
+    device, chunk, tf32, threads
+        ``"auto"`` uses a GPU if there is one; users per batch on it; whether its products may round to TF32 (faster;
+        updates are rounded more, not protected less); threads on a CPU.
     epsilon, delta, adjacency, random_state, noise, noise_seed, ledger, run
         As for :class:`tacitly.PrivateFedRep`.
 
@@ -117,27 +138,36 @@ class Centaur(FittedNetwork):
 
     _: KW_ONLY
     rounds: int = 10
-    step: float = 2.0
+    step: float | None = None
     clip: float | str | None = None
     clip_share: float = 0.05
     per_layer: bool = False
     sampling_rate: float = 1.0
-    average: bool = True
+    average: bool | None = None
+    warm_heads: bool | None = None
     local_steps: int = 1
     local_rate: float = 0.1
+    local_momentum: float = 0.0
+    local_decay: float = 0.0
     batch_rows: int | None = None
     head_steps: int = 15
     head_rate: float = 0.1
-    cross_fit: bool = True
+    head_momentum: float = 0.9
+    head_decay: float = 0.0
+    cross_fit: bool | None = None
     rows_per_user: int = 128
     loss: str = "classes"
     augment: Callable[[Tensor], Tensor] | None = None
     trust_custom_layers: bool = False
     device: str = "auto"
     chunk: int | None = None
+    tf32: bool = False
     run: str = "neural-centaur"
 
+    _modes = ("auto", "paper")
     _learns: ClassVar[bool] = True
+    _fits_heads: ClassVar[bool] = True
+    """Whether users fit a part of their own in the rounds."""
 
     @property
     def audit_labels(self) -> tuple[float, float] | None:
@@ -156,13 +186,31 @@ class Centaur(FittedNetwork):
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
         setup = self._round_setup(population.n_features)
         rehearse_rows(setup.prefix, population.n_features, setup.executor.device)
-        rehearse(setup.executor, public_start(setup.update), setup.width, population.n_users)
+        self._rehearse(setup, population.n_users)
         plan = self._plan(budget)
+        event = plan.event("rounds", clip=1.0)
+        warn_of_noise(event.sigma, setup.executor.size, population.n_users * self.sampling_rate, self.rounds)
 
         def learn(federation: Federation) -> dict[str, npt.NDArray[Any]]:
-            return self._learned_state(setup, self._learn(federation, plan, setup.executor, setup.update))
+            learned = self._learn(federation, plan, setup.executor, setup.update)
+            self._at_home = setup.executor.home, setup.update
+            return self._learned_state(setup, learned)
 
         return Procedure(self._events(plan), learn, rows=self._rows_asked(setup, population))
+
+    def _rehearse(self, setup: RoundSetup, users: int) -> None:
+        """Run synthetic users; batch custom layers on a GPU if that leaves every update as it is alone."""
+        given = setup.executor, public_start(setup.update), setup.width, users
+        if setup.executor.custom_layers and setup.executor.device.type != "cpu":
+            try:
+                setup.executor.batch_custom_layers()
+                rehearse(*given)
+                return
+            except (ValueError, RuntimeError, NotImplementedError) as error:
+                setup.executor.batch_custom_layers(False)
+                reason = str(error).splitlines()[0]
+                warnings.warn(f"users are computed one after the other, which is slow: {reason}", stacklevel=5)
+        rehearse(*given)
 
     def _rows_asked(self, setup: RoundSetup, population: Population) -> Callable[[], Cohort]:
         assert isinstance(population, LocalPopulation)
@@ -194,14 +242,15 @@ class Centaur(FittedNetwork):
         state = public_start(update)
         bound = update_bound(federation, plan, self.clip, BodyUpdate(state, 0, executor), "update norms")
         event = plan.event("rounds", clip=bound)
+        unit = 1.0 if self.mode == "paper" else bound
         later: list[Array] = []
         for number in range(self.rounds):
             query = BodyUpdate(state, number, executor, normalised=self.clip is None)
             moved = federation.release(query, event, f"body update {number + 1}")
-            state = state + self.step * moved / (bound * self.sampling_rate * federation.n_users)
+            state = state + self._setting("step") * moved / (unit * self.sampling_rate * federation.n_users)
             if 2 * number >= self.rounds:
                 later.append(state)
-        return np.mean(later, axis=0) if self.average and later else state
+        return np.mean(later, axis=0) if self._setting("average") and later else state
 
     def _update(self, body: nn.Module, **variant: Any) -> UserUpdate:
         flat, head = Flat(body), Flat(self.head)
@@ -211,7 +260,8 @@ class Centaur(FittedNetwork):
         prefix, rest = split_body(self.body, n_features, whole=self.augment is not None)
         update = self._update(rest)
         groups = self._groups(update)
-        executor = Executor(update, device=self.device, chunk=self.chunk, workers=self.threads, groups=groups)
+        placed = {"device": self.device, "chunk": self.chunk, "workers": self.threads, "tf32": self.tf32}
+        executor = Executor(update, groups=groups, **placed)  # type: ignore[arg-type]
         return RoundSetup(prefix, rest, update, executor, output_width(prefix, n_features))
 
     def _learned_state(self, setup: RoundSetup, learned: Array) -> dict[str, npt.NDArray[Any]]:
@@ -223,14 +273,24 @@ class Centaur(FittedNetwork):
             load(head, update.head, vector[update.body.size :])
         return state_arrays(nn.Sequential(setup.prefix, rest), head)
 
+    def _setting(self, name: str) -> Any:
+        """Return a parameter, or what None means in this mode."""
+        value = getattr(self, name)
+        return (PAPER if self.mode == "paper" else AUTO)[name] if value is None else value
+
     def _training(self) -> LocalTraining:
         return LocalTraining(
             local_steps=self.local_steps,
             local_rate=self.local_rate,
+            local_momentum=self.local_momentum,
+            local_decay=self.local_decay,
             batch_rows=self.batch_rows,
             head_steps=self.head_steps,
             head_rate=self.head_rate,
-            cross_fit=self.cross_fit,
+            head_momentum=self.head_momentum,
+            head_decay=self.head_decay,
+            cross_fit=bool(self._setting("cross_fit")),
+            warm=self._fits_heads and bool(self._setting("warm_heads")),
             rows=self.rows_per_user,
             loss=self.loss,
             augment=self.augment,
@@ -263,9 +323,34 @@ class Centaur(FittedNetwork):
         if self.clip == "auto" and not 0 < self.clip_share < 1:
             raise ValueError(f"clip_share must lie between 0 and 1. Found {self.clip_share!r}.")
         for name in ("step", "local_rate", "head_rate"):
-            if not (math.isfinite(value := getattr(self, name)) and value > 0):
+            value = self._setting(name) if name in AUTO else getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{name} must be positive and finite. Found {value!r}.")
+        self._check_without_effect()
         self._training()
+
+    def _check_without_effect(self) -> None:
+        """Raise on parameters that would be ignored, and on warm heads under sampling."""
+        if self.mode == "paper":
+            if isinstance(self.clip, str) or self.clip is None:
+                raise ValueError(f"mode='paper' clips updates to a number, such as clip=0.01. Found {self.clip!r}.")
+            for name in ("average", "cross_fit", "per_layer"):
+                if getattr(self, name):
+                    raise ValueError(f"mode='paper' has no {name}. Leave it out, or use mode='auto'.")
+        if self.clip != "auto" and self.clip_share != type(self).clip_share:
+            raise ValueError(
+                f"clip_share is paid for clip='auto' only. Found clip={self.clip!r}: leave clip_share out."
+            )
+        if self.head_steps == 0 or not self._fits_heads:
+            reason = "head_steps=0" if self._fits_heads else type(self).__name__
+            for name in ("warm_heads", "cross_fit"):
+                if getattr(self, name):
+                    raise ValueError(f"{name} has no effect: no head is fitted in rounds with {reason}. Leave it out.")
+        if self.sampling_rate < 1.0 and self._fits_heads and self._setting("warm_heads"):
+            raise ValueError(
+                "warm heads remember in which rounds their user took part, so that coins would not be independent from "
+                f"round to round. Use warm_heads=False, or sampling_rate=1. Found sampling_rate={self.sampling_rate!r}."
+            )
 
     def _check_population(self, population: Population) -> None:
         """Check that the modules suit the rows and may be used at all, then the labels."""
@@ -276,7 +361,7 @@ class Centaur(FittedNetwork):
 
     def _public_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         config = super()._public_config(sizes)
-        for name in ("device", "chunk", "augment"):
+        for name in ("device", "chunk", "tf32", "augment"):
             config.pop(name)
         return {
             **config,

@@ -22,10 +22,11 @@ from tacitly.methods.base import HomeWork, PrivateModel
 from tacitly.methods.personal import PersonalModel, Positions, by_user, with_type
 from tacitly.neural.centaur.heads import HeadMaker, check_labels
 from tacitly.neural.centaur.personal_network import PersonalNetwork
+from tacitly.neural.engine.home import LAST_ROUND, key_of
 from tacitly.neural.engine.layers import check_layers
 from tacitly.neural.engine.module_properties import n_outputs
 from tacitly.neural.engine.public_prefix import split_body
-from tacitly.neural.engine.update import LocalTraining
+from tacitly.neural.engine.update import Flat, LocalTraining
 from tacitly.neural.engine.windows import ForwardPass
 
 
@@ -114,6 +115,17 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
             predicted[mine] = maker.safe_answers(partial(seen, rows[mine]), (self.heads_[user], self.held_[user]))
         return predicted
 
+    def predict_proba(self, X: npt.ArrayLike, users: npt.ArrayLike) -> Array:
+        """Return the probability of each class for each row; zero for classes that its user's rows do not contain."""
+        if self.loss != "classes":
+            raise AttributeError(f"predict_proba needs loss='classes'. Found loss={self.loss!r}.")
+        rows, positions = self._rows_and_positions(X, users)
+        maker, seen = self._maker(), ForwardPass(self.body_, self._torch_device())
+        found = np.zeros((len(rows), maker.classes))
+        for user, mine in by_user(positions):
+            found[mine] = maker.safe_probabilities(partial(seen, rows[mine]), (self.heads_[user], self.held_[user]))
+        return found
+
     def _personal_model(self, rows: npt.NDArray[Any], targets: Array) -> PersonalNetwork:
         maker = self._maker()
         if self.loss == "classes":
@@ -133,20 +145,29 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
         )
 
     def _maker(self) -> HeadMaker:
-        return HeadMaker(self.public_head_, self._training())
+        return HeadMaker(self.public_head_, self._training(), by_steps=self.mode == "paper")
 
     def _fit_heads(self, X: npt.NDArray[Any], y: npt.NDArray[Any], offsets: Offsets) -> Array:
-        """Return the heads of a block of users, one row per user, each from that user's rows alone."""
-        maker, features = self._maker(), ForwardPass(self.body_[1], torch.device("cpu"))  # type: ignore[index]
-        pairs = itertools.pairwise(offsets.tolist())
+        """Return the heads of a block of users, one row per user, each from that user's rows and own state alone."""
+        maker, features = self._maker(), ForwardPass(self.body_[1], self._torch_device())  # type: ignore[index]
+        pairs = list(itertools.pairwise(offsets.tolist()))
         mine = [partial(self._seen, np.asarray(X[a:b]), y[a:b], features) for a, b in pairs]
-        return np.array([np.concatenate(maker.safely(seen)) for seen in mine])
+        warm = [self._warm_head(X[a:b], y[a:b]) for a, b in pairs]
+        return np.array([np.concatenate(maker.safely(seen, own)) for seen, own in zip(mine, warm, strict=True)])
+
+    def _warm_head(self, X: npt.NDArray[Any], y: npt.NDArray[Any]) -> Tensor | None:
+        """Return the head that a user kept from the rounds, if any."""
+        home, update = self.__dict__.get("_at_home", (None, None))
+        if home is None or not home.keeps or (key := key_of(X, y)) is None:
+            return None
+        return update.head_in(home.start([key], LAST_ROUND)[0], Flat(self.public_head_).start)
 
     def _home_work(self) -> HomeWork:
         return self._fit_heads
 
     def _take_heads(self, heads: Array) -> None:
         self.heads_, self.held_ = np.split(heads, [self._maker().size], axis=1)
+        self.__dict__.pop("_at_home", None)  # what users kept between rounds is not part of the model
 
     def _seen(
         self, rows: npt.NDArray[Any], targets: npt.NDArray[Any], features: Callable[[npt.NDArray[Any]], Array]
@@ -155,8 +176,8 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
         seen = features(rows)
         if self.augment is None:
             return seen, targets
-        views = self.augment(torch.tensor(rows, dtype=torch.float32)).numpy()
-        return np.concatenate([seen, features(views)]), np.concatenate([targets, targets])
+        views = features(self.augment(torch.tensor(rows, dtype=torch.float32)).numpy())
+        return np.concatenate([seen, views]), np.tile(targets, 1 + len(views) // max(1, len(rows)))
 
 
 def state_arrays(body: nn.Module, head: nn.Module) -> dict[str, npt.NDArray[Any]]:

@@ -17,16 +17,31 @@ from tacitly.neural.centaur.linear_heads import fit_classes, fit_linear
 from tacitly.neural.engine.module_properties import n_outputs
 from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate, labels
 
+FINAL_STEPS = 200
+"""Steps on a head that is fitted once, after the rounds: one that rounds did not fit would stay the public one."""
+
+WARM_STEPS = 15
+"""The same on a head that rounds did fit, as in the authors' code."""
+
 Own = tuple[Array, Array]
 """A head's parameters, and a 1 for every class that occurs in its user's rows."""
 
 
 @dataclass(frozen=True)
 class HeadMaker:
-    """Fit heads shrunk towards a public one: in closed form where it is linear, otherwise by gradient steps."""
+    """Fit heads shrunk towards a public one: in closed form where it is linear, otherwise by gradient steps.
+
+    ``by_steps``: by gradient steps in any case. They start from the public head, or from a warm one.
+    """
 
     public: nn.Module
     training: LocalTraining
+    by_steps: bool = False
+
+    @property
+    def closed_form(self) -> bool:
+        """Whether heads are linear and fitted without steps."""
+        return type(self.public) is nn.Linear and self.public.bias is not None and not self.by_steps
 
     @property
     def classes(self) -> int:
@@ -38,14 +53,15 @@ class HeadMaker:
         """Number of parameters of a head."""
         return sum(value.numel() for value in self.public.parameters() if value.requires_grad)
 
-    def fit(self, features: Array, targets: npt.NDArray[Any]) -> Own:
-        """Return one user's head."""
+    def fit(self, features: Array, targets: npt.NDArray[Any], warm: Tensor | None = None) -> Own:
+        """Return one user's head; ``warm`` is where steps start."""
         held = np.ones(self.classes)
         numbers = np.asarray(targets, dtype=np.float64)
         if self.training.loss == "classes":
             numbers = labels(torch.from_numpy(numbers.copy()), self.classes).numpy()
             held = (np.bincount(numbers, minlength=self.classes) > 0).astype(np.float64)
-        if type(self.public) is nn.Linear and self.public.bias is not None:
+        if self.closed_form:
+            assert isinstance(self.public, nn.Linear)
             prior = self.public.weight.detach().double().numpy()
             if self.training.loss == "classes":
                 weights, levels = fit_classes(features, numbers, prior)
@@ -53,16 +69,18 @@ class HeadMaker:
                 weights, levels = fit_linear(features, numbers[:, None], prior)
             return np.concatenate([weights.ravel(), levels]), held
         flat = Flat(self.public)
-        update = UserUpdate(body=Flat(nn.Identity()), head=flat, training=self._plain(), classes=self.classes).alone()
+        training = self._plain(WARM_STEPS if warm is not None else FINAL_STEPS)
+        update = UserUpdate(body=Flat(nn.Identity()), head=flat, training=training, classes=self.classes).alone()
         rows = torch.tensor(np.asarray(features), dtype=flat.start.dtype)
         goals = torch.tensor(numbers, dtype=flat.start.dtype)
-        fitted = update.fitted_head(torch.zeros(0), flat.start, rows, goals, torch.ones_like(goals))
+        start = flat.start if warm is None else warm.to(flat.start)
+        fitted = update.fitted_head(torch.zeros(0), start, rows, goals, torch.ones_like(goals))
         return np.asarray(fitted.detach().double().numpy()), held
 
-    def safely(self, seen: Callable[[], tuple[Array, npt.NDArray[Any]]]) -> Own:
+    def safely(self, seen: Callable[[], tuple[Array, npt.NDArray[Any]]], warm: Tensor | None = None) -> Own:
         """Return one user's head, or the public one where fitting fails: whose rows fail stays private."""
         try:
-            head, held = self.fit(*seen())
+            head, held = self.fit(*seen(), warm)
             if np.isfinite(head).all():
                 return head, held
         except MemoryError:
@@ -73,14 +91,41 @@ class HeadMaker:
 
     def answers(self, features: Array, own: Own) -> npt.NDArray[Any]:
         """Return predictions: the best of the classes in the user's rows, or a number."""
-        head, held = own
+        scores = self._scores(features, own[0])
+        if self.training.loss != "classes":
+            return np.asarray(scores[:, 0])
+        return np.asarray(np.where(own[1] > 0, scores, -np.inf).argmax(axis=1))
+
+    def probabilities(self, features: Array, own: Own) -> Array:
+        """Return one probability per class: zero for classes that are not in the user's rows.
+
+        A head in closed form regresses each class's indicator on the features, so its scores are estimates of
+        probabilities already: they are cut off at zero and divided by their sum. Other heads have logits.
+        """
+        scores, held = self._scores(features, own[0]), own[1] > 0
+        if self.closed_form:
+            positive = np.where(held, np.maximum(scores, 0.0), 0.0)
+            total = positive.sum(axis=1, keepdims=True)
+            return np.asarray(np.where(total > 0, positive / np.where(total > 0, total, 1.0), held / held.sum()))
+        logits = np.where(held, scores, -np.inf)
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+    def safe_probabilities(self, seen: Callable[[], npt.NDArray[Any]], own: Own) -> Array:
+        """Return the same, or equal shares of the user's classes where the rows fail."""
+        try:
+            return self.probabilities(seen(), own)
+        except MemoryError:
+            raise
+        except Exception:
+            return own[1] / own[1].sum()
+
+    def _scores(self, features: Array, head: Array) -> Array:
         flat = Flat(self.public)
         with torch.no_grad():
             rows = torch.tensor(np.asarray(features), dtype=flat.start.dtype)
             scores: Tensor = flat(torch.tensor(head, dtype=flat.start.dtype), rows)
-        if self.training.loss != "classes":
-            return np.asarray(scores[:, 0].numpy())
-        return np.asarray(np.where(held > 0, scores.numpy(), -np.inf).argmax(axis=1))
+        return np.asarray(scores.double().numpy())
 
     def safe_answers(self, seen: Callable[[], npt.NDArray[Any]], own: Own) -> npt.NDArray[Any] | float:
         """Return the same, or one answer for all rows where the rows fail: no error reveals whose rows do."""
@@ -91,12 +136,13 @@ class HeadMaker:
         except Exception:
             return float(own[1].argmax()) if self.training.loss == "classes" else np.nan
 
-    def _plain(self) -> LocalTraining:
+    def _plain(self, steps: int) -> LocalTraining:
         """Return the training without augmentation: features include the augmented views already."""
         return LocalTraining(
-            head_steps=self.training.head_steps,
+            head_steps=max(self.training.head_steps, steps),
             head_rate=self.training.head_rate,
             head_momentum=self.training.head_momentum,
+            head_decay=self.training.head_decay,
             loss=self.training.loss,
         )
 

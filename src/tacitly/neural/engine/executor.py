@@ -10,7 +10,8 @@ can amplify a last bit. In the loop every user is computed alone. In a batch, a 
 fixed number of users in the order of the roster (or of the sampled users), and every user is padded to the same public
 number of rows, so shapes, and with them the choice of kernels, never depend on private counts; kernels are
 deterministic, and no operation mixes positions. If a user's values make a chunk fail, every user in it is computed
-again in the same position, alone. Clipping and summing follow in float64; memory is that of one chunk.
+again in the same position, alone. Clipping and summing follow in float64; memory is that of one chunk. What users keep
+between rounds, if anything, is in :mod:`tacitly.neural.engine.home`.
 
 Device failures (out of memory, a device that stopped) are raised; they are never counted as a contribution of zero.
 """
@@ -34,6 +35,7 @@ from tacitly.arrays import Array, Offsets, Rows
 from tacitly.neural.engine.chunk_size import chunk_for_rows, chunk_for_updates
 from tacitly.neural.engine.device import deterministic, device_failures, one_thread
 from tacitly.neural.engine.ghost_clipping import add_clipped, norms, scaled
+from tacitly.neural.engine.home import Home, Key, key_of
 from tacitly.neural.engine.layers import custom_layers
 from tacitly.neural.engine.one_step import Chunk, OneStep, supports_one_step
 from tacitly.neural.engine.packing import Packing, to_tensors
@@ -60,7 +62,8 @@ class Executor:
     ``device`` is ``"cpu"``, ``"cuda"`` or ``"auto"``; ``chunk`` the number of users at a time on a GPU (None: as many
     as fit); ``workers`` the number of threads on a CPU. ``groups`` are the sizes of parts of the update that are
     clipped separately. ``tf32`` trades precision for speed on a GPU: users' updates are rounded more, not protected
-    less. If the modules contain custom layers, every user gets a copy of them, one user after the other on any device.
+    less. If the modules contain custom layers, every user gets a copy of them, one user after the other, unless
+    :meth:`batch_custom_layers` was called.
     """
 
     def __init__(
@@ -89,6 +92,11 @@ class Executor:
         fitting = chunk_for_rows(update, self.device) if self.one_step else chunk_for_updates(update.size, self.device)
         self.chunk = chunk or fitting
         self.packing = Packing(update.training.rows, self.dtype, self.device)
+        self.home = Home(update.own_start)
+
+    def batch_custom_layers(self, batched: bool = True) -> None:
+        """Compute users together although modules contain custom layers: only after a trial that they do not mix."""
+        self.batched = batched and self.device.type != "cpu"
 
     @property
     def size(self) -> int:
@@ -134,10 +142,11 @@ class Executor:
         """Return the first user's update as computed among others in a chunk, materialised if it is a product."""
         if not self.one_step:
             return np.asarray(self.updates_in_chunk(public, users, chunk, round_number, guarded=guarded)[0])
-        given = self._public(public), *self.packing(*_joined(users), chunk, round_number)
+        rows = self.packing(*_joined(users), chunk, round_number)
+        given = self._public(public), *rows, self.home.start([None] * chunk, round_number)
         step = OneStep(self._update)
         with one_thread(), deterministic(self.tf32), device_failures():
-            pieces = next(step.guarded(*given, len(users))).pieces if guarded else step(*given)
+            pieces = next(step.guarded(*given, len(users))).pieces if guarded else step(*given)[0]
         moved = torch.cat([piece.materialise(0) for piece in pieces or ()]) * -self._update.training.local_rate
         return np.asarray(moved.cpu().numpy())
 
@@ -152,7 +161,12 @@ class Executor:
         if len(rows) == 1:  # padded as in a batch, so that neither half of the rows is empty
             rows, targets, weights = (torch.cat([part, torch.zeros_like(part)]) for part in (rows, targets, weights))
         mine = update.alone() if self.custom_layers else update
-        return mine(public.clone(), rows, targets, weights).detach()  # no layer writes into the next user's start
+        who = [key_of(X, y)] if self.home.keeps else []
+        own = self.home.start(who or [None], round_number)[0]
+        # A clone, so that no layer writes into the next user's start.
+        moved, ended = mine.with_state(public.clone(), rows, targets, weights, own)
+        self.home.keep(who, round_number, ended.detach()[None], [(X, y)])
+        return moved.detach()
 
     def norms(self, public: Array, X: Rows, y: Rows, offsets: Offsets, round_number: int) -> Array:
         """Return the norm of every user's update before clipping; not finite where the update is not."""
@@ -270,9 +284,12 @@ class Executor:
             step = OneStep(self._update)
             for start in mine:
                 taken = min(chunk, users - start)
-                packed = self.packing(X, y, offsets[start : start + taken + 1], chunk, round_number)
-                for part in step.guarded(vector, *packed, taken):
+                bounds = offsets[start : start + taken + 1]
+                packed, who = self.packing(X, y, bounds, chunk, round_number), self._who(X, y, bounds)
+                own = self._states(who, chunk, round_number)
+                for part in step.guarded(vector, *packed, own, taken):
                     take(part, out)
+                    self.home.keep(who[part.positions], round_number, part.own.detach(), [(X, y)])
             return out
 
         with device_failures():
@@ -288,7 +305,7 @@ class Executor:
             with ThreadPoolExecutor(len(shares)) as pool:
                 return [part for parts in pool.map(work, shares) for part in parts]
 
-    def _guarded(self, task: Callable[[], Tensor]) -> Tensor:
+    def _guarded(self, task: Callable[[], Tensor], size: int | None = None) -> Tensor:
         """Return an update, or NaN if the user's values make it fail: which users those are is private."""
         try:
             with device_failures():
@@ -296,7 +313,7 @@ class Executor:
         except MemoryError:
             raise
         except Exception:
-            return torch.full((self.size,), torch.nan, device=self.device, dtype=self.dtype)
+            return torch.full((size or self.size,), torch.nan, device=self.device, dtype=self.dtype)
 
     def chunk_of(self, users: int) -> int:
         """Return the number of positions in a chunk for this number of users: public."""
@@ -316,33 +333,57 @@ class Executor:
         self, public: Tensor, X: Rows, y: Rows, bounds: Offsets, chunk: int, round_number: int
     ) -> Tensor:
         """Return a chunk's updates; if a user's values make it fail, compute each in its position alone."""
+        packed, who = self.packing(X, y, bounds, chunk, round_number), self._who(X, y, bounds)
+        given = *packed, self._states(who, chunk, round_number)
         try:
             with device_failures():
-                return self._chunk_or_raise(public, X, y, bounds, chunk, round_number)
+                updates, ended = self._vmapped(public, *given)
         except MemoryError:
             raise
         except Exception:
-            packed = self.packing(X, y, bounds, chunk, round_number)
-            alone = [torch.zeros_like(part) for part in packed]
-            results = []
-            for position in range(chunk):
-                for part, everyone in zip(alone, packed, strict=True):
-                    part[position] = everyone[position]
-                result = self._guarded(partial(self._vmapped, public, *alone))
-                results.append(result if result.ndim == 1 else result[position])
-                for part in alone:
-                    part[position] = 0
-            return torch.stack(results)
+            updates, ended = self._each_in_its_position(public, given)
+        self.home.keep(who, round_number, ended.detach()[: len(who)], [(X, y)])
+        return updates
+
+    def _each_in_its_position(self, public: Tensor, everyone: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the updates and states of a chunk whose users are computed without the others; NaN where one fails."""
+        alone = [torch.zeros_like(part) for part in everyone]
+        results = []
+        for position in range(len(everyone[0])):
+            for part, given in zip(alone, everyone, strict=True):
+                part[position] = given[position]
+            mine = partial(self._vmapped_together, public, *alone)
+            result = self._guarded(mine, self.size + everyone[-1].shape[1])
+            results.append(result if result.ndim == 1 else result[position])
+            for part in alone:
+                part[position] = 0
+        together = torch.stack(results)
+        return together[:, : self.size], together[:, self.size :]
 
     def _chunk_or_raise(
         self, public: Tensor, X: Rows, y: Rows, bounds: Offsets, chunk: int, round_number: int
     ) -> Tensor:
-        return self._vmapped(public, *self.packing(X, y, bounds, chunk, round_number))
+        own = self._states(self._who(X, y, bounds), chunk, round_number)
+        return self._vmapped(public, *self.packing(X, y, bounds, chunk, round_number), own)[0]
 
-    def _vmapped(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        batch = vmap(self._update, in_dims=(None, 0, 0, 0), randomness="error")
-        updates: Tensor = batch(public.clone(), rows, targets, weights)
-        return updates
+    def _vmapped(
+        self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor, own: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        batch = vmap(self._update.with_state, in_dims=(None, 0, 0, 0, 0), randomness="error")
+        updates, ended = batch(public.clone(), rows, targets, weights, own)
+        return updates, ended
+
+    def _vmapped_together(self, public: Tensor, *given: Tensor) -> Tensor:
+        return torch.cat(self._vmapped(public, *given), 1)
+
+    def _who(self, X: Rows, y: Rows, bounds: Offsets) -> list[Key]:
+        """Return whose rows these are, where users keep something between rounds."""
+        if not self.home.keeps:
+            return []
+        return [key_of(X[first:last], y[first:last]) for first, last in itertools.pairwise(bounds.tolist())]
+
+    def _states(self, who: list[Key], chunk: int, round_number: int) -> Tensor:
+        return self.home.start([*who, *[None] * (chunk - len(who))], round_number)
 
 
 def _joined(users: Sequence[tuple[Rows, Rows]]) -> tuple[Rows, Rows, Offsets]:

@@ -3,8 +3,9 @@
 A contribution must be a function of its own user's rows (:mod:`tacitly.federation.base`), and what is published must
 contain nothing of any user's. A module is code and can store what it sees anywhere, so no dry run proves that it does
 not. The layers in ``KNOWN`` were reviewed: in evaluation mode they are functions of their input. Other layers run only
-if the caller vouches for them (``trust_custom_layers=True``): every user then gets a copy of the modules, and the
-certificate lists them as not covered.
+if the caller vouches for them (``trust_custom_layers=True``), and the certificate lists them as not covered. On a GPU
+they are batched over users if a trial on synthetic users finds that nobody's update depends on the others
+(:mod:`tacitly.neural.engine.rehearsal`); otherwise, and on a CPU, every user gets a copy of the modules.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
 from tacitly.neural.networks.architectures import FlatToImage, LinearWithSkip
+from tacitly.neural.networks.blocks import MeanOverPositions, Residual, SelfAttention, Tokens
 
 KNOWN: frozenset[type[nn.Module]] = frozenset(
     {
         *(nn.Sequential, nn.Identity, nn.Flatten, nn.Unflatten, FlatToImage, LinearWithSkip),
+        *(Residual, SelfAttention, Tokens, MeanOverPositions),
         *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding, nn.Upsample),
         *(nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.ELU),
         *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d),

@@ -37,6 +37,8 @@ def supports_one_step(update: UserUpdate) -> bool:
     return (
         type(update) is UserUpdate
         and update.training.local_steps == 1
+        and not update.training.local_decay
+        and not (update.pull and update.training.warm)
         and update.training.augment is None
         and bool(update.body.shapes)
         and row_by_row(body)
@@ -51,11 +53,15 @@ def runs_padded(device: torch.device, rows: int) -> bool:
 
 
 class Chunk(NamedTuple):
-    """Gradients of the users in these positions (None if they could not be computed), and the weights of all rows."""
+    """Gradients of the users in these positions (None if they could not be computed), and the weights of all rows.
+
+    ``own`` is the state after the round of the users in these positions.
+    """
 
     pieces: list[Piece] | None
     positions: slice
     weights: Tensor
+    own: Tensor
 
 
 class OneStep:
@@ -66,21 +72,26 @@ class OneStep:
         self._update = replace(update, head=update.head.alone())
         self._body = update.body.alone()
         self._hooks = LayerHooks(self._body.module, list(update.body.shapes))
-        self._feature_gradients = vmap(self._update.feature_gradients, in_dims=(None, 0, 0, 0), randomness="error")
+        self._feature_gradients = vmap(self._update.feature_gradients, in_dims=(None, 0, 0, 0, 0), randomness="error")
 
-    def guarded(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor, taken: int) -> Iterator[Chunk]:
+    def guarded(
+        self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor, own: Tensor, taken: int
+    ) -> Iterator[Chunk]:
         """Yield a chunk; if a user's values make it fail, which is private, yield each user without the others."""
-        whole = self._or_none(public, rows, targets, weights)
+        whole = self._or_none(public, rows, targets, weights, own)
         if whole is not None:
-            yield Chunk(whole, slice(0, taken), weights)
+            yield Chunk(whole[0], slice(0, taken), weights, whole[1][:taken])
             return
         for position in range(taken):
-            alone = [torch.zeros_like(part) for part in (rows, targets, weights)]
-            for part, everyone in zip(alone, (rows, targets, weights), strict=True):
+            alone = [torch.zeros_like(part) for part in (rows, targets, weights, own)]
+            for part, everyone in zip(alone, (rows, targets, weights, own), strict=True):
                 part[position] = everyone[position]
-            yield Chunk(self._or_none(public, *alone), slice(position, position + 1), alone[2])
+            mine = self._or_none(public, *alone)
+            here = slice(position, position + 1)
+            pieces, ended = mine if mine is not None else (None, torch.full_like(own, torch.nan))
+            yield Chunk(pieces, here, alone[2], ended[here])
 
-    def _or_none(self, public: Tensor, *given: Tensor) -> list[Piece] | None:
+    def _or_none(self, public: Tensor, *given: Tensor) -> tuple[list[Piece], Tensor] | None:
         try:
             with device_failures():
                 return self(public, *given)
@@ -89,8 +100,13 @@ class OneStep:
         except Exception:
             return None
 
-    def __call__(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> list[Piece]:
-        """Return all users' gradients, one piece per parameter in order; rows are users × rows × columns."""
+    def __call__(
+        self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor, own: Tensor
+    ) -> tuple[list[Piece], Tensor]:
+        """Return all users' gradients, one piece per parameter in order, and their states after the round.
+
+        Rows are users × rows × columns; ``own`` has one row per user.
+        """
         size, public, (users, max_rows) = self._body.size, public.clone(), rows.shape[:2]
         self._hooks.clear()
         padded = runs_padded(rows.device, max_rows)
@@ -108,7 +124,7 @@ class OneStep:
             features = [self._body.apply(parts, mine) for mine in inputs_of_calls]
         recorded = self._hooks.take()
         batched = features[0].detach().view(users, max_rows, -1) if padded else _pad(features, max_rows)
-        row_gradients, head = self._feature_gradients(public[size:], batched, targets, weights)
+        row_gradients, head, ended = self._feature_gradients(public[size:], batched, targets, weights, own)
         outputs = [output for calls in recorded.values() for _, output in calls]
         gradients = torch.autograd.grad(
             features, outputs, calls_of(row_gradients), allow_unused=True, materialize_grads=True
@@ -129,7 +145,8 @@ class OneStep:
             else:
                 pieces.append(Vectors.from_rows(torch.stack([mine.double().sum(0) for mine in copied_rows(g, counts)])))
         sizes = [shape.numel() for shape in self._original.head.shapes.values()] if self._original.move_head else []
-        return [*pieces, *(Vectors.from_rows(part) for part in torch.split(head, sizes, 1) if sizes)]
+        shared = [Vectors.from_rows(part) for part in torch.split(head, sizes, 1)] if sizes else []
+        return [*pieces, *shared], ended
 
 
 def _pad(features: Sequence[Tensor], rows: int) -> Tensor:

@@ -1,9 +1,13 @@
 """The user's half of a neural round: fit the head, take steps on the body, return the change.
 
 Algorithm 2 of CENTAUR (Shen et al. 2023) for one user with rows (x, y): with the body fixed, take steps on a head that
-starts from the public one; then, with the head fixed, take ``local_steps`` steps on the body's trainable parameters;
-return the difference. Everything is a pure function of one user's rows and public values, so ``torch.func.vmap`` can
-run it for many users at once, and a plain loop for one user after the other.
+starts from the public one, or, with ``warm``, from where the user's own ended in the round before
+(:mod:`tacitly.neural.engine.home`); then, with the head fixed, take ``local_steps`` steps on the body's trainable
+parameters; return the difference. Everything is a pure function of one user's rows, that user's own state and public
+values, so ``torch.func.vmap`` can run it for many users at once, and a plain loop for one user after the other.
+
+Whose is momentum? The user's, for one round: velocities start at zero in every round and are forgotten at its end, as
+in the authors' code. Weight decay pulls towards zero; it is part of the gradient, so it is clipped with the rest.
 
 Rows have weights: 0 marks padding. Classes that a user does not hold are left out of that user's loss; which classes
 those are is private and never leaves the user. Labels are integers from 0; values outside are mapped to the nearest
@@ -12,6 +16,7 @@ class.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -36,19 +41,24 @@ _EVEN, _ODD = slice(0, None, 2), slice(1, None, 2)
 class LocalTraining:
     """What every user does in a round. Public.
 
-    ``augment`` maps a user's rows to other rows of the same shape (a mirror, a shift); heads are then fitted on both.
-    ``cross_fit``: the body's steps on one half of the rows use a head that was fitted to the other half, for both
-    halves. ``rows`` is the number of rows a user contributes to a round; users with more contribute other rows in the
-    next.
+    ``augment`` maps a user's rows to one or more other views of each (a mirror, shifts), one after the other; heads are
+    fitted on all of them, the body's steps see the rows alone. ``cross_fit``: the body's steps on one half of the rows
+    use a head that was fitted to the other half, for both halves. ``warm``: users keep their heads (or, with a pull or
+    two heads, their local part) at home and start the next round from them. ``rows`` is the number of rows a user
+    contributes to a round; users with more contribute other rows in the next.
     """
 
     local_steps: int = 1
     local_rate: float = 0.1
+    local_momentum: float = 0.0
+    local_decay: float = 0.0
     batch_rows: int | None = None
     head_steps: int = 15
     head_rate: float = 0.1
     head_momentum: float = 0.9
+    head_decay: float = 0.0
     cross_fit: bool = True
+    warm: bool = False
     rows: int = 128
     loss: str = "classes"
     augment: Callable[[Tensor], Tensor] | None = None
@@ -58,6 +68,14 @@ class LocalTraining:
             raise ValueError(f"local_steps must be at least 1. Found {self.local_steps!r}.")
         if self.head_steps < 0:
             raise ValueError(f"head_steps must not be negative. Found {self.head_steps!r}.")
+        for name in ("local_momentum", "head_momentum"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"{name} must lie in [0, 1). Found {getattr(self, name)!r}.")
+        for name in ("local_decay", "head_decay"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0.0):
+                raise ValueError(f"{name} must be finite and not negative. Found {getattr(self, name)!r}.")
+        if self.local_momentum and self.local_steps == 1:
+            raise ValueError("local_momentum has no effect on a single step. Use local_steps of 2 or more, or 0.0.")
         if self.rows < 1:
             raise ValueError(f"rows must be at least 1. Found {self.rows!r}.")
         if self.loss not in ("classes", "squares"):
@@ -99,47 +117,86 @@ class UserUpdate:
     def alone_in_place(self) -> UserUpdate:
         """Return :meth:`alone` with steps on linear layers applied in place, without materialising their gradients.
 
-        The plain :meth:`alone` if there are custom layers, which could observe it, if the head is shared too, or if
-        this is a subclass with another update.
+        The plain :meth:`alone` if there are custom layers, which could observe it, if the head is shared too, if steps
+        have momentum or decay, or if this is a subclass with another update.
         """
-        alone = self.alone()
-        if type(self) is not UserUpdate or self.move_head or custom_layers(self.body.module, self.head.module):
+        alone, plain = self.alone(), not (self.training.local_momentum or self.training.local_decay)
+        custom = custom_layers(self.body.module, self.head.module)
+        if type(self) is not UserUpdate or self.move_head or not plain or custom:
             return alone
         hooks = LayerHooks(alone.body.module, list(alone.body.shapes))
         return replace(alone, _hooks=hooks, _mlp_steps=MLPSteps.of(alone.body.module, alone.head.module))
 
+    @property
+    def own_start(self) -> Tensor:
+        """What users start from who have no state yet: public. Empty where users keep nothing between rounds."""
+        if not self.training.warm or (self.shared == "both" and not self.pull):
+            return self.head.start.new_zeros(0)
+        if self.shared == "both":
+            return torch.cat([self.body.start, self.head.start])
+        if self.shared == "sum":
+            return torch.zeros_like(self.head.start)
+        return self.head.start.repeat(2 if self._crosses else 1)
+
+    def head_in(self, own: Tensor, public_head: Tensor) -> Tensor:
+        """Return the head in a user's state: the mean of two cross-fitted ones."""
+        if self.shared == "both":
+            return own[self.body.size :]
+        if self.shared == "sum":
+            return public_head.to(own) + own
+        return own.view(-1, self.head.size).mean(0)
+
+    @property
+    def _crosses(self) -> bool:
+        return self.training.cross_fit and self.training.head_steps > 0
+
     def __call__(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Return the update before clipping; ``public`` is the current body (and head, where that is shared too)."""
+        """Return the update before clipping of a user without state."""
+        return self.with_state(public, rows, targets, weights, self.own_start.clone())[0]
+
+    def with_state(
+        self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor, own: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the update before clipping, and the user's state after the round.
+
+        ``public`` is the current body (and head, where that is shared too); ``own`` is the state that the user starts
+        from (:attr:`own_start`).
+        """
         self.body.reset_buffers()
         self.head.reset_buffers()
         if self._hooks is not None:
             self._hooks.clear()
         body, head = public[: self.body.size], public[self.body.size :]
         if self.shared == "both":
-            return self._whole_network_steps(public, torch.zeros_like(head), rows, targets, weights)
+            local = own if len(own) else public
+            moved = self._whole_network_steps(public, local, torch.zeros_like(head), rows, targets, weights)
+            return moved, own + moved if len(own) else own
         if self.shared == "sum":
-            personal = self.fitted_head(body, head, rows, targets, weights) - head
-            return self._whole_network_steps(public, personal, rows, targets, weights)
-        head = self.head.start.clone()  # a custom layer that writes into it must not reach the next user's start
-        if not self.training.cross_fit or self.training.head_steps == 0:
-            return self._body_steps(body, self.fitted_head(body, head, rows, targets, weights), rows, targets, weights)
+            personal = self.fitted_head(body, head + own if len(own) else head, rows, targets, weights) - head
+            return self._whole_network_steps(public, public, personal, rows, targets, weights), personal[: len(own)]
+        # A copy: a custom layer that writes into it must not reach the next user's start.
+        starts = (own if len(own) else self.head.start.repeat(2)).clone().split(self.head.size)
+        if not self._crosses:
+            fitted = self.fitted_head(body, starts[0], rows, targets, weights)
+            return self._body_steps(body, fitted, rows, targets, weights), fitted[: len(own)]
         # Algorithm 4's two subsets: on the rows it was fitted to, a head leaves the body little to learn.
-        moved = torch.zeros_like(body)
-        for mine, other in ((_EVEN, _ODD), (_ODD, _EVEN)):
-            fitted = self.fitted_head(body, head, rows[mine], targets[mine], weights[mine])
+        moved, ends = torch.zeros_like(body), []
+        for mine, other, start in ((_EVEN, _ODD, starts[0]), (_ODD, _EVEN, starts[1])):
+            fitted = self.fitted_head(body, start, rows[mine], targets[mine], weights[mine])
             moved = moved + self._body_steps(body, fitted, rows[other], targets[other], weights[other])
-        return moved
+            ends.append(fitted)
+        return moved, torch.cat(ends)[: len(own)]
 
     def fitted_head(self, body: Tensor, head: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Return the head after phase 1: steps from the public head, with the body fixed."""
+        """Return the head after phase 1: steps from ``head``, with the body fixed."""
         if self.training.head_steps == 0:
             return head
         with torch.no_grad():
             features = self.body(body, rows)
             if self.training.augment is not None:
                 features = torch.cat([features, self.body(body, self.training.augment(rows))])
-        if len(features) > len(targets):
-            targets, weights = torch.cat([targets, targets]), torch.cat([weights, weights])
+        if (views := len(features) // max(1, len(targets))) > 1:
+            targets, weights = targets.repeat(views), weights.repeat(views)
         return self._head_steps(head, features, targets, weights)
 
     def _head_steps(self, head: Tensor, features: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
@@ -149,9 +206,9 @@ class UserUpdate:
         parts = self.head.parts(head)
         velocities = tuple(torch.zeros_like(part) for part in parts)
         for _ in range(self.training.head_steps):
+            gradients = decayed(gradient(parts), parts, self.training.head_decay)
             velocities = tuple(
-                torch.add(g, v, alpha=self.training.head_momentum)
-                for v, g in zip(velocities, gradient(parts), strict=True)
+                torch.add(g, v, alpha=self.training.head_momentum) for v, g in zip(velocities, gradients, strict=True)
             )
             parts = self._step(parts, velocities, self.training.head_rate)
         return flatten(parts)
@@ -177,10 +234,16 @@ class UserUpdate:
     ) -> Tensor:
         """Return the change of parameters after gradient steps on ``objective(parameters, rows, loss)``."""
         moved, held = start, self.held_classes(goals)
+        velocities: Parts = ()
         for x, y, w in self._batches(rows, goals, weights):
             loss = self.loss(y, w, held)
             gradient = self._gradient(lambda parts, x=x, loss=loss: objective(parts, x, loss))
-            moved = self._step(moved, gradient(moved), self.training.local_rate)
+            steps = decayed(gradient(moved), moved, self.training.local_decay)
+            if self.training.local_momentum:
+                before = velocities or tuple(torch.zeros_like(part) for part in steps)
+                alpha = self.training.local_momentum
+                steps = velocities = tuple(torch.add(g, v, alpha=alpha) for v, g in zip(before, steps, strict=True))
+            moved = self._step(moved, steps, self.training.local_rate)
         return flatten(after - before for after, before in zip(moved, start, strict=True))
 
     def _steps_in_place(
@@ -215,42 +278,52 @@ class UserUpdate:
         return vector - body
 
     def _whole_network_steps(
-        self, public: Tensor, personal: Tensor, rows: Tensor, targets: Tensor, weights: Tensor
+        self, public: Tensor, local: Tensor, personal: Tensor, rows: Tensor, targets: Tensor, weights: Tensor
     ) -> Tensor:
-        """Return the change of body and head after local steps on both, a fixed ``personal`` head added to the head."""
+        """Return the change of body and head after steps on both from ``local``, with a fixed ``personal`` head added.
+
+        A pull is towards ``public``.
+        """
         cut, added = len(self.body.shapes), self.head.parts(personal)
-        start = (*self.body.parts(public[: self.body.size]), *self.head.parts(public[self.body.size :]))
+        start, centre = (
+            (*self.body.parts(vector[: self.body.size]), *self.head.parts(vector[self.body.size :]))
+            for vector in (local, public)
+        )
 
         def objective(parts: Parts, x: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
             head = [shared + mine for shared, mine in zip(parts[cut:], added, strict=True)]
             value = loss(self.head.apply(head, self.body.apply(parts[:cut], x)))
             if self.pull:
-                for part, origin in zip(parts, start, strict=True):
+                for part, origin in zip(parts, centre, strict=True):
                     value = value + 0.5 * self.pull * (part - origin).square().sum()
             return value
 
         return self._local_steps(objective, start, rows, self.goals(targets, weights), weights)
 
     def feature_gradients(
-        self, public_head: Tensor, features: Tensor, targets: Tensor, weights: Tensor
-    ) -> tuple[Tensor, Tensor]:
+        self, public_head: Tensor, features: Tensor, targets: Tensor, weights: Tensor, own: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the gradients of the single step's loss in every row's features, and in the head where it is shared.
 
-        With one local step, an update is minus ``local_rate`` times these gradients carried back through the body.
+        With one local step, an update is minus ``local_rate`` times these gradients carried back through the body. The
+        third result is the user's state after the round, as in :meth:`with_state`.
         """
         given = features, targets, weights
         if self.shared == "both":
-            return self._feature_gradients(public_head, *given)
+            return *self._feature_gradients(public_head, *given), own
         if self.shared == "sum":
-            return self._feature_gradients(self._fitted_on_features(public_head, *given), *given)
-        head = self.head.start.clone()
-        if not self.training.cross_fit or self.training.head_steps == 0:
-            return self._feature_gradients(self._fitted_on_features(head, *given), *given)
-        row_gradients = torch.zeros_like(features)
-        for mine, other in ((_EVEN, _ODD), (_ODD, _EVEN)):
-            fitted = self._head_steps(head, features[mine], targets[mine], weights[mine])
+            fitted = self._fitted_on_features(public_head + own if len(own) else public_head, *given)
+            return *self._feature_gradients(fitted, *given), (fitted - public_head)[: len(own)]
+        starts = (own if len(own) else self.head.start.repeat(2)).clone().split(self.head.size)
+        if not self._crosses:
+            fitted = self._fitted_on_features(starts[0], *given)
+            return *self._feature_gradients(fitted, *given), fitted[: len(own)]
+        row_gradients, ends = torch.zeros_like(features), []
+        for mine, other, start in ((_EVEN, _ODD, starts[0]), (_ODD, _EVEN, starts[1])):
+            fitted = self._head_steps(start, features[mine], targets[mine], weights[mine])
             row_gradients[other] = self._feature_gradients(fitted, features[other], targets[other], weights[other])[0]
-        return row_gradients, row_gradients.new_zeros(0)
+            ends.append(fitted)
+        return row_gradients, row_gradients.new_zeros(0), torch.cat(ends)[: len(own)]
 
     def _fitted_on_features(self, head: Tensor, features: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         return self._head_steps(head, features, targets, weights) if self.training.head_steps else head
@@ -344,6 +417,13 @@ def autograd_gradient(function: Callable[[Parts], Tensor]) -> Callable[[Parts], 
             return torch.autograd.grad(function(points), points, allow_unused=True, materialize_grads=True)
 
     return gradient
+
+
+def decayed(gradients: Parts, parts: Parts, decay: float) -> Parts:
+    """Return the gradients of the loss plus ½·decay·‖parameters‖²."""
+    if not decay:
+        return gradients
+    return tuple(torch.add(gradient, part, alpha=decay) for gradient, part in zip(gradients, parts, strict=True))
 
 
 def vmap_step(parts: Parts, gradients: Parts, rate: float) -> Parts:

@@ -72,6 +72,12 @@ class PersonalPartUpdate(UserUpdate):
             update = update + self._descent(public, personal, *other)
         return update.float()
 
+    def with_state(
+        self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor, own: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the update; users keep nothing between rounds."""
+        return self(public, rows, targets, weights), own
+
     def fitted(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return the personal part fitted to these rows, after all steps."""
         *_, personal = self.path(public, rows, targets, weights, steps=self.training.head_steps)

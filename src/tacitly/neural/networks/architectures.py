@@ -1,4 +1,7 @@
-"""Predefined networks, as body and head: CENTAUR's LeNet and perceptron, a convolutional body, a linear model."""
+"""Predefined networks, as body and head: CENTAUR's LeNet and perceptron, a convolutional body, a linear model.
+
+For a network that needs no data and works with few users, see :mod:`tacitly.neural.networks.images`.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,61 @@
+"""A network for images that needs no public data and few users: fixed random filters, few learned numbers.
+
+With n users and ε = 1 a body of p learned parameters gets noise of 3.7·√p/n of the largest possible signal
+(:mod:`tacitly.neural.centaur.noise_warning`), so a body that is learned as a whole needs n of ten thousands. What works
+with hundreds: fixed features that no data were needed for (random convolutions; their principal directions over
+synthetic images), and one layer learned on top, with one unit per class. Heads see the learned units and the leading
+directions, and start from the classifier that the learned units are.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from tacitly.neural.networks.architectures import FlatToImage, LinearWithSkip, identity_head
+from tacitly.neural.public_start.pretraining import public_directions
+
+
+def image_network(
+    classes: int = 10,
+    shape: tuple[int, int, int] = (1, 28, 28),
+    *,
+    filters: int = 64,
+    directions: int = 128,
+    kept: int | None = None,
+    seed: int = 0,
+) -> tuple[nn.Sequential, nn.Linear]:
+    """Return a body of fixed random filters with one learned layer, and its head. Rows are flat images from 0 to 1.
+
+    Of the body, ``classes · (directions + 1)`` parameters are learned. Heads see them and the first ``kept`` (half, by
+    default) directions.
+
+    >>> body, head = image_network(classes=3, shape=(1, 12, 12), filters=8, directions=16)
+    >>> sum(p.numel() for p in body.parameters() if p.requires_grad), head.in_features
+    (51, 11)
+    """
+    kept = directions // 2 if kept is None else kept
+    features = random_filters(shape, filters, seed=seed)
+    layer = public_directions(features, directions, images=4_000, size=shape[1], channels=shape[0], seed=seed)
+    body = nn.Sequential(*features, layer, LinearWithSkip(directions, classes, kept))
+    return body, identity_head(classes + kept, classes)
+
+
+def random_filters(shape: tuple[int, int, int], filters: int, *, size: int = 5, seed: int = 0) -> nn.Sequential:
+    """Return fixed random filters, rectified in both directions and pooled in a 4 × 4 grid: 32·filters features.
+
+    >>> random_filters((1, 12, 12), 8)(torch.zeros(2, 144)).shape
+    torch.Size([2, 256])
+    """
+    if shape[1] != shape[2]:
+        raise ValueError(f"images must be square. Found {shape[1]} × {shape[2]}.")
+    generator = torch.Generator().manual_seed(seed)
+    convolution = nn.Conv2d(shape[0], 2 * filters, size, padding=size // 2)
+    with torch.no_grad():
+        weight = torch.randn(filters, shape[0], size, size, generator=generator)
+        weight = weight - weight.mean((1, 2, 3), keepdim=True)  # no answer to an even surface
+        weight = weight / weight.flatten(1).norm(dim=1)[:, None, None, None]
+        convolution.weight.copy_(torch.cat([weight, -weight]))
+        convolution.bias = nn.Parameter(torch.zeros(2 * filters))
+    layers = FlatToImage(shape), convolution, nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten()
+    return nn.Sequential(*layers).requires_grad_(False).eval()
