@@ -20,9 +20,12 @@ from benchmarks.flaws import cases
 from benchmarks.tables import RESULTS, keep, table
 from tacitly.audit import audit, from_runs
 from tacitly.audit.attack import first_certificate
+from tacitly.audit.one_run import audit_canaries
+from tacitly.audit.worlds import FEATURES
 from tacitly.methods import REGISTRY
 from tacitly.methods.base import PrivateModel
 from tacitly.privacy.accounting import compose
+from tacitly.privacy.guarantee import GaussianEvent, Unit
 
 ESTIMATORS: dict[str, Callable[[], PrivateModel]] = {
     trial.title: lambda method=method, trial=trial: method.load()(**trial.built())  # type: ignore[misc]
@@ -30,6 +33,9 @@ ESTIMATORS: dict[str, Callable[[], PrivateModel]] = {
     for trial in method.audits
     if trial.title
 }
+
+CROWD, CROWDED_RUNS = 100, 50
+"""Canaries in a run, and runs, where many canaries share a run."""
 
 PAPERS: dict[str, PrivateModel] = {
     **{
@@ -50,6 +56,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few runs, nothing is written")
     parser.add_argument("--only", action="append", help="models whose name contains this; others keep their results")
     parser.add_argument("--runs", type=int, default=10_000, help="runs of every estimator in each world")
+    parser.add_argument("--many", action="store_true", help="only few runs with many canaries each")
     arguments = parser.parse_args()
     quick, runs = arguments.quick, 20 if arguments.quick else arguments.runs
     wanted = arguments.only or ("",)
@@ -64,17 +71,25 @@ def main() -> None:
         ours, papers = {"FedPower, users": ESTIMATORS["FedPower, users"]}, dict(list(PAPERS.items())[1:2])
     else:
         ours, papers = chosen(ESTIMATORS), chosen(PAPERS)
+    if arguments.many:
+        ours, papers = {}, {}
     kept.setdefault("flaws", [])
     if not kept["flaws"] or any(part in "flaws" for part in wanted):
         kept["flaws"] = flaw_rows(2_000 if quick else 200_000)
-    for key, rows in (("estimators", estimator_rows(runs, ours)), ("papers", paper_rows(runs, papers))):
+    crowded = {"PrivateAltMin": ESTIMATORS["PrivateAltMin"]} if quick else chosen(ESTIMATORS)
+    tables = {
+        "estimators": estimator_rows(runs, ours),
+        "papers": paper_rows(runs, papers),
+        "many": canary_rows(8 if quick else CROWDED_RUNS, crowded),
+    }
+    for key, rows in tables.items():
         for row in rows:  # written after every row, because all together take long
             kept[key] = merged(kept.get(key, []), [row])
             keep("audit", kept, as_text(kept), quick=quick)
 
 
 def as_text(found: dict[str, list[dict[str, Any]]]) -> str:
-    """Return three tables: flaws, estimators, mechanisms as printed."""
+    """Return the tables: flaws, estimators, mechanisms as printed, few runs with many canaries."""
     headers = {
         "flaws": ["", "flaw", "claimed", "exact", "audited", "corrected, audited", ""],
         "estimators": [
@@ -88,6 +103,7 @@ def as_text(found: dict[str, list[dict[str, Any]]]) -> str:
             "allowed",
         ],
         "papers": ["as printed", "claimed", "exact", "audited", "checks"],
+        "many": ["many canaries in each run", "claimed", "runs", "coins guessed", "Gaussian"],
     }
     return "\n\n".join(table(header, [row["cells"] for row in found.get(key, [])]) for key, header in headers.items())
 
@@ -134,6 +150,20 @@ def estimator_rows(runs: int, chosen: dict[str, Callable[[], PrivateModel]]) -> 
         seconds = time.perf_counter() - began
         entry = {"name": name, "ok": report.ok, "findings": list(report.findings), "seconds": seconds, "runs": 2 * runs}
         yield {**entry, "canary": report.canary, "cells": cells}
+
+
+def canary_rows(runs: int, chosen: dict[str, Callable[[], PrivateModel]]) -> Iterator[dict[str, Any]]:
+    """Audit claims of Gaussian privacy for whole users by few runs with many canaries each."""
+    for name, make in chosen.items():
+        certificate = first_certificate(make())
+        events = [row.event for row in certificate.releases]
+        gaussian = all(isinstance(event, GaussianEvent) and event.sampling_rate == 1 for event in events)
+        if not gaussian or certificate.unit is not Unit.USER:
+            continue
+        features = FEATURES if "neural" in name else 30  # the network of that audit has as many inputs
+        bound = audit_canaries(make(), canaries=CROWD, runs=runs, n_features=features)
+        cells = [name, f"{certificate.epsilon:.2f}", str(runs), f"{CROWD * runs:,}", f"≥ {bound.epsilon:.2f}"]
+        yield {"name": name, "audited": bound.epsilon, "runs": runs, "canaries": CROWD, "cells": cells}
 
 
 def paper_rows(runs: int, chosen: dict[str, PrivateModel]) -> Iterator[dict[str, Any]]:

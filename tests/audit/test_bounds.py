@@ -8,9 +8,17 @@ import math
 import numpy as np
 import pytest
 from scipy.optimize import brentq
-from scipy.stats import binom
+from scipy.stats import binom, norm
 
-from tacitly.audit.bounds import from_counts, from_one_run, from_runs, mu_from_counts, rate_at_least, rate_at_most
+from tacitly.audit.bounds import (
+    from_accuracy,
+    from_counts,
+    from_one_run,
+    from_runs,
+    mu_from_counts,
+    rate_at_least,
+    rate_at_most,
+)
 from tacitly.privacy.accounting import epsilon_of
 
 
@@ -105,3 +113,15 @@ def test_one_run_is_right_about_randomised_response() -> None:
     bounds = np.array([from_one_run(int(r), 1000, 1000, 0.0).epsilon for r in right])
     assert np.count_nonzero(bounds > 1) <= 18  # 5 expected
     assert np.median(bounds) > 0.8
+
+
+def test_the_accuracy_of_many_guesses_is_right_about_a_gaussian() -> None:
+    """μ = 0.2367 (ε = 1) exactly; 200 audits of 40 runs with 100 coins; more than 30 overshoots: below 1e-6."""
+    rng = np.random.default_rng(5)
+    right = rng.binomial(100, norm.cdf(0.2367 / 2), size=(200, 40)) / 100
+    bounds = np.array([from_accuracy(fractions, 1e-6).epsilon for fractions in right])
+    assert np.count_nonzero(bounds > epsilon_of(0.2367, 1e-6)) <= 30  # 10 expected
+    assert np.median(bounds) > 0.6
+    assert from_accuracy(np.full(10, 0.5), 1e-6).epsilon == 0.0
+    with pytest.raises(ValueError, match="at least 8 runs"):
+        from_accuracy([0.5] * 7, 1e-6)

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tacitly
-from tacitly.audit import Audit, audit, audit_one_run, check_sensitivity
+from tacitly.audit import Audit, audit, audit_canaries, audit_one_run, check_sensitivity
 from tacitly.audit.attack import Attacker, strongest
 from tacitly.audit.worlds import canaries, worlds
 from tacitly.cli.main import app
@@ -322,6 +322,17 @@ def test_one_run_proves_less_than_is_claimed() -> None:
     """As above: a false alarm has probability below 1e-6."""
     bound = audit_one_run(tacitly.PrivateFedRep(rank=1, epsilon=1.0), canaries=300, n_features=8, confidence=0.999)
     assert bound.epsilon <= 1.0 < bound.ceiling
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+def test_many_canaries_in_a_few_runs_find_what_is_weak_and_clear_what_is_not(adjacency: str) -> None:
+    """At ε = 1 a coin is guessed with probability 0.55 at most, and 480 of them bound ε at a confidence of 1 - 1e-7."""
+    options = {"rank": 1, "rounds": 1, "adjacency": adjacency}
+    crowd = {"canaries": 60, "runs": 8, "n_features": 6}
+    strict = audit_canaries(tacitly.PrivateAltMin(epsilon=1.0, **options), confidence=1 - 1e-7, **crowd)
+    assert strict.epsilon <= 1.0
+    weak = audit_canaries(tacitly.PrivateAltMin(epsilon=100.0, **options), **crowd)
+    assert 5.0 < weak.epsilon <= 100.0
 
 
 BROKEN = '''

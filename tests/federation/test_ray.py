@@ -8,6 +8,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -201,7 +202,12 @@ def test_rows_that_actors_read_themselves_give_the_same_model(tmp_path: Path) ->
     data = users(50)
     data.save(tmp_path / "cohort")
     parts = tuple(Part(path=str(tmp_path / "cohort"), first=a, last=b) for a, b in ((0, 20), (20, 50)))
-    model = tacitly.PrivateFedRep(rank=2, rounds=2, epsilon=math.inf, engine=RayEngine(parts=parts))
+    place = RayEngine(parts=parts).population(None)
+    keys = (bytes(32), b"k" * 32)
+    assert place.fingerprint(keys[0]) == place.fingerprint(keys[0]) != place.fingerprint(keys[1])
+    model = tacitly.PrivateFedRep(
+        rank=2, rounds=2, epsilon=math.inf, engine=SimpleNamespace(population=lambda _: place)
+    )
     with pytest.warns(tacitly.UncertifiedWarning):
         model.fit()
     with pytest.warns(tacitly.UncertifiedWarning):

@@ -11,11 +11,14 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import tacitly
+from tacitly.federation.local import LocalPopulation
 from tacitly.privacy import home
 from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity
 from tacitly.privacy.ledger import BudgetExceeded, Ledger, LedgerMismatch, Run
@@ -341,6 +344,31 @@ def test_a_run_is_not_resumed_on_other_rows(tmp_path: Path, in_memory: bool) -> 
         estimator.fit(data.X, data.y, data.users)
 
 
+def test_a_run_whose_rows_an_engine_reads_is_tied_to_rows_and_people_too(tmp_path: Path) -> None:
+    """Users who are read in parts on a cluster were on no account, and a run was resumed on other rows."""
+    data = tacitly.datasets.make_shared_subspace(60, 4, 1, 6, random_state=0)
+    cohorts = [tacitly.Cohort.from_arrays(data.X, data.y + shift, data.users) for shift in (0.0, 1e-9)]
+    ledger = Ledger(tmp_path / "ledger", about={"roster": "closed"})
+
+    def fit(cohort: tacitly.Cohort, **more: Any) -> None:
+        engine = SimpleNamespace(population=lambda _: LocalPopulation(cohort))
+        tacitly.PrivateAltMin(rank=1, rounds=1, epsilon=1.0, ledger=ledger, engine=engine).fit(**more)
+
+    def stop(name: str) -> None:
+        raise KeyboardInterrupt
+
+    ledger.enrol(People.of([0], ledger.secret))
+    with pytest.raises(LedgerMismatch, match="59 of 60 users are not on the roster"):
+        fit(cohorts[0])
+    ledger.enrol(People.of(data.users, ledger.secret))
+    with pytest.raises(KeyboardInterrupt):
+        fit(cohorts[0], on_release=stop)
+    with pytest.raises(LedgerMismatch, match="was begun on other rows"):
+        fit(cohorts[1])
+    fit(cohorts[0])
+    ledger.close()
+
+
 def test_a_run_is_not_resumed_with_another_key(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     data = tacitly.datasets.make_shared_subspace(60, 4, 1, 6, random_state=0)
     with Ledger(path) as ledger, pytest.raises(ZeroDivisionError):
@@ -372,6 +400,8 @@ def test_an_account_with_a_roster_admits_nobody_else(tmp_path: Path) -> None:
             ledger.run("b", config={}, people=People.of([8, 9, 10, 11], ledger.secret))
         with pytest.raises(LedgerMismatch, match="another key"):
             ledger.run("c", config={}, people=People.of(range(5), b"another key"))
+        with pytest.raises(LedgerMismatch, match="cannot be told whether the users"):
+            ledger.run("d", config={})
         assert [run.name for run in ledger.runs()] == ["a"]
 
 

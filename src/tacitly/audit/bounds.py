@@ -23,13 +23,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
-from scipy.stats import beta, binom, norm
+from scipy.stats import beta, binom, norm, t
 
 from tacitly.arrays import Array
 from tacitly.privacy.accounting import epsilon_of
 
 # Confidence used to choose the event: at a lower one, the luckiest of many rare events would win.
 CAUTION = 0.9999
+
+_FEWEST = 8  # runs from which on a spread between them is estimated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,3 +223,29 @@ def from_one_run(correct: int, guesses: int, canaries: int, delta: float, *, con
         return low
 
     return Bound(epsilon=proved(correct), ceiling=proved(guesses), delta=delta, confidence=confidence, runs=1)
+
+
+def from_accuracy(right: npt.ArrayLike, delta: float, *, confidence: float = 0.95) -> Bound:
+    """Bound ε of a claim of Gaussian privacy from the fraction of coins that an attacker guessed right in each run.
+
+    Given the other coins, one canary's coin decides between two neighbouring worlds, so under μ-Gaussian privacy no
+    attacker guesses it with a probability above Φ(μ/2); by linearity the same holds for the expected fraction of all
+    coins of a run, however the guesses depend on each other. Runs are independent, and each fraction is a mean of many
+    guesses, so Student's t gives the confidence interval of that expectation.
+
+    >>> bound = from_accuracy([0.54, 0.56, 0.55, 0.53, 0.55, 0.56, 0.54, 0.55], 1e-6)
+    >>> 0.7 < bound.epsilon < epsilon_of(0.25, 1e-6) < bound.ceiling
+    True
+    """
+    fractions = np.asarray(right, dtype=np.float64)
+    runs = len(fractions)
+    if runs < _FEWEST:
+        raise ValueError(f"expected at least {_FEWEST} runs, or the interval between them means little. Found {runs}.")
+
+    def proved(mean: float, spread: float) -> float:
+        least = mean - float(t.ppf(confidence, runs - 1)) * spread / math.sqrt(runs)
+        return epsilon_of(max(0.0, 2 * float(norm.ppf(least))), delta)
+
+    spread = float(fractions.std(ddof=1))
+    found = proved(float(fractions.mean()), spread)
+    return Bound(epsilon=found, ceiling=proved(1.0, spread), delta=delta, confidence=confidence, runs=runs)

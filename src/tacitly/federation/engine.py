@@ -34,6 +34,9 @@ class Population(Roster, Protocol):
     def trust(self) -> str | None:
         """Who sees what."""
 
+    def fingerprint(self, secret: bytes) -> str | None:
+        """Return a keyed fingerprint of the users' rows; None if they stay with the nodes."""
+
     def federation(
         self,
         run: Run,

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tacitly.arrays import Array, Rows
 from tacitly.data.cohort import Cohort
+from tacitly.data.fingerprint import rows_fingerprint
 from tacitly.federation.base import Chosen, Federation, Query
 from tacitly.federation.shard import Shard
 from tacitly.privacy.ledger import Run
@@ -72,6 +73,10 @@ class LocalPopulation:
     def __post_init__(self) -> None:
         for name in ("n_users", "n_features", "n_rows", "users", "feature_names", "target_name"):
             object.__setattr__(self, name, getattr(self.cohort, name, None))
+
+    def fingerprint(self, secret: bytes) -> str:
+        """Return a keyed fingerprint of the rows."""
+        return rows_fingerprint(self.cohort, secret)
 
     def federation(self, run: Run, **options: Any) -> LocalFederation:
         """Put the users behind the doors."""

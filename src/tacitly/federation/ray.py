@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from tacitly.arrays import Array, Rows
 from tacitly.data.cohort import Cohort
+from tacitly.data.fingerprint import rows_fingerprint
 from tacitly.data.sparse_cohort import SparseCohort
 from tacitly.data.validation import DataError
 from tacitly.extras import advice
@@ -180,6 +181,14 @@ class RayPopulation:
                 "unit of privacy."
             )
 
+    def fingerprint(self, secret: bytes) -> str:
+        """Return a keyed fingerprint of the parts that actors read, in their order."""
+        import ray
+
+        key = hashlib.blake2b(b"parts", key=secret, digest_size=32).digest()  # the secret itself stays here
+        parts = ray.get([actor.fingerprint.remote(key) for actor in self._actors], timeout=self.timeout)
+        return hashlib.blake2b("\n".join(parts).encode(), key=key, digest_size=16).hexdigest()
+
     def federation(self, run: Run, *, threads: int | None = None, **options: Any) -> RayFederation:
         """Put the users behind the doors; ``threads`` is ignored, because every actor uses one."""
         return RayFederation(self, self._actors, run, **options)
@@ -313,6 +322,9 @@ class _Actor:
 
     def users(self) -> npt.NDArray[Any]:
         return self._shard.cohort.users
+
+    def fingerprint(self, key: bytes) -> str:
+        return rows_fingerprint(self._shard.cohort, key)
 
     def exact_sum(
         self, message: bytes, bound: float, grid: float, chosen: Chosen | None, digest: str

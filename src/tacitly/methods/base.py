@@ -357,11 +357,12 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
 
         A resumed run must have the same rows. Where a row is the unit, the table as a whole stands for its people.
         """
-        if not isinstance(self.ledger, Ledger) or not isinstance(source, LocalPopulation):
+        if not isinstance(self.ledger, Ledger) or source.users is None:
             return {}, None
         secret = self.ledger.secret
-        rows = f"{key_name(secret)}:{rows_fingerprint(source.cohort, secret)}"
-        return {"data": rows}, people_of(source.cohort, unit, secret)
+        rows = source.fingerprint(secret)
+        who = source.users if unit is Unit.USER else [f"rows {rows}"]
+        return {"data": f"{key_name(secret)}:{rows}"}, People.of(who, secret)
 
     def _check_noise(self, budget: Budget, planned: Sequence[Event]) -> None:
         """Raise where nodes are to add the noise and cannot: a node's ledger counts noisy sums of users."""

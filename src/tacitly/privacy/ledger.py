@@ -232,6 +232,11 @@ class Ledger:
                         "certified": certified,
                         "people": who,
                     }
+                    if people is None and self.closed:
+                        raise LedgerMismatch(
+                            f"{self.path} has a roster, and it cannot be told whether the users of run {name!r}, who "
+                            "stay at their sites, are on it. Use another account."
+                        )
                     new = None if people is None else self._newcomers(people)
                     self.append("run", **body)
                     if new is not None and len(new):

@@ -167,6 +167,9 @@ class FlowerPopulation:
         """Name of the target."""
         return next(iter(self.roster.values())).target
 
+    def fingerprint(self, secret: bytes) -> None:
+        """Return nothing: rows stay with the nodes, whose ledgers answer a repeated question with the same bytes."""
+
     @property
     def trust(self) -> str:
         """Who sees what."""

@@ -29,7 +29,7 @@ class Ask:
     ``kind`` is "sum" or "heads". ``run`` and ``step`` name the release and stay the same if it is asked for again.
     ``token`` is unique to this round and this node, so that answers to other rounds or from other nodes are recognised.
     A positive ``sigma`` asks the node to add noise of that standard deviation (in mode ``noise``) before it answers.
-    ``group`` names the nodes whose masks cancel; the noise of ``honest`` of them adds up to ``sigma``.
+    ``group`` names the nodes of a masked sum; the noise of ``honest`` of them adds up to ``sigma``.
 
     >>> ask = Ask(kind="sum", run="model", step="1.0", token="t", thing=b"query", group=("north", "south"))
     >>> Ask.from_bytes(ask.to_bytes()) == ask
