@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 ALL := $(VENV)/.installed
 CORE := $(if $(wildcard $(ALL)),$(ALL),$(VENV)/.core)
 
-.PHONY: demo test lint types suite generated benchmarks clean
+.PHONY: demo test lint types suite coverage generated benchmarks clean
 
 demo: $(CORE)
 	@$(BIN)/tacitly demo
@@ -25,13 +25,17 @@ types: $(ALL)
 	@echo "types: mypy --strict"
 	@$(BIN)/mypy --no-error-summary
 
-# sys.monitoring (Python 3.12) costs less than a trace function, and coverage.py does not choose it by itself before 3.14.
-suite: export COVERAGE_CORE = $(shell $(BIN)/python -c "import sys; print('sysmon' if sys.version_info >= (3, 12) else 'ctrace')")
 # Ledgers wait for the disk at every debit: temporary files lie in memory, where there is room for them.
 ROOM := $(shell df -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4194304 {print "/dev/shm"}')
-suite: export TMPDIR := $(or $(TMPDIR),$(ROOM),/tmp)
+suite coverage: export TMPDIR := $(or $(TMPDIR),$(ROOM),/tmp)
 suite: $(ALL)
 	@echo "tests: about ten minutes on two cores"
+	@$(BIN)/pytest -n $(WORKERS) --disable-warnings
+
+# Apart from the tests: tracing makes them half as long again. sys.monitoring (Python 3.12) costs less than a trace
+# function, and coverage.py does not choose it by itself before 3.14.
+coverage: export COVERAGE_CORE = $(shell $(BIN)/python -c "import sys; print('sysmon' if sys.version_info >= (3, 12) else 'ctrace')")
+coverage: $(ALL)
 	@$(BIN)/pytest -n $(WORKERS) --disable-warnings --cov --cov-report=
 	@$(BIN)/coverage report --sort=cover > $(VENV)/coverage.txt
 	@echo "coverage: $$(tail -n 1 $(VENV)/coverage.txt), all of it in $(VENV)/coverage.txt; the files with the least:"

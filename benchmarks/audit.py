@@ -61,7 +61,7 @@ def main() -> None:
     if arguments.only and (RESULTS / "audit.json").exists():
         kept = json.loads((RESULTS / "audit.json").read_text("utf-8"))
     if quick:
-        ours, papers = {"PrivateAltMin": ESTIMATORS["PrivateAltMin"]}, dict(list(PAPERS.items())[1:2])
+        ours, papers = {"FedPower, users": ESTIMATORS["FedPower, users"]}, dict(list(PAPERS.items())[1:2])
     else:
         ours, papers = chosen(ESTIMATORS), chosen(PAPERS)
     kept.setdefault("flaws", [])

@@ -91,7 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
-    n, draws, epsilons = (1000, 1, (4.0,)) if quick else (20_000, 2, (1.0, 4.0))
+    n, draws, epsilons = (200, 1, (4.0,)) if quick else (20_000, 2, (1.0, 4.0))
     errors, slopes = rivals(n, draws, epsilons), exponents(quick)
     data = {"mse": errors, "exponents": slopes, "boosting": boosting(50 if quick else 1000)}
     keep("centaur_linear", data, as_text(data), quick=quick)

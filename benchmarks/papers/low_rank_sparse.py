@@ -53,8 +53,8 @@ def main() -> None:
     warnings.simplefilter("ignore", UncertifiedWarning)
     parts = {
         "recovery": recovery(1 if quick else 5),
-        "simulation": simulation(500 if quick else 5_000, 1 if quick else 3, (1.0,) if quick else EPSILONS),
-        "subspace": subspace(500 if quick else 8_000, 1 if quick else 3),
+        "simulation": simulation(100 if quick else 5_000, 1 if quick else 3, (1.0,) if quick else EPSILONS),
+        "subspace": subspace(100 if quick else 8_000, 1 if quick else 3),
         "parameters": parameters(quick),
         "movielens": movielens(quick),
     }

@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from tacitly.baselines import RGrad as RGrad
     from tacitly.baselines import SingleModel as SingleModel
     from tacitly.data.cohort import Cohort as Cohort
+    from tacitly.data.splitting import WithinUsers as WithinUsers
     from tacitly.data.validation import DataError as DataError
     from tacitly.linalg import subspace_distance as subspace_distance
     from tacitly.methods import theory as theory
+    from tacitly.methods.copies import SearchWarning as SearchWarning
     from tacitly.methods.evaluation import choose as choose
     from tacitly.model_folder import load as load
     from tacitly.model_folder import save as save
@@ -74,8 +76,10 @@ _HOMES = {
     "PromptLearning": "tacitly.baselines",
     "RGrad": "tacitly.baselines",
     "LargeDeltaWarning": "tacitly.privacy.guarantee",
+    "SearchWarning": "tacitly.methods.copies",
     "SingleModel": "tacitly.baselines",
     "UncertifiedWarning": "tacitly.privacy.guarantee",
+    "WithinUsers": "tacitly.data.splitting",
     "choose": "tacitly.methods.evaluation",
     "load": "tacitly.model_folder",
     "save": "tacitly.model_folder",

@@ -89,7 +89,7 @@ def test_noise_of_users_and_groups_that_take_turns_are_understood(options: dict[
 
 
 def test_the_report_speaks() -> None:
-    report = audit(tacitly.PrivateAltMin(rank=1, epsilon=1.0, rounds=1), runs=40)
+    report = audit(tacitly.FedPower(1, 1.0, unit="user"), runs=40)
     text = str(report)
     assert "certified ε = 1.00 at δ = 1e-06 (zero-out, unit: user)" in text
     assert "could have proved at most" in text

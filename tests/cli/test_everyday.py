@@ -103,7 +103,7 @@ def test_the_first_command_needs_no_rank_and_ends_with_what_was_learned(fitted: 
     ):
         assert words in said, words
     assert "p001" not in out
-    assert all(len(line) <= 80 for line in out.splitlines())
+    assert all(len(line) <= 80 for line in out.splitlines() if not line.startswith("ledger: /"))
 
 
 def test_the_schema_is_stored_and_applied_at_predict_with_columns_in_any_order(
@@ -442,3 +442,47 @@ def test_a_torn_compressed_file_is_refused_without_a_traceback(command: Command,
     code, _, err = command("fit", "t.csv.gz", *FIT)
     assert code == 2
     assert "could not be read as CSV" in err
+
+
+def test_a_missing_extra_is_one_sentence_that_says_what_to_install(tmp_path: Path) -> None:
+    """``--engine ray``, ``serve`` and ``join`` ended in tracebacks."""
+    patients(40)[["patient", "age", "dose", "score"]].dropna().to_csv(tmp_path / "t.csv", index=False)
+    program = """
+import sys
+sys.modules |= {"ray": None, "flwr": None, "cryptography": None}
+from tacitly.cli.main import main
+for words in sys.argv[1:]:
+    sys.argv = ["tacitly", *words.split()]
+    try:
+        main()
+    except SystemExit as stop:
+        print(stop.code)
+"""
+    commands = [
+        f"fit t.csv {' '.join(map(str, FIT))} --engine ray --no-compare",
+        "join north --table t.csv --user patient --target score",
+        "serve hub --node north/card.json --epsilon 1",
+    ]
+    done = subprocess.run([sys.executable, "-c", program, *commands], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.split()[-3:] == ["2", "2", "2"], done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("tacitly: ")]
+    assert "Traceback" not in done.stderr
+    assert said[0] == "tacitly: the engine 'ray' needs Ray: pip install 'tacitly[ray]'."
+    assert all(line.endswith("pip install 'tacitly[flower]'.") for line in said[1:]), said
+    assert len(said) == 3
+
+
+def test_the_audit_of_a_model_without_noise_shows_the_attacker_winning_and_fails(
+    command: Command, tmp_path: Path
+) -> None:
+    """It said that at least 0.00 is proved, that a guess is right half of the time, and exited with 0."""
+    about = {"class": "PrivateAltMin", "parameters": {"rank": 1, "epsilon": "inf", "rounds": 1}}
+    (tmp_path / "model.json").write_text(json.dumps(about))
+    code, out, _ = command("audit", "model.json", "--runs", 20, "--fresh", "--workers", 1)
+    said = " ".join(out.split())
+    assert code == 1
+    assert "not certified, ε = ∞: sums are released without noise" in said
+    assert "right 100.0% of the time, up to a sampling error of" in said
+    assert "BROKEN: there is no noise, so nothing is promised" in said
+    assert "its paper" not in said
+    assert "the claim allows" not in said

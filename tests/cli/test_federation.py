@@ -7,6 +7,10 @@ import os
 import signal
 import stat
 import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +22,12 @@ from tacitly.cli.main import main
 from tacitly.deployment import join, serve
 from tacitly.deployment.join import fingerprint, open_node, personalize, terms
 from tacitly.deployment.join import prepare as site_prepare
+from tacitly.deployment.page import page
 from tacitly.deployment.serve import prepare
-from tacitly.deployment.settings import Settings
+from tacitly.deployment.server_app import dismiss
+from tacitly.deployment.settings import Settings, Status
 from tacitly.deployment.warm_up import warm_up
+from tacitly.federation.flower import fleet
 from tacitly.federation.flower.keys import opened, signed
 from tacitly.federation.flower.messages import Answer
 from tacitly.federation.flower.node import Card, Node, read_heads
@@ -302,3 +309,109 @@ def test_folders_and_invitations_of_another_version_are_refused_in_one_sentence(
             path.write_text(json.dumps(other))
             code, said = run(capsys, monkeypatch, *words)
             assert (code, "use one version of tacitly everywhere" in " ".join(said.split())) == (2, True), said
+
+
+def test_a_site_predicts_with_the_heads_of_its_users(
+    tmp_path: Path, site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A federation ended without predictions: "not a model folder", "not a head written by personalize"."""
+    cohort = tacitly.Cohort.open(site / "cohort")
+    rng = np.random.default_rng(1)
+    X, others = rng.normal(size=(900, 2)), np.repeat(np.arange(300), 3)
+    public = tacitly.MixedEffects(8.0).fit(
+        tacitly.Cohort.from_arrays(X, X[:, 0], others, feature_names=["a", "b"], target_name="y")
+    )
+    public.take_public_arrays(public.public_arrays())  # as a federation leaves it: without anybody's head
+    tacitly.save(public, tmp_path / "model")
+    words = ("predict", tmp_path / "model", tmp_path / "rows.csv", "--heads", site)
+    code, said = run(capsys, monkeypatch, *words)
+    assert (code, "has no heads yet" in said) == (2, True)
+    assert run(capsys, monkeypatch, "join", site, "--personalize-only", tmp_path / "model")[0] == 0
+    code, said = run(capsys, monkeypatch, *words, "--std")
+    assert code == 0, said
+    lines = said.splitlines()
+    assert lines[0] == "who,prediction,std,model"
+    expected = public.with_heads_of(cohort).predict(cohort.X, np.repeat(cohort.users, np.diff(cohort.offsets)))
+    found = {(name, round(float(value), 4)) for name, value, _, kind in (line.split(",") for line in lines[1:])}
+    assert {value for _, value in found} == {round(float(value), 4) for value in expected}
+    assert all(line.endswith(",personal") for line in lines[1:])
+    other = tacitly.PrivateFedRep(1, 8.0).fit(X, X[:, 0], others)
+    other.feature_names_in_ = np.array(["a", "b"])
+    tacitly.save(other, tmp_path / "other")
+    code, said = run(capsys, monkeypatch, "predict", tmp_path / "other", tmp_path / "rows.csv", "--heads", site)
+    assert (code, "are of another model" in said) == (2, True)
+
+
+def test_a_site_ends_when_the_run_does_and_says_so(tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answered until it was interrupted, and nobody at the site knew that there was a model."""
+    prepare(tmp_path / "hub", settings(tmp_path, site))
+    invitation = json.loads((tmp_path / "hub" / "invitation.json").read_text())
+    heard: list[bytes] = []
+
+    class Sites:
+        """A transport with one site, which is there, and one that is not."""
+
+        def __init__(self, answer: Callable[[bytes], bytes]) -> None:
+            self.answer = answer
+
+        def online(self) -> list[int]:
+            return [7]
+
+        def begin(self) -> None: ...
+
+        def send(self, messages: dict[int, bytes]) -> None:
+            heard.extend(self.answer(data) for data in messages.values())
+
+        def receive(self) -> list[tuple[int, bytes]]:
+            return [(7, b"")]
+
+    def stay(answer: Callable[[bytes], bytes], *, until: Callable[[], bool], **_: object) -> None:
+        assert not until()
+        dismiss(Sites(answer), [7, 8], invitation["run"])
+        assert until()
+
+    monkeypatch.setattr(fleet, "stay", stay)
+    said: list[str] = []
+    join.join(site, invitation, said.append)
+    assert heard == [b""]
+    assert said[-1] == "north: the run has finished"
+
+
+def test_the_status_is_for_people_and_as_json_for_programs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = Status(tmp_path)
+    sites = {"north": "here", "south": "not here"}
+    status.change(state="waiting for nodes", planned=10, users=90, epsilon=1.0, sites=sites)
+    for count in (1, 2):
+        status.release("column scales", count, 0.25)
+    code, said = run(capsys, monkeypatch, "serve", tmp_path, "--status")
+    assert code == 0
+    for words in ("running", "north: here; south: not here", "2 of 10", "0.25 of 1.0", "time left", "about 0 s"):
+        assert words in said, said
+    assert "{" not in said
+    code, said = run(capsys, monkeypatch, "serve", tmp_path, "--json")
+    assert json.loads(said)["sites"] == sites
+
+
+def test_the_page_stays_until_whoever_looks_has_seen_the_end(tmp_path: Path) -> None:
+    status = Status(tmp_path)
+    status.change(state="running")
+    seen: list[str] = []
+
+    def look(address: str) -> None:
+        for _ in range(20):
+            try:
+                seen.append(json.loads(urllib.request.urlopen(address + "status.json").read())["state"])
+            except OSError:
+                return
+            time.sleep(0.2)
+
+    with page(tmp_path, 0) as address:
+        looking = threading.Thread(target=look, args=(address,))
+        looking.start()
+        while not seen:
+            time.sleep(0.01)
+        status.change(state="finished")
+    looking.join()
+    assert seen[-1] == "finished"

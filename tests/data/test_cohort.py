@@ -410,7 +410,7 @@ def test_columns_without_numbers_are_named_with_their_type(column: Any) -> None:
         ({"X": pd.DataFrame(index=range(6))}, "no feature columns"),
         ({"X": [[1], [1, 2]]}, "different lengths"),
         ({"y": np.zeros(5)}, "y has 5 rows and X has 6"),
-        ({"y": np.zeros((6, 1))}, "ravel"),
+        ({"y": np.zeros((6, 2))}, "ravel"),
         ({"users": [1, 2]}, "users has 2 ids and X has 6 rows"),
         ({"users": np.zeros((6, 1))}, "2 dimensions"),
         ({"feature_names": ["a"]}, "1 names for 3 columns"),

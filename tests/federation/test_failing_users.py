@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
+import scipy.sparse
 
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
@@ -12,6 +14,7 @@ from tacitly.federation.query import Query
 from tacitly.federation.shard import Shard
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, posteriors
 from tacitly.methods.mixed_effects.queries import LogVariances, Spread, Variances
+from tacitly.privacy.guarantee import Unit
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,44 @@ def test_batches_keep_their_shape_when_a_user_is_left_out() -> None:
     query, grid = _Amplified(), 2.0**-30
     sums = [Shard(cohort, threads=1)._sum(query, query, 1.0, grid, None)[0] * grid for cohort in (with_user, without)]
     assert abs(sums[0] - sums[1]) <= 1.0
+
+
+@dataclass(frozen=True)
+class _AmplifiedRows(Query):
+    """The same for rows, counting calls: batches of another length are computed otherwise."""
+
+    calls: list[int]
+    unit = Unit.ROW
+
+    @property
+    def coordinates(self) -> int:
+        return 1
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        return np.ones(1)
+
+    def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
+        self.calls.append(X.shape[0])
+        values = X.data if scipy.sparse.issparse(X) else X
+        if len(values) and not np.abs(values).max() < 1e6:
+            raise FloatingPointError
+        return np.array([bound * X.shape[0] * (1 if X.shape[0] == 400 else -1)])
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("bad", [1, 3])
+def test_rows_that_fail_change_no_other_row_and_cost_a_few_batches(bad: int, sparse: bool) -> None:
+    X = np.random.default_rng(0).normal(size=(400, 2))
+    hostile = X.copy()
+    hostile[[7, 250, 399][:bad]] = [[1e9, np.nan]]
+    sums, query = [], _AmplifiedRows([])
+    for rows in (X, hostile):
+        cohort = Cohort.from_offsets(X, np.ones(400), np.arange(0, 401, 4))
+        object.__setattr__(cohort, "X", scipy.sparse.csr_matrix(rows) if sparse else rows)  # as no check lets through
+        shard = Shard(cohort, threads=1)
+        sums.append(shard._sum(query, query, 1.0, 2.0**-30, None)[0] * 2.0**-30)
+    assert abs(sums[0] - sums[1]) <= bad
+    assert sum(query.calls[1:]) <= (3 + 3 * bad) * 400
 
 
 def test_a_singular_posterior_is_left_out_and_nobody_else_is_computed_differently() -> None:

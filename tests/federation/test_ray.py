@@ -67,7 +67,7 @@ def test_sparse_rows_are_spread_too() -> None:
     models = [tacitly.FedPower(2, math.inf, route="gram", engine=engine) for engine in (None, RayEngine(workers=2))]
     for model in models:
         with pytest.warns(tacitly.UncertifiedWarning):
-            model.fit(rows, ids)
+            model.fit(rows, users=ids)
     assert distance(*models) < 1e-10
 
 

@@ -44,7 +44,7 @@ MODELS: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {
     "mixed effects": (lambda: tacitly.MixedEffects(epsilon=math.inf), (X, Y, IDS)),
     "low rank and sparse": (lambda: tacitly.LowRankSparse(rank=1, sparsity=1, epsilon=math.inf), (X, Y, IDS)),
     "trace": (lambda: tacitly.TraceRegression(rank=1, epsilon=math.inf), (MATRICES, Y)),
-    "components": (lambda: FedPower(1, epsilon=math.inf), (X, IDS)),
+    "components": (lambda: FedPower(1, epsilon=math.inf), (X, None, IDS)),
     "network": (network, (X, YES, IDS)),
     "low rank network": (
         lambda: neural.LowRankSparse(1, 1, epsilon=math.inf, hidden=(4,), rounds=1, device="cpu"),
@@ -79,7 +79,7 @@ def told(call: Callable[[], Any]) -> str:
 
 def methods(name: str) -> dict[str, Callable[[], Any]]:
     model, (make, data) = fitted(name), MODELS[name]
-    rows, ids = data[0][:ROWS], (IDS[:ROWS],) if len(data) == 3 else ()
+    rows, ids = data[0][:ROWS], (IDS[:ROWS],) if len(data) == 3 and name != "components" else ()
     targets = () if name == "components" else (data[1][:ROWS],)
     calls: dict[str, Callable[[], Any]] = {"fit X": lambda: make().fit(spoilt(data[0]), *data[1:])}
     if targets:
@@ -129,7 +129,7 @@ def test_a_certified_fit_does_not_raise_on_private_values(name: str, bad: Any) -
     for rows in ([], [1], list(range(ROWS))):  # nobody, one row of a user, all rows of a user
         for place in range(min(2, len(data))):
             if name == "components" and place == 1:
-                continue  # these are ids
+                continue  # there is no target
             spoiled = [with_bad(part, bad, rows) if i == place and rows else part for i, part in enumerate(data)]
             with warnings.catch_warnings():
                 warnings.simplefilter("error")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import replace
+from datetime import date
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 import tacitly
+from tacitly.audit.attack import first_certificate
 from tacitly.cli.main import app
+from tacitly.methods import REGISTRY
+from tacitly.methods.registry import Method
 from tacitly.model_folder import ModelError, publish
 from tacitly.privacy.certificate import Certificate
 from tacitly.privacy.guarantee import Budget, GaussianEvent, SelectionEvent, Sensitivity
@@ -39,7 +44,10 @@ GROUPS: dict[str, set[str]] = {
     "implementation": {"preprocessing_and_hyperparameter_tuning", "mechanisms", "justification"},
     "administrative": {"sources", "notes", "registry_authors"},
 }
+REQUIRED = GROUPS["basic"] - {"data_product_sector"}
+LISTS = {"data_curators", "registry_authors"}
 CHOICES = {
+    "data_product_sector": {"Technology", "Healthcare", "Education", "Government", "Energy", "Finance"},
     "data_product_type": {"Machine learning model"},
     "variant_name": {"Pure DP", "Approximate DP", "Zero-concentrated DP", "Renyi DP", "Custom"},
     "model_name": {"Local", "Central", "Shuffle", "Federated", "Varies"},
@@ -68,21 +76,43 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_entry_has_the_registrys_fields_and_choices(kind: str) -> None:
-    entry = registry_entry(KINDS[kind], name="My model 1", sector="Healthcare", sources="https://example.org")
+def check(entry: dict[str, Any]) -> None:
+    """Raise unless an entry has the fields, types and choices of the registry's schema, and most of its 32 fields."""
     assert set(entry) == {"url_slug", "status", "tier", "deployment"}
-    assert (entry["url_slug"], entry["status"], entry["tier"]) == ("my-model-1", "Draft", 3)
+    assert sum(map(len, GROUPS.values())) == 32
     assert count_fields(entry) >= 28
+    assert set(entry["deployment"]["basic"]) >= REQUIRED
     for group, content in entry["deployment"].items():
         assert set(content) <= GROUPS[group]
         for name, value in content.items():
             assert name not in CHOICES or value in CHOICES[name]
-    assert sum(map(len, GROUPS.values())) == 32
+            kind = dict if name == "privacy_parameters" else list if name in LISTS else str
+            assert isinstance(value, kind), name
+            assert name not in LISTS or (value and all(isinstance(each, str) for each in value))
+    date.fromisoformat(entry["deployment"]["basic"]["publication_date"])
     parameters = entry["deployment"]["privacy_loss"]["privacy_parameters"]
     assert set(parameters) <= {"epsilon", "delta", "rho"}
-    assert ("rho" in parameters) == (kind != "sampled")
+    assert all(isinstance(value, float) for value in parameters.values())
     assert json.loads(json.dumps(entry)) == entry
+
+
+@pytest.mark.parametrize("method", REGISTRY.values(), ids=lambda method: method.name)
+def test_a_certificate_of_every_method_is_an_entry_of_the_registry(method: Method) -> None:
+    if "neural" in method.name:
+        pytest.importorskip("torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # few synthetic users
+        made = first_certificate(method.load()(**method.audits[0].built()))
+    check(registry_entry(made, name=method.name))
+    assert "ε = " in label(made, method.name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_entry_has_the_registrys_fields_and_choices(kind: str) -> None:
+    entry = registry_entry(KINDS[kind], name="My model 1", sector="Healthcare", sources="https://example.org")
+    assert (entry["url_slug"], entry["status"], entry["tier"]) == ("my-model-1", "Draft", 3)
+    check(entry)
+    assert ("rho" in entry["deployment"]["privacy_loss"]["privacy_parameters"]) == (kind != "sampled")
 
 
 def test_what_is_not_certified_is_not_registered() -> None:

@@ -107,6 +107,21 @@ def test_an_older_copy_is_refused(path: Path, tmp_path: Path) -> None:
         Ledger(path)
 
 
+def test_an_older_copy_put_back_under_an_open_ledger_is_refused(path: Path, tmp_path: Path) -> None:
+    with Ledger(path) as ledger:
+        run = ledger.run("a", config={})
+        backup = Path(shutil.copyfile(path, tmp_path / "backup"))
+        first = release(run)
+        newest = Path(shutil.copyfile(path, tmp_path / "newest"))
+        shutil.copyfile(backup, path)
+        with pytest.raises(LedgerMismatch, match="was replaced while it was open"):
+            release(run)
+        assert ledger.spent() > 0
+    shutil.copyfile(newest, path)
+    with Ledger(path) as ledger:
+        assert np.array_equal(release(ledger.run("a", config={})), first)
+
+
 def test_two_copies_cannot_both_be_spent(path: Path, tmp_path: Path) -> None:
     spend(path, "a")
     copy = Path(shutil.copyfile(path, tmp_path / "copy"))

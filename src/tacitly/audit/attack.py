@@ -50,7 +50,7 @@ from tacitly.privacy.guarantee import (
 
 STATISTICS = ("likelihood ratio", "energy", "largest", "seconds")
 _FALSE_ALARM = 1e-9
-_FAILED = 1e300
+_FAILED, _CERTAIN = 1e300, 1e6
 _FINALISTS, _REPEATS = 6, 4  # canaries that are tried again, and how often
 
 
@@ -70,6 +70,8 @@ class Power:
         """Return the canary's power as a fraction of the claim: of μ, or of ε if there are selections."""
         if math.isinf(claimed):
             return 0.0
+        if math.isinf(self.mu):
+            return math.inf
         if not self.pure:
             return self.mu / mu_of(claimed, delta)
         unit = Sensitivity.of_clip(1.0)
@@ -104,9 +106,11 @@ class Attacker:
         pure = []
         for entry in entries:
             event = entry.event
-            if not event.private:
-                continue
             inside, outside = self.known(entry)
+            if not event.private:
+                seen = _without_noise(entry.value.ravel(), inside, outside)
+                ratio, power = ratio + seen, power + (math.inf if seen else 0.0)
+                continue
             if isinstance(event, SelectionEvent):
                 odds = log_odds(entry, inside) - log_odds(entry, outside)
                 ratio += float(odds[int(entry.value[0])])
@@ -176,6 +180,13 @@ class Attacker:
         return np.array(rows)
 
 
+def _without_noise(value: Array, inside: Array, outside: Array) -> float:
+    """Return the log-likelihood ratio of a sum without noise, cut off where it is as good as infinite."""
+    shift = inside - outside
+    length = float(shift @ shift)
+    return 0.0 if length == 0.0 else _CERTAIN * float((value - outside) @ shift / length - 0.5)
+
+
 def log_odds(entry: Entry, totals: Array) -> Array:
     """Return the log-probability of every candidate, given the total losses in integer steps."""
     query, event = entry.queries[0], entry.event
@@ -212,7 +223,10 @@ def strongest(estimator: PrivateModel, unit: Unit, adjacency: Adjacency) -> tupl
     tried: list[tuple[Attacker, list[Power], float]] = []
     for canary in _distinct(canaries(labels=labels), adjacency):
         attacker = Attacker(estimator, worlds(unit, adjacency, canary, labels=labels))
-        tried.append((attacker, [attacker.power()], max(float(np.abs(part).max()) for part in canary[0])))
+        power = attacker.power()
+        if math.isinf(power.mu):
+            return attacker, power, power  # without noise any canary that moves a sum is seen
+        tried.append((attacker, [power], max(float(np.abs(part).max()) for part in canary[0])))
     most = max(powers[0].size for _, powers, _ in tried)
     best = sorted((one for one in tried if one[1][0].size >= 0.99 * most), key=lambda one: one[2])[-_FINALISTS:]
     for attacker, powers, _ in best:

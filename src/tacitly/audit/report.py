@@ -51,24 +51,57 @@ class Audit:
     @property
     def ok(self) -> bool:
         """Whether nothing contradicts the claim."""
-        return self.proved <= self.claimed and not self.findings
+        return self.promises and self.proved <= self.claimed and not self.findings
+
+    @property
+    def promises(self) -> bool:
+        """Whether anything is claimed: ε = ∞ is no promise."""
+        return math.isfinite(self.claimed)
+
+    @property
+    def sampling_error(self) -> float:
+        """Half of the 95 % interval of ``accuracy``, which is measured on half of the runs in each world."""
+        guesses = self.counts.runs / 2
+        right, tried = self.accuracy * guesses + 2, guesses + 4  # after Agresti and Coull
+        return 1.96 * math.sqrt(right * (tried - right) / tried**3)
 
     def __str__(self) -> str:
-        kind = "certified" if self.certified else "not certified; its paper claims"
-        lines = [
-            f"{self.estimator}: {kind} ε = {self.claimed:.2f} at δ = {self.counts.delta:g} "
-            f"({self.adjacency}, unit: {self.unit})",
-            f"the strongest known attack proves at least {self.proved:.2f} ({self.counts.confidence:.0%} confidence), "
-            f"and could have proved at most {self.ceiling:.1f} with {self.counts.runs} runs",
-            f"guesses whether the canary took part are right {self.accuracy:.1%} of the time "
-            f"(a coin: 50.0%; the claim allows {self.accuracy_allowed:.1%})",
-            f"the canary has {self.canary:.0%} of the power that the claim covers",
-            f"from running times alone, which no certificate covers: at least {self.clock.epsilon:.2f}",
-        ]
+        guesses = (
+            f"guesses whether the canary took part are right {self.accuracy:.1%} of the time, up to a sampling error "
+            f"of {self.sampling_error:.1%} (a coin: 50.0%"
+        )
+        lines = [f"{self._claim()} ({self.adjacency}, unit: {self.unit})", self._proof()]
+        if self.promises:
+            lines.append(f"{guesses}; the claim allows {self.accuracy_allowed:.1%})")
+            lines.append(f"the canary has {self.canary:.0%} of the power that the claim covers")
+        else:
+            lines.append(f"{guesses})")
+        lines.append(f"from running times alone, which no certificate covers: at least {self.clock.epsilon:.2f}")
         lines += [f"BROKEN: {text}" for text in self.findings]
+        if not self.promises:
+            lines.append(
+                "BROKEN: there is no noise, so nothing is promised: whoever sees the model can tell whether somebody "
+                "took part. Fit it with a finite epsilon before you share it."
+            )
         if self.proved > self.claimed:
             lines.append("BROKEN: more is proved than is claimed")
         return "\n".join(lines)
+
+    def _claim(self) -> str:
+        if not self.promises:
+            return f"{self.estimator}: not certified, ε = ∞: sums are released without noise"
+        kind = "certified" if self.certified else "not certified; its paper claims"
+        return f"{self.estimator}: {kind} ε = {self.claimed:.2f} at δ = {self.counts.delta:g}"
+
+    def _proof(self) -> str:
+        """Return what is proved, and what each of the two bounds could have proved with so many runs."""
+        most = f"{self.counts.ceiling:.1f} by counting"
+        if self.gaussian is not None:
+            most += f", {self.gaussian.ceiling:.1f} where the noise is taken to be Gaussian, as claimed"
+        return (
+            f"the strongest known attack proves at least {self.proved:.2f} ({self.counts.confidence:.0%} confidence), "
+            f"and could have proved at most, with {self.counts.runs} runs: {most}"
+        )
 
 
 def audit(
@@ -100,19 +133,22 @@ def audit(
     Examples
     --------
     >>> import tacitly
-    >>> report = audit(tacitly.PrivateAltMin(rank=1, epsilon=1.0, rounds=1), runs=20)
+    >>> report = audit(tacitly.FedPower(1, epsilon=1.0, unit="user"), runs=20)
     >>> report.ok, round(report.claimed, 3)
     (True, 1.0)
     """
     certificate = first_certificate(estimator)
     budget = certificate.budget
-    hostile = list(side_channels(estimator, budget.unit))
+    if claimed is None:
+        claimed = certificate.epsilon if certificate.certified else certificate.nominal_epsilon or math.inf
+    # Where nothing is promised, one run would do to tell the worlds apart, and a side channel is no news.
+    promises = math.isfinite(claimed)
+    runs = runs if promises else min(runs, QUICK)
+    hostile = list(side_channels(estimator, budget.unit)) if promises else []
     attacker, power, most = strongest(estimator, budget.unit, budget.adjacency)
     findings = [*hostile, *exact_findings(attacker, budget.adjacency), *noise_findings(attacker)]
     if certificate.certified and most.share(certificate.epsilon, budget.delta) > 1.001:
         findings.append("the strongest canary moves releases by more than the certificate covers")
-    if claimed is None:
-        claimed = certificate.epsilon if certificate.certified else certificate.nominal_epsilon or math.inf
     workers = (os.cpu_count() or 1 if runs >= 1000 else 1) if workers is None else workers
     inside, outside = many_runs(attacker, runs, workers=workers, progress=progress)
     seen, unseen = inside[:, :-1], outside[:, :-1]
@@ -130,7 +166,7 @@ def audit(
         unit=budget.unit,
         counts=_stated(from_runs(seen, unseen, budget.delta, confidence=each), confidence),
         gaussian=_stated(from_runs(seen, unseen, budget.delta, confidence=each, gaussian=True), confidence)
-        if whole
+        if whole and promises
         else None,
         findings=tuple(findings),
         canary=power.share(claimed, budget.delta),

@@ -56,5 +56,5 @@ def _prepare(
     if table is None or user is None:
         raise ValueError(f"{folder} is new: give --table, --user, --target and --name.")
     cohort = Cohort.from_table(table, user=user, target=target)
-    card = site.prepare(folder, name or folder.name, cohort, tell_rows=tell_rows)
+    card = site.prepare(folder, name or folder.name, cohort, tell_rows=tell_rows, user_column=user)
     say(f"{card.users} users; give {folder / 'card.json'} to the coordinator (it is public)")

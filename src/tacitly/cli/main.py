@@ -95,6 +95,12 @@ def _plain_errors() -> Iterator[None]:
         raise SystemExit(141) from None
     except (ValueError, OSError) as error:
         _complain(str(error), 2)
+    except ModuleNotFoundError as error:
+        from tacitly.extras import advice
+
+        if advised := advice(error):
+            _complain(advised, 2)
+        raise
     except RuntimeError as error:
         from tacitly.privacy.ledger import BudgetExceeded, LedgerMismatch, RunInUse
 

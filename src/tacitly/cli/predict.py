@@ -21,6 +21,7 @@ def predict(
     table: Table,
     user: Annotated[str | None, typer.Option(help="Column with the user id; default: as at training.")] = None,
     head: Annotated[Path | None, typer.Option(help="A head from 'personalize', for all rows.")] = None,
+    heads: Annotated[Path | None, typer.Option(help="A site's folder, made by 'join': its users' heads.")] = None,
     std: Annotated[bool, typer.Option("--std", help="Also the standard deviation of a new observation.")] = False,
     proba: Annotated[bool, typer.Option("--proba", help="Also the probability of each class.")] = False,
     separator: reading.Separator = None,
@@ -38,15 +39,21 @@ def predict(
         raise ValueError(f"{out} exists already. Choose another --out, or remove it.")
     fitted: Any = load(model)
     if isinstance(fitted, TraceRegression):
-        if user is not None or head is not None or std or proba:
+        if user is not None or head is not None or heads is not None or std or proba:
             raise ValueError(
-                f"{model} holds a matrix, the same for all users. Leave out --user, --head, --std and --proba."
+                f"{model} holds a matrix, the same for all users. Leave out --user, --head, --heads, --std and --proba."
             )
         rows = _rows(fitted, reading.opened(table, None, separator, decimal), None)
         _write({"prediction": fitted.predict(rows.X).tolist()}, out)
         return
     fitted = with_heads(model)
     _check_wishes(fitted, std, proba)
+    if heads is not None:
+        from tacitly.deployment.join import take_heads
+
+        if head is not None:
+            raise ValueError("--head is one user's, --heads a site's. Give one of them.")
+        fitted.user_column_ = take_heads(heads, fitted) or fitted.user_column_
     source = reading.opened(table, user or fitted.user_column_, separator, decimal)
     if head is not None:
         _write(_with_head(fitted, _rows(fitted, source, None), head, std, proba), out)

@@ -15,7 +15,7 @@ from tacitly.cli.method_options import Chosen, MethodCommand
 from tacitly.methods import REGISTRY
 from tacitly.methods.registry import REQUIRED
 
-_NOT_SETTINGS = ("folder", "status", "page")
+_NOT_SETTINGS = ("folder", "status", "as_json", "page")
 
 
 class ServeCommand(MethodCommand):
@@ -41,13 +41,15 @@ def serve(
     colluding: Annotated[int, typer.Option(help="Nodes that may help a curious coordinator (secure).")] = 1,
     deadline: Annotated[float, typer.Option(help="Seconds to wait for answers in a round.")] = 60.0,
     status: Annotated[bool, typer.Option("--status", help="Show the status, and nothing else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The status as JSON, for programs.")] = False,
     page: Annotated[int | None, typer.Option(help="Port of a live status page on this machine.")] = None,
 ) -> None:
     """Coordinate sites that keep their rows; run again to resume."""
     from tacitly.deployment.settings import Settings, Status
 
-    if status:
-        _show(Status(folder).read())
+    if status or as_json:
+        now = Status(folder).read()
+        say(json.dumps(now)) if as_json else _show(now)
         return
     from tacitly.deployment import serve as coordinator
 
@@ -133,11 +135,38 @@ def _parameter(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _show(status: dict[str, object]) -> None:
+def _show(status: dict[str, Any]) -> None:
+    """Print the status for people: what there is of it, in words."""
     from rich.console import Console
     from rich.table import Table as Grid
 
-    grid = Grid("", "", show_header=False)
-    for key, value in status.items():
-        grid.add_row(key.replace("_", " "), json.dumps(value) if isinstance(value, dict) else str(value))
+    grid = Grid("", "", show_header=False, box=None)
+    for name, value in in_words(status).items():
+        grid.add_row(name, value)
     Console().print(grid)
+
+
+def in_words(status: dict[str, Any]) -> dict[str, str]:
+    """Return a status as people read it.
+
+    >>> in_words({"state": "running", "releases": 3, "planned": 5, "sites": {"north": "here", "south": "not here"}})
+    {'state': 'running', 'sites': 'north: here; south: not here', 'releases': '3 of 5'}
+    """
+    from tacitly.deployment.settings import seconds_left
+
+    left, total = seconds_left(status), status.get("epsilon")
+    told = {
+        "state": status["state"],
+        "sites": "; ".join(f"{name}: {where}" for name, where in status.get("sites", {}).items()),
+        "users": status.get("users"),
+        "releases": _of(status.get("releases"), status.get("planned")),
+        "time left": None if left is None else f"about {left / 60:.0f} minutes" if left > 90 else f"about {left:.0f} s",
+        "ε spent": None if status.get("spent") is None else _of(f"{status['spent']:.3g}", total),
+        "nodes": status.get("nodes"),
+        "last error": status.get("last_error"),
+    }
+    return {name: str(value) for name, value in told.items() if value not in (None, "")}
+
+
+def _of(done: Any, total: Any) -> str | None:
+    return None if done is None else str(done) if total is None else f"{done} of {total}"

@@ -147,8 +147,10 @@ def _model(chosen: Chosen, layout: _Layout, names: list[str], **shared: object) 
     if twice := sorted({name for name in every if every.count(name) > 1}):
         raise ValueError(f"a column can be used once. Found twice: {', '.join(map(repr, twice))}.")
     shape, rank = layout.shape(names), chosen.values["rank"]
-    if not 1 <= rank <= min(shape):
-        raise ValueError(f"--rank must lie between 1 and the smaller side of the matrix ({min(shape)}). Found {rank}.")
+    if rank != "auto" and not (isinstance(rank, int) and 1 <= rank <= min(shape)):
+        raise ValueError(
+            f"--rank must be auto or lie between 1 and the smaller side of the matrix ({min(shape)}). Found {rank}."
+        )
     design = "entries" if layout.task is None else "tasks"
     model: TraceRegression = chosen.method.build(**chosen.values, **shared, design=design, shape=shape)
     check_choices(model, layout.user is not None, False)
@@ -166,7 +168,7 @@ def _fit(model: TraceRegression, cohort: Cohort, target: str, ledger: Path | Non
     show_certificate(model.certificate_, full=full)
     rows, columns = model.shape or (0, 0)
     values = ", ".join(f"{value:.4g}" for value in model.singular_values_)
-    say(f"a {rows} × {columns} matrix; singular values {values}; moved by noise: about {model.noise_error_:.3g}")
+    say(f"a {rows} × {columns} matrix; singular values {values}")
     return path
 
 

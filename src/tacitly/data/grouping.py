@@ -10,6 +10,7 @@ import difflib
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
+from sklearn.exceptions import DataConversionWarning
 
 from tacitly.data.schema import Schema, infer
 from tacitly.data.tables import Source, batch_rows, check_names, is_frame, open_table, quoted, row_blocks
@@ -89,6 +91,10 @@ def vector(
     if y is None:
         return None, name
     array = _array(y, "y")
+    if array.ndim == 2 and array.shape[1] == 1:
+        message = "A column-vector y was passed when a 1d array was expected: it is taken as y.ravel()."
+        warnings.warn(message, DataConversionWarning, stacklevel=2)
+        array = array[:, 0]
     if array.ndim != 1:
         raise DataError(f"y has shape {array.shape}. Expected one dimension: use y.ravel().")
     if len(array) != rows:
@@ -105,6 +111,9 @@ def check_shape(shape: tuple[int, ...], names: tuple[str, ...], target: str | No
     rows, columns = shape
     if len(names) != columns:
         raise DataError(f"feature_names has {len(names)} names for {columns} columns. Expected one name per column.")
+    if not columns:
+        found = f"0 feature(s) (shape=({rows}, 0)) while a minimum of 1 is required"
+        raise DataError(f"There are no feature columns: {found}.")
     if not rows:
         raise DataError("X has no rows. Expected at least two users with one row each.")
     check_names(names, target)
@@ -342,9 +351,13 @@ def _array(values: Any, what: str) -> Array:
     if isinstance(values, np.ma.MaskedArray):
         values = np.ma.filled(values if values.dtype.kind == "f" else values.astype(float), np.nan)
     try:
-        return np.asarray(values)
+        array = np.asarray(values)
     except ValueError:
-        pass
+        array = None
+    if array is not None and array.dtype.kind == "c":
+        raise DataError(f"Complex data not supported. Found complex numbers in {what}. Expected real ones.")
+    if array is not None:
+        return array
     raise DataError(f"{what} has rows of different lengths. Expected rows of the same length.")
 
 

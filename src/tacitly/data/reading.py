@@ -46,12 +46,13 @@ def read_cohort(
         return X
     needed = {"y": needs_target, "users": needs_users}
     if X is None or (y is None and needs_target) or (users is None and needs_users):
-        raise ValueError(_missing(needed))
+        no_target = "fit requires y to be passed, but the target y is None: "
+        raise ValueError((no_target if X is not None and y is None and needs_target else "") + _missing(needed))
     if sparse and hasattr(X, "tocsr"):
         return SparseCohort.from_matrix(X, users, on_bad_rows=on_bad_rows)
     options: dict[str, Any] = {"target_name": target_name, "dtype": dtype, "on_bad_rows": on_bad_rows}
     if users is None:
-        shape = getattr(X, "shape", None) or (len(X),)
+        shape = getattr(X, "shape", None) or np.asarray(X).shape
         return Cohort.from_offsets(X, y, np.array([0, shape[0]]), **options)
     return Cohort.from_arrays(X, y, users, schema=schema, **options)
 
@@ -67,9 +68,19 @@ def read_rows(X: Any, feature_names: Array, dtype: DTypeLike = np.float64) -> Ar
     """
     names = [str(name) for name in feature_names]
     rows = plain_numbers(in_order(X, names), "X", dtype)
+    if rows.ndim == 1:
+        raise DataError("X has one dimension. Reshape your data: X.reshape(1, -1) if it is one row.")
     if rows.ndim != 2 or rows.shape[1] != len(names):
-        raise DataError(f"X must have {len(names)} columns, as at training. Found shape {rows.shape}.")
+        raise DataError(wrong_width(rows.shape, len(names)))
     return rows
+
+
+def wrong_width(shape: tuple[int, ...], expected: int) -> str:
+    """Return what to say about rows with another number of columns than those of training."""
+    return (
+        f"X has {shape[-1]} features, but it is expecting {expected} features as input, as at training. "
+        f"Found shape {shape}."
+    )
 
 
 def has_names(feature_names: Iterable[str]) -> bool:

@@ -136,7 +136,7 @@ class Ratings:
         """
         from tacitly.methods.fedpower.estimator import FedPower
 
-        model = FedPower(rank, epsilon, delta, unit="user", **options).fit(self.matrix(), self.roster)
+        model = FedPower(rank, epsilon, delta, unit="user", **options).fit(self.matrix(), users=self.roster)
         factors = model.components_.T * np.sqrt(len(self.item_ids))
         return np.column_stack([np.ones(len(factors)), factors]), model
 

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tacitly.data.cohort import Cohort
-from tacitly.deployment.settings import INVITATION, check_format
+from tacitly.deployment.settings import INVITATION, check_format, farewell
 from tacitly.federation.flower.keys import make_node_key, write_private
 from tacitly.federation.flower.masks import new_key
-from tacitly.federation.flower.node import Card, Node, majority
+from tacitly.federation.flower.node import Card, Node, majority, read_heads
 from tacitly.federation.flower.version import check_flower
 from tacitly.privacy.accounting import mu_of
 from tacitly.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity
@@ -25,7 +27,9 @@ _TRUST = ("central", "node", "secure")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 
-def prepare(folder: Path, name: str, cohort: Cohort, *, tell_rows: bool = False) -> Card:
+def prepare(
+    folder: Path, name: str, cohort: Cohort, *, tell_rows: bool = False, user_column: str | None = None
+) -> Card:
     """Make a site's folder from its users' rows; return (and write) the card to give to the coordinator."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"a node's name must be letters, digits, - and _. Found {name!r}.")
@@ -43,6 +47,7 @@ def prepare(folder: Path, name: str, cohort: Cohort, *, tell_rows: bool = False)
             target=cohort.target_name,
             rows=cohort.n_rows if tell_rows else None,
         )
+        (folder / "site.json").write_text(json.dumps({"user": user_column}), "utf-8")
         (folder / "card.json").write_text(card.to_json(), "utf-8")
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -185,7 +190,7 @@ def join(
     trust: str | None = None,
     patience: float = 60.0,
 ) -> None:
-    """Answer a coordinator until interrupted."""
+    """Answer a coordinator until it says that the run is over."""
     check_flower()
     from tacitly.federation.flower.fleet import stay
 
@@ -193,7 +198,12 @@ def join(
     for line in terms(folder, invitation):
         say(f"{node.name}: {line}")
     _warm(node, invitation.get("learns", {}), say)
-    count = 0
+    count, over, goodbye = 0, False, farewell(str(invitation["run"]))
+
+    def answer(ask: bytes) -> bytes:
+        nonlocal over
+        over = over or ask == goodbye
+        return b"" if ask == goodbye else node.answer(ask)
 
     def answered() -> None:
         nonlocal count
@@ -201,14 +211,18 @@ def join(
         say(f"{node.name}: {count} answered")
 
     stay(
-        node.answer,
+        answer,
         server=invitation["server"],
         key=folder / "node.key",
         authority=invitation["authority"],
         coordinator=bytes.fromhex(invitation["coordinator"]),
         patience=patience,
         on_answer=answered,
+        until=lambda: over,
     )
+    say(f"{node.name}: the run has finished")
+    if (folder / "heads.npz").exists():
+        say(f"{node.name}: heads are in {folder}. To predict: tacitly predict MODEL TABLE --heads {folder}")
 
 
 def _warm(node: Node, learns: dict[str, Any], say: Callable[[str], None]) -> None:
@@ -230,3 +244,22 @@ def personalize(folder: Path, model: Any) -> Path:
     if cohort.feature_names != names:
         raise ValueError("this site's columns are not those of the model. Expected the same names in the same order.")
     return Node("here", model.as_asked(cohort), folder).keep_heads(model.head_work())
+
+
+def take_heads(folder: Path, model: Any) -> str | None:
+    """Give a published model the heads of a site's users; return the column of user ids in the site's table.
+
+    Raises where the heads were fitted to another model.
+    """
+    path = folder / "heads.npz"
+    if not path.is_file():
+        raise ValueError(f"{folder} has no heads yet: tacitly join {folder} --personalize-only MODEL fits them here.")
+    stored, work = read_heads(path), model.head_work()
+    basis = np.asarray(getattr(work, "basis", 0.0))
+    if stored["heads"].shape[1:] != work.shape or not np.array_equal(stored["basis"], basis):
+        raise ValueError(f"the heads in {folder} are of another model. Fit them anew: --personalize-only MODEL.")
+    model._take_heads(stored["heads"])
+    model.users_ = stored["users"]
+    about = folder / "site.json"
+    column = json.loads(about.read_text("utf-8")).get("user") if about.is_file() else None
+    return None if column is None else str(column)

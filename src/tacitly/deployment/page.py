@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+_LOOKING = 3.0  # seconds: a page that is open asks every second
 
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>tacitly serve</title>
@@ -21,7 +25,8 @@ dd { margin: 0 } .bar, .bar div { height: .7rem; border-radius: .35rem } .bar { 
 <div class="bar"><div id="done"></div></div>
 <dl id="facts"></dl>
 <script>
-const label = {release: "latest release", releases: "releases", rounds: "rounds", nodes: "nodes",
+const label = {sites: "sites", release: "latest release", releases: "releases", left: "time left", rounds: "rounds",
+  nodes: "nodes",
   users: "users on the roster", spent: "ε spent", verdicts: "answers, by verdict",
   silent: "silent in the last round", last_error: "last error",
   updated: "updated"};
@@ -32,7 +37,12 @@ async function show() {
   document.getElementById("done").style.width = 100 * share + "%";
   const shown = {...status, silent: (status.last_round || {}).silent};
   if (status.planned) shown.releases = (status.releases || 0) + " of " + status.planned;
-  if (status.spent != null) shown.spent = status.spent.toFixed(3);
+  if (status.spent != null) shown.spent = status.spent.toFixed(3) + (status.epsilon ? " of " + status.epsilon : "");
+  const began = status.began, more = began ? (status.releases || 0) - began.releases : 0;
+  if (more > 0 && status.planned && status.state === "running") {
+    const left = (status.updated - began.at) / more * (status.planned - status.releases);
+    shown.left = left > 90 ? "about " + Math.round(left / 60) + " minutes" : "about " + Math.round(left) + " s";
+  }
   if (status.updated) shown.updated = new Date(1000 * status.updated).toLocaleTimeString();
   const facts = document.getElementById("facts");
   facts.replaceChildren(...Object.entries(label).filter(([key]) => shown[key] != null).flatMap(([key, name]) => {
@@ -44,7 +54,16 @@ async function show() {
     return [dt, dd];
   }));
 }
-show(); setInterval(show, 1000);
+const timer = setInterval(look, 1000);
+async function look() {
+  try {
+    await show();
+  } catch (error) {  // the coordinator's program has ended; what was shown last stays
+    clearInterval(timer);
+    document.title = "tacitly serve (ended)";
+  }
+}
+look();
 </script></html>
 """
 
@@ -53,11 +72,14 @@ show(); setInterval(show, 1000);
 def page(folder: Path, port: int) -> Iterator[str]:
     """Serve the page on this machine's loopback while the block runs; yield its address.
 
+    Whoever is looking sees the end: the page stays for a few seconds until it has been asked for once more.
+
     >>> import tempfile, urllib.request
     >>> with tempfile.TemporaryDirectory() as folder, page(Path(folder), 0) as address:
     ...     b"tacitly coordinator" in urllib.request.urlopen(address).read()
     True
     """
+    asked: deque[float] = deque(maxlen=1)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -67,6 +89,7 @@ def page(folder: Path, port: int) -> Iterator[str]:
             elif self.path == "/":
                 self._send(_PAGE.encode(), "text/html; charset=utf-8")
             elif self.path == "/status.json":
+                asked.append(time.monotonic())
                 status = folder / "status.json"
                 text = status.read_bytes() if status.exists() else b'{"state": "not started"}'
                 self._send(text, "application/json")
@@ -89,5 +112,8 @@ def page(folder: Path, port: int) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{server.server_port}/"
     finally:
+        ended = time.monotonic()
+        while asked and asked[0] <= ended < asked[0] + _LOOKING and time.monotonic() < ended + _LOOKING:
+            time.sleep(0.05)  # somebody was looking a moment ago, and has not seen the end
         server.shutdown()
         server.server_close()

@@ -154,7 +154,7 @@ def _ended(status: Status, link: subprocess.Popen[bytes]) -> bool:
             return False
         if seen is None and time.monotonic() - started > _START:
             raise RuntimeError(f"Flower did not start the run within {_START:g} s. See superlink.log.")
-        time.sleep(0.2)
+        time.sleep(0.5)
 
 
 @contextmanager

@@ -7,14 +7,14 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
-from tacitly.deployment.settings import Groups, Settings, Status
+from tacitly.deployment.settings import Groups, Settings, Status, farewell
 from tacitly.federation.flower.coordinator import FlowerPopulation, Patience
 from tacitly.federation.flower.fleet import MESSAGE_TYPE, from_content, to_content
 from tacitly.federation.flower.keys import signed
@@ -24,6 +24,7 @@ app = ServerApp()
 
 _LIFETIME = 600.0  # seconds after which Flower drops a message
 _LOOK = 1.0  # seconds between looks at who is there
+_GOODBYE = 15.0  # seconds for nodes to hear that the run is over
 _HELD_UP = 2.0  # seconds after which a pull of all answers is held up by one of them
 
 
@@ -112,11 +113,40 @@ def main(grid: Grid, context: Context) -> None:
     """Fit the model that the settings describe and save it."""
     folder = Path(str(context.run_config["folder"]))
     threading.Thread(target=_end_with_the_server, args=(folder,), daemon=True).start()
-    coordinate(folder, GridTransport(grid, (folder / "coordinator.key").read_bytes()))
+    settings, transport = Settings.load(folder), GridTransport(grid, (folder / "coordinator.key").read_bytes())
+    roster = settings.roster(folder)
+    threading.Thread(target=_watch, args=(transport, roster, Status(folder)), daemon=True).start()
+    coordinate(folder, transport, lambda: dismiss(transport, roster, settings.run))
 
 
-def coordinate(folder: Path, transport: Any) -> None:
-    """Fit over any transport, and record the outcome in the status."""
+def dismiss(transport: Any, nodes: Iterable[int], run: str, seconds: float = _GOODBYE) -> None:
+    """Tell the nodes that are there that the run is over, and wait until they have heard it."""
+    here = set(nodes) & set(transport.online())
+    transport.begin()
+    transport.send(dict.fromkeys(here, farewell(run)))
+    end = time.monotonic() + seconds
+    while here and time.monotonic() < end:
+        here -= {node for node, _ in transport.receive()}
+        time.sleep(0.1)
+
+
+def _watch(transport: Any, roster: Mapping[int, Any], status: Status) -> None:
+    """Keep the status up to date about which sites are there."""
+    before = None
+    while True:
+        try:
+            online = set(transport.online())
+        except Exception:
+            online = set()  # Flower is starting, or ending
+        sites = {card.name: "here" if node in online else "not here" for node, card in sorted(roster.items())}
+        if sites != before:
+            status.change(sites=sites)
+        before = sites
+        time.sleep(_LOOK)
+
+
+def coordinate(folder: Path, transport: Any, goodbye: Callable[[], None] = lambda: None) -> None:
+    """Fit over any transport, record the outcome in the status, and say goodbye when the model is saved."""
     from tacitly.model_folder import save
     from tacitly.privacy.ledger import Ledger
 
@@ -127,15 +157,17 @@ def coordinate(folder: Path, transport: Any) -> None:
         if not made_by(settings.run, out):
             status.change(state="stopped", last_error=f"{out} exists, and this run did not make it. Remove it.")
             raise FileExistsError(out)
+        goodbye()
         status.change(state="finished")
         return
     with Ledger(folder / "ledger", ceiling=settings.ceiling) as ledger:
-        status.change(state="waiting for nodes", process=os.getpid(), last_error=None)
+        budget = settings.epsilon if settings.ceiling is not None else None
+        status.change(state="waiting for nodes", process=os.getpid(), last_error=None, epsilon=budget, began=None)
 
         def released(name: str) -> None:
             done = [row for row in ledger.releases(settings.run) if row.state == "published"]
             spent = ledger.spent() if ledger.ceiling is not None else None
-            status.change(state="running", release=name, releases=len(done), spent=spent)
+            status.release(name, len(done), spent)
 
         population = FlowerPopulation(
             transport=transport,
@@ -156,6 +188,7 @@ def coordinate(folder: Path, transport: Any) -> None:
             shown = str(error) if type(error).__module__.startswith("tacitly.") else type(error).__name__
             status.change(state="stopped", last_error=shown)
             raise
+    goodbye()
     status.change(state="finished")
 
 

@@ -104,7 +104,9 @@ class Settings:
         """Maximum size in bytes of any answer to a question of this run."""
         d = len(self.cards[0].features) if self.cards else 0
         coordinates = self._described.coordinates(d, self.options)
-        return 8 * max(coordinates, (d + 1) * (d + 2)) + _ENVELOPE
+        # A masked answer carries a share for every other node.
+        copies = len(self.cards) if self.trust == "secure" else 1
+        return 8 * copies * (max(coordinates, (d + 1) * (d + 2)) + 2) + _ENVELOPE
 
     @property
     def learns(self) -> dict[str, Any]:
@@ -185,6 +187,11 @@ class Status:
             with self._log.open("a", encoding="utf-8") as log:
                 log.write(json.dumps({"time": now, **facts}) + "\n")
 
+    def release(self, name: str, count: int, spent: float | None) -> None:
+        """Record a release; the first one since the start is where the time that is left is counted from."""
+        began = self.read().get("began") or {"at": round(time.time(), 3), "releases": count}
+        self.change(state="running", release=name, releases=count, spent=spent, began=began)
+
     def round(self, facts: dict[str, Any]) -> None:
         """Record the outcome of a round."""
         before = self.read()
@@ -203,3 +210,22 @@ def write_whole(path: Path, text: str) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     draft.write_text(text + "\n", encoding="utf-8")
     os.replace(draft, path)
+
+
+def seconds_left(status: dict[str, Any]) -> float | None:
+    """Return how long the rest of the releases will take at the pace so far; None where that is not known.
+
+    >>> began = {"at": 100.0, "releases": 1}
+    >>> seconds_left({"state": "running", "releases": 5, "planned": 10, "began": began, "updated": 108.0})
+    10.0
+    """
+    began, done = status.get("began"), status.get("releases", 0)
+    if not began or not status.get("planned") or done <= began["releases"] or status["state"] != "running":
+        return None
+    pace = (status["updated"] - began["at"]) / (done - began["releases"])
+    return float(pace * (status["planned"] - done))
+
+
+def farewell(run: str) -> bytes:
+    """Return the message with which a coordinator tells its sites that a run is over."""
+    return f"tacitly: run {run} has finished".encode()

@@ -349,7 +349,7 @@ class Federation(ABC):
         if any(other.coordinates != query.coordinates for other in queries):
             raise ValueError(f"all queries of one release must have {query.coordinates} coordinates, as the first has.")
         units = self.n_users if query.unit is Unit.USER else self.n_rows
-        grid = noise_source.grid_of(bound, self.sum_sigma(event), units)
+        grid = self._grid(bound, event, units)
         if grid * math.sqrt(query.coordinates) > bound * GUARD / 2:
             raise ValueError(
                 f"{query.coordinates} coordinates of {units} units do not fit the integer grid. "
@@ -379,6 +379,10 @@ class Federation(ABC):
         if self._on_release is not None:
             self._on_release(name)
         return value
+
+    def _grid(self, bound: float, event: GaussianEvent, units: int) -> float:
+        """Return the spacing of the grid on which sums are added."""
+        return noise_source.grid_of(bound, self.sum_sigma(event), units)
 
     @property
     def _adds_noise(self) -> bool:

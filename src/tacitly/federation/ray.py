@@ -27,6 +27,7 @@ from tacitly.arrays import Array, Rows
 from tacitly.data.cohort import Cohort
 from tacitly.data.sparse_cohort import SparseCohort
 from tacitly.data.validation import DataError
+from tacitly.extras import advice
 from tacitly.federation import wire
 from tacitly.federation.base import BLOCK, Chosen, Federation, Query
 from tacitly.federation.bounds import BoundExceeded
@@ -108,7 +109,10 @@ class RayEngine:
 
     def population(self, source: Cohort | SparseCohort | None) -> RayPopulation:
         """Distribute the users of ``source`` (or of ``parts``) over actors."""
-        import ray
+        try:
+            import ray
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(advice(error) or str(error), name=error.name) from None
 
         if not ray.is_initialized():
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

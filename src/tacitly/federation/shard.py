@@ -291,31 +291,65 @@ def _units(query: Query, X: Rows, offsets: Offsets) -> npt.NDArray[np.int64]:
 def _without_failing_units(query: Query, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
     """Sum blocks again, leaving out units whose numbers make the fused form fail or return a non-finite sum.
 
-    Units that fail are found one by one. Then the same blocks are summed with those users' rows taken out, as if they
-    had none: batches keep their shapes, and with them every other user's numbers, to the last bit. (Computed alone, a
-    user's numbers may differ in the last bits from those computed among others, and a query may amplify that.)
+    Then the same blocks are summed as if those users had no rows, or with zeros for those rows if the unit is the row:
+    batches keep their shapes, and with them every other unit's numbers, to the last bit. (Computed alone, a unit's
+    numbers may differ in the last bits from those computed among others, and a query may amplify that.)
     """
     bounds = query.bounds(X, offsets)
-    spans = list(itertools.pairwise(bounds))
-    size = BLOCK if query.unit is Unit.USER else len(bounds)
-    shape = -(-len(spans) // size), query.coordinates
-    ones = [
-        _attempt(partial(query.block_sum, X[first:last], y[first:last], np.array([0, last - first]), bound), shape[1:])
-        for first, last in spans
-    ]
-    if query.unit is Unit.USER:
-        usable = np.array([one is not None for one in ones])
+    units, by_user = len(bounds) - 1, query.unit is Unit.USER
+    size = BLOCK if by_user else max(units, 1)
+    shape = -(-units // size), query.coordinates
+    usable, parts = np.ones(units, dtype=bool), np.zeros(shape)
+    for block in range(shape[0]):
+        _sum_parts(query, X, y, bounds, bound, (block * size, min((block + 1) * size, units)), usable, parts[block])
+    if by_user:
         counts = np.diff(offsets)
         kept = np.repeat(usable, counts)
         emptied = np.concatenate([[0], np.cumsum(np.where(usable, counts, 0))])
         sums = _attempt(lambda: query.block_sums(X[kept], y[kept], emptied, bound, BLOCK), shape)
-        if sums is not None:
-            return sums
-    sums = np.zeros(shape)
-    for i, one in enumerate(ones):
-        if one is not None:
-            sums[i // size] += one
-    return sums
+    else:
+        zeroed, targets = _with_zeros(X, ~usable), np.where(usable, y, 0.0)
+        sums = _attempt(lambda: query.block_sums(zeroed, targets, offsets, bound, BLOCK), shape)
+    return parts if sums is None else sums
+
+
+def _sum_parts(
+    query: Query,
+    X: Rows,
+    y: Rows,
+    bounds: Offsets,
+    bound: float,
+    span: tuple[int, int],
+    usable: npt.NDArray[np.bool_],
+    total: Array,
+) -> None:
+    """Add the parts of a span of units that can be summed, and mark the units that cannot, by halving what fails.
+
+    One unit that fails costs as much as summing the span twice, because halves become shorter; f of them f·log n parts.
+    """
+    spans = [span]
+    while spans:
+        first, last = spans.pop()
+        start, stop = int(bounds[first]), int(bounds[last])
+        own = bounds[first : last + 1] - start if query.unit is Unit.USER else np.array([0, stop - start])
+        part = _attempt(partial(query.block_sum, X[start:stop], y[start:stop], own, bound), total.shape)
+        if part is not None:
+            total += part
+        elif last - first == 1:
+            usable[first] = False
+        else:
+            middle = (first + last) // 2
+            spans += [(first, middle), (middle, last)]
+
+
+def _with_zeros(X: Rows, rows: npt.NDArray[np.bool_]) -> Rows:
+    """Return a copy in which these rows are zero; in a sparse matrix too, with the same entries."""
+    copied = X.copy()
+    if isinstance(copied, np.ndarray):
+        copied[rows] = 0.0
+    else:
+        copied.data[np.repeat(rows, np.diff(copied.indptr))] = 0.0
+    return copied
 
 
 def _attempt(work: Callable[[], Array], shape: tuple[int, ...]) -> Array | None:

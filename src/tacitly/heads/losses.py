@@ -118,14 +118,17 @@ class Loss:
             return np.asarray(softmax(scores, axis=1))
         return np.column_stack([expit(-scores), expit(scores)])
 
-    def score(self, y: npt.ArrayLike, prediction: npt.NDArray[Any]) -> float:
+    def score(
+        self, y: npt.ArrayLike, prediction: npt.NDArray[Any], sample_weight: npt.ArrayLike | None = None
+    ) -> float:
         """Return accuracy for classes; for numbers the explained share of the (squared, Poisson) deviance."""
+        weights = None if sample_weight is None else _as_numbers(sample_weight)
         if self.classes is not None:
-            return float(np.mean(np.asarray(y) == prediction))
+            return float(np.average(np.asarray(y) == prediction, weights=weights))
         target = _as_numbers(y)
-        level = np.full_like(target, target.mean())
-        spread = self._deviance(target, level)
-        return float(1.0 - self._deviance(target, prediction) / spread) if spread > 0 else 0.0
+        level = np.full_like(target, np.average(target, weights=weights))
+        spread = self._deviance(target, level, weights)
+        return float(1.0 - self._deviance(target, prediction, weights) / spread) if spread > 0 else 0.0
 
     def error(self, y: npt.ArrayLike, prediction: npt.NDArray[Any]) -> float:
         """Return the mean loss of predictions: share of wrong classes, squared error, or Poisson deviance."""
@@ -133,13 +136,14 @@ class Loss:
             return 1.0 - self.score(y, prediction)
         return self._deviance(_as_numbers(y), prediction) / len(prediction)
 
-    def _deviance(self, target: Array, prediction: Array) -> float:
+    def _deviance(self, target: Array, prediction: Array, weights: Array | None = None) -> float:
+        each = np.ones(len(target)) if weights is None else weights
         if self.name == "squared":
-            return float(np.sum((target - prediction) ** 2))
+            return float(each @ (target - prediction) ** 2)
         from scipy.special import xlogy
 
         rates = np.maximum(prediction, np.finfo(float).tiny)
-        return float(2.0 * np.sum(xlogy(target, target) - xlogy(target, rates) - target + rates))
+        return float(2.0 * (each @ (xlogy(target, target) - xlogy(target, rates) - target + rates)))
 
     def _numbers(self, y: npt.ArrayLike) -> Array:
         target = _as_numbers(y)

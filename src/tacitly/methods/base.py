@@ -34,6 +34,7 @@ from tacitly.data.reading import read_cohort
 from tacitly.federation.base import Federation
 from tacitly.federation.engine import Engine, Population
 from tacitly.federation.local import LocalPopulation
+from tacitly.methods.copies import Copies, name_of_copy
 from tacitly.methods.parameters import PrivacyParameters
 from tacitly.privacy.account import record, totals
 from tacitly.privacy.certificate import NOT_COVERED, Certificate, large_delta
@@ -110,6 +111,10 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
     trust: str = "central"
     engine: Engine | None = None
 
+    # Ids of users travel with the rows through scikit-learn's pipelines and searches, where routing is switched on.
+    __metadata_request__fit: ClassVar[dict[str, bool]] = {"users": True}
+    _copies: Copies | None = None
+
     _modes: tuple[str, ...] = ("auto",)
     _paper_reasons: tuple[str, ...] = ()
     """Why paper mode cannot be certified; none where it can."""
@@ -180,6 +185,17 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
         from tacitly.methods.evaluation import evaluate
 
         return evaluate(self, X, y, users, epsilon=epsilon, **options)
+
+    def __sklearn_clone__(self) -> Self:
+        """Return an unfitted copy whose fits are on the same account."""
+        copied: Self = super().__sklearn_clone__()
+        copied._copies = self.__dict__.setdefault("_copies", Copies())
+        return copied
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what other processes get: their copies have an account of their own."""
+        state: dict[str, Any] = super().__getstate__()
+        return state | {"_copies": Copies()} if "_copies" in state else state
 
     @abstractmethod
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -318,11 +334,22 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
             warnings.warn(f"not certified: {'; '.join(reasons)}", UncertifiedWarning, stacklevel=3)
         elif large := large_delta(budget.delta, int(sizes["n_units"])):
             warnings.warn(large, LargeDeltaWarning, stacklevel=3)
-        ledger = self.ledger if self.ledger is not None else Ledger(ceiling=None if reasons else budget)
+        ledger = self._account(certified=not reasons) or Ledger(ceiling=None if reasons else budget)
         rows, people = self._who(budget.unit, source)
         config = {**self._public_config(sizes), **rows}
         more = {} if people is None else {"people": people}
-        return ledger.run(self.run, config=config, planned=planned, certified=not reasons, **more)
+        name = self.run
+        if self._copies is not None:
+            name = name_of_copy(self.run)
+            if not reasons:
+                self._copies.count(budget.epsilon)
+        return ledger.run(name, config=config, planned=planned, certified=not reasons, **more)
+
+    def _account(self, *, certified: bool) -> Ledger | None:
+        """Return the ledger of this fit, if others are on it: the one given, or that of an estimator's copies."""
+        if self.ledger is not None or self._copies is None:
+            return self.ledger
+        return self._copies.account(certified=certified)
 
     def _who(self, unit: Unit, source: Population) -> tuple[dict[str, str], People | None]:
         """Return keyed fingerprints of rows and users, for a ledger that others runs share; nothing for one's own.
@@ -355,7 +382,7 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
     def _certify(self, run: Run, budget: Budget, units: int, engine_trust: str | None) -> None:
         """State what was released; close the run unless a ledger was given, whose owner closes it."""
         mode, reasons = self._standing(budget)
-        statement = self._statement(budget)
+        statement, account = self._statement(budget), self._account(certified=not reasons)
         # Where users add the noise to their own messages, it does not matter who runs the engine.
         trust = statement.trust if self.trust == "local" else engine_trust or statement.trust
         self.certificate_ = Certificate(
@@ -369,7 +396,7 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
             nominal_epsilon=statement.nominal_epsilon if mode == "paper" else None,
             notes=(*statement.notes, *self.account_notes),
             not_covered=(*statement.not_covered, *NOT_COVERED),
-            account=totals(self.ledger, budget) if isinstance(self.ledger, Ledger) else None,
+            account=totals(account, budget) if isinstance(account, Ledger) else None,
         )
         self._run = run
         if self.ledger is None:

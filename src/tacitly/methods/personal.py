@@ -33,6 +33,9 @@ class PersonalModel(Fitted, ABC, Generic[Personal]):
     users_: npt.NDArray[Any]
     feature_names_in_: npt.NDArray[Any]
 
+    __metadata_request__predict: ClassVar[dict[str, bool]] = {"users": True}
+    __metadata_request__score: ClassVar[dict[str, bool]] = {"users": True}
+
     _row_type: ClassVar[npt.DTypeLike] = np.float64
     _private_part: ClassVar[str] = "head"
 
@@ -40,12 +43,15 @@ class PersonalModel(Fitted, ABC, Generic[Personal]):
         """Predict each row with its user's personal model: numbers, classes or rates, depending on the loss."""
         return self._predictions(*self._rows_and_positions(X, users))
 
-    def score(self, X: npt.ArrayLike, y: npt.ArrayLike, users: npt.ArrayLike) -> float:
+    def score(
+        self, X: npt.ArrayLike, y: npt.ArrayLike, users: npt.ArrayLike | None = None, sample_weight: Any = None
+    ) -> float:
         """Return accuracy for classes, R² for numbers, explained deviance for counts.
 
-        Computed from private data: not for publication.
+        Computed from private data: not for publication. Without ``users``, of the population's predictions.
         """
-        return self._loss().score(y, self.predict(X, users))
+        predicted = self.predict(X) if users is None else self.predict(X, users)  # type: ignore[call-arg]
+        return self._loss().score(y, predicted, sample_weight)
 
     def personalize(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Personal:
         """Fit the personal model of a user who was not there at training, from their rows and the public part.
@@ -111,6 +117,13 @@ def by_user(positions: Positions) -> Iterator[tuple[int, Positions]]:
     for mine in np.split(order, np.flatnonzero(np.diff(positions[order])) + 1):
         if len(mine):
             yield int(positions[mine[0]]), mine
+
+
+def has_probabilities(model: Any) -> bool:
+    """Return whether a model has ``predict_proba``; raise why not, as ``hasattr`` understands it."""
+    if model.loss != "logistic":
+        raise AttributeError(f"predict_proba needs loss='logistic'. Found loss={model.loss!r}.")
+    return True
 
 
 def with_type(tags: Any, *, classifies: bool) -> Any:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.utils.metaestimators import available_if
 
 from tacitly.arrays import Array
 from tacitly.data.validation import plain_numbers
@@ -27,7 +28,7 @@ from tacitly.heads.population import HeadPrior, PopulationHeads
 from tacitly.heads.ridge import RidgeHeads
 from tacitly.methods.base import Statement
 from tacitly.methods.parameters import EngineParameter, RankParameter
-from tacitly.methods.personal import PersonalModel, Positions, with_type
+from tacitly.methods.personal import PersonalModel, Positions, has_probabilities, with_type
 from tacitly.methods.shared.column_scales import scale_phases
 from tacitly.methods.shared.descent import LearnedBasis
 from tacitly.methods.shared.direction_votes import MOST_DIRECTIONS
@@ -114,6 +115,7 @@ class HeadsOnBasis(PersonalModel[Head]):
         """Return the score of each row under its user's head; one score per class where there are more than two."""
         return self._scores(*self._rows_and_positions(X, users))
 
+    @available_if(has_probabilities)
     def predict_proba(self, X: npt.ArrayLike, users: npt.ArrayLike | None = None) -> Array:
         """Return one probability per class for each row (loss 'logistic'), in the order of ``classes_``."""
         return self._loss().probabilities(self.decision_function(X, users))

@@ -310,6 +310,16 @@ class Ledger:
         """Close the file and unlock the runs that are open here, so that others can resume them."""
         self._file.close()
 
+    def __sklearn_clone__(self) -> Ledger:
+        """Return itself: copies of an estimator spend on one account."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how another process opens the same file; what is in memory only cannot be shared with it."""
+        if self.path is None:
+            raise TypeError("a ledger in memory cannot be sent to another process. Give it a path, or n_jobs=1.")
+        return Ledger, (self.path,)
+
     def __enter__(self) -> Ledger:
         return self
 
@@ -354,6 +364,11 @@ class Ledger:
             book = self._state
             self._end = (book.entries, book.head)
             try:
+                if self._file.last() != self._end:
+                    raise LedgerMismatch(
+                        f"{self.path} was replaced while it was open: its last entry is not the one that was read or "
+                        "written here. Nothing left. Put the newest copy back, then run the same again."
+                    )
                 yield book
             finally:
                 self._end = None

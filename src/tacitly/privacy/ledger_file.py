@@ -106,6 +106,12 @@ class LedgerFile:
             query = "SELECT seq, kind, body, hash FROM entries WHERE seq > ? ORDER BY seq"
             return [Entry(*row) for row in self._db.execute(query, (seq,))]
 
+    def last(self) -> tuple[int, str]:
+        """Return the number and the hash of the last entry in the file."""
+        with self._guard, self._reporting_damage():
+            row = self._db.execute("SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1").fetchone()
+        return (0, GENESIS) if row is None else (int(row[0]), str(row[1]))
+
     def blob(self, seq: int, sha256: str) -> bytes:
         """Return the bytes stored with an entry, whose body has their hash; raise if they are others or none."""
         self._check_process()

@@ -13,6 +13,7 @@ import pytest
 from engines import users
 from loopback import loopback
 from tacitly.federation import wire
+from tacitly.federation.flower import masks
 from tacitly.federation.flower.messages import Answer, Ask
 from tacitly.federation.flower.node import Node, read_heads
 from tacitly.federation.projected import Projected
@@ -200,14 +201,26 @@ def total_of(node: Node, ask: Ask) -> np.ndarray:
 @pytest.mark.parametrize(
     "changed", [{"bound": 2.0**-20, "sigma": 30.0 * 2.0**-20}, {"clip_factor": 2**0.5}, {"sigma": 31.0}]
 )
-def test_masks_do_not_cancel_among_nodes_that_were_asked_different_things(
+def test_nodes_that_were_asked_different_things_cannot_be_added(
     changed: dict[str, Any], group: dict[int, Node]
 ) -> None:
-    alike = sum(total_of(node, asked()) for node in group.values())
-    assert np.abs(alike * GRID).max() < 60 + 10 * 30.0
-    victim, *others = group.values()
-    total = total_of(victim, asked(step="2.0")) + sum(total_of(node, asked(step="2.0", **changed)) for node in others)
-    assert np.median(np.abs(total.astype(np.float64))) > 2.0**60  # masks, not a sum
+    """Nodes open only shares that belong to the question for which they voted."""
+    nodes = {node.name: node for node in group.values()}
+    names = tuple(nodes)
+
+    def unmasked(step: str, others: dict[str, Any]) -> list[Answer]:
+        asks = {name: asked(step=step, **(others if name != "node0" else {})) for name in names}
+        hidden = {name: total_of(nodes[name], asks[name]) for name in names}
+        question = asks["node0"].question()
+        votes = {name: total_of(nodes[name], asked(kind="agree", thing=question)) for name in names}
+        parts = {name: b"".join(masks.for_node(name, names, hidden, votes, names)) for name in names}
+        return [
+            Answer.from_bytes(nodes[name].answer(asked(kind="unmask", thing=question + parts[name]).to_bytes()))
+            for name in names
+        ]
+
+    assert {answer.code for answer in unmasked("1.0", {})} == {"ok"}
+    assert {answer.code for answer in unmasked("2.0", changed)} == {"refused"}
 
 
 def test_names_that_could_be_cut_in_two_ways_are_no_names(group: dict[int, Node]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from signals import usual_effect
 from tacitly import portable
 from tacitly.deployment import serve
-from tacitly.federation.flower import version
+from tacitly.federation.flower import link, version
 from tacitly.federation.flower.link import NODE_HEADER, SECRET_HEADER, Inside, Outside
 
 
@@ -83,7 +83,30 @@ def test_inside_nothing_is_started_without_the_secret() -> None:
     assert ask(door, "/v1/responses", **{SECRET_HEADER: "secret"}) == 403
     assert flower.reached == []
     assert ask(door, "/v1/control/start-run", **{SECRET_HEADER: "secret"}) == 200
-    assert ask(door, "/v1/runtime/acquire-task") == 200
+    assert ask(door, "/v1/runtime/acquire-task") == 200  # at once: something was started
+
+
+def test_flowers_question_for_work_waits_until_a_run_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five questions a second were most of the work of an idle federation."""
+    flower, asked, start = Flower(), "/v1/runtime/acquire-task", "/v1/control/start-run"
+    door = Inside(flower, b"secret")
+
+    def request(path: str) -> Any:
+        told = [(SECRET_HEADER.encode(), b"secret")]
+        return through(door, {"type": "http", "method": "POST", "path": path, "headers": told}, whole)
+
+    async def in_order() -> None:
+        waits = asyncio.create_task(request(asked))
+        await asyncio.sleep(0)
+        assert flower.reached == []
+        await request(start)
+        await waits
+        assert flower.reached == [start, asked]
+        monkeypatch.setattr(link, "_HOLD", 0.0)
+        await request(asked)  # nothing was started: it is not held for ever
+
+    asyncio.run(in_order())
+    assert flower.reached == [start, asked, asked]
 
 
 def test_an_answer_longer_than_the_longest_is_refused_unread() -> None:
@@ -250,3 +273,18 @@ def test_a_hangup_that_was_to_be_ignored_is_ignored() -> None:
         assert set(serve._leave_on(signal.SIGHUP)) == set()
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_messages_travel_in_few_requests_and_come_back_whole() -> None:
+    """Every nested object is a request: short ones are a record in a dictionary, long ones arrays in pieces."""
+    pytest.importorskip("flwr")
+    from flwr.app import ConfigRecord, RecordDict
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+    from tacitly.federation.flower.fleet import from_content, to_content
+
+    for data, objects in ((b"ask", 2), (bytes(3 << 20), 4)):
+        assert from_content(to_content(data)) == data
+        assert len(get_all_nested_objects(to_content(data))) == objects
+    for other in (RecordDict(), RecordDict({"tacitly": ConfigRecord({"message": 3})}), None):
+        assert from_content(other) is None

@@ -37,7 +37,7 @@ def top(X: np.ndarray, k: int = K) -> np.ndarray:
 def fit(X: object, users: object = None, **options: object) -> tacitly.FedPower:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", tacitly.UncertifiedWarning)
-        return tacitly.FedPower(**{"n_components": K, "epsilon": 2.0, **options}).fit(X, users)  # type: ignore[arg-type]
+        return tacitly.FedPower(**{"n_components": K, "epsilon": 2.0, **options}).fit(X, users=users)  # type: ignore[arg-type]
 
 
 def test_without_noise_it_is_scikit_learns_pca(X: np.ndarray) -> None:
@@ -132,7 +132,7 @@ def test_sparse_rows_are_never_written_out(X: np.ndarray, monkeypatch: pytest.Mo
 def test_paper_mode_says_why_it_is_not_certified(X: np.ndarray) -> None:
     users = np.arange(N) % 6
     with pytest.warns(tacitly.UncertifiedWarning, match="P1"):
-        model = tacitly.FedPower(K, epsilon=1.0, mode="paper", local_steps=4).fit(X, users)
+        model = tacitly.FedPower(K, epsilon=1.0, mode="paper", local_steps=4).fit(X, users=users)
     certificate = model.certificate_
     assert certificate.mode == "paper"
     assert certificate.nominal_epsilon == 2.0

@@ -12,8 +12,10 @@ import pytest
 
 import tacitly
 from tacitly.datasets import Ratings, make_ratings
+from tacitly.datasets.rating_scores import held_out as held_out_ratings
+from tacitly.datasets.rating_scores import ndcg
 from tacitly.methods.recommender.algorithm import Settings
-from tacitly.methods.recommender.effects import weights_of
+from tacitly.methods.recommender.effects import Sums, Weights, gains_of, popularity_of, weights_of
 from tacitly.methods.recommender.factors import covariance_factors
 from tacitly.methods.recommender.heads import left_out
 from tacitly.methods.recommender.posterior import Catalogue, WeightPrior, posteriors
@@ -125,8 +127,8 @@ def test_plays_give_popularity_and_tastes() -> None:
         found = model(data=data, rating_range=None).fit(data.users, data.item_ids[data.items])
     counts = np.bincount(data.items, minlength=400)
     assert np.corrcoef(found.popularity_, counts)[0, 1] > 0.97
-    assert len(found.tastes_.variances) == 6
-    assert found.tastes_.variances.max() > 0.01
+    assert len(found.learned_.tastes.variances) == 6
+    assert found.learned_.tastes.variances.max() > 0.01
     assert len(found.recommend_new([100, 101], k=4).items) == 4
     assert (found.predict([1, 2], [100, 101]) > 0).all()
 
@@ -214,6 +216,60 @@ def test_weights_are_pulled_to_what_most_items_have() -> None:
     noisy = truth + 5.0 * rng.normal(size=1000)
     assert np.mean(np.square(weights_of(noisy, 5.0) - truth)) < 0.4 * np.mean(np.square(noisy - truth))
     np.testing.assert_allclose(weights_of(truth, 0.0), truth, rtol=0.05, atol=0.1)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-3, 5.0, 1e4])
+def test_gains_keep_users_norms_and_follow_what_can_be_known(noise: float) -> None:
+    weights = np.geomspace(0.01, 300.0, 500)
+    gains = gains_of(weights, noise, 0.3)
+    assert weights @ np.square(gains) == pytest.approx(weights.sum())
+    assert gains.min() > 0.1
+    if noise == 5.0:  # neither what is known anyway nor what is lost gets most
+        assert max(gains[0], gains[-1]) < 0.5 * gains.max()
+
+        def left(tried: np.ndarray) -> float:
+            tried = tried * np.sqrt(weights.sum() / (weights @ np.square(tried)))
+            return float(np.sum(weights / (1.0 + 0.3 * np.square(weights * tried / noise))))
+
+        assert left(gains) < min(left(np.ones(500)), left(weights**-0.5), left(weights**-0.25))
+    assert np.isfinite(gains_of(np.zeros(4), noise, 0.3)).all()
+
+
+def test_popularity_that_is_lost_in_the_noise_keeps_its_unit() -> None:
+    """Without an item that stands out, weights of the second release must not pass for many times larger ones."""
+    rng = np.random.default_rng(0)
+    truth = np.append(np.full(3000, 0.5), np.full(30, 25.0))
+    first = Weights(np.ones(3030), truth + 10.0 * rng.normal(size=3030), 10.0)
+    gains = gains_of(weights_of(first.weights, first.noise), 10.0, 0.3)
+    second = Sums(gains, truth * gains + 10.0 * rng.normal(size=3030), 10.0, np.zeros(3030), 10.0)
+    found = popularity_of(first, second)
+    assert 0.3 * truth.sum() < found.sum() < 3.0 * truth.sum()
+    assert found[3000:].mean() > 4.0 * found[:3000].mean()
+
+
+def test_recommendations_are_no_worse_than_private_popularity_where_users_are_few() -> None:
+    """600 users, 4,000 items, ε = 1; popularity has the whole budget to itself."""
+    data = make_ratings(600, 4000, mean_ratings=60, random_state=5)
+    test = held_out_ratings(data.users, random_state=0)
+    users, items, gains = data.users[test], data.items[test], data.values[test]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tacitly.UncertifiedWarning)
+        found = [
+            model(1.0, data, noise_seed=seed).fit(
+                data.users[~test], data.item_ids[data.items[~test]], data.values[~test]
+            )
+            for seed in range(2)
+        ]
+    mine = np.mean([ndcg(one.recommend_all(np.arange(600)), users, items, gains) for one in found])
+    weights = np.bincount(data.items[~test], 1.0 / np.sqrt(np.bincount(data.users[~test])[data.users[~test]]), 4000)
+    sigma = Settings.of(600, 4000, 6, None, False, model(1.0)._budget()).sigma
+    rng, theirs = np.random.default_rng(0), []
+    seen = np.zeros((600, 4000), dtype=bool)
+    seen[data.users[~test], data.items[~test]] = True
+    for _ in range(4):
+        scores = np.where(seen, -np.inf, weights + sigma * rng.normal(size=4000))
+        theirs.append(ndcg(np.argsort(-scores, axis=1)[:, :10], users, items, gains))
+    assert mine > np.mean(theirs)  # seeds: no false alarm
 
 
 def test_noise_alone_has_no_factors_and_a_clear_factor_is_found() -> None:

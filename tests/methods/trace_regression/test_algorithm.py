@@ -138,9 +138,9 @@ def test_outliers_do_not_move_the_clip() -> None:
 
 
 def test_the_start_is_chosen_by_public_sizes() -> None:
-    assert choose_start(Design("dense", 40, 40), 2, Unit.ROW) == "one-shot"
-    assert choose_start(Design("entries", 5000, 3000), 2, Unit.ROW) == "power"
-    assert choose_start(Design("entries", 50, 30), 2, Unit.USER) == "power"
+    assert choose_start(Design("dense", 40, 40), Unit.ROW) == "one-shot"
+    assert choose_start(Design("entries", 5000, 3000), Unit.ROW) == "power"
+    assert choose_start(Design("entries", 50, 30), Unit.USER) == "power"
 
 
 def test_users_of_factored_designs_cannot_ask_for_the_whole_sum() -> None:

@@ -35,7 +35,7 @@ def drawn(design: str, entries: str, shape: tuple[int, int], n: int) -> tuple[np
     return rows, matrices, np.einsum("nij,ij->n", matrices, M) + 0.1 * rng.normal(size=n), M
 
 
-def fitted(rows: np.ndarray, y: np.ndarray, epsilon: float, rank: int = 2, **options: Any) -> TraceRegression:
+def fitted(rows: np.ndarray, y: np.ndarray, epsilon: float, rank: int | str = 2, **options: Any) -> TraceRegression:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", tacitly.UncertifiedWarning)
         return TraceRegression(rank, epsilon, noise_seed=0, random_state=0, **options).fit(rows, y)
@@ -106,6 +106,24 @@ def test_what_cannot_be_told_from_noise_is_not_returned(epsilon: float) -> None:
     """300 observations at a tiny ε: the result may be zero, and is never far worse than zero."""
     rows, _, y, M = drawn("dense", "normal", (6, 5), 300)
     assert error(fitted(rows, y, epsilon), M) < 1.2
+
+
+@pytest.mark.parametrize("epsilon", [1.0, math.inf])
+@pytest.mark.parametrize("design", ["dense", "tasks", "rank-one"])
+def test_the_rank_is_found(design: str, epsilon: float) -> None:
+    """M has rank 2. Without privacy, what sampling alone produces is not a direction."""
+    rows, _, y, M = drawn(design, "normal", (12, 9), 12_000)
+    found = fitted(rows, y, epsilon, rank="auto", design=design, shape=(12, 9), steps=16)
+    assert len(found.singular_values_) == 2
+    assert error(found, M) < 0.1
+
+
+def test_noise_has_one_direction_at_most_and_paper_mode_no_choice() -> None:
+    rows, _, _, _ = drawn("dense", "normal", (6, 5), 500)
+    noise = np.random.default_rng(0).normal(size=500)
+    assert len(fitted(rows, noise, math.inf, rank="auto", steps=4).singular_values_) == 1
+    with pytest.raises(ValueError, match="rank must be a whole number"):
+        fitted(rows, noise, 1.0, rank="auto", mode="paper", sensitivities=(1.0, 1.0, 1.0))
 
 
 def test_steps_follow_the_budget() -> None:

@@ -2,16 +2,17 @@
 
 Denominators, noise and schedule come from the roster, so a node that does not answer in time costs accuracy and nothing
 else. A node that missed a deadline is asked again in every round, but waited for only if the quorum needs it, until it
-answers. For a masked sum, which needs every node of its group, a roll call decides who is in the group before any node
-is asked for anything or debits it. A round below its quorum is abandoned before any noise is drawn; its debit stands,
-and the same run, started again, asks the same question again.
+answers. A masked sum is the sum of the nodes that answered; any majority of nodes can remove the masks. A round below
+its quorum is abandoned before any noise is drawn; its debit stands, and the same run, started again, asks the same
+question again.
 
 Trust models (``trust``), and what the coordinator sees in each:
 
 * ``central``: nodes send exact sums of clipped contributions, and the coordinator adds the noise.
 * ``node``: every node adds the full noise to its sum before sending it. The coordinator may be curious.
-* ``secure``: every node adds a share of the noise to its sum and hides it behind masks that cancel only in the sum of a
-  group (:mod:`tacitly.federation.flower.masks`). The coordinator may be curious; accuracy is close to ``central``.
+* ``secure``: every node adds a share of the noise to its sum and hides it behind a mask, and only the sum of a group's
+  masks can be removed (:mod:`tacitly.federation.flower.masks`). The coordinator may be curious; accuracy is close to
+  ``central``.
 """
 
 from __future__ import annotations
@@ -53,13 +54,14 @@ TRUST = {
     "secure": (
         "secure: every node keeps rows and heads, adds a share of the noise to its sum and masks it; the coordinator "
         "sees the noisy sum of a group and no summand. This holds against the coordinator together with up to "
-        "{colluding} of a group's nodes (a node knows its own share of the noise), if {honest} others follow the "
+        "{colluding} of the nodes (a node knows its own share of the noise), if {honest} others follow the "
         "protocol and all sites compared the fingerprints of their keys."
     ),
 }
 
 
-_SLOWEST_POLL = 1.0  # seconds between looks at the transport while nothing arrives
+_SLOWEST_POLL = 4.0  # seconds between looks at the transport while nothing arrives
+_SLOWER = 1.2  # how much longer each pause is than the one before: a sixth of the time that has passed
 _GRACE = 0.5  # seconds that nodes which were silent have in any case
 
 
@@ -89,8 +91,7 @@ class Patience:
 
     ``deadline`` ends a round; ``gather`` limits the wait for all nodes before the first round; ``again`` is the
     interval after which a silent node is asked again; ``poll`` is the shortest interval between looks at the transport,
-    which become rarer while nothing arrives; ``quorum`` is the fraction of users who must have answered; ``roll_call``
-    is how long nodes have to say that they are there before a masked sum.
+    which become rarer while nothing arrives; ``quorum`` is the fraction of users who must have answered.
     """
 
     deadline: float = 60.0
@@ -98,16 +99,15 @@ class Patience:
     again: float = 10.0
     poll: float = 0.05
     quorum: float = 0.5
-    roll_call: float = 10.0
 
 
 @dataclass(kw_only=True)
 class FlowerPopulation:
     """The registered nodes, by the id that is bound to each node's key: engine and population in one.
 
-    ``how`` is the trust model: "central", "node" or "secure". ``groups`` records which nodes were asked for each masked
-    sum, because a node answers for one group per release, so a repeated question must go to the same group. ``tacitly
-    serve`` (:mod:`tacitly.deployment.serve`) builds one over Flower's transport.
+    ``how`` is the trust model: "central", "node" or "secure". ``groups`` records the group of each masked sum: a node
+    takes part in one group per release, so a release that is resumed must name the same one. ``tacitly serve``
+    (:mod:`tacitly.deployment.serve`) builds one over Flower's transport.
     """
 
     transport: Transport
@@ -291,48 +291,104 @@ class FlowerFederation(Federation):
         pieces: Mapping[int, Chosen] | None = None,
         counted: bool = False,
     ) -> npt.NDArray[np.int64]:
-        """Run one round: ask, and ask silent nodes again, until all have answered or the deadline has passed."""
-        population, patience = self._population, self._population.patience
+        """Ask all nodes, check that there are enough answers, and return their sum."""
         self._gather(list(units))
-        secure = population.how == "secure" and ask.sigma > 0
-        if secure:
-            ask, units = self._group(ask, units)
-        # One token per node, so that no node can answer for another even if the transport misattributes a message.
-        tokens = {node: secrets.token_hex(16) for node in units}
-        asks = {node: replace(ask, token=tokens[node], chosen=(pieces or {}).get(node)).to_bytes() for node in units}
-        spread = 0.0 if ask.kind == "heads" else 40.0 * ask.sigma / ask.grid
-        reach = ask.bound / ask.grid
-        inbox = Inbox(tokens, units, coordinates, reach, spread=spread, masked=secure, counted=counted)
+        if self._population.how == "secure" and ask.sigma > 0:
+            return self._masked(ask, units, coordinates)
         asked = self._users(units)
-        started = time.monotonic()
-        needed = math.inf if secure else max(quorum * asked, 1)
-        self._ask_until(lambda: self._users(inbox.answered) >= needed, asks, inbox, patience.deadline)
-        self.verdicts += inbox.verdicts
-        self._report(ask, inbox, units, time.monotonic() - started)
+        spread = 0.0 if ask.kind == "heads" else 40.0 * ask.sigma / ask.grid
+        asks = {node: replace(ask, chosen=(pieces or {}).get(node)) for node in units}
+        inbox = Inbox(_tokens(units), units, coordinates, ask.bound / ask.grid, spread=spread, counted=counted)
+        self._round(asks, inbox, lambda: self._users(inbox.answered) >= max(quorum * asked, 1))
         heard = self._users(inbox.answered)
-        if secure and len(inbox.answered) < len(units):
-            missing = len(units) - len(inbox.answered)
-            raise QuorumMissed(
-                f"{missing} of {len(units)} nodes of the group did not answer, so the masks do not cancel and the sum "
-                "cannot be read. Bring them back and start the same run again, or start a new run."
-            )
         if heard < quorum * asked:
             raise QuorumMissed(
-                f"nodes with {heard} of {asked} users answered within {patience.deadline:g} s; the quorum is "
-                f"{quorum:.0%}. Nothing was drawn: {self.recovery_hint}."
+                f"nodes with {heard} of {asked} users answered within {self._population.patience.deadline:g} s; the "
+                f"quorum is {quorum:.0%}. Nothing was drawn: {self.recovery_hint}."
             )
         return inbox.total
+
+    def _round(
+        self, asks: Mapping[int, Ask], inbox: Inbox, enough: Callable[[], bool], *, any_will_do: bool = False
+    ) -> None:
+        """Run one round: ask, and ask silent nodes again, until all have answered or the deadline has passed."""
+        started = time.monotonic()
+        messages = {node: replace(ask, token=inbox.tokens[node]).to_bytes() for node, ask in asks.items()}
+        self._ask_until(enough, messages, inbox, any_will_do)
+        self.verdicts += inbox.verdicts
+        if not any_will_do:
+            self._report(next(iter(asks.values())), inbox, list(asks), time.monotonic() - started)
+
+    def _masked(self, ask: Ask, units: Mapping[int, int], coordinates: int) -> npt.NDArray[np.int64]:
+        """Collect masked answers, then votes for the group of those that arrived, then the sum of their masks."""
+        from tacitly.federation.flower.masks import TAG, for_node, hidden_size, revealed, threshold
+
+        population = self._population
+        name_of = {node: population.roster[node].name for node in units}
+        names, needed = tuple(sorted(name_of.values())), threshold(len(units), population.colluding)
+        least = least_group(len(units), population.colluding)
+        ask = replace(ask, group=names, honest=majority(len(units)))
+        question = ask.question()
+
+        def answers(asks: Mapping[int, Ask], size: int, least: int, *, any_will_do: bool) -> dict[str, Any]:
+            inbox = Inbox(_tokens(asks), dict.fromkeys(asks, 1), size, 0.0, masked=True)
+            self._round(asks, inbox, lambda: len(inbox.answered) >= least, any_will_do=any_will_do)
+            return {name_of[node]: found for node, found in inbox.answers.items()}
+
+        hidden = answers(dict.fromkeys(units, ask), hidden_size(coordinates, len(units)), least, any_will_do=False)
+        group = self._group(f"{ask.run}/{ask.step}", sorted(hidden), least)
+        ask = replace(ask, kind="agree", group=group, thing=question)
+        size = TAG // 8 * (len(units) - 1)
+        votes = answers(dict.fromkeys(units, ask), size, needed, any_will_do=True)
+        payload = {node: b"".join(for_node(name_of[node], group, hidden, votes, names)) for node in units}
+        last = {node: replace(ask, kind="unmask", thing=question + payload[node]) for node in units}
+        sums = answers(last, coordinates, needed, any_will_do=True) if len(votes) >= needed else {}
+        if len(sums) < needed:
+            raise QuorumMissed(
+                f"{needed} of {len(units)} nodes must be there to remove the masks of a sum. Found "
+                f"{len(sums) or len(votes)}. Nothing was read: start the same run again to resume it."
+            )
+        total = revealed(hidden, group, sums, names, coordinates, needed)
+        most = sum(units.values()) * (ask.bound / ask.grid + 1) + 40.0 * len(units) * ask.sigma / ask.grid
+        if np.abs(total).max(initial=0) > most:
+            raise QuorumMissed("the unmasked sum is out of range, so some node answered wrongly. Start a new run.")
+        return total
+
+    def _group(self, step: str, arrived: list[str], least: int) -> tuple[str, ...]:
+        """Return the nodes whose answers are added: those of the earlier attempt, or else those that arrived."""
+        group = self._population.groups.get(step, arrived)
+        if len(group) < least:
+            raise QuorumMissed(
+                f"a masked sum needs {least} nodes, or its noise would be too small. Found {len(group)}. "
+                "Nothing of it can be read: start the same run again to resume it."
+            )
+        if not set(group) <= set(arrived):
+            missing = len(set(group) - set(arrived))
+            raise QuorumMissed(
+                f"{missing} of the {len(group)} nodes whose answers were being added when the coordinator was "
+                "interrupted are not there. Bring them back and start the same run again, or start a new run."
+            )
+        self._population.groups[step] = list(group)  # recorded before any node votes for it
+        return tuple(group)
+
+    def _grid(self, bound: float, event: GaussianEvent, units: int) -> float:
+        # Masked sums are added modulo 2^61 - 1: one bit less than others have.
+        return super()._grid(bound, event, units) * (2.0 if self._population.how == "secure" else 1.0)
 
     def _users(self, nodes: Iterable[int]) -> int:
         return sum(self._population.roster[node].users for node in nodes)
 
-    def _ask_until(self, enough: Callable[[], bool], asks: Mapping[int, bytes], inbox: Inbox, seconds: float) -> None:
+    def _ask_until(
+        self, enough: Callable[[], bool], asks: Mapping[int, bytes], inbox: Inbox, any_will_do: bool
+    ) -> None:
         """Ask nodes, and those that do not answer again, until all have answered or the time is up.
 
         Nodes that missed the last deadline are not waited for if there is ``enough`` without them: not at all while
-        they are offline, and at most three times as long as the others took if they are online.
+        they are offline, and at most three times as long as the others took if they are online. If ``any_will_do``,
+        nobody is waited for once there is enough.
         """
         transport, patience = self._population.transport, self._population.patience
+        seconds = patience.deadline
         transport.begin()
         started, last_sent, pause = time.monotonic(), dict[int, float](), patience.poll
         others_took: float | None = None
@@ -346,56 +402,28 @@ class FlowerFederation(Federation):
             for sender, data in arrived:
                 inbox.take(sender, data)
             # Looks become rarer while nothing arrives: each of them costs the coordinator's machine some milliseconds.
-            pause = patience.poll if arrived else min(1.2 * pause, max(patience.poll, _SLOWEST_POLL))
+            pause = patience.poll if arrived else _slower(pause)
+            if any_will_do and enough():
+                break
             if inbox.waiting <= self.silent and enough():
                 others_took = now - started if others_took is None else others_took
                 if not inbox.waiting & online or now - started > 3 * others_took + _GRACE:
                     break
             if inbox.waiting:
                 time.sleep(min(pause, max(started + seconds - time.monotonic(), 0.0) + 1e-3))
-        self.silent = (self.silent - inbox.answered) | inbox.waiting
-
-    def _roll_call(self) -> set[int]:
-        """Return the nodes that are there. What they answer does not depend on their rows."""
-        roster, patience = self._population.roster, self._population.patience
-        self._gather(list(roster))
-        tokens = {node: secrets.token_hex(16) for node in roster}
-        ask = self._ask("here", f"here {self._counter.releases}", b"")
-        asks = {node: replace(ask, token=token).to_bytes() for node, token in tokens.items()}
-        inbox = Inbox(tokens, dict.fromkeys(roster, 1), 1, 0.0)
-        self._ask_until(lambda: True, asks, inbox, patience.roll_call)
-        return inbox.answered
+        self.silent = (self.silent - inbox.answered) | (set() if any_will_do else inbox.waiting)
 
     def _gather(self, nodes: Sequence[int]) -> None:
         """Before the first round, wait for all registered nodes, but no longer than ``patience.gather``."""
-        end = time.monotonic() + self._population.patience.gather
+        end, pause = time.monotonic() + self._population.patience.gather, self._population.patience.poll
         while not self._gathered and time.monotonic() < end:
             if set(nodes) <= set(self._population.transport.online()):
                 break
-            time.sleep(self._population.patience.poll)
+            time.sleep(min(pause, max(end - time.monotonic(), 0.0)))
+            pause = _slower(pause)
         self._gathered = True
 
-    def _group(self, ask: Ask, units: Mapping[int, int]) -> tuple[Ask, dict[int, int]]:
-        """Choose the nodes whose masks must cancel: those of the earlier attempt, or else those that are there now."""
-        population, step = self._population, f"{ask.run}/{ask.step}"
-        before = population.groups.get(step)
-        here = set(units) & self._roll_call() if before is None else set()
-        present = sorted(
-            node for node in units if (node in here if before is None else population.roster[node].name in before)
-        )
-        needed = least_group(len(population.roster), population.colluding)
-        if len(present) < needed:
-            raise QuorumMissed(
-                f"a masked sum needs {needed} nodes online, or its noise would be too small. Found {len(present)}. "
-                "Nothing was asked: start the same run again to resume it."
-            )
-        names = tuple(population.roster[node].name for node in present)
-        population.groups[step] = list(names)  # recorded before any node is asked
-        return replace(ask, group=names, honest=majority(len(population.roster))), {
-            node: units[node] for node in present
-        }
-
-    def _report(self, ask: Ask, inbox: Inbox, units: Mapping[int, int], seconds: float) -> None:
+    def _report(self, ask: Ask, inbox: Inbox, units: Sequence[int], seconds: float) -> None:
         if self._population.on_round is None:
             return
         report: dict[str, Any] = {"step": ask.step, "asked": len(units)}
@@ -406,3 +434,12 @@ class FlowerFederation(Federation):
             report["verdicts"] = dict(inbox.verdicts)
             report["seconds"] = round(seconds, 3)
         self._population.on_round(report)
+
+
+def _slower(pause: float) -> float:
+    return min(_SLOWER * pause, max(pause, _SLOWEST_POLL))
+
+
+def _tokens(nodes: Iterable[int]) -> dict[int, str]:
+    """Return one token per node, so that no node can answer for another even if the transport misattributes it."""
+    return {node: secrets.token_hex(16) for node in nodes}

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
@@ -40,6 +40,7 @@ from tacitly.federation.flower.version import OtherFlower, check_flower
 
 MESSAGE_TYPE = "query.tacitly"
 _STYPE = "tacitly.wire"
+_ONE_PIECE = 1 << 20  # bytes
 _POLL, _SLOWEST_POLL, _RECONNECT = 0.1, 4.0, 1.0  # seconds
 _SLOWER = 1.15  # how much longer each pause is than the one before while nothing arrives
 
@@ -123,7 +124,12 @@ replace_what_ends_processes(fleet_http_connection)
 
 
 def to_content(data: bytes) -> RecordDict:
-    """Wrap bytes in a Flower record."""
+    """Wrap bytes in a Flower record.
+
+    Each object in it is a request of its own: an array is three of them, a setting is one, but travels in one piece.
+    """
+    if len(data) <= _ONE_PIECE:
+        return RecordDict({"tacitly": ConfigRecord({"message": data})})
     array = Array(dtype="uint8", shape=(len(data),), stype=_STYPE, data=data)
     return RecordDict({"tacitly": ArrayRecord({"message": array})})
 
@@ -131,8 +137,10 @@ def to_content(data: bytes) -> RecordDict:
 def from_content(content: Any) -> bytes | None:
     """Unwrap the bytes of a Flower record; None for any other content."""
     try:
-        array = content["tacitly"]["message"]
-        return bytes(array.data) if array.stype == _STYPE else None
+        found = content["tacitly"]["message"]
+        if isinstance(found, Array):
+            return bytes(found.data) if found.stype == _STYPE else None
+        return found if isinstance(found, bytes) else None
     except Exception:
         return None
 

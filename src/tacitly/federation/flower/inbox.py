@@ -34,8 +34,8 @@ class Inbox:
     ``tokens`` are the nodes' tokens: a secret between each node and the coordinator, so that identifying the sender
     does not depend on the transport. ``units`` is the number of units (users, or rows) of each node; ``reach`` is the
     clip in steps of the grid, ``spread`` the largest noise that a node may add (0 if nodes add none). If answers are
-    ``masked``, only their total has a meaning, so their size cannot be checked. If they are ``counted``, every
-    coordinate is a sum over units of values between 0 and ``reach`` (losses).
+    ``masked``, their size cannot be checked, and each is kept in ``answers`` instead of being added. If they are
+    ``counted``, every coordinate is a sum over units of values between 0 and ``reach`` (losses).
 
     >>> box = Inbox({7: "token"}, {7: 2}, 3, 100.0)
     >>> answer = Answer("token", "ok", np.array([1, 2, 3])).to_bytes()
@@ -56,11 +56,12 @@ class Inbox:
         masked: bool = False,
         counted: bool = False,
     ) -> None:
-        self._tokens, self._units, self._coordinates = dict(tokens), dict(units), coordinates
+        self.tokens, self._units, self._coordinates = dict(tokens), dict(units), coordinates
         self._reach, self._spread, self._masked, self._counted = reach, spread, masked, counted
         self.total = np.zeros(coordinates, dtype=np.int64)
         self.verdicts: Counter[str] = Counter()
         self.answered: set[int] = set()
+        self.answers: dict[int, npt.NDArray[np.int64]] = {}
         self._given_up: set[int] = set()
 
     @property
@@ -90,7 +91,7 @@ class Inbox:
             answer = Answer.from_bytes(data)
         except WireError:
             return "malformed"
-        if not hmac.compare_digest(answer.token.encode(), self._tokens[sender].encode()):
+        if not hmac.compare_digest(answer.token.encode(), self.tokens[sender].encode()):
             return "late"
         if sender in self.answered:
             return "duplicate"
@@ -98,9 +99,13 @@ class Inbox:
             return answer.code
         if answer.total is None or answer.total.shape != (self._coordinates,):
             return "shape"
-        verdict, total = ("ok", answer.total) if self._masked else self._within(answer.total, self._units[sender])
+        if self._masked:
+            self.answers[sender] = answer.total
+            self.answered.add(sender)
+            return "ok"
+        verdict, total = self._within(answer.total, self._units[sender])
         if total is not None:
-            self.total += total  # wraps around modulo 2^64, as masks require
+            self.total += total
             self.answered.add(sender)
         return verdict
 

@@ -44,6 +44,9 @@ _FLEET = frozenset(
 _REQUEST = 6 << 20  # maximum bytes of a request: Flower divides longer content into pieces of 5 MiB
 _WRONG, _NOT_FOUND, _NO_LENGTH, _TOO_LONG, _FORBIDDEN, _TOO_SLOW, _NOT_YET = 400, 404, 411, 413, 403, 408, 503
 _BODY_SECONDS = 60.0  # for the whole body of a request to arrive
+_START, _WORK = "/v1/control/start-run", "/v1/runtime/acquire-task"
+_LAST_SECONDS = 1  # for requests that are held back when the program ends
+_HOLD = 10.0  # seconds until Flower's executor is told that there is nothing to start: below its timeout of 30 s
 
 
 class Outside:
@@ -112,10 +115,15 @@ class Outside:
 
 
 class Inside:
-    """The inner address: for Flower's own processes, and for control requests that carry the secret."""
+    """The inner address: for Flower's own processes, and for control requests that carry the secret.
+
+    Flower's executor asks several times a second whether there is a run to start, which would be most of the work of an
+    idle federation. Its question is held back until a run was started.
+    """
 
     def __init__(self, app: App, secret: bytes) -> None:
         self._app, self._secret = app, secret
+        self._started = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it without reading it."""
@@ -125,7 +133,13 @@ class Inside:
             if not knows and not path.startswith("/v1/runtime/"):
                 await _refuse(scope, send, _FORBIDDEN)
                 return
+            if path == _WORK:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._started.wait(), _HOLD)
+                self._started.clear()
         await self._app(scope, receive, send)
+        if scope["type"] == "http" and scope["path"] == _START:
+            self._started.set()
 
 
 def _key(headers: Mapping[bytes, bytes]) -> bytes:
@@ -206,7 +220,11 @@ async def _serve(app: App, config: Any, outside: str, most: int, secret: bytes, 
         "log_level": "warning",
         "ws": "none",
     }
-    inner = uvicorn.Server(uvicorn.Config(Inside(app, secret), host=config.host, port=config.port, **shared))
+    inner = uvicorn.Server(
+        uvicorn.Config(
+            Inside(app, secret), host=config.host, port=config.port, timeout_graceful_shutdown=_LAST_SECONDS, **shared
+        )
+    )
     outer = Quiet(uvicorn.Config(Outside(app, most, ready.exists), host=host, port=int(port), lifespan="off", **shared))
     nodes = asyncio.create_task(outer.serve())
     try:

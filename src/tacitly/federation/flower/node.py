@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +40,13 @@ from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity, Unit
 from tacitly.privacy.ledger import Ledger
 from tacitly.privacy.noise import add_noise, slack_of
 
+if TYPE_CHECKING:
+    from tacitly.federation.flower.masks import Masks
+
 ASK_SECONDS = 600.0
 """Work that an ask may cause, in seconds: what would take longer is refused, or not finished."""
+
+TAG, _DIGEST = 16, 32  # bytes of a vote, and of the digest of a question
 
 FEW = 64
 """Number of users up to which a node answers in plain NumPy, because compiling would take longer."""
@@ -119,12 +124,13 @@ class Node:
         try:
             ask = Ask.from_bytes(data)
             token = ask.token
-            if ask.kind == "here":  # a roll call: the same answer whatever the rows are
-                return Answer(token, "ok", np.zeros(1, dtype=np.int64)).to_bytes()
-            thing = wire.decode(ask.thing)
+            thing = None if ask.kind in ("agree", "unmask") else wire.decode(ask.thing)
         except Exception:
             return Answer(token, "malformed").to_bytes()
         try:
+            if thing is None:
+                words = self._unmasked(ask)
+                return Answer(token, "refused" if words is None else "ok", words).to_bytes()
             if not self._fits(thing):
                 return Answer(token, "refused").to_bytes()
             if ask.kind == "heads" and isinstance(thing, HeadWork):
@@ -196,17 +202,40 @@ class Node:
             return self._exact(ask, query) if ask.sigma == 0.0 and not ask.group else None
         if not ask.sigma > 0.0 or ask.noise not in ("exact", "float"):
             return None
-        if (self._trust == "secure") != bool(ask.group) or (ask.group and not self._group_is_sound(ask)):
+        if (self._trust == "secure") != bool(ask.group):
+            return None
+        # All nodes are asked; who is in the group is decided when their answers have arrived.
+        if ask.group and not (self._group_is_sound(ask) and len(ask.group) == len(self._peers) + 1):
             return None
         if ask.group and ask.noise != "exact":
             return None
         noisy = self._noisy(ask, query)
-        if noisy is None or not ask.group:
-            return noisy
-        assert self._mask_key is not None
-        from tacitly.federation.flower.masks import masked
+        return noisy if noisy is None or not ask.group else self._masks.hide(noisy, ask.question())
 
-        return masked(noisy, self.name, ask, self._mask_key, self._peers)
+    @property
+    def _masks(self) -> Masks:
+        from tacitly.federation.flower.masks import Masks
+
+        assert self._mask_key is not None
+        return Masks(self.name, self._mask_key, self._peers, self._colluding)
+
+    def _unmasked(self, ask: Ask) -> npt.NDArray[np.int64] | None:
+        """Vote for the group of a masked sum, or add up shares of its masks once enough others have voted for it.
+
+        A ledger's run is opened once with one configuration: so a node takes part in one group per question.
+        """
+        question, rest = ask.thing[:_DIGEST], ask.thing[_DIGEST:]
+        if self._trust != "secure" or len(question) < _DIGEST or not self._group_is_sound(ask):
+            return None
+        try:
+            with Ledger(self._folder / "node.ledger", ceiling=self._ceiling) as ledger:
+                ledger.run(f"group of {question.hex()}", config={"group": list(ask.group)})
+        except RuntimeError:  # another group
+            return None
+        if ask.kind == "agree":
+            return self._masks.vote(question, ask.group) if not rest else None
+        votes = TAG * len(self._peers)
+        return self._masks.unmask(question, ask.group, rest[:votes], rest[votes:]) if len(rest) > votes else None
 
     def _losses(self, ask: Ask, query: Query, losses: Scores) -> npt.NDArray[np.int64] | None:
         """Return the sum of losses in integer steps, for a choice by a coordinator that is trusted with sums."""
@@ -221,8 +250,7 @@ class Node:
 
         The required number follows from the roster that this node was given, never from the ask.
         """
-        others = set(ask.group) - {self.name}
-        if self.name not in ask.group or len(set(ask.group)) != len(ask.group) or not others <= set(self._peers):
+        if list(ask.group) != sorted(set(ask.group)) or not set(ask.group) <= {self.name, *self._peers}:
             return False
         honest = majority(len(self._peers) + 1)
         return ask.honest == honest and len(ask.group) >= least_group(len(self._peers) + 1, self._colluding)

@@ -44,7 +44,7 @@ METHOD = Method(
     ),
     audits=(
         AuditTrial("centaur", {"rank": 1}, title="Centaur"),
-        AuditTrial("centaur, power start", {"rank": 1, "start": "power", "copies": 2, "power_steps": 2}),
+        AuditTrial("centaur, power start", {"rank": 1, "start": "power", "copies": 2, "power_steps": 2}, depth="long"),
         AuditTrial(
             "centaur, power start at its defaults",
             {"rank": 1, "start": "power"},

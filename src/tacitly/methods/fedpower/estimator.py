@@ -11,10 +11,11 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
 from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
-from tacitly.data.reading import read_cohort, read_rows
+from tacitly.data.reading import read_cohort, read_rows, wrong_width
 from tacitly.data.sparse_cohort import SparseCohort
 from tacitly.data.validation import DataError, plain_numbers
 from tacitly.federation.base import Federation
@@ -50,7 +51,9 @@ class ComponentsParameter:
 
 
 @dataclass(eq=False, repr=False)
-class FedPower(PrivateModel, EngineParameter, ComponentsParameter):
+class FedPower(  # type: ignore[misc]
+    ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateModel, EngineParameter, ComponentsParameter
+):
     """Learn the top principal components of all users' rows under differential privacy.
 
     Parameters
@@ -62,8 +65,8 @@ class FedPower(PrivateModel, EngineParameter, ComponentsParameter):
     center
         Whether to subtract the mean, released privately and paid from the budget: PCA. False: SVD of the rows as given.
     feature_range
-        Public bounds (low, high) of the features: two numbers, or one pair per feature. None: the scale of rows is
-        released privately, paid from the budget.
+        Public bounds (low, high) of the features: two numbers, or two sequences with one number per feature. None: the
+        scale of rows is released privately, paid from the budget.
     route
         ``"gram"``, ``"power"``, ``"device"``, ``"local-noise"``, or ``"auto"``: by predicted error.
     trust
@@ -128,8 +131,8 @@ class FedPower(PrivateModel, EngineParameter, ComponentsParameter):
     _paper_reasons = paper_fedpower.REASONS
     _learned = "components_"
 
-    def fit(  # type: ignore[override]  # like scikit-learn's decompositions: there is no target
-        self, X: Any = None, users: Any = None, *, y: Any = None, on_release: Callable[[str], None] | None = None
+    def fit(
+        self, X: Any = None, y: Any = None, users: Any = None, *, on_release: Callable[[str], None] | None = None
     ) -> Self:
         """Learn the components.
 
@@ -137,10 +140,10 @@ class FedPower(PrivateModel, EngineParameter, ComponentsParameter):
         ----------
         X
             Rows (n_rows × n_features): an array, a table, a CSR matrix (kept sparse), or a Cohort, alone.
+        y
+            Ignored: there is no target. In scikit-learn's pipelines the second argument is one.
         users
             The id of the user (device, hospital) each row belongs to; None where every row is its own unit.
-        y
-            Ignored.
         on_release
             Called with the name of each release when it is out (for progress bars).
         """
@@ -154,7 +157,7 @@ class FedPower(PrivateModel, EngineParameter, ComponentsParameter):
         if not scipy.sparse.issparse(X):
             rows = read_rows(X, self.feature_names_in_)
         elif X.shape[1] != self.n_features_in_:
-            raise DataError(f"X must have {self.n_features_in_} columns, as at training. Found shape {X.shape}.")
+            raise DataError(wrong_width(X.shape, self.n_features_in_))
         return np.asarray(rows @ self.components_.T - self.mean_ @ self.components_.T)
 
     def inverse_transform(self, X: npt.ArrayLike) -> Array:
@@ -162,10 +165,14 @@ class FedPower(PrivateModel, EngineParameter, ComponentsParameter):
         self._check_fitted()
         return np.asarray(plain_numbers(X, "X") @ self.components_ + self.mean_)
 
-    def fit_transform(self, X: Any, users: Any = None, *, y: Any = None) -> Array:
+    def fit_transform(self, X: Any, y: Any = None, users: Any = None) -> Array:
         """Fit, then transform the same rows."""
-        rows: Array = self.fit(X, users).transform(X)
+        rows: Array = self.fit(X, y, users).transform(X)
         return rows
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
 
     def public_arrays(self) -> dict[str, Array]:
         """Return everything that was learned; all of it is public."""
@@ -187,10 +194,8 @@ class FedPower(PrivateModel, EngineParameter, ComponentsParameter):
 
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's tags: a transformer that takes sparse rows."""
-        from sklearn.utils import TransformerTags
-
         tags = super().__sklearn_tags__()
-        tags.transformer_tags, tags.input_tags.sparse = TransformerTags(), True
+        tags.input_tags.sparse = True
         return tags
 
     def _public(self, found: Spectrum, route: str) -> dict[str, Array]:
@@ -327,9 +332,10 @@ class FedPower(PrivateModel, EngineParameter, ComponentsParameter):
     def _range(self, d: int) -> tuple[Array | None, Array | None]:
         if self.feature_range is None:
             return None, None
-        low, high = (np.asarray(bound, dtype=np.float64) for bound in self.feature_range)
-        if low.shape not in ((), (d,)) or high.shape not in ((), (d,)):
-            raise ValueError(f"feature_range must be two numbers, or two of {d} numbers each.")
+        bounds = [np.asarray(bound, dtype=np.float64) for bound in self.feature_range]
+        if len(bounds) != 2 or any(bound.shape not in ((), (d,)) for bound in bounds):
+            raise ValueError(f"feature_range must be (low, high): two numbers, or two sequences of {d} numbers each.")
+        low, high = bounds
         low, high = np.broadcast_to(low, (d,)), np.broadcast_to(high, (d,))
         if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all() and (low < high).any()):
             raise ValueError("feature_range must be finite bounds, each low at most its high.")

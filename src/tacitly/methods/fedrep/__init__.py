@@ -35,13 +35,16 @@ METHOD = Method(
         AuditTrial(
             "fedrep, replace-one",
             {"rank": 1, "adjacency": "replace-one"},
+            depth="brief",
             title="PrivateFedRep, replace-one",
             reach=0.5,
             reason="how opposite two users' corrections are depends on the basis, and so on the noise of the run",
         ),
-        AuditTrial("fedrep, centred", {"rank": 1, "fit_intercept": True}, title="PrivateFedRep, intercepts"),
-        AuditTrial("fedrep, logistic", {"rank": 1, "loss": "logistic"}, title="PrivateFedRep, logistic"),
+        AuditTrial(
+            "fedrep, centred", {"rank": 1, "fit_intercept": True}, depth="brief", title="PrivateFedRep, intercepts"
+        ),
+        AuditTrial("fedrep, logistic", {"rank": 1, "loss": "logistic"}, depth="brief", title="PrivateFedRep, logistic"),
         AuditTrial("fedrep, words", {"rank": 1, "loss": "logistic", "classes": ("no", "may", "yes")}, depth="brief"),
-        AuditTrial("fedrep, poisson", {"rank": 1, "loss": "poisson", "rounds": 2}, depth="brief"),
+        AuditTrial("fedrep, poisson", {"rank": 1, "loss": "poisson", "rounds": 2}, depth="long"),
     ),
 )

@@ -75,10 +75,11 @@ METHOD = Method(
         ),
     ),
     audits=(
-        AuditTrial("low rank plus sparse", {"rank": 1, "sparsity": 1}, title="LowRankSparse"),
+        AuditTrial("low rank plus sparse", {"rank": 1, "sparsity": 1}, depth="brief", title="LowRankSparse"),
         AuditTrial(
             "low rank plus sparse, one weight",
             {"rank": 1, "sparsity": 1, "shared_weight": True},
+            depth="long",
             title="LowRankSparse, one weight",
         ),
     ),

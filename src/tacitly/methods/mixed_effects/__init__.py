@@ -73,6 +73,6 @@ METHOD = Method(
             reach=0.5,
             reason=_LABELS,
         ),
-        AuditTrial("mixed effects, poisson", {"loss": "poisson"}, depth="brief", reach=0.5, reason=_LABELS),
+        AuditTrial("mixed effects, poisson", {"loss": "poisson"}, depth="long", reach=0.5, reason=_LABELS),
     ),
 )

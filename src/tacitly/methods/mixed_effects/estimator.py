@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.utils.metaestimators import available_if
 
 from tacitly.arrays import Array
 from tacitly.data.grouping import matrix
@@ -31,7 +32,7 @@ from tacitly.methods.mixed_effects.loss_heads import LossPosteriorHeads
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.summary import Summary
 from tacitly.methods.parameters import EngineParameter
-from tacitly.methods.personal import PersonalModel, Positions, with_type
+from tacitly.methods.personal import PersonalModel, Positions, has_probabilities, with_type
 from tacitly.methods.targets import TargetsOfLoss
 from tacitly.privacy.certificate import shown
 from tacitly.privacy.guarantee import Budget, TooFewUsersWarning
@@ -171,6 +172,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         """
         return self._answer(*self._rows_and_own_heads(X, users), return_std)
 
+    @available_if(has_probabilities)
     def predict_proba(self, X: Any, users: Any = None) -> Array:
         """Return one probability per class for each row (loss 'logistic'), in the order of ``classes_``.
 

@@ -3,8 +3,9 @@
 The server's half. Everything between releases is post-processing of public numbers. For ratings:
 
 1. Prior: a few steps of expectation-maximisation for the prior of users' weights on a level and public features.
-2. Items: sums and weights of residuals per item, twice. The first release shows which items are rated how often; in
-   the second, rare items get more of each user's clip. Empirical Bayes turns both into effects and popularity.
+2. Items: a first release shows how often they are rated; a second has residuals and weights, with gains that leave the
+   least error in effects given the first. Empirical Bayes turns both into effects and popularity. The fewer users there
+   are for the catalogue, the more of this goes to popularity, which recommendations need before anything else.
 3. Factors, where the number of users supports them: moments of pairs of the most popular items, a low-rank fit.
 4. Prior again: popularity, effect and factors of an item are further features; users' weights on them get a prior too.
 5. Tastes: which features the items have that users choose.
@@ -23,8 +24,9 @@ import numpy as np
 from tacitly.arrays import Array
 from tacitly.federation.base import Federation, Query
 from tacitly.linalg import unpack_symmetric
-from tacitly.methods.recommender.effects import Effects, Sums, effects_of, weights_of
+from tacitly.methods.recommender.effects import Effects, Sums, Weights, effects_of, gains_of, weights_of
 from tacitly.methods.recommender.factors import covariance_factors
+from tacitly.methods.recommender.learned import Learned
 from tacitly.methods.recommender.posterior import Catalogue, WeightPrior
 from tacitly.methods.recommender.prior import advanced, extended
 from tacitly.methods.recommender.queries import ItemSums, PairMoments, PriorStep, TasteMoment
@@ -36,10 +38,11 @@ from tacitly.privacy.guarantee import Budget, GaussianEvent
 
 MOST_FACTORS = 20
 _PRIOR, _AGAIN, _TASTES, _TASTE_NORM = 0.05, 0.08, 0.03, 0.005
-_FIRST = 0.3  # of the items' share: the release that finds out how popular items are
 _STEPS = 4  # most steps of expectation-maximisation in a stage
+_SPREAD = 0.3  # variance of effects that is expected
 _LARGEST = 200  # items whose pairs are looked at
-_WEIGHT, _PAIR_WEIGHT = 0.5, 0.25  # scale of weights, beside residuals of variance about one
+_PAIR_WEIGHT = 0.25  # scale of weights, beside products of residuals of variance about one
+_ENOUGH = 0.37  # noise of even effects up to which popularity takes care of itself
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,21 @@ class Settings:
         return most if 0.008 * self.n_users >= 1.5 * noise * math.sqrt(2.0 * most) else 0
 
     @property
+    def even(self) -> float:
+        """An effect's noise if ratings were spread evenly over items, fifty per user."""
+        return self.sigma * self.items / (7.0 * self.n_users)
+
+    @property
+    def first(self) -> float:
+        """The share of the items' budget that finds out how popular they are: more where that is hard."""
+        return min(0.1 * max(math.sqrt(self.even / _ENOUGH), 1.0), 0.5)
+
+    @property
+    def weight(self) -> float:
+        """Scale of weights, beside residuals of variance about one: larger where effects are lost in the noise."""
+        return min(max(0.25 * math.sqrt(self.even / _ENOUGH), 0.5), 1.5)
+
+    @property
     def more(self) -> int:
         """Further columns that are learned about an item: its popularity and its effect."""
         return 2 if self.items >= 20 and not self.plays else 0
@@ -102,13 +120,12 @@ class Settings:
         else:
             first, second = self.stages
             rest = 1.0 - _PRIOR - _AGAIN - tastes - (_TASTE_NORM if tastes else 0.0)
-            # An effect's noise, if ratings were spread evenly: a small catalogue needs little to know it well.
-            uneven = self.sigma * self.items / (7.0 * self.n_users)
-            items = rest * (min(max((uneven / 0.05) ** 2, 0.12), 0.7) if self.pairs else 1.0)
+            # A small catalogue needs little to know effects well.
+            items = rest * (min(max((self.even / 0.05) ** 2, 0.12), 0.7) if self.pairs else 1.0)
             phases = [
                 Phase(name="prior", share=_PRIOR, releases=first),
-                Phase(name="items", share=_FIRST * items),
-                Phase(name="items again", share=(1.0 - _FIRST) * items),
+                Phase(name="popularity", share=self.first * items),
+                Phase(name="items", share=(1.0 - self.first) * items),
                 Phase(name="prior again", share=_AGAIN, releases=second),
             ]
             if self.pairs:
@@ -123,18 +140,6 @@ class Settings:
         return [plan.event(phase.name, clip=1.0) for phase in plan.phases for _ in range(phase.releases)]
 
 
-@dataclass(frozen=True)
-class Learned:
-    """What was learned; everything in it is public."""
-
-    catalogue: Catalogue
-    prior: WeightPrior
-    popularity: Array
-    certainty: Array
-    tastes: Tastes
-    factors: int
-
-
 def learn(
     federation: Federation, plan: Plan, settings: Settings, catalogue: Catalogue, rng: np.random.Generator
 ) -> Learned:
@@ -144,9 +149,10 @@ def learn(
     variances = np.append(0.5, np.full(size - 1, 0.05))
     prior = WeightPrior(np.zeros(size), np.diag(np.sqrt(variances)), 1.0)
     if settings.plays:
-        popularity = learner.popularity(catalogue, prior)
+        found = learner.weights(catalogue, prior)
+        popularity = weights_of(found.weights, found.noise)
         tastes = learner.tastes(catalogue, popularity)
-        return Learned(catalogue, prior, popularity, np.zeros(settings.items), tastes, 0)
+        return Learned(catalogue, prior, popularity, np.zeros(settings.items), tastes, 0, plays=True)
     features = catalogue
     prior = learner.prior(catalogue, prior, "prior", settings.stages[0])
     found = learner.effects(catalogue, prior)
@@ -162,7 +168,7 @@ def learn(
     catalogue = replace(catalogue, table=np.ascontiguousarray(np.hstack([catalogue.table, added])))
     prior = learner.prior(catalogue, prior, "prior again", settings.stages[1])
     tastes = learner.tastes(features, found.popularity)
-    return Learned(catalogue, prior, found.popularity, found.certainty, tastes, factors.shape[1])
+    return Learned(catalogue, prior, found.popularity, found.certainty, tastes, factors.shape[1], plays=False)
 
 
 @dataclass
@@ -183,18 +189,23 @@ class _Learner:
         return prior
 
     def effects(self, catalogue: Catalogue, prior: WeightPrior) -> Effects:
-        """Release sums per item twice, the second time with weights that even out popularity."""
-        first = self._sums(catalogue, prior, np.ones(catalogue.items), "items")
-        popularity = weights_of(first.weights, first.weight_noise)
-        second = self._sums(catalogue, prior, _gains(popularity, first.weight_noise), "items again")
-        return effects_of([first, second], prior.noise, self.federation.n_users)
+        """Release how popular items are, then residuals with gains that follow from it."""
+        first = self.weights(catalogue, prior)
+        scale = self.settings.weight
+        clip = 1.05 * math.hypot(math.sqrt(prior.noise), scale)
+        event = self.plan.event("items", clip=clip)
+        gains = gains_of(weights_of(first.weights, first.noise), self.federation.sum_sigma(event), _SPREAD)
+        mean, noise = self._mean(ItemSums(catalogue, prior, gains, scale, values=True), "items", "items", clip)
+        n, items = self.federation.n_users, catalogue.items
+        second = Sums(gains, mean[items:] * n / scale, noise * n / scale, mean[:items] * n, noise * n)
+        return effects_of(first, second, prior.noise, n)
 
-    def popularity(self, catalogue: Catalogue, prior: WeightPrior) -> Array:
-        """Release weights alone."""
-        query = ItemSums(catalogue, prior, np.ones(catalogue.items), 1.0, values=False)
-        mean, noise = self._mean(query, "popularity", "popularity", 1.0)
+    def weights(self, catalogue: Catalogue, prior: WeightPrior) -> Weights:
+        """Release weights of items alone."""
+        gains = np.ones(catalogue.items)
+        mean, noise = self._mean(ItemSums(catalogue, prior, gains, 1.0, values=False), "popularity", "popularity", 1.0)
         n = self.federation.n_users
-        return weights_of(mean[catalogue.items :] * n, noise * n)
+        return Weights(gains, mean[catalogue.items :] * n, noise * n)
 
     def factors(self, catalogue: Catalogue, prior: WeightPrior, popularity: Array) -> Array:
         """Release moments of pairs of the most popular items; return factors of all items, zero for the others."""
@@ -225,13 +236,6 @@ class _Learner:
         mean, noise = self._mean(query, "tastes", "tastes", 1.5 * typical.size)
         return tastes_of(mean, noise, features, crowd)
 
-    def _sums(self, catalogue: Catalogue, prior: WeightPrior, gains: Array, phase: str) -> Sums:
-        query = ItemSums(catalogue, prior, gains, _WEIGHT, values=True)
-        clip = 1.05 * math.hypot(math.sqrt(prior.noise), query.scale)
-        mean, noise = self._mean(query, phase, phase, clip)
-        n, items = self.federation.n_users, catalogue.items
-        return Sums(gains, mean[:items] * n, mean[items:] * n / query.scale, noise * n, noise * n / query.scale)
-
     def _mean(self, query: Query, phase: str, name: str, clip: float) -> tuple[Array, float]:
         return noisy_mean(self.federation, query, self.plan.event(phase, clip=clip), name)
 
@@ -239,12 +243,6 @@ class _Learner:
 def clip_of(size: int) -> float:
     """Return the clip of :class:`PriorStep`: most users' vectors are shorter where the prior is about right."""
     return 1.0 + 1.1 * math.sqrt(size)
-
-
-def _gains(popularity: Array, noise: float) -> Array:
-    """Return weights that even out popularity; below the noise all items are alike."""
-    largest = max(float(popularity.max()), 1e-9)
-    return np.asarray((np.maximum(popularity, max(0.5 * noise, 1e-3 * largest)) / largest) ** -0.5)
 
 
 def _more(found: Effects) -> Array:

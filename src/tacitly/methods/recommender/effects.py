@@ -1,7 +1,8 @@
 """Item effects and popularity from noisy sums: empirical Bayes on the server.
 
-One release of :class:`ItemSums` gives, for each item, a sum W·b + noise and a weight W + noise, both with known noise.
-Most items of a real catalogue are rare, so most weights are lost in the noise; a ratio would be worthless there.
+:class:`ItemSums` gives weights W + noise for each item first, then sums W·b + noise and weights again, under gains that
+follow from the first release; all with known noise. Most items of a real catalogue are rare, so most weights are lost
+in the noise; a ratio would be worthless there.
 
 Instead W is given a prior that is found from all released weights together (their distribution on a grid, by
 expectation-maximisation), and so is b: normal around a + c·log W, since rare items tend to be rated differently, with
@@ -11,6 +12,7 @@ an item that nobody rated that of rare items. All of it is post-processing.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,14 +24,20 @@ _STEP = 0.1  # relative width of a cell of the grid
 
 
 @dataclass(frozen=True)
-class Sums:
-    """One release: sums and weights under public gains, and their noise standard deviations."""
+class Weights:
+    """Released weights under public gains, and their noise standard deviation."""
 
     gains: Array
-    sums: Array
     weights: Array
+    noise: float
+
+
+@dataclass(frozen=True)
+class Sums(Weights):
+    """Released weights with the sums of residuals beside them."""
+
+    sums: Array
     sum_noise: float
-    weight_noise: float
 
 
 @dataclass(frozen=True)
@@ -56,43 +64,63 @@ def weights_of(noisy: Array, noise: float | Array) -> Array:
     return np.asarray(np.sum(posterior * np.maximum(grid + inside * (noisy[:, None] - grid), 0.0), axis=1))
 
 
-def effects_of(rounds: list[Sums], variance: float, n_users: int) -> Effects:
-    """Return posterior means of effects from several releases.
+def effects_of(first: Weights, second: Sums, variance: float, n_users: int) -> Effects:
+    """Return posterior means of effects.
 
     ``variance`` is that of a rating around its user's weights. The sampling noise of a sum is variance·Σω², which is
     about the weight times the mean ω of a rating: users over the sum of all weights.
     """
-    popularity = popularity_of(rounds)
-    precision, right = np.zeros(len(popularity)), np.zeros(len(popularity))
-    for one in rounds:
-        weight = popularity * one.gains * _scale(one, rounds[0])
-        sampling = variance * weight * n_users / max(float(weight.sum()), 1e-9)
-        noise = one.sum_noise**2 + sampling + 1e-12
-        precision += np.square(weight) / noise
-        right += weight * one.sums / noise
+    popularity = popularity_of(first, second)
+    weight = popularity * second.gains * _scale(first, second)
+    sampling = variance * weight * n_users / max(float(weight.sum()), 1e-9)
+    noise = second.sum_noise**2 + sampling + 1e-12
+    precision, right = np.square(weight) / noise, weight * second.sums / noise
     level, slope, spread = _population(precision, right, popularity)
     expected = level + slope * _logarithm(popularity)
     effects = (right + expected / spread) / (precision + 1.0 / spread)
     return Effects(effects, popularity, precision * spread / (1.0 + precision * spread))
 
 
-def popularity_of(rounds: list[Sums]) -> Array:
-    """Return weights of items in units of the first round, from all rounds together by their precision."""
-    precision, right = np.zeros(len(rounds[0].weights)), np.zeros(len(rounds[0].weights))
-    for one in rounds:
-        unit = one.gains * _scale(one, rounds[0])
-        precision += np.square(unit / max(one.weight_noise, 1e-9))
-        right += unit * one.weights / max(one.weight_noise, 1e-9) ** 2
+def popularity_of(first: Weights, second: Weights) -> Array:
+    """Return weights of items in units of the first release, from both by their precision."""
+    unit = second.gains * _scale(first, second)
+    precision = 1.0 / max(first.noise, 1e-9) ** 2 + np.square(unit / max(second.noise, 1e-9))
+    right = first.weights / max(first.noise, 1e-9) ** 2 + unit * second.weights / max(second.noise, 1e-9) ** 2
     return weights_of(right / precision, 1.0 / np.sqrt(precision))
 
 
-def _scale(one: Sums, first: Sums) -> float:
-    """Return by what an item's weight differs between rounds, but for its gain: users' norms differ."""
-    if one is first:
+def _scale(first: Weights, second: Weights) -> float:
+    """Return by what an item's weight differs between releases, but for its gain: users' norms differ.
+
+    Gains have a mean square of one over ratings, so this is about one; items that stand out tell by how much it is not.
+    """
+    seen = first.weights > 4.0 * first.noise
+    expected = float((first.weights * second.gains)[seen].sum())
+    if not expected > 0:
         return 1.0
-    seen = np.maximum(first.weights, 0.0) * (first.weights > 3.0 * first.weight_noise)
-    expected = float(seen @ one.gains)
-    return float(np.maximum(one.weights, 0.0) @ (seen > 0)) / expected if expected > 0 else 1.0
+    noise = np.count_nonzero(seen) * second.noise**2 + first.noise**2 * float(np.square(second.gains[seen]).sum())
+    trust = expected**2 / (expected**2 + 100.0 * noise)  # against one, within a tenth
+    return float(1.0 + trust * (second.weights[seen].sum() / expected - 1.0))
+
+
+def gains_of(popularity: Array, noise: float, spread: float) -> Array:
+    """Return gains of a second release that leave the least error in effects, over ratings: water-filling.
+
+    With gain g, an effect of variance ``spread`` is known with s = spread·(W g/noise)². What is left, Σ W/(1 + s), is
+    least under Σ W g² = Σ W (users' norms) for s = W/κ − 1, none for items of weight below κ. Weights are uncertain,
+    so nobody gets less than a fifth of the mean.
+    """
+    weights = np.maximum(popularity, 1e-6 * max(float(popularity.max()), 1e-9))
+    total, unit = float(weights.sum()), noise**2 / spread
+    low, high = 1e-12 * float(weights.max()), float(weights.max())
+    for _ in range(100):
+        level = math.sqrt(low * high)
+        used = unit * float(np.sum(np.maximum(weights / level - 1.0, 0.0) / weights))
+        low, high = (level, high) if used > total else (low, level)
+    squares = np.maximum(weights / high - 1.0, 0.0) / np.square(weights)
+    squares *= total / max(float(weights @ squares), 1e-300)
+    squares = np.maximum(squares, 0.04)
+    return np.asarray(np.sqrt(squares * total / float(weights @ squares)))
 
 
 def _population(precision: Array, right: Array, popularity: Array) -> tuple[float, float, float]:

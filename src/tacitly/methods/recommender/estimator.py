@@ -23,8 +23,9 @@ from tacitly.methods.base import PrivateModel, Procedure, Statement
 from tacitly.methods.parameters import EngineParameter
 from tacitly.methods.recommender import algorithm
 from tacitly.methods.recommender.heads import RatingHeads
-from tacitly.methods.recommender.posterior import Catalogue, WeightPrior
-from tacitly.methods.recommender.tastes import Tastes
+from tacitly.methods.recommender.item_table import features_of
+from tacitly.methods.recommender.learned import Learned, largest
+from tacitly.methods.recommender.posterior import Catalogue
 from tacitly.privacy.certificate import shown
 from tacitly.privacy.guarantee import Budget
 
@@ -51,16 +52,25 @@ class Recommendations(NamedTuple):
 class _LearnedRecommender:
     """What a fit sets; no parameters."""
 
-    catalogue_: Catalogue
-    prior_: WeightPrior
-    tastes_: Tastes
-    popularity_: Array
-    certainty_: Array
-    rank_: int
-    plays_: bool
+    learned_: Learned
     heads_: Array
     rated_: npt.NDArray[np.int32]
     bounds_: npt.NDArray[np.int64]
+
+    @property
+    def item_effects_(self) -> Array:
+        """How much better than expected from its features an item is rated, in rating units."""
+        return self.learned_.catalogue.effects * self.learned_.catalogue.unit
+
+    @property
+    def popularity_(self) -> Array:
+        """Weight of each item among ratings."""
+        return self.learned_.popularity
+
+    @property
+    def rank_(self) -> int:
+        """Number of item factors."""
+        return self.learned_.factors
 
 
 @dataclass(eq=False, repr=False)
@@ -119,7 +129,7 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
     rank: int | str = "auto"
     run: str = "recommender"
 
-    _learned: ClassVar[str] = "prior_"
+    _learned: ClassVar[str] = "learned_"
 
     def fit(  # type: ignore[override]
         self,
@@ -173,7 +183,7 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         if ids.shape != codes.shape:
             raise DataError(f"users must have one id per item ({len(codes)}). Found shape {ids.shape}.")
         heads = self._heads_at(self._positions(ids))
-        return self._choice(heads, codes) if self.plays_ else self._rating(heads, codes)
+        return self.learned_.predicted(heads, codes)
 
     def recommend(self, user: Any, k: int = 10, *, exclude_seen: bool = True, by: str = "relevance") -> Recommendations:
         """Return the ``k`` best items for a user, without those that the user rated; the population's for a stranger.
@@ -205,27 +215,22 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         """Return predictions for somebody who was not there, from their own ratings; costs no privacy."""
         head, codes = self._newcomer(ratings)[1], self._codes(items)
         heads = np.broadcast_to(head, (len(codes), len(head)))
-        return self._choice(heads, codes) if self.plays_ else self._rating(heads, codes)
+        return self.learned_.predicted(heads, codes)
 
     def recommend_all(self, users: Any, k: int = 10, *, exclude_seen: bool = True, by: str = "relevance") -> Array:
         """Return the positions of the ``k`` best items in the catalogue for each of these users, one row per user."""
         self._check_fitted()
         positions = self._positions(np.asarray(users))
-        step = max(1, _CELLS // self.catalogue_.items)
+        step = max(1, _CELLS // self.learned_.catalogue.items)
         rows = []
         for first in range(0, len(positions), step):
             some = positions[first : first + step]
-            scores = self._scores(self._heads_at(some), by)
+            scores = self.learned_.scores(self._heads_at(some), by)
             for row, position in enumerate(some):
                 if exclude_seen and position >= 0:
                     scores[row, self._seen(int(position))] = -np.inf
-            rows.append(_largest(scores, min(k, scores.shape[1])))
+            rows.append(largest(scores, min(k, scores.shape[1])))
         return np.concatenate(rows) if rows else np.zeros((0, k), dtype=np.int64)
-
-    @property
-    def item_effects_(self) -> Array:
-        """How much better than expected from its features an item is rated, in rating units."""
-        return self.catalogue_.effects * self.catalogue_.unit
 
     def summary(self) -> str:
         """Return what was learned, in words: public."""
@@ -233,17 +238,18 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         certificate = self.certificate_
         privacy = f"ε = {shown(certificate.epsilon)}" if math.isfinite(certificate.epsilon) else "no privacy"
         lines = [
-            f"recommender for {certificate.n_users} users and {self.catalogue_.items} items; {privacy} at "
+            f"recommender for {certificate.n_users} users and {self.learned_.catalogue.items} items; {privacy} at "
             f"δ = {self.delta:g} ({self.adjacency}), {len(certificate.releases)} releases",
         ]
-        if not self.plays_:
-            unit = self.catalogue_.unit
+        if not self.learned_.plays:
+            unit = self.learned_.catalogue.unit
             effects = self.item_effects_
-            known = int(np.count_nonzero(self.certainty_ > 0.5))
-            level = float(np.sqrt(self.prior_.covariance[0, 0])) * unit
+            known = int(np.count_nonzero(self.learned_.certainty > 0.5))
+            prior = self.learned_.prior
+            level = math.sqrt(float(prior.covariance[0, 0])) * unit
             lines += [
                 f"items with an effect of their own: {known}; effects vary by {float(effects.std()):.2g}",
-                f"users' levels vary by {level:.2g}; a rating varies by {math.sqrt(self.prior_.noise) * unit:.2g} "
+                f"users' levels vary by {level:.2g}; a rating varies by {math.sqrt(prior.noise) * unit:.2g} "
                 f"around what is predicted; {self.rank_} item factors",
             ]
         top = np.argsort(-self.popularity_, kind="stable")[:5]
@@ -253,28 +259,11 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return what was learned about items, and the prior of users."""
         self._check_fitted()
-        return {
-            "table": self.catalogue_.table,
-            "effects": self.catalogue_.effects,
-            "range": np.array([self.catalogue_.low, self.catalogue_.high]),
-            "popularity": self.popularity_,
-            "certainty": self.certainty_,
-            "mean": self.prior_.mean,
-            "root": self.prior_.root,
-            "noise": np.array([self.prior_.noise]),
-            "taste_features": self.tastes_.features,
-            "taste_variances": self.tastes_.variances,
-            "kind": np.array([float(self.rank_), float(self.plays_), self.tastes_.crowd]),
-        }
+        return self.learned_.arrays()
 
     def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Set what was learned; no user has a head yet."""
-        low, high = (float(value) for value in arrays["range"])
-        self.catalogue_ = Catalogue(arrays["table"], arrays["effects"], low, high)
-        self.popularity_, self.certainty_ = arrays["popularity"], arrays["certainty"]
-        self.prior_ = WeightPrior(arrays["mean"], arrays["root"], float(arrays["noise"][0]))
-        self.tastes_ = Tastes(arrays["taste_features"], arrays["taste_variances"], float(arrays["kind"][2]))
-        self.rank_, self.plays_ = int(arrays["kind"][0]), bool(arrays["kind"][1])
+        self.learned_ = Learned.of(arrays)
         self.heads_ = np.zeros((0, *self._home_work().shape))
         self.users_ = np.zeros(0, dtype=np.int64)
         self.rated_, self.bounds_ = np.zeros(0, dtype=np.int32), np.zeros(1, dtype=np.int64)
@@ -347,20 +336,7 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
 
         def learn(federation: Federation) -> Mapping[str, npt.NDArray[Any]]:
             rng = np.random.default_rng(self.random_state)
-            found = algorithm.learn(federation, plan, settings, catalogue, rng)
-            return {
-                "table": found.catalogue.table,
-                "effects": found.catalogue.effects,
-                "range": np.array([found.catalogue.low, found.catalogue.high]),
-                "popularity": found.popularity,
-                "certainty": found.certainty,
-                "mean": found.prior.mean,
-                "root": found.prior.root,
-                "noise": np.array([found.prior.noise]),
-                "taste_features": found.tastes.features,
-                "taste_variances": found.tastes.variances,
-                "kind": np.array([float(found.factors), float(settings.plays), found.tastes.crowd]),
-            }
+            return algorithm.learn(federation, plan, settings, catalogue, rng).arrays()
 
         return Procedure(settings.events(plan), learn, config={"plays": bool(plays)})
 
@@ -368,13 +344,13 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         super()._work_at_home(federation, population)
         cohort = getattr(population, "cohort", None)
         if cohort is not None and len(self.users_):
-            found = self.catalogue_.rated(cohort.X, _targets(cohort), cohort.offsets)
+            found = self.learned_.catalogue.rated(cohort.X, _targets(cohort), cohort.offsets)
             self.rated_, self.bounds_ = found[0].astype(np.int32), np.asarray(found[2])
         elif len(self.users_):
             self.bounds_ = np.zeros(len(self.users_) + 1, dtype=np.int64)
 
     def _home_work(self) -> RatingHeads:
-        return RatingHeads(self.catalogue_, self.prior_, self.tastes_, self.plays_)
+        return self.learned_.home_work
 
     def _take_heads(self, heads: Array) -> None:
         self.heads_ = heads
@@ -389,23 +365,7 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         return Directory(self._ids())
 
     def _features(self) -> Array:
-        """Return item features as numbers: yes/no columns as they are, others standardised and cut at four."""
-        count = len(self._ids())
-        if self.item_features is None:
-            return np.zeros((count, 0))
-        try:
-            table = np.asarray(self.item_features, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise DataError("item_features must be numbers: turn genres into yes/no columns.") from None
-        if table.ndim != 2 or len(table) != count:
-            raise DataError(f"item_features must have one row per item ({count}). Found shape {table.shape}.")
-        if not np.isfinite(table).all():
-            raise DataError("item_features must be finite numbers. Found missing or infinite values.")
-        spread = table.std(axis=0)
-        table, spread = table[:, spread > 0], spread[spread > 0]  # a constant says nothing beside the level
-        yes_no = ((table == 0) | (table == 1)).all(axis=0)
-        scaled = np.clip((table - table.mean(axis=0)) / spread, -4.0, 4.0)
-        return np.asarray(np.where(yes_no, table, scaled))
+        return features_of(self.item_features, len(self._ids()))
 
     def _codes(self, items: Any) -> npt.NDArray[np.int64]:
         codes = self._directory().find(items)
@@ -421,7 +381,7 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
 
     def _heads_at(self, positions: npt.NDArray[np.int64]) -> Array:
         """Return users' heads; the population's for users who are not known."""
-        nobody = np.append(self.prior_.mean, np.zeros(len(self.tastes_.variances)))
+        nobody = self.learned_.nobody
         heads = np.broadcast_to(nobody, (len(positions), len(nobody))).copy()
         heads[positions >= 0] = self.heads_[positions[positions >= 0]]
         return heads
@@ -431,7 +391,7 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         self._check_fitted()
         if isinstance(ratings, Mapping):
             items, values = list(ratings), np.array(list(ratings.values()), dtype=np.float64)
-        elif self.plays_:
+        elif self.learned_.plays:
             items = list(ratings)
             values = np.zeros(len(items))
         else:
@@ -441,52 +401,14 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         codes = self._directory().find(items) if items else np.zeros(0, dtype=np.int64)
         return codes, self._home_work().own(codes[:, None].astype(np.float64), values)
 
-    def _rating(self, heads: Array, codes: npt.NDArray[np.int64]) -> Array:
-        catalogue = self.catalogue_
-        found = np.einsum("ij,ij->i", catalogue.table[codes], heads[:, : catalogue.size]) + catalogue.effects[codes]
-        return np.asarray(np.clip(found * catalogue.unit + catalogue.middle, catalogue.low, catalogue.high))
-
-    def _choice(self, heads: Array, codes: npt.NDArray[np.int64]) -> Array:
-        taste = heads[:, self.catalogue_.size :]
-        logarithm = np.einsum("ij,ij->i", self.tastes_.features[codes], taste)
-        return np.asarray(self._fame()[codes] * np.exp(logarithm))
-
-    def _fame(self) -> Array:
-        """Return popularity relative to an average item; never zero, since a weight of zero is not certain."""
-        average = max(float(self.popularity_.mean()), 1e-12)
-        return self.popularity_ / average + 1e-3
-
-    def _scores(self, heads: Array, by: str) -> Array:
-        """Return scores of all items, one row per head."""
-        if by not in ("relevance", "rating"):
-            raise ValueError(f"by must be 'relevance' or 'rating'. Found {by!r}.")
-        catalogue = self.catalogue_
-        weights, tastes = heads[:, : catalogue.size], heads[:, catalogue.size :]
-        ratings = weights @ catalogue.table.T + catalogue.effects
-        if by == "rating" and not self.plays_:
-            return np.asarray(ratings * catalogue.unit + catalogue.middle)
-        choice = self._fame() * np.exp(tastes @ self.tastes_.features.T)
-        if self.plays_:
-            return np.asarray(choice)
-        # Expected rating points above the lowest, if the item is shown: chance of being chosen times the rating.
-        low = (catalogue.low - catalogue.middle) / catalogue.unit
-        return np.asarray(choice * np.maximum(ratings - low, 1e-3))
-
     def _best(self, head: Array, seen: npt.NDArray[np.int64], k: int, by: str) -> Recommendations:
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
             raise ValueError(f"k must be a whole number, at least 1. Found {k!r}.")
-        scores = self._scores(head, by)
+        scores = self.learned_.scores(head, by)
         scores[0, seen] = -np.inf
         left = scores.shape[1] - len(np.unique(seen))
-        best = _largest(scores, min(int(k), left))[0]
+        best = largest(scores, min(int(k), left))[0]
         return Recommendations(self._ids()[best], scores[0, best])
-
-
-def _largest(scores: Array, k: int) -> npt.NDArray[np.int64]:
-    """Return the positions of the k largest of each row, the largest first."""
-    some = np.argpartition(-scores, min(k, scores.shape[1] - 1), axis=1)[:, :k]
-    order = np.argsort(-np.take_along_axis(scores, some, axis=1), axis=1, kind="stable")
-    return np.asarray(np.take_along_axis(some, order, axis=1))
 
 
 def _targets(cohort: Cohort) -> npt.NDArray[Any]:

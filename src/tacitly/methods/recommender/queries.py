@@ -157,7 +157,7 @@ class PairMoments(_ResidualQuery):
 
 @dataclass(frozen=True)
 class TasteMoment(BatchQuery):
-    """x xᵀ − v·I, where x is the mean of public features over the m items that a user rated.
+    """x xᵀ − v·I and x, where x is the mean of public features over the m items that a user rated.
 
     ``features`` are whitened over items in proportion to their popularity, so x has mean zero and covariance v·I in a
     user who chooses by popularity alone, v = :func:`drawing` of m; what is left is how users differ. Divided by
@@ -174,19 +174,19 @@ class TasteMoment(BatchQuery):
 
     @property
     def coordinates(self) -> int:
-        """A symmetric matrix and a number."""
+        """A symmetric matrix, a vector and a number."""
         size = self.features.shape[1]
-        return int(size * (size + 1) // 2 + 1)
+        return int(size * (size + 1) // 2 + size + 1)
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return one packed matrix and one weight per user."""
+        """Return one packed matrix, one vector and one weight per user."""
         codes, _, bounds = self.catalogue.rated(X, y, offsets)
         rows = np.diff(bounds).astype(np.float64)
         variance = drawing(rows, self.crowd)
         means = kernels.feature_sums(codes, bounds, self.features) / np.maximum(rows, 1.0)[:, None]
         second = means[:, :, None] * means[:, None, :] - np.eye(means.shape[1]) * variance[:, None, None]
         weight = np.where(rows > 0, 1.0 / (0.125 + variance), 0.0)
-        return np.hstack([pack_symmetric(second) * weight[:, None], weight[:, None] * WEIGHT])
+        return np.hstack([pack_symmetric(second), means, np.full((len(rows), 1), WEIGHT)]) * weight[:, None]
 
 
 def drawing(rows: Array, crowd: float) -> Array:

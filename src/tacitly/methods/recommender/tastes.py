@@ -1,9 +1,10 @@
 """Tastes: which kinds of items users choose, whatever they think of them.
 
 A user's items are modelled as draws with probability ∝ popularityⱼ·exp(tⱼᵀθ), t the item's public features whitened
-over popularity and θ ~ N(0, T) the user's taste. To first order, the mean of t over a user's m items is θ + noise of
-covariance v·I (:func:`drawing`). So T is the mean of x xᵀ − v·I over users, which is released, and θ has a posterior at
-home in closed form. Features are turned to the axes of T, so that T is diagonal.
+over popularity and θ ~ N(0, T) how the user's taste differs from the average. To first order, the mean of t over a
+user's m items is μ + θ + noise of covariance v·I (:func:`drawing`). So μ is the mean of x and T that of
+x xᵀ − v·I − μμᵀ over users, which are released, and θ has a posterior at home in closed form. μ would be zero if
+popularity were known exactly. Features are turned to the axes of T, so that T is diagonal.
 """
 
 from __future__ import annotations
@@ -22,26 +23,28 @@ _REACH = 6.0  # standard deviations beyond which a whitened feature is cut
 
 @dataclass(frozen=True)
 class Tastes:
-    """Public features of items along the axes of the population's tastes, and the variance along each."""
+    """Public features of items along the axes of the population's tastes, mean and variance along each."""
 
     features: Array
+    mean: Array
     variances: Array
     crowd: float  # how many equally popular items the catalogue amounts to
 
     def __post_init__(self) -> None:
-        check_shape("variances", self.variances, None)
+        check_shape("mean", self.mean, None)
+        check_shape("variances", self.variances, len(self.mean))
         check_shape("features", self.features, None, len(self.variances))
 
     def posterior(self, sums: Array, rows: Array) -> Array:
         """Return tastes given each user's sum of features over its ``rows`` items; zero without items."""
-        means = sums / np.maximum(rows, 1.0)[:, None]
+        moved = np.where(rows[:, None] > 0, sums / np.maximum(rows, 1.0)[:, None] - self.mean, 0.0)
         noise = drawing(rows, self.crowd)[:, None]
-        return np.asarray(means * (self.variances / (self.variances + noise)))
+        return np.asarray(moved * (self.variances / (self.variances + noise)))
 
 
 def no_tastes(items: int) -> Tastes:
     """Return the tastes of a catalogue without features."""
-    return Tastes(np.zeros((items, 0)), np.zeros(0), float(items))
+    return Tastes(np.zeros((items, 0)), np.zeros(0), np.zeros(0), float(items))
 
 
 def whitened(features: Array, popularity: Array) -> Array:
@@ -68,11 +71,13 @@ def tastes_of(mean: Array, noise: float, features: Array, crowd: float) -> Taste
     """Return tastes from the noisy mean of :class:`TasteMoment`; directions that noise alone explains are left out."""
     size = features.shape[1]
     weight = max(float(mean[-1]) / WEIGHT, 0.5)
-    matrix, noise = unpack_symmetric(mean[:-1], size) / weight, noise / weight
+    mean, noise = mean / weight, noise / weight
+    centre = mean[-1 - size : -1] * james_stein(mean[-1 - size : -1], noise)
+    matrix = unpack_symmetric(mean[: -1 - size], size) - np.outer(centre, centre)
     diagonal = np.diag(matrix)
     common = float(diagonal.mean())
     if common < 2.0 * noise / np.sqrt(size):  # lost in the noise: users choose by popularity alone
-        return Tastes(features, np.zeros(size), crowd)
+        return Tastes(features, centre, np.zeros(size), crowd)
     own = james_stein(diagonal - common, noise) * (diagonal - common)
     values, vectors = np.linalg.eigh(matrix - np.diag(diagonal))
     edge = noise * np.sqrt(2.0 * size)
@@ -80,4 +85,4 @@ def tastes_of(mean: Array, noise: float, features: Array, crowd: float) -> Taste
     off = (vectors * kept) @ vectors.T
     values, vectors = np.linalg.eigh(np.diag(common + own) + off - np.diag(np.diag(off)))
     variances = np.maximum(values, 0.0)
-    return Tastes(np.ascontiguousarray(features @ vectors), variances, crowd)
+    return Tastes(np.ascontiguousarray(features @ vectors), vectors.T @ centre, variances, crowd)

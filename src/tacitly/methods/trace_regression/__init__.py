@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tacitly.methods.options import MODE
+from tacitly.methods.options import MODE, whole_or_word
 from tacitly.methods.registry import AuditTrial, Method, Option, Parameters, Trial
 
 _SUMS = {"rank": 1, "shape": (2, 3), "steps": 3, "random_state": 0}
@@ -13,7 +13,10 @@ _OPPOSITE = "how opposite two users' corrections are depends on the basis, and s
 def _matrix(n_features: int, parameters: Parameters) -> int:
     """Numbers in a full gradient, or in the factors of a tangent step, whichever are more."""
     rows, columns = (int(side) for side in parameters.get("shape") or (1, n_features))
-    return max(rows * columns, (rows + columns) * (int(parameters["rank"]) + 2))
+    from tacitly.methods.trace_regression.start import MOST_DIRECTIONS
+
+    rank = min(rows, columns, MOST_DIRECTIONS) if parameters["rank"] == "auto" else int(parameters["rank"])
+    return max(rows * columns, (rows + columns) * (rank + 2))
 
 
 def _small(n_features: int, rank: int, words: Parameters) -> Parameters:
@@ -31,7 +34,7 @@ METHOD = Method(
     name="trace",
     command="trace",
     options=(
-        Option(name="rank", kind=int, help="Rank of the matrix."),
+        Option(name="rank", kind=whole_or_word, help="Rank of the matrix, or auto."),
         Option(
             name="unit",
             default="observation",
@@ -97,6 +100,7 @@ METHOD = Method(
         AuditTrial(
             "trace regression, replace-one",
             {"rank": 1, "adjacency": "replace-one", "shape": (2, 2)},
+            depth="long",
             reach=0.5,
             reason=_OPPOSITE,
         ),

@@ -146,20 +146,19 @@ class Settings:
 
 @dataclass(frozen=True)
 class Found:
-    """The public result: M as factors, and the expected Frobenius norm of its error from noise and missing steps.
+    """The public result: M as factors.
 
     Labels are ⟨X, M⟩ plus ``intercept``, which is 0 if X was not centred, plus effects of row and column, if there are
     any.
     """
 
     matrix: LowRank
-    noise: float
     clips: tuple[float, ...]
     intercept: float = 0.0
     effects: tuple[Array, Array] | None = None
 
 
-def choose_start(design: Design, rank: int, unit: Unit) -> str:
+def choose_start(design: Design, unit: Unit) -> str:
     """Return the start with the smaller predicted error, from public numbers.
 
     In units of τ/μ, the noise in the leading directions is √(d₁d₂)(√d₁ + √d₂) for the whole sum. A power step with r'
@@ -178,15 +177,15 @@ def learn(
     plan: Plan,
     settings: Settings,
     design: Design,
-    rank: int,
+    rank: int | None,
     energies: tuple[Array, Array] | None = None,
     public: Public | None = None,
     mean: Array | None = None,
 ) -> Found:
     """Learn M through noisy sums.
 
-    Given where they are public: ``energies`` of the design by row and column, the energy along a step (``public``), and
-    the design's ``mean``.
+    ``rank`` None: that of the start. Given where they are public: ``energies`` of the design by row and column, the
+    energy along a step (``public``), and the design's ``mean``.
     """
     unit, maps = settings.unit, None
     if settings.centres and design.kind != "dense":
@@ -200,6 +199,7 @@ def learn(
         centre = centre_of(federation, plan, design, unit, mean, private=settings.centres > 0)
     scales = scales_of(federation, plan, design, unit, energies, centre)
     matrix = start_of(federation, plan, design, unit, scales, rank, settings.start, centre)
+    rank = matrix.values.size
     search = LineSearch(federation, plan, design, scales, unit, public, int(settings.private_design), centre)
     if settings.start.covariance is None:
         # Σ y·X̃ is M times the curvature; a known Λ has removed that already.
@@ -265,12 +265,11 @@ def learn(
     # How far the last step went beyond its noise says how far there is still to go.
     missing = taken.factor**2 * max(taken.energy - size * taken.noise**2, 0.0) if taken is not None else 0.0
     matrix = matrix.times(max(0.0, 1.0 - (noise + missing) / max(float(np.sum(matrix.values**2)), 1e-300)))
-    # ⟨X̃, M⟩ = ⟨X, D₁MD₂⟩: in the original design M and its error are scaled.
-    scale = math.sqrt(float(np.mean(scales.left**2)) * float(np.mean(scales.right**2)))
+    # ⟨X̃, M⟩ = ⟨X, D₁MD₂⟩: in the original design M is scaled.
     found = matrix.scaled(scales.left, scales.right)
     found = found if maps is None else found.mapped(*maps)
     intercept = 0.0 if centre is None else centre.level - float(np.sum(centre.matrix * found.matrix))
-    return Found(found, scale * math.sqrt(noise + missing), tuple(clips), intercept, effects)
+    return Found(found, tuple(clips), intercept, effects)
 
 
 @dataclass(frozen=True)

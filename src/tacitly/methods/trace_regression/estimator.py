@@ -5,7 +5,6 @@ Matrix covariates, matrix completion, multi-task regression.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -64,7 +63,8 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
     Parameters
     ----------
     rank
-        Rank of M.
+        Rank of M, or "auto": as many directions, up to ten, as stand out of the noise (of privacy and of sampling) in
+        the start. Not in paper mode.
     mode
         ``"auto"``: sound. ``"paper"``: the paper's algorithms with ``sensitivities`` as inputs, not certified.
     random_state
@@ -105,8 +105,6 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
     row_effects_, column_effects_ : of matrix completion, where labels have a level; the rows' contain it; else zero
     coef_ : M, (d1, d2), effects included
     intercept_ : added to ⟨X, M⟩ in predictions: 0, except where X was centred
-    noise_error_ : estimated Frobenius norm of the error in M from privacy noise and from steps that are still missing;
-        the sampling error, which is there without privacy too, comes on top
     certificate_ : what was released and what it costs
 
     Examples
@@ -173,12 +171,11 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
         """Return the factors of M; all of it is public."""
         self._check_fitted()
         matrix = LowRank(self.left_, self.singular_values_, self.right_)
-        return _public(matrix, self.noise_error_, self.intercept_, (self.row_effects_, self.column_effects_))
+        return _public(matrix, self.intercept_, (self.row_effects_, self.column_effects_))
 
     def take_public_arrays(self, arrays: Mapping[str, Array]) -> None:
         """Set what :meth:`public_arrays` returned."""
         self.left_, self.singular_values_, self.right_ = arrays["left"], arrays["singular_values"], arrays["right"]
-        self.noise_error_ = float(arrays["noise_error"][0])
         # Folders written before there was an intercept have none.
         self.intercept_ = float(arrays.get("intercept", np.zeros(1))[0])
         self.row_effects_ = arrays.get("row_effects", np.zeros(len(self.left_)))
@@ -197,13 +194,14 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
         return self._unit_of_privacy()
 
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
-        design, rank = self._design(population), int(self.rank)
+        design, rank = self._design(population), None if self.rank == "auto" else int(self.rank)
         covariance = checked_covariance(self.covariance, design)
         if self.mode == "paper":
+            assert rank is not None
             paper = self._paper_settings(covariance)
             return Procedure(
                 paper.events(),
-                lambda federation: _public(paper_trace.learn(federation, paper, design, rank), math.nan, 0.0),
+                lambda federation: _public(paper_trace.learn(federation, paper, design, rank), 0.0),
             )
         known = self._known(population, design, covariance)
         settings = self._settings(design, budget.unit, covariance, has_middle=known.middle is not None)
@@ -216,7 +214,7 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
             public = known.energies(), known.energy_along(), known.middle
             found = trace_regression.learn(federation, plan, settings, design, rank, *public)
             matrix = known.mapped_back(found.matrix)
-            return _public(matrix, known.scale * found.noise, found.intercept, found.effects)
+            return _public(matrix, found.intercept, found.effects)
 
         return Procedure(settings.events(plan), learn, rows=known.rows)
 
@@ -237,7 +235,7 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
     def _settings(
         self, design: Design, unit: Unit, covariance: Array | None, *, has_middle: bool
     ) -> trace_regression.Settings:
-        route = trace_regression.choose_start(design, int(self.rank), unit) if self.start == "auto" else self.start
+        route = trace_regression.choose_start(design, unit) if self.start == "auto" else self.start
         start = StartSettings(
             "one-shot" if covariance is not None else route, seed=self.random_state, covariance=covariance
         )
@@ -330,13 +328,15 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
                 f"Found {population.n_features}."
             )
         most = min(design.d1, design.d2)
+        if self.rank == "auto" and self.mode != "paper":
+            return
         if not (isinstance(self.rank, int | np.integer) and 1 <= self.rank <= most):
-            raise ValueError(f"rank must be a whole number from 1 to min(d1, d2) = {most}. Found {self.rank!r}.")
+            raise ValueError(
+                f"rank must be a whole number from 1 to min(d1, d2) = {most}, or 'auto'. Found {self.rank!r}."
+            )
 
 
-def _public(
-    matrix: LowRank, noise_error: float, intercept: float, effects: tuple[Array, Array] | None = None
-) -> dict[str, Array]:
+def _public(matrix: LowRank, intercept: float, effects: tuple[Array, Array] | None = None) -> dict[str, Array]:
     """Return a result as :meth:`TraceRegression.take_public_arrays` expects it."""
     rows, columns = (np.zeros(len(matrix.left)), np.zeros(len(matrix.right))) if effects is None else effects
     # Signs of singular vectors mean nothing: the largest entry on the left is positive, on every engine.
@@ -346,7 +346,6 @@ def _public(
         "left": matrix.left * signs,
         "singular_values": matrix.values,
         "right": matrix.right * signs,
-        "noise_error": np.array([noise_error]),
         "intercept": np.array([intercept]),
         "row_effects": rows,
         "column_effects": columns,

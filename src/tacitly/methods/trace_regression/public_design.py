@@ -36,7 +36,6 @@ class KnownMoments:
     population: Population
 
     rows = None
-    scale = 1.0
 
     def energies(self) -> tuple[Array, Array] | None:
         """Return the energy of the design by row and by column, from its covariance and the number of rows."""

@@ -33,15 +33,20 @@ from tacitly.privacy.calibration import Plan
 from tacitly.privacy.guarantee import Unit
 
 _STANDS_OUT = 4.5  # noise standard deviations above which a window of the histogram is not noise
+_BEYOND = 1.1  # times the edge of the noise's singular values, from which a direction stands out
+MOST_DIRECTIONS = 10
+"""The most directions that ``rank="auto"`` returns."""
+
 _FLOOR = 0.25  # of the mean energy: a rarely observed row would otherwise get a huge scale, and only carry noise
 
 
 @dataclass(frozen=True)
 class Clip:
-    """A clip, and the expected factor (``gain``) by which it shrinks a sum."""
+    """A clip, the expected factor (``gain``) by which it shrinks a sum, and the sampling deviation of a coordinate."""
 
     bound: float
     gain: float
+    sampling: float = 0.0
 
 
 def scales_of(
@@ -78,18 +83,34 @@ def start_of(
     design: Design,
     unit: Unit,
     scales: Scales,
-    rank: int,
+    rank: int | None,
     settings: StartSettings,
     centre: Centre | None = None,
 ) -> LowRank:
-    """Return a first rank-r matrix for the scaled design."""
+    """Return a first rank-r matrix for the scaled design; without a rank, of as many directions as stand out."""
+    most = min(MOST_DIRECTIONS if rank is None else rank, design.d1, design.d2)
     if settings.route == "one-shot":
         query = LabelledSum(design, scales, unit, centre)
         clip = chosen_clip(federation, plan, query, "start", "norms of the start", query.coordinates)
         event = plan.event("start", clip=clip.bound)
         matrix = federation.release(query, event, "start").reshape(design.d1, design.d2) / clip.gain
-        return leading(_unbiased(matrix, scales, settings.covariance), rank, federation.sum_sigma(event) / clip.gain)
-    return _power(federation, plan, design, unit, scales, rank, settings, centre)
+        matrix = _unbiased(matrix, scales, settings.covariance)
+        noise = federation.sum_sigma(event) / clip.gain
+        return leading(matrix, standing(matrix, noise, clip, most) if rank is None else rank, noise)
+    return _power(federation, plan, design, unit, scales, most, settings, centre, chooses=rank is None)
+
+
+def standing(matrix: Array, noise: float, clip: Clip, most: int) -> int:
+    """Return how many singular values stand out of the noise of privacy and of sampling; at least one.
+
+    Independent noise of deviation s in every entry has singular values of up to about s(√d₁ + √d₂).
+
+    >>> standing(np.diag([50.0, 20.0, 3.0]), 1.0, Clip(1.0, 1.0, sampling=1.0), 3)
+    2
+    """
+    edge = math.hypot(noise, clip.sampling / clip.gain) * sum(map(math.sqrt, matrix.shape))
+    values = np.linalg.svd(matrix, compute_uv=False)
+    return max(1, min(most, int(np.count_nonzero(values > _BEYOND * edge))))
 
 
 @dataclass(frozen=True)
@@ -110,13 +131,13 @@ class StartSettings:
 
 def _power(
     federation: Federation, plan: Plan, design: Design, unit: Unit, scales: Scales, rank: int, settings: StartSettings,
-    centre: Centre | None,
+    centre: Centre | None, *, chooses: bool,
 ) -> LowRank:  # fmt: skip
     width = min(rank + settings.oversampling, design.d1, design.d2)
     zero = np.zeros(width)
     left = np.zeros((design.d1, width))
     right = orthonormal(np.random.default_rng(settings.seed).normal(size=(design.d2, width)))[0]
-    product, noise = np.zeros((design.d2, width)), 0.0
+    product, noise, clip = np.zeros((design.d2, width)), 0.0, Clip(1.0, 1.0)
     for number in range(2 * settings.sweeps):
         product_of = "left" if number % 2 == 0 else "right"
         query = TangentSum(design, scales, left, right, zero, product_of, unit=unit, centre=centre)
@@ -129,7 +150,7 @@ def _power(
         else:
             product = products[1]
             right = orthonormal(product)[0]
-    found = leading(product.T, rank, noise)
+    found = leading(product.T, standing(product, noise, clip, rank) if chooses else rank, noise)
     return LowRank(left @ found.left, found.values, found.right)
 
 
@@ -242,7 +263,7 @@ def least_error(counts: Array, edges: Array, multiplier: float, dimensions: int,
         gain = gain_of(counts, middle, bound, unit)
         error = (spread + (multiplier * bound) ** 2) / gain**2
         if error < least * (1.0 - 1e-9):  # not for a rounding error
-            best, least = Clip(bound, gain), error
+            best, least = Clip(bound, gain, math.sqrt(spread)), error
     return best
 
 

@@ -27,7 +27,7 @@ METHOD = Method(
     audits=(
         AuditTrial("neural low rank plus sparse", _SMALL, depth="brief", title="neural.LowRankSparse, 2 rounds"),
         AuditTrial(
-            "neural low rank plus sparse, clip found privately", {**_SMALL, "clip": "auto", "rounds": 1}, depth="brief"
+            "neural low rank plus sparse, clip found privately", {**_SMALL, "clip": "auto", "rounds": 1}, depth="long"
         ),
     ),
 )
