@@ -51,6 +51,7 @@ benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.papers.fedpower
 	$(BIN)/python -m benchmarks.papers.centaur
 	$(BIN)/python -m benchmarks.papers.centaur_linear
+	$(BIN)/python -m benchmarks.speed.modules
 	$(BIN)/python -m benchmarks.speed.neural
 	$(BIN)/python -m benchmarks.neural_conformance
 	$(BIN)/python -m benchmarks.papers.margin

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from tacitly.neural.low_rank_sparse.frameworks import representation_learning as representation_learning
     from tacitly.neural.low_rank_sparse.frameworks import single_model as single_model
     from tacitly.neural.low_rank_sparse.synthetic_users import synthetic_networks as synthetic_networks
+    from tacitly.neural.networks.adapters import LowRankAdapter as LowRankAdapter
+    from tacitly.neural.networks.adapters import adapters as adapters
     from tacitly.neural.networks.architectures import FlatToImage as FlatToImage
     from tacitly.neural.networks.architectures import LinearWithSkip as LinearWithSkip
     from tacitly.neural.networks.architectures import conv_features as conv_features
@@ -51,6 +53,8 @@ _HOMES = {
     "Features": f"{__name__}.networks.features",
     "FlatToImage": f"{__name__}.networks.architectures",
     "LinearWithSkip": f"{__name__}.networks.architectures",
+    "LowRankAdapter": f"{__name__}.networks.adapters",
+    "adapters": f"{__name__}.networks.adapters",
     "LocalTraining": f"{__name__}.engine.update",
     **dict.fromkeys(
         ("MeanOverPositions", "Residual", "SelfAttention", "Tokens", "residual_network", "transformer"),

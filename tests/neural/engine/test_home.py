@@ -88,7 +88,7 @@ def test_a_round_has_one_start_and_the_next_another(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_rows_that_could_change_have_no_state(form: str) -> None:
-    """Synthetic users of a dry run and an auditor's neighbours leave nothing behind."""
+    """Whoever could change the rows could have others answered from the state: users of a dry run leave none."""
     made, (X, y) = executor(form), (part.copy() for part in rows())
     public = public_start(made.update)
     assert np.array_equal(made.norms(public, X, y, OFFSETS, 0), made.norms(public, X, y, OFFSETS, 1))

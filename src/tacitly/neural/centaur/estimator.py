@@ -22,7 +22,7 @@ from tacitly.federation.base import Federation
 from tacitly.federation.engine import Population
 from tacitly.federation.local import LocalPopulation
 from tacitly.methods.base import Procedure, Statement
-from tacitly.neural.centaur.fitted import FittedNetwork, state_arrays
+from tacitly.neural.centaur.fitted import FittedNetwork, flat_rows, state_arrays
 from tacitly.neural.centaur.heads import check_labels, usable_labels
 from tacitly.neural.centaur.noise_warning import warn_of_noise
 from tacitly.neural.engine.bound import update_bound
@@ -71,7 +71,8 @@ class RoundSetup(NamedTuple):
 class Centaur(FittedNetwork):
     """Learn the shared body of a network under user-level differential privacy; every user keeps a private head.
 
-    ``fit`` takes class numbers from 0, or numbers to predict, as ``y``; images are flat rows.
+    ``fit`` takes class numbers from 0, or numbers to predict, as ``y``; images are flat rows, or arrays of any shape,
+    which are flattened.
 
     Parameters
     ----------
@@ -304,7 +305,7 @@ class Centaur(FittedNetwork):
 
     def _cohort(self, X: Any, y: Any, users: Any) -> Cohort:
         policy = self._bad_rows()
-        cohort: Cohort = read_cohort(X, y, users, dtype=np.float32, on_bad_rows=policy)
+        cohort: Cohort = read_cohort(flat_rows(X), y, users, dtype=np.float32, on_bad_rows=policy)
         if self.loss == "classes" and policy != "raise":
             labels = usable_labels(np.asarray(cohort.y), n_outputs(self.head))
             cohort = replace(cohort, y=labels).settled(policy)

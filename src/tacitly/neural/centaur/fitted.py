@@ -132,6 +132,9 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
             check_labels(targets, maker.classes)
         return PersonalNetwork(self._features, maker.answers, *maker.fit(*self._seen(rows, targets, self._features)))
 
+    def _rows(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
+        return super()._rows(flat_rows(X))
+
     def _features(self, rows: npt.NDArray[np.float32]) -> Array:
         """Return one user's rows after the learned body."""
         return np.asarray(ForwardPass(self.body_, self._torch_device())(rows), dtype=np.float64)
@@ -178,6 +181,16 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
             return seen, targets
         views = features(self.augment(torch.tensor(rows, dtype=torch.float32)).numpy())
         return np.concatenate([seen, views]), np.tile(targets, 1 + len(views) // max(1, len(rows)))
+
+
+def flat_rows(X: Any) -> Any:
+    """Return images of any shape as flat rows; anything else as it is.
+
+    >>> flat_rows(np.zeros((5, 3, 8, 8))).shape
+    (5, 192)
+    """
+    shape = getattr(X, "shape", ())
+    return np.asarray(X).reshape(shape[0], -1) if len(shape) > 2 else X
 
 
 def state_arrays(body: nn.Module, head: nn.Module) -> dict[str, npt.NDArray[Any]]:

@@ -11,8 +11,9 @@ fitted would leave a trace in it, contributions of different rounds would share 
 of independent coins would not hold: estimators refuse both together.
 
 Keys. A user is known by the address and the number of their rows, in an array that nobody may write to and that is
-held as long as the state, so that the address cannot come to mean other rows. Rows that could be changed (synthetic
-users of a dry run, an auditor's neighbours) have no state and start from the public head.
+held as long as the state, so that the address cannot come to mean other rows. Rows that could be changed (users of a
+dry run) have no state and start from the public head; synthetic users of the door have their own, which nobody asks for
+again.
 
 State belongs to a round: whoever is asked twice in one round starts from the same state twice. State that is not finite
 is not kept. A run that is resumed after a kill has lost it; users then start again from the public head.

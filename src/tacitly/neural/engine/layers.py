@@ -20,13 +20,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
+from tacitly.neural.networks.adapters import LowRankAdapter
 from tacitly.neural.networks.architectures import FlatToImage, LinearWithSkip
 from tacitly.neural.networks.blocks import MeanOverPositions, Residual, SelfAttention, Tokens
 
 KNOWN: frozenset[type[nn.Module]] = frozenset(
     {
         *(nn.Sequential, nn.Identity, nn.Flatten, nn.Unflatten, FlatToImage, LinearWithSkip),
-        *(Residual, SelfAttention, Tokens, MeanOverPositions),
+        *(Residual, SelfAttention, Tokens, MeanOverPositions, LowRankAdapter),
         *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding, nn.Upsample),
         *(nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.ELU),
         *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d),
