@@ -163,7 +163,7 @@ class Masks:
     def _share(self, terms: npt.NDArray[np.uint64], other: str) -> npt.NDArray[np.uint64]:
         """Return the polynomial's value at another node's number, by Horner's rule."""
         at = self.names.index(other) + 1
-        value = terms[-1]
+        value: npt.NDArray[np.uint64] = terms[-1]
         for term in terms[-2::-1]:
             value = (_times(value, at) + term) % PRIME
         return value
@@ -226,4 +226,5 @@ def revealed(
 def _times(values: npt.NDArray[np.uint64], factor: int) -> npt.NDArray[np.uint64]:
     """Return the product with a number below 2¹⁶ modulo p, for values below p: 2⁶¹ is 1 there."""
     low, high = (values & np.uint64(2**32 - 1)) * np.uint64(factor), (values >> np.uint64(32)) * np.uint64(factor)
-    return ((high >> np.uint64(29)) + ((high & np.uint64(2**29 - 1)) << np.uint64(32)) + low) % PRIME
+    total = (high >> np.uint64(29)) + ((high & np.uint64(2**29 - 1)) << np.uint64(32)) + low
+    return np.asarray(total % PRIME)

@@ -163,7 +163,8 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
         home, update = self.__dict__.get("_at_home", (None, None))
         if home is None or not home.keeps or (key := key_of(X, y)) is None:
             return None
-        return update.head_in(home.start([key], LAST_ROUND)[0], Flat(self.public_head_).start)
+        kept: Tensor = update.head_in(home.start([key], LAST_ROUND)[0], Flat(self.public_head_).start)
+        return kept
 
     def _home_work(self) -> HomeWork:
         return self._fit_heads
@@ -189,7 +190,7 @@ def flat_rows(X: Any) -> Any:
     >>> flat_rows(np.zeros((5, 3, 8, 8))).shape
     (5, 192)
     """
-    shape = getattr(X, "shape", ())
+    shape: tuple[int, ...] = getattr(X, "shape", ())
     return np.asarray(X).reshape(shape[0], -1) if len(shape) > 2 else X
 
 

@@ -118,7 +118,7 @@ class HeadMaker:
         except MemoryError:
             raise
         except Exception:
-            return own[1] / own[1].sum()
+            return np.asarray(own[1] / own[1].sum())
 
     def _scores(self, features: Array, head: Array) -> Array:
         flat = Flat(self.public)

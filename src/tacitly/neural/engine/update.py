@@ -175,7 +175,7 @@ class UserUpdate:
             personal = self.fitted_head(body, head + own if len(own) else head, rows, targets, weights) - head
             return self._whole_network_steps(public, public, personal, rows, targets, weights), personal[: len(own)]
         # A copy: a custom layer that writes into it must not reach the next user's start.
-        starts = (own if len(own) else self.head.start.repeat(2)).clone().split(self.head.size)
+        starts = torch.split((own if len(own) else self.head.start.repeat(2)).clone(), self.head.size)
         if not self._crosses:
             fitted = self.fitted_head(body, starts[0], rows, targets, weights)
             return self._body_steps(body, fitted, rows, targets, weights), fitted[: len(own)]
@@ -314,7 +314,7 @@ class UserUpdate:
         if self.shared == "sum":
             fitted = self._fitted_on_features(public_head + own if len(own) else public_head, *given)
             return *self._feature_gradients(fitted, *given), (fitted - public_head)[: len(own)]
-        starts = (own if len(own) else self.head.start.repeat(2)).clone().split(self.head.size)
+        starts = torch.split((own if len(own) else self.head.start.repeat(2)).clone(), self.head.size)
         if not self._crosses:
             fitted = self._fitted_on_features(starts[0], *given)
             return *self._feature_gradients(fitted, *given), fitted[: len(own)]
