@@ -53,7 +53,7 @@ class Features:
         """Return one vector per row; NaN for rows that are not finite, which estimators leave out."""
         rows = np.asarray(X, dtype=np.float32)
         rows = rows.reshape(len(rows), -1)
-        known: npt.NDArray[np.bool_] = np.isfinite(rows).all(axis=1)
+        known = np.asarray(np.isfinite(rows).all(axis=1))
         found = np.asarray(self._forward(np.where(known[:, None], rows, 0.0)), dtype=np.float64)
         if found.ndim != 2:
             raise ValueError(f"the encoder must return one vector per row. Found shape {found.shape}.")
