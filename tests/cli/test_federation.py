@@ -272,7 +272,7 @@ def test_a_site_joins_only_under_its_own_mask_key_and_is_told_the_terms(tmp_path
         "3 sites: north, south, west",
         "ε = 1, δ = 1e-06",
         "ceiling is ε = 1",
-        "2 of them",
+        "all but 1 of them must follow the protocol",
         fingerprint(three),
     ):
         assert part in said

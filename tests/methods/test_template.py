@@ -136,7 +136,7 @@ def test_personal_models_refuse_the_same_things_in_the_same_words(name: str) -> 
         model.personalize(rows, [0.0])
     with pytest.raises(tacitly.DataError, match="finite"):
         model.personalize(np.full_like(rows, np.nan), [0.0, 1.0])
-    with pytest.raises(tacitly.DataError, match="6 columns, as at training"):
+    with pytest.raises(tacitly.DataError, match="expecting 6 features as input, as at training"):
         model.predict(rows[:, :2], [0, 1])
 
 

@@ -53,10 +53,10 @@ def loopback(
         part = cohort.take(np.arange(edges[i], edges[i + 1]))
         name = f"node{i}"
         peers = {other: key for other, key in publics.items() if other != name}
+        (folder / name).mkdir(exist_ok=True)
         made[10 + i] = Node(
             name, part, folder / name, trust=trust, mask_key=keys[i][0], peers=peers, threads=1, **options
         )
-        (folder / name).mkdir(exist_ok=True)
         roster[10 + i] = Card(
             name=name,
             key=f"key{i}",

@@ -17,7 +17,7 @@ from tacitly.data.cohort import Cohort
 from tacitly.deployment.settings import INVITATION, check_format, farewell
 from tacitly.federation.flower.keys import make_node_key, write_private
 from tacitly.federation.flower.masks import new_key
-from tacitly.federation.flower.node import Card, Node, majority, read_heads
+from tacitly.federation.flower.node import Card, Node, read_heads
 from tacitly.federation.flower.version import check_flower
 from tacitly.privacy.accounting import mu_of
 from tacitly.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity
@@ -176,7 +176,7 @@ def terms(folder: Path, invitation: dict[str, Any]) -> list[str]:
                     f"this site's ceiling is ε = {ledger.ceiling.epsilon:g}; {ledger.spent():.3g} of it is spent"
                 )
     if invitation["trust"] == "secure":
-        lines.append(f"{majority(len(names))} of them must be honest, {invitation['colluding']} of a group may not be")
+        lines.append(f"all but {invitation['colluding']} of them must follow the protocol and keep their ledgers")
         lines.append(f"fingerprint {fingerprint(invitation)}: compare it, and the names, with the other sites")
     return lines
 

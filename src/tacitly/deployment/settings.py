@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tacitly.federation.flower.node import Card
+from tacitly.federation.flower.node import Card, check_colluding
 from tacitly.methods import REGISTRY
 from tacitly.methods.registry import REQUIRED, Method
 from tacitly.privacy.guarantee import Adjacency, Budget, Unit
@@ -56,6 +56,8 @@ class Settings:
             raise ValueError(f"--trust must be central, node or secure. Found {self.trust!r}.")
         if self.trust == "secure" and len(self.cards) < 3:
             raise ValueError(f"masks hide nothing among fewer than three nodes. Found {len(self.cards)}.")
+        if self.trust == "secure":
+            check_colluding(len(self.cards), self.colluding)
         if self.trust != "central" and not math.isfinite(self.epsilon):
             raise ValueError("nodes that add noise need a finite --epsilon.")
         if self.trust != "central" and (self._described.selects or self._budget.unit is not Unit.USER):

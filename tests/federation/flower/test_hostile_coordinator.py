@@ -211,7 +211,7 @@ def test_nodes_that_were_asked_different_things_cannot_be_added(
     def unmasked(step: str, others: dict[str, Any]) -> list[Answer]:
         asks = {name: asked(step=step, **(others if name != "node0" else {})) for name in names}
         hidden = {name: total_of(nodes[name], asks[name]) for name in names}
-        question = asks["node0"].question()
+        question = nodes["node0"]._question(asks["node0"])
         votes = {name: total_of(nodes[name], asked(kind="agree", thing=question)) for name in names}
         parts = {name: b"".join(masks.for_node(name, names, hidden, votes, names)) for name in names}
         return [

@@ -275,7 +275,7 @@ def test_with_masks_and_noise_a_whole_model_is_learned_and_certified(tmp_path: P
     model = fit("fedrep", None, place, epsilon=8.0)
     assert model.certificate_.certified
     assert "with up to 1 of the nodes" in model.certificate_.trust
-    assert "2 others follow the protocol" in model.certificate_.trust
+    assert "all others follow the protocol" in model.certificate_.trust
     with Ledger(tmp_path / "node0" / "node.ledger") as own:
         assert own.spent() == pytest.approx(model.certificate_.epsilon, rel=1e-6)
 

@@ -160,7 +160,7 @@ def circle(tmp_path: Path) -> Any:
 
 
 def told(circle: Any, name: str, kind: str, group: tuple[str, ...], payload: bytes = b"") -> Answer:
-    ask = replace(circle.ask, kind=kind, group=group, thing=circle.ask.question() + payload)
+    ask = replace(circle.ask, kind=kind, group=group, thing=circle.nodes[name]._question(circle.ask) + payload)
     return Answer.from_bytes(circle.nodes[name].answer(ask.to_bytes()))
 
 
@@ -179,6 +179,50 @@ def test_a_site_votes_for_one_group_and_unmasks_none_that_others_did_not_vote_fo
     enough = b"".join(masks.for_node("node0", everyone, circle.hidden, votes, everyone))
     assert told(circle, "node0", "unmask", everyone, enough).code == "ok"
     assert told(circle, "node4", "unmask", everyone, enough).code == "refused"  # votes and shares for another site
+
+
+def test_the_same_words_among_others_are_another_question(circle: Any, tmp_path: Path) -> None:
+    """A site that joined again under the same names and other keys replayed its answer under the same mask."""
+    ours = circle.nodes["node0"]
+    stranger = masks.new_key()[1]
+    again = node.Node(
+        "node0",
+        ours.cohort,
+        tmp_path / "node0",
+        trust="secure",
+        ceiling=Budget(epsilon=9.0, delta=1e-6),
+        mask_key=ours._mask_key,
+        peers={**ours._peers, "node1": stranger},
+    )
+    assert Answer.from_bytes(again.answer(circle.ask.to_bytes())).code == "refused"  # charged, and not sent again
+    first, second = (one._masks.hide(np.zeros(3, dtype=np.int64), bytes(32)) for one in (ours, again))
+    assert not np.array_equal(first[:3], second[:3])
+
+
+def test_a_site_without_the_ledger_that_it_began_with_does_nothing(circle: Any, tmp_path: Path) -> None:
+    """It would draw fresh noise under the same mask, and vote twice."""
+    ours = circle.nodes["node0"]
+    for part in tmp_path.glob("node0/node.ledger*"):
+        if part.name != "node.ledger.id":
+            part.unlink()
+    assert Answer.from_bytes(ours.answer(circle.ask.to_bytes())).code == "refused"
+    assert told(circle, "node0", "agree", circle.names).code == "refused"
+    with pytest.raises(ValueError, match="is not the ledger that this site began with"):
+        node.Node(
+            "node0",
+            ours.cohort,
+            tmp_path / "node0",
+            trust="secure",
+            ceiling=Budget(epsilon=9.0, delta=1e-6),
+            mask_key=ours._mask_key,
+            peers=ours._peers,
+        )
+
+
+@pytest.mark.parametrize(("nodes", "colluding"), [(12, -1), (12, -11), (3, 2), (4, 2), (12, 6), (2, 0)])
+def test_masks_that_hide_nothing_or_cannot_be_removed_are_refused(nodes: int, colluding: int) -> None:
+    with pytest.raises(ValueError, match="colluding must be a whole number from 0"):
+        node.check_colluding(nodes, colluding)
 
 
 @pytest.mark.parametrize(

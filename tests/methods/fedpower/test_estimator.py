@@ -161,7 +161,7 @@ def test_estimator_manners(X: np.ndarray) -> None:
     with pytest.raises(NotFittedError, match="not fitted"):
         model.transform(X)
     assert model.fit_transform(X).shape == (N, K)
-    with pytest.raises(DataError, match="12 columns"):
+    with pytest.raises(DataError, match="expecting 12 features"):
         model.transform(X[:, :3])
 
 

@@ -104,7 +104,7 @@ def test_a_new_user_gets_the_network_a_member_has_and_an_unknown_one_is_refused(
     np.testing.assert_allclose(own.predict(data.X[mine]), model.predict(data.X[mine], data.users[mine]), atol=1e-6)
     with pytest.raises(tacitly.DataError, match="no network"):
         model.predict(data.X[:1], np.array([999]))
-    with pytest.raises(tacitly.DataError, match="4 columns"):
+    with pytest.raises(tacitly.DataError, match="expecting 4 features"):
         model.predict(data.X[:1, :3], np.array([3]))
 
 

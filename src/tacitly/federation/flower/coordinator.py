@@ -54,8 +54,8 @@ TRUST = {
     "secure": (
         "secure: every node keeps rows and heads, adds a share of the noise to its sum and masks it; the coordinator "
         "sees the noisy sum of a group and no summand. This holds against the coordinator together with up to "
-        "{colluding} of the nodes (a node knows its own share of the noise), if {honest} others follow the "
-        "protocol and all sites compared the fingerprints of their keys."
+        "{colluding} of the nodes (a node knows its own share of the noise), if all others follow the protocol and "
+        "keep their ledgers, and all sites compared the fingerprints of their keys."
     ),
 }
 
@@ -173,7 +173,7 @@ class FlowerPopulation:
     @property
     def trust(self) -> str:
         """Who sees what."""
-        return TRUST[self.how].format(honest=majority(len(self.roster)), colluding=self.colluding)
+        return TRUST[self.how].format(colluding=self.colluding)
 
     def federation(self, run: Run, *, trust: str = "central", threads: int | None = None, **options: Any) -> Any:
         """Put the nodes behind the doors."""
@@ -324,14 +324,15 @@ class FlowerFederation(Federation):
 
     def _masked(self, ask: Ask, units: Mapping[int, int], coordinates: int) -> npt.NDArray[np.int64]:
         """Collect masked answers, then votes for the group of those that arrived, then the sum of their masks."""
-        from tacitly.federation.flower.masks import TAG, for_node, hidden_size, revealed, threshold
+        from tacitly.federation.flower.masks import TAG, for_node, hidden_size, revealed, roster_digest, threshold
 
         population = self._population
         name_of = {node: population.roster[node].name for node in units}
         names, needed = tuple(sorted(name_of.values())), threshold(len(units), population.colluding)
         least = least_group(len(units), population.colluding)
         ask = replace(ask, group=names, honest=majority(len(units)))
-        question = ask.question()
+        cards = (population.roster[node] for node in units)
+        question = ask.question(roster_digest({c.name: bytes.fromhex(c.mask_key) for c in cards}, population.colluding))
 
         def answers(asks: Mapping[int, Ask], size: int, least: int, *, any_will_do: bool) -> dict[str, Any]:
             inbox = Inbox(_tokens(asks), dict.fromkeys(asks, 1), size, 0.0, masked=True)

@@ -16,9 +16,11 @@ coordinator. With t = ⌊(n + c)/2⌋ + 1, any two sets of t nodes share one tha
 that one votes once: only one group per question can have t votes, so honest nodes add up shares for one group only.
 Fewer than t shares of a mask say nothing about it, and c < t. Hence the coordinator and c nodes learn the sum of the
 group's answers, which contains the noise that every honest node of the group added to its own, and no other function of
-the honest nodes' answers. Keys, masks and shares are derived from the whole question (HKDF-SHA256 over its digest,
-expanded by ChaCha20): nodes that were asked different things cannot be added, and a node that is asked again sends the
-same bytes.
+the honest nodes' answers. All n - c others must follow the protocol for that, and keep their ledgers: one that votes
+twice counts as colluding. Keys, masks and shares are derived from the whole question and the roster's keys
+(HKDF-SHA256 over their digests, expanded by ChaCha20): nodes that were asked different things, or among others, cannot
+be added, and a node that is asked again sends the same bytes. There is no forward secrecy: whoever steals a node's key
+can open what that node sent earlier, if it was recorded.
 """
 
 from __future__ import annotations
@@ -57,6 +59,12 @@ def new_key() -> tuple[bytes, bytes]:
     """
     key = X25519PrivateKey.generate()
     return key.private_bytes_raw(), key.public_key().public_bytes_raw()
+
+
+def roster_digest(keys: Mapping[str, bytes], colluding: int) -> bytes:
+    """Return a digest of who takes part, by name and public key, and of how many may collude."""
+    content = [sorted((name, key.hex()) for name, key in keys.items()), colluding]
+    return hashlib.sha256(json.dumps(content).encode()).digest()
 
 
 def threshold(nodes: int, colluding: int) -> int:
@@ -101,6 +109,12 @@ class Masks:
     def names(self) -> list[str]:
         """All nodes, in the order that numbers them."""
         return sorted((self.name, *self.peers))
+
+    @cached_property
+    def roster(self) -> bytes:
+        """Who takes part, as this node was told: part of every question, so that no answer serves two rosters."""
+        own = X25519PrivateKey.from_private_bytes(self.private).public_key().public_bytes_raw()
+        return roster_digest({**self.peers, self.name: own}, self.colluding)
 
     @property
     def needed(self) -> int:
@@ -177,7 +191,7 @@ class Masks:
         return self._derived(mine.exchange(X25519PublicKey.from_public_bytes(theirs)), question, *purpose)
 
     def _derived(self, secret: bytes, question: bytes, *purpose: str) -> bytes:
-        context = json.dumps(["tacitly", *purpose, self.names, self.needed, question.hex()]).encode()
+        context = json.dumps(["tacitly", *purpose, self.roster.hex(), question.hex()]).encode()
         return HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=context).derive(secret)
 
 

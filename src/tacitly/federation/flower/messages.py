@@ -50,12 +50,14 @@ class Ask:
     honest: int = 0
     chosen: Chosen | None = None
 
-    def question(self) -> bytes:
+    def question(self, roster: bytes = b"") -> bytes:
         """Return a digest of everything that is the same for all nodes of a group: all fields but the token.
 
-        (``chosen`` is left out too: it is used with central trust only, where there are no masks.)
+        ``roster`` says among whom it is asked, where answers are masked: the same words among others are another
+        question. (``chosen`` is left out too: it is used with central trust only, where there are no masks.)
         """
         content = {key: value for key, value in asdict(self).items() if key not in ("token", "thing", "chosen")}
+        content["roster"] = roster.hex()
         content["thing"] = hashlib.sha256(self.thing).hexdigest()
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
 

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,6 +113,9 @@ class Node:
         self._mask_key, self._peers, self._colluding = mask_key, dict(peers or {}), colluding
         if trust == "secure" and (mask_key is None or not self._peers):
             raise ValueError("trust 'secure' needs this node's mask_key and the public mask keys of its peers.")
+        if trust == "secure":
+            check_colluding(len(self._peers) + 1, colluding)
+            self._ledger_id = self._first_ledger()
 
     @property
     def cohort(self) -> Cohort:
@@ -210,9 +214,29 @@ class Node:
         if ask.group and ask.noise != "exact":
             return None
         noisy = self._noisy(ask, query)
-        return noisy if noisy is None or not ask.group else self._masks.hide(noisy, ask.question())
+        return noisy if noisy is None or not ask.group else self._masks.hide(noisy, self._question(ask))
 
-    @property
+    def _question(self, ask: Ask) -> bytes:
+        return ask.question(self._masks.roster if ask.group else b"")
+
+    def _first_ledger(self) -> str:
+        """Return the id of the ledger that this node began with, which is noted beside its keys.
+
+        Without its ledger a node would draw fresh noise under the same mask, and vote twice.
+        """
+        note = self._folder / "node.ledger.id"
+        with Ledger(self._folder / "node.ledger", ceiling=self._ceiling) as ledger:
+            found = ledger.id
+        if not note.exists():
+            note.write_text(found, encoding="utf-8")
+        if note.read_text(encoding="utf-8") != found:
+            raise ValueError(
+                f"{self._folder / 'node.ledger'} is not the ledger that this site began with, which is lost. "
+                "Make a new folder for the site, which has new keys, and send its card to the coordinator."
+            )
+        return found
+
+    @cached_property
     def _masks(self) -> Masks:
         from tacitly.federation.flower.masks import Masks
 
@@ -229,6 +253,8 @@ class Node:
             return None
         try:
             with Ledger(self._folder / "node.ledger", ceiling=self._ceiling) as ledger:
+                if ledger.id != self._ledger_id:
+                    return None
                 ledger.run(f"group of {question.hex()}", config={"group": list(ask.group)})
         except RuntimeError:  # another group
             return None
@@ -286,8 +312,10 @@ class Node:
         slack = shares * slack_of(sigma, ask.grid, query.coordinates)
         event = GaussianEvent(sigma=ask.sigma, sensitivity=sensitivity, slack=slack)
         with Ledger(self._folder / "node.ledger", ceiling=self._ceiling) as ledger:
+            if ask.group and ledger.id != self._ledger_id:
+                return None
             try:
-                run = ledger.run(f"{ask.run}/{ask.step}", config={"digest": ask.question().hex()}, planned=[event])
+                run = ledger.run(f"{ask.run}/{ask.step}", config={"digest": self._question(ask).hex()}, planned=[event])
                 value = run.release(
                     ask.step,
                     event,
@@ -325,6 +353,15 @@ def least_group(nodes: int, colluding: int) -> int:
     (3, 6, 3)
     """
     return max(3, majority(nodes) + colluding)
+
+
+def check_colluding(nodes: int, colluding: int) -> None:
+    """Raise unless masked sums of so many nodes can be removed and hide anything."""
+    if not colluding >= 0 or least_group(nodes, colluding) > nodes:
+        raise ValueError(
+            f"colluding must be a whole number from 0 to {max(nodes - max(majority(nodes), 3), 0)} for {nodes} nodes, "
+            f"and there must be three of them. Found {colluding}."
+        )
 
 
 def majority(nodes: int) -> int:
