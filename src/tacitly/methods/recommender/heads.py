@@ -77,7 +77,9 @@ def weights_of(codes: Codes, values: Array, bounds: Offsets, catalogue: Catalogu
     products = np.bincount(owner, other * gap, minlength=len(bounds) - 1)
     trust = _EVIDENCE * squares / np.maximum(full.rows, 1.0)
     share = np.clip((products + trust) / np.maximum(squares + trust, 1e-300), 0.0, 1.0)
-    share = np.where(squares > 0, share, 1.0)[:, None]
+    # Where both predict the same, the rest is rounding error, which another order of sums would change.
+    size = np.bincount(owner, np.square(other), minlength=len(bounds) - 1)
+    share = np.where(squares > 1e-20 * size, share, 1.0)[:, None]
     simple = np.broadcast_to(prior.mean, weights.shape).copy()
     simple[:, 0] = levels[:, 0] + prior.mean[0]
     return np.asarray(share * weights + (1.0 - share) * simple)
