@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import warnings
 
+from tacitly.privacy.guarantee import TooFewUsersWarning
 
-class NoiseWarning(UserWarning):
+
+class NoiseWarning(TooFewUsersWarning):
     """The planned noise is larger than anything users can say."""
 
 
