@@ -310,6 +310,10 @@ def _without_failing_units(query: Query, X: Rows, y: Rows, offsets: Offsets, bou
     else:
         zeroed, targets = _with_zeros(X, ~usable), np.where(usable, y, 0.0)
         sums = _attempt(lambda: query.block_sums(zeroed, targets, offsets, bound, BLOCK), shape)
+        row, one = _with_zeros(X[:1], np.ones(1, dtype=bool)), np.zeros_like(y[:1])
+        zero = _attempt(partial(query.block_sum, row, one, np.array([0, 1]), bound), shape[1:])
+        # What a row of zeros adds (most often nothing) is known and taken out.
+        sums = None if sums is None or zero is None else sums - np.count_nonzero(~usable) * zero
     return parts if sums is None else sums
 
 

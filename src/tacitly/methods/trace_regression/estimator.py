@@ -205,7 +205,7 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
 
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
         design, rank = self._design(population), None if self.rank == "auto" else int(self.rank)
-        covariance = checked_covariance(self.covariance, design, population.n_rows)
+        covariance = checked_covariance(self.covariance, design, lambda: population.n_rows)
         if self.mode == "paper":
             assert rank is not None
             paper = self._paper_settings(covariance)

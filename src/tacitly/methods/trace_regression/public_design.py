@@ -7,7 +7,7 @@ answer the same questions for the estimator, with None where the answer is priva
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -188,13 +188,13 @@ def bounded(cohort: Cohort, most: int | None) -> Cohort:
     return replace(cohort, X=cohort.X[kept], y=cohort.y[kept], offsets=offsets)
 
 
-def checked_covariance(covariance: Any, design: Design, n_rows: int) -> Array | None:
+def checked_covariance(covariance: Any, design: Design, n_rows: Callable[[], int]) -> Array | None:
     """Return a known covariance as an array; raise unless it suits this design.
 
     Where every observation has its own Λᵢ (Zha 2024, Assumption 1), their mean: E Σ yᵢXᵢ = Σ Λᵢ vec M, so the start is
     unbiased with Λ̄ = n⁻¹ΣΛᵢ as it is with Λᵢ⁻¹ inside the sum, and no observation weighs more for a small Λᵢ.
 
-    >>> checked_covariance([[[1.0, 2.0]], [[3.0, 2.0]]], Design("dense", 1, 2), 2)
+    >>> checked_covariance([[[1.0, 2.0]], [[3.0, 2.0]]], Design("dense", 1, 2), lambda: 2)
     array([[2., 2.]])
     """
     if covariance is None:
@@ -202,8 +202,8 @@ def checked_covariance(covariance: Any, design: Design, n_rows: int) -> Array | 
     shape, size = (design.d1, design.d2), design.d1 * design.d2
     matrix = np.asarray(covariance, dtype=np.float64)
     if matrix.ndim == 3:
-        if len(matrix) != n_rows:
-            raise ValueError(f"covariance must have one matrix per observation ({n_rows}). Found {len(matrix)}.")
+        if len(matrix) != n_rows():
+            raise ValueError(f"covariance must have one matrix per observation ({n_rows()}). Found {len(matrix)}.")
         matrix = matrix.mean(axis=0)
     if matrix.shape not in (shape, (size, size)):
         raise ValueError(f"covariance must have shape {shape} or {(size, size)}. Found {matrix.shape}.")
