@@ -291,8 +291,8 @@ def _units(query: Query, X: Rows, offsets: Offsets) -> npt.NDArray[np.int64]:
 def _without_failing_units(query: Query, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
     """Sum blocks again, leaving out units whose numbers make the fused form fail or return a non-finite sum.
 
-    Then the same blocks are summed as if those users had no rows, or with zeros for those rows if the unit is the row:
-    batches keep their shapes, and with them every other unit's numbers, to the last bit. (Computed alone, a unit's
+    Then the same blocks are summed as if those users had no rows, or with zeros for those rows if the unit is the row
+    (such a row counts as one of zeros, and moves a sum by no more than any other): batches keep their shapes, and with them every other unit's numbers, to the last bit. (Computed alone, a unit's
     numbers may differ in the last bits from those computed among others, and a query may amplify that.)
     """
     bounds = query.bounds(X, offsets)
@@ -310,10 +310,6 @@ def _without_failing_units(query: Query, X: Rows, y: Rows, offsets: Offsets, bou
     else:
         zeroed, targets = _with_zeros(X, ~usable), np.where(usable, y, 0.0)
         sums = _attempt(lambda: query.block_sums(zeroed, targets, offsets, bound, BLOCK), shape)
-        row, one = _with_zeros(X[:1], np.ones(1, dtype=bool)), np.zeros_like(y[:1])
-        zero = _attempt(partial(query.block_sum, row, one, np.array([0, 1]), bound), shape[1:])
-        # What a row of zeros adds (most often nothing) is known and taken out.
-        sums = None if sums is None or zero is None else sums - np.count_nonzero(~usable) * zero
     return parts if sums is None else sums
 
 
