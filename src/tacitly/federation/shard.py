@@ -292,8 +292,9 @@ def _without_failing_units(query: Query, X: Rows, y: Rows, offsets: Offsets, bou
     """Sum blocks again, leaving out units whose numbers make the fused form fail or return a non-finite sum.
 
     Then the same blocks are summed as if those users had no rows, or with zeros for those rows if the unit is the row
-    (such a row counts as one of zeros, and moves a sum by no more than any other): batches keep their shapes, and with them every other unit's numbers, to the last bit. (Computed alone, a unit's
-    numbers may differ in the last bits from those computed among others, and a query may amplify that.)
+    (such a row counts as one of zeros, and moves a sum by no more than any other): batches keep their shapes, and with
+    them every other unit's numbers, to the last bit. (Computed alone, a unit's numbers may differ in the last bits from
+    those computed among others, and a query may amplify that.)
     """
     bounds = query.bounds(X, offsets)
     units, by_user = len(bounds) - 1, query.unit is Unit.USER
