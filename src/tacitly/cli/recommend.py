@@ -139,7 +139,11 @@ def _show(folder: Path, user: str | None, rated: str | None, k: int) -> None:
         )
     if (user is None) == (rated is None):
         raise ValueError("give --for USER (somebody who was there) or --rated ITEM=RATING,… (somebody who was not).")
-    best = model.recommend(user, k) if rated is None else model.recommend_new(_ratings(rated, plays=model.plays_), k)
+    best = (
+        model.recommend(user, k)
+        if rated is None
+        else model.recommend_new(_ratings(rated, plays=model.learned_.plays), k)
+    )
     lines = ["item,score", *(f"{item},{score:.6g}" for item, score in zip(best.items, best.scores, strict=True))]
     sys.stdout.write("\n".join(lines) + "\n")
 
