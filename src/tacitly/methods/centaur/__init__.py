@@ -27,6 +27,7 @@ METHOD = Method(
     data="users who take part by a secret coin",
     result="a shared basis with sampling of users",
     page="centaur.md#linear-models",
+    simulated=lambda shape: {"rank": "auto", "fit_intercept": True},
     trials=(
         Trial("centaur", {"rank": 2, "rounds": 3, "random_state": 0}, tolerance=1e-7, adaptive=True),
         Trial(

@@ -54,6 +54,7 @@ METHOD = Method(
     data="users who share a model but for a few coordinates",
     result="a shared basis plus sparse personal weights",
     page="low_rank_sparse.md",
+    simulated=lambda shape: {"rank": 1, "shared_weight": True, "fit_intercept": True},
     trials=(
         Trial("sparse", {"rank": 2, "sparsity": 1, "rounds": 3, "fit_intercept": True}, **_CHECKED),
         Trial("sparse, chosen", {"rank": 2, "sparsity": "auto", "rounds": 2}, **_CHECKED),
