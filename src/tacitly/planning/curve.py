@@ -4,9 +4,10 @@
 
     share = (alone − method at ε) / (alone − possible)
 
-``alone`` is the better of users' own means and their own regressions: what everybody has without sharing anything. (One
-model for all is no such thing: it needs everybody's rows.) ``possible`` is the best method without privacy, the same for
-all methods, so that shares compare them. 0 % says that sharing was for nothing, 100 % that privacy cost nothing.
+``alone`` is the better of users' own means and their own regressions: what everybody has without sharing anything.
+(One model for all is no such thing: it needs everybody's rows.) ``possible`` is the best method without privacy, the
+same for all methods, so that shares compare them. 0 % says that sharing was for nothing, 100 % that privacy cost
+nothing.
 
 Less noise never hurts on average, so means over repetitions are made monotone (isotonic regression), and interpolated
 in log(n·μ) between simulated points. Beyond the last one the error that noise adds falls as its variance, 1/(n·μ)²;
@@ -18,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -89,7 +91,7 @@ def simulated(shares: Callable[[float], Array], levels: list[float], limit: floa
     known = {level: shares(level) for level in sorted(set(levels))}
     for _ in range(2):
         ordered = sorted(known)
-        for low, high in zip(ordered, ordered[1:], strict=False):
+        for low, high in pairwise(ordered):
             jump = abs(float(known[high].mean() - known[low].mean()))
             if jump > _STEP and high / low > _CLOSE**2:
                 middle = math.sqrt(low * high)

@@ -81,7 +81,7 @@ class Described:
         signal = _signal((X - center) / scale, weights, levels, counts)
         y = signal + np.sqrt(shape.noise) * rng.standard_normal(len(signal))
         truth = _signal((fresh - center) / scale, weights, levels, np.full(n_users, FRESH))
-        return made_up(X, y, counts, fresh, truth, self.schema)
+        return made_up(X, y, counts, fresh, truth, np.full(n_users, FRESH), self.schema)
 
     def _weights(self, n_users: int, rng: np.random.Generator) -> tuple[Array, Array]:
         """Return the common weights and everybody's deviations from them, in units of the features' deviations."""
@@ -93,16 +93,17 @@ class Described:
         return common, np.sqrt(shape.slopes / size) * rng.standard_normal((n_users, size)) @ basis.T
 
 
-def made_up(X: Array, y: Array, counts: Array, fresh: Array, truth: Array, schema: Schema | None) -> MadeUp:
-    """Group rows of users, in order, ``counts`` each, and their fresh rows, :data:`FRESH` each."""
-    users = np.arange(len(counts))
+def made_up(
+    X: Array, y: Array, counts: Array, fresh: Array, truth: Array, fresh_counts: Array, schema: Schema | None
+) -> MadeUp:
+    """Group rows of users, in order, ``counts`` each, and their fresh rows, ``fresh_counts`` each."""
     names = tuple(f"x{j}" for j in range(X.shape[1])) if schema is None else schema.feature_names
 
     def grouped(rows: Array, targets: Array, number: Array) -> Cohort:
         offsets = np.concatenate([[0], np.cumsum(number)]).astype(np.int64)
-        return Cohort(np.ascontiguousarray(rows), targets, offsets, users, names, "y", schema)
+        return Cohort(np.ascontiguousarray(rows), targets, offsets, np.arange(len(number)), names, "y", schema)
 
-    return MadeUp(grouped(X, y, counts), grouped(fresh, truth, np.full(len(counts), FRESH)))
+    return MadeUp(grouped(X, y, counts), grouped(fresh, truth, fresh_counts))
 
 
 def encoded(columns: Sequence[Column], latent: Array) -> Array:

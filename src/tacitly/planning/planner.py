@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 
 from tacitly.arrays import Array
+from tacitly.data.cohort import Cohort
+from tacitly.data.reading import read_cohort
 from tacitly.data.schema import Schema
 from tacitly.methods import REGISTRY
 from tacitly.planning.curve import Curve, simulated
 from tacitly.planning.made_up import Described, Population
 from tacitly.planning.result import Line, Plan, gains
+from tacitly.planning.sample import Sampled
 from tacitly.planning.shape import Shape
 from tacitly.planning.simulation import ALONE, OnStep, Simulation, simulated_users
 from tacitly.privacy.certificate import Certificate
@@ -171,7 +174,12 @@ def _population(
 ) -> tuple[Population, str]:
     """Return where made-up users come from, and in one word why."""
     if sample is not None:
-        raise NotImplementedError("sample")
+        if known or schema is not None:
+            raise ValueError(
+                f"a sample says what the shape is. Give no {' and no '.join(known or ['schema'])} with it."
+            )
+        cohort = sample if isinstance(sample, Cohort) else read_cohort(*sample)
+        return Sampled.of(cohort, users, random_state), "sample"
     if schema is not None:
         declared = schema if isinstance(schema, Schema) else Schema.declared(schema)
         if "features" in known:

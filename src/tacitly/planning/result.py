@@ -15,8 +15,8 @@ NOTHING = 0.02
 _LITTLE = 0.01  # a possible gain below this part of the error that users have alone is no reason to share
 
 DEFINITION = (
-    "Share of what is possible: (alone - method at ε) / (alone - best method without privacy), in squared errors on new "
-    "rows. Alone is the better of users' own means and their own regressions, which share nothing."
+    "Share of what is possible: (alone - method at ε) / (alone - best method without privacy), in squared errors on "
+    "new rows. Alone is the better of users' own means and their own regressions, which share nothing."
 )
 
 

@@ -4,10 +4,10 @@ The target of a made-up row is
 
     y = x·w̄ + lᵢ + x·dᵢ + e
 
-with features x of variance one, and its variance is one: what is common to all users (x·w̄), users' own levels lᵢ, what
-users' own slopes dᵢ add, and noise e that no model explains. ``noise``, ``levels`` and ``slopes`` are three of these four
-shares; the common effects have the rest. So "noise to signal" is noise ÷ (1 − noise), and "how much users differ" is
-levels and slopes.
+with features x of variance one, and its variance is one: what is common to all users (x·w̄), users' own levels lᵢ,
+what users' own slopes dᵢ add, and noise e that no model explains. ``noise``, ``levels`` and ``slopes`` are three of
+these four shares; the common effects have the rest. So "noise to signal" is noise ÷ (1 − noise), and "how much users
+differ" is levels and slopes.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ class Shape:
     def __str__(self) -> str:
         low, high = self.row_range
         rows = f"{low}" if low == high else f"{low} to {high}"
-        return f"{self.users:,} users of {rows} row{'s' * (high > 1)} and {self.features} feature{'s' * (self.features > 1)}"
+        of_rows, features = f"row{'s' * (high > 1)}", f"feature{'s' * (self.features > 1)}"
+        return f"{self.users:,} users of {rows} {of_rows} and {self.features} {features}"
 
 
 def _whole(**values: int) -> None:

@@ -3,8 +3,8 @@
 The noise of a plan is exact: every release is a sum with Gaussian noise of standard deviation c/μ, where μ belongs to
 (ε, δ), and what a method uses is the mean over n users, whose noise is c/(n·μ). So the noise of n users at ε is that of
 m users at the ε' with m·μ(ε') = n·μ(ε), and one number, the *noise level* n·μ, stands for both. Very many users
-are simulated by fewer with the same noise level. What then differs is the sampling of users, which is more of an error for
-fewer of them, with privacy and without. benchmarks/plan.py measures what that does to shares: next to nothing.
+are simulated by fewer with the same noise level. What then differs is the sampling of users, which adds more error for
+fewer of them, with privacy and without.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tacitly.privacy.certificate import Certificate
 ALONE = (MEANS, LOCAL)
 """What users have without sharing anything; one model for all needs everybody's rows."""
 
-MOST_WORK = 4e5
-"""Users × weights² of one simulated fit at most: about a second of one core."""
+MOST_WORK = 2e5
+"""Users × weights² of one simulated fit at most: about half a second of one core."""
 
-FEWEST = 400
+FEWEST = 300
 
 OnStep = Callable[[str], None]
 
@@ -40,7 +40,7 @@ def simulated_users(users: int, features: int) -> int:
     """Return how many users are simulated in place of ``users``.
 
     >>> simulated_users(500, 10), simulated_users(100_000, 10), simulated_users(3000, 40)
-    (500, 3305, 400)
+    (500, 1652, 300)
     """
     weights = features + 1
     return min(users, max(FEWEST, int(MOST_WORK / weights**2)))
