@@ -51,6 +51,13 @@ def test_much_noise_gives_nothing_and_little_noise_nearly_everything(found: Plan
     assert found.recommended == "mixed-effects"
 
 
+def test_rows_without_a_target_share_components() -> None:
+    plan = tacitly.plan(users=300, rows=5, features=4, target=False, repeats=1, epsilons=(5.0,))
+    assert plan.methods == ("svd",)
+    assert plan.possible < plan.alone
+    assert plan.line(5.0).share > 0.9
+
+
 def test_the_same_seed_gives_the_same_plan(found: Plan) -> None:
     assert tacitly.plan(**SMALL, epsilons=(0.05, 20.0)).table() == found.table()
 
@@ -115,12 +122,14 @@ def test_what_it_cannot_mean_is_refused_before_anything_is_simulated(changed: di
         tacitly.plan(**{**SMALL, **changed})
 
 
-def test_every_method_says_how_it_is_simulated_or_why_it_is_not() -> None:
-    shape = Shape(users=10, rows=2, features=3).to_dict()
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [(True, {"mixed-effects", "fedrep", "centaur", "low-rank-sparse"}), (False, {"svd"})],
+)
+def test_every_method_says_how_it_is_simulated_or_why_it_is_not(target: bool, expected: set[str]) -> None:
+    shape = Shape(users=10, rows=2, features=3, directions=2, target=target).to_dict()
     answers = {method.name: method.simulated(shape) for method in REGISTRY.values()}
-    assert {name for name, answer in answers.items() if not isinstance(answer, str)} == {
-        *("mixed-effects", "fedrep", "centaur", "low-rank-sparse")
-    }
+    assert {name for name, answer in answers.items() if not isinstance(answer, str)} == expected
     for name, answer in answers.items():
         if not isinstance(answer, str):
             REGISTRY[name].build(epsilon=1.0, **answer)

@@ -10,11 +10,10 @@ import typer
 
 from tacitly.cli import console, reading
 from tacitly.cli.console import say, wrapped
+from tacitly.methods import REGISTRY
 
 if TYPE_CHECKING:
     from tacitly.planning import Plan
-
-_SHARES = ("noise", "levels", "slopes", "between")
 
 
 def plan(
@@ -36,6 +35,9 @@ def plan(
     between: Annotated[
         float | None, typer.Option(help="Share of the features' variance that lies between users; usual: 0.3.")
     ] = None,
+    with_target: Annotated[
+        bool, typer.Option("--with-target/--no-target", help="Whether there is a target; without: shared components.")
+    ] = True,
     schema: Annotated[
         Path | None, typer.Option(help="JSON file with what is public about columns, in place of --features.")
     ] = None,
@@ -61,7 +63,7 @@ def plan(
     from tacitly.planning import plan as planned
 
     given: dict[str, Any] = {"features": features, "noise": noise, "levels": levels, "slopes": slopes}
-    given |= {"directions": directions, "between": between}
+    given |= {"directions": directions, "between": between, "target": with_target}
     if rows is not None:
         given["rows"] = _rows(rows)
     if schema is not None:
@@ -151,7 +153,7 @@ def _show(plan: Plan) -> None:
     for grid in (_by_method(plan), _by_users(plan)):
         Console().print(grid)
     say(wrapped(DEFINITION))
-    say(wrapped(f"Squared errors, in units of the target's variance: {_errors(plan)}"))
+    say(wrapped(_errors(plan)))
     say(wrapped(_made_up(plan)))
     if plan.recommended is not None:
         say(wrapped(_advice(plan)))
@@ -161,6 +163,11 @@ def _show(plan: Plan) -> None:
 
 def _assumed(plan: Plan) -> str:
     shape = plan.shape
+    if not shape.target:
+        return (
+            f"The variance of rows, as described: {shape.directions} shared components {1 - shape.noise:.0%}, noise "
+            f"{shape.noise:.0%}.".replace("%", " %")
+        )
     origin = {"described": "as described", "schema": "as described", "sample": "as in the sample"}[plan.source]
     shares = {"common to all": shape.common, "users' levels": shape.levels, "users' slopes": shape.slopes}
     parts = ", ".join(f"{name} {share:.0%}" for name, share in {**shares, "noise": shape.noise}.items())
@@ -208,9 +215,10 @@ def _cell(line: Any) -> str:
 
 
 def _errors(plan: Plan) -> str:
+    what = "Squared errors as parts of the target's variance" if plan.shape.target else "Variance that is left over"
     return (
-        f"users alone {plan.alone:.3g}, one model for all (not private) {plan.pooled:.3g}, the best method without "
-        f"privacy {plan.possible:.3g}, noise {plan.shape.noise:.3g}."
+        f"{what}: users alone {plan.alone:.3g}, one model for all (not private) {plan.pooled:.3g}, the best method "
+        f"without privacy {plan.possible:.3g}, noise {plan.shape.noise:.3g}."
     )
 
 
@@ -225,7 +233,16 @@ def _advice(plan: Plan) -> str:
     best = str(plan.recommended)
     split = sorted(plan.splits[best].items(), key=lambda item: -item[1])
     parts = ", ".join(f"{name} {100 * share:.0f} %" for name, share in split if share >= 0.005)
-    usual = next((line for e in plan.epsilons if (line := plan.line(e)).share >= plan.goal), None)
-    option = "" if best == "mixed-effects" else f" --method {best}"
-    command = f"tacitly fit TABLE --user ... --target ... --epsilon {usual.epsilon:g}{option}" if usual else ""
-    return f"Recommended (*): {best}. Its budget: {parts}." + (f"\nNext: {command}" if command else "")
+    enough = next((line for e in plan.epsilons if (line := plan.line(e)).share >= plan.goal), None)
+    command = "" if enough is None else f"\nNext: {_command(best, enough.epsilon, plan)}"
+    return f"Recommended (*): {best}. Its budget: {parts}.{command}"
+
+
+def _command(name: str, epsilon: float, plan: Plan) -> str:
+    """Return the command that fits a method."""
+    method = REGISTRY[name]
+    words = ["tacitly", str(method.command), "TABLE", "--user ..."]
+    words += ["--target ..."] if plan.shape.target else [f"--unit user --rank {plan.shape.directions}"]
+    words += [f"--epsilon {epsilon:g}"]
+    words += [] if REGISTRY.default(str(method.command)).name == name else [f"--method {name} --rank auto"]
+    return " ".join(words)

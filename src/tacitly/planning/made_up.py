@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from tacitly.arrays import Array
+from tacitly.baselines.comparison import alternatives
 from tacitly.data.cohort import Cohort
 from tacitly.data.schema import Column, Schema
+from tacitly.heads.losses import Loss
 from tacitly.linalg import orthonormal
 from tacitly.planning.shape import Shape
 
@@ -33,22 +35,46 @@ class MadeUp:
 
 
 class Population(Protocol):
-    """Where made-up users come from; ``noise`` is the variance of the targets' noise."""
+    """Where made-up users come from, and how models of them are scored."""
 
     @property
     def shape(self) -> Shape:
         """The public numbers."""
 
-    @property
-    def noise(self) -> float:
-        """Variance of the noise of a target."""
-
     def draw(self, n_users: int, rng: np.random.Generator) -> MadeUp:
         """Make up that many users."""
 
+    def others(self, drawn: MadeUp) -> dict[str, float]:
+        """Return the errors of what users have alone, and of one model for all."""
+
+    def error(self, model: Any, drawn: MadeUp) -> float:
+        """Return the error of a fitted model on fresh rows."""
+
+
+class WithTarget:
+    """Scores of populations with a target: squared errors on fresh rows."""
+
+    @property
+    def noise(self) -> float:
+        """Variance of the noise of a target."""
+        raise NotImplementedError
+
+    def others(self, drawn: MadeUp) -> dict[str, float]:
+        """Return the errors of users' own means, of their own regressions, and of one model for all."""
+        predicted = alternatives(drawn.train, drawn.test, Loss())
+        return {name: self._squared(drawn, values) for name, values in predicted.items()}
+
+    def error(self, model: Any, drawn: MadeUp) -> float:
+        """Return the error of a fitted model on fresh rows."""
+        owner = np.repeat(drawn.test.users, np.diff(drawn.test.offsets))
+        return self._squared(drawn, model.predict(drawn.test.X, owner))
+
+    def _squared(self, drawn: MadeUp, predicted: Array) -> float:
+        return float(np.mean(np.square(predicted - np.asarray(drawn.test.y)))) + self.noise
+
 
 @dataclass(frozen=True)
-class Described:
+class Described(WithTarget):
     """Users made up from a :class:`~tacitly.planning.shape.Shape` alone, or with columns as a schema declares them."""
 
     shape: Shape

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from tacitly.arrays import Array
+from tacitly.baselines.comparison import SINGLE
 from tacitly.data.cohort import Cohort
 from tacitly.data.reading import read_cohort
 from tacitly.data.schema import Schema
 from tacitly.methods import REGISTRY
+from tacitly.planning.components import Components
 from tacitly.planning.curve import Curve, simulated
 from tacitly.planning.made_up import Described, Population
 from tacitly.planning.result import Line, Plan, gains
@@ -39,6 +41,7 @@ def plan(
     slopes: float | None = None,
     directions: int | None = None,
     between: float | None = None,
+    target: bool = True,
     schema: Schema | Mapping[str, Mapping[str, Any]] | None = None,
     sample: Any = None,
     epsilons: Sequence[float] = EPSILONS,
@@ -62,6 +65,9 @@ def plan(
     rows, features, noise, levels, slopes, directions, between
         The rest of the shape, see :class:`~tacitly.planning.shape.Shape`: rows per user, numeric columns, and where the
         target's variance comes from. What is not given has a usual value, or comes from the schema or the sample.
+    target
+        False for rows without a target, whose shared components are to be found (``tacitly svd``); then ``noise`` is
+        the share of variance outside them, and ``directions`` their number.
     schema
         What is public about the columns, as for :class:`~tacitly.MixedEffects`; it also says how many there are.
     sample
@@ -100,7 +106,10 @@ def plan(
         "between": between,
     }
     known = {name: value for name, value in given.items() if value is not None}
-    population, source = _population(users, known, schema, sample, random_state)
+    if target:
+        population, source = _population(users, known, schema, sample, random_state)
+    else:
+        population, source = _components(users, known, schema, sample)
     fitting, left_out = _fitting(population.shape, methods)
     simulation = Simulation(
         population=population,
@@ -124,7 +133,7 @@ def _planned(
 ) -> Plan:
     shape = simulation.population.shape
     others = {name: float(errors.mean()) for name, errors in simulation.others().items()}
-    best_alone = min(ALONE, key=lambda name: others[name])
+    best_alone = min((name for name in ALONE if name in others), key=lambda name: others[name])
     alone_errors = simulation.others()[best_alone]
     without = {name: simulation.errors(REGISTRY[name], given, math.inf) for name, given in fitting.items()}
     best = min(without, key=lambda name: float(without[name].mean()))
@@ -159,7 +168,7 @@ def _planned(
         lines=tuple(lines),
         needed={name: {e: _needed(simulation, curve, e, goal) for e in epsilons} for name, curve in curves.items()},
         alone=others[best_alone],
-        pooled=others["one model for all"],
+        pooled=others[SINGLE],
         possible=possible,
         recommended=_recommended(lines, shape.users) if worth else None,
         splits={name: _split(simulation, name) for name in fitting},
@@ -184,12 +193,26 @@ def _population(
         declared = schema if isinstance(schema, Schema) else Schema.declared(schema)
         if "features" in known:
             raise ValueError("features follow from the schema. Give one of the two.")
-        features = len(declared.feature_names)
-        return Described(Shape(users=users, features=features, **{"rows": None, **known}), declared), "schema"
+        sizes = {**known, "features": len(declared.feature_names)}
+        _check_sizes(sizes)
+        return Described(Shape(users=users, **sizes), declared), "schema"
+    _check_sizes(known)
+    return Described(Shape(users=users, **known)), "described"
+
+
+def _components(users: int, known: Mapping[str, Any], schema: Any, sample: Any) -> tuple[Population, str]:
+    """Return users without a target."""
+    if schema is not None or sample is not None or {"levels", "slopes"} & set(known):
+        raise ValueError("rows without a target are described by rows, features, noise, directions and between alone.")
+    _check_sizes(known)
+    usual = {"directions": min(2, int(known["features"]))}
+    return Components(Shape(users=users, levels=0.0, slopes=0.0, target=False, **{**usual, **known})), "described"
+
+
+def _check_sizes(known: Mapping[str, Any]) -> None:
     missing = [name for name in ("rows", "features") if name not in known]
     if missing:
         raise ValueError(f"a shape needs users, rows and features, or a sample. Found no {' and no '.join(missing)}.")
-    return Described(Shape(users=users, **known)), "described"
 
 
 def _fitting(shape: Shape, methods: Iterable[str] | None) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
@@ -224,7 +247,10 @@ def _recommended(lines: Sequence[Line], users: int) -> str:
 
 def _needed(simulation: Simulation, curve: Curve, epsilon: float, goal: float) -> int | None:
     level = curve.needed(goal)
-    return None if level is None else _rounded_up(level / simulation.level(epsilon, 1))
+    if level is None:
+        return None
+    # Far fewer users than were made up are another matter: their sampling was not simulated.
+    return _rounded_up(max(level / simulation.level(epsilon, 1), simulation.n_users / 4.0))
 
 
 def _split(simulation: Simulation, method: str) -> dict[str, float]:

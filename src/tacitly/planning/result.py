@@ -47,7 +47,8 @@ class Plan:
     source : "described", "schema" or "sample": where those numbers and the columns come from
     delta, adjacency, goal : of the promise; the share of what is possible that ``needed`` is about
     lines : shares and errors, one :class:`Line` per method, ε and number of users
-    needed : for each method and ε, the smallest number of users that reaches the goal; None where none does
+    needed : for each method and ε, the smallest number of users that reaches the goal, but at least a quarter of
+        ``simulated_users``; None where no number does
     alone, pooled, possible : squared errors of users alone, of one model for all, of the best method without privacy
     recommended : the method with the largest shares; None where there is nothing to gain
     splits : for each method, what part of the budget (of μ²) each of its releases takes
@@ -111,7 +112,7 @@ class Plan:
         if self.recommended is None:
             return (
                 f"With {self.shape}, there is next to nothing to gain by sharing: without any privacy the error would "
-                f"be {self.possible:.3g} of the target's variance, and users have {self.alone:.3g} alone."
+                f"be {self.possible:.3g} of the variance, and users have {self.alone:.3g} alone."
             )
         asked = [self.line(epsilon) for epsilon in self.epsilons]
         enough = next((line for line in asked if line.share >= self.goal), None)

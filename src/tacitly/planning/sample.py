@@ -19,7 +19,7 @@ import numpy as np
 from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
 from tacitly.data.validation import DataError
-from tacitly.planning.made_up import MadeUp, made_up
+from tacitly.planning.made_up import MadeUp, WithTarget, made_up
 from tacitly.planning.shape import Shape
 
 _MOST_USERS, _MOST_ROWS = 300, 40  # that the variances are estimated from
@@ -37,7 +37,7 @@ class Variances:
 
 
 @dataclass(frozen=True)
-class Sampled:
+class Sampled(WithTarget):
     """Users made up from the features of a public sample."""
 
     shape: Shape

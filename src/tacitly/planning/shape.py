@@ -42,6 +42,8 @@ class Shape:
         Number of directions in which users' slopes differ; None for all features.
     between
         Share of the features' own variance that lies between users: 1 for columns such as sex, which never change.
+    target
+        Whether there is a target. Without one the shared components explain 1 − noise of the variance of rows.
 
     >>> shape = Shape(users=3000, rows=15, features=40)
     >>> round(shape.common, 3), shape.mean_rows
@@ -56,6 +58,7 @@ class Shape:
     slopes: float = 0.1
     directions: int | None = None
     between: float = 0.3
+    target: bool = True
 
     def __post_init__(self) -> None:
         _whole(users=self.users, features=self.features)

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from tacitly.arrays import Array
-from tacitly.baselines.comparison import LOCAL, MEANS, SINGLE, alternatives
-from tacitly.heads.losses import Loss
+from tacitly.baselines.comparison import LOCAL, MEANS
 from tacitly.methods.registry import Method
 from tacitly.planning.made_up import MadeUp, Population
 from tacitly.privacy.accounting import epsilon_of, mu_of
@@ -74,7 +73,7 @@ class Simulation:
     def others(self) -> dict[str, Array]:
         """Return the squared errors of what users have alone, and of one model for all."""
         self._draw()
-        return {name: np.array([errors[name] for errors in self._others]) for name in (MEANS, LOCAL, SINGLE)}
+        return {name: np.array([errors[name] for errors in self._others]) for name in self._others[0]}
 
     def level(self, epsilon: float, users: int) -> float:
         """Return the noise level n·μ of that many users at ε."""
@@ -84,7 +83,7 @@ class Simulation:
         while len(self._made_up) < self.repeats:
             rng = np.random.default_rng([self.random_state, len(self._made_up)])
             drawn = self.population.draw(self.n_users, rng)
-            self._others.append(_errors_of_others(drawn, self.population.noise))
+            self._others.append(self.population.others(drawn))
             self._made_up.append(drawn)
             self._done("users alone")
 
@@ -99,19 +98,9 @@ class Simulation:
             warnings.simplefilter("ignore")  # nobody's data, and a seed: nothing here is certified
             model = method.build(**parameters, **budget, **seed).fit(drawn.train)
         self.certificates[method.name, level] = model.certificate_
-        owner = np.repeat(drawn.test.users, np.diff(drawn.test.offsets))
         self._done(method.name)
-        return _squared(drawn, model.predict(drawn.test.X, owner)) + self.population.noise
+        return self.population.error(model, drawn)
 
     def _done(self, what: str) -> None:
         if self.on_step is not None:
             self.on_step(what)
-
-
-def _errors_of_others(drawn: MadeUp, noise: float) -> dict[str, float]:
-    predicted = alternatives(drawn.train, drawn.test, Loss())
-    return {name: _squared(drawn, values) + noise for name, values in predicted.items()}
-
-
-def _squared(drawn: MadeUp, predicted: Array) -> float:
-    return float(np.mean(np.square(predicted - np.asarray(drawn.test.y))))
