@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -147,18 +148,20 @@ def _show(plan: Plan) -> None:
 
     from tacitly.planning.result import DEFINITION
 
-    say(wrapped(plan.sentence()))
-    say("")
-    say(wrapped(_assumed(plan)))
+    _tell(f"{plan.sentence()}\n\n{_assumed(plan)}")
     for grid in (_by_method(plan), _by_users(plan)):
         Console().print(grid)
-    say(wrapped(DEFINITION))
-    say(wrapped(_errors(plan)))
-    say(wrapped(_made_up(plan)))
+    _tell(f"{DEFINITION}\n{_errors(plan)}\n{_made_up(plan)}")
     if plan.recommended is not None:
-        say(wrapped(_advice(plan)))
+        _tell(_advice(plan))
     if plan.left_out:
-        say(wrapped(f"Left out: {'; '.join(f'{name} ({why})' for name, why in plan.left_out.items())}."))
+        _tell(f"Left out: {'; '.join(f'{name} ({why})' for name, why in plan.left_out.items())}.")
+
+
+def _tell(text: str) -> None:
+    """Print text in lines that do not end inside "ε = 1" or "96 %"."""
+    kept = re.sub(r"(\d) %", "\\1\N{NO-BREAK SPACE}%", text.replace("ε = ", "ε\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"))
+    say(wrapped(kept).replace("\N{NO-BREAK SPACE}", " "))
 
 
 def _assumed(plan: Plan) -> str:
@@ -232,7 +235,9 @@ def _made_up(plan: Plan) -> str:
 def _advice(plan: Plan) -> str:
     best = str(plan.recommended)
     split = sorted(plan.splits[best].items(), key=lambda item: -item[1])
-    parts = ", ".join(f"{name} {100 * share:.0f} %" for name, share in split if share >= 0.005)
+    large = [(name, share) for name, share in split if share >= 0.03]
+    large.append(("the rest", 1.0 - sum(share for _, share in large)))
+    parts = ", ".join(f"{name} {100 * share:.0f} %" for name, share in large if share >= 0.005)
     enough = next((line for e in plan.epsilons if (line := plan.line(e)).share >= plan.goal), None)
     command = "" if enough is None else f"\nNext: {_command(best, enough.epsilon, plan)}"
     return f"Recommended (*): {best}. Its budget: {parts}.{command}"
