@@ -92,7 +92,7 @@ class Simulation:
         drawn = self._made_up[number]
         private = math.isfinite(level)
         epsilon = epsilon_of(level / self.n_users, self.delta) if private else math.inf
-        seed = {"noise_seed": number} if private else {}
+        seed = {"noise_seed": 1000 * self.random_state + number} if private else {}
         budget = {"epsilon": epsilon, "delta": self.delta, "adjacency": self.adjacency}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # nobody's data, and a seed: nothing here is certified
