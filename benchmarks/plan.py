@@ -82,24 +82,28 @@ def main() -> None:
     parser.add_argument("--part", choices=("developed", "held out", "panels", "held out panels"), help="one part only")
     parser.add_argument("--only", action="append", help="shapes or panels to run; others stay as they were kept")
     options = parser.parse_args()
-    kept = RESULTS / "plan.json"
-    found: dict[str, Any] = {"shapes": {}, "panels": {}}
-    if kept.exists() and not options.quick:
-        found |= {key: value for key, value in json.loads(kept.read_text()).items() if key in found}
     if options.quick:
-        found["shapes"][CASES[0].name] = of_case(CASES[0], draws=1)
+        found = {"shapes": {CASES[0].name: of_case(CASES[0], draws=1)}, "panels": {}}
         keep("plan", found, report(found), quick=True)
         return
     for one in CASES:
         part = "held out" if one.held_out else "developed"
         if options.part in (None, part) and (not options.only or one.name in options.only):
-            found["shapes"][one.name] = of_case(one, one.draws)
-            keep("plan", found, report(found), quick=False)
+            add("shapes", one.name, of_case(one, one.draws))
     for names, part in ((DEVELOPED, "panels"), (HELD_OUT, "held out panels")):
         for name in names:
             if options.part in (None, part) and (not options.only or name in options.only):
-                found["panels"][name] = of_panel(name)
-                keep("plan", found, report(found), quick=False)
+                add("panels", name, of_panel(name))
+
+
+def add(kind: str, name: str, result: dict[str, Any]) -> None:
+    """Keep one more result beside those that are there, in the order of the lists above."""
+    kept = RESULTS / "plan.json"
+    found: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {"shapes": {}, "panels": {}}
+    found[kind][name] = result
+    order = {"shapes": [one.name for one in CASES], "panels": [*DEVELOPED, *HELD_OUT]}
+    found = {kind: {key: found[kind][key] for key in keys if key in found[kind]} for kind, keys in order.items()}
+    keep("plan", found, report(found), quick=False)
 
 
 def of_case(one: Case, draws: int) -> dict[str, Any]:
