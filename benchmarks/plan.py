@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", help="shapes or panels to run; others stay as they were kept")
     options = parser.parse_args()
     if options.quick:
-        found = {"shapes": {CASES[0].name: of_case(CASES[0], draws=1)}, "panels": {}}
+        found = {"shapes": {CASES[0].name: of_case(CASES[0], draws=1, repeats=1)}, "panels": {}}
         keep("plan", found, report(found), quick=True)
         return
     for one in CASES:
@@ -106,9 +106,9 @@ def add(kind: str, name: str, result: dict[str, Any]) -> None:
     keep("plan", found, report(found), quick=False)
 
 
-def of_case(one: Case, draws: int) -> dict[str, Any]:
+def of_case(one: Case, draws: int, repeats: int = 3) -> dict[str, Any]:
     """Return predicted and achieved shares of a shape."""
-    planned = tacitly.plan(**one.told, epsilons=EPSILONS, methods=[METHOD])
+    planned = tacitly.plan(**one.told, epsilons=EPSILONS, methods=[METHOD], repeats=repeats)
     achieved = []
     for number in range(draws):
         train, test = fresh(one, np.random.default_rng([77, number]))
