@@ -30,6 +30,9 @@ EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Numbers of users that lines are about, as multiples of the one asked for."""
 
+CERTAIN, MOST_SEEDS = 0.06, 4
+"""Where the standard error of a mean share is larger, all repetitions are fitted again with other noise, so often."""
+
 
 def plan(
     *,
@@ -137,9 +140,16 @@ def _planned(
     best = min(without, key=lambda errors: float(errors.mean()))
     error, possible = float(alone.mean()), float(best.mean())
 
+    gain = np.maximum(alone - best, 0.25 * max(error - possible, 1e-12))
+
     def shares(name: str, level: float) -> Array:
-        gain = np.maximum(alone - best, 0.25 * max(error - possible, 1e-12))
-        return np.asarray((alone - simulation.errors(REGISTRY[name], fitting[name], level)) / gain)
+        found = np.zeros((0, len(alone)))
+        while len(found) < MOST_SEEDS:
+            errors = simulation.errors(REGISTRY[name], fitting[name], level, len(found))
+            found = np.vstack([found, np.maximum((alone - errors) / gain, 0.0)])
+            if math.isinf(level) or found.std() / math.sqrt(found.size) < CERTAIN:
+                break
+        return found.ravel()
 
     levels = [simulation.level(epsilon, shape.users) for epsilon in epsilons]
     curves = {
