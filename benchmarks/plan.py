@@ -2,9 +2,9 @@
 
 ``python -m benchmarks.plan`` (minutes; ``--quick`` for a smoke test; ``--only NAME``). Twelve shapes and seven panels.
 Of a shape the plan gets the public numbers; the fit then gets fresh users from other code, whose columns are as tables
-have them: correlated, heavy-tailed, yes or no, in other units. Of a panel the plan gets 100 users, drawn at random and
-treated as public, and the number of the others (4,000 at most); the fit gets the others, a fifth of their rows held
-out.
+have them: correlated, heavy-tailed, in other units. (That columns are yes or no is told, by a schema: it is public.) Of
+a panel the plan gets 100 users, drawn at random and treated as public, and the number of the others (4,000 at most); the
+fit gets the others, a fifth of their rows held out.
 
 Shares are those of :mod:`tacitly.planning.curve`, for MixedEffects: means over fresh draws or splits, beside the plan's
 means over simulations. A prediction is within the promise if it is within a factor of two of what is achieved, or
@@ -20,7 +20,7 @@ import argparse
 import json
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from benchmarks.tables import RESULTS, keep, table
 from tacitly.arrays import Array
 from tacitly.baselines.comparison import LOCAL, MEANS, alternatives
 from tacitly.data.cohort import Cohort
+from tacitly.data.schema import Schema
 from tacitly.heads.losses import Loss
 
 EPSILONS = (0.3, 1.0)
@@ -49,6 +50,13 @@ class Case:
     columns: str = "normal"
     held_out: bool = False
     draws: int = 4
+
+    @property
+    def schema(self) -> Schema | None:
+        """What is public about the columns, where they are yes or no; a fit would see that in the table's header."""
+        if self.columns != "yes or no":
+            return None
+        return Schema.declared({f"x{j}": {"kind": "boolean"} for j in range(self.told["features"])})
 
 
 def case(users: int, rows: Any, features: int, *shares: float, held: bool = False, **more: Any) -> Case:
@@ -108,7 +116,8 @@ def add(kind: str, name: str, result: dict[str, Any]) -> None:
 
 def of_case(one: Case, draws: int, repeats: int = 3) -> dict[str, Any]:
     """Return predicted and achieved shares of a shape."""
-    planned = tacitly.plan(**one.told, epsilons=EPSILONS, methods=[METHOD], repeats=repeats)
+    told = {name: value for name, value in one.told.items() if name != "features" or one.schema is None}
+    planned = tacitly.plan(**told, schema=one.schema, epsilons=EPSILONS, methods=[METHOD], repeats=repeats)
     achieved = []
     for number in range(draws):
         train, test = fresh(one, np.random.default_rng([77, number]))
@@ -192,8 +201,8 @@ def fresh(one: Case, rng: np.random.Generator) -> tuple[Cohort, Cohort]:
     rank = np.arange(len(owner)) - np.concatenate([[0], np.cumsum(counts)[:-1]])[owner]
     held = rank < 4
     return (
-        Cohort.from_arrays(raw[~held], noisy[~held], owner[~held]),
-        Cohort.from_arrays(raw[held], y[held], owner[held]),
+        replace(Cohort.from_arrays(raw[~held], noisy[~held], owner[~held]), schema=one.schema),
+        replace(Cohort.from_arrays(raw[held], y[held], owner[held]), schema=one.schema),
     )
 
 
