@@ -3,8 +3,8 @@
 ``python -m benchmarks.plan`` (minutes; ``--quick`` for a smoke test; ``--only NAME``). Twelve shapes and seven panels.
 Of a shape the plan gets the public numbers; the fit then gets fresh users from other code, whose columns are as tables
 have them: correlated, heavy-tailed, in other units. (That columns are yes or no is told, by a schema: it is public.) Of
-a panel the plan gets 100 users, drawn at random and treated as public, and the number of the others (4,000 at most); the
-fit gets the others, a fifth of their rows held out.
+a panel the plan gets 100 users, drawn at random and treated as public, and the number of the others (at most 4,000);
+the fit gets the others, a fifth of their rows held out.
 
 Shares are those of :mod:`tacitly.planning.curve`, for MixedEffects: means over fresh draws or splits, beside the plan's
 means over simulations. A prediction is within the promise if it is within a factor of two of what is achieved, or
