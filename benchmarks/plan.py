@@ -125,7 +125,7 @@ def of_case(one: Case, draws: int, repeats: int = 3) -> dict[str, Any]:
     return {**predicted(planned), "achieved": achieved, "columns": one.columns, "held out": one.held_out}
 
 
-def of_panel(name: str, splits: int = 2) -> dict[str, Any]:
+def of_panel(name: str, splits: int = 4) -> dict[str, Any]:
     """Return predicted and achieved shares of a panel: 100 users are public, the others are fitted."""
     panel = load(name)
     panel_rows = np.flatnonzero(np.bincount(panel.users)[panel.users] >= 2)
