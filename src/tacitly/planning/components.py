@@ -17,7 +17,7 @@ import numpy as np
 from tacitly.arrays import Array
 from tacitly.baselines.comparison import LOCAL, SINGLE
 from tacitly.linalg import orthonormal
-from tacitly.planning.made_up import FRESH, MadeUp, made_up
+from tacitly.planning.made_up import FRESH, Counts, MadeUp, made_up
 from tacitly.planning.shape import Shape
 
 
@@ -35,7 +35,7 @@ class Components:
         components = orthonormal(rng.standard_normal((shape.features, size)))[0].T
         own = rng.standard_normal((n_users, size))
 
-        def rows(number: Array) -> Array:
+        def rows(number: Counts) -> Array:
             owner = np.repeat(np.arange(n_users), number)
             scores = np.sqrt(1.0 - shape.between) * rng.standard_normal((len(owner), size))
             scores += np.sqrt(shape.between) * own[owner]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from tacitly.arrays import Array
 from tacitly.baselines.comparison import alternatives
@@ -19,6 +20,9 @@ from tacitly.data.schema import Column, Schema
 from tacitly.heads.losses import Loss
 from tacitly.linalg import orthonormal
 from tacitly.planning.shape import Shape
+
+Counts = npt.NDArray[np.int64]
+"""Numbers of rows, one per user."""
 
 FRESH = 4
 """Fresh rows per user, on which predictions are scored."""
@@ -93,7 +97,7 @@ class Described(WithTarget):
         columns = [Column(f"x{j}") for j in range(shape.features)] if self.schema is None else self.schema.columns
         own = rng.standard_normal((n_users, len(columns)))
 
-        def features(rows: Array) -> Array:
+        def features(rows: Counts) -> Array:
             owner = np.repeat(np.arange(n_users), rows)
             latent = np.sqrt(1.0 - shape.between) * rng.standard_normal((len(owner), len(columns)))
             return encoded(columns, latent + np.sqrt(shape.between) * own[owner])
@@ -120,12 +124,12 @@ class Described(WithTarget):
 
 
 def made_up(
-    X: Array, y: Array, counts: Array, fresh: Array, truth: Array, fresh_counts: Array, schema: Schema | None
+    X: Array, y: Array, counts: Counts, fresh: Array, truth: Array, fresh_counts: Counts, schema: Schema | None
 ) -> MadeUp:
     """Group rows of users, in order, ``counts`` each, and their fresh rows, ``fresh_counts`` each."""
     names = tuple(f"x{j}" for j in range(X.shape[1])) if schema is None else schema.feature_names
 
-    def grouped(rows: Array, targets: Array, number: Array) -> Cohort:
+    def grouped(rows: Array, targets: Array, number: Counts) -> Cohort:
         offsets = np.concatenate([[0], np.cumsum(number)]).astype(np.int64)
         return Cohort(np.ascontiguousarray(rows), targets, offsets, np.arange(len(number)), names, "y", schema)
 
@@ -159,5 +163,6 @@ def _levels(column: Column, values: Array) -> Array:
     return np.asarray(codes[:, None] == np.arange(column.buckets), dtype=np.float64)
 
 
-def _signal(rows: Array, weights: Array, levels: Array, counts: Array) -> Array:
-    return np.asarray(np.einsum("nd,nd->n", rows, np.repeat(weights, counts, axis=0)) + np.repeat(levels, counts))
+def _signal(rows: Array, weights: Array, levels: Array, counts: Counts) -> Array:
+    owner = np.repeat(np.arange(len(counts)), counts)
+    return np.asarray(np.einsum("nd,nd->n", rows, weights[owner]) + levels[owner])

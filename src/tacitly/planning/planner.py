@@ -24,7 +24,7 @@ from tacitly.planning.sample import Sampled
 from tacitly.planning.shape import Shape
 from tacitly.planning.simulation import ALONE, OnStep, Simulation, simulated_users
 from tacitly.privacy.certificate import Certificate
-from tacitly.privacy.guarantee import Adjacency, check_target
+from tacitly.privacy.guarantee import Adjacency, GaussianEvent, check_target
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -273,9 +273,10 @@ def split_of(certificate: Certificate) -> dict[str, float]:
     """Return which part of the budget (of μ²) each kind of release takes; numbers at the end of names are dropped."""
     found: dict[str, float] = {}
     for release in certificate.releases:
-        moved = release.event.sensitivity.under(certificate.adjacency)
-        name = re.sub(r"[\s\d.]+$", "", release.name)
-        found[name] = found.get(name, 0.0) + (moved / release.event.sigma) ** 2
+        if isinstance(release.event, GaussianEvent):  # a choice has an ε of its own, not a part of μ²
+            moved = release.event.sensitivity.under(certificate.adjacency)
+            name = re.sub(r"[\s\d.]+$", "", release.name)
+            found[name] = found.get(name, 0.0) + (moved / release.event.sigma) ** 2
     total = sum(found.values())
     return {name: cost / total for name, cost in found.items()}
 

@@ -21,7 +21,7 @@ import numpy as np
 from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
 from tacitly.data.validation import DataError
-from tacitly.planning.made_up import MadeUp, WithTarget, made_up
+from tacitly.planning.made_up import Counts, MadeUp, WithTarget, made_up
 from tacitly.planning.shape import Shape
 
 _MOST_USERS, _MOST_ROWS = 300, 40  # that the variances are estimated from
@@ -89,7 +89,7 @@ class Sampled(WithTarget):
         """Make up that many users."""
         chosen = rng.integers(self.cohort.n_users, size=n_users)
         counts = np.diff(self.cohort.offsets)[chosen]
-        owner = np.repeat(np.arange(n_users), counts)
+        owner = np.repeat(np.arange(n_users, dtype=np.int64), counts)
         first = np.concatenate([[0], np.cumsum(counts)[:-1]])
         rows = np.arange(len(owner)) + (self.cohort.offsets[chosen] - first)[owner]
         X = self.cohort.X[rows]
@@ -98,10 +98,10 @@ class Sampled(WithTarget):
         order = np.lexsort((rng.random(len(owner)), owner))
         held = np.arange(len(owner)) - first[owner] < np.maximum(counts // 5, 1)[owner]
         fresh, kept = order[held], order[~held]
-        number = np.bincount(owner[fresh], minlength=n_users)
+        number = np.bincount(owner[fresh], minlength=n_users).astype(np.int64)
         return made_up(X[kept], y[kept], counts - number, X[fresh], signal[fresh], number, self.cohort.schema)
 
-    def _signal(self, X: Array, owner: Array, n_users: int, rng: np.random.Generator) -> Array:
+    def _signal(self, X: Array, owner: Counts, n_users: int, rng: np.random.Generator) -> Array:
         center, scale, _, _ = _units(self.cohort)
         rows = (np.where(np.isfinite(X), X, center) - center) / scale
         common = self.mean + self.root @ rng.standard_normal(len(self.mean))
@@ -122,7 +122,7 @@ def estimated(X: Array, y: Array, present: Array) -> Variances:
 
     def loss(logs: Array) -> float:
         precision, right, rest = _normal(X, y, present, variances(logs))
-        prior = size * np.log(variances(logs).common)
+        prior = size * float(np.log(variances(logs).common))
         fit = float(right @ np.linalg.solve(precision, right))
         return rest - fit + float(np.linalg.slogdet(precision)[1]) + prior
 
