@@ -84,21 +84,30 @@ def read_cohort(
 ) -> Cohort:
     """Group the rows by user; ``schema`` is None for a method that takes numbers only."""
     from tacitly.data.cohort import Cohort
-    from tacitly.data.selection import complete_rows, labelled
+    from tacitly.data.selection import blanked_rows, labelled
     from tacitly.data.validation import DataError
 
     names = _features(source, columns)
     if columns.labels:
         source = labelled(source, columns.target, columns.labels)
-    # Without a target a row says nothing, whatever the method.
+    # Without a target a row says nothing, whatever the method. Its user stays: the number of users is public, so it
+    # must not depend on what their cells hold.
     needed = [columns.target, *names] if drop_missing else [columns.target]
-    source, left_out = complete_rows(source, needed)
+    source, left_out = blanked_rows(source, needed, columns.user)
     if left_out:
         what = "a missing cell" if drop_missing else f"a missing {columns.target}"
         say(f"left out: {left_out} row{'s' * (left_out > 1)} with {what}")
     user, target = columns.user, columns.target
     try:
-        return Cohort.from_table(source, user=user, target=target, features=names, folder=folder, schema=schema)
+        return Cohort.from_table(
+            source,
+            user=user,
+            target=target,
+            features=names,
+            folder=folder,
+            schema=schema,
+            on_bad_rows="drop-unlabelled",
+        )
     except DataError as error:
         raise DataError(f"{error}{_remedy(str(error), target, schema)}") from None
 
@@ -130,15 +139,26 @@ def describe(cohort: Cohort) -> None:
 
     from tacitly.data.tables import row_blocks
 
-    rows = cohort.n_rows / cohort.n_users
+    silent = int(np.isnan(cohort.y).sum())  # one empty row each
+    rows = (cohort.n_rows - silent) / cohort.n_users
     say(f"{cohort.n_users} users, {rows:.1f} rows each on average; target: {cohort.target_name}; learned from:")
+    if silent:
+        say(wrapped(f"  {silent} of them have no row to learn from: they count, and get the population's model"))
     if cohort.schema is None:
         say(wrapped(f"  numbers, as they are: {', '.join(cohort.feature_names)}"))
         return
     for line in _kinds(cohort.schema):
         say(wrapped(line))
-    if not all(np.isfinite(cohort.X[rows]).all() for rows in row_blocks(cohort.n_rows, cohort.n_features)):
+    if any(_misses_cells(cohort, rows) for rows in row_blocks(cohort.n_rows, cohort.n_features)):
         say(wrapped("  missing cells count as the population's mean (--drop-missing leaves such rows out)"))
+
+
+def _misses_cells(cohort: Cohort, rows: slice) -> bool:
+    """Return whether a row that has a target misses a feature."""
+    import numpy as np
+
+    assert cohort.y is not None
+    return bool((np.isnan(cohort.X[rows]).any(axis=1) & ~np.isnan(cohort.y[rows])).any())
 
 
 def _features(source: Source, columns: Columns) -> list[str]:

@@ -178,7 +178,7 @@ def _read(layout: _Layout, names: list[str]) -> Cohort:
 
     table, target = layout.table, layout.target
     if layout.user is not None:
-        return Cohort.from_table(table, user=layout.user, target=target, features=names)
+        return Cohort.from_table(table, user=layout.user, target=target, features=names, on_bad_rows="drop-unlabelled")
     rows = read_rows(table, features=names, target=target)
     return Cohort.from_offsets(rows.X, rows.y, [0, len(rows.X)], feature_names=names, target_name=target)
 

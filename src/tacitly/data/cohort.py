@@ -142,7 +142,7 @@ class Cohort(GroupedRows):
         on_bad_rows
             ``raise``, ``drop`` or ``blank`` rows with cells that cannot be used (:mod:`tacitly.data.bad_rows`).
         """
-        check_policy(on_bad_rows)
+        check_policy(on_bad_rows, ("drop", "blank", "raise"))
         blank = on_bad_rows != "raise"
         if users is None:
             raise DataError(
@@ -181,7 +181,7 @@ class Cohort(GroupedRows):
         on_bad_rows: str = "raise",
     ) -> Cohort:
         """Wrap rows that are already grouped, without a copy; users default to 0, 1, 2, ..."""
-        check_policy(on_bad_rows)
+        check_policy(on_bad_rows, ("drop", "blank", "raise"))
         X, names, _ = matrix(X, feature_names, dtype, blank=on_bad_rows != "raise")
         y, target_name = vector(y, len(X), target_name, X.dtype, blank=on_bad_rows != "raise")
         starts = np.asarray(offsets)
@@ -225,10 +225,10 @@ class Cohort(GroupedRows):
             Folder to write the cohort to, as `save` does, for tables larger than RAM: the table is read twice in small
             batches, once to count each user's rows and once to write them. The folder appears complete or not at all.
         schema, on_bad_rows
-            As for :meth:`from_arrays`.
+            As for :meth:`from_arrays`; also ``drop-unlabelled``: drop rows without a target, raise otherwise.
         """
         check_policy(on_bad_rows)
-        blank = on_bad_rows != "raise"
+        blank, unlabelled = on_bad_rows in ("drop", "blank"), on_bad_rows == "drop-unlabelled" and target is not None
         user, target = str(user), None if target is None else str(target)
         source = open_table(table, user)
         names = choose_columns(source, user, target, features)
@@ -243,15 +243,16 @@ class Cohort(GroupedRows):
         offsets = _offsets(counts)
         shape = (int(offsets[-1]), len(names))
         missing = schema is not None
+        rules = {"missing": missing, "blank": blank, "unlabelled": unlabelled}
         if folder is None:
             X, y = aligned_empty(shape, kind), None if target is None else np.empty(shape[0], kind)
-            scatter(source, user, names, target, users, offsets, X, y, missing=missing, blank=blank)
+            scatter(source, user, names, target, users, offsets, X, y, **rules)
             X, y, offsets = settle(X, y, offsets, on_bad_rows, may_miss=missing)
             return cls(X, y, offsets, users, names, target, schema)
         with new_folder(Path(folder)) as staging:
             X = new_map(staging / "X.npy", kind, shape)
             y = None if target is None else new_map(staging / "y.npy", kind, shape[:1])
-            scatter(source, user, names, target, users, offsets, X, y, missing=missing, blank=blank)
+            scatter(source, user, names, target, users, offsets, X, y, **rules)
             X, y, offsets = _settled_maps(staging, X, y, offsets, on_bad_rows, may_miss=missing)
             _write_metadata(cls(X, y, offsets, users, names, target, schema), staging)
             del X, y

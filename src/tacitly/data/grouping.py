@@ -237,13 +237,15 @@ def scatter(
     *,
     missing: bool = False,
     blank: bool = False,
+    unlabelled: bool = False,
 ) -> None:
     """Read the table a second time and write each row after those already written of its user.
 
     With ``blank``, cells that cannot be used become NaN, and rows without a user are left out, instead of an error.
+    With ``unlabelled``, a row may lack its target, and then other cells too.
     """
     labels = [*_labels(names), f"target column {target!r}"]
-    faults = Faults(labels, may_miss=len(names) if missing else 0, blank=blank)
+    faults = Faults(labels, may_miss=len(names) if missing else 0, blank=blank, unlabelled=unlabelled)
     directory, free, changed = Directory(users), offsets[:-1].copy(), False
     for ids, block in _batches(source, user, names, target, X.dtype, faults):
         if faults:

@@ -25,15 +25,18 @@ class DataError(ValueError):
 class Faults:
     """Counts invalid rows per column, and reports all of them in one error."""
 
-    def __init__(self, labels: Sequence[str], *, may_miss: int = 0, blank: bool = False) -> None:
+    def __init__(
+        self, labels: Sequence[str], *, may_miss: int = 0, blank: bool = False, unlabelled: bool = False
+    ) -> None:
         """Cells of the first ``may_miss`` columns may be missing; those of the others may not.
 
         ``blank`` counts nothing: cells that cannot be used become NaN, and what follows deals with their rows
-        (:mod:`tacitly.data.bad_rows`).
+        (:mod:`tacitly.data.bad_rows`). With ``unlabelled``, cells may be missing in rows that miss the last column.
         """
         self._labels = labels
         self._may_miss = may_miss
         self.blank = blank
+        self._unlabelled = unlabelled
         self._usable, self._scanned = np.arange(len(labels)) < may_miss, 0
         self._counts: dict[int, dict[str, int]] = {}
 
@@ -52,6 +55,12 @@ class Faults:
             if (infinite := ~finite & ~np.isnan(block)).any():
                 block[infinite] = np.nan
             return
+        if self._unlabelled:
+            self._scanned, self._usable[:-1] = block.shape[1], True
+            labelled = ~np.isnan(block[:, -1])
+            self._usable[-1] |= labelled.any()
+            if not labelled.all():
+                columns, block, finite = [column[labelled] for column in columns], block[labelled], finite[labelled]
         if finite.all():
             return
         for j, column in enumerate(columns):
@@ -66,7 +75,7 @@ class Faults:
 
     def check(self) -> None:
         """Raise a `DataError` if anything was counted; where cells become NaN, if a column has no other ones."""
-        if self.blank and not (useful := self._usable[: self._scanned]).all():
+        if not self._counts and not (useful := self._usable[: self._scanned]).all():
             names = [self._labels[int(j)] for j in np.flatnonzero(~useful)]
             raise DataError(
                 f"Found no number at all in {listed(names, ', ', 10)}. Expected finite numbers: encode text as "
