@@ -252,6 +252,8 @@ def test_rows_without_a_target_are_left_out_with_a_sentence_and_all_incomplete_o
         (lambda f: f, ("--separator", "ab"), "separator must be one character"),
         (lambda f: f, ("--method", "fedrep", "--rank", 1, "--range", "age=0:1"), "--range is for --method mixed-eff"),
         (lambda f: f, ("--out", "t.csv"), "t.csv exists already. Choose another --out"),
+        (lambda f: f, ("--out", "t.csv", "--target", "scroe"), "Did you mean 'score'?"),
+        (lambda f: f, ("--out", "t.csv", "--exclude", "agee"), "Did you mean 'age'?"),
     ],
 )
 def test_refusals_are_one_sentence_with_a_remedy_and_spend_nothing(  # type: ignore[no-untyped-def]

@@ -49,12 +49,13 @@ def fit(
     """Fit a model on a table of (user, features, target): a private population, a personal model for every user."""
     chosen = Chosen.of(context)
     _check_budget(chosen, epsilon, delta, adjacency)
-    console.check_new(out)
     shared = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
     shared |= _engine(engine, address, workers)
     values, labels = _values(chosen, ranges)
     columns = reading.Columns(user, target, console.names_in(features), reading.split_names(exclude), labels)
     source = reading.opened(table, user, separator, decimal)
+    reading.features_of(source, columns)
+    console.check_new(out)
     cohort = _read(source, columns, values.get("schema"), drop_missing, on_disk)
     model = chosen.method.build(**values, **shared)
     with opened_account(model, cohort, ledger, out) as path:

@@ -87,7 +87,7 @@ def read_cohort(
     from tacitly.data.selection import blanked_rows, labelled
     from tacitly.data.validation import DataError
 
-    names = _features(source, columns)
+    names = features_of(source, columns)
     if columns.labels:
         source = labelled(source, columns.target, columns.labels)
     # Without a target a row says nothing, whatever the method. Its user stays: the number of users is public, so it
@@ -128,7 +128,7 @@ def point_out_ids(source: Source, columns: Columns) -> None:
     """Name the columns that look like ids."""
     from tacitly.data.selection import id_like
 
-    found = id_like(source, columns.user, _features(source, columns))
+    found = id_like(source, columns.user, features_of(source, columns))
     for name, reason in found.items():
         say(wrapped(f"note: column {name!r} {reason}. If it is an id, stop here and add --exclude {name}."))
 
@@ -161,8 +161,8 @@ def _misses_cells(cohort: Cohort, rows: slice) -> bool:
     return bool((np.isnan(cohort.X[rows]).any(axis=1) & ~np.isnan(cohort.y[rows])).any())
 
 
-def _features(source: Source, columns: Columns) -> list[str]:
-    """Return the columns to learn from, by their names alone."""
+def features_of(source: Source, columns: Columns) -> list[str]:
+    """Return the columns to learn from, by their names alone; raise where one that is named is not there."""
     from tacitly.data.grouping import choose_columns, no_such_column
 
     for name in columns.exclude:
