@@ -505,3 +505,35 @@ def test_a_table_streams_into_a_folder_with_far_less_memory_than_it_needs(tmp_pa
     users, size, grown = map(int, done.stdout.split())
     assert (users, size) == (5000, rows * (d - 1) * 8)
     assert grown < size / 2
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('who,x\na,"12,345"\nb,"1,234.5"\n', [12345.0, 1234.5]),
+        ('who,x\na,"$1,200.50"\nb,$3\n', [1200.5, 3.0]),
+        ("who,x\na,45%\nb,7 %\n", [45.0, 7.0]),
+        ("who;x\na;1 234,5\nb;12\u202f345,25 €\n", [1234.5, 12345.25]),
+        ("sep=;\nwho;x\na;1\nb;2\n", [1.0, 2.0]),
+        ("# saved by a program\n# yesterday\nwho\tx\na\t1\nb\t2\n", [1.0, 2.0]),
+        ("#who,x\na,1\nb,2\n", [1.0, 2.0]),
+    ],
+    ids=["thousands", "money", "per cent", "spaces", "excel", "comments", "header with #"],
+)
+def test_numbers_and_first_lines_as_programs_and_people_write_them(tmp_path: Path, text: str, value: Any) -> None:
+    """Money and per cent were taken for text, without a word; a line before the header for the header."""
+    path = tmp_path / "t.txt"
+    path.write_text(text, encoding="utf-8")
+    user = "#who" if text.startswith("#who") else "who"
+    for schema in (None, {}):
+        cohort = Cohort.from_table(path, user=user, features=["x"], schema=schema)
+        assert cohort.feature_names == ("x",)
+        assert cohort.X[:, 0].tolist() == value
+
+
+def test_text_with_numbers_in_it_stays_text(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("who,x\na,5 kg\nb,10:30\nc,1-2\n")
+    cohort = Cohort.from_table(path, user="who", schema={})
+    assert cohort.schema is not None
+    assert [column.kind for column in cohort.schema.columns] == ["hashed"]

@@ -123,7 +123,7 @@ def verdict(lines: list[Line]) -> str:
         why = "The noise is why: more users, a larger epsilon, fewer columns or public ranges (--range) help."
     else:
         why = "The model is why: without noise it is no better. Try other columns, or another --method."
-    if ours < means:
+    if _below(ours, means) != "0 %" and ours < means:
         said = f"{_below(ours, means)} below that of the users' own means, but {_above(ours, local)} local models"
     else:
         name = "the users' own means" if means <= local else "local models"

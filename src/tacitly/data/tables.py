@@ -31,8 +31,10 @@ __all__ = ["DataError", "Source", "batch_rows", "check_names", "is_frame", "open
 _CELLS = 1 << 18  # cells in one block of rows: 2 MiB of float64
 _CSV_BLOCK_BYTES = 1 << 20
 _BINARY_SUFFIXES = (".parquet", ".arrow", ".feather")
-_DECIMAL_COMMA = r"^(\s*[-+]?\d*),(\d+)\s*$"
-_THOUSANDS = r"^\s*[-+]?\d{1,3}(,\d{3})+(\.\d+)?\s*$"
+# With a currency or per cent around a number, and spaces between groups of three digits; what is left of those is read
+# with the number (validation.number_of), where a column is one of numbers.
+_DECIMAL_COMMA = r"^(\s*[-+]?[$€£¥]?[-+]?[\d \x{a0}\x{202f}']*),(\d+\s*[%$€£¥]?)\s*$"
+_THOUSANDS = r"^\s*[-+]?[$€£¥]? ?[-+]?\d{1,3}(,\d{3})+(\.\d+)?\s*[%$€£¥]?\s*$"
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,11 @@ def _open_csv(title: str, path: Path, user: str | None, given: CsvFormat) -> Sou
         with _replacing_errors(title, "CSV"), _stream(path) as file:
             stream = arrow_csv.open_csv(
                 file,
-                arrow_csv.ReadOptions(block_size=max(_CSV_BLOCK_BYTES, 256 * len(header)), encoding=form.encoding),
+                arrow_csv.ReadOptions(
+                    block_size=max(_CSV_BLOCK_BYTES, 256 * len(header)),
+                    encoding=form.encoding,
+                    skip_rows=form.skipped,
+                ),
                 arrow_csv.ParseOptions(delimiter=form.separator, newlines_in_values=True, invalid_row_handler=skip),
                 arrow_csv.ConvertOptions(
                     include_columns=list(names),
@@ -210,7 +216,7 @@ def _csv_column(column: Any, is_id: bool, form: CsvFormat) -> Array:
         return _to_numpy(pc.utf8_trim_whitespace(column))
     if form.decimal == ",":
         column = pc.replace_substring_regex(column, _DECIMAL_COMMA, r"\1.\2")
-    elif form.decimal == "." and form.separator != ",":
+    elif form.decimal == "." or form.separator == ",":  # in the latter they are in quotes
         plain = pc.replace_substring(column, ",", "")
         column = pc.if_else(pc.match_substring_regex(column, _THOUSANDS), plain, column)
     try:

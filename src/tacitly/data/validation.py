@@ -5,6 +5,7 @@ Invalid cells are counted and never shown: an error names a column and a number 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ Array = NDArray[Any]
 
 NULL_WORDS = ("", "NA", "N/A", "#N/A", "NaN", "nan", "-nan", "n/a", "null", "NULL", "None", "<NA>", ".", "-", "?")
 _TRUTH = {"true": 1.0, "false": 0.0}
+_DRESSED = re.compile(r"([-+]?)[$€£¥]? ?([-+]?[\d.][\d. \u00a0\u202f'e+-]*?)\s*[%$€£¥]?", re.IGNORECASE)
+_GROUPED = re.compile(r"[-+]?\d{1,3}([ \u00a0\u202f']\d{3})+(\.\d+)?")
 _SINGLE = {"float", "float32", "Float32", "float[pyarrow]"}  # names of single precision in Arrow, NumPy and pandas
 
 
@@ -188,4 +191,22 @@ def _number(cell: Any) -> float:
     if "_" in text:
         raise ValueError("an underscore is not part of a number")
     truth = _TRUTH.get(text.lower())
-    return float(text) if truth is None else truth
+    return number_of(text) if truth is None else truth
+
+
+def number_of(text: str) -> float:
+    """Return the number that a text is, as people write it: with a currency, per cent, or groups of three digits.
+
+    Raises ValueError where it is none.
+
+    >>> number_of("1e3"), number_of("$1200.50"), number_of("45 %"), number_of("12 345.5"), number_of("-€3")
+    (1000.0, 1200.5, 45.0, 12345.5, -3.0)
+    """
+    try:
+        return float(text)
+    except ValueError:
+        dressed = _DRESSED.fullmatch(text.strip())
+    if dressed is None:
+        raise ValueError("not a number")
+    bare = dressed[1] + dressed[2].strip()
+    return float(re.sub("[ \u00a0\u202f']", "", bare) if _GROUPED.fullmatch(bare) else bare)
