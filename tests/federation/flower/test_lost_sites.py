@@ -181,19 +181,17 @@ def test_a_site_votes_for_one_group_and_unmasks_none_that_others_did_not_vote_fo
     assert told(circle, "node4", "unmask", everyone, enough).code == "refused"  # votes and shares for another site
 
 
+def opened_again(ours: node.Node, folder: Path, **changed: Any) -> node.Node:
+    """The same site in another process, with some things changed."""
+    told = {"trust": "secure", "ceiling": Budget(epsilon=9.0, delta=1e-6), "mask_key": ours._mask_key}
+    return node.Node(ours.name, ours.cohort, folder, **{**told, "peers": ours._peers, **changed})
+
+
 def test_the_same_words_among_others_are_another_question(circle: Any, tmp_path: Path) -> None:
     """A site that joined again under the same names and other keys replayed its answer under the same mask."""
     ours = circle.nodes["node0"]
     stranger = masks.new_key()[1]
-    again = node.Node(
-        "node0",
-        ours.cohort,
-        tmp_path / "node0",
-        trust="secure",
-        ceiling=Budget(epsilon=9.0, delta=1e-6),
-        mask_key=ours._mask_key,
-        peers={**ours._peers, "node1": stranger},
-    )
+    again = opened_again(ours, tmp_path / "node0", peers={**ours._peers, "node1": stranger})
     assert Answer.from_bytes(again.answer(circle.ask.to_bytes())).code == "refused"  # charged, and not sent again
     first, second = (one._masks.hide(np.zeros(3, dtype=np.int64), bytes(32)) for one in (ours, again))
     assert not np.array_equal(first[:3], second[:3])
@@ -208,15 +206,7 @@ def test_a_site_without_the_ledger_that_it_began_with_does_nothing(circle: Any, 
     assert Answer.from_bytes(ours.answer(circle.ask.to_bytes())).code == "refused"
     assert told(circle, "node0", "agree", circle.names).code == "refused"
     with pytest.raises(ValueError, match="is not the ledger that this site began with"):
-        node.Node(
-            "node0",
-            ours.cohort,
-            tmp_path / "node0",
-            trust="secure",
-            ceiling=Budget(epsilon=9.0, delta=1e-6),
-            mask_key=ours._mask_key,
-            peers=ours._peers,
-        )
+        opened_again(ours, tmp_path / "node0")
 
 
 @pytest.mark.parametrize(("nodes", "colluding"), [(12, -1), (12, -11), (3, 2), (4, 2), (12, 6), (2, 0)])
