@@ -79,7 +79,7 @@ def open_node(
     # Sites that compare the fingerprint compare the whole list, so each only has to check its own entry.
     if keys.get(card.name) != card.mask_key:
         raise ValueError(f"the invitation does not hold the mask key of {card.name}, but another or none. Do not join.")
-    if len(set(keys.values())) < len(keys):
+    if len({bytes.fromhex(key) for key in keys.values()}) < len(keys):  # however it is spelled
         raise ValueError("the invitation gives two sites one mask key. Do not join.")
     return Node(
         card.name,
