@@ -242,7 +242,7 @@ def test_rows_without_a_target_are_left_out_with_a_sentence_and_all_incomplete_o
     [
         (lambda f: f.assign(day="2024-05-01"), (), "Columns hold dates: 'day'. Turn each into a number"),
         (lambda f: f.assign(age=f["age"].astype(object).where(f.index != 3, "old")), (), "'age' (1 row)"),
-        (lambda f: f, ("--target", "smoker"), "If these are classes: --loss logistic --classes no,yes."),
+        (lambda f: f, ("--target", "smoker"), "If these are classes: --loss logistic --classes no,yes (all labels"),
         (lambda f: f, ("--method", "fedrep", "--rank", 1), "takes text and missing cells as they are"),
         (lambda f: f, ("--exclude", "agee"), "Did you mean 'age'?"),
         (lambda f: f, ("--range", "age"), "--range must be NAME=LOW:HIGH"),

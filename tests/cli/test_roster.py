@@ -82,6 +82,16 @@ def test_rows_with_any_missing_cell_leave_on_request_and_users_stay(tmp_path: Pa
         assert (cohort.n_users, cohort.n_rows) == (USERS, 4 * USERS - 3 * len(SILENT))
 
 
+def test_rows_without_a_user_are_nobodys_and_leave_on_request(tmp_path: Path) -> None:
+    frame = rows()
+    frame.loc[[7, 9], "who"] = ""
+    with pytest.raises(DataError, match=r"2 rows without a user.*--drop-missing leaves them out"):
+        grouped(frame, tmp_path / "t.csv")
+    source = open_table(tmp_path / "t.csv", "who")
+    cohort = read_cohort(source, Columns("who", "y"), {}, drop_missing=True, folder=None)
+    assert cohort.n_users == USERS
+
+
 PARAMETERS: dict[str, dict[str, Any]] = {
     "margin": {"classes": [0, 1], "delta": 0.0},
     "svd": {"unit": "user"},

@@ -116,6 +116,9 @@ def verdict(lines: list[Line]) -> str:
     error = {line.method: line.error for line in lines}
     ours, means, local = error[OURS], error[MEANS], error[LOCAL]
     best = min(means, local)
+    if ours < best and _below(ours, best) == "0 %":
+        name = "the users' own means" if means <= local else "local models"
+        return f"Sharing made no difference: the error is as large as that of {name}, which need no sharing."
     if ours < best:
         also = f", and {_below(ours, local)} below that of local models" if local != means else ""
         return f"Sharing helped: the error is {_below(ours, means)} below that of the users' own means{also}."

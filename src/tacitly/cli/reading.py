@@ -54,7 +54,7 @@ def opened(table: Path, user: str | None, separator: str | None, decimal: str | 
 
     source = open_table(table, user, CsvFormat(separator, decimal))
     if source.found:
-        say(f"{table.name}: {source.found}", err=True)
+        say(wrapped(f"{table.name}: {source.found}"), err=True)
     return source
 
 
@@ -84,19 +84,23 @@ def read_cohort(
 ) -> Cohort:
     """Group the rows by user; ``schema`` is None for a method that takes numbers only."""
     from tacitly.data.cohort import Cohort
-    from tacitly.data.selection import blanked_rows, labelled
-    from tacitly.data.validation import DataError
+    from tacitly.data.selection import blanked_rows, complete_rows, labelled
+    from tacitly.data.validation import DataError, rows_in_words
 
     names = features_of(source, columns)
     if columns.labels:
         source = labelled(source, columns.target, columns.labels)
     # Without a target a row says nothing, whatever the method. Its user stays: the number of users is public, so it
     # must not depend on what their cells hold.
+    if drop_missing:
+        source, nobodys = complete_rows(source, [columns.user])
+        if nobodys:
+            say(f"left out: {rows_in_words(nobodys)} without a user")
     needed = [columns.target, *names] if drop_missing else [columns.target]
     source, left_out = blanked_rows(source, needed, columns.user)
     if left_out:
         what = "a missing cell" if drop_missing else f"a missing {columns.target}"
-        say(f"left out: {left_out} row{'s' * (left_out > 1)} with {what}")
+        say(f"left out: {rows_in_words(left_out)} with {what}")
     user, target = columns.user, columns.target
     try:
         return Cohort.from_table(
@@ -117,7 +121,9 @@ def _remedy(message: str, target: str, schema: dict[str, Any] | None) -> str:
     if f"target column {target!r}" in message and "not numbers" in message:
         able = next(method for method in REGISTRY.offered("fit").values() if "classes" in method.option_names)
         choice = "" if able.default else f"--method {able.name} "
-        return f" If these are classes: {choice}--loss logistic --classes no,yes."
+        return f" If these are classes: {choice}--loss logistic --classes no,yes (all labels that may occur)."
+    if "without a user" in message:
+        return " (--drop-missing leaves them out.)"
     if "cannot be used" in message and schema is None:
         usual = REGISTRY.default("fit").name
         return f" (--exclude NAME, --drop-missing; --method {usual} takes text and missing cells as they are.)"

@@ -501,10 +501,15 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         if not math.isfinite(self.epsilon):
             return "what users share predicts no better than their own means: every user falls back on their own rows."
         features = len(self.feature_names_in_)
-        needed = algorithm.users_needed(features + 1, self._budget())
+        needed, found = algorithm.users_needed(features + 1, self._budget()), self.n_users_in_
+        if found >= needed:
+            return (
+                f"the {features} features say no more than users' own rows do, or the privacy noise hides it: every "
+                "user falls back on their own rows. Other columns, fewer of them, or a larger epsilon may help."
+            )
         return (
             f"the privacy noise hides what {features} features say: every user falls back on their own rows. About "
-            f"{needed:,} users would do at epsilon = {self.epsilon:g}. Found {self.n_users_in_:,}. Fewer columns, "
+            f"{needed:,} users would do at epsilon = {self.epsilon:g}. Found {found:,}. Fewer columns, "
             "declared ranges or a larger epsilon help too."
         )
 
