@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 
 import tacitly
-from tacitly.baselines.comparison import LOCAL, MEANS, OURS, SINGLE, TWIN, compare
+from tacitly.baselines.comparison import LOCAL, MEANS, OURS, SINGLE, TWIN, Line, compare, verdict
 from tacitly.cli.console import wrapped
 from tacitly.cli.main import main
 from tacitly.data.csv_format import CsvFormat
@@ -412,6 +412,20 @@ def test_the_rows_of_a_comparison_are_right_whatever_the_units() -> None:
     assert score[TWIN] > 0.9
     assert score[OURS] > 0.9
     assert score[SINGLE] < score[MEANS] < score[LOCAL]
+
+
+def test_local_models_of_counts_are_not_absurd_and_no_difference_is_said_as_such() -> None:
+    """A Poisson regression on three rows predicted billions, and sharing seemed to help by 100 %."""
+    rng = np.random.default_rng(0)
+    users = np.repeat(np.arange(150), 4)
+    X, y = rng.normal(size=(600, 2)), rng.poisson(np.exp(1.0 + 0.4 * rng.normal(size=150)[users])).astype(float)
+    cohort = tacitly.Cohort.from_arrays(X, y, users)
+    with pytest.warns(tacitly.UncertifiedWarning):
+        model = tacitly.MixedEffects(np.inf, loss="poisson").fit(cohort)
+    error = {line.method: line.error for line in compare(model, cohort)}
+    assert error[LOCAL] <= error[MEANS]
+    lines = [Line(name, "", value, 0.0) for name, value in ((MEANS, 2.0), (LOCAL, 2.1), (SINGLE, 3.0), (TWIN, 1.9))]
+    assert verdict([*lines, Line(OURS, "", 1.999, 0.0)]).startswith("Sharing made no difference")
 
 
 def test_names_of_features_are_checked_at_predict_by_every_estimator() -> None:

@@ -118,12 +118,12 @@ def _by_user(fitted: Any, rows: TableRows, column: str | None, std: bool, proba:
     import numpy as np
 
     from tacitly.data.user_ids import Directory
-    from tacitly.data.validation import DataError
+    from tacitly.data.validation import DataError, absent
 
     if column is None:
         return {**_columns(fitted, fitted, (rows.X,), std, proba), "model": [POPULATION] * len(rows.X)}
     assert rows.users is not None
-    names = {column: [str(name) for name in rows.users]}
+    names = {column: ["" if absent(name) else str(name) for name in rows.users]}
     known = Directory(fitted.users_).find(rows.users) >= 0 if len(fitted.users_) else np.full(len(rows.X), False)
     try:
         columns = _columns(fitted, fitted, (rows.X, rows.users), std, proba)
