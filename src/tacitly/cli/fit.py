@@ -31,6 +31,7 @@ def fit(
     features: console.Features = None,
     exclude: reading.Exclude = None,
     ranges: reading.Ranges = None,
+    levels: reading.Levels = None,
     drop_missing: reading.DropMissing = False,
     separator: reading.Separator = None,
     decimal: reading.Decimal = None,
@@ -51,7 +52,7 @@ def fit(
     _check_budget(chosen, epsilon, delta, adjacency)
     shared = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
     shared |= _engine(engine, address, workers)
-    values, labels = _values(chosen, ranges)
+    values, labels = _values(chosen, ranges, levels)
     columns = reading.Columns(user, target, console.names_in(features), reading.split_names(exclude), labels)
     source = reading.opened(table, user, separator, decimal)
     reading.features_of(source, columns)
@@ -81,14 +82,16 @@ def _check_budget(chosen: Chosen, epsilon: float, delta: float | None, adjacency
         check_target(epsilon, delta)
 
 
-def _values(chosen: Chosen, ranges: list[str] | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _values(
+    chosen: Chosen, ranges: list[str] | None, levels: list[str] | None
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the method's parameters, and the text labels of the target: the method gets their positions."""
     values = dict(chosen.values)
     if chosen.method.takes_schema:
-        values["schema"] = reading.declared(values["schema"], ranges)
-    elif ranges:
-        usual = REGISTRY.default("fit").name
-        raise ValueError(f"--range is for --method {usual}. Found --method {chosen.method.name}.")
+        values["schema"] = reading.declared(values["schema"], ranges, levels)
+    elif ranges or levels:
+        usual, option = REGISTRY.default("fit").name, "--range" if ranges else "--levels"
+        raise ValueError(f"{option} is for --method {usual}. Found --method {chosen.method.name}.")
     labels = tuple(values.get("classes") or ())
     if not (labels and isinstance(labels[0], str)):
         return values, ()

@@ -33,6 +33,10 @@ Ranges = Annotated[
     list[str] | None,
     typer.Option("--range", help="Public range of a column, as NAME=LOW:HIGH; repeatable. Saves budget."),
 ]
+Levels = Annotated[
+    list[str] | None,
+    typer.Option("--levels", help="Public levels of a text column, as NAME=FIRST,SECOND,…; repeatable. Saves budget."),
+]
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,10 @@ def split_names(names: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(name.strip() for text in names or () for name in text.split(",") if name.strip())
 
 
-def declared(schema: dict[str, Any] | None, ranges: Sequence[str] | None) -> dict[str, Any]:
-    """Return what is public about columns: the schema file, and ranges on top of it."""
+def declared(
+    schema: dict[str, Any] | None, ranges: Sequence[str] | None, levels: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Return what is public about columns: the schema file, and ranges and levels on top of it."""
     from tacitly.methods.options import low_high
 
     columns = {name: dict(about) for name, about in (schema or {}).items()}
@@ -76,6 +82,12 @@ def declared(schema: dict[str, Any] | None, ranges: Sequence[str] | None) -> dic
             columns.setdefault(name.strip(), {})["range"] = list(low_high(bounds))
         except ValueError as error:
             raise ValueError(f"--range {name}: {error}") from None
+    for text in levels or ():
+        name, equals, several = text.partition("=")
+        found = split_names([several])
+        if not equals or len(found) < 2:
+            raise ValueError(f"--levels must be NAME=FIRST,SECOND,…, such as sex=female,male. Found {text!r}.")
+        columns[name.strip()] = {"levels": list(found)}
     return columns
 
 
@@ -196,6 +208,6 @@ def _kinds(schema: Schema) -> list[str]:
         "range": "numbers with a declared range",
         "boolean": "yes or no",
         "category": "declared levels",
-        "hashed": "text, which levels are frequent found privately (--schema declares levels)",
+        "hashed": "text, which levels are frequent found privately (--levels NAME=A,B saves that)",
     }
     return [f"  {titles[kind]}: {', '.join(names)}" for kind, names in groups.items() if names]
