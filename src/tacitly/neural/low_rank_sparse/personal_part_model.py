@@ -112,6 +112,7 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
 
         At a terminal it shows how far it is, what was spent so far and how long it takes.
         """
+        self._check_parameters()
         budget = self._budget()
         progress = Progress(budget, self._events(self._plan(budget)), on_release)
         try:
