@@ -157,6 +157,7 @@ def describe(cohort: Cohort) -> None:
 
     from tacitly.data.tables import row_blocks
 
+    assert cohort.y is not None
     silent = int(np.isnan(cohort.y).sum())  # one empty row each
     rows = (cohort.n_rows - silent) / cohort.n_users
     say(f"{cohort.n_users} users, {rows:.1f} rows each on average; target: {cohort.target_name}; learned from:")
