@@ -24,7 +24,7 @@ Piece = tuple[Positions, Sequence[Array]]
 Progress = Callable[[str, float], None]
 """Called with what is being done and the part of it that is done, between 0 and 1."""
 
-_BUFFER_BYTES = 1 << 25
+_BUFFER_BYTES = 1 << 23, 1 << 27  # at least and at most; in between, 1/32 of all bytes
 _PIECE_BYTES = 1 << 21
 _INDEX = np.empty(1, dtype=np.int64)
 
@@ -35,7 +35,9 @@ def write_in_order(pieces: Iterable[Piece], maps: Sequence[np.memmap[Any, Any]],
     The maps themselves are not written to: pages that are changed in random order go to the disk again and again.
     """
     rows, path = len(maps[0]), Path(f"{maps[0].filename}.runs")
-    size = max(1, _BUFFER_BYTES // (8 + sum(array.nbytes // rows for array in maps)))
+    row_bytes = 8 + sum(array.strides[0] for array in maps)
+    least, most = _BUFFER_BYTES
+    size = max(1, min(max(least, rows * row_bytes // 32), most) // row_bytes)
     with ExitStack() as opened:
         files = [opened.enter_context(Path(str(array.filename)).open("r+b")) for array in maps]
         rest = _Rest(opened.enter_context(path.open("w+b")), rows, size)
