@@ -43,6 +43,7 @@ def run(*words: str) -> str:
         "papers.trace_attack",
         "papers.trace_designs",
         "speed.trace",
+        "speed.way_in",
         "speed.engines",
         "speed.modules",
         "speed.neural",
