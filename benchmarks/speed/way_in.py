@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -49,7 +48,7 @@ def main() -> None:
                 {"kind": kind, "users": many, "bytes": path.stat().st_size, **run(program, path)}
                 for program in ("arrow", "tacitly")
             ]
-    data = {"lines": lines, "load": os.getloadavg()[0]}
+    data = {"lines": lines}
     keep("speed_way_in", data, as_text(data), quick=options.quick)
 
 
@@ -71,7 +70,9 @@ def as_text(data: dict[str, Any]) -> str:
             ]
         )
     header = ["table", "program", "time", "processor time", "ratio", "memory", "written", "times the rows"]
-    return f"Two cores, load {data['load']:.0f}.\n\n{table(header, rows)}"
+    return table(header, rows) + (
+        "\n\nThe ratio is one of processor times: times vary with what else the machine does. Memory is without cached files."
+    )
 
 
 def write_table(path: Path, users: int) -> None:
