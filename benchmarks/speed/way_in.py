@@ -70,9 +70,8 @@ def as_text(data: dict[str, Any]) -> str:
             ]
         )
     header = ["table", "program", "time", "processor time", "ratio", "memory", "written", "times the rows"]
-    return table(header, rows) + (
-        "\n\nThe ratio is one of processor times: times vary with what else the machine does. Memory is without cached files."
-    )
+    note = "The ratio is one of processor times; times vary with what else the machine does. Memory: no cached files."
+    return f"{table(header, rows)}\n\n{note}"
 
 
 def write_table(path: Path, users: int) -> None:
