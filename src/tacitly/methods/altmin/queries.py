@@ -23,7 +23,7 @@ from tacitly.linalg import denoise_spectrum, orthonormal, pack_symmetric, unpack
 from tacitly.methods.shared.batch import clip_factors, norms_of
 from tacitly.methods.shared.whitening import Whitening
 
-_TOGETHER = 64  # users whose second moments are held at once
+_TOGETHER, _CELLS = 64, 1 << 18  # users whose second moments are held at once, and cells of their rows
 _LEAST_SPREAD = 1e-280  # norm of a second moment below which it has lost digits to underflow
 
 
@@ -107,8 +107,9 @@ class NormalEquations(Query):
         counts = np.diff(offsets)
         for count in np.unique(counts):
             alike = np.flatnonzero(counts == count)
-            for start in range(0, len(alike), _TOGETHER):
-                users = alike[start : start + _TOGETHER]
+            together = max(1, min(_TOGETHER, _CELLS // max(1, count * X.shape[1])))
+            for start in range(0, len(alike), together):
+                users = alike[start : start + together]
                 rows = offsets[users][:, None] + np.arange(count)
                 yield users, self._factors_of(whitened[rows], targets[rows], heads[users])
 
