@@ -116,7 +116,7 @@ def _read(
         with console.status("reading the table") as shown:
 
             def progress(what: str, part: float) -> None:
-                shown.update(f"{what}: {part:.0%}")
+                shown.update(f"{what}: {part:.0%}" if part else what)
 
             cohort = reading.read_cohort(
                 source, columns, schema, drop_missing=drop_missing, folder=folder, progress=progress

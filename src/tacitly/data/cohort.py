@@ -230,7 +230,8 @@ class Cohort(GroupedRows):
         schema, on_bad_rows
             As for :meth:`from_arrays`.
         progress
-            Called while a cohort is written to a folder, with what is being done and the part of it that is done.
+            Called while a cohort is written to a folder, with what is being done and the part of it that is done; 0
+            while that is unknown.
         """
         check_policy(on_bad_rows)
         blank = on_bad_rows != "raise"
@@ -245,8 +246,7 @@ class Cohort(GroupedRows):
         if folder is not None:
             check_new(Path(folder))
         progress = progress or _silent
-        progress("counting rows", 0.0)
-        users, counts = _count_users(source, user, blank=blank)
+        users, counts = _count_users(source, user, blank=blank, progress=progress)
         offsets = _offsets(counts)
         shape = (int(offsets[-1]), len(names))
         missing = schema is not None

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from tacitly.data.in_order import Piece
+from tacitly.data.in_order import Piece, Progress
 from tacitly.data.schema import Schema, infer
 from tacitly.data.tables import Source, batch_rows, check_names, is_frame, open_table, quoted, row_blocks
 from tacitly.data.user_ids import Directory, Positions, check_users, factor, stable_order
@@ -204,14 +204,19 @@ def _batches(
         yield ids, convert(cells, types, kind, faults)
 
 
-def count_users(source: Source, user: str, *, blank: bool = False) -> tuple[Array, Positions]:
+def count_users(
+    source: Source, user: str, *, blank: bool = False, progress: Progress | None = None
+) -> tuple[Array, Positions]:
     """Read the user column once; return the sorted ids and the number of rows of each.
 
     Rows without an id are an error, or with ``blank`` nobody's.
     """
     pending: list[tuple[Array, Array]] = []
-    held = missing = merged = 0
+    held = missing = merged = rows = 0
     for (values,) in source.batches([user], batch_rows(1)):
+        rows += len(values)
+        if progress is not None:
+            progress(f"counting rows: {rows:,}", 0.0)
         ids, codes = factor(values)
         missing += int((codes < 0).sum())
         pending.append((ids, np.bincount(codes[codes >= 0], minlength=len(ids))))

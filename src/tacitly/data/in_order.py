@@ -22,7 +22,7 @@ Piece = tuple[Positions, Sequence[Array]]
 """Final positions of some rows, and the values of each array at these rows."""
 
 Progress = Callable[[str, float], None]
-"""Called with what is being done and the part of it that is done, between 0 and 1."""
+"""Called with what is being done and the part of it that is done, at most 1; 0 while that is unknown."""
 
 _BUFFER_BYTES = 1 << 23, 1 << 27  # at least and at most; in between, 1/32 of all bytes
 _PIECE_BYTES = 1 << 21
