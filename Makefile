@@ -50,6 +50,7 @@ generated: $(ALL)
 bench: $(ALL)
 	$(BIN)/python -m benchmarks.speed.floors
 	$(BIN)/python -m benchmarks.speed.way_in
+	$(BIN)/python -m benchmarks.speed.driver
 	$(BIN)/python -m benchmarks.speed.round
 	$(BIN)/python -m benchmarks.speed.gram
 	$(BIN)/python -m benchmarks.speed.low_rank_sparse

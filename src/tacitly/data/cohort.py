@@ -253,9 +253,10 @@ class Cohort(GroupedRows):
         pieces = placed(source, user, names, target, users, offsets, kind, missing=missing, blank=blank)
         if folder is None:
             X, y = aligned_empty(shape, kind), None if target is None else np.empty(shape[0], kind)
-            for positions, values in pieces:
-                for array, own in zip((X, y), values, strict=False):
-                    array[positions] = own
+            for positions, (features, *targets) in pieces:
+                X[positions] = features
+                if y is not None:
+                    y[positions] = targets[0]
             X, y, offsets = settle(X, y, offsets, on_bad_rows, may_miss=missing)
             return cls(X, y, offsets, users, names, target, schema)
         with new_folder(Path(folder)) as staging:

@@ -69,7 +69,7 @@ def _candidates(size: int, scale: float, random_bytes: RandomBytes) -> Integers:
     kept = ~(negative & (k == 0) & (j == 0))
     if width:
         kept &= _accepted(k, j, width, q, random_bytes)
-    return np.where(negative, -1, 1)[kept] * ((k << width) + j)[kept]
+    return np.asarray(np.where(negative, -1, 1)[kept] * ((k << width) + j)[kept], dtype=np.int64)
 
 
 def _steps(size: int, q: Fraction, random_bytes: RandomBytes) -> Integers:

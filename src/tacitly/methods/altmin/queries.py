@@ -167,7 +167,7 @@ def _units(arrays: Array) -> tuple[Array, Array]:
 def _norms(rows: Array) -> Array:
     """Return what :func:`norms_of` does, in one pass over rows whose squares neither overflow nor vanish."""
     squares = np.einsum("ij,ij->i", rows, rows)
-    norms = np.sqrt(squares)
+    norms: Array = np.sqrt(squares)
     extreme = ~((squares > 1e-200) & (squares < 1e200))
     norms[extreme] = norms_of(rows[extreme])
     return norms
