@@ -177,23 +177,24 @@ def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-unty
     values, vectors = np.linalg.eigh(system)
     turned = rows @ vectors
     right = vectors.T @ right
-    errors, shrinkage = np.empty(penalties.size), np.empty(k)
-    for q in range(penalties.size):
-        penalty = penalties[q] * trace / k
+    # Penalties in the inner loop: the compiler computes several of them at once.
+    count = penalties.size
+    shrinkage = np.empty((k, count))
+    for b in range(k):
+        for q in range(count):
+            shrinkage[b, q] = 1.0 / (max(values[b], 0.0) + penalties[q] * trace / k)
+    errors, fitted, leverage = np.zeros(count), np.empty(count), np.empty(count)
+    for j in range(m):
+        fitted[:] = 0.0
+        leverage[:] = 1.0 / m if intercept else 0.0
         for b in range(k):
-            shrinkage[b] = 1.0 / (max(values[b], 0.0) + penalty)
-        error = 0.0
-        for j in range(m):
-            fitted, leverage = 0.0, 0.0
-            if intercept:
-                leverage = 1.0 / m
-            for b in range(k):
-                shrunk = turned[j, b] * shrinkage[b]
-                fitted += shrunk * right[b]
-                leverage += shrunk * turned[j, b]
-            left = (targets[j] - fitted) / max(1.0 - leverage, 1e-6)
-            error += left * left
-        errors[q] = error
+            for q in range(count):
+                shrunk = turned[j, b] * shrinkage[b, q]
+                fitted[q] += shrunk * right[b]
+                leverage[q] += shrunk * turned[j, b]
+        for q in range(count):
+            left = (targets[j] - fitted[q]) / max(1.0 - leverage[q], 1e-6)
+            errors[q] += left * left
     free = m - k - (1 if intercept else 0)
     least = _LEAST_NONE if free <= 0 else (_LEAST_ONE if free == 1 else 0)
     best = errors[least:].min()
@@ -204,7 +205,6 @@ def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-unty
         total += weight
         if weight > 0.0:
             mean += weight * errors[q]
-        penalty = penalties[q] * trace / k
         for b in range(k):
-            chosen[b] += weight * right[b] / (max(values[b], 0.0) + penalty)
+            chosen[b] += weight * right[b] * shrinkage[b, q]
     return vectors @ (chosen / total), mean / total
