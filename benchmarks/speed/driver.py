@@ -50,7 +50,7 @@ def main() -> None:
         0.5,
         Whitening.identity(FEATURES),
     )
-    lines = [measured(query, stubs, shards, 2 if quick else 11) for shards in (SHARDS[:1] if quick else SHARDS)]
+    lines = [measured(query, stubs, shards, 2 if quick else 5) for shards in (SHARDS[:1] if quick else SHARDS)]
     data = {"lines": lines, "load": os.getloadavg()[0]}
     keep("speed_driver", data, as_text(data), quick=quick)
 
