@@ -115,6 +115,7 @@ def test_every_form_of_a_table_gives_the_cohort_of_its_arrays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: Any, text: bool, on_disk: bool
 ) -> None:
     monkeypatch.setattr(tacitly.data.tables, "_CELLS", 128)  # many small batches
+    monkeypatch.setattr(tacitly.data.in_order, "_BUFFER_BYTES", (1000, 1000))  # and many runs
     table = frame()
     if text:
         table["who"] = "user " + table["who"].astype(str)
@@ -193,6 +194,20 @@ def test_csv_types_are_not_guessed_from_the_first_rows(tmp_path: Path, monkeypat
     lines = [f"{i},{i}" for i in range(200)] + ["late,0.5", "later, 7 "]
     cohort = Cohort.from_table(write(tmp_path, "who,a\n" + "\n".join(lines)), user="who")
     assert cohort.X[cohort.index_of(["late", "later", 17])].ravel().tolist() == [0.5, 7, 17]
+
+
+def test_a_csv_cell_that_is_no_plain_number_is_read_as_before_wherever_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tacitly.data.tables, "_CSV_BLOCK_BYTES", 256)
+    for at in (0, 30, 199):
+        cells = [str(i) for i in range(200)]
+        cells[at] = "True"
+        text = "who,a,b\n" + "".join(f"{i // 2},{cell},0.5\n" for i, cell in enumerate(cells))
+        cohort = Cohort.from_table(write(tmp_path, text), user="who")
+        assert cohort.X[:, 0].tolist() == [1.0 if i == at else i for i in range(200)]
+        with pytest.raises(DataError, match="column 'a': 1 row not numbers"):
+            Cohort.from_table(write(tmp_path, text.replace("True", "x1")), user="who")
 
 
 def test_csv_of_other_tools_is_understood(tmp_path: Path) -> None:

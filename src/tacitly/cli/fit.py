@@ -117,8 +117,14 @@ def _read(
     from tacitly.data.cohort import Cohort
 
     if folder is None or not folder.exists():
-        with console.status("reading the table"):
-            cohort = reading.read_cohort(source, columns, schema, drop_missing=drop_missing, folder=folder)
+        with console.status("reading the table") as shown:
+
+            def progress(what: str, part: float) -> None:
+                shown.update(f"{what}: {part:.0%}" if part else what)
+
+            cohort = reading.read_cohort(
+                source, columns, schema, drop_missing=drop_missing, folder=folder, progress=progress
+            )
         reading.describe(cohort)
         reading.point_out_ids(source, columns)
         return cohort

@@ -6,7 +6,7 @@ alone or because the user says so; a column that looks like an id is pointed out
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -92,7 +92,13 @@ def declared(
 
 
 def read_cohort(
-    source: Source, columns: Columns, schema: dict[str, Any] | None, *, drop_missing: bool, folder: Path | None
+    source: Source,
+    columns: Columns,
+    schema: dict[str, Any] | None,
+    *,
+    drop_missing: bool,
+    folder: Path | None,
+    progress: Callable[[str, float], None] | None = None,
 ) -> Cohort:
     """Group the rows by user; ``schema`` is None for a method that takes numbers only."""
     from tacitly.data.cohort import Cohort
@@ -123,6 +129,7 @@ def read_cohort(
             folder=folder,
             schema=schema,
             on_bad_rows="drop-unlabelled",
+            progress=progress,
         )
     except DataError as error:
         raise DataError(f"{error}{_remedy(str(error), target, schema)}") from None
