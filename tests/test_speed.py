@@ -13,12 +13,15 @@ WORSE = 2.0
 
 
 def test_nothing_takes_twice_its_kept_ratio_to_the_floor() -> None:
-    """The least of three ratios is compared, so that a busy machine alone does not fail."""
+    """The least of three ratios is compared, so that a busy machine alone does not fail.
+
+    Nor does other hardware, on which reading is cheaper for all of them alike: what is twice as slow as kept must also
+    be twice as slow as the others have become.
+    """
     kept = json.loads(KEPT.read_text(encoding="utf-8"))["small"]
     found = [measured(SMALL, np.float64, repeats=1) for _ in range(3)]
     assert set(found[0]) == set(kept), "Run python -m benchmarks.speed.floors."
-    ratios = {name: min(lines[name]["ratio"] for lines in found) for name in kept}
-    slower = {
-        name: f"{ratio:.1f}, kept {kept[name]:.1f}" for name, ratio in ratios.items() if ratio > WORSE * kept[name]
-    }
+    change = {name: min(lines[name]["ratio"] for lines in found) / kept[name] for name in kept}
+    usual = max(1.0, float(np.median(list(change.values()))))
+    slower = {name: f"{times:.1f} times" for name, times in change.items() if times > WORSE * usual}
     assert not slower, slower
