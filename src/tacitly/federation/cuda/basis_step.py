@@ -1,0 +1,226 @@
+"""Private FedRep's step on a device: the device form of :class:`~tacitly.methods.fedrep.queries.BasisStep`.
+
+One pass over the rows gives each user's head v and raw correction r = Xᵀ(y − Pv): by the Triton kernel
+:func:`~tacitly.federation.cuda.kernels.user_steps`, or, without Triton, by :func:`plain_steps`, the same in double
+precision by PyTorch alone. The rest is common to both: norms in whitened coordinates, the weight that makes a
+contribution (g vᵀ/c, v vᵀ) one of norm (1 − 2⁻²⁰) clips, and per block a product of heads and corrections. Whitening is
+linear, so it is applied to sums of blocks.
+
+Adjacency, sensitivity and event are the query's. The bound holds for the numbers that are added: the norm is computed
+from r as it is stored, after all rounding of the pass over the rows (:mod:`tacitly.federation.cuda.sums`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from tacitly.federation.cuda.rows import Span
+from tacitly.federation.cuda.sums import GUARD, LEAST, in_blocks, numbers, packed, taking_part
+
+_RIDGE = 1e-12  # as in simd.small_solves: relative to the trace
+_MOST_COLUMNS, _MOST_RANK = 256, 8  # beyond these a user's sums do not fit the registers of one program
+_USERS = 16  # users of one program
+_PART = 256  # users whose sum one program adds up: a power of two
+
+
+class Public(NamedTuple):
+    """The public fields of a step on the device."""
+
+    directions: torch.Tensor  # k×d: the basis for raw features, in the rows' precision
+    squared: torch.Tensor  # whitening's scale, squared
+    scale: torch.Tensor
+    across: torch.Tensor  # d×q: whitening's directions
+    gains: torch.Tensor
+    metric: torch.Tensor
+    c: float
+    centered: bool
+
+
+class Steps(NamedTuple):
+    """Heads (n×k, float64), raw corrections (n×d) and the factors by which these are multiplied, per user."""
+
+    heads: torch.Tensor
+    corrections: torch.Tensor
+    lengths: torch.Tensor
+
+
+class BasisStepForm:
+    """Block sums of a basis step."""
+
+    def __init__(self, query: Any, device: torch.device, *, plain: bool) -> None:
+        self._query, self._device, self._plain = query, device, plain
+        self._public: dict[torch.dtype, Public] = {}
+
+    def __call__(self, span: Span, bound: float, size: int, who: torch.Tensor | None) -> torch.Tensor:
+        """Return one row per block."""
+        public = self.public(span.X.dtype)
+        d, k = public.squared.numel(), public.metric.shape[0]
+        fused = not self._plain and d <= _MOST_COLUMNS and k <= _MOST_RANK
+        weight = min(1.0, bound * (1.0 - GUARD))
+        if fused:
+            return fused_sums(fused_steps(span, public), public, weight, size, who)
+        return block_sums(plain_steps(span, public), public, weight, size, who)
+
+    def public(self, dtype: torch.dtype) -> Public:
+        """Return the public fields for rows of this precision."""
+        if dtype not in self._public:
+            query, device = self._query, self._device
+            whitening = query.whitening
+            self._public[dtype] = Public(
+                numbers(whitening.to_raw(query.basis).T, device, dtype),
+                numbers(np.square(whitening.scale), device, dtype),
+                numbers(whitening.scale, device),
+                numbers(whitening.directions, device),
+                numbers(whitening.gains, device),
+                numbers(query.head_metric, device),
+                float(query.scale),
+                bool(query.centered),
+            )
+        return self._public[dtype]
+
+
+def block_sums(
+    steps: Steps, public: Public, weight: float, size: int, who: torch.Tensor | None
+) -> torch.Tensor:
+    """Scale each user's contribution to norm ``weight`` and add up each block; zero where a number is not finite."""
+    # Scaled before squared: a correction of normal size may be the product of a tiny and a huge number.
+    rows = steps.corrections.to(torch.float64) * steps.lengths[:, None]
+    scaled = rows * public.scale
+    sizes = scaled.square().sum(dim=1)
+    if public.gains.numel():
+        sizes = sizes + _further(scaled, public)
+    heads = steps.heads @ public.metric
+    size_of_head = heads.square().sum(dim=1)
+    norms = size_of_head.sqrt() * (sizes + size_of_head).sqrt()
+    parts = weight / norms
+    usable = (steps.lengths > 0) & torch.isfinite(norms) & (norms > 0) & torch.isfinite(parts) & (size_of_head > LEAST)
+    parts = taking_part(torch.where(usable, parts, 0.0), who)
+    kept = (parts > 0)[:, None]
+    heads, rows = torch.where(kept, heads, 0.0), torch.where(kept, rows, 0.0)
+    weighted = in_blocks(heads * parts[:, None], size).transpose(1, 2)
+    step, second = weighted @ in_blocks(rows, size), weighted @ in_blocks(heads, size)
+    return _whitened(step, second, public)
+
+
+def plain_steps(span: Span, public: Public) -> Steps:
+    """Return the steps by PyTorch alone, in double precision; each user's rows are reduced by themselves."""
+    first = int(span.offsets[0])
+    offsets = span.offsets - first
+    rows = span.X[first : first + int(offsets[-1])].to(torch.float64)
+    targets = span.y[first : first + int(offsets[-1])].to(torch.float64)
+    counts = offsets.diff()
+    owner = torch.repeat_interleave(torch.arange(len(counts), device=rows.device), counts)
+    position = torch.arange(len(rows), device=rows.device) - offsets[:-1][owner]
+    if public.centered:
+        present = counts.clamp(min=1)[:, None]
+        rows = rows - (per_user(rows, counts) / present)[owner]
+        targets = targets - (per_user(targets[:, None], counts) / present)[owner, 0]
+    fourth = (position % 4 == 0).to(torch.float64)[:, None]
+    energy = per_user(rows.square() * public.squared.to(torch.float64) * fourth, counts).sum(dim=1)
+    directions = public.directions.to(torch.float64)
+    k = len(directions)
+    projected = torch.stack([(rows * direction).sum(dim=1) for direction in directions], dim=1)
+    systems = per_user((projected[:, :, None] * projected[:, None, :]).reshape(-1, k * k), counts).reshape(-1, k, k)
+    right = per_user(projected * targets[:, None], counts)
+    ridge = _RIDGE * systems.diagonal(dim1=1, dim2=2).sum(dim=1)
+    systems = systems + ridge[:, None, None] * torch.eye(k, dtype=torch.float64, device=rows.device)
+    lower, failed = torch.linalg.cholesky_ex(torch.nan_to_num(systems, nan=0.0, posinf=0.0, neginf=0.0))
+    heads = torch.cholesky_solve(right[:, :, None], torch.where((failed > 0)[:, None, None], torch.nan, lower))[:, :, 0]
+    heads = torch.where(torch.isfinite(systems).all(dim=2).all(dim=1)[:, None], heads, torch.nan)
+    errors = targets - (projected * heads[owner]).sum(dim=1)
+    corrections = per_user(rows * errors[:, None], counts)
+    return Steps(heads, corrections, _lengths(energy, counts, rows.shape[1], public))
+
+
+def fused_steps(span: Span, public: Public, *, rows: int = 8, width: int = 0, warps: int = 1, users: int = 0) -> Steps:
+    """Return the steps by a Triton kernel that reads the rows from memory once."""
+    import triton
+
+    from tacitly.federation.cuda.kernels import user_steps
+
+    k, d = public.directions.shape
+    width = width or tile_width(d, k)
+    tiles = -(-d // width)
+    padding = (0, tiles * width - d)
+    basis, squared = (torch.nn.functional.pad(each, padding) for each in (public.directions, public.squared))
+    heads, corrections, energies = _outputs(span, d, k)
+    users = users or _USERS
+    user_steps[(triton.cdiv(span.users, users),)](
+        *(span.X, span.y, span.offsets, basis, squared, heads, corrections, energies, span.users, d, _RIDGE),
+        K=k,
+        TILES=tiles,
+        WIDTH=width,
+        ROWS=rows,
+        USERS=users,
+        CENTERED=public.centered,
+        num_warps=warps,
+    )
+    return Steps(heads, corrections, _lengths(energies, span.offsets.diff(), d, public))
+
+
+def fused_sums(
+    steps: Steps, public: Public, weight: float, size: int, who: torch.Tensor | None, *, users: int = 16, warps: int = 4
+) -> torch.Tensor:
+    """Return :func:`block_sums` by a Triton kernel that reads heads and corrections once."""
+    import triton
+
+    from tacitly.federation.cuda.kernels import add_steps
+
+    n, k = steps.heads.shape
+    d = steps.corrections.shape[1]
+    device, further, part = steps.heads.device, steps.lengths, min(_PART, size)
+    if public.gains.numel():
+        further = _further(steps.corrections.to(torch.float64) * (steps.lengths[:, None] * public.scale), public)
+    blocks = -(-n // size)
+    out = torch.empty(blocks * (size // part), k * d + k * k, dtype=torch.float64, device=device)
+    add_steps[(len(out),)](
+        *(steps.heads, steps.corrections, taking_part(steps.lengths, who), further, public.scale, public.metric, out),
+        *(n, d, numbers([weight], device), numbers([LEAST], device)),
+        K=k,
+        D=max(16, triton.next_power_of_2(d)),
+        USERS=min(users, part),
+        PART=part,
+        FURTHER=bool(public.gains.numel()),
+        num_warps=warps,
+    )
+    sums = out.reshape(blocks, size // part, -1).sum(dim=1)
+    return _whitened(sums[:, : k * d].reshape(-1, k, d), sums[:, k * d :].reshape(-1, k, k), public)
+
+
+def tile_width(d: int, k: int) -> int:
+    """Return how many columns a tile has: the fewer, the less lanes exchange, but directions must fit the registers."""
+    return min(max(16, 1 << (max(1, d * k // 16) - 1).bit_length()), max(16, 1 << (d - 1).bit_length()))
+
+
+def _outputs(span: Span, d: int, k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    options: dict[str, Any] = {"dtype": torch.float64, "device": span.X.device}
+    corrections = torch.empty(span.users, d, dtype=span.X.dtype, device=span.X.device)
+    return torch.empty(span.users, k, **options), corrections, torch.empty(span.users, **options)
+
+
+def _lengths(energies: torch.Tensor, counts: torch.Tensor, d: int, public: Public) -> torch.Tensor:
+    """Return 1/(c·free·energy), zero for a user with no more rows than unknowns; energies are sums of squares here."""
+    free = (counts - len(public.directions) - int(public.centered)).to(torch.float64)
+    mean = energies / (torch.div(counts + 3, 4, rounding_mode="floor") * d)
+    return torch.where(free > 0, 1.0 / (free * mean) / public.c, 0.0)
+
+
+def _further(scaled: torch.Tensor, public: Public) -> torch.Tensor:
+    """Return what whitening's directions add to the squared norms of corrections."""
+    return (scaled @ public.across).square() @ ((1.0 + public.gains) ** 2 - 1.0)
+
+
+def _whitened(step: torch.Tensor, second: torch.Tensor, public: Public) -> torch.Tensor:
+    """Return sums of blocks as the query lays them out: whitening is linear, so it is applied to the sums."""
+    step = step * public.scale
+    if public.gains.numel():
+        step = step + (step @ public.across * public.gains) @ public.across.T
+    return torch.cat([step.transpose(1, 2).reshape(len(step), -1), packed(second)], dim=1)
+
+
+def per_user(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Add up the rows of each user, one after the other; zero for a user without rows."""
+    return torch.segment_reduce(values.contiguous(), "sum", lengths=counts, axis=0, initial=0.0)

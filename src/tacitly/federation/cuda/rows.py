@@ -1,0 +1,93 @@
+"""Users' rows on a device: all of them, or block by block from the host where they do not fit.
+
+Spans begin at multiples of :data:`SPAN` users, so where they lie depends on the number of users alone, which is public.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+SPAN = 1 << 17
+"""Users whose intermediate results are on the device at a time: a multiple of a block of users."""
+
+STREAMED = 1 << 13
+"""The same, where rows come from the host."""
+
+_SHARE = 0.6  # of the free memory that rows may take
+
+
+class Span(NamedTuple):
+    """Consecutive users on the device; ``offsets`` count from the first of their rows."""
+
+    first: int
+    X: torch.Tensor
+    y: torch.Tensor
+    offsets: torch.Tensor
+
+    @property
+    def users(self) -> int:
+        """Number of users."""
+        return len(self.offsets) - 1
+
+
+@dataclass
+class DeviceRows:
+    """The rows of a cohort for one device. ``resident`` None decides by the device's free memory."""
+
+    X: npt.NDArray[Any]
+    y: npt.NDArray[Any] | None
+    offsets: npt.NDArray[np.int64]
+    device: torch.device
+    resident: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.resident is None:
+            self.resident = self._fits()
+        self._held: Span | None = None
+
+    @property
+    def n_users(self) -> int:
+        """Number of users."""
+        return len(self.offsets) - 1
+
+    def spans(self) -> Iterator[Span]:
+        """Yield all users, a span at a time."""
+        if not self.resident:
+            for first in range(0, self.n_users, STREAMED):
+                yield self._span(first, min(first + STREAMED, self.n_users))
+            return
+        if self._held is None:
+            self._held = self._span(0, self.n_users)
+        held = self._held
+        for first in range(0, self.n_users, SPAN):
+            last = min(first + SPAN, self.n_users)
+            # Offsets of a resident cohort count from its first row, so that no slice waits for the device.
+            yield Span(first, held.X, held.y, held.offsets[first : last + 1])
+
+    def _span(self, first: int, last: int) -> Span:
+        start, stop = int(self.offsets[first]), int(self.offsets[last])
+        y = np.zeros(stop - start, dtype=self.X.dtype) if self.y is None else self.y[start:stop]
+        offsets = self.offsets[first : last + 1] - start
+        return Span(first, self._put(self.X[start:stop]), self._put(y), self._put(offsets))
+
+    def _put(self, array: npt.NDArray[Any]) -> torch.Tensor:
+        if self.device.type == "cpu":
+            return torch.from_numpy(np.array(array))
+        out = torch.empty(array.shape, dtype=torch.from_numpy(np.empty(0, array.dtype)).dtype, device=self.device)
+        step = max(1, (1 << 28) // max(1, array.itemsize * int(np.prod(array.shape[1:]))))
+        for start in range(0, len(array), step):  # in pieces: a copy of a memory map need not fit the host's memory
+            piece = torch.from_numpy(np.array(array[start : start + step]))
+            out[start : start + step].copy_(piece)
+        return out
+
+    def _fits(self) -> bool:
+        if self.device.type == "cpu":
+            return True
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return bool(self.X.nbytes + len(self.X) * self.X.itemsize + self.offsets.nbytes <= _SHARE * free)
