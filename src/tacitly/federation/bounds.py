@@ -55,11 +55,16 @@ class BoundExceeded(RuntimeError):
 def check_sums(query: Query, sums: Array, units: npt.NDArray[Any], bound: float) -> None:
     """Raise unless each block's sum is within its number of units times the bound."""
     if not _within(query, sums, units, bound):
-        raise BoundExceeded(
-            f"a block's sum of {type(query).__name__} is larger than its users times the clip, so the query does not "
-            "clip every contribution. Nothing of it was released. Mend the query: tacitly.audit.check_sensitivity "
-            "finds contributions that are too long."
-        )
+        raise exceeded(query)
+
+
+def exceeded(query: Query) -> BoundExceeded:
+    """Return the refusal of a block's sum."""
+    return BoundExceeded(
+        f"a block's sum of {type(query).__name__} is larger than its users times the clip, so the query does not "
+        "clip every contribution. Nothing of it was released. Mend the query: tacitly.audit.check_sensitivity "
+        "finds contributions that are too long."
+    )
 
 
 def check_form(query: Query, X: Rows, y: Array, bound: float) -> None:

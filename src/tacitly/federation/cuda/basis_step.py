@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from tacitly.federation.cuda.rows import Span
-from tacitly.federation.cuda.sums import GUARD, LEAST, in_blocks, numbers, packed, taking_part
+from tacitly.federation.cuda.forms import Context
+from tacitly.federation.cuda.rows import Own, Span, in_spans, per_user
+from tacitly.federation.cuda.sums import GUARD, LEAST, BlockSums, in_blocks, numbers, packed, taking_part
 
 _RIDGE = 1e-12  # as in simd.small_solves: relative to the trace
 _MOST_COLUMNS, _MOST_RANK = 256, 8  # beyond these a user's sums do not fit the registers of one program
@@ -47,44 +48,40 @@ class Steps(NamedTuple):
     lengths: torch.Tensor
 
 
-class BasisStepForm:
-    """Block sums of a basis step."""
+def basis_step(query: Any, context: Context) -> BlockSums:
+    """Return block sums of a basis step."""
+    made: dict[torch.dtype, Public] = {}
 
-    def __init__(self, query: Any, device: torch.device, *, plain: bool) -> None:
-        self._query, self._device, self._plain = query, device, plain
-        self._public: dict[torch.dtype, Public] = {}
-
-    def __call__(self, span: Span, bound: float, size: int, who: torch.Tensor | None) -> torch.Tensor:
-        """Return one row per block."""
-        public = self.public(span.X.dtype)
-        d, k = public.squared.numel(), public.metric.shape[0]
-        fused = not self._plain and d <= _MOST_COLUMNS and k <= _MOST_RANK
+    def sums(span: Span, bound: float, size: int, who: torch.Tensor | None) -> torch.Tensor:
+        public = made.get(span.X.dtype)
+        if public is None:
+            public = made[span.X.dtype] = public_of(query, context.device, span.X.dtype)
+        k, d = public.directions.shape
         weight = min(1.0, bound * (1.0 - GUARD))
-        if fused:
-            return fused_sums(fused_steps(span, public), public, weight, size, who)
-        return block_sums(plain_steps(span, public), public, weight, size, who)
+        if context.plain or d > _MOST_COLUMNS or k > _MOST_RANK:
+            parts = in_spans(span, who, size, d)
+            return torch.cat([block_sums(plain_steps(part, public), public, weight, size, w) for part, w in parts])
+        return fused_sums(fused_steps(span, public), public, weight, size, who)
 
-    def public(self, dtype: torch.dtype) -> Public:
-        """Return the public fields for rows of this precision."""
-        if dtype not in self._public:
-            query, device = self._query, self._device
-            whitening = query.whitening
-            self._public[dtype] = Public(
-                numbers(whitening.to_raw(query.basis).T, device, dtype),
-                numbers(np.square(whitening.scale), device, dtype),
-                numbers(whitening.scale, device),
-                numbers(whitening.directions, device),
-                numbers(whitening.gains, device),
-                numbers(query.head_metric, device),
-                float(query.scale),
-                bool(query.centered),
-            )
-        return self._public[dtype]
+    return sums
 
 
-def block_sums(
-    steps: Steps, public: Public, weight: float, size: int, who: torch.Tensor | None
-) -> torch.Tensor:
+def public_of(query: Any, device: torch.device, dtype: torch.dtype) -> Public:
+    """Return the public fields for rows of this precision."""
+    whitening = query.whitening
+    return Public(
+        numbers(whitening.to_raw(query.basis).T, device, dtype),
+        numbers(np.square(whitening.scale), device, dtype),
+        numbers(whitening.scale, device),
+        numbers(whitening.directions, device),
+        numbers(whitening.gains, device),
+        numbers(query.head_metric, device),
+        float(query.scale),
+        bool(query.centered),
+    )
+
+
+def block_sums(steps: Steps, public: Public, weight: float, size: int, who: torch.Tensor | None) -> torch.Tensor:
     """Scale each user's contribution to norm ``weight`` and add up each block; zero where a number is not finite."""
     # Scaled before squared: a correction of normal size may be the product of a tiny and a huge number.
     rows = steps.corrections.to(torch.float64) * steps.lengths[:, None]
@@ -107,17 +104,11 @@ def block_sums(
 
 def plain_steps(span: Span, public: Public) -> Steps:
     """Return the steps by PyTorch alone, in double precision; each user's rows are reduced by themselves."""
-    first = int(span.offsets[0])
-    offsets = span.offsets - first
-    rows = span.X[first : first + int(offsets[-1])].to(torch.float64)
-    targets = span.y[first : first + int(offsets[-1])].to(torch.float64)
-    counts = offsets.diff()
-    owner = torch.repeat_interleave(torch.arange(len(counts), device=rows.device), counts)
-    position = torch.arange(len(rows), device=rows.device) - offsets[:-1][owner]
+    own = Own(span)
+    rows, targets, counts, owner = own.rows, own.targets, own.counts, own.owner
     if public.centered:
-        present = counts.clamp(min=1)[:, None]
-        rows = rows - (per_user(rows, counts) / present)[owner]
-        targets = targets - (per_user(targets[:, None], counts) / present)[owner, 0]
+        rows, targets = own.centered(rows), own.centered(targets[:, None])[:, 0]
+    position = torch.arange(len(rows), device=rows.device) - own.offsets[:-1][owner]
     fourth = (position % 4 == 0).to(torch.float64)[:, None]
     energy = per_user(rows.square() * public.squared.to(torch.float64) * fourth, counts).sum(dim=1)
     directions = public.directions.to(torch.float64)
@@ -135,7 +126,9 @@ def plain_steps(span: Span, public: Public) -> Steps:
     return Steps(heads, corrections, _lengths(energy, counts, rows.shape[1], public))
 
 
-def fused_steps(span: Span, public: Public, *, rows: int = 8, width: int = 0, warps: int = 1, users: int = 0) -> Steps:
+def fused_steps(
+    span: Span, public: Public, *, rows: int = 4, width: int = 0, users: int = _USERS, stages: int = 3, **options: Any
+) -> Steps:
     """Return the steps by a Triton kernel that reads the rows from memory once."""
     import triton
 
@@ -147,7 +140,6 @@ def fused_steps(span: Span, public: Public, *, rows: int = 8, width: int = 0, wa
     padding = (0, tiles * width - d)
     basis, squared = (torch.nn.functional.pad(each, padding) for each in (public.directions, public.squared))
     heads, corrections, energies = _outputs(span, d, k)
-    users = users or _USERS
     user_steps[(triton.cdiv(span.users, users),)](
         *(span.X, span.y, span.offsets, basis, squared, heads, corrections, energies, span.users, d, _RIDGE),
         K=k,
@@ -156,13 +148,15 @@ def fused_steps(span: Span, public: Public, *, rows: int = 8, width: int = 0, wa
         ROWS=rows,
         USERS=users,
         CENTERED=public.centered,
-        num_warps=warps,
+        FULL=tiles * width == d,
+        STAGES=stages,
+        **{"num_warps": 1, **options},
     )
     return Steps(heads, corrections, _lengths(energies, span.offsets.diff(), d, public))
 
 
 def fused_sums(
-    steps: Steps, public: Public, weight: float, size: int, who: torch.Tensor | None, *, users: int = 16, warps: int = 4
+    steps: Steps, public: Public, weight: float, size: int, who: torch.Tensor | None, *, users: int = 8, warps: int = 4
 ) -> torch.Tensor:
     """Return :func:`block_sums` by a Triton kernel that reads heads and corrections once."""
     import triton
@@ -219,8 +213,3 @@ def _whitened(step: torch.Tensor, second: torch.Tensor, public: Public) -> torch
     if public.gains.numel():
         step = step + (step @ public.across * public.gains) @ public.across.T
     return torch.cat([step.transpose(1, 2).reshape(len(step), -1), packed(second)], dim=1)
-
-
-def per_user(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Add up the rows of each user, one after the other; zero for a user without rows."""
-    return torch.segment_reduce(values.contiguous(), "sum", lengths=counts, axis=0, initial=0.0)

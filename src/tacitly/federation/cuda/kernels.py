@@ -6,9 +6,11 @@ public sizes alone. No number of one user depends on another's rows, to the last
 :func:`user_steps` finds heads and corrections of Private FedRep's step. A user's rows are read from memory once: the
 second time, for the residuals, they are still in the processor's own cache. :func:`add_steps` scales the contributions
 to norm one and adds up those of a part of a block, users in order. k×k systems, norms and sums are in double precision.
+:func:`user_grams` is the one pass over standardised rows that mixed effects need.
 """
 
 # What Triton compiles has no types that mypy knows.
+# ruff: noqa: B007, RUF005
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-not-found, import-untyped"
 
 from __future__ import annotations
@@ -36,10 +38,13 @@ def user_steps(
     ROWS: tl.constexpr,
     USERS: tl.constexpr,
     CENTERED: tl.constexpr,
+    FULL: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Write each user's head v, raw correction Xᵀ(y − Pv) and the squares of every fourth row, weighted by ``squared``.
 
-    K directions in ``basis``; TILES tiles of WIDTH columns cover the d columns; USERS users per program.
+    K directions in ``basis``; TILES tiles of WIDTH columns cover the d columns (FULL: exactly). A program has USERS
+    users and loads rows STAGES ahead.
     """
     columns, rows = tl.arange(0, WIDTH), tl.arange(0, ROWS)
     number = X.dtype.element_ty
@@ -51,17 +56,17 @@ def user_steps(
     start_user = tl.program_id(0) * USERS
     for user in range(start_user, tl.minimum(start_user + USERS, n_users)):
         first, last = tl.load(offsets + user), tl.load(offsets + user + 1)
-        means, level = _means(X, y, first, last, d, columns, rows, nothing, TILES, WIDTH, CENTERED)
+        means, level = _means(X, y, first, last, d, columns, rows, nothing, TILES, WIDTH, CENTERED, FULL)
 
         system, target = (), ()
         for j in tl.static_range(K):
             target = target + (tl.zeros([ROWS], tl.float64),)
         for j in tl.static_range(K * (K + 1) // 2):
             system = system + (tl.zeros([ROWS], tl.float64),)
-        for start in range(first, last, ROWS):
+        for start in tl.range(first, last, ROWS, num_stages=STAGES):
             there = start + rows < last
             wide = _target(y, start + rows, there, level, CENTERED)
-            x = _rows(X, start + rows, there, d, columns, means, TILES, WIDTH, CENTERED)
+            x = _rows(X, start + rows, there, d, columns, means, TILES, WIDTH, CENTERED, FULL)
             doubles, crossed, summed = (), (), ()
             for j in tl.static_range(K):
                 products = x[0] * directions[j * TILES][None, :]
@@ -84,7 +89,7 @@ def user_steps(
         for start in range(first, last, ROWS):
             there = start + rows < last
             wide = _target(y, start + rows, there, level, CENTERED)
-            x = _rows(X, start + rows, there, d, columns, means, TILES, WIDTH, CENTERED)
+            x = _rows(X, start + rows, there, d, columns, means, TILES, WIDTH, CENTERED, FULL)
             products = x[0] * fitted[0][None, :]
             for i in tl.static_range(1, TILES):
                 products += x[i] * fitted[i][None, :]
@@ -180,11 +185,38 @@ def add_steps(
 
 
 @triton.jit
-def _rows(X, at, there, d, columns, means, TILES: tl.constexpr, WIDTH: tl.constexpr, CENTERED: tl.constexpr):
+def user_grams(rows, offsets, out, size, SIZE: tl.constexpr):
+    """Write the Gram matrix of each user's rows, one user per program, rows in order."""
+    user = tl.program_id(0).to(tl.int64)
+    across, down = tl.arange(0, SIZE)[None, :], tl.arange(0, SIZE)[:, None]
+    total = tl.zeros([SIZE, SIZE], tl.float64)
+    for row in range(tl.load(offsets + user), tl.load(offsets + user + 1)):
+        one = tl.load(rows + row * size + across, mask=across < size, other=0.0)
+        other = tl.load(rows + row * size + down, mask=down < size, other=0.0)
+        total += one * other
+    place = out + user * size * size + down * size + across
+    tl.store(place, total, mask=(across < size) & (down < size))
+
+
+@triton.jit
+def _rows(
+    X,
+    at,
+    there,
+    d,
+    columns,
+    means,
+    TILES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CENTERED: tl.constexpr,
+    FULL: tl.constexpr,
+):
     """Load a few rows, tile by tile; zeros where there are none."""
     x = ()
     for i in tl.static_range(TILES):
-        mask = there[:, None] & (i * WIDTH + columns < d)[None, :]
+        mask = there[:, None]
+        if not FULL:
+            mask = mask & (i * WIDTH + columns < d)[None, :]
         tile = tl.load(X + at[:, None] * d + (i * WIDTH + columns)[None, :], mask=mask, other=0.0)
         if CENTERED:
             tile = tl.where(mask, tile - means[i][None, :], 0.0)
@@ -202,7 +234,18 @@ def _target(y, at, there, level, CENTERED: tl.constexpr):
 
 @triton.jit
 def _means(
-    X, y, first, last, d, columns, rows, nothing, TILES: tl.constexpr, WIDTH: tl.constexpr, CENTERED: tl.constexpr
+    X,
+    y,
+    first,
+    last,
+    d,
+    columns,
+    rows,
+    nothing,
+    TILES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CENTERED: tl.constexpr,
+    FULL: tl.constexpr,
 ):
     """Return the mean row, tile by tile, and the mean target of a user; zeros unless they are wanted."""
     totals, means, level = (), (), tl.zeros([], tl.float64)
@@ -214,7 +257,7 @@ def _means(
             there = start + rows < last
             levels += tl.load(y + start + rows, mask=there, other=0.0).to(tl.float64)
             added = ()
-            x = _rows(X, start + rows, there, d, columns, totals, TILES, WIDTH, False)
+            x = _rows(X, start + rows, there, d, columns, totals, TILES, WIDTH, False, FULL)
             for i in tl.static_range(TILES):
                 added = added + (totals[i] + x[i],)
             totals = added

@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-SPAN = 1 << 17
+SPAN = 1 << 20
 """Users whose intermediate results are on the device at a time: a multiple of a block of users."""
 
 STREAMED = 1 << 13
 """The same, where rows come from the host."""
 
 _SHARE = 0.6  # of the free memory that rows may take
+_CELLS = 1 << 21  # numbers per row of all users that plain forms hold at once, for users with one row each
 
 
 class Span(NamedTuple):
@@ -34,6 +35,46 @@ class Span(NamedTuple):
     def users(self) -> int:
         """Number of users."""
         return len(self.offsets) - 1
+
+
+class Own:
+    """The rows of a span in double precision, and whose they are."""
+
+    def __init__(self, span: Span) -> None:
+        start, stop = (int(edge) for edge in span.offsets[[0, -1]])
+        self.offsets = span.offsets - start
+        self.rows, self.targets = span.X[start:stop].to(torch.float64), span.y[start:stop].to(torch.float64)
+        self.counts = self.offsets.diff()
+        self.present = self.counts.clamp(min=1).to(torch.float64)
+        self.owner = torch.repeat_interleave(torch.arange(span.users, device=span.X.device), self.counts)
+
+    def total(self, values: torch.Tensor) -> torch.Tensor:
+        """Add up the rows of each user."""
+        return per_user(values, self.counts)
+
+    def mean(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the mean of each user's rows; zero for a user without rows."""
+        return self.total(values) / self.present[:, None]
+
+    def centered(self, values: torch.Tensor) -> torch.Tensor:
+        """Subtract each user's mean."""
+        return values - self.mean(values)[self.owner]
+
+
+def per_user(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Add up the rows of each user, one after the other; zero for a user without rows."""
+    return torch.segment_reduce(values.contiguous(), "sum", lengths=counts, axis=0, initial=0.0)
+
+
+def in_spans(
+    span: Span, who: torch.Tensor | None, size: int, numbers: int
+) -> Iterator[tuple[Span, torch.Tensor | None]]:
+    """Divide a span at blocks of ``size`` users, so that ``numbers`` per row fit memory; public sizes decide."""
+    users = max(1, _CELLS // max(1, numbers) // size) * size
+    for first in range(0, span.users, users):
+        last = min(first + users, span.users)
+        part = Span(span.first + first, span.X, span.y, span.offsets[first : last + 1])
+        yield part, None if who is None else who[first:last]
 
 
 @dataclass

@@ -1,8 +1,7 @@
 """Block sums on a device: clip, add, check, round to the grid, add as integers.
 
-A device form (:mod:`tacitly.federation.cuda.forms`) turns a span of users into *factored* contributions
-(:class:`Parts`): per user a few short vectors in double precision, of which the contribution is a public bilinear
-function, and a weight that clips it. Sums of blocks of :data:`BLOCK` users are matrix products in double precision.
+A device form (:mod:`tacitly.federation.cuda.forms`) turns a span of users into sums of blocks of :data:`BLOCK` users:
+of each user's contribution, or of short factors of it, times a weight that clips it, in double precision.
 
 Why rounding on the device cannot exceed the bound. Norms are computed in double precision from the very numbers that
 are added (whatever precision they were found with), and the weight scales them to (1 − 2⁻²⁰) clips; a weight that is
@@ -15,7 +14,7 @@ it, and every block's sum is compared with its users times the clip before anyth
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -111,12 +110,6 @@ def packed(matrices: torch.Tensor) -> torch.Tensor:
     first, second = torch.triu_indices(size, size, device=matrices.device)
     factors = torch.where(first == second, 1.0, math.sqrt(2.0)).to(matrices.dtype)
     return matrices[..., first, second] * factors
-
-
-def chunks(users: int, size: int) -> Iterator[tuple[int, int]]:
-    """Divide users into ranges of at most ``size``."""
-    for first in range(0, users, size):
-        yield first, min(first + size, users)
 
 
 def to_array(values: torch.Tensor) -> Array:

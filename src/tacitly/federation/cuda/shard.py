@@ -1,0 +1,115 @@
+"""A shard whose rows are on a device: sums by device forms where queries have one, on the host where they do not."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tacitly.arrays import Array, Offsets, Rows
+from tacitly.data.cohort import Cohort
+from tacitly.federation.base import Chosen, Query
+from tacitly.federation.bounds import exceeded, fused_agrees
+from tacitly.federation.cuda.forms import Context, form_of
+from tacitly.federation.cuda.rows import DeviceRows
+from tacitly.federation.cuda.sums import BlockSums, NotFinite, integer_sums, to_array
+from tacitly.federation.projected import Projected
+from tacitly.federation.shard import Shard
+
+
+class DeviceShard(Shard):
+    """Sums of queries over the users of a cohort, on a device.
+
+    ``plain`` runs the forms in plain PyTorch; by default that is done where there is no GPU.
+    """
+
+    def __init__(
+        self,
+        cohort: Cohort,
+        device: torch.device,
+        *,
+        threads: int | None = None,
+        plain: bool | None = None,
+        resident: bool | None = None,
+    ) -> None:
+        super().__init__(cohort, threads=threads)
+        self._context = Context(device, device.type == "cpu" if plain is None else plain, cohort.n_users)
+        self._resident = resident
+        self._rows: DeviceRows | None = None
+        self._last_form: tuple[Query, float, BlockSums | None] | None = None
+        self._said: set[str] = set()
+
+    def exact_sum(self, query: Query, bound: float, grid: float, chosen: Chosen | None = None) -> npt.NDArray[np.int64]:
+        """Return the sum of all (or the chosen) users' clipped contributions, in steps of the grid."""
+        form = None if isinstance(query, Projected) else self._form(query, bound)
+        if form is None:
+            return super().exact_sum(query, bound, grid, chosen)
+        if self._rows is None:
+            cohort = self.cohort
+            self._rows = DeviceRows(cohort.X, cohort.y, cohort.offsets, self._context.device, self._resident)
+        try:
+            with torch.no_grad():
+                total, kept = integer_sums(self._rows, form, bound, grid, chosen)
+        except NotFinite:  # numbers that a form cannot use: the host leaves out the users who have them
+            return super().exact_sum(query, bound, grid, chosen)
+        if not kept:
+            raise exceeded(query)
+        return total
+
+    def _project(self, directions: Array) -> Shard:
+        other = super()._project(directions)
+        assert isinstance(other, DeviceShard)
+        other._rows, other._last_form = None, None
+        other._context = Context(self._context.device, self._context.plain, self.cohort.n_users)
+        return other
+
+    def _form(self, query: Query, bound: float) -> BlockSums | None:
+        """Return the device form of a query, None where the host sums it; decided once per query, by public numbers."""
+        if self._last_form is None or self._last_form[0] is not query or self._last_form[1] != bound:
+            form = form_of(query, self._context)
+            if form is None:
+                self._say(query)
+            elif not fused_agrees(query, self.cohort.n_features, bound, OnDevice(query, form, self._context.device)):
+                form = None
+            self._last_form = query, bound, form
+        return self._last_form[2]
+
+    def _say(self, query: Query) -> None:
+        """Warn, once, that some sums are computed on the host."""
+        if not self._said:
+            warnings.warn(
+                f"engine='cuda' has no device form of {type(query).__name__}: sums without one are computed on the "
+                "host, as engine='local' does.",
+                RuntimeWarning,
+                stacklevel=6,
+            )
+        self._said.add(type(query).__name__)
+
+
+class OnDevice(Query):
+    """A query summed by its device form: what tests and checks on synthetic users run."""
+
+    def __init__(self, query: Query, form: BlockSums, device: torch.device) -> None:
+        self._query, self._form, self._device = query, form, device
+        self.unit = query.unit
+
+    @property
+    def coordinates(self) -> int:
+        """Those of the query."""
+        return self._query.coordinates
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        """Return the query's definition."""
+        return self._query.contribution(X, y)
+
+    def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
+        """Return the sum of one block."""
+        return np.asarray(self.block_sums(X, y, offsets, bound, max(1, len(offsets) - 1))[0])
+
+    def block_sums(self, X: Rows, y: Rows, offsets: Offsets, bound: float, size: int) -> Array:
+        """Return one row per block."""
+        rows = DeviceRows(np.asarray(X), np.asarray(y), np.asarray(offsets), self._device, resident=True)
+        with torch.no_grad():
+            return to_array(torch.cat([self._form(span, bound, size, None) for span in rows.spans()]))
