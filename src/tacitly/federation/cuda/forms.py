@@ -6,6 +6,7 @@ name, because nothing below the methods imports them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -36,6 +37,10 @@ FORMS: dict[str, str] = {
     "mixed_effects.queries.Variances": "posteriors:variances",
     "mixed_effects.queries.MeasuredSpread": "posteriors:measured_spread",
     "mixed_effects.queries.Coverage": "posteriors:coverage",
+    "fedpower.gram.CentreVote": "rows_as_units:centre_vote",
+    "fedpower.gram.ShiftedGram": "rows_as_units:shifted_gram",
+    "fedpower.power.PowerStep": "rows_as_units:power_step",
+    "shared.norm_histogram.NormHistogram": "rows_as_units:norm_histogram",
 }
 """The function that makes the form, by the query's class."""
 
@@ -58,7 +63,7 @@ class Context:
 
     device: torch.device
     plain: bool
-    n_users: int
+    n_users: float
     room: float = field(init=False)
     """Bytes that one kind of what is kept may take."""
     kept: dict[str, tuple[Any, dict[tuple[int, int], torch.Tensor]]] = field(default_factory=dict)
@@ -66,6 +71,10 @@ class Context:
     def __post_init__(self) -> None:
         on_host = self.device.type == "cpu"
         self.room = 2.0**31 if on_host else 0.15 * torch.cuda.get_device_properties(self.device).total_memory
+
+    def keeping_nothing(self) -> Context:
+        """Return a context for other users than these, which must not find what is kept of them."""
+        return Context(self.device, self.plain, math.inf)
 
     def keep(self, name: str, key: Any, place: tuple[int, int], make: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Return what is kept for the users of a span; made anew where the public ``key`` changed."""

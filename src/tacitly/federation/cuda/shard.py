@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import numpy as np
@@ -10,13 +11,14 @@ import torch
 
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
-from tacitly.federation.base import Chosen, Query
+from tacitly.federation.base import BLOCK, ROW_BLOCK, Chosen, Query
 from tacitly.federation.bounds import exceeded, fused_agrees
 from tacitly.federation.cuda.forms import Context, form_of
 from tacitly.federation.cuda.rows import DeviceRows
 from tacitly.federation.cuda.sums import BlockSums, NotFinite, integer_sums, to_array
 from tacitly.federation.projected import Projected
 from tacitly.federation.shard import Shard
+from tacitly.privacy.guarantee import Unit
 
 
 class DeviceShard(Shard):
@@ -43,7 +45,8 @@ class DeviceShard(Shard):
 
     def exact_sum(self, query: Query, bound: float, grid: float, chosen: Chosen | None = None) -> npt.NDArray[np.int64]:
         """Return the sum of all (or the chosen) users' clipped contributions, in steps of the grid."""
-        form = None if isinstance(query, Projected) else self._form(query, bound)
+        usual = math.isfinite(bound) and not isinstance(query, Projected)
+        form = self._form(query, bound) if usual else None
         if form is None:
             return super().exact_sum(query, bound, grid, chosen)
         if self._rows is None:
@@ -51,7 +54,8 @@ class DeviceShard(Shard):
             self._rows = DeviceRows(cohort.X, cohort.y, cohort.offsets, self._context.device, self._resident)
         try:
             with torch.no_grad():
-                total, kept = integer_sums(self._rows, form, bound, grid, chosen)
+                block = BLOCK if query.unit is Unit.USER else ROW_BLOCK
+                total, kept = integer_sums(self._rows, form, bound, grid, chosen, block=block)
         except NotFinite:  # numbers that a form cannot use: the host leaves out the users who have them
             return super().exact_sum(query, bound, grid, chosen)
         if not kept:
@@ -71,7 +75,7 @@ class DeviceShard(Shard):
             form = form_of(query, self._context)
             if form is None:
                 self._say(query)
-            elif not fused_agrees(query, self.cohort.n_features, bound, OnDevice(query, form, self._context.device)):
+            elif not fused_agrees(query, self.cohort.n_features, bound, OnDevice(query, self._context)):
                 form = None
             self._last_form = query, bound, form
         return self._last_form[2]
@@ -91,8 +95,11 @@ class DeviceShard(Shard):
 class OnDevice(Query):
     """A query summed by its device form: what tests and checks on synthetic users run."""
 
-    def __init__(self, query: Query, form: BlockSums, device: torch.device) -> None:
-        self._query, self._form, self._device = query, form, device
+    def __init__(self, query: Query, context: Context) -> None:
+        form = form_of(query, context.keeping_nothing())
+        if form is None:
+            raise ValueError(f"{type(query).__name__} has no device form.")
+        self._query, self._form, self._device = query, form, context.device
         self.unit = query.unit
 
     @property

@@ -24,7 +24,7 @@ import torch
 from tacitly.arrays import Array
 from tacitly.federation.cuda.rows import DeviceRows, Span
 
-BLOCK = 1024  # users in a block, as in federation.base
+BLOCK, ROW_BLOCK = 1024, 16384  # users, or rows if the unit is the row, in a block, as in federation.base
 GUARD, LEAST = 2.0**-20, 2.0**-900  # as in privacy.clipping
 
 BlockSums = Callable[[Span, float, int, torch.Tensor | None], torch.Tensor]
@@ -36,18 +36,25 @@ class NotFinite(RuntimeError):
 
 
 def integer_sums(
-    rows: DeviceRows, sums_of: BlockSums, bound: float, grid: float, chosen: npt.NDArray[np.bool_] | None = None
+    rows: DeviceRows,
+    sums_of: BlockSums,
+    bound: float,
+    grid: float,
+    chosen: npt.NDArray[np.bool_] | None = None,
+    *,
+    block: int = BLOCK,
 ) -> tuple[npt.NDArray[np.int64], bool]:
-    """Return the sum over all (or the chosen) users in steps of the grid, and whether every block kept its bound."""
+    """Return the sum over all (or the chosen) users in steps of the grid, and whether every block kept its bound.
+
+    ``block`` is the number of units in a block: of users, or of rows if the unit is the row.
+    """
     who = None if chosen is None else torch.from_numpy(np.ascontiguousarray(chosen)).to(rows.device)
     total: torch.Tensor | None = None
     for span in rows.spans():
         sums = sums_of(span, bound, BLOCK, None if who is None else who[span.first : span.first + span.users])
-        units = torch.full((len(sums),), float(BLOCK), dtype=torch.float64, device=sums.device)
-        units[-1] = span.users - BLOCK * (len(sums) - 1)
         lengths = torch.linalg.vector_norm(sums / bound, dim=1)
         # Three facts and the sum leave the device together, because every copy waits for it.
-        kept = (lengths <= units).all() | (not math.isfinite(bound))
+        kept = (lengths <= _units(rows, span, len(sums), block).to(sums.device)).all()
         whole = torch.round(sums / grid).to(torch.int64).sum(dim=0)
         part = torch.cat([whole, torch.isfinite(sums).all().to(torch.int64)[None], kept.to(torch.int64)[None]])
         if total is None:
@@ -60,6 +67,15 @@ def integer_sums(
     if not found[-2]:
         raise NotFinite
     return found[:-2], bool(found[-1])
+
+
+def _units(rows: DeviceRows, span: Span, blocks: int, block: int) -> torch.Tensor:
+    """Return the number of units in each block."""
+    first, last = (int(rows.offsets[at]) for at in (span.first, span.first + span.users))
+    count = span.users if block == BLOCK else last - first
+    units = torch.full((blocks,), block, dtype=torch.float64)
+    units[-1] = count - block * (blocks - 1)
+    return units
 
 
 def numbers(array: Any, device: torch.device, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -108,7 +124,7 @@ def packed(matrices: torch.Tensor) -> torch.Tensor:
     """Return the upper triangles of symmetric matrices, off-diagonal entries times √2."""
     size = matrices.shape[-1]
     first, second = torch.triu_indices(size, size, device=matrices.device)
-    factors = torch.where(first == second, 1.0, math.sqrt(2.0)).to(matrices.dtype)
+    factors = 1.0 + (math.sqrt(2.0) - 1.0) * (first != second).to(matrices.dtype)
     return matrices[..., first, second] * factors
 
 
