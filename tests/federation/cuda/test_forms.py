@@ -149,7 +149,9 @@ def test_a_form_that_forgets_the_clip_is_caught(monkeypatch: pytest.MonkeyPatch)
     query, bound = QUERIES["basis step"]
     honest = basis_step.block_sums
     monkeypatch.setattr(
-        basis_step, "block_sums", lambda steps, public, weight, *rest: honest(steps, public, 1.01, *rest)
+        basis_step,
+        "block_sums",
+        lambda steps, public, *rest: honest(steps, public._replace(limits=1.01 * public.limits), *rest),
     )
     assert not check_sensitivity(on_device(query), D, bound, exponents=(0,)).ok
 

@@ -25,6 +25,8 @@ _RIDGE = 1e-12  # as in simd.small_solves: relative to the trace
 _MOST_COLUMNS, _MOST_RANK = 256, 8  # beyond these a user's sums do not fit the registers of one program
 _USERS = 16  # users of one program
 _PART = 256  # users whose sum one program adds up: a power of two
+_CELLS = 2048  # numbers of a sum times users that a program of four warps has in registers
+_FEW = 4  # directions of a whitening that a program takes one after the other
 
 
 class Public(NamedTuple):
@@ -33,9 +35,11 @@ class Public(NamedTuple):
     directions: torch.Tensor  # k×d: the basis for raw features, in the rows' precision
     squared: torch.Tensor  # whitening's scale, squared
     scale: torch.Tensor
-    across: torch.Tensor  # d×q: whitening's directions
+    across: torch.Tensor  # q×d: whitening's directions
     gains: torch.Tensor
+    further: torch.Tensor  # what the squared norm has more along them
     metric: torch.Tensor
+    limits: torch.Tensor  # the norm of a contribution, and the smallest squared norm of a head
     c: float
     centered: bool
 
@@ -50,49 +54,54 @@ class Steps(NamedTuple):
 
 def basis_step(query: Any, context: Context) -> BlockSums:
     """Return block sums of a basis step."""
-    made: dict[torch.dtype, Public] = {}
+    made: dict[tuple[torch.dtype, float], Public] = {}
 
     def sums(span: Span, bound: float, size: int, who: torch.Tensor | None) -> torch.Tensor:
-        public = made.get(span.X.dtype)
+        public = made.get((span.X.dtype, bound))
         if public is None:
-            public = made[span.X.dtype] = public_of(query, context.device, span.X.dtype)
+            public = made[span.X.dtype, bound] = public_of(query, context.device, span.X.dtype, bound)
         k, d = public.directions.shape
-        weight = min(1.0, bound * (1.0 - GUARD))
         if context.plain or d > _MOST_COLUMNS or k > _MOST_RANK:
             parts = in_spans(span, who, size, d)
-            return torch.cat([block_sums(plain_steps(part, public), public, weight, size, w) for part, w in parts])
-        return fused_sums(fused_steps(span, public), public, weight, size, who)
+            return torch.cat([block_sums(plain_steps(part, public), public, size, w) for part, w in parts])
+        return fused_sums(fused_steps(span, public), public, size, who)
 
     return sums
 
 
-def public_of(query: Any, device: torch.device, dtype: torch.dtype) -> Public:
-    """Return the public fields for rows of this precision."""
-    whitening = query.whitening
-    return Public(
-        numbers(whitening.to_raw(query.basis).T, device, dtype),
-        numbers(np.square(whitening.scale), device, dtype),
-        numbers(whitening.scale, device),
-        numbers(whitening.directions, device),
-        numbers(whitening.gains, device),
-        numbers(query.head_metric, device),
-        float(query.scale),
-        bool(query.centered),
+def public_of(query: Any, device: torch.device, dtype: torch.dtype, bound: float = 1.0) -> Public:
+    """Return the public fields for rows of this precision, uploaded at once: every upload waits for the device."""
+    whitening, weight = query.whitening, min(1.0, bound * (1.0 - GUARD))
+    fields = (
+        whitening.to_raw(query.basis).T,
+        np.square(whitening.scale),
+        whitening.scale,
+        whitening.directions.T,
+        whitening.gains,
+        (1.0 + whitening.gains) ** 2 - 1.0,
+        query.head_metric,
+        np.array([weight, LEAST]),
     )
+    flat = numbers(np.concatenate([np.ravel(field) for field in fields]), device)
+    parts = torch.split(flat, [field.size for field in fields])
+    directions, squared, *rest = (part.reshape(field.shape) for part, field in zip(parts, fields, strict=True))
+    # Copies, so that each starts at an aligned address, which kernels are compiled for.
+    rest = [part.clone() for part in rest]
+    return Public(directions.to(dtype), squared.to(dtype), *rest, float(query.scale), bool(query.centered))
 
 
-def block_sums(steps: Steps, public: Public, weight: float, size: int, who: torch.Tensor | None) -> torch.Tensor:
-    """Scale each user's contribution to norm ``weight`` and add up each block; zero where a number is not finite."""
+def block_sums(steps: Steps, public: Public, size: int, who: torch.Tensor | None) -> torch.Tensor:
+    """Scale each user's contribution to the norm that is allowed and add up each block; zero if it is not finite."""
     # Scaled before squared: a correction of normal size may be the product of a tiny and a huge number.
     rows = steps.corrections.to(torch.float64) * steps.lengths[:, None]
     scaled = rows * public.scale
     sizes = scaled.square().sum(dim=1)
     if public.gains.numel():
-        sizes = sizes + _further(scaled, public)
+        sizes = sizes + (scaled @ public.across.T).square() @ public.further
     heads = steps.heads @ public.metric
     size_of_head = heads.square().sum(dim=1)
     norms = size_of_head.sqrt() * (sizes + size_of_head).sqrt()
-    parts = weight / norms
+    parts = public.limits[0] / norms
     usable = (steps.lengths > 0) & torch.isfinite(norms) & (norms > 0) & torch.isfinite(parts) & (size_of_head > LEAST)
     parts = taking_part(torch.where(usable, parts, 0.0), who)
     kept = (parts > 0)[:, None]
@@ -127,7 +136,15 @@ def plain_steps(span: Span, public: Public) -> Steps:
 
 
 def fused_steps(
-    span: Span, public: Public, *, rows: int = 4, width: int = 0, users: int = _USERS, stages: int = 3, **options: Any
+    span: Span,
+    public: Public,
+    *,
+    rows: int = 4,
+    width: int = 0,
+    users: int = _USERS,
+    stages: int = 3,
+    again: int = 1,
+    **options: Any,
 ) -> Steps:
     """Return the steps by a Triton kernel that reads the rows from memory once."""
     import triton
@@ -150,13 +167,14 @@ def fused_steps(
         CENTERED=public.centered,
         FULL=tiles * width == d,
         STAGES=stages,
+        AGAIN=again,
         **{"num_warps": 1, **options},
     )
     return Steps(heads, corrections, _lengths(energies, span.offsets.diff(), d, public))
 
 
 def fused_sums(
-    steps: Steps, public: Public, weight: float, size: int, who: torch.Tensor | None, *, users: int = 8, warps: int = 4
+    steps: Steps, public: Public, size: int, who: torch.Tensor | None, *, users: int = 0, warps: int = 4
 ) -> torch.Tensor:
     """Return :func:`block_sums` by a Triton kernel that reads heads and corrections once."""
     import triton
@@ -165,19 +183,21 @@ def fused_sums(
 
     n, k = steps.heads.shape
     d = steps.corrections.shape[1]
-    device, further, part = steps.heads.device, steps.lengths, min(_PART, size)
-    if public.gains.numel():
-        further = _further(steps.corrections.to(torch.float64) * (steps.lengths[:, None] * public.scale), public)
+    part, lanes, few = min(_PART, size), max(16, triton.next_power_of_2(d)), len(public.gains) <= _FEW
+    further = steps.lengths
+    if not few:  # a matrix product for all users costs less than one direction after the other
+        scaled = steps.corrections.to(torch.float64) * (steps.lengths[:, None] * public.scale)
+        further = (scaled @ public.across.T).square() @ public.further
     blocks = -(-n // size)
-    out = torch.empty(blocks * (size // part), k * d + k * k, dtype=torch.float64, device=device)
+    out = torch.empty(blocks * (size // part), k * d + k * k, dtype=torch.float64, device=steps.heads.device)
     add_steps[(len(out),)](
-        *(steps.heads, steps.corrections, taking_part(steps.lengths, who), further, public.scale, public.metric, out),
-        *(n, d, numbers([weight], device), numbers([LEAST], device)),
+        *(steps.heads, steps.corrections, taking_part(steps.lengths, who), further, public.scale, public.across),
+        *(public.further, public.metric, public.limits, out, n, d, len(public.gains) if few else 0),
         K=k,
-        D=max(16, triton.next_power_of_2(d)),
-        USERS=min(users, part),
+        D=lanes,
+        USERS=min(users or max(1, _CELLS // (lanes * k)), part),
         PART=part,
-        FURTHER=bool(public.gains.numel()),
+        FURTHER=not few,
         num_warps=warps,
     )
     sums = out.reshape(blocks, size // part, -1).sum(dim=1)
@@ -202,14 +222,9 @@ def _lengths(energies: torch.Tensor, counts: torch.Tensor, d: int, public: Publi
     return torch.where(free > 0, 1.0 / (free * mean) / public.c, 0.0)
 
 
-def _further(scaled: torch.Tensor, public: Public) -> torch.Tensor:
-    """Return what whitening's directions add to the squared norms of corrections."""
-    return (scaled @ public.across).square() @ ((1.0 + public.gains) ** 2 - 1.0)
-
-
 def _whitened(step: torch.Tensor, second: torch.Tensor, public: Public) -> torch.Tensor:
     """Return sums of blocks as the query lays them out: whitening is linear, so it is applied to the sums."""
     step = step * public.scale
     if public.gains.numel():
-        step = step + (step @ public.across * public.gains) @ public.across.T
+        step = step + (step @ public.across.T * public.gains) @ public.across
     return torch.cat([step.transpose(1, 2).reshape(len(step), -1), packed(second)], dim=1)

@@ -40,6 +40,7 @@ def user_steps(
     CENTERED: tl.constexpr,
     FULL: tl.constexpr,
     STAGES: tl.constexpr,
+    AGAIN: tl.constexpr,
 ):
     """Write each user's head v, raw correction Xᵀ(y − Pv) and the squares of every fourth row, weighted by ``squared``.
 
@@ -86,7 +87,7 @@ def user_steps(
             for j in tl.static_range(K):
                 weights += directions[j * TILES + i] * head[j].to(number)
             fitted, sums, squares = fitted + (weights,), sums + (nothing,), squares + (nothing,)
-        for start in range(first, last, ROWS):
+        for start in tl.range(first, last, ROWS, num_stages=AGAIN):
             there = start + rows < last
             wide = _target(y, start + rows, there, level, CENTERED)
             x = _rows(X, start + rows, there, d, columns, means, TILES, WIDTH, CENTERED, FULL)
@@ -118,22 +119,24 @@ def add_steps(
     lengths,
     further,
     scale,
+    across,
+    gains,
     metric,
+    limits,
     out,
     n_users,
     d,
-    weight,
-    least,
+    n_across,
     K: tl.constexpr,
     D: tl.constexpr,
     USERS: tl.constexpr,
     PART: tl.constexpr,
     FURTHER: tl.constexpr,
 ):
-    """Scale contributions to norm ``weight`` and write the sum of v rᵀ, then of v vᵀ, for each part of PART users.
+    """Scale contributions to the first of ``limits`` and write sums of v rᵀ, then of v vᵀ, for each PART users.
 
-    ``lengths`` multiply corrections (zero for a user who adds nothing), ``scale`` is whitening's, and ``further`` what
-    its directions add to the squared norm.
+    ``lengths`` multiply corrections (zero for a user who adds nothing). ``scale`` and ``across`` are whitening's scale
+    and directions, as rows; ``gains`` are what the squared norm has more along them, ``further`` the same summed up.
     """
     columns, users = tl.arange(0, D), tl.arange(0, USERS)
     inside = columns < d
@@ -155,6 +158,9 @@ def add_steps(
         size = tl.sum(scaled * scaled, axis=1)
         if FURTHER:
             size += tl.load(further + own, mask=there, other=0.0)
+        for q in range(n_across):
+            along = tl.sum(scaled * tl.load(across + q * d + columns, mask=inside, other=0.0)[None, :], axis=1)
+            size += tl.load(gains + q) * along * along
         measured, length_of_head = (), tl.zeros([USERS], tl.float64)
         for j in tl.static_range(K):
             value = tl.zeros([USERS], tl.float64)
@@ -163,10 +169,10 @@ def add_steps(
             measured = measured + (value,)
             length_of_head += value * value
         norm = tl.sqrt(length_of_head) * tl.sqrt(size + length_of_head)
-        part = tl.load(weight) / norm
+        part = tl.load(limits) / norm
         # Comparisons with NaN are false, and an infinite norm or part is excluded by the upper bounds.
         usable = (length > 0) & (length < float("inf")) & (norm > 0) & (norm < float("inf"))
-        usable = usable & (part < float("inf")) & (length_of_head > tl.load(least))
+        usable = usable & (part < float("inf")) & (length_of_head > tl.load(limits + 1))
         part = tl.where(usable, part, 0.0)
         r = tl.where(usable[:, None], r, 0.0)
         added, moments, kept = (), (), ()

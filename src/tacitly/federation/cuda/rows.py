@@ -20,7 +20,8 @@ STREAMED = 1 << 13
 """The same, where rows come from the host."""
 
 _SHARE = 0.6  # of the free memory that rows may take
-_CELLS = 1 << 21  # numbers per row of all users that plain forms hold at once, for users with one row each
+_CELLS = 1 << 21  # numbers per row that forms hold at once on a host, for users with one row each
+_PER_CELL = 1024  # bytes of a device's memory for each of them there: enough for users with dozens of rows
 
 
 class Span(NamedTuple):
@@ -70,11 +71,17 @@ def in_spans(
     span: Span, who: torch.Tensor | None, size: int, numbers: int
 ) -> Iterator[tuple[Span, torch.Tensor | None]]:
     """Divide a span at blocks of ``size`` users, so that ``numbers`` per row fit memory; public sizes decide."""
-    users = max(1, _CELLS // max(1, numbers) // size) * size
+    users = max(1, _cells(span.X.device) // max(1, numbers) // size) * size
     for first in range(0, span.users, users):
         last = min(first + users, span.users)
         part = Span(span.first + first, span.X, span.y, span.offsets[first : last + 1])
         yield part, None if who is None else who[first:last]
+
+
+def _cells(device: torch.device) -> int:
+    if device.type == "cpu":
+        return _CELLS
+    return int(torch.cuda.get_device_properties(device).total_memory // _PER_CELL)
 
 
 @dataclass

@@ -54,7 +54,8 @@ def integer_sums(
         sums = sums_of(span, bound, BLOCK, None if who is None else who[span.first : span.first + span.users])
         lengths = torch.linalg.vector_norm(sums / bound, dim=1)
         # Three facts and the sum leave the device together, because every copy waits for it.
-        kept = (lengths <= _units(rows, span, len(sums), block).to(sums.device)).all()
+        first, last = (int(rows.offsets[at]) for at in (span.first, span.first + span.users))
+        kept = _kept(lengths, span.users if block == BLOCK else last - first, block)
         whole = torch.round(sums / grid).to(torch.int64).sum(dim=0)
         part = torch.cat([whole, torch.isfinite(sums).all().to(torch.int64)[None], kept.to(torch.int64)[None]])
         if total is None:
@@ -69,13 +70,10 @@ def integer_sums(
     return found[:-2], bool(found[-1])
 
 
-def _units(rows: DeviceRows, span: Span, blocks: int, block: int) -> torch.Tensor:
-    """Return the number of units in each block."""
-    first, last = (int(rows.offsets[at]) for at in (span.first, span.first + span.users))
-    count = span.users if block == BLOCK else last - first
-    units = torch.full((blocks,), block, dtype=torch.float64)
-    units[-1] = count - block * (blocks - 1)
-    return units
+def _kept(lengths: torch.Tensor, units: int, block: int) -> torch.Tensor:
+    """Whether each block's sum, in clips, is at most its number of units; ``units`` in all."""
+    last = units - block * (len(lengths) - 1)
+    return (lengths[:-1] <= block).all() & (lengths[-1] <= last)
 
 
 def numbers(array: Any, device: torch.device, dtype: torch.dtype = torch.float64) -> torch.Tensor:
