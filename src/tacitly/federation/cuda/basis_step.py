@@ -25,8 +25,8 @@ _RIDGE = 1e-12  # as in simd.small_solves: relative to the trace
 _MOST_COLUMNS, _MOST_RANK = 256, 8  # beyond these a user's sums do not fit the registers of one program
 _USERS = 16  # users of one program
 _PART = 256  # users whose sum one program adds up: a power of two
-_CELLS = 2048  # numbers of a sum times users that a program of four warps has in registers
-_FEW = 4  # directions of a whitening that a program takes one after the other
+_CELLS = 1024  # numbers of a sum times users that a program has in registers
+_FEW = 16  # directions of a whitening that a program takes one after the other
 
 
 class Public(NamedTuple):
@@ -174,7 +174,7 @@ def fused_steps(
 
 
 def fused_sums(
-    steps: Steps, public: Public, size: int, who: torch.Tensor | None, *, users: int = 0, warps: int = 4
+    steps: Steps, public: Public, size: int, who: torch.Tensor | None, *, users: int = 0, warps: int = 1
 ) -> torch.Tensor:
     """Return :func:`block_sums` by a Triton kernel that reads heads and corrections once."""
     import triton
@@ -206,7 +206,7 @@ def fused_sums(
 
 def tile_width(d: int, k: int) -> int:
     """Return how many columns a tile has: the fewer, the less lanes exchange, but directions must fit the registers."""
-    return min(max(16, 1 << (max(1, d * k // 16) - 1).bit_length()), max(16, 1 << (d - 1).bit_length()))
+    return min(max(16, 1 << (max(1, d * k // 32) - 1).bit_length()), max(16, 1 << (d - 1).bit_length()))
 
 
 def _outputs(span: Span, d: int, k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
