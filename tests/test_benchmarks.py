@@ -44,6 +44,7 @@ def run(*words: str) -> str:
         "papers.trace_designs",
         "speed.trace",
         "speed.engines",
+        "speed.cuda",
         "speed.modules",
         "speed.neural",
         "neural_conformance",

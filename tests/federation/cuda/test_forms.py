@@ -114,10 +114,17 @@ def test_a_form_adds_what_the_local_engine_adds(name: str) -> None:
     assert np.linalg.norm(found.sum(axis=0) - local) <= 1e-5 * np.linalg.norm(local)
 
 
-@pytest.mark.parametrize("name", QUERIES)
+# Every form that weighs contributions itself; of those that share ``clipped_sums``, one.
+OWN_WEIGHTS = (
+    *("basis step", "basis step, centred", "moment", "scaled moment", "vote, centred"),
+    *("centre vote", "gram", "power step", "norms of rows", "score"),
+)
+
+
+@pytest.mark.parametrize("name", OWN_WEIGHTS)
 def test_nobody_moves_a_device_sum_further_than_claimed(name: str) -> None:
     query, bound = QUERIES[name]
-    report = check_sensitivity(on_device(query), D, bound, exponents=(-160, -30, -3, 0, 3, 18, 30, 160))
+    report = check_sensitivity(on_device(query), D, bound, exponents=(-160, 0, 18, 160))
     assert report.ok, str(report)
 
 

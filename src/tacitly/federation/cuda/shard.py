@@ -100,7 +100,8 @@ class OnDevice(Query):
         if form is None:
             raise ValueError(f"{type(query).__name__} has no device form.")
         self._query, self._form, self._device = query, form, context.device
-        self.unit = query.unit
+        object.__setattr__(self, "unit", query.unit)
+        object.__setattr__(self, "acute", query.acute)
 
     @property
     def coordinates(self) -> int:
