@@ -6,7 +6,7 @@ public sizes alone. No number of one user depends on another's rows, to the last
 :func:`user_steps` finds heads and corrections of Private FedRep's step. A user's rows are read from memory once: the
 second time, for the residuals, they are still in the processor's own cache. :func:`add_steps` scales the contributions
 to norm one and adds up those of a part of a block, users in order. k×k systems, norms and sums are in double precision.
-:func:`user_grams` is the one pass over standardised rows that mixed effects need.
+:func:`user_grams` is the one pass over standardised rows that mixed effects need, :func:`clip_rows` that of FedPower.
 """
 
 # What Triton compiles has no types that mypy knows.
@@ -202,6 +202,56 @@ def user_grams(rows, offsets, out, size, SIZE: tl.constexpr):
         total += one * other
     place = out + user * size * size + down * size + across
     tl.store(place, total, mask=(across < size) & (down < size))
+
+
+@triton.jit
+def clip_rows(
+    X,
+    centre,
+    basis,
+    limits,
+    moved,
+    along,
+    n_rows,
+    d,
+    K: tl.constexpr,
+    D: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Write rows a' = (a − centre, constant) and, if K, Wᵀa' = (a'·basis, constant), scaled so that a' ⊗ Wᵀa' is bounded.
+
+    Without a basis that product is a'a'ᵀ. ``limits`` are the constant, the bound, its root, and the smallest factor that
+    has not lost digits. Zeros are written for a row that is not finite.
+    """
+    columns = tl.arange(0, D)
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    inside, there = columns < d, rows < n_rows
+    constant, bound, root, least = tl.load(limits), tl.load(limits + 1), tl.load(limits + 2), tl.load(limits + 3)
+    mask = there[:, None] & inside[None, :]
+    x = tl.load(X + rows[:, None] * d + columns[None, :], mask=mask, other=0.0).to(tl.float64)
+    x = tl.where(mask, x - tl.load(centre + columns, mask=inside, other=0.0)[None, :], 0.0)
+    squared = tl.sum(x * x, axis=1) + constant * constant
+    size = squared
+    if K > 0:
+        size = tl.zeros([ROWS], tl.float64) + constant * constant
+        for j in tl.static_range(K):
+            part = tl.sum(x * tl.load(basis + j * d + columns, mask=inside, other=0.0)[None, :], axis=1)
+            size += part * part
+    norm = tl.sqrt(squared) * tl.sqrt(size)
+    usable = norm < float("inf")  # false for NaN
+    cut = norm > bound
+    usable = usable & ((bound / norm > least) | (norm <= bound))
+    first = tl.where(usable, tl.where(cut, root / tl.sqrt(squared), 1.0), 0.0)
+    second = tl.where(usable, tl.where(cut, root / tl.sqrt(size), 1.0), 0.0)
+    x = tl.where(usable[:, None], x, 0.0)
+    place = rows * (d + 1)
+    tl.store(moved + place[:, None] + columns[None, :], x * first[:, None], mask=mask)
+    tl.store(moved + place + d, constant * first, mask=there)
+    if K > 0:
+        for j in tl.static_range(K):
+            part = tl.sum(x * tl.load(basis + j * d + columns, mask=inside, other=0.0)[None, :], axis=1)
+            tl.store(along + rows * (K + 1) + j, part * second, mask=there)
+        tl.store(along + rows * (K + 1) + K, constant * second, mask=there)
 
 
 @triton.jit

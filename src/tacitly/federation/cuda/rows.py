@@ -20,6 +20,7 @@ STREAMED = 1 << 13
 """The same, where rows come from the host."""
 
 _SHARE = 0.6  # of the free memory that rows may take
+_STAGED = 1 << 25  # bytes of a buffer through which rows go to the device
 _CELLS = 1 << 21  # numbers per row that forms hold at once on a host, for users with one row each
 _PER_CELL = 1024  # bytes of a device's memory for each of them there: enough for users with dozens of rows
 
@@ -125,17 +126,34 @@ class DeviceRows:
         return Span(first, self._put(self.X[start:stop]), self._put(y), self._put(offsets))
 
     def _put(self, array: npt.NDArray[Any]) -> torch.Tensor:
+        """Copy an array, which may be a memory map, to the device."""
         if self.device.type == "cpu":
             return torch.from_numpy(np.array(array))
-        out = torch.empty(array.shape, dtype=torch.from_numpy(np.empty(0, array.dtype)).dtype, device=self.device)
-        step = max(1, (1 << 28) // max(1, array.itemsize * int(np.prod(array.shape[1:]))))
-        for start in range(0, len(array), step):  # in pieces: a copy of a memory map need not fit the host's memory
-            piece = torch.from_numpy(np.array(array[start : start + step]))
-            out[start : start + step].copy_(piece)
-        return out
+        return staged(array, self.device)
 
     def _fits(self) -> bool:
         if self.device.type == "cpu":
             return True
         free, _ = torch.cuda.mem_get_info(self.device)
         return bool(self.X.nbytes + len(self.X) * self.X.itemsize + self.offsets.nbytes <= _SHARE * free)
+
+
+def staged(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+    """Copy an array to a device by way of two buffers in pinned memory: while one is filled, the other is sent."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    dtype = torch.from_numpy(np.empty(0, flat.dtype)).dtype
+    out = torch.empty(flat.size, dtype=dtype, device=device)
+    step = max(1, min(_STAGED // flat.itemsize, flat.size))
+    buffers = [torch.empty(step, dtype=dtype, pin_memory=True) for _ in range(2)]
+    sent: list[torch.cuda.Event | None] = [None, None]
+    for turn, start in enumerate(range(0, flat.size, step)):
+        buffer, before = buffers[turn % 2], sent[turn % 2]
+        if before is not None:
+            before.synchronize()
+        size = min(step, flat.size - start)
+        buffer.numpy()[:size] = flat[start : start + size]
+        out[start : start + size].copy_(buffer[:size], non_blocking=True)
+        sent[turn % 2] = torch.cuda.Event()
+        sent[turn % 2].record(torch.cuda.current_stream(device))  # type: ignore[union-attr]
+    torch.cuda.synchronize(device)  # before the buffers are gone
+    return out.reshape(array.shape)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,6 +19,7 @@ from tacitly.federation.cuda.sums import GUARD, LEAST, ROW_BLOCK, BlockSums, cli
 from tacitly.privacy.guarantee import Unit
 
 _CELLS = 1 << 27  # numbers of rows held at once
+_MOST_COLUMNS, _MOST_DIRECTIONS = 1024, 16  # beyond these a row does not fit the registers of one program
 
 RowSums = Callable[[torch.Tensor, float], torch.Tensor]
 """From rows as blocks × rows × columns to one sum per block; rows of NaN fill up the last block and add nothing."""
@@ -29,7 +30,7 @@ def centre_vote(query: Any, context: Context) -> BlockSums | None:
     origin = numbers(query.origin, context.device)
 
     def sums(rows: torch.Tensor, bound: float) -> torch.Tensor:
-        moved = with_constant(rows - origin, query.scale)
+        moved = with_constant(rows.to(torch.float64) - origin, query.scale)
         squared = moved.square().sum(dim=2)
         usable = torch.isfinite(squared) & (squared > LEAST)
         weights = torch.where(usable, min(1.0, bound * (1.0 - GUARD)) / squared.sqrt(), 0.0)
@@ -40,12 +41,11 @@ def centre_vote(query: Any, context: Context) -> BlockSums | None:
 
 def shifted_gram(query: Any, context: Context) -> BlockSums | None:
     """Return the form of the Gram matrix of rows around the centre, each clipped."""
-    centre = numbers(query.centre, context.device)
+    clip = clip_plainly if context.plain or len(query.centre) > _MOST_COLUMNS else clip_fused
+    public = Public(numbers(query.centre, context.device), None, float(query.constant))
 
     def sums(rows: torch.Tensor, bound: float) -> torch.Tensor:
-        moved = with_constant(rows - centre, query.constant)
-        roots = clip_weights(moved.square().sum(dim=2), bound).sqrt()[..., None]
-        moved = torch.where(roots > 0, moved, 0.0) * roots
+        moved, _ = clip(rows, public, bound)
         return packed(moved.transpose(1, 2) @ moved)
 
     return _by_row(query, sums, len(query.centre))
@@ -53,24 +53,62 @@ def shifted_gram(query: Any, context: Context) -> BlockSums | None:
 
 def power_step(query: Any, context: Context) -> BlockSums | None:
     """Return the form of the product of a row's Gram matrix with the basis, each clipped."""
-    centre, basis = numbers(query.centre, context.device), numbers(query.basis, context.device)
+    d, r = query.basis.shape
+    clip = clip_plainly if context.plain or d > _MOST_COLUMNS or r > _MOST_DIRECTIONS else clip_fused
+    centre, basis = numbers(query.centre, context.device), numbers(query.basis.T, context.device)
+    public = Public(centre, basis, float(query.constant))
 
     def sums(rows: torch.Tensor, bound: float) -> torch.Tensor:
-        moved = rows - centre
-        along = torch.stack([(moved * direction).sum(dim=2) for direction in basis.T], dim=2)
-        moved, along = with_constant(moved, query.constant), with_constant(along, query.constant)
-        squared, size = moved.square().sum(dim=2), along.square().sum(dim=2)
-        weights = clip_weights(squared.sqrt() * size.sqrt(), bound)
-        # Half of the factor each, so that neither a huge row nor a tiny clip makes one of them denormal.
-        cut = (weights < 1) & (weights > 0)
-        limit = (bound * (1.0 - GUARD)) ** 0.5
-        first = torch.where(cut, limit / squared.sqrt(), weights)[..., None]
-        second = torch.where(cut, limit / size.sqrt(), weights)[..., None]
-        moved = torch.where(first > 0, moved, 0.0) * first
-        along = torch.where(second > 0, along, 0.0) * second
+        moved, along = clip(rows, public, bound)
         return (moved.transpose(1, 2) @ along).flatten(1)
 
-    return _by_row(query, sums, len(query.centre))
+    return _by_row(query, sums, d)
+
+
+class Public(NamedTuple):
+    """The public fields: what rows are multiplied with (directions as rows), if anything."""
+
+    centre: torch.Tensor
+    basis: torch.Tensor | None
+    constant: float
+
+
+def clip_plainly(rows: torch.Tensor, public: Public, bound: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a' = (a − m, c) and Wᵀa' (without a basis a' again), scaled so that their product is bounded."""
+    moved = rows.to(torch.float64) - public.centre
+    along = moved
+    if public.basis is not None:
+        along = torch.stack([(moved * direction).sum(dim=2) for direction in public.basis], dim=2)
+    moved, along = with_constant(moved, public.constant), with_constant(along, public.constant)
+    squared, size = moved.square().sum(dim=2), along.square().sum(dim=2)
+    weights = clip_weights(squared.sqrt() * size.sqrt(), bound)
+    # Half of the factor each, so that neither a huge row nor a tiny clip makes one of them denormal.
+    cut = (weights < 1) & (weights > 0)
+    limit = (bound * (1.0 - GUARD)) ** 0.5
+    first = torch.where(cut, limit / squared.sqrt(), weights)[..., None]
+    second = torch.where(cut, limit / size.sqrt(), weights)[..., None]
+    return torch.where(first > 0, moved, 0.0) * first, torch.where(second > 0, along, 0.0) * second
+
+
+def clip_fused(rows: torch.Tensor, public: Public, bound: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return :func:`clip_plainly` by a Triton kernel that reads the rows once."""
+    import triton
+
+    from tacitly.federation.cuda.kernels import clip_rows
+
+    blocks, size, d = rows.shape
+    k = 0 if public.basis is None else len(public.basis)
+    options: dict[str, Any] = {"dtype": torch.float64, "device": rows.device}
+    moved, along = torch.empty(blocks, size, d + 1, **options), torch.empty(blocks, size, k + 1 if k else 0, **options)
+    limit = bound * (1.0 - GUARD)
+    limits = numbers([public.constant, limit, limit**0.5, LEAST], rows.device)
+    basis = public.centre if public.basis is None else public.basis
+    lanes = max(16, triton.next_power_of_2(d))
+    tile = max(1, 1024 // lanes)
+    clip_rows[(triton.cdiv(blocks * size, tile),)](
+        *(rows, public.centre, basis, limits, moved, along, blocks * size, d), K=k, D=lanes, ROWS=tile, num_warps=4
+    )
+    return moved, along if k else moved
 
 
 def norm_histogram(query: Any, context: Context) -> BlockSums | None:
@@ -102,7 +140,7 @@ def _norms(query: Any, context: Context) -> Callable[[torch.Tensor], torch.Tenso
     basis = None if kind == "ShiftedGram" else numbers(query.basis, context.device)
 
     def of(rows: torch.Tensor) -> torch.Tensor:
-        moved = rows - centre
+        moved = rows.to(torch.float64) - centre
         squared = moved.square().sum(dim=2) + query.constant**2
         if basis is None:
             return squared
@@ -131,13 +169,15 @@ def _by_row(query: Any, sums: RowSums, d: int) -> BlockSums | None:
 
 
 def _blocks(span: Span, who: torch.Tensor | None, d: int) -> Iterator[torch.Tensor]:
-    """Yield rows as blocks × rows × columns in double precision, NaN where there is none or it takes no part."""
+    """Yield rows as blocks × rows × columns, NaN where there is none or it takes no part."""
     start, stop = (int(edge) for edge in span.offsets[[0, -1]])
     part = None if who is None else torch.repeat_interleave(who, span.offsets.diff())
     step = ROW_BLOCK * max(1, _CELLS // (ROW_BLOCK * max(1, d)))
     for first in range(start, max(stop, start + 1), step):
-        rows = span.X[first : min(first + step, stop)].to(torch.float64)
+        rows = span.X[first : min(first + step, stop)]
         if part is not None:
             rows = torch.where(part[first - start : first - start + len(rows), None], rows, torch.nan)
         missing = -len(rows) % ROW_BLOCK if len(rows) else ROW_BLOCK
-        yield torch.cat([rows, rows.new_full((missing, rows.shape[1]), torch.nan)]).reshape(-1, ROW_BLOCK, d)
+        if missing:
+            rows = torch.cat([rows, rows.new_full((missing, d), torch.nan)])
+        yield rows.reshape(-1, ROW_BLOCK, d)

@@ -58,6 +58,10 @@ class DeviceShard(Shard):
                 total, kept = integer_sums(self._rows, form, bound, grid, chosen, block=block)
         except NotFinite:  # numbers that a form cannot use: the host leaves out the users who have them
             return super().exact_sum(query, bound, grid, chosen)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            self._say(f"the device's memory is too small for {type(query).__name__}")
+            return super().exact_sum(query, bound, grid, chosen)
         if not kept:
             raise exceeded(query)
         return total
@@ -74,22 +78,22 @@ class DeviceShard(Shard):
         if self._last_form is None or self._last_form[0] is not query or self._last_form[1] != bound:
             form = form_of(query, self._context)
             if form is None:
-                self._say(query)
+                self._say(f"there is no device form of {type(query).__name__}")
             elif not fused_agrees(query, self.cohort.n_features, bound, OnDevice(query, self._context)):
                 form = None
             self._last_form = query, bound, form
         return self._last_form[2]
 
-    def _say(self, query: Query) -> None:
-        """Warn, once, that some sums are computed on the host."""
-        if not self._said:
+    def _say(self, why: str) -> None:
+        """Warn, once per reason of a kind, that some sums are computed on the host."""
+        kind = why.partition(" of ")[0].partition(" for ")[0]
+        if kind not in self._said:
             warnings.warn(
-                f"engine='cuda' has no device form of {type(query).__name__}: sums without one are computed on the "
-                "host, as engine='local' does.",
+                f"engine='cuda': {why}. Such sums are computed on the host, as engine='local' does.",
                 RuntimeWarning,
                 stacklevel=6,
             )
-        self._said.add(type(query).__name__)
+        self._said.add(kind)
 
 
 class OnDevice(Query):
