@@ -218,10 +218,10 @@ def clip_rows(
     D: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Write rows a' = (a − centre, constant) and, if K, Wᵀa' = (a'·basis, constant), scaled so that a' ⊗ Wᵀa' is bounded.
+    """Write rows a' = (a − centre, constant) and, if K, Wᵀa' = (a'·basis, constant), scaled to bound a' ⊗ Wᵀa'.
 
-    Without a basis that product is a'a'ᵀ. ``limits`` are the constant, the bound, its root, and the smallest factor that
-    has not lost digits. Zeros are written for a row that is not finite.
+    Without a basis that product is a'a'ᵀ. ``limits`` are the constant, the bound, its root, and the smallest factor
+    that has not lost digits. Zeros are written for a row that is not finite.
     """
     columns = tl.arange(0, D)
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)

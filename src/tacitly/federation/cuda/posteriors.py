@@ -20,10 +20,9 @@ import torch
 from tacitly.arrays import Array
 from tacitly.federation.cuda.contributions import Norms, clipped
 from tacitly.federation.cuda.forms import Context
+from tacitly.federation.cuda.grams import grams_of
 from tacitly.federation.cuda.rows import Own, Span
 from tacitly.federation.cuda.sums import BlockSums, norms_of, numbers, packed
-
-_MOST_COLUMNS = 128  # beyond these a user's matrix does not fit the registers of one program
 
 
 @dataclass(frozen=True)
@@ -290,7 +289,7 @@ def moments(span: Span, units: Any, context: Context) -> tuple[torch.Tensor, tor
         own = Own(span)
         design, targets = _design(own, units, context.device)
         joint = torch.cat([design, targets[:, None]], dim=1)
-        found = _grams(joint, own, context)
+        found = grams_of(joint, own, plain=context.plain)
         usable = torch.isfinite(found).all(dim=2).all(dim=1)
         return torch.where(usable[:, None, None], found, torch.nan)
 
@@ -307,21 +306,6 @@ def _kept(
     if 8 * context.n_users * (units.size + 1) ** 2 > context.room:
         return make()
     return context.keep(name, key, (span.first, span.users), make)
-
-
-def _grams(joint: torch.Tensor, own: Own, context: Context) -> torch.Tensor:
-    size = joint.shape[1]
-    if context.plain or size > _MOST_COLUMNS:
-        return torch.stack([own.total(joint * joint[:, [column]]) for column in range(size)], dim=1)
-    import triton
-
-    from tacitly.federation.cuda.kernels import user_grams
-
-    users = len(own.counts)
-    out = torch.empty(users, size, size, dtype=torch.float64, device=joint.device)
-    lanes = max(16, triton.next_power_of_2(size))
-    user_grams[(users,)](joint, own.offsets, out, size, SIZE=lanes, num_warps={16: 1, 32: 1, 64: 4, 128: 16}[lanes])
-    return out
 
 
 def _design(own: Own, units: Any, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,22 +1,20 @@
 """The two releases that start Private FedRep on a device: the moment of features, and votes for directions.
 
 Both are sums of one positive semi-definite matrix of norm one per user. Matrices of a user (its Gram matrix, the ridge
-system) are computed in double precision, from that user's rows alone: rows are laid out as users × rows × columns, a
-fixed number of rows at a time, and each product has one matrix per user. Sums over users come after the clip.
+system) are computed in double precision, from that user's rows alone; every array after that has one matrix per user.
+Sums over users come after the clip.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from tacitly.federation.cuda.forms import Context
+from tacitly.federation.cuda.grams import grams_of
 from tacitly.federation.cuda.rows import Own, Span, in_spans
 from tacitly.federation.cuda.sums import GUARD, LEAST, BlockSums, in_blocks, numbers, packed, taking_part
-
-_ROWS = 8  # rows of every user in one product
 
 
 def feature_moment(query: Any, context: Context) -> BlockSums:
@@ -31,7 +29,7 @@ def feature_moment(query: Any, context: Context) -> BlockSums:
             own = Own(part)
             rows = own.rows if factors is None else own.rows * factors
             rows = own.centered(rows) if query.centered else rows
-            moments = _grams(rows, own)
+            moments = grams_of(rows, own, plain=context.plain)
             norms = torch.linalg.vector_norm(moments.flatten(1), dim=1)
             weights = torch.where(torch.isfinite(norms) & (norms.square() > LEAST), weight / norms, 0.0)
             found.append(_weighted(moments, taking_part(weights, w), size))
@@ -56,10 +54,9 @@ def direction_vote(query: Any, context: Context) -> BlockSums:
         if query.centered:
             alike = _all_equal(targets, own)
             rows, targets = own.centered(rows), own.centered(targets)
-        joint = torch.cat([rows, targets], dim=1)
-        grams = _grams(joint, own)
         # Whitening a user's matrix is the same as whitening its rows, and its shape is public.
-        moments, right = turn.T @ grams[:, :-1, :-1] @ turn, (grams[:, :-1, -1] @ turn)[:, :, None]
+        moments = turn.T @ grams_of(rows, own, plain=context.plain) @ turn
+        right = (own.total(rows * targets) @ turn)[:, :, None]
         penalty = ridge * moments.diagonal(dim1=1, dim2=2).sum(dim=1) / own.present
         usable = torch.isfinite(penalty) & (penalty > 0) & torch.isfinite(right).all(dim=1)[:, 0] & ~alike
         moments = torch.where(usable[:, None, None], moments + penalty[:, None, None] * eye, eye)
@@ -93,22 +90,3 @@ def _weighted(matrices: torch.Tensor, weights: torch.Tensor, size: int) -> torch
     values = torch.where((weights > 0)[:, None], packed(matrices), 0.0)
     blocks = in_blocks(torch.cat([values, weights[:, None]], dim=1), size)
     return torch.bmm(blocks[:, :, -1:].transpose(1, 2), blocks[:, :, :-1])[:, 0]
-
-
-def _grams(rows: torch.Tensor, own: Own) -> torch.Tensor:
-    """Return RᵀR of each user's rows R."""
-    users, width = len(own.counts), rows.shape[1]
-    total = torch.zeros(users, width, width, dtype=torch.float64, device=rows.device)
-    for few in _laid_out(rows, own):
-        total = torch.baddbmm(total, few.transpose(1, 2), few)
-    return total
-
-
-def _laid_out(rows: torch.Tensor, own: Own) -> Iterator[torch.Tensor]:
-    """Yield rows as users × a few rows × columns, zeros where a user has no more."""
-    longest = int(own.counts.max()) if len(own.counts) else 0
-    place = torch.arange(_ROWS, device=rows.device)
-    for first in range(0, longest, _ROWS):
-        there = first + place < own.counts[:, None]
-        at = torch.where(there, own.offsets[:-1, None] + first + place, 0)
-        yield torch.where(there[:, :, None], rows[at], 0.0)
