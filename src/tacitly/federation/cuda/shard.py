@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -125,3 +126,11 @@ class OnDevice(Query):
         rows = DeviceRows(np.asarray(X), np.asarray(y), np.asarray(offsets), self._device, resident=True)
         with torch.no_grad():
             return to_array(torch.cat([self._form(span, bound, size, None) for span in rows.spans()]))
+
+    def each_sum(self, units: Sequence[tuple[Rows, Array]], bound: float) -> list[Array | None]:
+        """Return what each unit adds; users are blocks of one, so that one call is enough."""
+        if self.unit is not Unit.USER:
+            return [self.block_sum(X, y, np.array([0, len(X)]), bound) for X, y in units]
+        offsets = np.concatenate([[0], np.cumsum([len(X) for X, _ in units])])
+        X, y = np.concatenate([X for X, _ in units]), np.concatenate([y for _, y in units])
+        return list(self.block_sums(X, y, offsets, bound, 1))

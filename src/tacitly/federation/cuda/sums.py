@@ -7,8 +7,9 @@ Why rounding on the device cannot exceed the bound. Norms are computed in double
 are added (whatever precision they were found with), and the weight scales them to (1 − 2⁻²⁰) clips; a weight that is
 not finite is zero. The products and sums after that are in double precision, with blocks of 1,024 users and a relative
 error below 2⁻⁵³ an operation in any order, so the argument of :mod:`tacitly.federation.base` holds word for word: at
-most B·B·2⁻⁵³ clips per block of B users, rounding of each block to the grid, exact sums of integers. The guard covers
-it, and every block's sum is compared with its users times the clip before anything leaves the device.
+most B·B·2⁻⁵³ clips per block of B users (or of 16,384 rows, if the unit is the row: 2⁻²⁵ clips), rounding of each block
+to the grid, exact sums of integers. The guard covers it, and every block's sum is compared with its users times the
+clip before anything leaves the device.
 """
 
 from __future__ import annotations
