@@ -50,11 +50,11 @@ class Population(Roster, Protocol):
         """Put the users behind the doors."""
 
 
-def engine_named(engine: Any) -> Any:
+def engine_named(engine: Engine | str | None) -> Engine | None:
     """Return the engine that a name means: None for "local" (and for None), an engine for "cuda" and "ray".
 
-    >>> engine_named("local") is None, engine_named("cuda").device
-    (True, 'cuda')
+    >>> engine_named("local") is None, engine_named("cuda")
+    (True, CudaEngine(device='cuda', resident=None))
     """
     if engine is None or engine == "local":
         return None
@@ -66,7 +66,7 @@ def engine_named(engine: Any) -> Any:
         from tacitly.federation.ray import RayEngine
 
         return RayEngine()
-    if not hasattr(engine, "population"):
+    if isinstance(engine, str) or not hasattr(engine, "population"):
         raise ValueError(f"engine must be 'local', 'cuda', 'ray' or an engine. Found {engine!r}.")
     return engine
 

@@ -291,8 +291,7 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
         engine = engine_named(self.engine)
         if X is None and engine is not None:
             self._check_elsewhere()
-            population: Population = engine.population(None)
-            return population
+            return engine.population(None)
         return LocalPopulation(self._cohort(X, y, users))
 
     def _placed(self, source: Population, procedure: Procedure) -> Population:
