@@ -5,12 +5,11 @@
 * one round of Private FedRep for 1,000,000 users, from the query to integers on the host, against the time to read the
   rows once (their sum) and against plain batched PyTorch, in one run;
 * the releases of mixed effects, of the start of Private FedRep and of FedPower in the same way;
-* how far Triton kernels and plain PyTorch, both on the device, are apart, whether two runs give the same integers, and,
-  where the local engine is installed, or its sums are given (``--local``, written elsewhere by ``--write-local``), how
-  far the device's sums are from it.
+* how far Triton kernels and plain PyTorch, both on the device, are apart, whether two runs give the same integers, and
+  how far the device's sums are from those of the queries' definitions in NumPy, one user after the other.
 
-Times are medians after warm-up. ``--quick`` runs the forms in plain PyTorch on the processor, with few users, and
-compares them with the local engine.
+Times are medians after warm-up. ``--quick`` compares forms in plain PyTorch, on the processor, with the definitions.
+(``tests/federation/cuda`` compares them with the local engine.)
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +30,7 @@ from tacitly.federation.cuda import basis_step
 from tacitly.federation.cuda.forms import Context, form_of
 from tacitly.federation.cuda.rows import DeviceRows, Span
 from tacitly.federation.cuda.sums import BLOCK, ROW_BLOCK, integer_sums
+from tacitly.federation.query import Query
 from tacitly.linalg import orthonormal
 from tacitly.methods.fedpower.gram import ShiftedGram
 from tacitly.methods.fedpower.power import PowerStep
@@ -239,33 +238,22 @@ def measure_query(rows: DeviceRows, query: Any, bound: float, context: Context) 
     }
 
 
-def compared(n: int) -> dict[str, tuple[Any, float]]:
-    """Return the queries that are compared with the local engine."""
-    d = 64
-    return (
-        {"BasisStep": (step(d, 4, 8), 1.0), "BasisStep, intercepts": (step(d, 4, 0, True), 1.0)}
-        | {f"MixedEffects, {name}": each for name, each in panel_queries(d).items() if "moments" not in name}
-        | other_queries(d, 4)
-    )
-
-
-def local_sums(n: int) -> dict[str, np.ndarray]:
-    """Return the sums of the local engine."""
-    from tacitly.data.cohort import Cohort
-    from tacitly.federation.shard import Shard
-
-    X, y, offsets = host_users(n, 64)
-    shard = Shard(Cohort.from_offsets(X, y, offsets))
-    return {name: shard.exact_sum(query, bound, GRID) for name, (query, bound) in compared(n).items()}
-
-
-def against_local(device: torch.device, n: int, local: dict[str, np.ndarray], *, plain: bool) -> list[dict[str, Any]]:
+def against_definitions(device: torch.device, n: int, *, plain: bool) -> list[dict[str, Any]]:
+    """Return how far sums of forms are from those of definitions: one user, or row, after the other."""
     X, y, offsets = host_users(n, 64)
     rows, found = DeviceRows(X, y, offsets, device), []
-    for name, (query, bound) in compared(n).items():
-        total = summed(rows, query, bound, Context(device, plain, n))
-        found.append({"query": name, "apart": apart(total, local[name])})
+    for name, (query, bound) in compared(64).items():
+        with np.errstate(all="ignore"):
+            defined = Query.block_sum(query, X, y, offsets, bound) / GRID
+        total = summed(rows, query, bound, Context(device, plain, math.inf))
+        found.append({"query": name, "apart": apart(total, defined)})
     return found
+
+
+def compared(d: int) -> dict[str, tuple[Any, float]]:
+    steps = {"PrivateFedRep, round": (step(d, 4, 8), 1.0), "the same with intercepts": (step(d, 4, 0, True), 1.0)}
+    panel = {f"MixedEffects, {name.split(' and ')[-1]}": each for name, each in panel_queries(d).items()}
+    return steps | panel | other_queries(d, 4)
 
 
 def measure_streaming(device: torch.device, repeat: int) -> dict[str, float]:
@@ -321,41 +309,35 @@ def text_of(data: dict[str, Any]) -> str:
         ),
         table([*sizes, *times, *checks], rounds),
         table(["release, 1,000,000 users × 20 rows", "read rows, ms", "first, ms", "later, ms", *checks], queries),
-        _local_text(data["local"]),
+        _definitions_text(data["definitions"]),
     ]
     return "\n\n".join(parts)
 
 
-def _local_text(lines: list[dict[str, Any]]) -> str:
-    return table(["sum over 5,000 ragged users, 64 features", "apart from the local engine"],
-                 [[line["query"], line["apart"]] for line in lines])  # fmt: skip
+def _definitions_text(lines: list[dict[str, Any]]) -> str:
+    header = ["sum over ragged users, 64 features, float32", "apart from the definition"]
+    return table(header, [[line["query"], line["apart"]] for line in lines])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--local", type=Path, help="sums of the local engine, where it is not installed")
-    parser.add_argument("--write-local", type=Path, help="write them, and end")
     parser.add_argument("--repeat", type=int, default=20)
     options = parser.parse_args()
     if options.quick:
-        found = against_local(torch.device("cpu"), 200, local_sums(200), plain=True)
-        print(_local_text(found))
+        found = against_definitions(torch.device("cpu"), 20, plain=True)
+        print(_definitions_text(found))
         assert max(line["apart"] for line in found) < 1e-5
-        return
-    if options.write_local:
-        np.savez(options.write_local, **local_sums(5000))
         return
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a CUDA device; found none. --quick runs without one.")
     device = torch.device("cuda")
-    local = dict(np.load(options.local)) if options.local else local_sums(5000)
     data = {
         "device": torch.cuda.get_device_name(device),
         "torch": torch.__version__,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "goal_ms": GOAL,
-        "local": against_local(device, 5000, local, plain=False),
+        "definitions": against_definitions(device, 500, plain=False),
         "rounds": measure_rounds(device, options.repeat),
         "queries": measure_queries(device, options.repeat),
         "streamed": measure_streaming(device, options.repeat),
