@@ -12,11 +12,13 @@ from r as it is stored, after all rounding of the pass over the rows (:mod:`taci
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from tacitly.arrays import Array
 from tacitly.federation.cuda.forms import Context
 from tacitly.federation.cuda.rows import Own, Span, in_spans, per_user
 from tacitly.federation.cuda.sums import GUARD, LEAST, BlockSums, in_blocks, numbers, packed, taking_part
@@ -70,7 +72,7 @@ def basis_step(query: Any, context: Context) -> BlockSums:
 
 
 def public_of(query: Any, device: torch.device, dtype: torch.dtype, bound: float = 1.0) -> Public:
-    """Return the public fields for rows of this precision, uploaded at once: every upload waits for the device."""
+    """Return the public fields for rows of this precision, in two uploads: the device waits for them."""
     whitening, weight = query.whitening, min(1.0, bound * (1.0 - GUARD))
     fields = (
         whitening.to_raw(query.basis).T,
@@ -82,12 +84,18 @@ def public_of(query: Any, device: torch.device, dtype: torch.dtype, bound: float
         query.head_metric,
         np.array([weight, LEAST]),
     )
-    flat = numbers(np.concatenate([np.ravel(field) for field in fields]), device)
-    parts = torch.split(flat, [field.size for field in fields])
-    directions, squared, *rest = (part.reshape(field.shape) for part, field in zip(parts, fields, strict=True))
-    # Copies, so that each starts at an aligned address, which kernels are compiled for.
-    rest = [part.clone() for part in rest]
-    return Public(directions.to(dtype), squared.to(dtype), *rest, float(query.scale), bool(query.centered))
+    directions, squared = _uploaded(fields[:2], device, dtype)
+    return Public(directions, squared, *_uploaded(fields[2:], device), float(query.scale), bool(query.centered))
+
+
+def _uploaded(fields: Sequence[Array], device: torch.device, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
+    """Upload arrays as one, each at an address that is a multiple of 16 bytes, which kernels are compiled for."""
+    places = np.cumsum([0, *(field.size + -field.size % 4 for field in fields)]).tolist()
+    flat = np.zeros(places[-1])
+    for place, field in zip(places, fields, strict=False):
+        flat[place : place + field.size] = field.ravel()
+    sent = numbers(flat, device, dtype)
+    return [sent[at : at + field.size].view(field.shape) for at, field in zip(places, fields, strict=False)]
 
 
 def block_sums(steps: Steps, public: Public, size: int, who: torch.Tensor | None) -> torch.Tensor:
@@ -154,8 +162,9 @@ def fused_steps(
     k, d = public.directions.shape
     width = width or tile_width(d, k)
     tiles = -(-d // width)
-    padding = (0, tiles * width - d)
-    basis, squared = (torch.nn.functional.pad(each, padding) for each in (public.directions, public.squared))
+    basis, squared = public.directions, public.squared
+    if tiles * width > d:
+        basis, squared = (torch.nn.functional.pad(each, (0, tiles * width - d)) for each in (basis, squared))
     heads, corrections, energies = _outputs(span, d, k)
     user_steps[(triton.cdiv(span.users, users),)](
         *(span.X, span.y, span.offsets, basis, squared, heads, corrections, energies, span.users, d, _RIDGE),
