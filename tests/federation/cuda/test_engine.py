@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -86,10 +86,13 @@ def test_a_form_that_exceeds_its_users_times_the_clip_is_refused() -> None:
 
 
 def test_a_form_that_disagrees_with_the_definition_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = users(50)
-    wrong = lambda span, bound, size, who: torch.zeros(-(-span.users // size), STEP.coordinates, dtype=torch.float64)  # noqa: E731
+    def wrong(span: rows.Span, bound: float, size: int, who: object) -> torch.Tensor:
+        return torch.zeros(-(-span.users // size), STEP.coordinates, dtype=torch.float64)
+
+    data, query = users(50), replace(STEP)  # another query: each is compared once
     monkeypatch.setattr("tacitly.federation.cuda.shard.form_of", lambda query, context: wrong)
-    assert np.array_equal(exact(DeviceShard(data, CPU)), exact(Shard(data)))
+    found = DeviceShard(data, CPU).exact_sum(query, 1.0, GRID)
+    assert np.array_equal(found, Shard(data).exact_sum(query, 1.0, GRID))
 
 
 @dataclass(frozen=True)
