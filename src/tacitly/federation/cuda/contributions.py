@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from tacitly.federation.cuda.forms import Context, norms_form_of
+from tacitly.federation.cuda.grams import grams_of
 from tacitly.federation.cuda.rows import Own, Span, in_spans
 from tacitly.federation.cuda.sums import BlockSums, clipped_sums, norms_of, numbers
 
@@ -127,7 +128,7 @@ def central_step(query: Any, context: Context) -> BlockSums:
         joint = torch.cat([scaled, torch.ones_like(norms)[:, None]], dim=1) / length[:, None]
         return torch.where((torch.isfinite(length) & (norms > 0))[:, None], joint, 0.0)
 
-    return clipped(contributions, 6 * len(query.correction.model))
+    return clipped(contributions, 2 * len(query.correction.model) ** 2)
 
 
 class Norms:
@@ -143,7 +144,7 @@ class Norms:
 
 def correction_norms(query: Any, context: Context) -> Norms:
     """Return the form of how far a user's weights are from the central model."""
-    return Norms(_correction(query, context), 6 * len(query.model))
+    return Norms(_correction(query, context), 2 * len(query.model) ** 2)
 
 
 def within_norms(query: Any, context: Context) -> Norms:
@@ -161,26 +162,26 @@ def within_norms(query: Any, context: Context) -> Norms:
 
 
 def _correction(query: Any, context: Context) -> Rows:
+    """Return corrections, from each user's Gram matrix: whitening it is the same as whitening the rows."""
     whitening, device = query.whitening, context.device
-    model, scale = numbers(query.model, device), numbers(whitening.scale, device)
     across, gains = numbers(whitening.directions, device), numbers(whitening.gains, device)
+    turn = numbers(whitening.scale, device)[:, None] * (torch.eye(len(across)).to(across) + (across * gains) @ across.T)
+    weights = turn @ numbers(query.model, device)
 
     def contributions(span: Span) -> torch.Tensor:
         own = Own(span)
-        rows = own.rows * scale
-        for direction, gain in zip(across.T, gains, strict=True):
-            # Row by row: the last bits of a matrix product depend on the number of rows in it.
-            rows = rows + (gain * (own.rows * scale * direction).sum(dim=1))[:, None] * direction
-        left = (own.targets - (rows * model).sum(dim=1))[:, None]
+        rows, targets = own.rows, own.targets[:, None]
         if query.centered:
-            left, rows = own.centered(left), own.centered(rows)
-        squares = own.total(rows.square())
+            rows, targets = own.centered(rows), own.centered(targets)
+        grams = grams_of(rows, own, plain=context.plain)
+        pull = (own.total(rows * targets) - grams @ weights) @ turn
+        squares = ((grams @ turn) * turn).sum(dim=1)
         free = own.counts - int(query.centered)
         varied = (squares > 1e-12 * squares.amax(dim=1, keepdim=True)).sum(dim=1)
         energy = squares.sum(dim=1) / (own.present * varied.clamp(min=1))
         usable = (free > 0) & torch.isfinite(energy) & (energy > 0)
         size = torch.where(usable, free * energy, 1.0)
-        return torch.where(usable[:, None], own.total(rows * left) / size[:, None], 0.0)
+        return torch.where(usable[:, None], pull / size[:, None], 0.0)
 
     return contributions
 
