@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +55,7 @@ class DeviceShard(Shard):
             cohort = self.cohort
             self._rows = DeviceRows(cohort.X, cohort.y, cohort.offsets, self._context.device, self._resident)
         try:
-            with torch.no_grad():
+            with torch.no_grad(), _current(self._context.device):
                 block = BLOCK if query.unit is Unit.USER else ROW_BLOCK
                 total, kept = integer_sums(self._rows, form, bound, grid, chosen, block=block)
         except NotFinite:  # numbers that a form cannot use: the host leaves out the users who have them
@@ -124,7 +125,7 @@ class OnDevice(Query):
     def block_sums(self, X: Rows, y: Rows, offsets: Offsets, bound: float, size: int) -> Array:
         """Return one row per block."""
         rows = DeviceRows(np.asarray(X), np.asarray(y), np.asarray(offsets), self._device, resident=True)
-        with torch.no_grad():
+        with torch.no_grad(), _current(self._device):
             return to_array(torch.cat([self._form(span, bound, size, None) for span in rows.spans()]))
 
     def each_sum(self, units: Sequence[tuple[Rows, Array]], bound: float) -> list[Array | None]:
@@ -134,3 +135,8 @@ class OnDevice(Query):
         offsets = np.concatenate([[0], np.cumsum([len(X) for X, _ in units])])
         X, y = np.concatenate([X for X, _ in units]), np.concatenate([y for _, y in units])
         return list(self.block_sums(X, y, offsets, bound, 1))
+
+
+def _current(device: torch.device) -> AbstractContextManager[object]:
+    """Make a device the current one: kernels are launched there."""
+    return nullcontext() if device.type == "cpu" else torch.cuda.device(device)
