@@ -85,7 +85,9 @@ def public_of(query: Any, device: torch.device, dtype: torch.dtype, bound: float
         np.array([weight, LEAST]),
     )
     directions, squared = _uploaded(fields[:2], device, dtype)
-    return Public(directions, squared, *_uploaded(fields[2:], device), float(query.scale), bool(query.centered))
+    scale, across, gains, further, metric, limits = _uploaded(fields[2:], device)
+    arrays = (directions, squared, scale, across, gains, further, metric, limits)
+    return Public(*arrays, c=float(query.scale), centered=bool(query.centered))
 
 
 def _uploaded(fields: Sequence[Array], device: torch.device, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:

@@ -47,7 +47,8 @@ def typical_norm(query: Any, context: Context) -> BlockSums | None:
     def points(span: Span) -> torch.Tensor:
         found = norms(span)
         seen = torch.isfinite(found) & (found > 0)
-        return circle(torch.log2(torch.where(seen, found, 1.0)), query.reach) * seen[:, None]
+        on_circle: torch.Tensor = circle(torch.log2(torch.where(seen, found, 1.0)), query.reach) * seen[:, None]
+        return on_circle
 
     return clipped(points, norms.width)
 

@@ -11,7 +11,7 @@ to norm one and adds up those of a part of a block, users in order. k×k systems
 
 # What Triton compiles has no types that mypy knows.
 # ruff: noqa: B007, RUF005
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-not-found, import-untyped"
+# mypy: ignore-errors
 
 from __future__ import annotations
 

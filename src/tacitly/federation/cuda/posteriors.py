@@ -195,7 +195,8 @@ def _score(query: Any, context: Context) -> Of:
         matrices = about.T @ found.information @ about
         weights = _weights(matrices, found)
         weights = weights * (clip / (norms_of(packed(matrices)) * weights).clamp(min=clip))
-        return (found.means @ turned) * weights[:, None]
+        scores: torch.Tensor = (found.means @ turned) * weights[:, None]
+        return scores
 
     return of
 

@@ -153,7 +153,7 @@ def staged(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
         size = min(step, flat.size - start)
         buffer.numpy()[:size] = flat[start : start + size]
         out[start : start + size].copy_(buffer[:size], non_blocking=True)
-        sent[turn % 2] = torch.cuda.Event()
+        sent[turn % 2] = torch.cuda.Event()  # type: ignore[no-untyped-call]
         sent[turn % 2].record(torch.cuda.current_stream(device))  # type: ignore[union-attr]
     torch.cuda.synchronize(device)  # before the buffers are gone
     return out.reshape(array.shape)

@@ -141,7 +141,7 @@ def _norms(query: Any, context: Context) -> Callable[[torch.Tensor], torch.Tenso
 
     def of(rows: torch.Tensor) -> torch.Tensor:
         moved = rows.to(torch.float64) - centre
-        squared = moved.square().sum(dim=2) + query.constant**2
+        squared: torch.Tensor = moved.square().sum(dim=2) + query.constant**2
         if basis is None:
             return squared
         size = torch.full_like(squared, query.constant**2)

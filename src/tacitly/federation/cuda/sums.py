@@ -124,7 +124,8 @@ def packed(matrices: torch.Tensor) -> torch.Tensor:
     size = matrices.shape[-1]
     first, second = torch.triu_indices(size, size, device=matrices.device)
     factors = 1.0 + (math.sqrt(2.0) - 1.0) * (first != second).to(matrices.dtype)
-    return matrices[..., first, second] * factors
+    upper: torch.Tensor = matrices[..., first, second] * factors
+    return upper
 
 
 def to_array(values: torch.Tensor) -> Array:
