@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 ALL := $(VENV)/.installed
 CORE := $(if $(wildcard $(ALL)),$(ALL),$(VENV)/.core)
 
-.PHONY: demo test lint types suite coverage generated bench benchmarks clean
+.PHONY: demo test lint types suite coverage generated bench benchmarks bench-gpu clean
 
 demo: $(CORE)
 	@$(BIN)/tacitly demo
@@ -79,6 +79,11 @@ benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.speed.low_rank_sparse
 	$(BIN)/python -m benchmarks.speed.mixed_effects
 	$(BIN)/python -m benchmarks.speed.engines
+	$(BIN)/python -m benchmarks.readme
+
+# Needs a CUDA device and a PyTorch that sees it.
+bench-gpu: $(ALL)
+	$(BIN)/python -m benchmarks.speed.cuda
 	$(BIN)/python -m benchmarks.readme
 
 $(BIN)/python:

@@ -39,7 +39,9 @@ def fit(
     on_disk: Annotated[
         Path | None, typer.Option(help="Group the rows in this folder instead of memory; reused if it exists.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="local, or ray: spread users over a Ray cluster.")] = "local",
+    engine: Annotated[
+        str, typer.Option(help="local; cuda: rows on a GPU; ray: spread users over a Ray cluster.")
+    ] = "local",
     workers: Annotated[int | None, typer.Option(help="Shards on the cluster; default: one per core.")] = None,
     address: Annotated[
         str | None, typer.Option(help="Address of a running Ray cluster, or auto; default: a new one here.")
@@ -101,10 +103,15 @@ def _values(
 
 def _engine(engine: str, address: str | None, workers: int | None) -> dict[str, Any]:
     """Return the estimator's parameter that says where users are; nothing for this process."""
-    if engine not in ("local", "ray"):
-        raise ValueError(f"--engine must be local or ray. Found {engine!r}.")
+    if engine not in ("local", "cuda", "ray"):
+        raise ValueError(f"--engine must be local, cuda or ray. Found {engine!r}.")
     if engine == "local":
         return {}
+    if engine == "cuda":
+        from tacitly.federation.cuda.engine import CudaEngine
+
+        CudaEngine().checked_device()  # before any table is read
+        return {"engine": engine}
     from tacitly.federation.ray import RayEngine
 
     return {"engine": RayEngine(address=address, workers=workers)}
