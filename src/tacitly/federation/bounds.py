@@ -113,6 +113,8 @@ def fused_agrees(query: Query, n_features: int, bound: float, form: Query | None
         return True  # written here, by nobody else; and losses are clamped in both forms
     if fused_form is query and query.one_form:
         return True
+    if hasattr(fused_form, "each_sum"):  # of one device: its shard remembers
+        return _compare_forms(query, fused_form, n_features, bound)
     key = id(query), type(fused_form), n_features, bound
     known = _AGREED.get(key)
     if known is not None and known[0]() is query:
