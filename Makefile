@@ -42,13 +42,14 @@ coverage: $(ALL)
 	@sed -n '3,10p' $(VENV)/coverage.txt
 
 # What is committed but made by a program: tables in README and docs, imports for type checkers, the import graph.
-GENERATORS := benchmarks/readme.py $(wildcard tools/generated.py) tools/import_graph.py
+GENERATORS := benchmarks/readme.py benchmarks/papers/page.py $(wildcard tools/generated.py) tools/import_graph.py
 generated: $(ALL)
 	@for program in $(GENERATORS); do PYTHONPATH=. $(BIN)/python $$program || exit 1; done
 
 benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.papers.private_fedrep
 	$(BIN)/python -m benchmarks.papers.fedpower
+	$(BIN)/python -m benchmarks.papers.fedpower_tables --seconds 1e9
 	$(BIN)/python -m benchmarks.papers.centaur
 	$(BIN)/python -m benchmarks.papers.centaur_linear
 	$(BIN)/python -m benchmarks.speed.modules

@@ -27,6 +27,7 @@ def run(*words: str) -> str:
     [
         "papers.private_fedrep",
         "papers.fedpower",
+        "papers.fedpower_tables",
         "papers.centaur",
         "papers.centaur_linear",
         "papers.low_rank_sparse",

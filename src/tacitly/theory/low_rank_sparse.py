@@ -1,4 +1,4 @@
-"""AMHT-LRS (Pal et al. 2022): its theorems as functions.
+"""AMHT-LRS (Pal et al. 2024): its theorems as functions.
 
 Symbols: t users (tasks) with m rows each, d features, rank r, k personal coordinates, label noise σ; λ₁ ≥ λ_r are
 eigenvalues of (r/t)WᵀW (``largest``, ``smallest``); μ* is the incoherence of heads and basis, ζ (``overlap``) the users
