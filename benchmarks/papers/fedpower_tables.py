@@ -55,9 +55,8 @@ def main() -> None:
     started, kept = time.monotonic(), RESULTS / "fedpower_tables.json"
     if arguments.quick:
         X = min_max(np.random.default_rng(0).normal(size=(3000, 12)) ** 2)
-        print(
-            text_of({"table2": {"ijcnn1": add_table2(X, {}, "ijcnn1", 0)}, "table3": {"ijcnn1": add_table3(X, {}, 0)}})
-        )
+        found = {"table2": {"made up": add_table2(X, {}, "ijcnn1", 0)}, "table3": {"made up": add_table3(X, {}, 0)}}
+        print(text_of(found))
         return
     if not available():
         sys.exit("The data sets were not found. Set TACITLY_DATA to their folder.")
@@ -134,20 +133,19 @@ def add_table3(X: Array, found: dict[str, list[float]], draw: int) -> dict[str, 
 
 
 def text_of(data: dict[str, Any]) -> str:
-    names = [name for name in COMMUNICATIONS if name in data["table2"]]
     rows = []
-    for name in names:
-        found = data["table2"][name]
+    for name, found in sorted(data["table2"].items()):
         for kind in ("as theirs", "one metric"):
             cells = [spread(found[f"{method}, {kind}"]) for method in METHODS]
             rows.append([f"{name}, ours, {kind} ({len(found[f'OPT, {kind}'])} draws)", *cells])
-        rows.append([f"{name}, printed", *printed("table2", name, METHODS)])
+        if name in PRINTED["table2"]:
+            rows.append([f"{name}, printed", *printed("table2", name, METHODS)])
     text = table(["Table 2: p = 4, r = 5, columns on [0, 1]; mean (standard deviation)", *METHODS], rows)
     rows = []
-    for name in (name for name in COMMUNICATIONS if name in data["table3"]):
-        found = data["table3"][name]
+    for name, found in sorted(data["table3"].items()):
         rows.append([f"{name}, ours ({len(found['inf'])} draws)", *(spread(found[f"{b:g}"]) for b in BUDGETS)])
-        rows.append([f"{name}, printed", *printed("table3", name, [f"{b:g}" for b in BUDGETS])])
+        if name in PRINTED["table3"]:
+            rows.append([f"{name}, printed", *printed("table3", name, [f"{b:g}" for b in BUDGETS])])
     header = [
         "Table 3: m = 100, r = 10, ε₂ = 0.1, δ = 0.01; ε₁ per round",
         *(f"{b:g}".replace("inf", "∞") for b in BUDGETS),

@@ -20,7 +20,7 @@ METHOD = Method(
         Option(name="trust", default="central", help="central, or local: every user adds the noise."),
         MODE,
     ),
-    wire=("gram:CentreVote", "gram:ShiftedGram", "power:DeviceStep", "power:PowerStep"),
+    wire=("gram:CentreVote", "gram:GramAgain", "gram:ShiftedGram", "power:DeviceStep", "power:PowerStep"),
     limits={
         "ray": "yes, sparse rows too",
         "flower": "unit user; unit row if sites publish their numbers of rows; dense rows; not `trust='local'`, "
