@@ -50,6 +50,7 @@ benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.papers.private_fedrep
 	$(BIN)/python -m benchmarks.papers.fedpower
 	$(BIN)/python -m benchmarks.papers.fedpower_tables --seconds 1e9
+	$(BIN)/python -m benchmarks.papers.pca
 	$(BIN)/python -m benchmarks.papers.centaur
 	$(BIN)/python -m benchmarks.papers.centaur_linear
 	$(BIN)/python -m benchmarks.speed.modules

@@ -28,6 +28,7 @@ def run(*words: str) -> str:
         "papers.private_fedrep",
         "papers.fedpower",
         "papers.fedpower_tables",
+        "papers.pca",
         "papers.centaur",
         "papers.centaur_linear",
         "papers.low_rank_sparse",
