@@ -18,6 +18,7 @@ paper's (one entry of AᵀA), which protects no row; see docs/fedpower.md.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import sys
@@ -60,20 +61,21 @@ def main() -> None:
         return
     if not available():
         sys.exit("The data sets were not found. Set TACITLY_DATA to their folder.")
-    for name in arguments.sets.split(","):
-        X = min_max(load(name))
-        for part in DRAWS:
-            # Read again before every draw, so that runs for other sets may go on beside this one.
-            while time.monotonic() - started < arguments.seconds:
-                data = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {"table2": {}, "table3": {}}
-                found = data[part].get(name, {})
-                draw = len(next(iter(found.values()), []))
-                if draw >= FEWER.get(name, DRAWS)[part]:
-                    break
-                found = add_table2(X, found, name, draw) if part == "table2" else add_table3(X, found, draw)
-                data = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else data
-                data[part][name] = found
-                keep("fedpower_tables", {p: data[p] for p in DRAWS}, text_of(data), quick=False)
+    names = arguments.sets.split(",")
+    rows = {name: min_max(load(name)) for name in names}
+    for draw in range(max(DRAWS.values())):
+        for name, part in itertools.product(names, DRAWS):
+            if time.monotonic() - started > arguments.seconds:
+                return
+            data = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {part: {} for part in DRAWS}
+            found = data[part].get(name, {})
+            if draw >= FEWER.get(name, DRAWS)[part] or draw < len(next(iter(found.values()), [])):
+                continue
+            found = (
+                add_table2(rows[name], found, name, draw) if part == "table2" else add_table3(rows[name], found, draw)
+            )
+            data[part][name] = found
+            keep("fedpower_tables", {p: data[p] for p in DRAWS}, text_of(data), quick=False)
 
 
 def exact(X: Array) -> Array:

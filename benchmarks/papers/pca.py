@@ -3,7 +3,7 @@
 Rows with variance λ along k directions and 1 along the others; the sine of the angle to the true directions at
 row-level ε, δ = 1e-6, zero-out, everything charged. *Once*: one noisy Gram matrix. *Again*: a third of the budget for
 the matrix and the rest along the components it found (:mod:`tacitly.methods.fedpower.refinement`), the default where
-there are ten features per component. Its constants were chosen on the first problem, on others of this kind that are
+there are twenty features per component. Its constants were chosen on the first problem, on others of this kind that are
 not here, and on four real sets.
 """
 
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one small problem, one draw, nothing is kept")
     quick = parser.parse_args().quick
     problems = [{"d": 30, "k": 2, "size": 10.0, "n": 2000, "epsilon": 1.0}] if quick else PROBLEMS
-    results = [problem | errors(draws=1 if quick else 10, **problem) for problem in problems]
+    results = [problem | errors(draws=1 if quick else 5, **problem) for problem in problems]
     rows = [
         [*(result[key] for key in ("d", "k", "size", "n", "epsilon")),
          *(f"{np.mean(result[key]):.3f} ({np.std(result[key]):.3f})" for key in ("not private", "once", "again")),

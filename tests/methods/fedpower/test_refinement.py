@@ -98,6 +98,6 @@ def test_it_pays_where_most_of_a_row_lies_outside_the_components(monkeypatch: py
 
 
 def test_few_features_or_an_unknown_rank_are_measured_once() -> None:
-    assert tacitly.FedPower(2, epsilon=1.0)._worth_refining(20)
-    assert not tacitly.FedPower(2, epsilon=1.0)._worth_refining(19)
+    assert tacitly.FedPower(2, epsilon=1.0)._worth_refining(40)
+    assert not tacitly.FedPower(2, epsilon=1.0)._worth_refining(39)
     assert not tacitly.FedPower("auto", epsilon=1.0)._worth_refining(1000)

@@ -29,7 +29,7 @@ from tacitly.privacy.calibration import Plan
 FIRST_SHARE = 1 / 3
 """Share of the sums' budget for the coarse matrix: from a quarter to a half the result hardly changes."""
 
-FEATURES_PER_COMPONENT = 10
+FEATURES_PER_COMPONENT = 20
 """Fewest features per component for which a second measurement is planned."""
 
 _NARROW = 0.8  # noise along W relative to that of a Gram matrix, above which W is not worth measuring alone
