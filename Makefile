@@ -70,7 +70,9 @@ benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.speed.low_rank_sparse
 	$(BIN)/python -m benchmarks.speed.mixed_effects
 	$(BIN)/python -m benchmarks.speed.engines
+	$(BIN)/python -m benchmarks.papers.theory
 	$(BIN)/python -m benchmarks.readme
+	$(BIN)/python -m benchmarks.papers.page
 
 $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)

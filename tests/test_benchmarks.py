@@ -29,6 +29,7 @@ def run(*words: str) -> str:
         "papers.fedpower",
         "papers.fedpower_tables",
         "papers.pca",
+        "papers.theory",
         "papers.centaur",
         "papers.centaur_linear",
         "papers.low_rank_sparse",
