@@ -43,15 +43,15 @@ need = tacitly.theory.how_many("private_fedrep", error=0.1, epsilon=1.0, feature
 need.users, need.rows, need.decided_by  # 374, 80, 'privacy'
 ```
 
-`tacitly.theory` has a module for every paper. Constants that the papers leave unnamed are arguments, 1 by default, so numbers
-say how an error moves with n, d and ε, not how large it is. Drawn beside measured errors:
+`tacitly.theory` has a module for every paper. Constants that the papers leave unnamed are arguments, 1 by default, so
+numbers say how an error moves with n, d and ε, not how large it is. Drawn beside measured errors:
 
 ![theorems and measured errors](images/theory.png)
 
 {table}
 
-Theorem 10 hides the factor √log(1/δ)·T of its own noise, which dominates what is measured; CENTAUR's clips are not those
-of the theorem here but shrink with the gradients, so errors fall faster."""
+With constant 1 sampling decides in Theorem 10; what is measured is noise, whose clip, rounds and log(1/δ) the Õ hides.
+CENTAUR's clips here are not the theorem's but shrink with the gradients, so errors fall faster."""
 
 
 def papers() -> list[dict[str, Any]]:
