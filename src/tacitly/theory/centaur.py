@@ -70,7 +70,7 @@ def noise_limit(
     positive(n=n, incoherence=incoherence, condition=condition)
     if printed:
         return constant * n * condition**4 / (incoherence**2 * d * math.sqrt(k * math.log(n)))
-    return constant * n / (incoherence**2 * k**1.5 * d * math.sqrt(math.log(n)))
+    return constant * n / (incoherence**2 * math.pow(k, 1.5) * d * math.sqrt(math.log(n)))
 
 
 def rounds(floor: float, *, condition: float = 1.0, start: float = 0.2) -> int:
@@ -130,7 +130,7 @@ def tradeoff(
     0.00707
     """
     positive(n=n, condition=condition, incoherence=incoherence)
-    return constant * condition * k**1.5 * incoherence**2 * d / n
+    return constant * condition * math.pow(k, 1.5) * incoherence**2 * d / n
 
 
 def least_epsilon(

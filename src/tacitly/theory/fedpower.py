@@ -91,7 +91,7 @@ def residual_aligned(
     p = local_steps
     few = 2 * condition**p * p * spread * (1 + spread) ** (p - 1) / (1 - spread) ** p
     many = spread * largest / gap + 2 * ratio ** (p / 4) * tangent
-    return math.sqrt(2) * min(few, many)
+    return float(math.sqrt(2) * min(few, many))
 
 
 def residual_unaligned(spread: float, local_steps: int, *, condition: float, k: int) -> float:

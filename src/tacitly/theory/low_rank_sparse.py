@@ -129,7 +129,7 @@ def users_needed(
     112
     """
     check_target(epsilon, delta)
-    return constant * (rank * d) ** 1.5 * math.sqrt(math.log(1 / delta) + epsilon) * incoherence / epsilon
+    return constant * math.pow(rank * d, 1.5) * math.sqrt(math.log(1 / delta) + epsilon) * incoherence / epsilon
 
 
 def central_model_rows(d: int, sparsity: int, overlap: int, *, constant: float = 1.0) -> tuple[float, float, float]:
