@@ -36,6 +36,7 @@ def run(*words: str) -> str:
         "papers.centaur_linear",
         "papers.low_rank_sparse",
         "papers.neural_low_rank_sparse",
+        "papers.quirks",
         "papers.margin",
         "audit",
         "ledger",
