@@ -18,8 +18,7 @@ from tacitly.privacy.guarantee import Adjacency, Budget, Unit
 from tacitly.privacy.ledger import Ledger
 
 D, K = 30, 2
-NARROW = {"_NARROW": math.inf, "_KNOWN": math.inf}
-WIDE = {"_NARROW": 0.0}
+NARROW, WIDE = (math.inf, True), (0.0, True)
 
 
 def spiked(n: int, d: int = D, size: float = 10.0, seed: int = 0) -> np.ndarray:
@@ -28,12 +27,19 @@ def spiked(n: int, d: int = D, size: float = 10.0, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("unit", [Unit.ROW, Unit.USER])
 @pytest.mark.parametrize("adjacency", list(Adjacency))
-@pytest.mark.parametrize(("limits", "second"), [(NARROW, "components"), (WIDE, "second gram matrix")])
+@pytest.mark.parametrize(
+    ("limits", "second"),
+    [
+        (NARROW, "components"),
+        (WIDE, "second gram matrix"),
+        ((math.inf, False), "second gram matrix"),
+    ],
+)
 def test_either_second_release_costs_what_was_planned(
-    unit: Unit, adjacency: Adjacency, limits: dict[str, float], second: str, monkeypatch: pytest.MonkeyPatch
+    unit: Unit, adjacency: Adjacency, limits: tuple[float, bool], second: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in limits.items():
-        monkeypatch.setattr(refinement, name, value)
+    monkeypatch.setattr(refinement, "_NARROW", limits[0])
+    monkeypatch.setattr(fedpower, "stands_apart", lambda *_: limits[1])
     data = Cohort.from_offsets(spiked(60), None, np.arange(0, 61, 3))
     budget = Budget(epsilon=1.0, delta=1e-6, unit=unit, adjacency=adjacency)
     settings = Settings(unit=unit, refined=True)
@@ -49,6 +55,13 @@ def test_the_choice_between_both_depends_on_the_first_release_alone() -> None:
     flat, steep = np.diag([1.0] * 10 + [0.01]), np.diag([100.0] + [1.0] * 10)
     along = np.eye(11)[:, [0, 10]]
     assert refinement.narrowness(flat, along) < refinement._NARROW < refinement.narrowness(steep, along)
+
+
+def test_components_that_do_not_stand_apart_are_not_measured_alone() -> None:
+    values = np.array([10.0, 6.0, 5.5, 1.0])
+    assert refinement.stands_apart(values, 2, 0.1)
+    assert not refinement.stands_apart(values, 2, 0.3)  # 0.5 apart, and noise moves an eigenvalue by 0.6
+    assert not refinement.stands_apart(values, 4, 0.1)
 
 
 def test_without_noise_both_measurements_are_the_matrix() -> None:

@@ -28,9 +28,9 @@ from tacitly.federation.base import Federation, Query
 from tacitly.linalg import orthonormal, unpack_symmetric
 from tacitly.methods.fedpower.gram import ShiftedGram
 from tacitly.methods.fedpower.power import ALIGNMENTS, DECAYS, DeviceStep, PowerStep, fewer_steps
-from tacitly.methods.fedpower.refinement import FIRST_SHARE, measured_again
+from tacitly.methods.fedpower.refinement import FIRST_SHARE, measured_again, stands_apart
 from tacitly.methods.fedpower.scale import Bounds, centre_of, chosen_clip
-from tacitly.methods.fedpower.spectrum import Spectrum, error_of_matrix, from_product, spectrum
+from tacitly.methods.fedpower.spectrum import Spectrum, from_product, spectrum
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.clipping import safe_norm
 from tacitly.privacy.guarantee import Budget, GaussianEvent, Unit
@@ -214,9 +214,8 @@ def _from_gram(federation: Federation, plan: Plan, settings: Settings, rank: int
     entry = sigma / math.sqrt(2)
     if settings.refined and rank is not None:
         values, vectors = np.linalg.eigh(gram)
-        error = error_of_matrix(values[::-1], rank, entry)
-        found = vectors[:, ::-1][:, :rank]
-        matrix, entry = measured_again(federation, plan, query, matrix, sigma, clip, found, error)
+        found, known = vectors[:, ::-1][:, :rank], stands_apart(values[::-1], rank, entry)
+        matrix, entry = measured_again(federation, plan, query, matrix, sigma, clip, found, known=known)
         gram, mean, n_rows = _finished(settings, query, matrix, sigma, rows)
     return _read_off(gram, mean, n_rows, entry, rank)
 

@@ -24,6 +24,7 @@ from tacitly.linalg import orthonormal, unpack_symmetric
 from tacitly.methods.fedpower.gram import GramAgain, ShiftedGram
 from tacitly.methods.fedpower.power import PowerStep
 from tacitly.methods.fedpower.scale import chosen_clip
+from tacitly.methods.fedpower.spectrum import error_of_matrix
 from tacitly.privacy.calibration import Plan
 
 FIRST_SHARE = 1 / 3
@@ -39,16 +40,16 @@ _MOST_RESCALING = 4.0
 
 def measured_again(
     federation: Federation, plan: Plan, query: ShiftedGram, matrix: Array, sigma: float, clip: float,
-    directions: Array, error: float,
+    directions: Array, *, known: bool,
 ) -> tuple[Array, float]:  # fmt: skip
     """Return a better estimate of the noisy ``matrix`` and the noise of its entries along ``directions`` (d×k).
 
-    ``error`` is the predicted error of the directions; ``sigma`` and ``clip`` are those of the first release.
+    ``known`` says whether they stand apart from the others; ``sigma`` and ``clip`` are those of the first release.
     """
     d = len(directions)
     along = np.zeros((d + 1, directions.shape[1] + 1))
     along[:-1, :-1], along[-1, -1] = directions, 1.0
-    if narrowness(matrix, along) > _NARROW or error > _KNOWN:
+    if narrowness(matrix, along) > _NARROW or not known:
         gram = GramAgain(query.centre, query.constant, query.unit)
         again = chosen_clip(federation, plan, gram, "second gram matrix", clip, phase="step")
         event = plan.event("step", clip=again)
@@ -61,6 +62,21 @@ def measured_again(
     event = plan.event("step", clip=narrow)
     product = federation.release(step, event, "components").reshape(along.shape)
     return combined(matrix, sigma, product, federation.sum_sigma(event), along)
+
+
+def stands_apart(values: Array, rank: int, entry: float) -> bool:
+    """Return whether the leading eigenvalues are apart from the next by more than noise moves an eigenvalue.
+
+    Else the noise of what is not measured again, which is √3 times that of a single Gram matrix, could lift a direction
+    above the components.
+
+    >>> stands_apart(np.array([9.0, 4.0, 1.0]), 1, 1.0), stands_apart(np.array([9.0, 8.0, 1.0]), 1, 1.0)
+    (True, False)
+    """
+    if rank >= len(values):
+        return False
+    apart = float(values[rank - 1] - values[rank]) > entry * math.sqrt(len(values))
+    return apart and error_of_matrix(values, rank, entry) <= _KNOWN
 
 
 def narrowness(matrix: Array, along: Array) -> float:
