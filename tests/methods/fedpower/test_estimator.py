@@ -399,6 +399,12 @@ def test_what_one_device_sends_is_counted(X: np.ndarray) -> None:
     sizes = {release.name: release.coordinates for release in model.certificate_.releases}
     assert sizes["gram matrix"] == (D + 1) * (D + 2) // 2
     assert model.bytes_sent_ == 8 * sum(sizes.values())
+    users = np.arange(N) % 60
+    at_once, in_turns = (
+        fit(X, users, route="power", rounds=2, random_state=0, feature_range=(-60.0, 60.0), **options).bytes_sent_
+        for options in ({}, {"participants": 20})
+    )
+    assert at_once == in_turns  # every device answers once per round, in whichever group
 
 
 def test_the_scree_plot_draws_the_floor(X: np.ndarray) -> None:

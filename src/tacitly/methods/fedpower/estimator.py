@@ -269,7 +269,10 @@ class FedPower(_Transformer, _Additive, PrivateModel, EngineParameter, Component
     @property
     def bytes_sent_(self) -> int:
         """Bytes that one device sends in all releases together."""
-        return 8 * sum(release.coordinates for release in self.certificate_.releases)
+        # Releases in turns, and those of devices one by one, count the numbers of all groups or devices.
+        sums = [release for release in self.certificate_.releases if "step" in release.name.partition("norms of")[0]]
+        numbers = sum(release.coordinates for release in self.certificate_.releases)
+        return 8 * (numbers - sum(release.coordinates * (self.groups_ - 1) // self.groups_ for release in sums))
 
     @property
     def explained_variance_ratio_(self) -> Array:
@@ -299,6 +302,7 @@ class FedPower(_Transformer, _Additive, PrivateModel, EngineParameter, Component
         error = math.nan if self.predicted_error_ is None else self.predicted_error_
         numbers = {
             "noise_floor": self.noise_floor_, "predicted_error": error, "total_variance": self.total_variance_,
+            "groups": float(self.groups_),
         }  # fmt: skip
         arrays = {name: np.asarray(getattr(self, f"{name}_"), dtype=np.float64) for name in _LEARNED}
         route = {"route": np.frombuffer(self.route_.encode(), dtype=np.uint8)}
@@ -308,7 +312,7 @@ class FedPower(_Transformer, _Additive, PrivateModel, EngineParameter, Component
         """Set what :meth:`public_arrays` returned."""
         for name in _LEARNED:
             setattr(self, f"{name}_", arrays[name])
-        self.total_variance_ = float(arrays["total_variance"][0])
+        self.total_variance_, self.groups_ = float(arrays["total_variance"][0]), int(arrays["groups"][0])
         self.noise_floor_, error = float(arrays["noise_floor"][0]), float(arrays["predicted_error"][0])
         self.predicted_error_ = None if math.isnan(error) else error
         self.route_ = bytes(arrays["route"].tolist()).decode()
@@ -320,7 +324,7 @@ class FedPower(_Transformer, _Additive, PrivateModel, EngineParameter, Component
         tags.input_tags.sparse = True
         return tags
 
-    def _public(self, found: Spectrum, route: str) -> dict[str, Array]:
+    def _public(self, found: Spectrum, route: str, groups: int = 1) -> dict[str, Array]:
         """Return a spectrum as :meth:`take_public_arrays` expects it."""
         known = found.n_rows - (1 if self.center else 0) if found.n_rows > 1 else math.nan
         error = math.nan if found.predicted_error is None else found.predicted_error
@@ -330,6 +334,7 @@ class FedPower(_Transformer, _Additive, PrivateModel, EngineParameter, Component
             "explained_variance": found.values / known,
             "total_variance": np.array([found.total / known]),
             "eigenvalues": found.all_values,
+            "groups": np.array([float(groups)]),
             "confidence": found.confidence,
             "mean": found.mean,
             "noise_floor": np.array([found.floor]),
@@ -378,6 +383,7 @@ class FedPower(_Transformer, _Additive, PrivateModel, EngineParameter, Component
             )
         settings = self._settings(population, budget, start)
         plan = settings.plan(budget)
+        groups = population.n_users if settings.route == "local-noise" else settings.turns
         if self._adding:
             return Procedure(
                 settings.events(plan),
@@ -386,7 +392,7 @@ class FedPower(_Transformer, _Additive, PrivateModel, EngineParameter, Component
             )
         return Procedure(
             settings.events(plan),
-            lambda federation: self._public(fedpower.learn(federation, plan, settings, rank), settings.route),
+            lambda federation: self._public(fedpower.learn(federation, plan, settings, rank), settings.route, groups),
             {"route_taken": settings.route, "start": start},
         )
 
