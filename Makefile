@@ -42,7 +42,7 @@ coverage: $(ALL)
 	@sed -n '3,10p' $(VENV)/coverage.txt
 
 # What is committed but made by a program: tables in README and docs, imports for type checkers, the import graph.
-GENERATORS := benchmarks/readme.py $(wildcard tools/generated.py) tools/import_graph.py
+GENERATORS := benchmarks/readme.py benchmarks/papers/page.py $(wildcard tools/generated.py) tools/import_graph.py
 generated: $(ALL)
 	@for program in $(GENERATORS); do PYTHONPATH=. $(BIN)/python $$program || exit 1; done
 
@@ -60,6 +60,8 @@ bench: $(ALL)
 benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.papers.private_fedrep
 	$(BIN)/python -m benchmarks.papers.fedpower
+	$(BIN)/python -m benchmarks.papers.fedpower_tables --seconds 1e9
+	$(BIN)/python -m benchmarks.papers.pca
 	$(BIN)/python -m benchmarks.papers.centaur
 	$(BIN)/python -m benchmarks.papers.centaur_linear
 	$(BIN)/python -m benchmarks.speed.modules
@@ -68,6 +70,7 @@ benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.papers.margin
 	$(BIN)/python -m benchmarks.papers.low_rank_sparse
 	$(BIN)/python -m benchmarks.papers.neural_low_rank_sparse
+	$(BIN)/python -m benchmarks.papers.quirks
 	$(BIN)/python -m benchmarks.speed.gram
 	$(BIN)/python -m benchmarks.papers.trace_regression
 	$(BIN)/python -m benchmarks.papers.trace_attack
@@ -79,7 +82,9 @@ benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.speed.low_rank_sparse
 	$(BIN)/python -m benchmarks.speed.mixed_effects
 	$(BIN)/python -m benchmarks.speed.engines
+	$(BIN)/python -m benchmarks.papers.theory
 	$(BIN)/python -m benchmarks.readme
+	$(BIN)/python -m benchmarks.papers.page
 
 # Needs a CUDA device and a PyTorch that sees it.
 bench-gpu: $(ALL)

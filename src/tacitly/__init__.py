@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tacitly import audit as audit
     from tacitly import datasets as datasets
     from tacitly import neural as neural
+    from tacitly import theory as theory
     from tacitly.baselines import CentralModel as CentralModel
     from tacitly.baselines import FedRep as FedRep
     from tacitly.baselines import FullFineTuning as FullFineTuning
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from tacitly.data.splitting import WithinUsers as WithinUsers
     from tacitly.data.validation import DataError as DataError
     from tacitly.linalg import subspace_distance as subspace_distance
-    from tacitly.methods import theory as theory
     from tacitly.methods.copies import SearchWarning as SearchWarning
     from tacitly.methods.evaluation import choose as choose
     from tacitly.model_folder import load as load
@@ -92,7 +92,7 @@ _MODULES = {
     "audit": "tacitly.audit",
     "datasets": "tacitly.datasets",
     "neural": "tacitly.neural",
-    "theory": "tacitly.methods.theory",
+    "theory": "tacitly.theory",
 }
 
 __all__ = [*_HOMES, *_MODULES]

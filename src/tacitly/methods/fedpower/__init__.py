@@ -20,7 +20,7 @@ METHOD = Method(
         Option(name="trust", default="central", help="central, or local: every user adds the noise."),
         MODE,
     ),
-    wire=("gram:CentreVote", "gram:ShiftedGram", "power:DeviceStep", "power:PowerStep"),
+    wire=("gram:CentreVote", "gram:GramAgain", "gram:ShiftedGram", "power:DeviceStep", "power:PowerStep"),
     engines=ENGINES,
     limits={
         "cuda": "unit row, dense rows; others on the host",
