@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from tacitly.methods.evaluation import choose as choose
     from tacitly.model_folder import load as load
     from tacitly.model_folder import save as save
+    from tacitly.planning import Plan as Plan
+    from tacitly.planning import plan as plan
     from tacitly.predictor import Predictor as Predictor
     from tacitly.privacy.certificate import Certificate as Certificate
     from tacitly.privacy.guarantee import Budget as Budget
@@ -74,6 +76,7 @@ _HOMES = {
     "Ledger": "tacitly.privacy.ledger",
     "LocalModels": "tacitly.baselines",
     "NuclearNorm": "tacitly.baselines",
+    "Plan": "tacitly.planning",
     "Predictor": "tacitly.predictor",
     "PromptLearning": "tacitly.baselines",
     "RGrad": "tacitly.baselines",
@@ -84,6 +87,7 @@ _HOMES = {
     "WithinUsers": "tacitly.data.splitting",
     "choose": "tacitly.methods.evaluation",
     "load": "tacitly.model_folder",
+    "plan": "tacitly.planning",
     "save": "tacitly.model_folder",
     "subspace_distance": "tacitly.linalg",
     **{name: home for method in REGISTRY.values() if not method.network for name, home in method.homes.items()},
