@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tacitly.privacy.guarantee import UncertifiedWarning as UncertifiedWarning
     from tacitly.privacy.ledger import BudgetExceeded as BudgetExceeded
     from tacitly.privacy.ledger import Ledger as Ledger
+    from tacitly.reporting import report as report
 
 # <methods>
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ _HOMES = {
     "WithinUsers": "tacitly.data.splitting",
     "choose": "tacitly.methods.evaluation",
     "load": "tacitly.model_folder",
+    "report": "tacitly.reporting",
     "save": "tacitly.model_folder",
     "subspace_distance": "tacitly.linalg",
     **{name: home for method in REGISTRY.values() if not method.network for name, home in method.homes.items()},

@@ -29,6 +29,7 @@ from tacitly.cli.personalize import personalize
 from tacitly.cli.predict import predict
 from tacitly.cli.publish import publish
 from tacitly.cli.recommend import recommend
+from tacitly.cli.report import report
 from tacitly.cli.serve import ServeCommand, serve
 from tacitly.cli.svd import svd
 from tacitly.cli.trace import trace
@@ -45,7 +46,7 @@ app = typer.Typer(
 _KINDS = {fit: MethodCommand, svd: MethodCommand, trace: MethodCommand, serve: ServeCommand}
 
 _SHARING = (demo, fit, predict, personalize, recommend, svd, trace)
-_KEEPING = (verify, audit, certificate, publish, forget, serve, join)
+_KEEPING = (verify, report, audit, certificate, publish, forget, serve, join)
 for command in (*_SHARING, *_KEEPING):
     app.command(cls=_KINDS.get(command, Command))(command)
 app.add_typer(budget, name="budget")

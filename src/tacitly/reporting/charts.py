@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacitly.arrays import Array
-from tacitly.reporting.page import folded, number, table, text
+from tacitly.reporting.page import folded, framed, number, row, table, text
 
 _DRAWING = '<svg aria-hidden="true" focusable="false">{}</svg>'
 
@@ -61,7 +61,11 @@ class Scale:
     @property
     def axis(self) -> str:
         """The two ends, in words, for the head of the column."""
-        return f'<span class="axis"><span>{number(self.low)}</span><span>{number(self.high)}</span></span>'
+        return f'<span class="axis"><span>{_short(self.low)}</span><span>{_short(self.high)}</span></span>'
+
+
+def _short(value: float) -> str:
+    return number(float(f"{value:.2g}"))
 
 
 def bar(scale: Scale, value: float, floor: float | None = None) -> str:
@@ -90,7 +94,9 @@ def box(scale: Scale, quantiles: Sequence[float]) -> str:
     line = f'<line class="mark" x1="{scale.place(least)}" x2="{scale.place(most)}" y1="7" y2="7"/>'
     half = f'<rect class="band" x="{scale.place(low)}" width="{scale.width(low, high)}" y="1" height="12"/>'
     at = scale.place(middle)
-    return _DRAWING.format(f'{line}{half}{scale.zero}<line class="mark" stroke-width="3" x1="{at}" x2="{at}" y1="1" y2="13"/>')
+    return _DRAWING.format(
+        f'{line}{half}{scale.zero}<line class="mark" stroke-width="3" x1="{at}" x2="{at}" y1="1" y2="13"/>'
+    )
 
 
 def drawn(
@@ -103,16 +109,29 @@ def drawn(
     caption: str,
 ) -> str:
     """Return a table whose rows are named and drawn in the first column; ``columns`` are titles and cells."""
-    top = "".join(f'<th scope="col" class="n">{text(title)}</th>' for title, _ in columns)
+    top = "".join(f'<th scope="col" role="columnheader" class="n">{text(title)}</th>' for title, _ in columns)
+    top = f'<th scope="col" role="columnheader" class="bar">{text(first)}{scale.axis}</th>{top}'
     body = "".join(
-        f'<tr><th scope="row" class="bar">{text(name)}{drawing}</th>'
-        + "".join(f'<td class="n">{text(cells[at])}</td>' for _, cells in columns)
-        + "</tr>"
+        row(
+            f'<th scope="row" role="rowheader" class="bar">{text(name)}{drawing}</th>',
+            ((title, cells[at]) for title, cells in columns),
+        )
         for at, (name, drawing) in enumerate(zip(names, drawings, strict=True))
     )
+    return framed(top, body, caption, stacked=len(columns) > 1)
+
+
+def steps(values: Sequence[float], title: str) -> str:
+    """Return how a total grew, as a picture; the caller adds its table."""
+    tallest, width = max(max(values), 1e-300), 100 / len(values)
+    bars = "".join(
+        f'<rect class="mark" x="{at * width:.4g}%" width="{0.9 * width:.4g}%" y="{100 - 100 * value / tallest:.4g}%" '
+        f'height="{100 * value / tallest:.4g}%"/>'
+        for at, value in enumerate(values)
+    )
     return (
-        f'<div class="scroll"><table><caption>{text(caption)}</caption><thead><tr><th scope="col" class="bar">'
-        f"{text(first)}{scale.axis}</th>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+        f'<figure class="chart"><figcaption>{text(title)}</figcaption><svg role="img" aria-label="{text(title)}">{bars}'
+        '</svg><span class="axis"><span>first release</span><span>last</span></span></figure>'
     )
 
 
@@ -120,7 +139,9 @@ def histogram(values: Array, *, title: str, what: str, unit: str) -> str:
     """Return how values are distributed, as a picture with its table below; the outermost bars hold the rest."""
     low, high = np.quantile(values, [0.01, 0.99])
     low, high = min(float(low), 0.0), max(float(high), 0.0)
-    edges = np.linspace(low, high if high > low else low + 1.0, 25)
+    width = (high - low) / 24 or 1.0
+    edges = width * np.arange(math.floor(low / width), math.ceil(high / width) + 1)  # zero is one of them
+    edges = edges if len(edges) > 1 else np.array([0.0, width])
     counts = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0]
     scale, tallest = Scale(float(edges[0]), float(edges[-1])), max(int(counts.max()), 1)
     bars = "".join(
