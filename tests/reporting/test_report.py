@@ -52,7 +52,7 @@ def rows(seed: int = 0, users: int = 150) -> tuple[Any, Any, Any]:
 
 @pytest.fixture(scope="module")
 def cohort() -> tacitly.Cohort:
-    return replace(tacitly.Cohort.from_arrays(*rows()), feature_names=tuple(NAMES), target_name=HOSTILE)
+    return replace(tacitly.Cohort.from_arrays(*rows()), feature_names=tuple(NAMES), target_name=f"{HOSTILE} target")
 
 
 @pytest.fixture(scope="module")
@@ -231,15 +231,11 @@ def test_a_scale_holds_zero_and_all_values_and_a_histogram_everybody() -> None:
 def test_the_command_writes_both_editions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     X, y, users = rows()
-    lines = [
-        "who,a,b,c,y",
-        *(f"u{u[len(HOSTILE) :]},{x[0]},{x[1]},{x[2]},{t}" for x, t, u in zip(X, y, users, strict=True)),
-    ]
-    (tmp_path / "rows.csv").write_text("\n".join(lines))
+    cells = [f"u{user[len(HOSTILE) :]},{x[0]},{x[1]},{x[2]},{t}" for x, t, user in zip(X, y, users, strict=True)]
+    (tmp_path / "rows.csv").write_text("\n".join(["who,a,b,c,y", *cells]))
     run = CliRunner().invoke
-    assert (
-        run(app, ["fit", "rows.csv", "--user", "who", "--target", "y", "--epsilon", "8", "--no-compare"]).exit_code == 0
-    )
+    columns = ["--user", "who", "--target", "y"]
+    assert run(app, ["fit", "rows.csv", *columns, "--epsilon", "8", "--no-compare"]).exit_code == 0
     assert run(app, ["report", "model"]).exit_code == 0
     assert run(app, ["report", "model", "--table", "rows.csv"]).exit_code == 0
     public, private = (tmp_path / f"model-{name}.html" for name in ("report", "private-report"))

@@ -135,7 +135,7 @@ def describe(cohort: Cohort) -> None:
     if cohort.schema is None:
         say(wrapped(f"  numbers, as they are: {', '.join(cohort.feature_names)}"))
         return
-    for line in _kinds(cohort.schema):
+    for line in kinds(cohort.schema):
         say(wrapped(line))
     if not all(np.isfinite(cohort.X[rows]).all() for rows in row_blocks(cohort.n_rows, cohort.n_features)):
         say(wrapped("  missing cells count as the population's mean (--drop-missing leaves such rows out)"))
@@ -156,7 +156,8 @@ def _features(source: Source, columns: Columns) -> list[str]:
     return [name for name in chosen if name not in left]
 
 
-def _kinds(schema: Schema) -> list[str]:
+def kinds(schema: Schema) -> list[str]:
+    """Return one line per kind of column, and what happens to columns of that kind."""
     groups: dict[str, list[str]] = {"number": [], "range": [], "boolean": [], "category": [], "hashed": []}
     for column in schema.columns:
         if column.range is not None:
