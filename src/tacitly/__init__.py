@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from tacitly.methods.evaluation import choose as choose
     from tacitly.model_folder import load as load
     from tacitly.model_folder import save as save
+    from tacitly.planning import Plan as Plan
+    from tacitly.planning import plan as plan
     from tacitly.predictor import Predictor as Predictor
     from tacitly.privacy.certificate import Certificate as Certificate
     from tacitly.privacy.guarantee import Budget as Budget
@@ -75,6 +77,7 @@ _HOMES = {
     "Ledger": "tacitly.privacy.ledger",
     "LocalModels": "tacitly.baselines",
     "NuclearNorm": "tacitly.baselines",
+    "Plan": "tacitly.planning",
     "Predictor": "tacitly.predictor",
     "PromptLearning": "tacitly.baselines",
     "RGrad": "tacitly.baselines",
@@ -85,6 +88,7 @@ _HOMES = {
     "WithinUsers": "tacitly.data.splitting",
     "choose": "tacitly.methods.evaluation",
     "load": "tacitly.model_folder",
+    "plan": "tacitly.planning",
     "report": "tacitly.reporting",
     "save": "tacitly.model_folder",
     "subspace_distance": "tacitly.linalg",

@@ -104,6 +104,7 @@ class Browser:
 
     def printed(self) -> bytes:
         """Return the page as it is printed on A4 (PDF)."""
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
         paper = {"paperWidth": 8.27, "paperHeight": 11.69, "preferCSSPageSize": False, "printBackground": True}
         return base64.b64decode(self.driver.execute_cdp_cmd("Page.printToPDF", paper)["data"])
 

@@ -119,24 +119,32 @@ def held_out(model: Comparable, cohort: Cohort, *, random_state: int = 0) -> Hel
         return None
     train, test = _split(cohort, rng)
     some = np.sort(rng.permutation(train.n_users)[:_MOST_USERS])
-    same: dict[str, Any] = {"loss": model.loss, "classes": getattr(model, "classes", None), "fit_intercept": True}
-    plain, plain_test = _in_plain_units(train, test)
-    mine, probe, plain_probe = plain.take(some), test.take(some), plain_test.take(some)
-    epsilon, loss = model.certificate_.epsilon, model._loss()
+    probe, epsilon, loss = test.take(some), model.certificate_.epsilon, model._loss()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a baseline that has not quite converged is still what it is
-        alone = _own_ridges(mine, plain_probe) if loss.name == "squared" else _alone(same, mine, plain_probe)
-        single, twin = SingleModel(**same).fit(plain), _not_private(model, train)
-    predictions = {
-        MEANS: _own_means(loss, train.take(some), probe),
-        LOCAL: alone,
-        SINGLE: _predicted(single, plain_probe),
-        TWIN: _predicted(twin, probe),
-        OURS: _predicted(model.with_heads_of(train), probe),
-    }
+        others, twin = alternatives(train, test, loss, some), _not_private(model, train)
+    predictions = {**others, TWIN: _predicted(twin, probe), OURS: _predicted(model.with_heads_of(train), probe)}
     private = {MEANS: "nothing shared", LOCAL: "nothing shared", SINGLE: "no", TWIN: "no"}
     private[OURS] = f"ε = {shown(epsilon)}" if np.isfinite(epsilon) else "no"
-    return HeldOut(loss, probe, np.diff(mine.offsets), predictions, private)
+    return HeldOut(loss, probe, np.diff(train.offsets)[some], predictions, private)
+
+
+def alternatives(
+    train: Cohort, test: Cohort, loss: Loss, some: npt.NDArray[np.int64] | None = None
+) -> dict[str, npt.NDArray[Any]]:
+    """Return what users' own means, local models and one model for all predict of held-out rows.
+
+    ``some`` are the positions of the users whose rows are predicted; None for all.
+    """
+    chosen = np.arange(train.n_users) if some is None else some
+    same: dict[str, Any] = {"loss": loss.name, "classes": loss.classes, "fit_intercept": True}
+    plain, plain_test = _in_plain_units(train, test)
+    mine, probe, plain_probe = plain.take(chosen), test.take(chosen), plain_test.take(chosen)
+    return {
+        MEANS: _own_means(loss, train.take(chosen), probe),
+        LOCAL: _own_ridges(mine, plain_probe) if loss.name == "squared" else _alone(same, mine, plain_probe),
+        SINGLE: _predicted(SingleModel(**same).fit(plain), plain_probe),
+    }
 
 
 def verdict(lines: list[Line]) -> str:

@@ -26,6 +26,7 @@ from tacitly.cli.help_pages import Command, Group
 from tacitly.cli.join import join
 from tacitly.cli.method_options import MethodCommand
 from tacitly.cli.personalize import personalize
+from tacitly.cli.plan import plan
 from tacitly.cli.predict import predict
 from tacitly.cli.publish import publish
 from tacitly.cli.recommend import recommend
@@ -46,7 +47,7 @@ app = typer.Typer(
 
 _KINDS = {fit: MethodCommand, svd: MethodCommand, trace: MethodCommand, serve: ServeCommand}
 
-_SHARING = (demo, fit, predict, personalize, recommend, svd, trace)
+_SHARING = (demo, plan, fit, predict, personalize, recommend, svd, trace)
 _KEEPING = (verify, report, audit, certificate, publish, forget, serve, join, ui)
 for command in (*_SHARING, *_KEEPING):
     app.command(cls=_KINDS.get(command, Command))(command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from tacitly.methods.registry import Option, Parameters
@@ -80,6 +81,11 @@ def largest_rank(n_features: int, parameters: Parameters) -> int:
     """Return the largest number of shared directions that a run with these parameters may have."""
     rank = parameters["rank"]
     return min(8, n_features) if isinstance(rank, str) else int(rank)
+
+
+def with_target(**parameters: Any) -> Callable[[Parameters], Parameters | str]:
+    """Return how a method that predicts is simulated: with these parameters, where a shape has a target."""
+    return lambda shape: parameters if shape["target"] else "it needs a target"
 
 
 RANK = Option(name="rank", kind=whole_or_word, help="Number of shared directions, or auto.")

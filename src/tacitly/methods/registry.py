@@ -138,6 +138,10 @@ def _anything(parameters: Parameters) -> None:
     pass
 
 
+def _not_simulated(shape: Parameters) -> str:
+    return "there is no simulation of it yet"
+
+
 def _rank_only(n_features: int, rank: int, words: Parameters) -> Parameters:
     return {"rank": rank}
 
@@ -187,6 +191,9 @@ class Method:
         run that asks everything a real one asks. A site compiles by it.
     plain_compiles
         Whether a site compiles even where it answers in plain NumPy.
+    simulated
+        From the numbers of a :class:`~tacitly.planning.shape.Shape`: the parameters with which ``tacitly plan`` fits it
+        to made-up users of that shape; or why it does not fit, in a few words.
     trials, audits
         Named configurations for the engine conformance tests and for the auditor.
     package, about
@@ -214,6 +221,7 @@ class Method:
     coordinates: Callable[[int, Parameters], int] = _nothing_more
     small: Callable[[int, int, Parameters], Parameters] = _rank_only
     plain_compiles: Callable[[Parameters], bool] = _never
+    simulated: Callable[[Parameters], Parameters | str] = _not_simulated
     trials: tuple[Trial, ...] = ()
     audits: tuple[AuditTrial, ...] = ()
     package: str = ""

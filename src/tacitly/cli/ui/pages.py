@@ -25,8 +25,9 @@ fieldset label { display: inline-block; font-weight: 400; margin: .15rem 1rem .1
 progress { width: 100%; height: 1.4rem; accent-color: var(--mark); }
 .choices { list-style: none; padding: 0; } .choices li { margin: .3rem 0; }
 .buys { border-left: 4px solid var(--mark); padding: .2rem 0 .2rem .8rem; min-height: 6rem; }
-.trail { padding-top: 1rem; font-size: .875rem; } 
-dl { display: grid; grid-template-columns: 9rem 1fr; gap: .3rem 1rem; } dt { color: var(--dim); } dd { margin: 0; overflow-wrap: anywhere; }
+.trail { padding-top: 1rem; font-size: .875rem; }
+dl { display: grid; grid-template-columns: 9rem 1fr; gap: .3rem 1rem; }
+dt { color: var(--dim); } dd { margin: 0; overflow-wrap: anywhere; }
 """
 
 _SLIDER = """

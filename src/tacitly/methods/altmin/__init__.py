@@ -21,6 +21,7 @@ METHOD = Method(
     data="the same as for `PrivateFedRep`, to compare with",
     result="a shared basis by alternating minimisation",
     page="private-fedrep.md",
+    simulated=lambda shape: "it is there to compare with, and has no intercepts",
     trials=(Trial("altmin", {"rank": 2}, tolerance=1e-7, adaptive=True),),
     audits=(AuditTrial("altmin", {"rank": 1}, depth="brief", title="PrivateAltMin"),),
 )

@@ -1,6 +1,6 @@
 """CENTAUR (Shen et al. 2023): a shared basis from users who take part by a secret coin, one head per user."""
 
-from tacitly.methods.options import INTERCEPT, MODE, RANK, ROUNDS
+from tacitly.methods.options import INTERCEPT, MODE, RANK, ROUNDS, with_target
 from tacitly.methods.registry import AuditTrial, Method, Option, Trial
 
 METHOD = Method(
@@ -27,6 +27,7 @@ METHOD = Method(
     data="users who take part by a secret coin",
     result="a shared basis with sampling of users",
     page="centaur.md#linear-models",
+    simulated=with_target(rank="auto", fit_intercept=True),
     trials=(
         Trial("centaur", {"rank": 2, "rounds": 3, "random_state": 0}, tolerance=1e-7, adaptive=True),
         Trial(

@@ -31,6 +31,11 @@ METHOD = Method(
     data="rows without a target, at hospitals, devices or users",
     result="SVD and PCA, private by row or by user",
     page="fedpower.md",
+    simulated=lambda shape: (
+        "it is for rows without a target"
+        if shape["target"]
+        else {"n_components": shape["directions"], "unit": "user", "random_state": 0}
+    ),
     trials=(
         Trial("gram", {"n_components": 2, "route": "gram", "center": True}),
         Trial("gram of rows", {"n_components": 2, "unit": "row", "route": "gram"}, rows=True, refused=_ROWS),

@@ -1,6 +1,15 @@
 """Private FedRep (Snedeker et al. 2025): a shared basis by clipped gradients, one head per user; any loss."""
 
-from tacitly.methods.options import CLASSES, INTERCEPT, MODE, RANK, ROUNDS, classes_need_a_loss_for_classes, loss_option
+from tacitly.methods.options import (
+    CLASSES,
+    INTERCEPT,
+    MODE,
+    RANK,
+    ROUNDS,
+    classes_need_a_loss_for_classes,
+    loss_option,
+    with_target,
+)
 from tacitly.methods.registry import AuditTrial, Method, Trial
 
 METHOD = Method(
@@ -20,6 +29,7 @@ METHOD = Method(
     data="rows by user with a number, a class or a count to predict",
     result="a shared basis, one head per user",
     page="private-fedrep.md",
+    simulated=with_target(rank="auto", fit_intercept=True),
     trials=(
         Trial("fedrep", {"rank": 2, "rounds": 4}, tolerance=1e-7, adaptive=True),
         Trial("fedrep, auto", {"rank": "auto", "rounds": 3}, tolerance=1e-7, adaptive=True),

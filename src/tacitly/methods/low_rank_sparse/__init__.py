@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tacitly.methods.options import INTERCEPT, MODE, RANK, ROUNDS, count_fraction_or_word, largest_rank
+from tacitly.methods.options import INTERCEPT, MODE, RANK, ROUNDS, count_fraction_or_word, largest_rank, with_target
 from tacitly.methods.registry import AuditTrial, Method, Option, Parameters, Trial
 
 
@@ -54,6 +54,7 @@ METHOD = Method(
     data="users who share a model but for a few coordinates",
     result="a shared basis plus sparse personal weights",
     page="low_rank_sparse.md",
+    simulated=with_target(rank=1, shared_weight=True, fit_intercept=True),
     trials=(
         Trial("sparse", {"rank": 2, "sparsity": 1, "rounds": 3, "fit_intercept": True}, **_CHECKED),
         Trial("sparse, chosen", {"rank": 2, "sparsity": "auto", "rounds": 2}, **_CHECKED),

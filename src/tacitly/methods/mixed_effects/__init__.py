@@ -1,6 +1,13 @@
 """Mixed models: the population is a private prior, every user a posterior; any units, text, missing cells, any loss."""
 
-from tacitly.methods.options import CLASSES, SCHEMA, TARGET_RANGE, classes_need_a_loss_for_classes, loss_option
+from tacitly.methods.options import (
+    CLASSES,
+    SCHEMA,
+    TARGET_RANGE,
+    classes_need_a_loss_for_classes,
+    loss_option,
+    with_target,
+)
 from tacitly.methods.registry import AuditTrial, Method, Parameters, Trial
 
 
@@ -50,6 +57,7 @@ METHOD = Method(
     data="rows by user with a number, a class or a count to predict, as tables come",
     result="population effects with standard errors, a personal model and intervals for every user",
     page="mixed-effects.md",
+    simulated=with_target(),
     trials=(
         Trial("mixed effects", {}, tolerance=1e-7, adaptive=True),
         # The trial's classes are nearly separable: posteriors are nearly flat, which amplifies rounding.

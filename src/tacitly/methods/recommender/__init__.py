@@ -24,6 +24,7 @@ METHOD = Method(
     data="ratings or plays of items by users, and what is public about the items",
     result="item effects, factors and popularity; personal predictions and recommendations",
     page="recommender.md",
+    simulated=lambda shape: "it is for ratings of items",
     trials=(Trial("recommender", {**_SMALL, "random_state": 0}, tolerance=1e-6),),
     audits=(AuditTrial("recommender", _SMALL, title="Recommender"),),
 )

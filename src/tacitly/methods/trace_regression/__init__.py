@@ -80,6 +80,7 @@ METHOD = Method(
     data="matrix covariates, ratings (i, j), many tasks",
     result="a low-rank matrix, private by observation, user or label",
     page="trace_regression.md",
+    simulated=lambda shape: "it is for matrix covariates or ratings",
     trials=(
         _of_rows("trace of rows", _SUMS),
         _of_rows("trace of rows, powers", {"rank": 1, "shape": (2, 3), "start": "power", "random_state": 0}),

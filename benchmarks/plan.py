@@ -1,0 +1,246 @@
+"""What ``tacitly plan`` predicts, beside what a fit then achieves.
+
+``python -m benchmarks.plan`` (minutes; ``--quick`` for a smoke test; ``--only NAME``). Twelve shapes and seven panels.
+Of a shape the plan gets the public numbers; the fit then gets fresh users from other code, whose columns are as tables
+have them: correlated, heavy-tailed, yes or no, in other units. Of a panel the plan gets 100 users, drawn at random and
+treated as public, and the number of the others; the fit gets the others, a fifth of their rows held out.
+
+Shares are those of :mod:`tacitly.planning.curve`, for MixedEffects: means over fresh draws or splits, beside the plan's
+means over simulations. A prediction is within the promise if it is within a factor of two of what is achieved, or
+within two percentage points; a share below zero counts as zero, nothing.
+
+The planner was developed on the first half of the shapes and on three of the panels; the others, marked as held out,
+were run once it was finished.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import tacitly
+from benchmarks.panel_data import DEVELOPED, HELD_OUT, load
+from benchmarks.panels import split
+from benchmarks.tables import RESULTS, keep, table
+from tacitly.arrays import Array
+from tacitly.baselines.comparison import LOCAL, MEANS, alternatives
+from tacitly.data.cohort import Cohort
+from tacitly.heads.losses import Loss
+
+EPSILONS = (0.3, 1.0, 3.0)
+SAMPLE = 100
+METHOD = "mixed-effects"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A shape as the plan is told it, and what the plan is not told about its columns."""
+
+    name: str
+    told: dict[str, Any]
+    columns: str = "normal"
+    held_out: bool = False
+    draws: int = 3
+
+
+def case(users: int, rows: Any, features: int, *shares: float, held: bool = False, **more: Any) -> Case:
+    noise, levels, slopes = shares
+    told = {"users": users, "rows": rows, "features": features, "noise": noise, "levels": levels, "slopes": slopes}
+    columns, draws = more.pop("columns", "normal"), more.pop("draws", 3)
+    row_text = f"{rows[0]}-{rows[1]}" if isinstance(rows, tuple) else str(rows)
+    name = f"{users:,} × {row_text} × {features}"
+    return Case(name, {**told, **more}, columns, held, draws)
+
+
+CASES = (
+    case(600, 6, 4, 0.4, 0.3, 0.1),
+    case(1500, (2, 12), 6, 0.5, 0.2, 0.05, columns="correlated"),
+    case(800, 20, 5, 0.3, 0.2, 0.3, columns="heavy-tailed"),
+    case(1000, 5, 8, 0.6, 0.1, 0.0),
+    case(400, 10, 3, 0.2, 0.5, 0.1, columns="yes or no"),
+    case(8000, 4, 12, 0.5, 0.2, 0.1, columns="any units"),
+    case(500, 8, 5, 0.5, 0.3, 0.05, held=True, columns="correlated"),
+    case(1200, (1, 20), 4, 0.3, 0.3, 0.2, held=True, columns="yes or no", between=0.8),
+    case(2000, 3, 7, 0.6, 0.2, 0.05, held=True, columns="heavy-tailed"),
+    case(300, 30, 3, 0.4, 0.2, 0.3, held=True, columns="any units"),
+    case(1000, 6, 9, 0.3, 0.1, 0.4, held=True, directions=2),
+    case(3000, 15, 40, 0.4, 0.3, 0.1, held=True, draws=1),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one shape with one draw; nothing is kept")
+    parser.add_argument("--part", choices=("developed", "held out", "panels", "held out panels"), help="one part only")
+    parser.add_argument("--only", action="append", help="shapes or panels to run; others stay as they were kept")
+    options = parser.parse_args()
+    kept = RESULTS / "plan.json"
+    found: dict[str, Any] = {"shapes": {}, "panels": {}}
+    if kept.exists() and not options.quick:
+        found |= {key: value for key, value in json.loads(kept.read_text()).items() if key in found}
+    if options.quick:
+        found["shapes"][CASES[0].name] = of_case(CASES[0], draws=1)
+        keep("plan", found, report(found), quick=True)
+        return
+    for one in CASES:
+        part = "held out" if one.held_out else "developed"
+        if options.part in (None, part) and (not options.only or one.name in options.only):
+            found["shapes"][one.name] = of_case(one, one.draws)
+            keep("plan", found, report(found), quick=False)
+    for names, part in ((DEVELOPED, "panels"), (HELD_OUT, "held out panels")):
+        for name in names:
+            if options.part in (None, part) and (not options.only or name in options.only):
+                found["panels"][name] = of_panel(name)
+                keep("plan", found, report(found), quick=False)
+
+
+def of_case(one: Case, draws: int) -> dict[str, Any]:
+    """Return predicted and achieved shares of a shape."""
+    planned = tacitly.plan(**one.told, epsilons=EPSILONS, methods=[METHOD])
+    achieved = []
+    for number in range(draws):
+        train, test = fresh(one, np.random.default_rng([77, number]))
+        achieved.append(shares(train, test))
+    return {**predicted(planned), "achieved": achieved, "columns": one.columns, "held out": one.held_out}
+
+
+def of_panel(name: str, splits: int = 2) -> dict[str, Any]:
+    """Return predicted and achieved shares of a panel: 100 users are public, the others are fitted."""
+    panel = load(name)
+    panel_rows = np.flatnonzero(np.bincount(panel.users)[panel.users] >= 2)
+    people = np.random.default_rng(5).permutation(np.unique(panel.users[panel_rows]))
+    public = np.isin(panel.users, people[:SAMPLE])
+    sample = panel.X[public], panel.y[public], panel.users[public]
+    planned = tacitly.plan(users=len(people) - SAMPLE, sample=sample, epsilons=EPSILONS, methods=[METHOD])
+    X, y, users = panel.X[~public], panel.y[~public], np.unique(panel.users[~public], return_inverse=True)[1]
+    achieved = []
+    for seed in range(splits):
+        train, test = (Cohort.from_arrays(X[rows], y[rows], users[rows]) for rows in split(users, seed))
+        achieved.append(shares(train, test))
+    return {**predicted(planned), "achieved": achieved, "held out": name in HELD_OUT}
+
+
+def predicted(planned: Any) -> dict[str, Any]:
+    lines = [planned.line(epsilon, method=METHOD) for epsilon in EPSILONS]
+    return {
+        "shape": planned.shape.to_dict(),
+        "simulated users": planned.simulated_users,
+        "predicted": {f"{line.epsilon:g}": [line.share, line.low, line.high] for line in lines},
+        "possible": 1.0 - planned.possible / planned.alone,
+    }
+
+
+def shares(train: Cohort, test: Cohort) -> dict[str, float]:
+    """Fit without privacy and at each ε; return shares, and the possible gain as a part of the error alone."""
+    others = alternatives(train, test, Loss())
+    alone = min(squared(test, others[name]) for name in (MEANS, LOCAL))
+    owner = np.repeat(test.users, np.diff(test.offsets))
+
+    def error(epsilon: float) -> float:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = tacitly.MixedEffects(epsilon=epsilon).fit(train)
+        return squared(test, model.predict(test.X, owner))
+
+    gain = alone - error(math.inf)
+    found = {f"{epsilon:g}": (alone - error(epsilon)) / gain for epsilon in EPSILONS}
+    print(train.n_users, {name: round(value, 3) for name, value in found.items()}, flush=True)
+    return {**found, "possible": gain / alone}
+
+
+def squared(test: Cohort, prediction: Array) -> float:
+    return float(np.mean(np.square(prediction - np.asarray(test.y))))
+
+
+def fresh(one: Case, rng: np.random.Generator) -> tuple[Cohort, Cohort]:
+    """Return users of a case, apart from the planner's own code: rows to fit, and four new ones per user."""
+    told = one.told
+    n, d, between = told["users"], told["features"], told.get("between", 0.3)
+    low, high = told["rows"] if isinstance(told["rows"], tuple) else (told["rows"],) * 2
+    counts = rng.integers(low, high + 1, n) + 4
+    owner = np.repeat(np.arange(n), counts)
+    raw = math.sqrt(between) * _latent(one.columns, (n, d), rng)[owner]
+    raw = raw + math.sqrt(1.0 - between) * _latent(one.columns, (len(owner), d), rng)
+    if one.columns == "yes or no":
+        raw = (raw > rng.uniform(-1.0, 1.0, d)) * 1.0
+    if one.columns == "any units":
+        raw = 10.0 ** rng.uniform(-3.0, 3.0, d) * (raw + rng.normal(size=d) * 3.0)
+    plain = (raw - raw.mean(axis=0)) / raw.std(axis=0)
+    directions = told.get("directions") or d
+    common = _scaled(plain, np.broadcast_to(rng.normal(size=d), (n, d)), owner)
+    turned = np.linalg.qr(rng.normal(size=(d, directions)))[0]
+    personal = _scaled(plain, rng.normal(size=(n, directions)) @ turned.T, owner)
+    parts = {"noise": told["noise"], "levels": told["levels"], "slopes": told["slopes"]}
+    rest = math.sqrt(1.0 - sum(parts.values()))
+    signal = rest * common + math.sqrt(parts["slopes"]) * personal
+    signal += math.sqrt(parts["levels"]) * rng.normal(size=n)[owner]
+    y = 50.0 + 7.0 * signal
+    noisy = y + 7.0 * math.sqrt(parts["noise"]) * rng.normal(size=len(y))
+    rank = np.arange(len(owner)) - np.concatenate([[0], np.cumsum(counts)[:-1]])[owner]
+    held = rank < 4
+    return (
+        Cohort.from_arrays(raw[~held], noisy[~held], owner[~held]),
+        Cohort.from_arrays(raw[held], y[held], owner[held]),
+    )
+
+
+def _latent(kind: str, size: tuple[int, int], rng: np.random.Generator) -> Array:
+    if kind == "heavy-tailed":
+        return np.asarray(rng.standard_t(4, size=size) / math.sqrt(2.0))
+    normal = rng.normal(size=size)
+    if kind != "correlated":
+        return normal
+    shared = rng.normal(size=(size[0], 1))
+    return np.asarray(math.sqrt(0.5) * normal + math.sqrt(0.5) * shared)
+
+
+def _scaled(rows: Array, weights: Array, owner: Array) -> Array:
+    """Return what weights make of rows, with variance one."""
+    made = np.einsum("nd,nd->n", rows, weights[owner])
+    return np.asarray(made / made.std())
+
+
+def within(prediction: float, achieved: float) -> bool:
+    """Whether a share is predicted within a factor of two, or two percentage points."""
+    one, other = max(prediction, 0.0), max(achieved, 0.0)
+    return abs(one - other) <= 0.02 or 0.5 <= one / max(other, 1e-9) <= 2.0
+
+
+def report(found: dict[str, Any]) -> str:
+    """Return the tables: shapes, then panels, those that the planner was developed on first."""
+    text, total, kept = [], 0, 0
+    for kind, title in (("shapes", "users × rows × features"), ("panels", "panel")):
+        header = [title, "columns" if kind == "shapes" else "users", "simulated users"]
+        header += [f"ε = {epsilon:g}: predicted (range) / achieved" for epsilon in EPSILONS]
+        rows = []
+        for name, result in found[kind].items():
+            held = " (held out)" if result["held out"] else ""
+            what = result["columns"] if kind == "shapes" else f"{result['shape']['users']:,}"
+            cells = []
+            for epsilon in EPSILONS:
+                mean, low, high = result["predicted"][f"{epsilon:g}"]
+                reached = float(np.mean([run[f"{epsilon:g}"] for run in result["achieved"]]))
+                good = within(mean, reached)
+                total, kept = total + 1, kept + good
+                cells.append(
+                    f"{_shown(mean)} ({_shown(low)} to {_shown(high)}) / {_shown(reached)}{'' if good else ' ✗'}"
+                )
+            rows.append([name + held, what, f"{result['simulated users']:,}", *cells])
+        if rows:
+            text.append(table(header, rows))
+    text.append(f"Within a factor of two or two percentage points: {kept} of {total}. ✗ marks the others.")
+    return "\n\n".join(text)
+
+
+def _shown(share: float) -> str:
+    return f"{100.0 * share:.0f} %"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Made-up users whose rows have no target: what they share is a few components.
+
+    x = √(1 − noise) · scores · components + √noise · e
+
+Features have variance one; ``noise`` is the share outside the shared components, of which there are ``directions``.
+The error of a fit is the part of the variance of fresh rows that its components leave over; alone, a user has the
+components of their own rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tacitly.arrays import Array
+from tacitly.baselines.comparison import LOCAL, SINGLE
+from tacitly.linalg import orthonormal
+from tacitly.planning.made_up import FRESH, MadeUp, made_up
+from tacitly.planning.shape import Shape
+
+
+@dataclass(frozen=True)
+class Components:
+    """Users made up from a shape without a target."""
+
+    shape: Shape
+
+    def draw(self, n_users: int, rng: np.random.Generator) -> MadeUp:
+        """Make up that many users."""
+        shape, size = self.shape, self.shape.directions or 1
+        low, high = shape.row_range
+        counts, fresh = rng.integers(low, high + 1, size=n_users), np.full(n_users, FRESH)
+        components = orthonormal(rng.standard_normal((shape.features, size)))[0].T
+        own = rng.standard_normal((n_users, size))
+
+        def rows(number: Array) -> Array:
+            owner = np.repeat(np.arange(n_users), number)
+            scores = np.sqrt(1.0 - shape.between) * rng.standard_normal((len(owner), size))
+            scores += np.sqrt(shape.between) * own[owner]
+            signal = np.sqrt((1.0 - shape.noise) * shape.features / size) * scores @ components
+            return np.asarray(signal + np.sqrt(shape.noise) * rng.standard_normal(signal.shape))
+
+        X, Z = rows(counts), rows(fresh)
+        return made_up(X, np.zeros(len(X)), counts, Z, np.zeros(len(Z)), fresh, None)
+
+    def others(self, drawn: MadeUp) -> dict[str, float]:
+        """Return the errors of users' own components, and of those of all rows without privacy."""
+        size = self.shape.directions or 1
+        left = 0.0
+        for i in range(drawn.train.n_users):
+            fresh = drawn.test.rows(i)[0]
+            left += _left_over(fresh, _top(drawn.train.rows(i)[0], size)) * float(np.sum(np.square(fresh)))
+        alone = left / float(np.sum(np.square(drawn.test.X)))
+        return {LOCAL: alone, SINGLE: _left_over(drawn.test.X, _top(drawn.train.X, size))}
+
+    def error(self, model: Any, drawn: MadeUp) -> float:
+        """Return the part of the variance of fresh rows that a fitted model's components leave over."""
+        return _left_over(drawn.test.X, model.components_)
+
+
+def _top(rows: Array, size: int) -> Array:
+    return np.asarray(np.linalg.svd(rows, full_matrices=False)[2][:size])
+
+
+def _left_over(rows: Array, components: Array) -> float:
+    return 1.0 - float(np.sum(np.square(rows @ components.T)) / np.sum(np.square(rows)))

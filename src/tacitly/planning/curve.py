@@ -1,0 +1,120 @@
+"""The share of the possible gain, as a function of the noise level n·μ: simulated points and a monotone curve.
+
+*Share of what is possible*, in squared errors on new rows of the same users:
+
+    share = (alone − method at ε) / (alone − possible)
+
+``alone`` is the better of users' own means and their own regressions: what everybody has without sharing anything.
+(One model for all is no such thing: it needs everybody's rows.) ``possible`` is the best method without privacy, the
+same for all methods, so that shares compare them. 0 % says that sharing was for nothing, 100 % that privacy cost
+nothing.
+
+Less noise never hurts on average, so means over repetitions are made monotone (isotonic regression), and interpolated
+in log(n·μ) between simulated points. Beyond the last one the error that noise adds falls as its variance, 1/(n·μ)²;
+before the first one the share is taken to be the first one's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from tacitly.arrays import Array
+
+_STEP = 0.2  # a difference of shares between neighbours beyond which a point is added between them
+_CLOSE = 1.35  # but not between noise levels closer than this
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Shares at simulated noise levels, in increasing order; ``limit`` is the share without privacy.
+
+    ``shares`` has one row per repetition.
+
+    >>> curve = Curve(np.array([10.0, 1000.0]), np.array([[0.0, 0.8]]), 1.0)
+    >>> [round(curve.at(level)[0], 3) for level in (1.0, 10.0, 100.0, 1000.0, 2000.0, math.inf)]
+    [0.0, 0.0, 0.4, 0.8, 0.95, 1.0]
+    >>> round(curve.needed(0.4)), curve.needed(1.1)
+    (100, None)
+    """
+
+    levels: Array
+    shares: Array
+    limit: float
+
+    def at(self, level: float) -> tuple[float, float, float]:
+        """Return the share at a noise level: the mean, and the smallest and largest of the repetitions."""
+        mean = increasing(self.shares.mean(axis=0))
+        spread = self.shares - self.shares.mean(axis=0)
+        low, high = spread.min(axis=0), spread.max(axis=0)
+        middle = self._between(np.minimum(mean, max(self.limit, float(mean[-1]))), level)
+        if level > self.levels[-1]:
+            shrunk = (float(self.levels[-1]) / level) ** 2
+            return middle, middle + shrunk * float(low[-1]), middle + shrunk * float(high[-1])
+        where = math.log(level)
+        known = np.log(self.levels)
+        return middle, middle + float(np.interp(where, known, low)), middle + float(np.interp(where, known, high))
+
+    def needed(self, share: float) -> float | None:
+        """Return the smallest noise level n·μ that gives a share; None where no number of users does."""
+        if share > self.limit:
+            return None
+        low, high = float(self.levels[0]), float(self.levels[-1])
+        if self.at(low)[0] >= share:
+            return low
+        while self.at(high)[0] < share:
+            high *= 2.0
+            if high > 1e6 * self.levels[-1]:
+                return None
+        for _ in range(60):
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if self.at(middle)[0] >= share else (middle, high)
+        return high
+
+    def _between(self, mean: Array, level: float) -> float:
+        last = float(self.levels[-1])
+        if level > last:
+            end = float(mean[-1])
+            return self.limit - (self.limit - end) * (last / level) ** 2 if self.limit > end else end
+        return float(np.interp(math.log(level), np.log(self.levels), mean))
+
+
+def simulated(shares: Callable[[float], Array], levels: list[float], limit: float, goal: float) -> Curve:
+    """Simulate at these levels, then between neighbours that differ, and above until the goal is reached.
+
+    ``shares`` returns one share per repetition at a noise level.
+    """
+    known = {level: shares(level) for level in sorted(set(levels))}
+    for _ in range(2):
+        ordered = sorted(known)
+        for low, high in pairwise(ordered):
+            jump = abs(float(known[high].mean() - known[low].mean()))
+            if jump > _STEP and high / low > _CLOSE**2:
+                middle = math.sqrt(low * high)
+                known[middle] = shares(middle)
+    for _ in range(4):
+        last = max(known)
+        if known[last].mean() >= min(goal, 0.98 * limit):
+            break
+        known[2.0 * last] = shares(2.0 * last)
+    ordered = sorted(known)
+    return Curve(np.array(ordered), np.stack([known[level] for level in ordered], axis=1), limit)
+
+
+def increasing(values: Array) -> Array:
+    """Return the nearest increasing sequence in squares: neighbours in the wrong order are averaged.
+
+    >>> increasing(np.array([0.0, 0.5, 0.3, 0.9])).tolist()
+    [0.0, 0.4, 0.4, 0.9]
+    """
+    blocks: list[tuple[float, int]] = []
+    for value in values.tolist():
+        blocks.append((value, 1))
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            (left, m), (right, k) = blocks[-2], blocks[-1]
+            blocks[-2:] = [((m * left + k * right) / (m + k), m + k)]
+    return np.repeat([mean for mean, _ in blocks], [size for _, size in blocks])

@@ -1,0 +1,298 @@
+"""Plan: simulate every method that fits a shape, and put together what to expect."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tacitly.arrays import Array
+from tacitly.baselines.comparison import SINGLE
+from tacitly.data.cohort import Cohort
+from tacitly.data.reading import read_cohort
+from tacitly.data.schema import Schema
+from tacitly.methods import REGISTRY
+from tacitly.planning.components import Components
+from tacitly.planning.curve import Curve, simulated
+from tacitly.planning.made_up import Described, Population
+from tacitly.planning.result import Line, Plan, gains
+from tacitly.planning.sample import Sampled
+from tacitly.planning.shape import Shape
+from tacitly.planning.simulation import ALONE, OnStep, Simulation, simulated_users
+from tacitly.privacy.certificate import Certificate
+from tacitly.privacy.guarantee import Adjacency, check_target
+
+EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
+MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Numbers of users that lines are about, as multiples of the one asked for."""
+
+
+def plan(
+    *,
+    users: int,
+    rows: int | tuple[int, int] | None = None,
+    features: int | None = None,
+    noise: float | None = None,
+    levels: float | None = None,
+    slopes: float | None = None,
+    directions: int | None = None,
+    between: float | None = None,
+    target: bool = True,
+    schema: Schema | Mapping[str, Mapping[str, Any]] | None = None,
+    sample: Any = None,
+    epsilons: Sequence[float] = EPSILONS,
+    delta: float = 1e-6,
+    adjacency: str = "zero-out",
+    methods: Iterable[str] | None = None,
+    goal: float = 0.9,
+    repeats: int = 3,
+    random_state: int = 0,
+    on_step: OnStep | None = None,
+) -> Plan:
+    """Say what an ε and a number of users will buy, before anybody's data are touched.
+
+    Users are made up from public numbers and every method that fits is fitted to them, with the noise that its own plan
+    would add. No private cell is read: give a description, a public schema, or a sample that is public.
+
+    Parameters
+    ----------
+    users
+        Number of users.
+    rows, features, noise, levels, slopes, directions, between
+        The rest of the shape, see :class:`~tacitly.planning.shape.Shape`: rows per user, numeric columns, and where the
+        target's variance comes from. What is not given has a usual value, or comes from the schema or the sample.
+    target
+        False for rows without a target, whose shared components are to be found (``tacitly svd``); then ``noise`` is
+        the share of variance outside them, and ``directions`` their number.
+    schema
+        What is public about the columns, as for :class:`~tacitly.MixedEffects`; it also says how many there are.
+    sample
+        Users who are public (or made up by somebody who knows): a :class:`~tacitly.Cohort` or (X, y, users). Rows are
+        drawn from it, and where the variance comes from is estimated on it.
+    epsilons, delta, adjacency
+        The promises to look at.
+    methods
+        Names of methods (those of ``tacitly fit --method``); None for all that fit.
+    goal
+        The share of what is possible that "enough users" means.
+    repeats
+        How often everything is simulated.
+    random_state
+        Seeds the simulation: the same numbers give the same plan.
+    on_step
+        Called with a few words after every fit (for progress bars).
+
+    Examples
+    --------
+    >>> import tacitly
+    >>> found = tacitly.plan(users=400, rows=6, features=2, epsilons=(0.1, 10), methods=["mixed-effects"], repeats=1)
+    >>> found.recommended, found.line(10).share > found.line(0.1).share
+    ('mixed-effects', True)
+    >>> sorted(found.table()[0])
+    ['epsilon', 'error', 'high', 'low', 'method', 'share', 'users']
+    """
+    _check(epsilons, delta, adjacency, goal, repeats)
+    given = {
+        "rows": rows,
+        "features": features,
+        "noise": noise,
+        "levels": levels,
+        "slopes": slopes,
+        "directions": directions,
+        "between": between,
+    }
+    known = {name: value for name, value in given.items() if value is not None}
+    if target:
+        population, source = _population(users, known, schema, sample, random_state)
+    else:
+        population, source = _components(users, known, schema, sample)
+    fitting, left_out = _fitting(population.shape, methods)
+    simulation = Simulation(
+        population=population,
+        n_users=simulated_users(users, population.shape.features),
+        repeats=repeats,
+        delta=delta,
+        adjacency=adjacency,
+        random_state=random_state,
+        on_step=on_step,
+    )
+    return _planned(simulation, fitting, left_out, sorted(epsilons), goal, source)
+
+
+def _planned(
+    simulation: Simulation,
+    fitting: Mapping[str, Mapping[str, Any]],
+    left_out: Mapping[str, str],
+    epsilons: Sequence[float],
+    goal: float,
+    source: str,
+) -> Plan:
+    shape = simulation.population.shape
+    others = {name: float(errors.mean()) for name, errors in simulation.others().items()}
+    best_alone = min((name for name in ALONE if name in others), key=lambda name: others[name])
+    alone_errors = simulation.others()[best_alone]
+    without = {name: simulation.errors(REGISTRY[name], given, math.inf) for name, given in fitting.items()}
+    best = min(without, key=lambda name: float(without[name].mean()))
+    possible = float(without[best].mean())
+    gain = max(others[best_alone] - possible, 1e-12)
+    gains_of_repetitions = np.maximum(alone_errors - without[best], 0.25 * gain)
+
+    def shares(name: str, level: float) -> Array:
+        errors = simulation.errors(REGISTRY[name], fitting[name], level)
+        return np.asarray((alone_errors - errors) / gains_of_repetitions)
+
+    levels = [simulation.level(epsilon, shape.users) for epsilon in epsilons]
+    curves = {
+        name: simulated(partial(shares, name), levels, float(shares(name, math.inf).mean()), goal) for name in fitting
+    }
+    lines = []
+    for name, curve in curves.items():
+        for number in _numbers(shape.users):
+            for epsilon in epsilons:
+                share, low, high = curve.at(simulation.level(epsilon, number))
+                error = others[best_alone] - share * gain
+                lines.append(
+                    Line(method=name, epsilon=epsilon, users=number, share=share, low=low, high=high, error=error)
+                )
+    worth = gains(others[best_alone], possible)
+    return Plan(
+        shape=shape,
+        source=source,
+        delta=simulation.delta,
+        adjacency=simulation.adjacency,
+        goal=goal,
+        lines=tuple(lines),
+        needed={name: {e: _needed(simulation, curve, e, goal) for e in epsilons} for name, curve in curves.items()},
+        alone=others[best_alone],
+        pooled=others[SINGLE],
+        possible=possible,
+        recommended=_recommended(lines, shape.users) if worth else None,
+        splits={name: _split(simulation, name) for name in fitting},
+        left_out=left_out,
+        simulated_users=simulation.n_users,
+        repeats=simulation.repeats,
+    )
+
+
+def _population(
+    users: int, known: Mapping[str, Any], schema: Any, sample: Any, random_state: int
+) -> tuple[Population, str]:
+    """Return where made-up users come from, and in one word why."""
+    if sample is not None:
+        if known or schema is not None:
+            raise ValueError(
+                f"a sample says what the shape is. Give no {' and no '.join(known or ['schema'])} with it."
+            )
+        cohort = sample if isinstance(sample, Cohort) else read_cohort(*sample)
+        return Sampled.of(cohort, users, random_state), "sample"
+    if schema is not None:
+        declared = schema if isinstance(schema, Schema) else Schema.declared(schema)
+        if "features" in known:
+            raise ValueError("features follow from the schema. Give one of the two.")
+        sizes = {**known, "features": len(declared.feature_names)}
+        _check_sizes(sizes)
+        return Described(Shape(users=users, **sizes), declared), "schema"
+    _check_sizes(known)
+    return Described(Shape(users=users, **known)), "described"
+
+
+def _components(users: int, known: Mapping[str, Any], schema: Any, sample: Any) -> tuple[Population, str]:
+    """Return users without a target."""
+    if schema is not None or sample is not None or {"levels", "slopes"} & set(known):
+        raise ValueError("rows without a target are described by rows, features, noise, directions and between alone.")
+    _check_sizes(known)
+    usual = {"directions": min(2, int(known["features"]))}
+    return Components(Shape(users=users, levels=0.0, slopes=0.0, target=False, **{**usual, **known})), "described"
+
+
+def _check_sizes(known: Mapping[str, Any]) -> None:
+    missing = [name for name in ("rows", "features") if name not in known]
+    if missing:
+        raise ValueError(f"a shape needs users, rows and features, or a sample. Found no {' and no '.join(missing)}.")
+
+
+def _fitting(shape: Shape, methods: Iterable[str] | None) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
+    """Return the methods that fit with the parameters to simulate, and those that do not with the reason."""
+    asked = None if methods is None else list(methods)
+    for name in asked or ():
+        if name not in REGISTRY:
+            raise ValueError(f"there is no method {name!r}. Found: {', '.join(REGISTRY)}.")
+    fitting: dict[str, Mapping[str, Any]] = {}
+    left_out = {}
+    for method in REGISTRY.values():
+        answer = method.simulated(shape.to_dict())
+        if asked is not None and method.name not in asked:
+            continue
+        if isinstance(answer, str):
+            left_out[method.name] = answer
+        else:
+            fitting[method.name] = answer
+    if not fitting:
+        raise ValueError(f"no method fits. {'; '.join(f'{name}: {why}' for name, why in left_out.items())}.")
+    return fitting, left_out
+
+
+def _recommended(lines: Sequence[Line], users: int) -> str:
+    """Return the method with the largest mean share at the number of users that was asked for."""
+    found: dict[str, list[float]] = {}
+    for line in lines:
+        if line.users == users:
+            found.setdefault(line.method, []).append(max(line.share, 0.0))
+    return max(found, key=lambda name: sum(found[name]))
+
+
+def _needed(simulation: Simulation, curve: Curve, epsilon: float, goal: float) -> int | None:
+    level = curve.needed(goal)
+    if level is None:
+        return None
+    # Far fewer users than were made up are another matter: their sampling was not simulated.
+    return _rounded_up(max(level / simulation.level(epsilon, 1), simulation.n_users / 4.0))
+
+
+def _split(simulation: Simulation, method: str) -> dict[str, float]:
+    """Return which part of μ² each kind of release takes, by the certificate of a simulated run."""
+    runs = [c for (name, level), c in simulation.certificates.items() if name == method and math.isfinite(level)]
+    return split_of(runs[0])
+
+
+def split_of(certificate: Certificate) -> dict[str, float]:
+    """Return which part of the budget (of μ²) each kind of release takes; numbers at the end of names are dropped."""
+    found: dict[str, float] = {}
+    for release in certificate.releases:
+        moved = release.event.sensitivity.under(certificate.adjacency)
+        name = re.sub(r"[\s\d.]+$", "", release.name)
+        found[name] = found.get(name, 0.0) + (moved / release.event.sigma) ** 2
+    total = sum(found.values())
+    return {name: cost / total for name, cost in found.items()}
+
+
+def _numbers(users: int) -> list[int]:
+    return sorted({users if factor == 1.0 else _rounded_up(users * factor) for factor in MULTIPLES})
+
+
+def _rounded_up(value: float) -> int:
+    """Round up to two digits.
+
+    >>> _rounded_up(8731.2), _rounded_up(37.0)
+    (8800, 37)
+    """
+    unit = 10 ** max(math.floor(math.log10(value)) - 1, 0) if value > 0 else 1
+    return int(math.ceil(value / unit - 1e-9) * unit)
+
+
+def _check(epsilons: Sequence[float], delta: float, adjacency: str, goal: float, repeats: int) -> None:
+    if not epsilons:
+        raise ValueError("epsilons must name at least one ε. Found none.")
+    for epsilon in epsilons:
+        if not 0 < epsilon < math.inf:
+            raise ValueError(f"every ε must be a positive number. Found {epsilon!r}.")
+        check_target(epsilon, delta)
+    Adjacency(adjacency)
+    if not 0 < goal < 1:
+        raise ValueError(f"goal is a share of what is possible, between 0 and 1. Found {goal!r}.")
+    if repeats < 1:
+        raise ValueError(f"repeats must be at least 1. Found {repeats!r}.")

@@ -1,0 +1,177 @@
+"""Made-up users from a public sample: its rows of features, with new targets.
+
+Features are what they are in the sample: skewed, correlated, constant within users. A made-up user has the features of
+one of its users, drawn at random, a fifth of the rows held out to be predicted. Targets are new, or methods would learn
+the few people of the sample by heart. They follow the model of :mod:`~tacitly.planning.shape`,
+
+    y = m + x·w̄ + lᵢ + x·dᵢ + e,    w̄ ~ N(0, c² I),  lᵢ ~ N(0, l²),  dᵢ ~ N(0, t² I),  e ~ N(0, s²)
+
+in units of the features' standard deviations. The four variances are estimated by maximum likelihood, w̄ integrated
+out: four numbers are what a hundred users can tell. w̄ is drawn from its distribution given the sample.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacitly.arrays import Array
+from tacitly.data.cohort import Cohort
+from tacitly.data.validation import DataError
+from tacitly.planning.made_up import MadeUp, WithTarget, made_up
+from tacitly.planning.shape import Shape
+
+_MOST_USERS, _MOST_ROWS = 300, 40  # that the variances are estimated from
+_FLAT = 1e-6  # prior precision of the level of all
+
+
+@dataclass(frozen=True)
+class Variances:
+    """Variances of common weights, users' levels, users' slopes and noise; the target has variance one."""
+
+    common: float
+    levels: float
+    slopes: float
+    noise: float
+
+
+@dataclass(frozen=True)
+class Sampled(WithTarget):
+    """Users made up from the features of a public sample."""
+
+    shape: Shape
+    cohort: Cohort
+    variances: Variances
+    mean: Array  # of the common weights given the sample, the level first
+    root: Array  # of their covariance
+
+    @classmethod
+    def of(cls, cohort: Cohort, users: int, random_state: int = 0) -> Sampled:
+        """Read a public sample: ``cohort`` has targets, and users with two or more rows."""
+        counts = np.diff(cohort.offsets)
+        several = np.flatnonzero(counts >= 2)
+        if cohort.y is None or len(several) < 10:
+            raise DataError(
+                "a sample must have a target and at least ten users with two rows each. "
+                f"Found {len(several)} such users{'' if cohort.y is not None else ' and no target'}."
+            )
+        kept = cohort.take(several)
+        rng = np.random.default_rng(random_state)
+        some = kept.take(np.sort(rng.permutation(kept.n_users)[:_MOST_USERS]))
+        X, y, present = _padded(some, *_units(kept))
+        found = estimated(X, y, present)
+        precision, right, _ = _normal(X, y, present, found)
+        covariance = np.linalg.inv(precision)
+        spread = float(np.var(X[present > 0][:, 1:] @ (covariance @ right)[1:]))
+        parts = np.array([spread, found.levels, found.slopes * (X.shape[2] - 1), found.noise])
+        parts /= parts.sum()
+        shape = Shape(
+            users=users,
+            rows=max(1, round(float(counts.mean()))),
+            features=cohort.n_features,
+            noise=round(float(parts[3]), 3),
+            levels=round(float(parts[1]), 3),
+            slopes=round(float(parts[2]), 3),
+            between=round(_between(X[..., 1:], present), 3),
+        )
+        return cls(shape, kept, found, covariance @ right, np.linalg.cholesky(covariance))
+
+    @property
+    def noise(self) -> float:
+        """Variance of the noise of a target."""
+        return self.variances.noise
+
+    def draw(self, n_users: int, rng: np.random.Generator) -> MadeUp:
+        """Make up that many users."""
+        chosen = rng.integers(self.cohort.n_users, size=n_users)
+        counts = np.diff(self.cohort.offsets)[chosen]
+        owner = np.repeat(np.arange(n_users), counts)
+        first = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        X = self.cohort.X[np.arange(len(owner)) + (self.cohort.offsets[chosen] - first)[owner]]
+        signal = self._signal(X, owner, n_users, rng)
+        y = signal + np.sqrt(self.noise) * rng.standard_normal(len(signal))
+        order = np.lexsort((rng.random(len(owner)), owner))
+        held = np.arange(len(owner)) - first[owner] < np.maximum(counts // 5, 1)[owner]
+        fresh, kept = order[held], order[~held]
+        number = np.bincount(owner[fresh], minlength=n_users)
+        return made_up(X[kept], y[kept], counts - number, X[fresh], signal[fresh], number, self.cohort.schema)
+
+    def _signal(self, X: Array, owner: Array, n_users: int, rng: np.random.Generator) -> Array:
+        center, scale, _, _ = _units(self.cohort)
+        rows = (np.where(np.isfinite(X), X, center) - center) / scale
+        common = self.mean + self.root @ rng.standard_normal(len(self.mean))
+        slopes = common[1:] + np.sqrt(self.variances.slopes) * rng.standard_normal((n_users, rows.shape[1]))
+        levels = common[0] + np.sqrt(self.variances.levels) * rng.standard_normal(n_users)
+        return np.asarray(levels[owner] + np.einsum("nd,nd->n", rows, slopes[owner]))
+
+
+def estimated(X: Array, y: Array, present: Array) -> Variances:
+    """Return the variances with the largest likelihood of the targets, common weights integrated out."""
+    from scipy.optimize import minimize
+
+    size = X.shape[2] - 1
+
+    def variances(logs: Array) -> Variances:
+        common, levels, slopes, noise = np.exp(np.clip(logs, -12.0, 4.0))
+        return Variances(common / size, levels, slopes / size, noise)
+
+    def loss(logs: Array) -> float:
+        precision, right, rest = _normal(X, y, present, variances(logs))
+        prior = size * np.log(variances(logs).common)
+        fit = float(right @ np.linalg.solve(precision, right))
+        return rest - fit + float(np.linalg.slogdet(precision)[1]) + prior
+
+    start = np.log([0.3, 0.2, 0.05, 0.4])
+    found = minimize(loss, start, method="Nelder-Mead", options={"maxfev": 300, "xatol": 0.02, "fatol": 0.05})
+    return variances(found.x)
+
+
+def _normal(X: Array, y: Array, present: Array, variances: Variances) -> tuple[Array, Array, float]:
+    """Return precision and right-hand side of the common weights, and minus twice the rest of the log likelihood."""
+    columns = X.shape[2]
+    personal = np.append(variances.levels, np.full(columns - 1, variances.slopes))
+    covariance = np.einsum("nrd,d,nsd->nrs", X, personal, X, optimize=True)
+    steps = np.arange(X.shape[1])
+    # A row that is not there has variance one and no target: it changes nothing.
+    covariance[:, steps, steps] += np.where(present > 0, variances.noise, 1.0)
+    inverse = np.linalg.inv(covariance)
+    weighted = inverse @ X
+    precision = np.einsum("nrd,nre->de", X, weighted, optimize=True)
+    precision[np.diag_indices(columns)] += np.append(_FLAT, np.full(columns - 1, 1.0 / variances.common))
+    right = np.einsum("nrd,nr->d", weighted, y, optimize=True)
+    rest = float(np.linalg.slogdet(covariance)[1].sum() + np.einsum("nr,nrs,ns->", y, inverse, y, optimize=True))
+    return precision, right, rest
+
+
+def _units(cohort: Cohort) -> tuple[Array, Array, float, float]:
+    """Return center and scale of the features, and of the target."""
+    known = np.isfinite(cohort.X)
+    count = np.maximum(known.sum(axis=0), 1)
+    center = np.where(known, cohort.X, 0.0).sum(axis=0) / count
+    scale = np.sqrt((np.where(known, cohort.X - center, 0.0) ** 2).sum(axis=0) / count)
+    scale[~(scale > 0)] = 1.0
+    y = np.asarray(cohort.y, dtype=np.float64)
+    return center, scale, float(y.mean()), float(y.std()) or 1.0
+
+
+def _padded(cohort: Cohort, center: Array, scale: Array, level: float, spread: float) -> tuple[Array, Array, Array]:
+    """Return rows with a leading one, targets, and which of them are there, users × rows, in standard units."""
+    counts = np.minimum(np.diff(cohort.offsets), _MOST_ROWS)
+    size = int(counts.max())
+    X = np.zeros((cohort.n_users, size, cohort.n_features + 1))
+    y, present = np.zeros(X.shape[:2]), np.zeros(X.shape[:2])
+    for i, number in enumerate(counts):
+        rows, targets = cohort.rows(i)
+        filled = np.where(np.isfinite(rows[:number]), rows[:number], center)
+        X[i, :number] = np.column_stack([np.ones(number), (filled - center) / scale])
+        y[i, :number], present[i, :number] = (np.asarray(targets)[:number] - level) / spread, 1.0
+    return X, y, present
+
+
+def _between(X: Array, present: Array) -> float:
+    """Return the share of the features' variance that lies between users."""
+    counts = present.sum(axis=1)
+    means = (X * present[..., None]).sum(axis=1) / counts[:, None]
+    within = (np.square(X - means[:, None]) * present[..., None]).sum(axis=(0, 1)) / max(counts.sum() - len(X), 1.0)
+    return float(np.clip(1.0 - within.mean(), 0.0, 1.0))

@@ -1,0 +1,111 @@
+"""A table described by public numbers: how many users, rows and columns, and where the target's variance comes from.
+
+The target of a made-up row is
+
+    y = x·w̄ + lᵢ + x·dᵢ + e
+
+with features x of variance one, and its variance is one: what is common to all users (x·w̄), users' own levels lᵢ,
+what users' own slopes dᵢ add, and noise e that no model explains. ``noise``, ``levels`` and ``slopes`` are three of
+these four shares; the common effects have the rest. So "noise to signal" is noise ÷ (1 − noise), and "how much users
+differ" is levels and slopes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tacitly.privacy.guarantee import positive
+
+_LEAST = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What is known of a table before anybody opens it; everything in it is public or a guess.
+
+    Parameters
+    ----------
+    users
+        Number of users.
+    rows
+        Rows per user: a number, or the smallest and the largest one.
+    features
+        Number of numeric columns to learn from; a category with k levels counts as k − 1.
+    noise
+        Share of the target's variance that nothing explains.
+    levels
+        Share that is users' own levels: some are high, some low, whatever their features say.
+    slopes
+        Share that comes from features mattering differently to different users.
+    directions
+        Number of directions in which users' slopes differ; None for all features.
+    between
+        Share of the features' own variance that lies between users: 1 for columns such as sex, which never change.
+    target
+        Whether there is a target. Without one the shared components explain 1 − noise of the variance of rows.
+
+    >>> shape = Shape(users=3000, rows=15, features=40)
+    >>> round(shape.common, 3), shape.mean_rows
+    (0.2, 15.0)
+    """
+
+    users: int
+    rows: int | tuple[int, int]
+    features: int
+    noise: float = 0.4
+    levels: float = 0.3
+    slopes: float = 0.1
+    directions: int | None = None
+    between: float = 0.3
+    target: bool = True
+
+    def __post_init__(self) -> None:
+        _whole(users=self.users, features=self.features)
+        low, high = self.row_range
+        _whole(rows=low)
+        if low > high:
+            raise ValueError(f"rows must be a number, or the smallest and then the largest one. Found {self.rows!r}.")
+        shares = {"noise": self.noise, "levels": self.levels, "slopes": self.slopes, "between": self.between}
+        for name, share in shares.items():
+            if not 0 <= share <= 1:
+                raise ValueError(f"{name} is a share of variance: it must lie between 0 and 1. Found {share!r}.")
+        if self.common < -_LEAST:
+            raise ValueError(
+                "noise, levels and slopes are shares of the target's variance: together they must be at most 1. "
+                f"Found {self.noise + self.levels + self.slopes:g}."
+            )
+        if self.directions is not None and not 1 <= self.directions <= self.features:
+            raise ValueError(f"directions must lie between 1 and features. Found {self.directions!r}.")
+
+    @property
+    def row_range(self) -> tuple[int, int]:
+        """Smallest and largest number of rows of a user."""
+        return self.rows if isinstance(self.rows, tuple) else (self.rows, self.rows)
+
+    @property
+    def mean_rows(self) -> float:
+        """Rows per user on average."""
+        return sum(self.row_range) / 2.0
+
+    @property
+    def common(self) -> float:
+        """Share of the target's variance that features explain alike for all users."""
+        return 1.0 - self.noise - self.levels - self.slopes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers as plain data."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        low, high = self.row_range
+        rows = f"{low}" if low == high else f"{low} to {high}"
+        of_rows, features = f"row{'s' * (high > 1)}", f"feature{'s' * (self.features > 1)}"
+        return f"{self.users:,} users of {rows} {of_rows} and {self.features} {features}"
+
+
+def _whole(**values: int) -> None:
+    for name, value in values.items():
+        positive(**{name: value})
+        if value != int(value):
+            raise ValueError(f"{name} must be a whole number. Found {value!r}.")

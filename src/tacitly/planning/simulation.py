@@ -1,0 +1,106 @@
+"""Fit methods on made-up users, at chosen noise levels, and score them against what users have alone.
+
+The noise of a plan is exact: every release is a sum with Gaussian noise of standard deviation c/μ, where μ belongs to
+(ε, δ), and what a method uses is the mean over n users, whose noise is c/(n·μ). So the noise of n users at ε is that of
+m users at the ε' with m·μ(ε') = n·μ(ε), and one number, the *noise level* n·μ, stands for both. Very many users
+are simulated by fewer with the same noise level. What then differs is the sampling of users, which adds more error for
+fewer of them, with privacy and without.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tacitly.arrays import Array
+from tacitly.baselines.comparison import LOCAL, MEANS
+from tacitly.methods.registry import Method
+from tacitly.planning.made_up import MadeUp, Population
+from tacitly.privacy.accounting import epsilon_of, mu_of
+from tacitly.privacy.certificate import Certificate
+
+ALONE = (MEANS, LOCAL)
+"""What users have without sharing anything; one model for all needs everybody's rows."""
+
+MOST_WORK = 2e5
+"""Users × weights² of one simulated fit at most: about half a second of one core."""
+
+FEWEST = 300
+
+OnStep = Callable[[str], None]
+
+
+def simulated_users(users: int, features: int) -> int:
+    """Return how many users are simulated in place of ``users``.
+
+    >>> simulated_users(500, 10), simulated_users(100_000, 10), simulated_users(3000, 40)
+    (500, 1652, 300)
+    """
+    weights = features + 1
+    return min(users, max(FEWEST, int(MOST_WORK / weights**2)))
+
+
+@dataclass
+class Simulation:
+    """Repeated fits on made-up users; every fit is made once."""
+
+    population: Population
+    n_users: int
+    repeats: int
+    delta: float
+    adjacency: str
+    random_state: int = 0
+    on_step: OnStep | None = None
+    certificates: dict[tuple[str, float], Certificate] = field(default_factory=dict)
+    _made_up: list[MadeUp] = field(default_factory=list)
+    _others: list[dict[str, float]] = field(default_factory=list)
+    _errors: dict[tuple[str, float], Array] = field(default_factory=dict)
+
+    def errors(self, method: Method, parameters: Mapping[str, Any], level: float) -> Array:
+        """Return the squared error of each repetition at a noise level n·μ, infinite for no privacy."""
+        key = (method.name, level)
+        if key not in self._errors:
+            self._errors[key] = np.array(
+                [self._fitted(method, parameters, level, number) for number in range(self.repeats)]
+            )
+        return self._errors[key]
+
+    def others(self) -> dict[str, Array]:
+        """Return the squared errors of what users have alone, and of one model for all."""
+        self._draw()
+        return {name: np.array([errors[name] for errors in self._others]) for name in self._others[0]}
+
+    def level(self, epsilon: float, users: int) -> float:
+        """Return the noise level n·μ of that many users at ε."""
+        return users * mu_of(epsilon, self.delta)
+
+    def _draw(self) -> None:
+        while len(self._made_up) < self.repeats:
+            rng = np.random.default_rng([self.random_state, len(self._made_up)])
+            drawn = self.population.draw(self.n_users, rng)
+            self._others.append(self.population.others(drawn))
+            self._made_up.append(drawn)
+            self._done("users alone")
+
+    def _fitted(self, method: Method, parameters: Mapping[str, Any], level: float, number: int) -> float:
+        self._draw()
+        drawn = self._made_up[number]
+        private = math.isfinite(level)
+        epsilon = epsilon_of(level / self.n_users, self.delta) if private else math.inf
+        seed = {"noise_seed": number} if private else {}
+        budget = {"epsilon": epsilon, "delta": self.delta, "adjacency": self.adjacency}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # nobody's data, and a seed: nothing here is certified
+            model = method.build(**parameters, **budget, **seed).fit(drawn.train)
+        self.certificates[method.name, level] = model.certificate_
+        self._done(method.name)
+        return self.population.error(model, drawn)
+
+    def _done(self, what: str) -> None:
+        if self.on_step is not None:
+            self.on_step(what)
