@@ -39,8 +39,7 @@ def certificate(**words: str) -> Certificate:
     )
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+@pytest.mark.parametrize(("size", "dark"), [(PHONE, True), (DESKTOP, False)], ids=["phone, dark", "desktop, light"])
 def test_a_label_is_readable_and_asks_for_nothing(
     browser: Browser, tmp_path: Path, size: tuple[int, int], dark: bool
 ) -> None:

@@ -38,9 +38,11 @@ function show() {
   document.getElementById("value").value = now.value;
   slider.setAttribute("aria-valuetext", now.epsilon);
 }
-slider.addEventListener("input", show);
+slider.addEventListener("input", () => { show(); history.replaceState(null, "", "#" + slider.value); });
+if (location.hash.slice(1) in buys) slider.value = location.hash.slice(1);  // chosen before the plan was ready
 show();
 """
+_WAIT = "setTimeout(() => location.reload(), 2500);"
 _PROGRESS = """
 const told = new EventSource(location.pathname + "/events");
 told.onmessage = event => {
@@ -98,8 +100,7 @@ def plan(order: Order, looked: Looked, found: Any, name: str, nonce: str) -> str
     body = "<h2>What is in the table</h2>" + paragraph(f"{looked.users:,} users, {rows}; target: {order.target}.")
     body += bullets(looked.kinds)
     body += "<h2>How much privacy?</h2>" + _slider(order, looked, found, name, nonce)
-    waiting = '<meta http-equiv="refresh" content="3">' if found is None else ""
-    return _framed(order.path, body, (("tables", "./"), ("columns", f"table?path={quote(order.path)}")), waiting)
+    return _framed(order.path, body, (("tables", "./"), ("columns", f"table?path={quote(order.path)}")))
 
 
 def _slider(order: Order, looked: Looked, found: Any, name: str, nonce: str) -> str:
@@ -120,7 +121,8 @@ def _slider(order: Order, looked: Looked, found: Any, name: str, nonce: str) -> 
         f'<label for="name">Name of the model (a new folder)</label>'
         f'<input type="text" id="name" name="name" value="{text(name)}" '
         "required><button>Fit the model</button></form>"
-        f'<script type="application/json" id="buys">{data}</script><script nonce="{nonce}">{_SLIDER}</script>'
+        f'<script type="application/json" id="buys">{data}</script>'
+        f'<script nonce="{nonce}">{_SLIDER}{_WAIT if found is None else ""}</script>'
     )
 
 

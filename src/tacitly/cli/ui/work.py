@@ -6,6 +6,7 @@ Plans and fits run in threads of their own, so that pages answer meanwhile. A fi
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -143,7 +144,7 @@ class Desk:
     def look(self, order: Order) -> Looked:
         """Read a table and say what a fit would learn from."""
         cohort = self._cohort(order)
-        kinds = () if cohort.schema is None else tuple(line.strip() for line in reading.kinds(cohort.schema))
+        kinds = () if cohort.schema is None else tuple(_without_flags(line) for line in reading.kinds(cohort.schema))
         names = cohort.feature_names if cohort.schema is None else cohort.schema.names
         return Looked(cohort.n_users, cohort.n_rows, cohort.n_features, tuple(map(str, names)), kinds)
 
@@ -229,6 +230,11 @@ class Desk:
         except Exception as error:  # shown on the page; a thread has nobody else to tell
             job.error = str(error)
         job.done = True
+
+
+def _without_flags(line: str) -> str:
+    """Return what the command says about columns, without the options that only the command has."""
+    return re.sub(r" \(--[^)]*\)", "", line).strip()
 
 
 def _watched(job: Job) -> Callable[[Any, Cohort], None]:
