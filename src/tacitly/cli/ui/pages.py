@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from tacitly.audit.report import guessing_allowed
 from tacitly.cli.ui.work import DELTA, EPSILONS, Looked, Order, shares
+from tacitly.privacy.certificate import shown
 from tacitly.reporting.page import STYLE, bullets, facts, paragraph, text
 
 _MORE = """
@@ -17,8 +18,8 @@ form { margin: 1rem 0; } label { display: block; margin: .7rem 0 .2rem; font-wei
 select, input[type=text] { font: inherit; padding: .4rem .5rem; width: 100%; max-width: 26rem; color: inherit;
   background: var(--paper); border: 1px solid var(--dim); border-radius: .3rem; }
 input[type=range] { width: 100%; height: 2rem; accent-color: var(--mark); }
-button { font: inherit; font-weight: 600; padding: .55rem 1.2rem; margin-top: 1rem; border: 0; border-radius: .4rem;
-  background: #1a5fb4; color: #fff; cursor: pointer; }
+button { display: block; font: inherit; font-weight: 600; padding: .55rem 1.2rem; margin-top: 1rem; border: 0;
+  border-radius: .4rem; background: #1a5fb4; color: #fff; cursor: pointer; }
 :focus-visible { outline: 3px solid var(--mark); outline-offset: 2px; }
 fieldset { border: 1px solid var(--line); border-radius: .4rem; margin: .8rem 0; }
 fieldset label { display: inline-block; font-weight: 400; margin: .15rem 1rem .15rem 0; }
@@ -161,7 +162,7 @@ def run(state: dict[str, Any], nonce: str) -> str:
         )
         rows = [
             ("model", name),
-            ("ε", f"{state['spent']:.4g}"),
+            ("ε", shown(state["spent"])),
             ("account", state["account"]),
             ("time", f"{state['seconds']} s"),
         ]

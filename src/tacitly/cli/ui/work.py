@@ -245,8 +245,9 @@ def _watched(job: Job) -> Callable[[Any, Cohort], None]:
         budget, planned = model.plan(cohort)
 
         def released(name: str) -> None:
-            job.released, job.latest = job.released + 1, name
-            job.spent = compose(list(planned[: job.released]), budget.adjacency, budget.delta)
+            count = job.released + 1
+            spent = compose(list(planned[:count]), budget.adjacency, budget.delta)
+            job.released, job.latest, job.spent = count, name, spent
 
         job.latest = "starting (the first fit on a machine compiles for half a minute)"
         model.fit(cohort, on_release=released)
