@@ -94,7 +94,7 @@ def _page(part: PublicPart, private: list[Section]) -> str:
     lead = (
         (paragraph(about) if about else "") + paragraph(f"{part.kind}; {users}.", "dim") + guarantee.claim(certificate)
     )
-    if not private:
+    if not private and part.personal:
         lead += paragraph(
             "This page is made of published numbers only. Whether sharing helped, and whom, is computed from private "
             "rows and is in the private edition (tacitly report MODEL --table TABLE).",

@@ -221,7 +221,15 @@ def _loadings(names: Sequence[str], weights: Array, caption: str) -> str:
     )
 
 
-def _scree(names: Sequence[str], values: Array, floor: float | None, *, column: str, per_cent: bool = False) -> str:
+def _scree(
+    names: Sequence[str],
+    values: Array,
+    floor: float | None,
+    *,
+    column: str,
+    per_cent: bool = False,
+    more: tuple[str, list[str]] | None = None,
+) -> str:
     shown = [float(value) * (100 if per_cent else 1) for value in values[:_SCREE]]
     scale = Scale.of(np.array(shown), 0.0 if floor is None else floor)
     said = [f"{value:.1f} %" if per_cent else number(value) for value in shown]
@@ -233,7 +241,7 @@ def _scree(names: Sequence[str], values: Array, floor: float | None, *, column: 
     return drawn(
         names[: len(shown)],
         [bar(scale, value, floor) for value in shown],
-        [(column.split(";")[0], said)],
+        [(column, said), *([more] if more else [])],
         first="in per cent" if per_cent else "",
         scale=scale,
         caption=caption,
@@ -248,10 +256,13 @@ def _components(part: PublicPart) -> str:
         "Principal components: the directions along which rows vary most. Their sizes have the known noise subtracted; "
         "what lies below the dashed line could be noise alone."
     )
-    body += _scree(names, values, floor, column="eigenvalue of the sum over rows")
-    sure = [(name, f"{100 * float(c):.1f} %") for name, c in zip(names, confidence, strict=True)]
-    body += table(
-        ("component", "squared cosine to the true one"), sure[:_SCREE], "How certain each is (privacy noise only)"
+    sure = [f"{100 * float(share):.1f} %" for share in confidence]
+    more = ("certain", sure)
+    body += _scree(names, values, floor, column="eigenvalue", more=more)
+    body += paragraph(
+        "An eigenvalue is that of the sum over all rows. “Certain” is the squared cosine between a component and the "
+        "true one, as far as privacy noise is concerned.",
+        "small dim",
     )
     tables = [
         _loadings(part.features, row, f"{name}: largest loadings") for name, row in zip(names, components, strict=True)

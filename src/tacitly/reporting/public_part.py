@@ -90,6 +90,11 @@ class PublicPart:
         found = next((method for method in REGISTRY.values() if method.public_name == self.kind), None)
         return "" if home is None or found is None else f"{found.result[:1].upper()}{found.result[1:]}."
 
+    @property
+    def personal(self) -> bool:
+        """Whether there is a private edition: personal models of rows, as ``tacitly fit`` makes them."""
+        return any(method.public_name == self.kind and method.command == "fit" for method in REGISTRY.values())
+
     def rebuilt(self) -> Any:
         """Return the estimator with its public part set: no user has a head. Not for networks."""
         import tacitly
