@@ -86,9 +86,8 @@ class PublicPart:
     @property
     def about(self) -> str:
         """What the method does, in the words of the registry; empty where it is not a registered one."""
-        home = REGISTRY.home(self.kind)
         found = next((method for method in REGISTRY.values() if method.public_name == self.kind), None)
-        return "" if home is None or found is None else f"{found.result[:1].upper()}{found.result[1:]}."
+        return "" if found is None else f"{found.result[:1].upper()}{found.result[1:]}."
 
     @property
     def personal(self) -> bool:
