@@ -84,6 +84,9 @@ def _looked() -> Any:
 def test_orders_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"Missing.*target"):
         Order.of([("path", "rows.csv"), ("user", "who")])
+    for epsilon in ("-1", "0", "inf", "nan", "much"):
+        with pytest.raises(ValueError, match="ε must be"):
+            Order.of([("path", "rows.csv"), ("user", "who"), ("target", "y"), ("epsilon", epsilon)])
     with pytest.raises(ValueError, match="two columns"):
         Order.of([("path", "rows.csv"), ("user", "who"), ("target", "who")])
     for name in ("", "..", "a/b", "/etc", ".hidden"):

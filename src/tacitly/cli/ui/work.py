@@ -6,6 +6,7 @@ Plans and fits run in threads of their own, so that pages answer meanwhile. A fi
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import time
@@ -57,6 +58,8 @@ class Order:
             epsilon = float(given.get("epsilon", ["1"])[0])
         except ValueError:
             raise ValueError(f"ε must be a number. Found {given['epsilon'][0]!r}.") from None
+        if not 0 < epsilon < math.inf:
+            raise ValueError(f"ε must be positive and finite. Found {epsilon:g}.")
         return cls(
             given["path"][0],
             given["user"][0],
