@@ -62,7 +62,7 @@ def _coefficients(model: MixedEffects, summary: Summary, at: int) -> str:
         interval, spread = (middle[i] - half[i], middle[i] + half[i]), (middle[i] - band[i], middle[i] + band[i])
         return whisker(scale, middle[i], interval, spread) if i else ""  # the intercept has another scale
 
-    intervals = summary.intervals
+    intervals, of = summary.intervals, f" of {model.classes_[at]}" if len(means) > 1 else ""
     return drawn(
         [summary.names[first + i] for i in shown],
         [drawing(i) for i in shown],
@@ -73,7 +73,7 @@ def _coefficients(model: MixedEffects, summary: Summary, at: int) -> str:
         ],
         first="column",
         scale=scale,
-        caption=f"Population coefficients{rest(len(slopes), len(middle) - 1)}",
+        caption=f"Population coefficients{of}{rest(len(slopes), len(middle) - 1)}",
     )
 
 

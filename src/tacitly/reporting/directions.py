@@ -42,7 +42,9 @@ def loadings(names: Sequence[str], weights: Array, caption: str) -> str:
     """Return the largest loadings of one direction, by name."""
     strongest = np.argsort(-np.abs(weights), kind="stable")[:_MOST_LOADINGS]
     sign = 1.0 if weights[strongest[0]] >= 0 else -1.0  # the largest is positive: a direction has no sign of its own
-    values = [sign * float(weights[i]) for i in strongest]
+    largest = abs(float(weights[strongest[0]]))
+    # What the solver leaves of a zero is shown as zero.
+    values = [sign * float(weights[i]) if abs(weights[i]) > 1e-9 * largest else 0.0 for i in strongest]
     scale = Scale.of(np.array(values))
     return drawn(
         [str(names[i]) for i in strongest],

@@ -48,10 +48,9 @@ def helped(found: HeldOut) -> str:
     squared = found.loss.name == "squared"
     gain = np.sqrt(local) - np.sqrt(ours) if squared else local - ours
     unit = "smaller root mean squared error" if squared else "smaller error"
-    better = float(np.mean(gain > 0))
     words = (
-        f"For {100 * better:.0f} % of {len(gain):,} users this model predicts their held-out rows better than a model "
-        "of their own rows alone. With one or two held-out rows per user much of the spread is chance; the medians and "
+        f"For {_share(gain > 0)} of {len(gain):,} users this model predicts their held-out rows better than a model of "
+        f"their own rows alone, for {_share(gain == 0)} as well, for {_share(gain < 0)} worse. With one or two held-out rows per user much of the spread is chance; the medians and "
         "the rows of the table are what to look at."
     )
     body = paragraph(words) + histogram(
@@ -69,7 +68,8 @@ def _by_rows(gain: Array, ours: Array, local: Array, rows: npt.NDArray[np.int64]
         [box(scale, list(one)) for one in quantiles],
         [
             ("users", [f"{int(chosen.sum()):,}" for _, chosen in groups]),
-            ("better for", [f"{100 * float(np.mean(gain[chosen] > 0)):.0f} %" for _, chosen in groups]),
+            ("better for", [_share(gain[chosen] > 0) for _, chosen in groups]),
+            ("worse for", [_share(gain[chosen] < 0) for _, chosen in groups]),
             ("median gain", [number(float(one[2])) for one in quantiles]),
             ("total error", [_change(float(ours[chosen].mean()), float(local[chosen].mean())) for _, chosen in groups]),
         ],
@@ -77,6 +77,10 @@ def _by_rows(gain: Array, ours: Array, local: Array, rows: npt.NDArray[np.int64]
         scale=scale,
         caption="By number of rows. Box: half of the users; line: eight in ten; thick mark: the median.",
     )
+
+
+def _share(chosen: npt.NDArray[np.bool_]) -> str:
+    return f"{100 * float(np.mean(chosen)):.0f} %"
 
 
 def _groups(rows: npt.NDArray[np.int64]) -> list[tuple[str, npt.NDArray[np.bool_]]]:

@@ -33,7 +33,7 @@ a { color: var(--mark); } nav ul { display: flex; flex-wrap: wrap; gap: .2rem 1.
   position: sticky; top: 0; z-index: 1; max-width: none; }
 .stamp { display: none; }
 .warn { color: var(--warn); font-weight: 600; } .good { color: var(--good); font-weight: 600; }
-table { border-collapse: collapse; width: 100%; font-size: .9375rem; margin: .4rem 0; }
+table { border-collapse: collapse; width: 100%; font-size: .9375rem; margin: 1rem 0 .4rem; }
 caption { text-align: left; color: var(--dim); padding-bottom: .3rem; font-size: .875rem; }
 th, td { text-align: left; padding: .3rem .8rem .3rem 0; vertical-align: top; border-bottom: 1px solid var(--line); }
 th { font-weight: 600; overflow-wrap: anywhere; } thead th { color: var(--dim); font-size: .8125rem; }
