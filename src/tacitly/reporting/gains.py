@@ -50,12 +50,14 @@ def helped(found: HeldOut) -> str:
     unit = "smaller root mean squared error" if squared else "smaller error"
     words = (
         f"For {_share(gain > 0)} of {len(gain):,} users this model predicts their held-out rows better than a model of "
-        f"their own rows alone, for {_share(gain == 0)} as well, for {_share(gain < 0)} worse. With one or two held-out rows per user much of the spread is chance; the medians and "
-        "the rows of the table are what to look at."
+        f"their own rows alone, for {_share(gain == 0)} as well, for {_share(gain < 0)} worse. With one or "
+        "two held-out rows per user much of the spread is chance; the medians and the rows of the table are what to "
+        "look at."
     )
-    body = paragraph(words) + histogram(
-        gain, title="Gain of each user over a local model (blue: this model is better)", what="users", unit=unit
-    )
+    body, moved = paragraph(words), gain[gain != 0]
+    if moved.size:
+        title = f"Gain over a local model of the {moved.size:,} users who have another error (blue: a smaller one)"
+        body += histogram(moved, title=title, what="users", unit=unit)
     return body + _by_rows(gain, ours, local, rows, unit)
 
 
