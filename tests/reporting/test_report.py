@@ -15,13 +15,15 @@ import pytest
 from typer.testing import CliRunner
 
 import tacitly
-from tacitly.baselines.comparison import LOCAL, OURS, held_out
+from tacitly.baselines.comparison import LOCAL, OURS, HeldOut, held_out
 from tacitly.cli.main import app
+from tacitly.heads.losses import Loss
 from tacitly.methods import REGISTRY
 from tacitly.model_folder import ModelError
 from tacitly.privacy.verification import Verdict, verify
 from tacitly.reporting import PublicPart, guarantee, report
 from tacitly.reporting.charts import Scale, histogram
+from tacitly.reporting.gains import helped
 from tacitly.reporting.guarantee import timeline
 from tacitly.reporting.learned import known, learned
 
@@ -235,6 +237,17 @@ def test_gains_are_those_of_the_comparison(model: Any, cohort: Any) -> None:
         errors, counts = found.user_errors(method), np.diff(found.test.offsets)
         assert np.average(errors, weights=counts) == pytest.approx(lines[method])
     assert (found.rows_kept == 5).all()
+
+
+def test_users_without_a_difference_are_neither_helped_nor_harmed() -> None:
+    users = tacitly.Cohort.from_arrays(np.zeros((4, 1)), np.array([0.0, 1.0, 1.0, 0.0]), ["a", "a", "b", "b"])
+    same = HeldOut(Loss("logistic"), users, np.array([2, 5]), dict.fromkeys((OURS, LOCAL), np.zeros(4)), {})
+    page = helped(same)
+    assert "for 100 % as well, for 0 % worse" in page
+    assert "<figure" not in page
+    better = replace(same, predictions={OURS: np.array([0, 1, 1, 0]), LOCAL: np.zeros(4)})
+    assert "For 100 % of 2 users" in helped(better)
+    assert "5 to 8 rows" in helped(better)
 
 
 def test_a_scale_holds_zero_and_all_values_and_a_histogram_everybody() -> None:

@@ -59,13 +59,15 @@ def report(
     target = None if path is None else Path(path)
     if target is not None and target.exists():
         raise ValueError(f"{target} exists already. Choose another file, or remove it.")
-    in_memory = isinstance(model, PrivateModel)
-    part = PublicPart.of_model(model, name=name) if in_memory else PublicPart.of_folder(model, name=name)
+    if isinstance(model, PrivateModel):
+        part = PublicPart.of_model(model, name=name)
+    else:
+        part = PublicPart.of_folder(model, name=name)
     if audit is not None:
         part = dataclasses.replace(part, audit=audit)
-    private = []
+    private: list[Section] = []
     if rows is not None:
-        private = _private_sections(model if in_memory else load(model), rows)
+        private = _private_sections(model if isinstance(model, PrivateModel) else load(model), rows)
     page = _page(part, private)
     if target is not None and rows is None:
         target.write_text(page, encoding="utf-8")

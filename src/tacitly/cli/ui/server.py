@@ -6,7 +6,7 @@ import asyncio
 import json
 import secrets
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -32,8 +32,6 @@ _HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-
-Answer = Callable[[Request], Awaitable[Response]]
 
 
 class OwnPages:

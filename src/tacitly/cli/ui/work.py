@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tacitly.cli import console, reading
 from tacitly.cli import fit as fitting
-from tacitly.cli import reading
 from tacitly.cli.accounts import opened_account
 from tacitly.methods import REGISTRY
 
@@ -164,7 +164,7 @@ class Desk:
         """Begin a fit in a thread of its own; return its number."""
         if not order.name or order.name != Path(order.name).name or order.name.startswith("."):
             raise ValueError(f"a model's name must be the name of a new folder. Found {order.name!r}.")
-        fitting.console.check_new(self._folder / order.name)
+        console.check_new(self._folder / order.name)
         with self._lock:
             if any(not job.done for job in self._jobs):
                 raise ValueError("a model is being fitted. Wait until it is done.")
