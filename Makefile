@@ -63,6 +63,7 @@ benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.papers.trace_designs
 	$(BIN)/python -m benchmarks.speed.trace
 	$(BIN)/python -m benchmarks.families
+	$(BIN)/python -m benchmarks.plan
 	$(BIN)/python -m benchmarks.audit
 	$(BIN)/python -m benchmarks.speed.round
 	$(BIN)/python -m benchmarks.speed.low_rank_sparse

@@ -37,6 +37,7 @@ def run(*words: str) -> str:
         "audit",
         "ledger",
         "families",
+        "plan",
         "ratings",
         "speed.round",
         "speed.gram",

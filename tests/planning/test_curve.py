@@ -13,7 +13,7 @@ from tacitly.planning.curve import Curve, increasing, simulated
 
 def law(level: float) -> Array:
     """Return two repetitions of a share that noise of variance 1/level² takes away."""
-    return np.array([1.0, 0.9]) - 100.0 / (100.0 + level**2)
+    return np.maximum(np.array([1.0, 0.9]) - 100.0 / (100.0 + level**2), 0.0)
 
 
 def test_a_jump_between_neighbours_is_looked_at_more_closely_and_a_plain_is_not() -> None:
@@ -39,7 +39,7 @@ def test_the_needed_level_gives_the_share(share: float) -> None:
 
 
 def test_beyond_the_last_level_noise_falls_as_its_variance() -> None:
-    curve = Curve(np.array([10.0, 50.0]), np.stack([law(10.0), law(50.0)], axis=1), 0.95)
+    curve = Curve(np.array([10.0, 50.0]), (law(10.0), law(50.0)), 0.95)
     assert curve.at(200.0)[0] == pytest.approx(law(200.0).mean(), abs=1e-3)
     assert curve.at(math.inf)[0] == 0.95
 

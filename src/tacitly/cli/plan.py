@@ -226,7 +226,7 @@ def _errors(plan: Plan) -> str:
 
 
 def _made_up(plan: Plan) -> str:
-    made = f"{plan.simulated_users:,} users were made up, {plan.repeats} times"
+    made = f"{plan.simulated_users:,} users were made up, {plan.repeats} times or more"
     if plan.simulated_users < plan.shape.users:
         made += f", with the noise that {plan.shape.users:,} users have"
     return f"{made}; ranges are from the smallest to the largest of these. Other numbers of users are interpolated."

@@ -7,7 +7,7 @@
 ``alone`` is the better of users' own means and their own regressions: what everybody has without sharing anything.
 (One model for all is no such thing: it needs everybody's rows.) ``possible`` is the best method without privacy, the
 same for all methods, so that shares compare them. 0 % says that sharing was for nothing, 100 % that privacy cost
-nothing.
+nothing. A fit that is worse than what users have alone counts as 0 %: they are then better off alone, and can be.
 
 Less noise never hurts on average, so means over repetitions are made monotone (isotonic regression), and interpolated
 in log(n·μ) between simulated points. Beyond the last one the error that noise adds falls as its variance, 1/(n·μ)²;
@@ -31,11 +31,11 @@ _CLOSE = 1.35  # but not between noise levels closer than this
 
 @dataclass(frozen=True)
 class Curve:
-    """Shares at simulated noise levels, in increasing order; ``limit`` is the share without privacy.
+    """Shares at simulated noise levels, in increasing order; ``limit`` is the mean share without privacy.
 
-    ``shares`` has one row per repetition.
+    ``shares`` has the shares of all repetitions for each level.
 
-    >>> curve = Curve(np.array([10.0, 1000.0]), np.array([[0.0, 0.8]]), 1.0)
+    >>> curve = Curve(np.array([10.0, 1000.0]), (np.array([0.0]), np.array([0.8])), 1.0)
     >>> [round(curve.at(level)[0], 3) for level in (1.0, 10.0, 100.0, 1000.0, 2000.0, math.inf)]
     [0.0, 0.0, 0.4, 0.8, 0.95, 1.0]
     >>> round(curve.needed(0.4)), curve.needed(1.1)
@@ -43,27 +43,25 @@ class Curve:
     """
 
     levels: Array
-    shares: Array
+    shares: tuple[Array, ...]
     limit: float
 
     def at(self, level: float) -> tuple[float, float, float]:
         """Return the share at a noise level: the mean, and the smallest and largest of the repetitions."""
-        mean = increasing(self.shares.mean(axis=0))
-        spread = self.shares - self.shares.mean(axis=0)
-        low, high = spread.min(axis=0), spread.max(axis=0)
-        middle = self._between(np.minimum(mean, max(self.limit, float(mean[-1]))), level)
-        if level > self.levels[-1]:
-            shrunk = (float(self.levels[-1]) / level) ** 2
-            return middle, middle + shrunk * float(low[-1]), middle + shrunk * float(high[-1])
-        where = math.log(level)
-        known = np.log(self.levels)
-        return middle, middle + float(np.interp(where, known, low)), middle + float(np.interp(where, known, high))
+        means = np.array([values.mean() for values in self.shares])
+        low, high = (np.array([f(values) for values in self.shares]) - means for f in (np.min, np.max))
+        share = self._mean(increasing(means), level)
+        last = float(self.levels[-1])
+        narrower = (last / level) ** 2 if level > last else 1.0
+        where, known = math.log(min(level, last)), np.log(self.levels)
+        below, above = (narrower * float(np.interp(where, known, values)) for values in (low, high))
+        return share, max(share + below, 0.0), share + above
 
     def needed(self, share: float) -> float | None:
         """Return the smallest noise level n·μ that gives a share; None where no number of users does."""
-        if share > self.limit:
-            return None
         low, high = float(self.levels[0]), float(self.levels[-1])
+        if share > max(self.limit, self.at(high)[0]):
+            return None
         if self.at(low)[0] >= share:
             return low
         while self.at(high)[0] < share:
@@ -75,23 +73,21 @@ class Curve:
             low, high = (low, middle) if self.at(middle)[0] >= share else (middle, high)
         return high
 
-    def _between(self, mean: Array, level: float) -> float:
-        last = float(self.levels[-1])
+    def _mean(self, means: Array, level: float) -> float:
+        last, end = float(self.levels[-1]), float(means[-1])
         if level > last:
-            end = float(mean[-1])
             return self.limit - (self.limit - end) * (last / level) ** 2 if self.limit > end else end
-        return float(np.interp(math.log(level), np.log(self.levels), mean))
+        return float(np.interp(math.log(level), np.log(self.levels), means))
 
 
 def simulated(shares: Callable[[float], Array], levels: list[float], limit: float, goal: float) -> Curve:
     """Simulate at these levels, then between neighbours that differ, and above until the goal is reached.
 
-    ``shares`` returns one share per repetition at a noise level.
+    ``shares`` returns the shares of all repetitions at a noise level.
     """
     known = {level: shares(level) for level in sorted(set(levels))}
     for _ in range(2):
-        ordered = sorted(known)
-        for low, high in pairwise(ordered):
+        for low, high in pairwise(sorted(known)):
             jump = abs(float(known[high].mean() - known[low].mean()))
             if jump > _STEP and high / low > _CLOSE**2:
                 middle = math.sqrt(low * high)
@@ -102,7 +98,7 @@ def simulated(shares: Callable[[float], Array], levels: list[float], limit: floa
             break
         known[2.0 * last] = shares(2.0 * last)
     ordered = sorted(known)
-    return Curve(np.array(ordered), np.stack([known[level] for level in ordered], axis=1), limit)
+    return Curve(np.array(ordered), tuple(known[level] for level in ordered), limit)
 
 
 def increasing(values: Array) -> Array:

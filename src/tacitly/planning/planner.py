@@ -30,6 +30,9 @@ EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Numbers of users that lines are about, as multiples of the one asked for."""
 
+CERTAIN, MOST_SEEDS = 0.06, 4
+"""Where the standard error of a mean share is larger, all repetitions are fitted again with other noise, so often."""
+
 
 def plan(
     *,
@@ -131,34 +134,33 @@ def _planned(
     goal: float,
     source: str,
 ) -> Plan:
-    shape = simulation.population.shape
-    others = {name: float(errors.mean()) for name, errors in simulation.others().items()}
-    best_alone = min((name for name in ALONE if name in others), key=lambda name: others[name])
-    alone_errors = simulation.others()[best_alone]
-    without = {name: simulation.errors(REGISTRY[name], given, math.inf) for name, given in fitting.items()}
-    best = min(without, key=lambda name: float(without[name].mean()))
-    possible = float(without[best].mean())
-    gain = max(others[best_alone] - possible, 1e-12)
-    gains_of_repetitions = np.maximum(alone_errors - without[best], 0.25 * gain)
+    shape, others = simulation.population.shape, simulation.others()
+    alone = others[min((name for name in ALONE if name in others), key=lambda name: float(others[name].mean()))]
+    without = [simulation.errors(REGISTRY[name], given, math.inf) for name, given in fitting.items()]
+    best = min(without, key=lambda errors: float(errors.mean()))
+    error, possible = float(alone.mean()), float(best.mean())
+
+    gain = np.maximum(alone - best, 0.25 * max(error - possible, 1e-12))
 
     def shares(name: str, level: float) -> Array:
-        errors = simulation.errors(REGISTRY[name], fitting[name], level)
-        return np.asarray((alone_errors - errors) / gains_of_repetitions)
+        found = np.zeros((0, len(alone)))
+        while len(found) < MOST_SEEDS:
+            errors = simulation.errors(REGISTRY[name], fitting[name], level, len(found))
+            found = np.vstack([found, np.maximum((alone - errors) / gain, 0.0)])
+            if math.isinf(level) or found.std() / math.sqrt(found.size) < CERTAIN:
+                break
+        return found.ravel()
 
     levels = [simulation.level(epsilon, shape.users) for epsilon in epsilons]
     curves = {
         name: simulated(partial(shares, name), levels, float(shares(name, math.inf).mean()), goal) for name in fitting
     }
-    lines = []
-    for name, curve in curves.items():
-        for number in _numbers(shape.users):
-            for epsilon in epsilons:
-                share, low, high = curve.at(simulation.level(epsilon, number))
-                error = others[best_alone] - share * gain
-                lines.append(
-                    Line(method=name, epsilon=epsilon, users=number, share=share, low=low, high=high, error=error)
-                )
-    worth = gains(others[best_alone], possible)
+    lines = [
+        _line(name, epsilon, users, curve.at(simulation.level(epsilon, users)), error, possible)
+        for name, curve in curves.items()
+        for users in _numbers(shape.users)
+        for epsilon in epsilons
+    ]
     return Plan(
         shape=shape,
         source=source,
@@ -167,15 +169,23 @@ def _planned(
         goal=goal,
         lines=tuple(lines),
         needed={name: {e: _needed(simulation, curve, e, goal) for e in epsilons} for name, curve in curves.items()},
-        alone=others[best_alone],
-        pooled=others[SINGLE],
+        alone=error,
+        pooled=float(others[SINGLE].mean()),
         possible=possible,
-        recommended=_recommended(lines, shape.users) if worth else None,
+        recommended=_recommended(lines, shape.users) if gains(error, possible) else None,
         splits={name: _split(simulation, name) for name in fitting},
         left_out=left_out,
         simulated_users=simulation.n_users,
         repeats=simulation.repeats,
     )
+
+
+def _line(
+    method: str, epsilon: float, users: int, found: tuple[float, float, float], alone: float, possible: float
+) -> Line:
+    share, low, high = found
+    error = alone - share * (alone - possible)
+    return Line(method=method, epsilon=epsilon, users=users, share=share, low=low, high=high, error=error)
 
 
 def _population(

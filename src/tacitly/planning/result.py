@@ -16,7 +16,8 @@ _LITTLE = 0.01  # a possible gain below this part of the error that users have a
 
 DEFINITION = (
     "Share of what is possible: (alone - method at ε) / (alone - best method without privacy), in squared errors on "
-    "new rows. Alone is the better of users' own means and their own regressions, which share nothing."
+    "new rows. Alone is the better of users' own means and their own regressions, which share nothing; a fit that is "
+    "worse counts as 0 %."
 )
 
 
@@ -25,7 +26,7 @@ class Line:
     """One method at one ε with one number of users.
 
     ``share`` is the share of what is possible, on average; ``low`` and ``high`` are the smallest and the largest of the
-    repetitions. ``error`` is the squared error on new rows, in units of the target's variance.
+    repetitions. ``error`` is the squared error on new rows as a part of the target's variance.
     """
 
     method: str

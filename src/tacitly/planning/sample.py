@@ -7,7 +7,9 @@ the few people of the sample by heart. They follow the model of :mod:`~tacitly.p
     y = m + x·w̄ + lᵢ + x·dᵢ + e,    w̄ ~ N(0, c² I),  lᵢ ~ N(0, l²),  dᵢ ~ N(0, t² I),  e ~ N(0, s²)
 
 in units of the features' standard deviations. The four variances are estimated by maximum likelihood, w̄ integrated
-out: four numbers are what a hundred users can tell. w̄ is drawn from its distribution given the sample.
+out: four numbers are what a hundred users can tell. w̄ is drawn from its distribution given the sample. Noise is what
+the model leaves over of each row, scaled to variance s², with a random sign (a wild bootstrap): some people vary more
+than others, and some rows are far off.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ class Sampled(WithTarget):
     variances: Variances
     mean: Array  # of the common weights given the sample, the level first
     root: Array  # of their covariance
+    residuals: Array  # of the rows of the cohort, with the variance of the noise
 
     @classmethod
     def of(cls, cohort: Cohort, users: int, random_state: int = 0) -> Sampled:
@@ -56,10 +59,9 @@ class Sampled(WithTarget):
                 "a sample must have a target and at least ten users with two rows each. "
                 f"Found {len(several)} such users{'' if cohort.y is not None else ' and no target'}."
             )
-        kept = cohort.take(several)
         rng = np.random.default_rng(random_state)
-        some = kept.take(np.sort(rng.permutation(kept.n_users)[:_MOST_USERS]))
-        X, y, present = _padded(some, *_units(kept))
+        kept = cohort.take(np.sort(rng.permutation(several)[:_MOST_USERS]))
+        X, y, present = _padded(kept, *_units(kept))
         found = estimated(X, y, present)
         precision, right, _ = _normal(X, y, present, found)
         covariance = np.linalg.inv(precision)
@@ -75,7 +77,8 @@ class Sampled(WithTarget):
             slopes=round(float(parts[2]), 3),
             between=round(_between(X[..., 1:], present), 3),
         )
-        return cls(shape, kept, found, covariance @ right, np.linalg.cholesky(covariance))
+        mean = covariance @ right
+        return cls(shape, kept, found, mean, np.linalg.cholesky(covariance), _residuals(kept, found, mean))
 
     @property
     def noise(self) -> float:
@@ -88,9 +91,10 @@ class Sampled(WithTarget):
         counts = np.diff(self.cohort.offsets)[chosen]
         owner = np.repeat(np.arange(n_users), counts)
         first = np.concatenate([[0], np.cumsum(counts)[:-1]])
-        X = self.cohort.X[np.arange(len(owner)) + (self.cohort.offsets[chosen] - first)[owner]]
+        rows = np.arange(len(owner)) + (self.cohort.offsets[chosen] - first)[owner]
+        X = self.cohort.X[rows]
         signal = self._signal(X, owner, n_users, rng)
-        y = signal + np.sqrt(self.noise) * rng.standard_normal(len(signal))
+        y = signal + self.residuals[rows] * rng.choice((-1.0, 1.0), len(rows))
         order = np.lexsort((rng.random(len(owner)), owner))
         held = np.arange(len(owner)) - first[owner] < np.maximum(counts // 5, 1)[owner]
         fresh, kept = order[held], order[~held]
@@ -142,6 +146,21 @@ def _normal(X: Array, y: Array, present: Array, variances: Variances) -> tuple[A
     right = np.einsum("nrd,nr->d", weighted, y, optimize=True)
     rest = float(np.linalg.slogdet(covariance)[1].sum() + np.einsum("nr,nrs,ns->", y, inverse, y, optimize=True))
     return precision, right, rest
+
+
+def _residuals(cohort: Cohort, variances: Variances, mean: Array) -> Array:
+    """Return what the model leaves over of every row, with the variance of the noise."""
+    center, scale, level, spread = _units(cohort)
+    personal = np.append(variances.levels, np.full(cohort.n_features, variances.slopes))
+    found = []
+    for i in range(cohort.n_users):
+        rows, targets = cohort.rows(i)
+        plain = (np.where(np.isfinite(rows), rows, center) - center) / scale
+        design = np.column_stack([np.ones(len(rows)), plain])
+        covariance = (design * personal) @ design.T + variances.noise * np.eye(len(rows))
+        found.append(np.linalg.solve(covariance, (np.asarray(targets) - level) / spread - design @ mean))
+    whole = np.concatenate(found)
+    return np.asarray(whole * np.sqrt(variances.noise / np.mean(np.square(whole))))
 
 
 def _units(cohort: Cohort) -> tuple[Array, Array, float, float]:
