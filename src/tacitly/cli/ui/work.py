@@ -197,8 +197,8 @@ class Desk:
 
     def _cohort(self, order: Order) -> Cohort:
         file = self._file(order.path)
-        key = (str(file), str(file.stat().st_mtime_ns if file.exists() else 0), order.user, order.target)
-        key = (*key, *order.leave_out)
+        changed = str(file.stat().st_mtime_ns if file.exists() else 0)
+        key = (str(file), changed, order.user, order.target, *order.leave_out)
         if key not in self._cohorts:
             columns = reading.Columns(order.user, order.target, None, order.leave_out)
             source = reading.opened(file, order.user, None, None)
