@@ -243,10 +243,10 @@ def test_users_without_a_difference_are_neither_helped_nor_harmed() -> None:
     users = tacitly.Cohort.from_arrays(np.zeros((4, 1)), np.array([0.0, 1.0, 1.0, 0.0]), ["a", "a", "b", "b"])
     same = HeldOut(Loss("logistic"), users, np.array([2, 5]), dict.fromkeys((OURS, LOCAL), np.zeros(4)), {})
     page = helped(same)
-    assert "for 100 % as well, for 0 % worse" in page
+    assert "for 100&nbsp;% as well, for 0&nbsp;% worse" in page
     assert "<figure" not in page
     better = replace(same, predictions={OURS: np.array([0, 1, 1, 0]), LOCAL: np.zeros(4)})
-    assert "For 100 % of 2 users" in helped(better)
+    assert "For 100&nbsp;% of 2 users" in helped(better)
     assert "5 to 8 rows" in helped(better)
 
 

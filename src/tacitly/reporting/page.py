@@ -104,9 +104,9 @@ def number(value: float) -> str:
 
 
 def paragraph(words: object, kind: str = "") -> str:
-    """Return a paragraph of plain words."""
+    """Return a paragraph of plain words; a number and its per cent sign stay on one line."""
     attribute = f' class="{kind}"' if kind else ""
-    return f"<p{attribute}>{text(words)}</p>"
+    return f"<p{attribute}>{text(words).replace(' %', '&nbsp;%')}</p>"
 
 
 def bullets(items: Iterable[object]) -> str:
