@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from tacitly.privacy.guarantee import UncertifiedWarning as UncertifiedWarning
     from tacitly.privacy.ledger import BudgetExceeded as BudgetExceeded
     from tacitly.privacy.ledger import Ledger as Ledger
+    from tacitly.reporting import report as report
 
 # <methods>
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ _HOMES = {
     "choose": "tacitly.methods.evaluation",
     "load": "tacitly.model_folder",
     "plan": "tacitly.planning",
+    "report": "tacitly.reporting",
     "save": "tacitly.model_folder",
     "subspace_distance": "tacitly.linalg",
     **{name: home for method in REGISTRY.values() if not method.network for name, home in method.homes.items()},

@@ -70,6 +70,31 @@ class Line:
     score: float
 
 
+@dataclass(frozen=True)
+class HeldOut:
+    """Predictions of held-out rows by every method: private."""
+
+    loss: Loss
+    test: Cohort
+    rows_kept: npt.NDArray[np.int64]
+    """How many rows each user's own part was fitted to."""
+    predictions: dict[str, npt.NDArray[Any]]
+    private: dict[str, str]
+
+    def lines(self) -> list[Line]:
+        """Return one line per method."""
+        return [
+            _line(name, self.private[name], self.loss, self.test, predicted)
+            for name, predicted in self.predictions.items()
+        ]
+
+    def user_errors(self, method: str) -> Array:
+        """Return each user's mean error under one method."""
+        errors = self.loss.errors(np.asarray(self.test.y, dtype=np.float64), self.predictions[method])
+        sums: Array = np.add.reduceat(errors, self.test.offsets[:-1])
+        return sums / np.diff(self.test.offsets)
+
+
 def compare(model: Comparable, cohort: Cohort, *, random_state: int = 0) -> list[Line]:
     """Compare a fitted model with what users have alone, one model for all, and the same method without privacy.
 
@@ -82,25 +107,27 @@ def compare(model: Comparable, cohort: Cohort, *, random_state: int = 0) -> list
     >>> [line.method for line in lines]
     ["users' own means", 'local models', 'one model for all', 'the same, not private', 'tacitly (this model)']
     """
+    found = held_out(model, cohort, random_state=random_state)
+    return [] if found is None else found.lines()
+
+
+def held_out(model: Comparable, cohort: Cohort, *, random_state: int = 0) -> HeldOut | None:
+    """Hold out rows, fit every method to the others and predict; None where no user has two rows."""
     rng = np.random.default_rng(random_state)
     if cohort.n_users > _MOST_TRAINED:
         cohort = cohort.take(np.sort(rng.permutation(cohort.n_users)[:_MOST_TRAINED]))
     if not (np.diff(cohort.offsets) > 1).any():
-        return []
+        return None
     train, test = _split(cohort, rng)
     some = np.sort(rng.permutation(train.n_users)[:_MOST_USERS])
     probe, epsilon, loss = test.take(some), model.certificate_.epsilon, model._loss()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a baseline that has not quite converged is still what it is
         others, twin = alternatives(train, test, loss, some), _not_private(model, train)
-    private = f"ε = {shown(epsilon)}" if np.isfinite(epsilon) else "no"
-    return [
-        _line(MEANS, "nothing shared", loss, probe, others[MEANS]),
-        _line(LOCAL, "nothing shared", loss, probe, others[LOCAL]),
-        _line(SINGLE, "no", loss, probe, others[SINGLE]),
-        _line(TWIN, "no", loss, probe, _predicted(twin, probe)),
-        _line(OURS, private, loss, probe, _predicted(model.with_heads_of(train), probe)),
-    ]
+    predictions = {**others, TWIN: _predicted(twin, probe), OURS: _predicted(model.with_heads_of(train), probe)}
+    private = {MEANS: "nothing shared", LOCAL: "nothing shared", SINGLE: "no", TWIN: "no"}
+    private[OURS] = f"ε = {shown(epsilon)}" if np.isfinite(epsilon) else "no"
+    return HeldOut(loss, probe, np.diff(train.offsets)[some], predictions, private)
 
 
 def alternatives(

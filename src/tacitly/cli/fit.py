@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from tacitly.cli.accounts import opened_account
 from tacitly.cli.console import say
 from tacitly.cli.method_options import Chosen
 from tacitly.methods import REGISTRY
+from tacitly.methods.registry import Method
 
 if TYPE_CHECKING:
     from tacitly.data.cohort import Cohort
@@ -51,7 +53,7 @@ def fit(
 ) -> None:
     """Fit a model on a table of (user, features, target): a private population, a personal model for every user."""
     chosen = Chosen.of(context)
-    _check_budget(chosen, epsilon, delta, adjacency)
+    check_budget(chosen.method, chosen.values, epsilon, delta, adjacency)
     shared = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
     shared |= _engine(engine, address, workers)
     values, labels = _values(chosen, ranges, levels)
@@ -62,7 +64,7 @@ def fit(
     cohort = _read(source, columns, values.get("schema"), drop_missing, on_disk)
     model = chosen.method.build(**values, **shared)
     with opened_account(model, cohort, ledger, out) as path:
-        _fit_and_save(model, cohort, user, labels, out)
+        fit_and_save(model, cohort, user, labels, out)
     console.show_certificate(model.certificate_, full=full)
     if compare:
         console.show_comparison(model, cohort)
@@ -73,14 +75,14 @@ def fit(
     say(f"model: {out}/ ({share}; private/ holds the heads)\nledger: {path}")
 
 
-def _check_budget(chosen: Chosen, epsilon: float, delta: float | None, adjacency: str) -> None:
+def check_budget(method: Method, values: dict[str, Any], epsilon: float, delta: float | None, adjacency: str) -> None:
     """Raise on a budget or parameters that make no sense, before any table is read."""
     from tacitly.privacy.guarantee import check_target
 
     assert delta is not None
     console.adjacency_of(adjacency)
-    chosen.method.check(chosen.values)
-    if chosen.method.delta > 0:  # under pure ε the estimator checks δ
+    method.check(values)
+    if method.delta > 0:  # under pure ε the estimator checks δ
         check_target(epsilon, delta)
 
 
@@ -144,13 +146,21 @@ def _read(
     return cohort
 
 
-def _fit_and_save(model: Any, cohort: Cohort, user: str, labels: tuple[str, ...], out: Path) -> None:
+def fit_and_save(
+    model: Any,
+    cohort: Cohort,
+    user: str,
+    labels: tuple[str, ...],
+    out: Path,
+    fitted: Callable[[Any, Cohort], None] = console.fit_with_progress,
+) -> None:
+    """Fit a model on its account and write its folder; ``fitted`` fits and shows how far it is."""
     from tacitly.model_folder import save
     from tacitly.privacy.guarantee import TooFewUsersWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TooFewUsersWarning)  # the summary says it
-        console.fit_with_progress(model, cohort)
+        fitted(model, cohort)
     model.user_column_ = user
     codes = model.classes if labels else None
     if labels:  # what is kept predicts labels; this run goes on with their positions

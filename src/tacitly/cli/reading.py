@@ -173,7 +173,7 @@ def describe(cohort: Cohort) -> None:
     if cohort.schema is None:
         say(wrapped(f"  numbers, as they are: {', '.join(cohort.feature_names)}"))
         return
-    for line in _kinds(cohort.schema):
+    for line in kinds(cohort.schema):
         say(wrapped(line))
     if any(_misses_cells(cohort, rows) for rows in row_blocks(cohort.n_rows, cohort.n_features)):
         say(wrapped("  missing cells count as the population's mean (--drop-missing leaves such rows out)"))
@@ -202,7 +202,8 @@ def features_of(source: Source, columns: Columns) -> list[str]:
     return [name for name in chosen if name not in left]
 
 
-def _kinds(schema: Schema) -> list[str]:
+def kinds(schema: Schema) -> list[str]:
+    """Return one line per kind of column, and what happens to columns of that kind."""
     groups: dict[str, list[str]] = {"number": [], "range": [], "boolean": [], "category": [], "hashed": []}
     for column in schema.columns:
         if column.range is not None:

@@ -211,7 +211,9 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
             used[:] = False
         names = np.append("(intercept)", self.feature_names_in_)
         schema = self._schema
-        buckets = np.append(False, np.zeros(len(used) - 1) if schema is None else np.array(schema.texts) > 0)
+        buckets = np.append(
+            False, np.zeros(len(used) - 1, dtype=bool) if schema is None else np.array(schema.texts) > 0
+        )
         privacy = f"ε = {shown(certificate.epsilon)}" if math.isfinite(certificate.epsilon) else "no privacy"
         title = f"mixed effects of {certificate.n_users} users; {privacy} at δ = {self.delta:g} ({self.adjacency})"
         shown_names = [str(name) for name in names[used]]
