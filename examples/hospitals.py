@@ -30,12 +30,17 @@ print("the four largest components, by their largest values")
 for component, sure, value in zip(model.components_, model.confidence_, model.singular_values_, strict=True):
     largest = np.argsort(-np.abs(component))[:3]
     sign = np.sign(component[largest[0]])
-    print(f"  {value:6.1f}  confidence {sure:.3f}  " + ", ".join(f"{names[j]} {sign * component[j]:+.2f}" for j in largest))
+    print(
+        f"  {value:6.1f}  confidence {sure:.3f}  "
+        + ", ".join(f"{names[j]} {sign * component[j]:+.2f}" for j in largest)
+    )
 
 # Beside what the pooled rows would have shown without privacy (for you: it is computed from private rows).
 centred = X - X.mean(axis=0)
 exact = np.linalg.svd(centred, full_matrices=False)[2][: model.n_components_]
-print(f"sine of the largest angle to PCA without privacy: {tacitly.subspace_distance(model.components_.T, exact.T):.4f}")
+print(
+    f"sine of the largest angle to PCA without privacy: {tacitly.subspace_distance(model.components_.T, exact.T):.4f}"
+)
 print(f"\n{str(model.certificate_).splitlines()[0]}")
 
 # Hospitals that do not send rows anywhere run the same method with ``tacitly serve`` and ``tacitly join``:

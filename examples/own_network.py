@@ -12,7 +12,7 @@ from torch import manual_seed, nn
 from tacitly import neural
 
 rng = np.random.default_rng(0)
-homes, evenings = 2000, 12
+homes, evenings = 600, 12
 home = np.repeat(np.arange(homes), evenings)
 X = rng.normal(size=(len(home), 4))  # temperature, humidity, sun, wind, in units of a public range
 muggy, chill = np.tanh(1.5 * X[:, 0] + X[:, 1]), np.tanh(X[:, 3] - 1.5 * X[:, 0])
@@ -28,7 +28,7 @@ head = nn.Linear(8, 1)
 
 # Layers are checked before anything is spent: one that mixes users (batch normalisation) is refused by its name. Your
 # own layer class is accepted with ``trust_custom_layers=True``, and the certificate says that you vouched for it.
-model = neural.Centaur(body, head, epsilon=2.0, delta=1e-5, rounds=20)
+model = neural.Centaur(body, head, epsilon=2.0, delta=1e-5, loss="squares", rounds=10)
 model.fit(X[~test], comfort[~test], home[~test])
 
 

@@ -1,6 +1,7 @@
 """What the documentation site adds to the pages in ``docs/`` (MkDocs calls the functions that start with ``on_``).
 
 * Examples become pages: :mod:`tools.gallery` renders ``examples/*.py`` with the output of a real run.
+* :mod:`tools.reference` writes the reference: docstrings by mkdocstrings, commands from their help.
 * CONTRIBUTING.md, SECURITY.md and CHANGELOG.md are pages too, with their links turned round.
 * A link into the repository (``../src/…``, ``../benchmarks/…``) leads to a page with that file, so that the site works
   without a network and no link leaves it.
@@ -19,7 +20,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from tools import gallery  # noqa: E402
+from tools import gallery, reference  # noqa: E402
 
 ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md", "CHANGELOG.md": "changelog.md"}
 LANGUAGES = {".py": "python", ".json": "json", ".yml": "yaml", ".toml": "toml"}
@@ -41,6 +42,8 @@ def _section(section: dict[str, Any], absent: list[str]) -> dict[str, Any]:
     ((title, pages),) = section.items()
     if pages == "EXAMPLES":
         pages = ["examples/index.md", *(f"examples/{path.stem}.md" for path in gallery.scripts())]
+    if pages == "REFERENCE":
+        pages = ["api.md", *(f"reference/{group}.md" for group in reference.GROUPS), "commands.md"]
     return {title: [page for page in pages if page not in absent]}
 
 
@@ -51,6 +54,8 @@ def on_files(files: Any, config: Any) -> Any:
     def add(name: str, content: str) -> None:
         files.append(File.generated(config, name, content=content))
 
+    for name, content in reference.pages().items():
+        add(name, content)
     add("examples/index.md", gallery.index())
     for path in gallery.scripts():
         add(f"examples/{path.stem}.md", gallery.page(path))
@@ -66,6 +71,15 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Lead links into the repository to pages of the site."""
     return retargeted(markdown, posixpath.dirname(page.file.src_uri))
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Show the roles of docstrings (``:class:`~tacitly.Ledger```) as code."""
+    return re.sub(
+        r":(?:class|func|meth|mod|data|attr):<code>~?(?:[\w.]*\.)?(\w+)(?:\s*&lt;[^<]*&gt;)?</code>",
+        r"<code>\1</code>",
+        html,
+    )
 
 
 def from_root(text: str) -> str:
