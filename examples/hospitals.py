@@ -10,7 +10,8 @@ import numpy as np
 
 import tacitly
 
-names = "sodium potassium chloride urea creatinine glucose HbA1c cholesterol LDL triglycerides CRP leukocytes".split()
+names = ["sodium", "potassium", "chloride", "urea", "creatinine", "glucose"]
+names += ["HbA1c", "cholesterol", "LDL", "triglycerides", "CRP", "leukocytes"]
 rng = np.random.default_rng(0)
 hospital = np.repeat(np.arange(8), rng.integers(500, 1500, size=8))
 kidney, sugar, fat, inflamed = (rng.normal(size=(len(hospital), 1)) for _ in range(4))

@@ -1,7 +1,7 @@
 """Plug in a PyTorch model.
 
-Any ``nn.Module`` that you can split in two will do: the body is shared and learned privately, the head is personal. Here
-thermostats learn what a household finds comfortable, which is not linear in temperature and humidity.
+Any ``nn.Module`` that you can split in two will do: the body is shared and learned privately, the head is personal.
+Here thermostats learn what a household finds comfortable, which is not linear in temperature and humidity.
 
 The households are made up. Needs ``pip install tacitly[neural]``.
 """

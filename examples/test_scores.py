@@ -42,7 +42,7 @@ model = tacitly.MixedEffects(epsilon=1.0, schema=schema).fit(features.filter(~te
 # The district's question: the average pace, and how much pupils vary around it.
 print(model.summary())
 
-# The pupil's question: where am I going? A curve with a 90 % interval, from this pupil's own tests and the public prior.
+# The pupil's question: where am I going? A curve with a 90 % interval, from this pupil's tests and the public prior.
 one = pa.table({"year": [0.5, 1.5, 2.5], "female": ["Female"] * 3})
 mean, std = model.predict(one, users=[pupil[0]] * 3, return_std=True)
 print("\none pupil, the next three years:")

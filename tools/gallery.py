@@ -13,7 +13,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
-ORDER = "quickstart wages test_scores doctor_visits films digits hospitals own_network two_sites".split()
+ORDER = [
+    "quickstart",
+    "wages",
+    "test_scores",
+    "doctor_visits",
+    "films",
+    "digits",
+    "hospitals",
+    "own_network",
+    "two_sites",
+]
 
 
 def scripts() -> list[Path]:
@@ -68,7 +78,7 @@ def page(path: Path) -> str:
     if printed.exists():
         parts += [
             "## What it prints",
-            "One run. Privacy noise comes from the operating system and cannot be seeded, so your numbers differ a little.",
+            "One run. Privacy noise comes from the operating system and cannot be seeded: your digits differ a little.",
             f"```text\n{printed.read_text(encoding='utf-8').rstrip()}\n```",
         ]
     parts.append(f"The script: [`examples/{path.name}`](../source/examples/{path.name}.md).")
@@ -79,8 +89,8 @@ def index() -> str:
     """Return the page that lists the examples."""
     lines = [
         "# Examples",
-        "Each is a script in `examples/` that runs in less than a minute on made-up data, and says so. Where a public panel "
-        "has the same columns, give its path. Outputs are those of a real run.",
+        "Each is a script in `examples/` that runs in less than a minute on made-up data, and says so. Where a public "
+        "panel has the same columns, give its path. Outputs are those of a real run.",
     ]
     rows = ["| example | what it shows |", "|---|---|"]
     for path in scripts():

@@ -4,8 +4,8 @@ Two kinds of output are shown. ``console`` blocks of ``docs/*.md``: each line af
 in one empty folder, and what it prints replaces the lines below it. Examples: ``examples/outputs/NAME.txt`` holds what
 ``examples/NAME.py`` printed. With names (``tutorial``, ``wages``) only those are run.
 
-Privacy noise cannot be seeded, so two runs never print the same digits. ``--check`` (and the tests) compare what is left
-when numbers are blotted out and lines that only a number decides are dropped.
+Privacy noise cannot be seeded, so two runs never print the same digits. ``--check`` (and the tests) compare what is
+left when numbers are blotted out.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 * CONTRIBUTING.md, SECURITY.md and CHANGELOG.md are pages too, with their links turned round.
 * A link into the repository (``../src/…``, ``../benchmarks/…``) leads to a page with that file, so that the site works
   without a network and no link leaves it.
-* ``extra.slots`` in mkdocs.yml names pages that may be missing from ``docs/``; they are then left out of the navigation.
+* ``extra.slots`` in mkdocs.yml names pages that may be missing from ``docs/``; the navigation then leaves them out.
 """
 
 from __future__ import annotations
@@ -73,15 +73,6 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return retargeted(markdown, posixpath.dirname(page.file.src_uri))
 
 
-def on_page_content(html: str, **_: Any) -> str:
-    """Show the roles of docstrings (``:class:`~tacitly.Ledger```) as code."""
-    return re.sub(
-        r":(?:class|func|meth|mod|data|attr):<code>~?(?:[\w.]*\.)?(\w+)(?:\s*&lt;[^<]*&gt;)?</code>",
-        r"<code>\1</code>",
-        html,
-    )
-
-
 def from_root(text: str) -> str:
     """Return a page of the repository's root as one of ``docs/``: the same links, seen from there."""
     return outside_code(text, lambda link: link if _is_elsewhere(link) else f"../{link}")
@@ -131,7 +122,7 @@ def linked_sources() -> list[str]:
     for folder, text in texts:
         for link in LINK.findall(FENCED.sub("", text)):
             path = posixpath.normpath(posixpath.join(folder, link.partition("#")[0]))
-            if not _is_elsewhere(link) and page_of(path).startswith("source/"):
+            if not _is_elsewhere(link) and not path.startswith("docs/") and page_of(path).startswith("source/"):
                 found.add(path)
     folders = [path for path in found if (ROOT / path).is_dir()]
     for folder in folders:
