@@ -24,13 +24,6 @@ def readable(text: str) -> str:
 
     >>> readable("Add a :class:`~tacitly.Ledger`.")
     'Add a `Ledger`.'
-    >>> print(readable("Add.\\n\\n>>> 1 + 1\\n2"))
-    Add.
-    <BLANKLINE>
-    Examples
-    --------
-    >>> 1 + 1
-    2
     """
     text = ROLE.sub(r"`\1`", text)
     if "\nExamples\n---" not in text and (first := re.search(r"^>>> ", text, re.MULTILINE)):
