@@ -27,14 +27,11 @@ model = tacitly.FedPower(4, epsilon=1.0, unit="row", center=True, feature_range=
 model.fit(X, users=hospital)
 
 # Components come with how well they can be told from the privacy noise: 1 is certain, 0 is noise.
-print("the four largest components, by their largest values")
+print("the four largest components, and what they load on")
 for component, sure, value in zip(model.components_, model.confidence_, model.singular_values_, strict=True):
-    largest = np.argsort(-np.abs(component))[:3]
-    sign = np.sign(component[largest[0]])
-    print(
-        f"  {value:6.1f}  confidence {sure:.3f}  "
-        + ", ".join(f"{names[j]} {sign * component[j]:+.2f}" for j in largest)
-    )
+    component = component * np.sign(component[np.abs(component).argmax()])
+    loads = ", ".join(f"{name} {load:+.2f}" for name, load in zip(names, component, strict=True) if abs(load) > 0.25)
+    print(f"  {value:6.1f}  confidence {sure:.3f}  {loads}")
 
 # Beside what the pooled rows would have shown without privacy (for you: it is computed from private rows).
 centred = X - X.mean(axis=0)

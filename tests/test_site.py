@@ -32,7 +32,8 @@ SITE: dict[str, Any] = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8
 
 
 def menu() -> list[str]:
-    return [page for section in SITE["nav"] for page in next(iter(site_hooks._section(section, []).values()))]
+    pages = [page for section in SITE["nav"] for page in next(iter(site_hooks._section(section, []).values()))]
+    return [site_hooks.address(page) for page in pages]
 
 
 def test_every_page_is_in_the_menu_and_every_entry_of_the_menu_is_a_page() -> None:
@@ -46,8 +47,8 @@ def test_every_page_is_in_the_menu_and_every_entry_of_the_menu_is_a_page() -> No
 
 
 def test_a_page_that_is_not_written_yet_is_left_out_of_the_menu() -> None:
-    section = {"Start": ["index.md", "plan.md"]}
-    assert site_hooks._section(section, ["plan.md"]) == {"Start": ["index.md"]}
+    section = {"Start": [{"Overview": "index.md"}, "plan.md"]}
+    assert site_hooks._section(section, ["plan.md"]) == {"Start": [{"Overview": "index.md"}]}
     assert site_hooks._section(section, []) == section
 
 
@@ -131,8 +132,8 @@ def test_the_table_of_epsilons_is_right() -> None:
 
 @pytest.mark.parametrize("page", outputs.console_pages(), ids=lambda path: path.stem)
 def test_commands_print_what_pages_show(page: Path, tmp_path: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    assert outputs.shape(outputs.rerun(text, tmp_path)) == outputs.shape(text)
+    shown = page.read_text(encoding="utf-8")
+    assert outputs.shape(outputs.rerun(shown, tmp_path)) == outputs.shape(shown)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,12 @@ def _section(section: dict[str, Any], absent: list[str]) -> dict[str, Any]:
         pages = ["examples/index.md", *(f"examples/{path.stem}.md" for path in gallery.scripts())]
     if pages == "REFERENCE":
         pages = ["api.md", *(f"reference/{group}.md" for group in reference.GROUPS), "commands.md"]
-    return {title: [page for page in pages if page not in absent]}
+    return {title: [page for page in pages if address(page) not in absent]}
+
+
+def address(page: str | dict[str, str]) -> str:
+    """Return the file of an entry of the navigation, which may have a title."""
+    return page if isinstance(page, str) else next(iter(page.values()))
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -71,6 +76,12 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Lead links into the repository to pages of the site."""
     return retargeted(markdown, posixpath.dirname(page.file.src_uri))
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Name the two radio buttons of the colour scheme as a group, for screen readers."""
+    form = '<form class="md-header__option" data-md-component="palette"'
+    return output.replace(form, f'{form} role="radiogroup" aria-label="Colour scheme"')
 
 
 def from_root(text: str) -> str:
