@@ -5,8 +5,10 @@ network's body is learned from all writers under user-level privacy; each writer
 
 The digits are scikit-learn's (8 × 8 pixels, real, but without saying who wrote which). The writers here are made up:
 each has an account number of three digits, and shifts and slants them in a way of their own. Needs
-``pip install tacitly[neural]``.
+``pip install tacitly[neural]``. ``python examples/digits.py 1000`` for more writers.
 """
+
+import sys
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -15,7 +17,7 @@ from tacitly import neural
 
 rng = np.random.default_rng(0)
 digits = load_digits()
-writers, own = 150, 18
+writers, own = int(sys.argv[1]) if len(sys.argv) > 1 else 150, 18
 writer = np.repeat(np.arange(writers), own)
 account = np.array([rng.choice(10, size=3, replace=False) for _ in range(writers)])
 wanted = account[writer, rng.integers(3, size=len(writer))]

@@ -83,11 +83,11 @@ def _tacitly(words: list[str]) -> str:
     return printed(run)
 
 
-def example(path: Path) -> str:
-    """Return what an example prints."""
+def example(path: Path, *words: str) -> str:
+    """Return what an example prints, given these arguments."""
 
     def run() -> None:
-        before, sys.argv = sys.argv, [str(path)]
+        before, sys.argv = sys.argv, [str(path), *words]
         try:
             runpy.run_path(str(path), run_name="__main__")
         finally:
