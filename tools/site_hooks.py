@@ -108,7 +108,7 @@ def page_of(path: str) -> str:
         return path.removeprefix("docs/")
     if path.startswith("examples/") and path.endswith(".py"):
         return path.removesuffix(".py") + ".md"
-    return {**ROOT_PAGES, "README.md": "index.md"}.get(path, f"source/{path}.md")
+    return {**ROOT_PAGES, "README.md": "index.md", "examples": "examples/index.md"}.get(path, f"source/{path}.md")
 
 
 def _is_elsewhere(link: str) -> bool:
