@@ -25,6 +25,7 @@ from tools import gallery, reference  # noqa: E402
 ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md", "CHANGELOG.md": "changelog.md"}
 LANGUAGES = {".py": "python", ".json": "json", ".yml": "yaml", ".toml": "toml"}
 LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
+PALETTE = re.compile(r'(<form [^>]*data-md-component="palette"[^>]*>)(.*?)(</form>)', re.DOTALL)
 FENCED = re.compile(r"^( *)(```+).*?^\1\2 *$", re.DOTALL | re.MULTILINE)
 
 
@@ -80,8 +81,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def on_post_page(output: str, **_: Any) -> str:
     """Name the two radio buttons of the colour scheme as a group, for screen readers."""
-    form = '<form class="md-header__option" data-md-component="palette"'
-    return output.replace(form, f'{form} role="radiogroup" aria-label="Colour scheme"')
+    return PALETTE.sub(r'\1<div role="radiogroup" aria-label="Colour scheme">\2</div>\3', output)
 
 
 def from_root(text: str) -> str:
