@@ -50,12 +50,19 @@ def address() -> Iterator[str]:
     server.shutdown()
 
 
+def forget_scheme(browser: Browser, address: str) -> None:
+    """Make the browser forget which colours were chosen, so that the reader's preference decides."""
+    browser.driver.get("about:blank")
+    forget = {"origin": address, "storageTypes": "local_storage"}
+    browser.driver.execute_cdp_cmd("Storage.clearDataForOrigin", forget)
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_is_readable_and_asks_nobody_else(browser: Browser, address: str, page: str) -> None:
     for size, dark in ((DESKTOP, False), (PHONE, False), (DESKTOP, True), (PHONE, True)):
-        browser.look(f"{address}/404.html")
-        browser.script("localStorage.clear()")  # which scheme was chosen
+        forget_scheme(browser, address)
         seen = browser.look(f"{address}/{page}.html", size, dark=dark)
+        assert browser.script("return document.body.dataset.mdColorScheme") == ("slate" if dark else "default")
         assert [url for url in seen.requests if not url.startswith(address)] == []
         assert seen.complaints == ()
         assert seen.too_wide <= 0
