@@ -17,6 +17,7 @@ import os
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from tools import gallery  # noqa: E402
 
-BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
+BLOCK = re.compile(r"(?:<!-- needs (?P<needs>\S+) -->\n)?```console\n(?P<lines>.*?)```", re.DOTALL)
+"""A block of commands; one that needs a file that is not shipped stays as it is where that file is missing."""
+
+PANELS = Path(os.environ.get("TACITLY_DATA", ROOT.parent / "shared" / "data")) / "panels"
 APART = ("two_sites",)  # starts processes of its own: shown as the terminal shows it, compared by the test that runs it
 COEFFICIENT = re.compile(r"\S+00\[00\]0")  # a line of a summary: noise may leave a column or a level out
 WIDTH = 100
@@ -40,18 +44,26 @@ def console_pages() -> list[Path]:
     return [path for path in sorted((ROOT / "docs").glob("*.md")) if BLOCK.search(path.read_text(encoding="utf-8"))]
 
 
-def rerun(text: str, folder: Path) -> str:
-    """Return a page's text with the outputs of its commands, run one after the other in ``folder``."""
+def rerun(text: str, folder: Path, *, panels: bool = True) -> str:
+    """Return a page's text with the outputs of its commands, run one after the other in ``folder``.
+
+    Blocks that need a panel stay as they are without ``panels``, or where the panel is missing.
+    """
     with _inside(folder):
-        return BLOCK.sub(lambda block: f"```console\n{_transcript(block[1])}```", text)
+        return BLOCK.sub(lambda block: _transcript(block, panels=panels), text)
 
 
-def _transcript(block: str) -> str:
-    lines = []
-    for line in block.splitlines():
+def _transcript(block: re.Match[str], *, panels: bool) -> str:
+    needs, lines = block["needs"], []
+    if needs and not (panels and (PANELS / needs).exists()):
+        return block[0]
+    if needs:
+        shutil.copy(PANELS / needs, needs)
+    for line in block["lines"].splitlines():
         if line.startswith("$ "):
             lines += [line, *answer(line[2:]).splitlines()]
-    return "\n".join(lines) + "\n"
+    above, shown = f"<!-- needs {needs} -->\n" if needs else "", "\n".join(lines)
+    return f"{above}```console\n{shown}\n```"
 
 
 def answer(command: str) -> str:
