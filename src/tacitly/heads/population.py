@@ -125,7 +125,11 @@ class PopulationHeads(HeadWork):
         heads, errors = np.empty((len(offsets) - 1, len(self.prior.mean))), np.empty(len(offsets) - 1)
         public = (self.prior.mean, np.ascontiguousarray(self.prior.root), float(self.prior.noise), self.prior.metric)
         _fit(
-            *(read_only(np.asarray(X)), np.ascontiguousarray(self.basis.T), read_only(np.asarray(y))),
+            *(
+                read_only(np.ascontiguousarray(X)),
+                np.ascontiguousarray(self.basis.T),
+                read_only(np.ascontiguousarray(y)),
+            ),
             *(np.array(offsets), *public, self._belief, PENALTIES, bool(self.intercept), heads, errors),
         )
         return heads, errors

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic, models, overload, register_model
 
 _operation: Any = intrinsic  # its declared type describes the generators below, not the functions that kernels call
@@ -104,6 +105,16 @@ def _masked_load(context, builder, kind, arguments, lanes):
     )
     address = address_of(context, builder, kind, array, position, pointee=vector)
     return builder.call(function, [address, flag(kind.dtype.bitwidth // 8), mask, ir.Constant(vector, None)])
+
+
+@_operation
+def frozen(typing_context, array):
+    """Return an array as one that is read only: a kernel that takes users' rows is then compiled once, not twice."""
+
+    def generate(context, builder, signature, arguments):
+        return impl_ret_borrowed(context, builder, signature.return_type, arguments[0])
+
+    return array.copy(readonly=True)(array), generate
 
 
 @_operation

@@ -31,7 +31,7 @@ from tacitly.methods.low_rank_sparse.kernels import (
     workspace_for,
 )
 from tacitly.methods.low_rank_sparse.lane_kernels import kernel
-from tacitly.simd.registers import padded
+from tacitly.simd.registers import frozen, padded
 from tacitly.simd.top_k import LANES
 
 Indices = npt.NDArray[np.int64]
@@ -79,9 +79,9 @@ class Sparsity:
         return _SIZES[self.most >= _SIZES] if self.chosen else np.array([self.most])
 
     @property
-    def choices(self) -> Indices | None:
-        """:attr:`sizes`, or None where there is nothing to choose, so that the choice is not compiled."""
-        return self.sizes if self.chosen else None
+    def choices(self) -> Indices:
+        """:attr:`sizes`, or an empty array where there is nothing to choose: kernels have one signature for both."""
+        return self.sizes if self.chosen else np.zeros(0, dtype=np.int64)
 
 
 NONE = Sparsity(0)
@@ -223,7 +223,7 @@ class SparseHeadWork(HeadWork):
 @kernel
 def _fit(X, y, offsets, basis, shared, intercept, sizes, penalties, work, table, errors):  # type: ignore[no-untyped-def]
     n, scale, wanted = offsets.size - 1, np.zeros((X.shape[1], LANES)), np.zeros(LANES, dtype=np.int64)
-    start = 0
+    start = np.int64(0)
     while start < n:
         stop = group_end(offsets, start, n)
         first, last, count = offsets[start:stop], offsets[start + 1 : stop + 1], stop - start
@@ -231,7 +231,7 @@ def _fit(X, y, offsets, basis, shared, intercept, sizes, penalties, work, table,
             write_inverse_sizes(X, first[u], last[u], intercept, scale, u)
             wanted[u] = choose_size(X, first[u], last[u], y, basis, shared, intercept, scale, u, sizes, work)
         stages = wanted[:count].max()
-        fit_users(X, y, first, last, count, basis, shared, intercept, scale, wanted, stages, _SWAPS, work)
+        fit_users(X, y, first, last, count, basis, shared, intercept, scale, wanted, stages, np.int64(_SWAPS), work)
         for u in range(count):
             restore_columns(X, first[u], last[u], intercept, u, work)
             errors[start + u] = _refit(work, last[u] - first[u], u, intercept, penalties, table[start + u], scale)
@@ -263,7 +263,7 @@ def choose_size(X, first, last, y, basis, shared, intercept, scale, u, sizes, wo
     """
     m, fixed = last - first, work.fixed.size
     most = affordable(m, fixed + intercept, work.support.shape[1])
-    if sizes is None:
+    if sizes.size == 0:
         return most
     if most == 0:
         return 0
@@ -291,12 +291,12 @@ def choose_size(X, first, last, y, basis, shared, intercept, scale, u, sizes, wo
         stages = min(sizes[number], 4)
         for some in range(0, folds, together):
             fit_users(
-                rows, targets, begin[some:], end[some:], together, basis, shared, intercept, user_scale, wanted, stages,
-                2, work,
+                frozen(rows), frozen(targets), begin[some:], end[some:], together, basis, shared, intercept, user_scale,
+                wanted, stages, np.int64(2), work,
             )  # fmt: skip
             for v in range(together):
                 fold = some + v
-                restore_columns(rows, begin[fold], end[fold], intercept, v, work)
+                restore_columns(frozen(rows), begin[fold], end[fold], intercept, v, work)
                 for j in range(end[fold] - m, begin[fold]):
                     left = _residual_of(rows, j, targets[j], basis, shared, intercept, v, work)
                     errors[number] += left * left

@@ -71,7 +71,7 @@ def layout_of(rows, u):
     return (0, 1) if rows >= LONG else (u, LANES)
 
 
-@inlined
+@kernel
 def fit_users(X, y, first, last, n, basis, shared, intercept, scale, wanted, stages, swaps, work):
     """Fit n users with ``wanted`` coordinates each (fewer where no more help); results are left in the workspace.
 

@@ -31,7 +31,7 @@ from tacitly.methods.fedrep.kernels import add_gains, add_steps, lane_zeros, mea
 from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.low_rank_sparse.heads import NONE, Sparsity, choose_size
 from tacitly.methods.low_rank_sparse.kernels import fit_users, group_end, layout_of, workspace_for
-from tacitly.methods.low_rank_sparse.lane_kernels import Workspace, inlined, kernel
+from tacitly.methods.low_rank_sparse.lane_kernels import Workspace, kernel
 from tacitly.methods.shared.whitening import Whitening, user_chunks
 from tacitly.privacy.clipping import LEAST, clip_factor
 from tacitly.simd.registers import load, padded, store
@@ -219,7 +219,7 @@ def fit_one(X: Rows, y: Rows, basis: Array, scale: Array, query: SparseModel) ->
     public = (padded(basis.T, rows.dtype), query.shared_weight, query.centered, _in_lanes(scale))
     group = np.zeros((4, LANES), dtype=np.int64)
     effort = (_STAGES, query.swaps)
-    _fit_one(rows, targets, offsets, *public, query.sparsity.choices, effort, work, group)
+    _fit_group(rows, targets, offsets, 0, 1, *public, query.sparsity.choices, effort, work, group)
     at, step = layout_of(len(rows), 0)
     head = np.ones(1) if query.shared_weight else work.coefficients[1 : 1 + basis.shape[1], 0]
     free = int(group[3, 0])
@@ -237,7 +237,7 @@ def _in_lanes(scale):  # type: ignore[no-untyped-def]
     return np.repeat(scale, LANES).reshape(scale.size, LANES)
 
 
-@inlined
+@kernel
 def _fit_group(X, y, offsets, start, stop, basis, shared, centered, scale, sizes, effort, work, group):  # type: ignore[no-untyped-def]
     """Fit a group of users as a round does; write each user's residual degrees of freedom (zero: no fit)."""
     fixed, n = work.fixed.size + centered, stop - start
@@ -254,11 +254,6 @@ def _fit_group(X, y, offsets, start, stop, basis, shared, centered, scale, sizes
 
 
 @kernel
-def _fit_one(X, y, offsets, basis, shared, centered, scale, sizes, effort, work, group):  # type: ignore[no-untyped-def]
-    _fit_group(X, y, offsets, 0, 1, basis, shared, centered, scale, sizes, effort, work, group)
-
-
-@kernel
 def _steps(  # type: ignore[no-untyped-def]
     X, y, offsets, size, basis, scale, directions, gains, metric, c, weight, centered, shared, sizes, effort, work,
     ratios, out,
@@ -270,7 +265,7 @@ def _steps(  # type: ignore[no-untyped-def]
     free, coefficients = group[3], work.coefficients
     heads, measured, weights = np.ones((k, LANES)), lane_zeros(basis.shape[0], LANES), lane_zeros(basis.shape[0], LANES)
     lengths, norms, along = np.zeros(LANES), np.zeros(LANES), lane_zeros(directions.shape[0], LANES)
-    start = 0
+    start = np.int64(0)  # a literal would compile what is called twice
     while start < n:
         stop = group_end(offsets, start, min(n, start - start % size + size))
         _fit_group(X, y, offsets, start, stop, basis, shared, centered, lanes, sizes, effort, work, group)
@@ -304,7 +299,7 @@ def _equations(  # type: ignore[no-untyped-def]
     d, k, n, lanes = X.shape[1], heads.shape[1], offsets.size - 1, _in_lanes(scale)
     moment, mean, group = np.empty((d, d)), np.zeros(d), np.zeros((4, LANES), dtype=np.int64)
     free, coefficients, residual = group[3], work.coefficients, work.left
-    start = 0
+    start = np.int64(0)  # a literal would compile what is called twice
     while start < n:
         stop = group_end(offsets, start, n)
         _fit_group(X, y, offsets, start, stop, basis, shared, centered, lanes, sizes, effort, work, group)
