@@ -1,6 +1,7 @@
-"""Run two sites and a coordinator on this machine, as three programs: rows and heads never leave their site's folder.
+"""Two sites over Flower.
 
-The commands are those of a real deployment, with local addresses (docs/deploy.md).
+Two sites and a coordinator on this machine, as three programs. Rows and heads never leave their site's folder. The
+commands are those of a real deployment, with local addresses (docs/deploy.md). Needs ``pip install tacitly[flower]``.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ def members() -> dict[str, list[str]]:
     methods = [f"{home}.{name}" for m in REGISTRY.values() if not m.network for name, home in m.homes.items()]
     networks = [f"{home}.{name}" for m in REGISTRY.values() if m.network for name, home in m.homes.items()]
     found: dict[str, list[str]] = {group: [] for group in GROUPS}
-    found["methods"], found["networks"] = methods, networks
+    found["methods"] = methods
+    found["networks"] = list(dict.fromkeys([*networks, *exported("tacitly.neural")]))
     for name, home in sorted(tacitly._HOMES.items()):
         full = f"{home}.{name}"
         if full in methods:
