@@ -110,6 +110,12 @@ def test_doctests_get_a_heading_and_roles_become_code() -> None:
     assert docstrings.readable(":meth:`release <a.B.release>` of :mod:`a.b`") == "`release` of `b`"
 
 
+def test_names_that_share_a_description_get_one_entry_each() -> None:
+    text = "A.\n\nParameters\n----------\na, b\n    Two.\n\nAttributes\n----------\nc_, d_ : both\n    of them\n"
+    two = "a\n    Two.\nb\n    Two.\n\nAttributes\n----------\nc_\n    both\n    of them\nd_\n    both\n    of them\n"
+    assert docstrings.readable(text) == f"A.\n\nParameters\n----------\n{two}"
+
+
 def test_a_script_becomes_a_page() -> None:
     code = '"""Title.\n\nAbout ``it``.\n"""\n\nx = 1  # stays\n\n# Words about\n# ``x``.\ny = 2\n# stays too\n'
     assert gallery.pieces(code) == [
