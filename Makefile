@@ -44,7 +44,7 @@ coverage: $(ALL)
 # The documentation as a site, in site/index.html: a warning is an error.
 docs: $(ALL)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
-	@echo "docs: site/index.html"
+	@echo "docs: site/index.html; with search: $(BIN)/python -m http.server -d site"
 
 # What commands and examples print, as pages show it: runs them all. The tests compare all but the digits.
 outputs: $(ALL)
