@@ -38,6 +38,7 @@ def made(name: str) -> PrivateModel:
 
 SURE = 1 - 1e-9  # so that a sound estimator is found to prove more than it claims at most once in 1e9 runs
 SEARCHES = 8
+FEW = 6  # runs in each world, where exact checks and the search for canaries are what counts
 
 
 def reach(estimator: PrivateModel, report: Audit, least: float) -> float:
@@ -59,7 +60,7 @@ def reach(estimator: PrivateModel, report: Audit, least: float) -> float:
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_every_default_stands_a_quick_audit(name: str) -> None:
-    report = audit(made(name), runs=20, confidence=SURE)  # exact checks and the search for canaries are what counts
+    report = audit(made(name), runs=FEW, confidence=SURE)
     assert report.findings == (), str(report)
     assert report.ok, str(report)
     least = AUDITS[name][1].reach
@@ -68,7 +69,7 @@ def test_every_default_stands_a_quick_audit(name: str) -> None:
 
 @pytest.mark.parametrize("name", RELATIVES)
 def test_labels_counts_and_choices_beside_sums_are_audited_too(name: str) -> None:
-    report = audit(made(name), runs=10, confidence=SURE)
+    report = audit(made(name), runs=FEW, confidence=SURE)
     assert report.ok, str(report)
     least = AUDITS[name][1].reach
     assert least < reach(made(name), report, least) < 1.0001
@@ -244,7 +245,7 @@ def test_a_sum_that_is_too_loud_is_proved_by_runs_alone() -> None:
 
 def test_runs_can_be_shared_by_processes() -> None:
     finished = []
-    report = audit(tacitly.PrivateAltMin(rank=1, epsilon=1.0, rounds=1), runs=40, workers=2, progress=finished.append)
+    report = audit(tacitly.FedPower(1, 1.0, unit="user"), runs=40, workers=2, progress=finished.append)
     assert report.counts.runs == sum(finished) == 80
 
 
@@ -327,11 +328,11 @@ def test_one_run_proves_less_than_is_claimed() -> None:
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 def test_many_canaries_in_a_few_runs_find_what_is_weak_and_clear_what_is_not(adjacency: str) -> None:
     """At ε = 1 a coin is guessed with probability 0.55 at most, and 480 of them bound ε at a confidence of 1 - 1e-7."""
-    options = {"rank": 1, "rounds": 1, "adjacency": adjacency}
+    options = {"n_components": 1, "unit": "user", "adjacency": adjacency}
     crowd = {"canaries": 60, "runs": 8, "n_features": 6}
-    strict = audit_canaries(tacitly.PrivateAltMin(epsilon=1.0, **options), confidence=1 - 1e-7, **crowd)
+    strict = audit_canaries(tacitly.FedPower(epsilon=1.0, **options), confidence=1 - 1e-7, **crowd)
     assert strict.epsilon <= 1.0
-    weak = audit_canaries(tacitly.PrivateAltMin(epsilon=100.0, **options), **crowd)
+    weak = audit_canaries(tacitly.FedPower(epsilon=100.0, **options), **crowd)
     assert 5.0 < weak.epsilon <= 100.0
 
 
@@ -352,14 +353,14 @@ def test_the_command_catches_a_broken_estimator_and_passes_a_sound_model(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "stranger.py").write_text(BROKEN)
-    config = {"class": "stranger:Broken", "parameters": {"rank": 1, "epsilon": 1.0}}
+    config = {"class": "stranger:Broken", "parameters": {"rank": 1, "epsilon": 1.0, "rounds": 1}}
     (tmp_path / "broken.json").write_text(json.dumps(config))
     result = CliRunner().invoke(app, ["audit", "broken.json", "--runs", "20"])
     assert result.exit_code == 1
     assert "BROKEN: mean_: is published" in result.output
 
     X, y, users, *_ = tacitly.datasets.make_shared_subspace(50, 4, 1, 6, random_state=0)
-    tacitly.save(tacitly.PrivateAltMin(rank=1, epsilon=1.0, rounds=1).fit(X, y, users), tmp_path / "model")
+    tacitly.save(tacitly.FedPower(1, 1.0, unit="user").fit(X, users=users), tmp_path / "model")
     first = CliRunner().invoke(app, ["audit", "model", "--runs", "20"])
     assert first.exit_code == 0, first.output
     again = CliRunner().invoke(app, ["audit", "model", "--runs", "20"])
@@ -383,6 +384,6 @@ def test_a_mistake_in_the_file_is_named(tmp_path: Path, content: str, complaint:
 
 
 def test_infinite_epsilon_allows_everything() -> None:
-    report = audit(tacitly.PrivateAltMin(rank=1, epsilon=math.inf, rounds=1), runs=20)
+    report = audit(tacitly.FedPower(1, math.inf, unit="user"), runs=20)
     assert report.accuracy_allowed == 1.0
     assert report.proved <= report.claimed

@@ -18,7 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from multiprocessing import get_context
 from typing import Any
 
@@ -31,6 +31,7 @@ from tacitly.audit.recording import Entry, RecordedRun, Recording
 from tacitly.audit.users import User
 from tacitly.audit.worlds import Worlds, canaries, worlds
 from tacitly.data.cohort import Cohort
+from tacitly.federation.allowed import KNOWN
 from tacitly.federation.base import Chosen, Query
 from tacitly.federation.local import LocalFederation
 from tacitly.federation.scores import Scores
@@ -51,7 +52,8 @@ from tacitly.privacy.guarantee import (
 STATISTICS = ("likelihood ratio", "energy", "largest", "seconds")
 _FALSE_ALARM = 1e-9
 _FAILED, _CERTAIN = 1e300, 1e6
-_FINALISTS, _REPEATS = 6, 4  # canaries that are tried again, and how often
+_SCREENINGS, _CLOSE = 2, 0.97  # runs whose queries screen canaries; share of the largest power that counts as much
+_FINALISTS, _REPEATS = 6, 3  # canaries that are tried in runs of their own, and how often again
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,10 @@ class Attacker:
         # The attacker's own federations compute the exact sums it knows; nothing is released through them.
         trust = getattr(estimator, "trust", "central")
         self._sums = [_sums(self.estimator.as_asked(cohort), trust) for cohort in (pair.inside, pair.outside)]
-        self._projected: dict[bytes, list[LocalFederation]] = {}
+        self._alone = [
+            _sums(self.estimator.as_asked(_last_user(cohort)), trust) for cohort in (pair.inside, pair.outside)
+        ]
+        self._projected: dict[tuple[bool, bytes], list[LocalFederation]] = {}
 
     def run(self, cohort: Cohort, answers: Sequence[Array] | None = None) -> tuple[PrivateModel, list[Entry]]:
         """Fit on a cohort; return the model and its releases."""
@@ -100,13 +105,13 @@ class Attacker:
             model.fit(cohort)
         return model, list(recording.entries)
 
-    def read(self, entries: Sequence[Entry]) -> tuple[Array, Power]:
-        """Return the statistics of one run, and the canary's power in it."""
+    def read(self, entries: Sequence[Entry], alone: bool = False) -> tuple[Array, Power]:
+        """Return the statistics of one run, and the canary's power in it (``alone``: the power only)."""
         ratio = energy = largest = power = 0.0
         pure = []
         for entry in entries:
             event = entry.event
-            inside, outside = self.known(entry)
+            inside, outside = self.known(entry, alone)
             if not event.private:
                 seen = _without_noise(entry.value.ravel(), inside, outside)
                 ratio, power = ratio + seen, power + (math.inf if seen else 0.0)
@@ -131,27 +136,43 @@ class Attacker:
         except Exception:
             return Power()
 
-    def known(self, entry: Entry) -> tuple[Array, Array]:
+    def transcript(self) -> list[Entry]:
+        """Return the releases of a run with the canary; none if the run fails."""
+        try:
+            return self.run(self.worlds.inside)[1]
+        except Exception:
+            return []
+
+    def screen(self, entries: Sequence[Entry]) -> Power:
+        """Return the power that the canary would have in a run with these releases; zero if that fails."""
+        try:
+            return self.read(entries, alone=True)[1]
+        except Exception:
+            return Power()
+
+    def known(self, entry: Entry, alone: bool = False) -> tuple[Array, Array]:
         """Return the exact sums in the two worlds; those of several groups are concatenated.
 
-        Losses of a selection are counted in integer steps.
+        Losses of a selection are counted in integer steps. ``alone``: of the last user only, where that is enough to
+        tell how far the canary moves the sum.
         """
         bound, grid = entry.event.sensitivity.zero_out, entry.release.grid or 2.0**-40
         if isinstance(entry.queries[0], Scores):
             bound, grid = math.inf, 1.0
         inside, outside = (
             np.concatenate([door._exact_sum(query, bound, grid, group) for query, group in _parts(door, entry)])
-            for door in self._doors(entry)
+            for door in self._doors(entry, alone and _by_fields(entry))
         )
         return inside.astype(np.float64) * grid, outside.astype(np.float64) * grid
 
-    def _doors(self, entry: Entry) -> list[LocalFederation]:
+    def _doors(self, entry: Entry, alone: bool) -> list[LocalFederation]:
         """Return the federations of both worlds with the rows that the queries saw, projected if theirs were."""
+        doors = self._alone if alone else self._sums
         if entry.through is None:
-            return self._sums
-        key = entry.through.tobytes()
+            return doors
+        key = alone, entry.through.tobytes()
         if key not in self._projected:
-            self._projected[key] = [door.projected(entry.through) for door in self._sums]
+            self._projected[key] = [door.projected(entry.through) for door in doors]
         return self._projected[key]
 
     def sigma(self, entry: Entry) -> Array:
@@ -216,22 +237,26 @@ def first_certificate(estimator: PrivateModel) -> Certificate:
 def strongest(estimator: PrivateModel, unit: Unit, adjacency: Adjacency) -> tuple[Attacker, Power, Power]:
     """Try all canaries; return an attacker with the most powerful one, its typical power, and its largest in any run.
 
-    Every canary gets one run; those with the largest values among the most powerful get more, because a clip found
-    privately is noisy: a canary may reach it in one run and not in the next.
+    What a canary adds to the queries of a run hardly depends on whose run it is, since the noise of so few users drowns
+    everybody. So all are screened by the queries of the same few runs, and the best get runs of their own: those with
+    the largest values among the most powerful, several times, because a clip found privately is noisy: a canary may
+    reach it in one run and not in the next.
     """
     labels = estimator.audit_labels
-    tried: list[tuple[Attacker, list[Power], float]] = []
-    for canary in _distinct(canaries(labels=labels), adjacency):
-        attacker = Attacker(estimator, worlds(unit, adjacency, canary, labels=labels))
-        power = attacker.power()
-        if math.isinf(power.mu):
-            return attacker, power, power  # without noise any canary that moves a sum is seen
-        tried.append((attacker, [power], max(float(np.abs(part).max()) for part in canary[0])))
-    most = max(powers[0].size for _, powers, _ in tried)
-    best = sorted((one for one in tried if one[1][0].size >= 0.99 * most), key=lambda one: one[2])[-_FINALISTS:]
-    for attacker, powers, _ in best:
-        powers.extend(attacker.power() for _ in range(_REPEATS))
-    attacker, powers, _ = max(best, key=lambda one: _typical(one[1]).size)
+    everybody = list(_distinct(canaries(labels=labels), adjacency))
+    attackers = [Attacker(estimator, worlds(unit, adjacency, canary, labels=labels)) for canary in everybody]
+    common = [attackers[at].transcript() for at in np.linspace(0, len(attackers) - 1, _SCREENINGS).astype(int)]
+    screened = [_typical([attacker.screen(entries) for entries in common]).size for attacker in attackers]
+    good = [at for at, size in enumerate(screened) if size >= _CLOSE * max(screened)]
+    largest = {at: max(float(np.abs(part).max()) for part in everybody[at][0]) for at in good}
+    tried = []
+    for at in sorted(good, key=lambda at: largest[at])[-_FINALISTS:]:
+        powers = [attackers[at].power()]
+        if math.isinf(powers[0].mu):
+            return attackers[at], powers[0], powers[0]  # without noise any canary that moves a sum is seen
+        powers.extend(attackers[at].power() for _ in range(_REPEATS))
+        tried.append((attackers[at], powers))
+    attacker, powers = max(tried, key=lambda one: _typical(one[1]).size)
     return attacker, _typical(powers), max(powers, key=lambda power: power.size)
 
 
@@ -353,6 +378,22 @@ def _sample(estimator: PrivateModel, pair: Worlds, inside: bool, runs: int) -> A
 
 def _sums(cohort: Cohort, trust: str) -> LocalFederation:
     return LocalFederation(cohort, RecordedRun(Recording(), "known", {}), threads=1, trust=trust)  # type: ignore[arg-type]
+
+
+def _last_user(cohort: Cohort) -> Cohort:
+    """Return a cohort of the canary's user alone."""
+    first = int(cohort.offsets[-2])
+    y = None if cohort.y is None else cohort.y[first:]
+    return replace(cohort, X=cohort.X[first:], y=y, offsets=cohort.offsets[-2:] - first, users=cohort.users[-1:])
+
+
+def _by_fields(entry: Entry) -> bool:
+    """Whether a user's contribution follows from the query's fields and the user's rows, and the sum is of all users.
+
+    So it is for what can travel. Odds of a selection depend on the totals; a network's query may keep state at home.
+    """
+    query = entry.queries[0]
+    return len(entry.queries) == 1 and type(query).__name__ in KNOWN and not isinstance(query, Scores)
 
 
 def _parts(door: LocalFederation, entry: Entry) -> list[tuple[Query, Chosen | None]]:

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import weakref
 from typing import Any
 
 import numpy as np
@@ -92,13 +93,30 @@ def _within(query: Query, sums: Array, units: npt.NDArray[Any], bound: float) ->
         return bool((np.linalg.norm(sums / bound, axis=1) <= units).all())
 
 
+_Key = tuple[int, type[Query], int, float]
+_AGREED: dict[_Key, tuple[weakref.ref[Query], bool]] = {}
+
+
 def fused_agrees(query: Query, n_features: int, bound: float, form: Query | None = None) -> bool:
-    """Whether a fused form of a query (by default its own) adds what the definition adds, for synthetic users alone."""
+    """Whether a fused form of a query (by default its own) adds what the definition adds, for synthetic users alone.
+
+    Decided once per query: the answer depends on public fields only, which do not change.
+    """
     fused_form = query if form is None else form
     if type(query).__name__ not in KNOWN or isinstance(query, Scores):
         return True  # written here, by nobody else; and losses are clamped in both forms
     if fused_form is query and query.one_form:
         return True
+    key = id(query), type(fused_form), n_features, bound
+    known = _AGREED.get(key)
+    if known is not None and known[0]() is query:
+        return known[1]
+    found = _compare_forms(query, fused_form, n_features, bound)
+    _AGREED[key] = weakref.ref(query, lambda _: _AGREED.pop(key, None)), found
+    return found
+
+
+def _compare_forms(query: Query, fused_form: Query, n_features: int, bound: float) -> bool:
     rows, targets = synthetic_rows(n_features)
     design = getattr(getattr(query, "query", query), "design", None)
     if design is not None:

@@ -58,7 +58,6 @@ class Shard:
         self._threads = threads or cpu_count()
         self._pool: ThreadPoolExecutor | None = None
         self._last_projection: tuple[bytes, Shard] | None = None
-        self._last_checked: tuple[Query, float, bool] | None = None
         self._statistics: dict[type[Statistics], tuple[Statistics, Shard]] = {}
 
     def exact_sum(self, query: Query, bound: float, grid: float, chosen: Chosen | None = None) -> npt.NDArray[np.int64]:
@@ -72,7 +71,7 @@ class Shard:
         if of_statistics:
             # Bugs surface here; below, no exception may, because it could depend on private numbers.
             rehearse(form, *synthetic_rows(self.cohort.n_features))
-        if self._plain or not self._agrees(query, form, bound):
+        if self._plain or not fused_agrees(query, self.cohort.n_features, bound, form):
             return self._sum(query, _Plain(query), bound, grid, chosen)
         shard = self._with(query.statistics) if of_statistics and query.statistics is not None else None
         if shard is None:
@@ -97,12 +96,6 @@ class Shard:
         for part in self._blocks(block_sums, self._spans(query, chosen), of_rows=query.unit is not Unit.USER):
             total += part
         return total
-
-    def _agrees(self, query: Query, form: Query, bound: float) -> bool:
-        """Whether a fused form may run (:func:`~tacitly.federation.bounds.fused_agrees`), decided once per query."""
-        if self._last_checked is None or self._last_checked[0] is not query or self._last_checked[1] != bound:
-            self._last_checked = query, bound, fused_agrees(query, self.cohort.n_features, bound, form)
-        return self._last_checked[2]
 
     def users_map(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Numbers]) -> Numbers:
         """Run ``work`` on every block and stack the results, one row per user.
@@ -141,7 +134,7 @@ class Shard:
         rows = np.concatenate(list(self._blocks(lambda X, y, offsets: project_each(X, directions), spans)))
         names = tuple(f"direction {j}" for j in range(len(directions)))
         other = copy.copy(self)
-        other._last_checked, other._statistics = None, {}
+        other._statistics = {}
         other.cohort = replace(self.cohort, X=rows, feature_names=names)
         return other
 
