@@ -91,6 +91,7 @@ def test_links_into_the_repository_lead_to_pages_of_the_site() -> None:
     )
     assert site_hooks.retargeted(text, "") == there
     assert site_hooks.from_root("[a](docs/privacy.md) `[b](c)`\n```\n[x](y)\n```").startswith("[a](../docs/privacy.md)")
+    assert site_hooks.retargeted("[a](../README.md#install)", "") == "[a](index.md)"
     for path in site_hooks.linked_sources():
         assert (ROOT / path).exists(), path
 

@@ -97,6 +97,8 @@ def retargeted(text: str, folder: str) -> str:
             return link
         name, mark, anchor = link.partition("#")
         path = posixpath.normpath(posixpath.join("docs", folder, name))
+        if path == "README.md":  # whose place the start page takes, with other headings
+            mark = anchor = ""
         return os.path.relpath(page_of(path), folder or ".") + mark + anchor
 
     return outside_code(text, target)
