@@ -130,12 +130,12 @@ def _inside(folder: Path) -> Iterator[None]:
         os.environ.update(before)
 
 
-def shape(text: str) -> list[str]:
-    """Return a text without what noise decides: numbers, spaces, rules of tables, which columns a summary lists."""
+def shape(text: str) -> str:
+    """Return a text without what noise decides: numbers, where lines are wrapped, which columns a summary lists."""
     text = re.sub(r"\b[0-9a-f]{16,64}\b", "0", text)
     lines = [re.sub(r"[-+]?\d[\d,.]*(?:e[-+]?\d+)?\d*", "0", line) for line in text.splitlines()]
     lines = [re.sub(r"[\s─━═┏┓┗┛┡┩└┘┳┻┴┬╇]+", "", line) for line in lines]
-    return [line for line in lines if line and not COEFFICIENT.fullmatch(line)]
+    return "".join(line for line in lines if not COEFFICIENT.fullmatch(line))
 
 
 def main() -> None:
