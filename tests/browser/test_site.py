@@ -84,3 +84,12 @@ def test_search_finds_a_page(browser: Browser, address: str) -> None:
 
 def test_pages_open_from_a_folder_too(browser: Browser) -> None:
     assert all(url.startswith("file:") for url in browser.look(SITE / "tutorial.html").requests)
+
+
+def test_the_copy_button_takes_commands_without_prompts_and_outputs(browser: Browser, address: str) -> None:
+    browser.look(f"{address}/tutorial.html")
+    copied = browser.script(
+        "const code = document.querySelectorAll('code:has(.gp)')[1]; code.setAttribute('data-md-copying', '');"
+        "return code.innerText.trimEnd()"
+    )
+    assert copied == "tacitly fit visits.csv --user patient --target score --epsilon 1 --range age=18:110"
