@@ -41,7 +41,7 @@ def main() -> None:
         finally:
             for process in [hub, *sites]:
                 process.kill()
-        print(tacitly.load(folder / "model").certificate_)
+        print(str(tacitly.load(folder / "model").certificate_).splitlines()[0])
         for site in ("north", "south"):
             print(f"{site}: {len(read_heads(folder / site / 'heads.npz')['heads'])} heads, in its own folder")
 
