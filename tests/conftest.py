@@ -41,15 +41,16 @@ FIRST = (
     "tests/neural/",
     "tests/privacy/",
     "tests/federation/test_select.py",
-    "tests/data/",
-    # Then the slowest files, so that no worker is left alone with one at the end.
-    "processes",
     "tests/methods/",
+    # Processes that start together would each compile a kernel that is not there yet. Then the slowest files, so that
+    # no worker is left alone with one at the end.
+    "processes",
+    "tests/data/",
     "tests/audit/",
     "tests/federation/",
     "tests/test_benchmarks.py",
 )
-PROCESSES = ("tests/federation/test_ray.py", "tests/deployment/test_processes.py", "engines]", "two_sites]")
+PROCESSES = ("tests/federation/test_ray.py", "tests/deployment/test_processes.py", "engines_runs", "two_sites]")
 
 
 def group_of(name: str) -> str:

@@ -478,9 +478,9 @@ def plot(rows: Sequence[dict[str, Any]]) -> None:
 def synthetic_task(seed: int) -> Task:
     """Return a tiny task for ``--quick``, whose classes are brightness levels."""
     rng = np.random.default_rng(seed)
-    y = rng.integers(10, size=900)
-    X = (rng.uniform(size=(900, 3, 32, 32)) * 60 + 19 * y[:, None, None, None]).astype(np.uint8)
-    return shards("synthetic", images.Images(X[:600], y[:600], X[600:], y[600:]), 20, 2, seed)
+    y = rng.integers(10, size=300)
+    X = (rng.uniform(size=(300, 3, 32, 32)) * 60 + 19 * y[:, None, None, None]).astype(np.uint8)
+    return shards("synthetic", images.Images(X[:200], y[:200], X[200:], y[200:]), 10, 2, seed)
 
 
 def main() -> None:
