@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 ALL := $(VENV)/.installed
 CORE := $(if $(wildcard $(ALL)),$(ALL),$(VENV)/.core)
 
-.PHONY: demo test lint types suite coverage docs outputs generated benchmarks clean
+.PHONY: demo test lint types suite coverage docs outputs generated bench benchmarks clean
 
 demo: $(CORE)
 	@$(BIN)/tacitly demo
@@ -54,6 +54,17 @@ outputs: $(ALL)
 GENERATORS := benchmarks/readme.py $(wildcard tools/generated.py) tools/import_graph.py
 generated: $(ALL)
 	@for program in $(GENERATORS); do PYTHONPATH=. $(BIN)/python $$program || exit 1; done
+
+# Speed on this machine's CPU, in less than twenty minutes: queries against their floors, the way in, whole fits.
+bench: $(ALL)
+	$(BIN)/python -m benchmarks.speed.floors
+	$(BIN)/python -m benchmarks.speed.way_in
+	$(BIN)/python -m benchmarks.speed.driver
+	$(BIN)/python -m benchmarks.speed.round
+	$(BIN)/python -m benchmarks.speed.gram
+	$(BIN)/python -m benchmarks.speed.low_rank_sparse
+	$(BIN)/python -m benchmarks.speed.trace
+	$(BIN)/python -m benchmarks.speed.mixed_effects --only releases
 
 benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.papers.private_fedrep

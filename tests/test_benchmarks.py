@@ -45,6 +45,7 @@ def run(*words: str) -> str:
         "papers.trace_attack",
         "papers.trace_designs",
         "speed.trace",
+        "speed.way_in",
         "speed.modules",
         "speed.neural",
         "neural_conformance",

@@ -57,8 +57,6 @@ class Option:
         Whether the value decides what a site has to compile before it answers.
     exposed
         False for a parameter without a flag: only ``tacitly serve --set name=value`` sets it.
-    alias
-        A second spelling on the command line.
     """
 
     name: str
@@ -69,7 +67,6 @@ class Option:
     required: bool = False
     compiles: bool = False
     exposed: bool = True
-    alias: str = ""
 
     @property
     def spelling(self) -> str:
