@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 ALL := $(VENV)/.installed
 CORE := $(if $(wildcard $(ALL)),$(ALL),$(VENV)/.core)
 
-.PHONY: demo test lint types suite coverage generated bench benchmarks bench-gpu clean
+.PHONY: demo test lint types suite coverage docs outputs generated bench benchmarks bench-gpu clean
 
 demo: $(CORE)
 	@$(BIN)/tacitly demo
@@ -40,6 +40,15 @@ coverage: $(ALL)
 	@$(BIN)/coverage report --sort=cover > $(VENV)/coverage.txt
 	@echo "coverage: $$(tail -n 1 $(VENV)/coverage.txt), all of it in $(VENV)/coverage.txt; the files with the least:"
 	@sed -n '3,10p' $(VENV)/coverage.txt
+
+# The documentation as a site, in site/index.html: a warning is an error.
+docs: $(ALL)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "docs: site/index.html; with search: $(BIN)/python -m http.server -d site"
+
+# What commands and examples print, as pages show it: runs them all. The tests compare all but the digits.
+outputs: $(ALL)
+	@$(BIN)/python tools/outputs.py
 
 # What is committed but made by a program: tables in README and docs, imports for type checkers, the import graph.
 GENERATORS := benchmarks/readme.py benchmarks/papers/page.py $(wildcard tools/generated.py) tools/import_graph.py
@@ -114,4 +123,4 @@ $(ALL): pyproject.toml constraints.txt | $(BIN)/python
 	$(call install,.[dev],torch)
 
 clean:
-	rm -rf $(VENV) .coverage demo-model visits.csv
+	rm -rf $(VENV) .coverage demo-model visits.csv site
