@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 ALL := $(VENV)/.installed
 CORE := $(if $(wildcard $(ALL)),$(ALL),$(VENV)/.core)
 
-.PHONY: demo test lint types suite coverage generated benchmarks clean
+.PHONY: demo test lint types suite coverage generated bench benchmarks bench-gpu clean
 
 demo: $(CORE)
 	@$(BIN)/tacitly demo
@@ -46,6 +46,17 @@ GENERATORS := benchmarks/readme.py benchmarks/papers/page.py $(wildcard tools/ge
 generated: $(ALL)
 	@for program in $(GENERATORS); do PYTHONPATH=. $(BIN)/python $$program || exit 1; done
 
+# Speed on this machine's CPU, in less than twenty minutes: queries against their floors, the way in, whole fits.
+bench: $(ALL)
+	$(BIN)/python -m benchmarks.speed.floors
+	$(BIN)/python -m benchmarks.speed.way_in
+	$(BIN)/python -m benchmarks.speed.driver
+	$(BIN)/python -m benchmarks.speed.round
+	$(BIN)/python -m benchmarks.speed.gram
+	$(BIN)/python -m benchmarks.speed.low_rank_sparse
+	$(BIN)/python -m benchmarks.speed.trace
+	$(BIN)/python -m benchmarks.speed.mixed_effects --only releases
+
 benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.papers.private_fedrep
 	$(BIN)/python -m benchmarks.papers.fedpower
@@ -74,6 +85,11 @@ benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.papers.theory
 	$(BIN)/python -m benchmarks.readme
 	$(BIN)/python -m benchmarks.papers.page
+
+# Needs a CUDA device and a PyTorch that sees it.
+bench-gpu: $(ALL)
+	$(BIN)/python -m benchmarks.speed.cuda
+	$(BIN)/python -m benchmarks.readme
 
 $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)

@@ -49,6 +49,8 @@ def run(*words: str) -> str:
         "papers.trace_attack",
         "papers.trace_designs",
         "speed.trace",
+        "speed.cuda",
+        "speed.way_in",
         "speed.modules",
         "speed.neural",
         "neural_conformance",

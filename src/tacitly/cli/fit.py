@@ -31,6 +31,7 @@ def fit(
     features: console.Features = None,
     exclude: reading.Exclude = None,
     ranges: reading.Ranges = None,
+    levels: reading.Levels = None,
     drop_missing: reading.DropMissing = False,
     separator: reading.Separator = None,
     decimal: reading.Decimal = None,
@@ -38,7 +39,9 @@ def fit(
     on_disk: Annotated[
         Path | None, typer.Option(help="Group the rows in this folder instead of memory; reused if it exists.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="local, or ray: spread users over a Ray cluster.")] = "local",
+    engine: Annotated[
+        str, typer.Option(help="local; cuda: rows on a GPU; ray: spread users over a Ray cluster.")
+    ] = "local",
     workers: Annotated[int | None, typer.Option(help="Shards on the cluster; default: one per core.")] = None,
     address: Annotated[
         str | None, typer.Option(help="Address of a running Ray cluster, or auto; default: a new one here.")
@@ -49,12 +52,13 @@ def fit(
     """Fit a model on a table of (user, features, target): a private population, a personal model for every user."""
     chosen = Chosen.of(context)
     _check_budget(chosen, epsilon, delta, adjacency)
-    console.check_new(out)
     shared = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
     shared |= _engine(engine, address, workers)
-    values, labels = _values(chosen, ranges)
+    values, labels = _values(chosen, ranges, levels)
     columns = reading.Columns(user, target, console.names_in(features), reading.split_names(exclude), labels)
     source = reading.opened(table, user, separator, decimal)
+    reading.features_of(source, columns)
+    console.check_new(out)
     cohort = _read(source, columns, values.get("schema"), drop_missing, on_disk)
     model = chosen.method.build(**values, **shared)
     with opened_account(model, cohort, ledger, out) as path:
@@ -80,14 +84,16 @@ def _check_budget(chosen: Chosen, epsilon: float, delta: float | None, adjacency
         check_target(epsilon, delta)
 
 
-def _values(chosen: Chosen, ranges: list[str] | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _values(
+    chosen: Chosen, ranges: list[str] | None, levels: list[str] | None
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the method's parameters, and the text labels of the target: the method gets their positions."""
     values = dict(chosen.values)
     if chosen.method.takes_schema:
-        values["schema"] = reading.declared(values["schema"], ranges)
-    elif ranges:
-        usual = REGISTRY.default("fit").name
-        raise ValueError(f"--range is for --method {usual}. Found --method {chosen.method.name}.")
+        values["schema"] = reading.declared(values["schema"], ranges, levels)
+    elif ranges or levels:
+        usual, option = REGISTRY.default("fit").name, "--range" if ranges else "--levels"
+        raise ValueError(f"{option} is for --method {usual}. Found --method {chosen.method.name}.")
     labels = tuple(values.get("classes") or ())
     if not (labels and isinstance(labels[0], str)):
         return values, ()
@@ -97,10 +103,15 @@ def _values(chosen: Chosen, ranges: list[str] | None) -> tuple[dict[str, Any], t
 
 def _engine(engine: str, address: str | None, workers: int | None) -> dict[str, Any]:
     """Return the estimator's parameter that says where users are; nothing for this process."""
-    if engine not in ("local", "ray"):
-        raise ValueError(f"--engine must be local or ray. Found {engine!r}.")
+    if engine not in ("local", "cuda", "ray"):
+        raise ValueError(f"--engine must be local, cuda or ray. Found {engine!r}.")
     if engine == "local":
         return {}
+    if engine == "cuda":
+        from tacitly.federation.cuda.engine import CudaEngine
+
+        CudaEngine().checked_device()  # before any table is read
+        return {"engine": engine}
     from tacitly.federation.ray import RayEngine
 
     return {"engine": RayEngine(address=address, workers=workers)}
@@ -113,8 +124,14 @@ def _read(
     from tacitly.data.cohort import Cohort
 
     if folder is None or not folder.exists():
-        with console.status("reading the table"):
-            cohort = reading.read_cohort(source, columns, schema, drop_missing=drop_missing, folder=folder)
+        with console.status("reading the table") as shown:
+
+            def progress(what: str, part: float) -> None:
+                shown.update(f"{what}: {part:.0%}" if part else what)
+
+            cohort = reading.read_cohort(
+                source, columns, schema, drop_missing=drop_missing, folder=folder, progress=progress
+            )
         reading.describe(cohort)
         reading.point_out_ids(source, columns)
         return cohort

@@ -121,5 +121,10 @@ def _plain_warning(
 
 
 def _complain(message: str, code: int) -> None:
-    sys.stderr.write(f"tacitly: {message}\n")
+    text = f"tacitly: {message}"
+    if sys.stderr.isatty():  # elsewhere one line, for programs
+        from tacitly.cli.console import wrapped
+
+        text = wrapped(text)
+    sys.stderr.write(f"{text}\n")
     raise SystemExit(code)

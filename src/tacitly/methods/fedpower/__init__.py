@@ -1,7 +1,7 @@
 """FedPower (Guo et al. 2021): the top components of all rows: private SVD and PCA."""
 
 from tacitly.methods.options import MODE, whole_or_word
-from tacitly.methods.registry import AuditTrial, Method, Option, Trial
+from tacitly.methods.registry import ENGINES, AuditTrial, Method, Option, Trial
 
 _ROWS = "guard whole users"
 
@@ -21,7 +21,9 @@ METHOD = Method(
         MODE,
     ),
     wire=("gram:CentreVote", "gram:GramAgain", "gram:ShiftedGram", "power:DeviceStep", "power:PowerStep"),
+    engines=ENGINES,
     limits={
+        "cuda": "unit row, dense rows; others on the host",
         "ray": "yes, sparse rows too",
         "flower": "unit user; unit row if sites publish their numbers of rows; dense rows; not `trust='local'`, "
         "not `mode='paper'`",

@@ -1,7 +1,7 @@
 """Private FedRep (Snedeker et al. 2025): a shared basis by clipped gradients, one head per user; any loss."""
 
 from tacitly.methods.options import CLASSES, INTERCEPT, MODE, RANK, ROUNDS, classes_need_a_loss_for_classes, loss_option
-from tacitly.methods.registry import AuditTrial, Method, Trial
+from tacitly.methods.registry import ENGINES, AuditTrial, Method, Trial
 
 METHOD = Method(
     estimator="estimator:PrivateFedRep",
@@ -15,6 +15,8 @@ METHOD = Method(
         "as_printed:PaperHeads",
         "queries:LossStep",
     ),
+    engines=ENGINES,
+    limits={"cuda": "yes; other losses than squared on the host"},
     small=lambda d, rank, words: {"rank": rank, "rounds": 1},
     plain_compiles=lambda words: words.get("loss", "squared") != "squared",
     data="rows by user with a number, a class or a count to predict",

@@ -1,7 +1,7 @@
 """Mixed models: the population is a private prior, every user a posterior; any units, text, missing cells, any loss."""
 
 from tacitly.methods.options import CLASSES, SCHEMA, TARGET_RANGE, classes_need_a_loss_for_classes, loss_option
-from tacitly.methods.registry import AuditTrial, Method, Parameters, Trial
+from tacitly.methods.registry import ENGINES, AuditTrial, Method, Parameters, Trial
 
 
 def _coordinates(n_features: int, parameters: Parameters) -> int:
@@ -44,6 +44,8 @@ METHOD = Method(
         "units:Magnitudes",
         "units:Shares",
     ),
+    engines=ENGINES,
+    limits={"cuda": "yes; other losses than squared on the host"},
     coordinates=_coordinates,
     small=lambda d, rank, words: {"loss": words.get("loss", "squared")},
     plain_compiles=lambda words: words.get("loss", "squared") != "squared",
