@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 ALL := $(VENV)/.installed
 CORE := $(if $(wildcard $(ALL)),$(ALL),$(VENV)/.core)
 
-.PHONY: demo test lint types suite coverage generated benchmarks clean
+.PHONY: demo test lint types suite coverage docs outputs generated bench benchmarks bench-gpu clean
 
 demo: $(CORE)
 	@$(BIN)/tacitly demo
@@ -41,14 +41,36 @@ coverage: $(ALL)
 	@echo "coverage: $$(tail -n 1 $(VENV)/coverage.txt), all of it in $(VENV)/coverage.txt; the files with the least:"
 	@sed -n '3,10p' $(VENV)/coverage.txt
 
+# The documentation as a site, in site/index.html: a warning is an error.
+docs: $(ALL)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "docs: site/index.html; with search: $(BIN)/python -m http.server -d site"
+
+# What commands and examples print, as pages show it: runs them all. The tests compare all but the digits.
+outputs: $(ALL)
+	@$(BIN)/python tools/outputs.py
+
 # What is committed but made by a program: tables in README and docs, imports for type checkers, the import graph.
-GENERATORS := benchmarks/readme.py $(wildcard tools/generated.py) tools/import_graph.py
+GENERATORS := benchmarks/readme.py benchmarks/papers/page.py $(wildcard tools/generated.py) tools/import_graph.py
 generated: $(ALL)
 	@for program in $(GENERATORS); do PYTHONPATH=. $(BIN)/python $$program || exit 1; done
+
+# Speed on this machine's CPU, in less than twenty minutes: queries against their floors, the way in, whole fits.
+bench: $(ALL)
+	$(BIN)/python -m benchmarks.speed.floors
+	$(BIN)/python -m benchmarks.speed.way_in
+	$(BIN)/python -m benchmarks.speed.driver
+	$(BIN)/python -m benchmarks.speed.round
+	$(BIN)/python -m benchmarks.speed.gram
+	$(BIN)/python -m benchmarks.speed.low_rank_sparse
+	$(BIN)/python -m benchmarks.speed.trace
+	$(BIN)/python -m benchmarks.speed.mixed_effects --only releases
 
 benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.papers.private_fedrep
 	$(BIN)/python -m benchmarks.papers.fedpower
+	$(BIN)/python -m benchmarks.papers.fedpower_tables --seconds 1e9
+	$(BIN)/python -m benchmarks.papers.pca
 	$(BIN)/python -m benchmarks.papers.centaur
 	$(BIN)/python -m benchmarks.papers.centaur_linear
 	$(BIN)/python -m benchmarks.speed.modules
@@ -57,6 +79,7 @@ benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.papers.margin
 	$(BIN)/python -m benchmarks.papers.low_rank_sparse
 	$(BIN)/python -m benchmarks.papers.neural_low_rank_sparse
+	$(BIN)/python -m benchmarks.papers.quirks
 	$(BIN)/python -m benchmarks.speed.gram
 	$(BIN)/python -m benchmarks.papers.trace_regression
 	$(BIN)/python -m benchmarks.papers.trace_attack
@@ -69,6 +92,13 @@ benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.speed.low_rank_sparse
 	$(BIN)/python -m benchmarks.speed.mixed_effects
 	$(BIN)/python -m benchmarks.speed.engines
+	$(BIN)/python -m benchmarks.papers.theory
+	$(BIN)/python -m benchmarks.readme
+	$(BIN)/python -m benchmarks.papers.page
+
+# Needs a CUDA device and a PyTorch that sees it.
+bench-gpu: $(ALL)
+	$(BIN)/python -m benchmarks.speed.cuda
 	$(BIN)/python -m benchmarks.readme
 
 $(BIN)/python:
@@ -93,4 +123,4 @@ $(ALL): pyproject.toml constraints.txt | $(BIN)/python
 	$(call install,.[dev],torch)
 
 clean:
-	rm -rf $(VENV) .coverage demo-model visits.csv
+	rm -rf $(VENV) .coverage demo-model visits.csv site

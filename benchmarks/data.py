@@ -23,8 +23,16 @@ def available() -> bool:
 
 def load(name: str) -> Array:
     """Return the rows of a data set on their public range: [−1, 1], MNIST on [0, 1]."""
-    loaders = {"a9a": _a9a, "connect4": _connect4, "covtype": _covtype, "mnist": _mnist}
+    loaders = {
+        "a9a": _a9a, "connect4": _connect4, "covtype": _covtype, "ijcnn1": _ijcnn1, "mnist": _mnist, "w8a": _w8a,
+    }  # fmt: skip
     return np.ascontiguousarray(_covtype()[:, :10]) if name == "covtype-numeric" else loaders[name]()
+
+
+def min_max(X: Array) -> Array:
+    """Return every column on [0, 1], as scikit-learn's MinMaxScaler does; a constant column becomes zeros."""
+    low, high = X.min(axis=0), X.max(axis=0)
+    return (X - low) / np.where(high > low, high - low, 1.0)
 
 
 def movielens() -> Ratings:
@@ -67,3 +75,17 @@ def _mnist() -> Array:
     with gzip.open(FOLDER / "mnist" / "train-images-idx3-ubyte.gz") as file:
         pixels = np.frombuffer(file.read(), np.uint8, offset=16)
     return pixels.reshape(60_000, 784)[:, :780].astype(np.float64) / 255.0
+
+
+def _w8a() -> Array:
+    return 2.0 * _libsvm("w8a/w8a.gz", 300) - 1.0
+
+
+def _ijcnn1() -> Array:
+    return np.clip(_libsvm("ijcnn1/ijcnn1.trn.bz2", 22), -1.0, 1.0)
+
+
+def _libsvm(path: str, n_features: int) -> Array:
+    from sklearn.datasets import load_svmlight_file
+
+    return np.asarray(load_svmlight_file(str(FOLDER / path), n_features=n_features)[0].toarray())

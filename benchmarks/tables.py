@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import platform
 from collections.abc import Sequence
@@ -25,7 +26,8 @@ def keep(name: str, data: dict[str, Any], text: str, *, quick: bool) -> None:
     if quick:
         return
     RESULTS.mkdir(exist_ok=True)
-    data = {**data, "machine": f"{platform.machine()}, Python {platform.python_version()}"}
+    machine = f"{platform.machine()}, Python {platform.python_version()}"
+    data = {**data, "machine": machine, "date": datetime.datetime.now(datetime.UTC).date().isoformat()}
     (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     (RESULTS / f"{name}.md").write_text(text + "\n", encoding="utf-8")
 

@@ -1,6 +1,7 @@
-"""Run two sites and a coordinator on this machine, as three programs: rows and heads never leave their site's folder.
+"""Two sites over Flower.
 
-The commands are those of a real deployment, with local addresses (docs/deploy.md).
+Two sites and a coordinator on this machine, as three programs. Rows and heads never leave their site's folder. The
+commands are those of a real deployment, with local addresses (docs/deploy.md). Needs ``pip install tacitly[flower]``.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def main() -> None:
         finally:
             for process in [hub, *sites]:
                 process.kill()
-        print(tacitly.load(folder / "model").certificate_)
+        print(str(tacitly.load(folder / "model").certificate_).splitlines()[0])
         for site in ("north", "south"):
             print(f"{site}: {len(read_heads(folder / site / 'heads.npz')['heads'])} heads, in its own folder")
 

@@ -61,6 +61,8 @@ def group_of(name: str) -> str:
     """
     if any(part in name for part in PROCESSES):
         return "processes"
+    if name.startswith("tests/browser/"):
+        return "browser"  # one browser, and not one per worker
     file = name.split("::")[0]
     return name if file == "tests/test_benchmarks.py" else file
 

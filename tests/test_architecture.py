@@ -100,7 +100,8 @@ def test_the_second_opinion_shares_no_arithmetic_with_the_first() -> None:
     [
         ("flwr", ("tacitly.federation.flower", "tacitly.deployment")),
         ("ray", "tacitly.federation.ray"),
-        ("torch", "tacitly.neural"),
+        ("torch", ("tacitly.neural", "tacitly.federation.cuda")),
+        ("triton", "tacitly.federation.cuda"),
     ],
 )
 def test_optional_engines_stay_in_their_rooms(package: str, room: str | tuple[str, ...]) -> None:

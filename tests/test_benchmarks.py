@@ -29,10 +29,14 @@ def run(*words: str) -> str:
     [
         "papers.private_fedrep",
         "papers.fedpower",
+        "papers.fedpower_tables",
+        "papers.pca",
+        "papers.theory",
         "papers.centaur",
         "papers.centaur_linear",
         "papers.low_rank_sparse",
         "papers.neural_low_rank_sparse",
+        "papers.quirks",
         "papers.margin",
         "audit",
         "ledger",
@@ -46,6 +50,8 @@ def run(*words: str) -> str:
         "papers.trace_attack",
         "papers.trace_designs",
         "speed.trace",
+        "speed.cuda",
+        "speed.way_in",
         "speed.modules",
         "speed.neural",
         "neural_conformance",
@@ -65,12 +71,10 @@ def test_the_benchmark_of_engines_runs() -> None:
     assert "|---|" in run("-m", "benchmarks.speed.engines", "--quick")
 
 
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_every_example_runs(path: Path) -> None:
-    assert run(str(path))
+@pytest.mark.parametrize("name", ["two_sites"])
+def test_an_example_that_starts_processes_runs(name: str) -> None:
+    """The others run in one process: tests/test_site.py."""
+    assert run(f"examples/{name}.py")
 
 
 def test_the_readme_quotes_the_results() -> None:
@@ -78,12 +82,17 @@ def test_the_readme_quotes_the_results() -> None:
 
 
 def test_the_kept_results_of_fedpower_are_as_good_as_promised() -> None:
-    data = json.loads((ROOT / "benchmarks" / "results" / "fedpower.json").read_text(encoding="utf-8"))
-    printed = {"a9a": 4.1e-3, "covtype": 7.4e-3, "mnist": 2.6e-3, "connect4": 1.3e-2}
+    data, tables = (
+        json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+        for name in ("fedpower", "fedpower_tables")
+    )
+    printed = json.loads((ROOT / "benchmarks" / "papers" / "printed.json").read_text(encoding="utf-8"))["FedPower"]
+    for name, found in tables["table2"].items():
+        assert np.mean(found["OPT, as theirs"]) <= 1.5 * printed["table2"][name]["OPT"][0]
+    for found in tables["table3"].values():
+        assert np.mean(found["inf"]) <= 1e-4
     promised = {"a9a": 0.05, "covtype": 0.02, "mnist": 0.065, "connect4": 0.03}
-    for name in printed:
-        assert np.mean(data["table2"][name]["OPT"]) <= 1.5 * printed[name]
-        assert np.mean(data["table2"][name]["OPT, decaying p"]) <= 1e-8
+    for name in promised:
         assert data["true_epsilon"][name]["1"]["tacitly"] <= promised[name]
         for line in data["true_epsilon"][name].values():
             assert line["tacitly"] <= min(error for method, error in line.items() if not method.startswith("tacitly"))

@@ -39,11 +39,11 @@ def methods_table(pages: str) -> str:
 
 def engines_table() -> str:
     """Return the table that says which engine runs which method."""
-    lines = ["| | local | Ray | Flower, `--trust central` | `node`, `secure` |", "|---|---|---|---|---|"]
+    lines = ["| | local | GPU | Ray | Flower, `--trust central` | `node`, `secure` |", "|---|---|---|---|---|---|"]
     alike: dict[str, list[str]] = {}  # methods that run alike share a row
     for method in REGISTRY.values():
         cells = [
-            *(_runs(method, engine, engine) for engine in ("local", "ray", "flower")),
+            *(_runs(method, engine, engine) for engine in ("local", "cuda", "ray", "flower")),
             _runs(method, "flower", "node"),
         ]
         alike.setdefault(" | ".join(cells), []).append(f"`{method.public_name}`")

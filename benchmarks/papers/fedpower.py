@@ -1,7 +1,7 @@
-"""FedPower's experiments (Guo et al. 2021) on its public data sets: Tables 2 and 3, Figures 3-10, error against true ε.
+"""FedPower (Guo et al. 2021) on its public data sets: the error against true ε, and Figures 3-10.
 
-One metric for every method: the spectral sine of the angle to the exact top-5 space, over all five columns. The paper's
-housing data are not among the sets available here, so that row of its tables is left out.
+One metric for every method: the spectral sine of the angle to the exact top-5 space, over all five columns. Tables 2
+and 3 are in :mod:`benchmarks.papers.fedpower_tables`.
 
 ``python -m benchmarks.papers.fedpower`` (about ten minutes on two cores; ``--quick`` for a smoke test).
 The data sets come from TACITLY_DATA; TACITLY_DIFFPRIVLIB names a Python interpreter that has diffprivlib (its
@@ -27,8 +27,7 @@ import numpy.typing as npt
 from benchmarks.data import available, load, public_range
 from benchmarks.tables import IMAGES, RESULTS, keep, table
 from tacitly import FedPower, subspace_distance
-from tacitly.baselines.one_shot import randomized_svd, unweighted_average, weighted_average
-from tacitly.methods.fedpower.as_printed import Settings, fed_power, iterates
+from tacitly.methods.fedpower.as_printed import Settings, iterates
 from tacitly.privacy.accounting import epsilon_of, mu_of
 
 Array = npt.NDArray[np.float64]
@@ -38,10 +37,8 @@ EPSILONS = (0.1, 0.3, 1.0, 3.0)
 NUMERIC = "covtype-numeric"  # ten columns: the most that diffprivlib's sampler finishes in a minute
 SETS = ("a9a", "connect4", "covtype", "mnist", NUMERIC)
 SYNTHETIC = "synthetic"  # rows for --quick, which keeps nothing
-PRINTED = {"a9a": 4.09e-3, "connect4": 1.27e-2, "covtype": 7.38e-3, "mnist": 2.62e-3}
 TARGETS = {"a9a": 0.05, "mnist": 0.065, "connect4": 0.03, "covtype": 0.02}
-PARTS = ("table2", "table3", "true_epsilon", "plots")
-ITERATIONS = {"mnist": 40, "connect4": 300}  # enough to converge; 200 for the others
+PARTS = ("true_epsilon", "plots")
 
 
 def main() -> None:
@@ -55,17 +52,13 @@ def main() -> None:
         sys.exit("The data sets were not found. Set TACITLY_DATA to their folder.")
     names, parts = [SYNTHETIC] if quick else arguments.sets.split(","), arguments.parts.split(",")
     draws = 1 if quick else 5
-    data: dict[str, Any] = {"table2": {}, "table3": {}, "true_epsilon": {}}
+    data: dict[str, Any] = {"true_epsilon": {}}
     kept = RESULTS / "fedpower.json"
     if not quick and (set(names) != set(SETS) or set(parts) != set(PARTS)) and kept.is_file():
         data = json.loads(kept.read_text(encoding="utf-8"))
     for name in names:
         X = synthetic_rows() if quick else load(name)
         few = min(draws, 3) if name in ("mnist", "covtype") else draws
-        if "table2" in parts and name != NUMERIC:
-            data["table2"][name] = table2(X, name, few)
-        if "table3" in parts and name != NUMERIC:
-            data["table3"][name] = table3(X, 1 if name == "mnist" else few)
         if "true_epsilon" in parts:
             data["true_epsilon"][name] = against_true_epsilon(X, name, few, EPSILONS[2:3] if quick else EPSILONS)
         print(f"{name}: done", file=sys.stderr, flush=True)
@@ -89,54 +82,6 @@ def devices(X: Array, m: int, draw: int) -> tuple[list[Array], Array, Array]:
     """Assign rows to devices at random; return each device's rows, its matrix and its number of rows."""
     parts = np.array_split(X[np.random.default_rng(draw).permutation(len(X))], m)
     return parts, np.array([A.T @ A / len(A) for A in parts]), np.array([len(A) for A in parts], dtype=np.float64)
-
-
-def table2(X: Array, name: str, draws: int) -> dict[str, list[float]]:
-    truth, found = exact(X), {}
-    steps = ITERATIONS.get(name, 200)
-    for draw in range(draws):
-        parts, matrices, sizes = devices(X, max(len(X) // 1000, 3), draw)
-
-        def run(
-            key: str, iterations: int, draw: int = draw, matrices: Array = matrices, sizes: Array = sizes, **how: Any
-        ) -> None:
-            basis = fed_power(matrices, sizes, K, Settings(iterations=iterations, **how), draw)
-            found.setdefault(key, []).append(subspace_distance(basis, truth))
-
-        run("OPT", steps, iteration_rank=2 * K)
-        run("OPT, r = 5", steps)
-        run("sign-fixing", steps, alignment="signs")
-        run("vanilla", steps, alignment="none")
-        if draw == 0:
-            run("OPT, decaying p", 2 * steps, decay=True, iteration_rank=2 * K)
-        for key, basis in (
-            ("DR-SVD", randomized_svd(parts, K, draw)),
-            ("UDA", unweighted_average(parts, K)),
-            ("WDA", weighted_average(parts, K)),
-        ):
-            found.setdefault(key, []).append(subspace_distance(basis, truth))
-    return found
-
-
-def table3(X: Array, draws: int) -> dict[str, list[float]]:
-    """Use the paper's per-round budgets: ε₁ local, ε₂ = 0.1 central, decaying p, best of 40 iterations."""
-    truth, found = exact(X), {}
-    for draw in range(draws):
-        _, matrices, sizes = devices(X, min(100, len(X) // 5), draw)
-        for epsilon in (math.inf, 100.0, 10.0, 1.0, 0.1):
-            settings = Settings(
-                iterations=40,
-                decay=True,
-                iteration_rank=2 * K,
-                epsilon_local=epsilon,
-                epsilon_central=math.inf if math.isinf(epsilon) else 0.1,
-                delta=DELTA,
-                per_round=True,
-                alignment="signs",
-            )
-            errors = [subspace_distance(basis, truth) for basis in iterates(matrices, sizes, K, settings, draw)]
-            found.setdefault(f"{epsilon:g}", []).append(min(errors))
-    return found
 
 
 def against_true_epsilon(X: Array, name: str, draws: int, epsilons: Iterable[float]) -> dict[str, dict[str, float]]:
@@ -227,17 +172,6 @@ def mean(values: Iterable[float]) -> float:
 
 
 def text_of(data: dict[str, Any]) -> str:
-    columns = ["OPT", "OPT, r = 5", "sign-fixing", "vanilla", "DR-SVD", "UDA", "WDA", "OPT, decaying p"]
-    rows = [
-        [name, *(f"{np.mean(found[c]):.2e}" for c in columns), f"{PRINTED[name]:.2e}" if name in PRINTED else "–"]
-        for name, found in data["table2"].items()
-    ]
-    header = ["Table 2, no noise, p = 4", *columns, "paper's OPT"]
-    header[1] = "OPT, r = 10"
-    text = table(header, rows)
-    budgets = ["inf", "100", "10", "1", "0.1"]
-    rows = [[name, *(f"{np.mean(found[b]):.2e}" for b in budgets)] for name, found in data["table3"].items()]
-    text += "\n\n" + table(["Table 3, ε₁ per round (ε₂ = 0.1)", *(b.replace("inf", "∞") for b in budgets)], rows)
     methods = sorted({m for sets in data["true_epsilon"].values() for line in sets.values() for m in line})
     methods = ["tacitly"] + [m for m in methods if m != "tacitly"]
     rows = [
@@ -245,7 +179,7 @@ def text_of(data: dict[str, Any]) -> str:
         for name, sets in data["true_epsilon"].items()
         for epsilon, line in sets.items()
     ]
-    return text + "\n\n" + table([f"row-level, true ε, δ = {DELTA:g}", *methods], rows)
+    return table([f"row-level, true ε, δ = {DELTA:g}", *methods], rows)
 
 
 def plot(X: Array, name: str) -> None:

@@ -22,7 +22,7 @@ from benchmarks.papers.trace_factorised import factorised
 from benchmarks.tables import IMAGES, keep, table
 from tacitly import NuclearNorm, RGrad, TraceRegression, UncertifiedWarning
 from tacitly.linalg import orthonormal
-from tacitly.methods.trace_regression.theory import loop_rate, minimax_lower_bound, paper_sensitivities
+from tacitly.theory.trace_regression import loop_rate, minimax_lower_bound, paper_sensitivities
 
 DELTA, NOISE = 1e-6, 0.5
 BASE = {"n": 40_000, "d": 40, "r": 2, "epsilon": 1.0}

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tacitly import audit as audit
     from tacitly import datasets as datasets
     from tacitly import neural as neural
+    from tacitly import theory as theory
     from tacitly.baselines import CentralModel as CentralModel
     from tacitly.baselines import FedRep as FedRep
     from tacitly.baselines import FullFineTuning as FullFineTuning
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from tacitly.data.splitting import WithinUsers as WithinUsers
     from tacitly.data.validation import DataError as DataError
     from tacitly.linalg import subspace_distance as subspace_distance
-    from tacitly.methods import theory as theory
     from tacitly.methods.copies import SearchWarning as SearchWarning
     from tacitly.methods.evaluation import choose as choose
     from tacitly.model_folder import load as load
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from tacitly.privacy.guarantee import UncertifiedWarning as UncertifiedWarning
     from tacitly.privacy.ledger import BudgetExceeded as BudgetExceeded
     from tacitly.privacy.ledger import Ledger as Ledger
+    from tacitly.reporting import report as report
 
 # <methods>
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ _HOMES = {
     "choose": "tacitly.methods.evaluation",
     "load": "tacitly.model_folder",
     "plan": "tacitly.planning",
+    "report": "tacitly.reporting",
     "save": "tacitly.model_folder",
     "subspace_distance": "tacitly.linalg",
     **{name: home for method in REGISTRY.values() if not method.network for name, home in method.homes.items()},
@@ -96,7 +98,7 @@ _MODULES = {
     "audit": "tacitly.audit",
     "datasets": "tacitly.datasets",
     "neural": "tacitly.neural",
-    "theory": "tacitly.methods.theory",
+    "theory": "tacitly.theory",
 }
 
 __all__ = [*_HOMES, *_MODULES]

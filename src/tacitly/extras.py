@@ -7,7 +7,9 @@ EXTRAS = {
     "flwr": ("sites need Flower", "flower"),
     "matplotlib": ("pictures need Matplotlib", "plots"),
     "ray": ("the engine 'ray' needs Ray", "ray"),
+    "starlette": ("the local page needs Starlette", "ui"),
     "torch": ("networks need PyTorch", "neural"),
+    "uvicorn": ("the local page needs Uvicorn", "ui"),
 }
 
 

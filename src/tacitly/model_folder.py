@@ -68,7 +68,7 @@ def save(
         raise ModelError(f"{target} exists already. Choose another folder, or remove it.")
     public = {
         "billboard.safetensors": to_bytes({k: np.ascontiguousarray(v) for k, v in model.public_arrays().items()}),
-        "config.json": (json.dumps(_config(model), indent=2) + "\n").encode(),
+        "config.json": (json.dumps(config_of(model), indent=2) + "\n").encode(),
     }
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in public.items()}
     given = {"purpose": purpose, "curator": curator, "region": region}
@@ -229,7 +229,8 @@ def _private_as_bytes(model: PrivateModel) -> bytes | None:
     return private_to_bytes(model.users_, private) if private else None
 
 
-def _config(model: PrivateModel) -> dict[str, Any]:
+def config_of(model: PrivateModel) -> dict[str, Any]:
+    """Return what ``config.json`` says about a model."""
     return {
         **FORMAT,
         "class": model.folder_class,

@@ -21,9 +21,8 @@ from tacitly.data.schema import Schema
 from tacitly.data.user_ids import Directory
 from tacitly.data.validation import DataError, plain_numbers
 from tacitly.heads.losses import Loss
-from tacitly.methods.mixed_effects.heads import variances
-from tacitly.methods.mixed_effects.likelihoods import class_probabilities, count_deviation, mean_response
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
+from tacitly.methods.mixed_effects.prediction import Rules
 from tacitly.private_arrays import private_from_bytes
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -112,34 +111,19 @@ class Predictor:
 
 
 class _Posteriors:
-    """Mixed effects: posteriors around a public prior. The rules are those of the estimator, which tests compare."""
+    """Mixed effects: posteriors around a public prior."""
 
     def __init__(self, public: Arrays, private: Arrays, loss: Loss) -> None:
         level, spread = (float(value) for value in public["target"])
-        self._units, self._loss = Coordinates(public["center"], public["gain"], level, spread), loss
-        self._prior = Prior(public["mean"], public["root"], float(public["noise"][0]), loss.name)
-        self._inflation, weak = float(public["calibration"][0]), bool(public["calibration"][1])
-        at_home = self._prior
-        if loss.name == "squared" or (spread > 0 and not weak):
-            error = public["mean_covariance"]
-            at_home = self._prior.doubted(error if error.ndim == 2 else error.mean(axis=0))
-        upper = np.triu_indices(self._units.size)
-        self._population = np.full(2, np.nan)  # nothing is known about the population
-        if spread > 0:
-            self._population = np.append(at_home.mean.ravel(), at_home.covariance[upper])
-        self._heads = private.get("posteriors", np.zeros((0, len(self._population)))).astype(np.float64)
+        units = Coordinates(public["center"], public["gain"], level, spread)
+        prior = Prior(public["mean"], public["root"], float(public["noise"][0]), loss.name)
+        inflation, weak = public["calibration"]
+        self._rules, self._loss = Rules(units, prior, public["mean_covariance"], float(inflation), bool(weak)), loss
+        self._heads = private.get("posteriors", np.zeros((0, 0))).astype(np.float64)
 
     def numbers(self, rows: Array, positions: npt.NDArray[np.int64]) -> tuple[Array, Array]:
         """Return mean and standard deviation of new observations."""
-        heads = self._at(positions)
-        if not self._units.spread > 0:
-            return heads[:, 0].copy(), np.full(len(rows), np.nan)
-        scores, spread = self._scores(rows, heads)
-        if self._loss.name == "poisson":
-            return mean_response(scores, spread, self._prior), count_deviation(scores, spread, self._prior)
-        unit = self._units.spread
-        deviation = np.sqrt(self._prior.noise + spread) * (unit * self._inflation)
-        return scores * unit + self._units.level, deviation
+        return self._rules.numbers(rows, self._rules.heads_at(self._heads, positions))
 
     def classes(self, rows: Array, positions: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """Return the most probable class of each row."""
@@ -148,16 +132,7 @@ class _Posteriors:
 
     def probabilities(self, rows: Array, positions: npt.NDArray[np.int64]) -> Array:
         """Return one probability per class."""
-        return class_probabilities(*self._scores(rows, self._at(positions)))
-
-    def _at(self, positions: npt.NDArray[np.int64]) -> Array:
-        return np.vstack([self._heads, self._population])[positions]  # -1 is the population's, at the end
-
-    def _scores(self, rows: Array, heads: Array) -> tuple[Array, Array]:
-        design, mean = self._units.design(rows), self._prior.mean
-        weights = heads[:, : mean.size].reshape(-1, *mean.shape)
-        spread = np.maximum(variances(design, heads[:, mean.size :]), 0.0)
-        return np.einsum("ip,i...p->i...", design, weights), spread
+        return self._rules.probabilities(rows, self._rules.heads_at(self._heads, positions))
 
 
 class _Basis:

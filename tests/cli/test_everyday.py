@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 
 import tacitly
-from tacitly.baselines.comparison import LOCAL, MEANS, OURS, SINGLE, TWIN, compare
+from tacitly.baselines.comparison import LOCAL, MEANS, OURS, SINGLE, TWIN, Line, compare, verdict
 from tacitly.cli.console import wrapped
 from tacitly.cli.main import main
 from tacitly.data.csv_format import CsvFormat
@@ -94,7 +94,7 @@ def test_the_first_command_needs_no_rank_and_ends_with_what_was_learned(fitted: 
         "ε = 4.00 (zero-out)",
         "numbers with a declared range: age (0 to 120)",
         "yes or no: smoker",
-        "text, which levels are frequent found privately (--schema declares levels): clinic",
+        "text, which levels are frequent found privately (--levels NAME=A,B saves that): clinic",
         "missing cells count as the population's mean",
         "users' own means",
         "Sharing helped: the error is",
@@ -242,16 +242,20 @@ def test_rows_without_a_target_are_left_out_with_a_sentence_and_all_incomplete_o
     [
         (lambda f: f.assign(day="2024-05-01"), (), "Columns hold dates: 'day'. Turn each into a number"),
         (lambda f: f.assign(age=f["age"].astype(object).where(f.index != 3, "old")), (), "'age' (1 row)"),
-        (lambda f: f, ("--target", "smoker"), "If these are classes: --loss logistic --classes no,yes."),
+        (lambda f: f, ("--target", "smoker"), "If these are classes: --loss logistic --classes no,yes (all labels"),
         (lambda f: f, ("--method", "fedrep", "--rank", 1), "takes text and missing cells as they are"),
         (lambda f: f, ("--exclude", "agee"), "Did you mean 'age'?"),
         (lambda f: f, ("--range", "age"), "--range must be NAME=LOW:HIGH"),
         (lambda f: f, ("--range", "age=9:1"), "two numbers, the lower first"),
         (lambda f: f, ("--range", "aeg=0:1"), "does not have: 'aeg'"),
+        (lambda f: f, ("--levels", "clinic=Genf"), "--levels must be NAME=FIRST,SECOND"),
+        (lambda f: f, ("--levels", "clnic=a,b"), "does not have: 'clnic'"),
         (lambda f: f, ("--adjacency", "foo"), "--adjacency must be zero-out or replace-one. Found 'foo'."),
         (lambda f: f, ("--separator", "ab"), "separator must be one character"),
         (lambda f: f, ("--method", "fedrep", "--rank", 1, "--range", "age=0:1"), "--range is for --method mixed-eff"),
         (lambda f: f, ("--out", "t.csv"), "t.csv exists already. Choose another --out"),
+        (lambda f: f, ("--out", "t.csv", "--target", "scroe"), "Did you mean 'score'?"),
+        (lambda f: f, ("--out", "t.csv", "--exclude", "agee"), "Did you mean 'age'?"),
     ],
 )
 def test_refusals_are_one_sentence_with_a_remedy_and_spend_nothing(  # type: ignore[no-untyped-def]
@@ -410,6 +414,31 @@ def test_the_rows_of_a_comparison_are_right_whatever_the_units() -> None:
     assert score[TWIN] > 0.9
     assert score[OURS] > 0.9
     assert score[SINGLE] < score[MEANS] < score[LOCAL]
+
+
+def test_local_models_of_counts_are_not_absurd_and_no_difference_is_said_as_such() -> None:
+    """A Poisson regression on three rows predicted billions, and sharing seemed to help by 100 %."""
+    rng = np.random.default_rng(0)
+    users = np.repeat(np.arange(150), 4)
+    X, y = rng.normal(size=(600, 2)), rng.poisson(np.exp(1.0 + 0.4 * rng.normal(size=150)[users])).astype(float)
+    cohort = tacitly.Cohort.from_arrays(X, y, users)
+    with pytest.warns(tacitly.UncertifiedWarning):
+        model = tacitly.MixedEffects(np.inf, loss="poisson").fit(cohort)
+    error = {line.method: line.error for line in compare(model, cohort)}
+    assert error[LOCAL] <= error[MEANS]
+    lines = [Line(name, "", value, 0.0) for name, value in ((MEANS, 2.0), (LOCAL, 2.1), (SINGLE, 3.0), (TWIN, 1.9))]
+    assert verdict([*lines, Line(OURS, "", 1.999, 0.0)]).startswith("Sharing made no difference")
+
+
+def test_levels_of_a_text_column_are_declared_on_the_command_line(tmp_path: Path) -> None:
+    """It took a JSON file to read "male" instead of "female#3"."""
+    from tacitly.cli.reading import Columns, declared, read_cohort
+
+    patients(40).to_csv(tmp_path / "t.csv", index=False)
+    columns = Columns("patient", "score", exclude=("row", "age", "dose", "smoker"))
+    schema = declared(None, None, ["clinic=Genf, Köln,Zürich"])
+    cohort = read_cohort(open_table(tmp_path / "t.csv", "patient"), columns, schema, drop_missing=False, folder=None)
+    assert cohort.feature_names == ("clinic=Köln", "clinic=Zürich")
 
 
 def test_names_of_features_are_checked_at_predict_by_every_estimator() -> None:

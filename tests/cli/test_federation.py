@@ -264,8 +264,9 @@ def test_a_site_joins_only_under_its_own_mask_key_and_is_told_the_terms(tmp_path
         with pytest.raises(ValueError, match="does not hold the mask key of north"):
             open_node(site, {**invitation, "mask_keys": keys})
     own = invitation["mask_keys"]["north"]
-    with pytest.raises(ValueError, match="two sites one mask key"):
-        open_node(site, {**invitation, "mask_keys": {"north": own, "south": own}})
+    for spelling in (own, own.upper(), f"{own[:2]} {own[2:]}"):
+        with pytest.raises(ValueError, match="two sites one mask key"):
+            open_node(site, {**invitation, "mask_keys": {"north": own, "south": spelling}})
     three = {**invitation, "trust": "secure", "mask_keys": {"north": own, "south": "aa" * 32, "west": "bb" * 32}}
     said = "\n".join(terms(site, three))
     for part in (
@@ -340,6 +341,21 @@ def test_a_site_predicts_with_the_heads_of_its_users(
     tacitly.save(other, tmp_path / "other")
     code, said = run(capsys, monkeypatch, "predict", tmp_path / "other", tmp_path / "rows.csv", "--heads", site)
     assert (code, "are of another model" in said) == (2, True)
+
+
+def test_heads_of_another_model_of_the_same_width_are_refused(tmp_path: Path, site: Path) -> None:
+    """Mixed effects have no basis: any heads of the right width were taken."""
+    rng = np.random.default_rng(1)
+    X, others = rng.normal(size=(900, 2)), np.repeat(np.arange(300), 3)
+    names = {"feature_names": ["a", "b"], "target_name": "y"}
+    first, second = (
+        tacitly.MixedEffects(8.0).fit(tacitly.Cohort.from_arrays(X, sign * X[:, 0], others, **names))
+        for sign in (1.0, -1.0)
+    )
+    personalize(site, first)
+    assert join.take_heads(site, tacitly.load(tacitly.save(first, tmp_path / "first"))) == "who"
+    with pytest.raises(ValueError, match="are of another model"):
+        join.take_heads(site, second)
 
 
 def test_a_site_ends_when_the_run_does_and_says_so(tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,6 +115,7 @@ def test_every_form_of_a_table_gives_the_cohort_of_its_arrays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: Any, text: bool, on_disk: bool
 ) -> None:
     monkeypatch.setattr(tacitly.data.tables, "_CELLS", 128)  # many small batches
+    monkeypatch.setattr(tacitly.data.in_order, "_BUFFER_BYTES", (1000, 1000))  # and many runs
     table = frame()
     if text:
         table["who"] = "user " + table["who"].astype(str)
@@ -193,6 +194,20 @@ def test_csv_types_are_not_guessed_from_the_first_rows(tmp_path: Path, monkeypat
     lines = [f"{i},{i}" for i in range(200)] + ["late,0.5", "later, 7 "]
     cohort = Cohort.from_table(write(tmp_path, "who,a\n" + "\n".join(lines)), user="who")
     assert cohort.X[cohort.index_of(["late", "later", 17])].ravel().tolist() == [0.5, 7, 17]
+
+
+def test_a_csv_cell_that_is_no_plain_number_is_read_as_before_wherever_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tacitly.data.tables, "_CSV_BLOCK_BYTES", 256)
+    for at in (0, 30, 199):
+        cells = [str(i) for i in range(200)]
+        cells[at] = "True"
+        text = "who,a,b\n" + "".join(f"{i // 2},{cell},0.5\n" for i, cell in enumerate(cells))
+        cohort = Cohort.from_table(write(tmp_path, text), user="who")
+        assert cohort.X[:, 0].tolist() == [1.0 if i == at else i for i in range(200)]
+        with pytest.raises(DataError, match="column 'a': 1 row not numbers"):
+            Cohort.from_table(write(tmp_path, text.replace("True", "x1")), user="who")
 
 
 def test_csv_of_other_tools_is_understood(tmp_path: Path) -> None:
@@ -505,3 +520,35 @@ def test_a_table_streams_into_a_folder_with_far_less_memory_than_it_needs(tmp_pa
     users, size, grown = map(int, done.stdout.split())
     assert (users, size) == (5000, rows * (d - 1) * 8)
     assert grown < size / 2
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('who,x\na,"12,345"\nb,"1,234.5"\n', [12345.0, 1234.5]),
+        ('who,x\na,"$1,200.50"\nb,$3\n', [1200.5, 3.0]),
+        ("who,x\na,45%\nb,7 %\n", [45.0, 7.0]),
+        ("who;x\na;1 234,5\nb;12\u202f345,25 €\n", [1234.5, 12345.25]),
+        ("sep=;\nwho;x\na;1\nb;2\n", [1.0, 2.0]),
+        ("# saved by a program\n# yesterday\nwho\tx\na\t1\nb\t2\n", [1.0, 2.0]),
+        ("#who,x\na,1\nb,2\n", [1.0, 2.0]),
+    ],
+    ids=["thousands", "money", "per cent", "spaces", "excel", "comments", "header with #"],
+)
+def test_numbers_and_first_lines_as_programs_and_people_write_them(tmp_path: Path, text: str, value: Any) -> None:
+    """Money and per cent were taken for text, without a word; a line before the header for the header."""
+    path = tmp_path / "t.txt"
+    path.write_text(text, encoding="utf-8")
+    user = "#who" if text.startswith("#who") else "who"
+    for schema in (None, {}):
+        cohort = Cohort.from_table(path, user=user, features=["x"], schema=schema)
+        assert cohort.feature_names == ("x",)
+        assert cohort.X[:, 0].tolist() == value
+
+
+def test_text_with_numbers_in_it_stays_text(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("who,x\na,5 kg\nb,10:30\nc,1-2\n")
+    cohort = Cohort.from_table(path, user="who", schema={})
+    assert cohort.schema is not None
+    assert [column.kind for column in cohort.schema.columns] == ["hashed"]

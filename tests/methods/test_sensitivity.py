@@ -16,7 +16,7 @@ from tacitly.linalg import orthonormal
 from tacitly.methods.altmin.queries import NormalEquations
 from tacitly.methods.centaur.as_printed import HeadGradient, PowerStatistic
 from tacitly.methods.centaur.queries import PowerVote
-from tacitly.methods.fedpower.gram import CentreVote, ShiftedGram
+from tacitly.methods.fedpower.gram import CentreVote, GramAgain, ShiftedGram
 from tacitly.methods.fedpower.power import DeviceStep, PowerStep
 from tacitly.methods.fedrep.as_printed import BasisGradient, PairStatistic
 from tacitly.methods.fedrep.queries import BasisStep, LossStep
@@ -204,6 +204,7 @@ QUERIES: dict[str, tuple[Query, float]] = (
         "centre vote, user": (CentreVote(CENTRE, 2.0, Unit.USER), 1.0),
         "gram, row": (ShiftedGram(CENTRE, 0.5), 3.0),
         "gram, user": (ShiftedGram(CENTRE, 0.5, Unit.USER), 3.0),
+        "gram again, row": (GramAgain(CENTRE, 0.5), 3.0),
         "power step, row": (PowerStep(BASIS, CENTRE, 0.5), 3.0),
         "power step, user": (PowerStep(BASIS, CENTRE, 0.5, Unit.USER), 3.0),
         "device step": (DeviceStep(BASIS, 3), 3.0),

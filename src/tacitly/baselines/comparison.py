@@ -28,6 +28,7 @@ from tacitly.privacy.certificate import Certificate, shown
 _MOST_USERS = 4000  # enough for two digits; fitting local models of all users would take longer than the fit
 _MOST_TRAINED = 50_000  # the non-private methods train on this many users, so that a copy of their rows fits
 _PENALTIES = np.append(10.0 ** np.arange(-2.0, 4.0, 0.5), np.inf)  # of a user's slopes, in plain units
+_SHARES = (0.05, 0.1, 0.2, 0.4, 0.7)  # of the way from the logarithm of a user's mean count to that of a local model's
 
 OURS, TWIN, MEANS, LOCAL, SINGLE = (
     "tacitly (this model)",
@@ -69,6 +70,31 @@ class Line:
     score: float
 
 
+@dataclass(frozen=True)
+class HeldOut:
+    """Predictions of held-out rows by every method: private."""
+
+    loss: Loss
+    test: Cohort
+    rows_kept: npt.NDArray[np.int64]
+    """How many rows each user's own part was fitted to."""
+    predictions: dict[str, npt.NDArray[Any]]
+    private: dict[str, str]
+
+    def lines(self) -> list[Line]:
+        """Return one line per method."""
+        return [
+            _line(name, self.private[name], self.loss, self.test, predicted)
+            for name, predicted in self.predictions.items()
+        ]
+
+    def user_errors(self, method: str) -> Array:
+        """Return each user's mean error under one method."""
+        errors = self.loss.errors(np.asarray(self.test.y, dtype=np.float64), self.predictions[method])
+        sums: Array = np.add.reduceat(errors, self.test.offsets[:-1])
+        return sums / np.diff(self.test.offsets)
+
+
 def compare(model: Comparable, cohort: Cohort, *, random_state: int = 0) -> list[Line]:
     """Compare a fitted model with what users have alone, one model for all, and the same method without privacy.
 
@@ -81,25 +107,27 @@ def compare(model: Comparable, cohort: Cohort, *, random_state: int = 0) -> list
     >>> [line.method for line in lines]
     ["users' own means", 'local models', 'one model for all', 'the same, not private', 'tacitly (this model)']
     """
+    found = held_out(model, cohort, random_state=random_state)
+    return [] if found is None else found.lines()
+
+
+def held_out(model: Comparable, cohort: Cohort, *, random_state: int = 0) -> HeldOut | None:
+    """Hold out rows, fit every method to the others and predict; None where no user has two rows."""
     rng = np.random.default_rng(random_state)
     if cohort.n_users > _MOST_TRAINED:
         cohort = cohort.take(np.sort(rng.permutation(cohort.n_users)[:_MOST_TRAINED]))
     if not (np.diff(cohort.offsets) > 1).any():
-        return []
+        return None
     train, test = _split(cohort, rng)
     some = np.sort(rng.permutation(train.n_users)[:_MOST_USERS])
     probe, epsilon, loss = test.take(some), model.certificate_.epsilon, model._loss()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a baseline that has not quite converged is still what it is
         others, twin = alternatives(train, test, loss, some), _not_private(model, train)
-    private = f"ε = {shown(epsilon)}" if np.isfinite(epsilon) else "no"
-    return [
-        _line(MEANS, "nothing shared", loss, probe, others[MEANS]),
-        _line(LOCAL, "nothing shared", loss, probe, others[LOCAL]),
-        _line(SINGLE, "no", loss, probe, others[SINGLE]),
-        _line(TWIN, "no", loss, probe, _predicted(twin, probe)),
-        _line(OURS, private, loss, probe, _predicted(model.with_heads_of(train), probe)),
-    ]
+    predictions = {**others, TWIN: _predicted(twin, probe), OURS: _predicted(model.with_heads_of(train), probe)}
+    private = {MEANS: "nothing shared", LOCAL: "nothing shared", SINGLE: "no", TWIN: "no"}
+    private[OURS] = f"ε = {shown(epsilon)}" if np.isfinite(epsilon) else "no"
+    return HeldOut(loss, probe, np.diff(train.offsets)[some], predictions, private)
 
 
 def alternatives(
@@ -115,7 +143,7 @@ def alternatives(
     mine, probe, plain_probe = plain.take(chosen), test.take(chosen), plain_test.take(chosen)
     return {
         MEANS: _own_means(loss, train.take(chosen), probe),
-        LOCAL: _own_ridges(mine, plain_probe) if loss.name == "squared" else _alone(same, mine, plain_probe),
+        LOCAL: _own_ridges(mine, plain_probe) if loss.name == "squared" else _alone(loss, same, mine, plain_probe),
         SINGLE: _predicted(SingleModel(**same).fit(plain), plain_probe),
     }
 
@@ -130,6 +158,9 @@ def verdict(lines: list[Line]) -> str:
     error = {line.method: line.error for line in lines}
     ours, means, local = error[OURS], error[MEANS], error[LOCAL]
     best = min(means, local)
+    if ours < best and _below(ours, best) == "0 %":
+        name = "the users' own means" if means <= local else "local models"
+        return f"Sharing made no difference: the error is as large as that of {name}, which need no sharing."
     if ours < best:
         also = f", and {_below(ours, local)} below that of local models" if local != means else ""
         return f"Sharing helped: the error is {_below(ours, means)} below that of the users' own means{also}."
@@ -137,7 +168,7 @@ def verdict(lines: list[Line]) -> str:
         why = "The noise is why: more users, a larger epsilon, fewer columns or public ranges (--range) help."
     else:
         why = "The model is why: without noise it is no better. Try other columns, or another --method."
-    if ours < means:
+    if _below(ours, means) != "0 %" and ours < means:
         said = f"{_below(ours, means)} below that of the users' own means, but {_above(ours, local)} local models"
     else:
         name = "the users' own means" if means <= local else "local models"
@@ -225,8 +256,18 @@ def _own_ridges(train: Cohort, test: Cohort) -> Array:
     return np.asarray(predicted[int(errors.argmin())])
 
 
-def _alone(same: dict[str, Any], train: Cohort, test: Cohort) -> npt.NDArray[Any]:
-    return _predicted(LocalModels(**same).fit(train), test)
+def _alone(loss: Loss, same: dict[str, Any], train: Cohort, test: Cohort) -> npt.NDArray[Any]:
+    """Predict with one model per user, pulled to the user's own mean as far as is best on the held-out rows.
+
+    That favours it. A fit to two or three counts alone may say ten billion for the next.
+    """
+    own, means = _predicted(LocalModels(**same).fit(train), test), _own_means(loss, train, test)
+    tried = [own, means]
+    if loss.name == "poisson":
+        near = np.clip(np.log(np.maximum(own, 1e-300) / means), -50.0, 50.0)
+        tried += [means * np.exp(share * near) for share in _SHARES]
+    target = np.asarray(test.y, dtype=np.float64)
+    return min(tried, key=lambda prediction: loss.error(target, prediction))
 
 
 def _not_private(model: Comparable, train: Cohort) -> Any:

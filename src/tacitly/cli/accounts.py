@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacitly.cli.console import say
+from tacitly.cli.console import say, wrapped
 from tacitly.portable import AlreadyLocked, lock_file
 from tacitly.privacy import home
 
@@ -144,9 +144,11 @@ def _tell(account: Ledger, budget: Budget, people: People, planned: Sequence[Eve
     if budget.unit != "user":
         whose = "this table's rows"
     after = f"this fit brings it to {shown(account.with_more(planned, adjacency, delta))}" if planned else "resuming"
-    say(f"{whose} have spent ε = {shown(spent)} ({adjacency}, δ = {delta:g}); {after}\naccount: {account.path}")
+    say(wrapped(f"{whose} have spent ε = {shown(spent)} ({adjacency}, δ = {delta:g}); {after}"))
+    say(f"account: {account.path}")
     if account.ceiling is None:
-        say("(no ceiling: set one with 'tacitly budget limit'; other people with the same ids: name a --ledger)")
+        ceiling = "(no ceiling: set one with 'tacitly budget limit'; other people with the same ids: name a --ledger)"
+        say(wrapped(ceiling))
 
 
 def _tell_of(other: str, budget: Budget, people: People) -> str:

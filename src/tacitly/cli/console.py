@@ -80,6 +80,18 @@ def check_new(out: Path) -> None:
         raise ValueError(f"{out} exists already. Choose another --out, or move it away.")
 
 
+def check_columns(
+    table: Path, out: Path, *, user: str | None = None, target: str | None = None, features: list[str] | None = None
+) -> None:
+    """Raise if a table is not there or lacks a column, then if a model folder would be overwritten."""
+    from tacitly.data.grouping import choose_columns
+    from tacitly.data.tables import open_table
+
+    source = open_table(table, user)
+    choose_columns(source, user, target, list(source.types) if features is None and user is None else features)
+    check_new(out)
+
+
 def adjacency_of(text: str) -> Adjacency:
     """Read ``--adjacency``."""
     from tacitly.privacy.guarantee import Adjacency
@@ -167,7 +179,7 @@ def show_summary(model: Any) -> None:
     text = str(summary)
     say("\n" + (text.replace(summary.warning, wrapped(summary.warning)) if summary.warning else text))
     if any("#" in name for name in summary.names):
-        say(wrapped("NAME#3 stands for the levels of a text column that fall into hash bucket 3; --schema names them."))
+        say(wrapped("NAME#3 stands for the levels of a text column that fall into hash bucket 3; --levels names them."))
     say("")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from tacitly.cli.accounts import opened_account
 from tacitly.cli.console import say
 from tacitly.cli.method_options import Chosen
 from tacitly.methods import REGISTRY
+from tacitly.methods.registry import Method
 
 if TYPE_CHECKING:
     from tacitly.data.cohort import Cohort
@@ -31,6 +33,7 @@ def fit(
     features: console.Features = None,
     exclude: reading.Exclude = None,
     ranges: reading.Ranges = None,
+    levels: reading.Levels = None,
     drop_missing: reading.DropMissing = False,
     separator: reading.Separator = None,
     decimal: reading.Decimal = None,
@@ -38,7 +41,9 @@ def fit(
     on_disk: Annotated[
         Path | None, typer.Option(help="Group the rows in this folder instead of memory; reused if it exists.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="local, or ray: spread users over a Ray cluster.")] = "local",
+    engine: Annotated[
+        str, typer.Option(help="local; cuda: rows on a GPU; ray: spread users over a Ray cluster.")
+    ] = "local",
     workers: Annotated[int | None, typer.Option(help="Shards on the cluster; default: one per core.")] = None,
     address: Annotated[
         str | None, typer.Option(help="Address of a running Ray cluster, or auto; default: a new one here.")
@@ -48,17 +53,18 @@ def fit(
 ) -> None:
     """Fit a model on a table of (user, features, target): a private population, a personal model for every user."""
     chosen = Chosen.of(context)
-    _check_budget(chosen, epsilon, delta, adjacency)
-    console.check_new(out)
+    check_budget(chosen.method, chosen.values, epsilon, delta, adjacency)
     shared = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
     shared |= _engine(engine, address, workers)
-    values, labels = _values(chosen, ranges)
+    values, labels = _values(chosen, ranges, levels)
     columns = reading.Columns(user, target, console.names_in(features), reading.split_names(exclude), labels)
     source = reading.opened(table, user, separator, decimal)
+    reading.features_of(source, columns)
+    console.check_new(out)
     cohort = _read(source, columns, values.get("schema"), drop_missing, on_disk)
     model = chosen.method.build(**values, **shared)
     with opened_account(model, cohort, ledger, out) as path:
-        _fit_and_save(model, cohort, user, labels, out)
+        fit_and_save(model, cohort, user, labels, out)
     console.show_certificate(model.certificate_, full=full)
     if compare:
         console.show_comparison(model, cohort)
@@ -69,25 +75,27 @@ def fit(
     say(f"model: {out}/ ({share}; private/ holds the heads)\nledger: {path}")
 
 
-def _check_budget(chosen: Chosen, epsilon: float, delta: float | None, adjacency: str) -> None:
+def check_budget(method: Method, values: dict[str, Any], epsilon: float, delta: float | None, adjacency: str) -> None:
     """Raise on a budget or parameters that make no sense, before any table is read."""
     from tacitly.privacy.guarantee import check_target
 
     assert delta is not None
     console.adjacency_of(adjacency)
-    chosen.method.check(chosen.values)
-    if chosen.method.delta > 0:  # under pure ε the estimator checks δ
+    method.check(values)
+    if method.delta > 0:  # under pure ε the estimator checks δ
         check_target(epsilon, delta)
 
 
-def _values(chosen: Chosen, ranges: list[str] | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _values(
+    chosen: Chosen, ranges: list[str] | None, levels: list[str] | None
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the method's parameters, and the text labels of the target: the method gets their positions."""
     values = dict(chosen.values)
     if chosen.method.takes_schema:
-        values["schema"] = reading.declared(values["schema"], ranges)
-    elif ranges:
-        usual = REGISTRY.default("fit").name
-        raise ValueError(f"--range is for --method {usual}. Found --method {chosen.method.name}.")
+        values["schema"] = reading.declared(values["schema"], ranges, levels)
+    elif ranges or levels:
+        usual, option = REGISTRY.default("fit").name, "--range" if ranges else "--levels"
+        raise ValueError(f"{option} is for --method {usual}. Found --method {chosen.method.name}.")
     labels = tuple(values.get("classes") or ())
     if not (labels and isinstance(labels[0], str)):
         return values, ()
@@ -97,10 +105,15 @@ def _values(chosen: Chosen, ranges: list[str] | None) -> tuple[dict[str, Any], t
 
 def _engine(engine: str, address: str | None, workers: int | None) -> dict[str, Any]:
     """Return the estimator's parameter that says where users are; nothing for this process."""
-    if engine not in ("local", "ray"):
-        raise ValueError(f"--engine must be local or ray. Found {engine!r}.")
+    if engine not in ("local", "cuda", "ray"):
+        raise ValueError(f"--engine must be local, cuda or ray. Found {engine!r}.")
     if engine == "local":
         return {}
+    if engine == "cuda":
+        from tacitly.federation.cuda.engine import CudaEngine
+
+        CudaEngine().checked_device()  # before any table is read
+        return {"engine": engine}
     from tacitly.federation.ray import RayEngine
 
     return {"engine": RayEngine(address=address, workers=workers)}
@@ -113,8 +126,14 @@ def _read(
     from tacitly.data.cohort import Cohort
 
     if folder is None or not folder.exists():
-        with console.status("reading the table"):
-            cohort = reading.read_cohort(source, columns, schema, drop_missing=drop_missing, folder=folder)
+        with console.status("reading the table") as shown:
+
+            def progress(what: str, part: float) -> None:
+                shown.update(f"{what}: {part:.0%}" if part else what)
+
+            cohort = reading.read_cohort(
+                source, columns, schema, drop_missing=drop_missing, folder=folder, progress=progress
+            )
         reading.describe(cohort)
         reading.point_out_ids(source, columns)
         return cohort
@@ -127,13 +146,21 @@ def _read(
     return cohort
 
 
-def _fit_and_save(model: Any, cohort: Cohort, user: str, labels: tuple[str, ...], out: Path) -> None:
+def fit_and_save(
+    model: Any,
+    cohort: Cohort,
+    user: str,
+    labels: tuple[str, ...],
+    out: Path,
+    fitted: Callable[[Any, Cohort], None] = console.fit_with_progress,
+) -> None:
+    """Fit a model on its account and write its folder; ``fitted`` fits and shows how far it is."""
     from tacitly.model_folder import save
     from tacitly.privacy.guarantee import TooFewUsersWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TooFewUsersWarning)  # the summary says it
-        console.fit_with_progress(model, cohort)
+        fitted(model, cohort)
     model.user_column_ = user
     codes = model.classes if labels else None
     if labels:  # what is kept predicts labels; this run goes on with their positions

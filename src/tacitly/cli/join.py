@@ -55,6 +55,8 @@ def _prepare(
 
     if table is None or user is None:
         raise ValueError(f"{folder} is new: give --table, --user, --target and --name.")
-    cohort = Cohort.from_table(table, user=user, target=target)
+    # The number of users is on the card: users without a target stay. Where that of rows is, every row has to count.
+    policy = "raise" if tell_rows or target is None else "drop-unlabelled"
+    cohort = Cohort.from_table(table, user=user, target=target, on_bad_rows=policy)
     card = site.prepare(folder, name or folder.name, cohort, tell_rows=tell_rows, user_column=user)
     say(f"{card.users} users; give {folder / 'card.json'} to the coordinator (it is public)")

@@ -30,9 +30,11 @@ from tacitly.cli.plan import plan
 from tacitly.cli.predict import predict
 from tacitly.cli.publish import publish
 from tacitly.cli.recommend import recommend
+from tacitly.cli.report import report
 from tacitly.cli.serve import ServeCommand, serve
 from tacitly.cli.svd import svd
 from tacitly.cli.trace import trace
+from tacitly.cli.ui import ui
 from tacitly.cli.verify import verify
 
 app = typer.Typer(
@@ -46,7 +48,7 @@ app = typer.Typer(
 _KINDS = {fit: MethodCommand, svd: MethodCommand, trace: MethodCommand, serve: ServeCommand}
 
 _SHARING = (demo, plan, fit, predict, personalize, recommend, svd, trace)
-_KEEPING = (verify, audit, certificate, publish, forget, serve, join)
+_KEEPING = (verify, report, audit, certificate, publish, forget, serve, join, ui)
 for command in (*_SHARING, *_KEEPING):
     app.command(cls=_KINDS.get(command, Command))(command)
 app.add_typer(budget, name="budget")
@@ -122,5 +124,10 @@ def _plain_warning(
 
 
 def _complain(message: str, code: int) -> None:
-    sys.stderr.write(f"tacitly: {message}\n")
+    text = f"tacitly: {message}"
+    if sys.stderr.isatty():  # elsewhere one line, for programs
+        from tacitly.cli.console import wrapped
+
+        text = wrapped(text)
+    sys.stderr.write(f"{text}\n")
     raise SystemExit(code)

@@ -101,7 +101,7 @@ class MethodCommand(Command):
         flag, switch = option.spelling, option.kind is bool
         missing = option.default is REQUIRED or option.required
         return TyperOption(
-            param_decls=[_PREFIX + option.name, f"{flag}/--no-{flag[2:]}" if switch else flag, *_alias(option)],
+            param_decls=[_PREFIX + option.name, f"{flag}/--no-{flag[2:]}" if switch else flag],
             type=bool if switch else _explained(option.kind),
             metavar=None if switch or option.kind in (int, float, str) else "TEXT",
             is_flag=True if switch else None,
@@ -117,7 +117,7 @@ class MethodCommand(Command):
         owners = [
             other.name
             for other in offered
-            if flag in [word for option in self._own(other) for word in (option.spelling, _off(option), option.alias)]
+            if flag in [word for option in self._own(other) for word in (option.spelling, _off(option))]
         ]
         if owners:
             raise ValueError(f"{flag} is for --method {listed(owners)} only. Found --method {method.name}.") from None
@@ -131,10 +131,6 @@ def listed(names: Iterable[str]) -> str:
     """
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
-
-
-def _alias(option: Option) -> list[str]:
-    return [option.alias] if option.alias else []
 
 
 def _explained(kind: Callable[[str], Any]) -> Any:

@@ -24,14 +24,14 @@ def personalize(
     """Fit a head for a new user from that user's own rows. Spends no budget; works on a published model."""
     from tacitly.model_folder import save_head
 
-    if out.exists():
-        raise ValueError(f"{out} exists already. Choose another --out, or remove it.")
     fitted = with_heads(model)
     column = target or fitted.target_name_
     if column is None:
         raise ValueError("which column is the target? Give --target COLUMN.")
     source = reading.opened(table, user or fitted.user_column_, separator, decimal)
     X, y = _own_rows(fitted, source, column, user, only)
+    if out.exists():
+        raise ValueError(f"{out} exists already. Choose another --out, or remove it.")
     save_head(fitted.personalize(X, y), out)
     say(f"head from {len(X)} row{'s' * (len(X) > 1)}: {out} (private; use it with 'tacitly predict --head {out}')")
 

@@ -35,15 +35,15 @@ def predict(
     from tacitly.methods.trace_regression.estimator import TraceRegression
     from tacitly.model_folder import load
 
-    if out is not None and out.exists():
-        raise ValueError(f"{out} exists already. Choose another --out, or remove it.")
     fitted: Any = load(model)
     if isinstance(fitted, TraceRegression):
         if user is not None or head is not None or heads is not None or std or proba:
             raise ValueError(
                 f"{model} holds a matrix, the same for all users. Leave out --user, --head, --heads, --std and --proba."
             )
-        rows = _rows(fitted, reading.opened(table, None, separator, decimal), None)
+        source = reading.opened(table, None, separator, decimal)
+        _check_new(out)
+        rows = _rows(fitted, source, None)
         _write({"prediction": fitted.predict(rows.X).tolist()}, out)
         return
     fitted = with_heads(model)
@@ -55,12 +55,19 @@ def predict(
             raise ValueError("--head is one user's, --heads a site's. Give one of them.")
         fitted.user_column_ = take_heads(heads, fitted) or fitted.user_column_
     source = reading.opened(table, user or fitted.user_column_, separator, decimal)
+    _check_new(out)
     if head is not None:
         _write(_with_head(fitted, _rows(fitted, source, None), head, std, proba), out)
         return
     column = _user_column(fitted, source, user)
     rows = _rows(fitted, source, column)
     _write(_by_user(fitted, rows, column, std, proba), out)
+
+
+def _check_new(out: Path | None) -> None:
+    """Raise if predictions would overwrite a file."""
+    if out is not None and out.exists():
+        raise ValueError(f"{out} exists already. Choose another --out, or remove it.")
 
 
 def _check_wishes(fitted: Any, std: bool, proba: bool) -> None:
@@ -111,12 +118,12 @@ def _by_user(fitted: Any, rows: TableRows, column: str | None, std: bool, proba:
     import numpy as np
 
     from tacitly.data.user_ids import Directory
-    from tacitly.data.validation import DataError
+    from tacitly.data.validation import DataError, absent
 
     if column is None:
         return {**_columns(fitted, fitted, (rows.X,), std, proba), "model": [POPULATION] * len(rows.X)}
     assert rows.users is not None
-    names = {column: [str(name) for name in rows.users]}
+    names = {column: ["" if absent(name) else str(name) for name in rows.users]}
     known = Directory(fitted.users_).find(rows.users) >= 0 if len(fitted.users_) else np.full(len(rows.X), False)
     try:
         columns = _columns(fitted, fitted, (rows.X, rows.users), std, proba)

@@ -6,7 +6,7 @@ alone or because the user says so; a column that looks like an id is pointed out
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,6 +33,10 @@ Ranges = Annotated[
     list[str] | None,
     typer.Option("--range", help="Public range of a column, as NAME=LOW:HIGH; repeatable. Saves budget."),
 ]
+Levels = Annotated[
+    list[str] | None,
+    typer.Option("--levels", help="Public levels of a text column, as NAME=FIRST,SECOND,…; repeatable. Saves budget."),
+]
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ def opened(table: Path, user: str | None, separator: str | None, decimal: str | 
 
     source = open_table(table, user, CsvFormat(separator, decimal))
     if source.found:
-        say(f"{table.name}: {source.found}", err=True)
+        say(wrapped(f"{table.name}: {source.found}"), err=True)
     return source
 
 
@@ -63,8 +67,10 @@ def split_names(names: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(name.strip() for text in names or () for name in text.split(",") if name.strip())
 
 
-def declared(schema: dict[str, Any] | None, ranges: Sequence[str] | None) -> dict[str, Any]:
-    """Return what is public about columns: the schema file, and ranges on top of it."""
+def declared(
+    schema: dict[str, Any] | None, ranges: Sequence[str] | None, levels: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Return what is public about columns: the schema file, and ranges and levels on top of it."""
     from tacitly.methods.options import low_high
 
     columns = {name: dict(about) for name, about in (schema or {}).items()}
@@ -76,29 +82,55 @@ def declared(schema: dict[str, Any] | None, ranges: Sequence[str] | None) -> dic
             columns.setdefault(name.strip(), {})["range"] = list(low_high(bounds))
         except ValueError as error:
             raise ValueError(f"--range {name}: {error}") from None
+    for text in levels or ():
+        name, equals, several = text.partition("=")
+        found = split_names([several])
+        if not equals or len(found) < 2:
+            raise ValueError(f"--levels must be NAME=FIRST,SECOND,…, such as sex=female,male. Found {text!r}.")
+        columns[name.strip()] = {"levels": list(found)}
     return columns
 
 
 def read_cohort(
-    source: Source, columns: Columns, schema: dict[str, Any] | None, *, drop_missing: bool, folder: Path | None
+    source: Source,
+    columns: Columns,
+    schema: dict[str, Any] | None,
+    *,
+    drop_missing: bool,
+    folder: Path | None,
+    progress: Callable[[str, float], None] | None = None,
 ) -> Cohort:
     """Group the rows by user; ``schema`` is None for a method that takes numbers only."""
     from tacitly.data.cohort import Cohort
-    from tacitly.data.selection import complete_rows, labelled
-    from tacitly.data.validation import DataError
+    from tacitly.data.selection import blanked_rows, complete_rows, labelled
+    from tacitly.data.validation import DataError, rows_in_words
 
-    names = _features(source, columns)
+    names = features_of(source, columns)
     if columns.labels:
         source = labelled(source, columns.target, columns.labels)
-    # Without a target a row says nothing, whatever the method.
+    # Without a target a row says nothing, whatever the method. Its user stays: the number of users is public, so it
+    # must not depend on what their cells hold.
+    if drop_missing:
+        source, nobodys = complete_rows(source, [columns.user])
+        if nobodys:
+            say(f"left out: {rows_in_words(nobodys)} without a user")
     needed = [columns.target, *names] if drop_missing else [columns.target]
-    source, left_out = complete_rows(source, needed)
+    source, left_out = blanked_rows(source, needed, columns.user)
     if left_out:
         what = "a missing cell" if drop_missing else f"a missing {columns.target}"
-        say(f"left out: {left_out} row{'s' * (left_out > 1)} with {what}")
+        say(f"left out: {rows_in_words(left_out)} with {what}")
     user, target = columns.user, columns.target
     try:
-        return Cohort.from_table(source, user=user, target=target, features=names, folder=folder, schema=schema)
+        return Cohort.from_table(
+            source,
+            user=user,
+            target=target,
+            features=names,
+            folder=folder,
+            schema=schema,
+            on_bad_rows="drop-unlabelled",
+            progress=progress,
+        )
     except DataError as error:
         raise DataError(f"{error}{_remedy(str(error), target, schema)}") from None
 
@@ -108,7 +140,9 @@ def _remedy(message: str, target: str, schema: dict[str, Any] | None) -> str:
     if f"target column {target!r}" in message and "not numbers" in message:
         able = next(method for method in REGISTRY.offered("fit").values() if "classes" in method.option_names)
         choice = "" if able.default else f"--method {able.name} "
-        return f" If these are classes: {choice}--loss logistic --classes no,yes."
+        return f" If these are classes: {choice}--loss logistic --classes no,yes (all labels that may occur)."
+    if "without a user" in message:
+        return " (--drop-missing leaves them out.)"
     if "cannot be used" in message and schema is None:
         usual = REGISTRY.default("fit").name
         return f" (--exclude NAME, --drop-missing; --method {usual} takes text and missing cells as they are.)"
@@ -119,7 +153,7 @@ def point_out_ids(source: Source, columns: Columns) -> None:
     """Name the columns that look like ids."""
     from tacitly.data.selection import id_like
 
-    found = id_like(source, columns.user, _features(source, columns))
+    found = id_like(source, columns.user, features_of(source, columns))
     for name, reason in found.items():
         say(wrapped(f"note: column {name!r} {reason}. If it is an id, stop here and add --exclude {name}."))
 
@@ -130,19 +164,31 @@ def describe(cohort: Cohort) -> None:
 
     from tacitly.data.tables import row_blocks
 
-    rows = cohort.n_rows / cohort.n_users
+    assert cohort.y is not None
+    silent = int(np.isnan(cohort.y).sum())  # one empty row each
+    rows = (cohort.n_rows - silent) / cohort.n_users
     say(f"{cohort.n_users} users, {rows:.1f} rows each on average; target: {cohort.target_name}; learned from:")
+    if silent:
+        say(wrapped(f"  {silent} of them have no row to learn from: they count, and get the population's model"))
     if cohort.schema is None:
         say(wrapped(f"  numbers, as they are: {', '.join(cohort.feature_names)}"))
         return
-    for line in _kinds(cohort.schema):
+    for line in kinds(cohort.schema):
         say(wrapped(line))
-    if not all(np.isfinite(cohort.X[rows]).all() for rows in row_blocks(cohort.n_rows, cohort.n_features)):
+    if any(_misses_cells(cohort, rows) for rows in row_blocks(cohort.n_rows, cohort.n_features)):
         say(wrapped("  missing cells count as the population's mean (--drop-missing leaves such rows out)"))
 
 
-def _features(source: Source, columns: Columns) -> list[str]:
-    """Return the columns to learn from, by their names alone."""
+def _misses_cells(cohort: Cohort, rows: slice) -> bool:
+    """Return whether a row that has a target misses a feature."""
+    import numpy as np
+
+    assert cohort.y is not None
+    return bool((np.isnan(cohort.X[rows]).any(axis=1) & ~np.isnan(cohort.y[rows])).any())
+
+
+def features_of(source: Source, columns: Columns) -> list[str]:
+    """Return the columns to learn from, by their names alone; raise where one that is named is not there."""
     from tacitly.data.grouping import choose_columns, no_such_column
 
     for name in columns.exclude:
@@ -156,7 +202,8 @@ def _features(source: Source, columns: Columns) -> list[str]:
     return [name for name in chosen if name not in left]
 
 
-def _kinds(schema: Schema) -> list[str]:
+def kinds(schema: Schema) -> list[str]:
+    """Return one line per kind of column, and what happens to columns of that kind."""
     groups: dict[str, list[str]] = {"number": [], "range": [], "boolean": [], "category": [], "hashed": []}
     for column in schema.columns:
         if column.range is not None:
@@ -170,6 +217,6 @@ def _kinds(schema: Schema) -> list[str]:
         "range": "numbers with a declared range",
         "boolean": "yes or no",
         "category": "declared levels",
-        "hashed": "text, which levels are frequent found privately (--schema declares levels)",
+        "hashed": "text, which levels are frequent found privately (--levels NAME=A,B saves that)",
     }
     return [f"  {titles[kind]}: {', '.join(names)}" for kind, names in groups.items() if names]

@@ -13,7 +13,7 @@ from tacitly.cli.console import (
     Delta,
     LedgerFile,
     Neighbours,
-    check_new,
+    check_columns,
     fit_with_progress,
     names_in,
     say,
@@ -62,7 +62,7 @@ def recommend(
             "to fit, give --catalogue ITEMS.csv (the list of items is public, so it is not read from ratings) and "
             "--epsilon. To recommend, give a model folder."
         )
-    check_new(out)
+    check_columns(source, out, user=user, target=rating, features=[item])
     with status("reading the tables"):
         model, columns = _read(source, catalogue, user, item, rating, range_, names_in(features) or [])
     model.set_params(epsilon=epsilon, delta=delta, adjacency=adjacency, run=out.name)

@@ -36,7 +36,6 @@ def svd(
 
     chosen = Chosen.of(context)
     unit, rank = chosen.values["unit"], chosen.values["n_components"]
-    console.check_new(out)
     if unit not in ("row", "user"):
         raise ValueError(f"--unit must be row or user. Found {unit!r}.")
     if unit == "user" and user is None:
@@ -48,6 +47,7 @@ def svd(
     assert delta is not None
     check_target(epsilon, delta)  # a ledger would keep a wrong one as its ceiling
     console.adjacency_of(adjacency)
+    console.check_columns(table, out, user=user, features=console.names_in(features))
     cohort = _read(table, user, console.names_in(features))
     bounds = None if low is None else (low, high)
     shared = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency, "feature_range": bounds}

@@ -19,7 +19,7 @@ from tacitly.cli.console import (
     Table,
     Target,
     adjacency_of,
-    check_new,
+    check_columns,
     fit_with_progress,
     names_in,
     say,
@@ -116,13 +116,13 @@ def trace(
 
     assert delta is not None
     chosen = Chosen.of(context)
-    check_new(out)
     adjacency_of(adjacency)
     _check_unit(chosen.values["unit"], user)
     layout = _Layout(table, target, user, row, column, rows, columns, task, tasks, names_in(features))
     check_target(epsilon, delta)  # a ledger would keep a wrong one as its ceiling
     layout.check()
     names = layout.names()
+    check_columns(table, out, user=user, target=target, features=names)
     model = _model(chosen, layout, names, epsilon=epsilon, delta=delta, adjacency=adjacency)
     with status("reading the table"):
         cohort = _read(layout, names)
@@ -178,7 +178,7 @@ def _read(layout: _Layout, names: list[str]) -> Cohort:
 
     table, target = layout.table, layout.target
     if layout.user is not None:
-        return Cohort.from_table(table, user=layout.user, target=target, features=names)
+        return Cohort.from_table(table, user=layout.user, target=target, features=names, on_bad_rows="drop-unlabelled")
     rows = read_rows(table, features=names, target=target)
     return Cohort.from_offsets(rows.X, rows.y, [0, len(rows.X)], feature_names=names, target_name=target)
 

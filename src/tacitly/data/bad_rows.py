@@ -1,13 +1,15 @@
 """Rows that cannot be used: what a certified fit does about them, without telling anybody.
 
 A row is bad if a cell that the model needs is missing, infinite or not a number, or if its label was not declared.
-Which rows are bad is private, and so is how many there are. Three policies:
+Which rows are bad is private, and so is how many there are. The policies:
 
 * ``drop``: a bad row is left out. A user who has no other row stays on the roster with one empty row, which is not
   finite, so that the contribution is zero. For releases that protect users. What a user contributes is then still a
   function of that user's rows alone, and the roster is the same, so every sensitivity holds as before.
 * ``blank``: a bad row stays where it is, and what cannot be used of it becomes NaN, so that the contribution of the row
   is zero. For releases that protect rows, whose number is public.
+* ``drop-unlabelled``: a row without a target is left out as by ``drop``; any other cell that cannot be used raises. For
+  commands, which tell whoever holds the table about mistakes in it and still keep everybody on the roster.
 * ``raise``: an error that names columns and counts. It tells something about private rows to whoever sees that the
   program failed, so it is for cleaning data before a certified run, not for the run itself.
 
@@ -26,7 +28,7 @@ from numpy.typing import NDArray
 from tacitly.data.tables import row_blocks
 from tacitly.data.validation import Array, DataError
 
-POLICIES = ("drop", "blank", "raise")
+POLICIES = ("drop", "blank", "drop-unlabelled", "raise")
 Mask = NDArray[np.bool_]
 Positions = NDArray[np.int64]
 
@@ -66,10 +68,10 @@ def kept_rows(
     X: Array, y: Array | None, offsets: Positions, on_bad_rows: str, *, may_miss: bool = False
 ) -> Kept | None:
     """Decide which rows stay; None for all of them."""
-    if on_bad_rows != "drop":
+    if not on_bad_rows.startswith("drop"):
         return None
     bad = np.zeros(len(X), dtype=bool) if y is None else np.isnan(y)
-    if not may_miss:
+    if on_bad_rows == "drop" and not may_miss:
         for rows in row_blocks(*X.shape):
             bad[rows] |= np.isnan(X[rows]).any(axis=1)
     if not bad.any():

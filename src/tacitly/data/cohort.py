@@ -29,11 +29,12 @@ from tacitly.data.grouping import (
     matrix,
     new_folder,
     new_map,
-    scatter,
+    placed,
     schema_of,
     vector,
 )
 from tacitly.data.grouping import count_users as _count_users
+from tacitly.data.in_order import Progress, write_in_order
 from tacitly.data.schema import Schema
 from tacitly.data.tables import open_table, row_blocks
 from tacitly.data.user_ids import Directory, Positions, check_users, factor, id_array, plain, stable_order
@@ -142,7 +143,7 @@ class Cohort(GroupedRows):
         on_bad_rows
             ``raise``, ``drop`` or ``blank`` rows with cells that cannot be used (:mod:`tacitly.data.bad_rows`).
         """
-        check_policy(on_bad_rows)
+        check_policy(on_bad_rows, ("drop", "blank", "raise"))
         blank = on_bad_rows != "raise"
         if users is None:
             raise DataError(
@@ -181,7 +182,7 @@ class Cohort(GroupedRows):
         on_bad_rows: str = "raise",
     ) -> Cohort:
         """Wrap rows that are already grouped, without a copy; users default to 0, 1, 2, ..."""
-        check_policy(on_bad_rows)
+        check_policy(on_bad_rows, ("drop", "blank", "raise"))
         X, names, _ = matrix(X, feature_names, dtype, blank=on_bad_rows != "raise")
         y, target_name = vector(y, len(X), target_name, X.dtype, blank=on_bad_rows != "raise")
         starts = np.asarray(offsets)
@@ -207,6 +208,7 @@ class Cohort(GroupedRows):
         folder: str | os.PathLike[str] | None = None,
         schema: Declared | None = None,
         on_bad_rows: str = "raise",
+        progress: Progress | None = None,
     ) -> Cohort:
         """Group the rows of a table by the ids in its `user` column.
 
@@ -223,12 +225,16 @@ class Cohort(GroupedRows):
             float32 or float64; by default float32 only if every feature is stored as float32.
         folder
             Folder to write the cohort to, as `save` does, for tables larger than RAM: the table is read twice in small
-            batches, once to count each user's rows and once to write them. The folder appears complete or not at all.
+            batches, once to count each user's rows and once to write them, and every byte is written at most twice
+            (:mod:`tacitly.data.in_order`). The folder appears complete or not at all.
         schema, on_bad_rows
-            As for :meth:`from_arrays`.
+            As for :meth:`from_arrays`; also ``drop-unlabelled``: drop rows without a target, raise otherwise.
+        progress
+            Called while a cohort is written to a folder, with what is being done and the part of it that is done; 0
+            while that is unknown.
         """
         check_policy(on_bad_rows)
-        blank = on_bad_rows != "raise"
+        blank, unlabelled = on_bad_rows in ("drop", "blank"), on_bad_rows == "drop-unlabelled" and target is not None
         user, target = str(user), None if target is None else str(target)
         source = open_table(table, user)
         names = choose_columns(source, user, target, features)
@@ -239,22 +245,30 @@ class Cohort(GroupedRows):
         kind = float_type(dtype, [source.types[name] for name in names])
         if folder is not None:
             check_new(Path(folder))
-        users, counts = _count_users(source, user, blank=blank)
+        progress = progress or _silent
+        users, counts = _count_users(source, user, blank=blank, progress=progress)
         offsets = _offsets(counts)
         shape = (int(offsets[-1]), len(names))
         missing = schema is not None
+        rules = {"missing": missing, "blank": blank, "unlabelled": unlabelled}
+        pieces = placed(source, user, names, target, users, offsets, kind, **rules)
         if folder is None:
             X, y = aligned_empty(shape, kind), None if target is None else np.empty(shape[0], kind)
-            scatter(source, user, names, target, users, offsets, X, y, missing=missing, blank=blank)
+            for positions, (features, *targets) in pieces:
+                X[positions] = features
+                if y is not None:
+                    y[positions] = targets[0]
             X, y, offsets = settle(X, y, offsets, on_bad_rows, may_miss=missing)
             return cls(X, y, offsets, users, names, target, schema)
         with new_folder(Path(folder)) as staging:
-            X = new_map(staging / "X.npy", kind, shape)
-            y = None if target is None else new_map(staging / "y.npy", kind, shape[:1])
-            scatter(source, user, names, target, users, offsets, X, y, missing=missing, blank=blank)
+            maps = [new_map(staging / "X.npy", kind, shape)]
+            if target is not None:
+                maps.append(new_map(staging / "y.npy", kind, shape[:1]))
+            write_in_order(pieces, maps, progress)
+            X, y = maps[0], None if target is None else maps[1]
             X, y, offsets = _settled_maps(staging, X, y, offsets, on_bad_rows, may_miss=missing)
             _write_metadata(cls(X, y, offsets, users, names, target, schema), staging)
-            del X, y
+            del X, y, maps
         return cls.open(folder)
 
     @classmethod
@@ -336,6 +350,10 @@ class Cohort(GroupedRows):
     @cached_property
     def _directory(self) -> Directory:
         return Directory(self.users)
+
+
+def _silent(what: str, part: float) -> None:
+    """Show no progress."""
 
 
 def _offsets(counts: Array) -> Positions:

@@ -25,21 +25,25 @@ COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open,
 _SAMPLE_BYTES = 1 << 18
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _WORDS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "space": " "}
-_COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
-_DOT = re.compile(r"\s*[-+]?\d+\.\d+\s*")
-_EITHER = re.compile(r"\s*[-+]?[1-9]\d{0,2},\d{3}\s*")  # thousands, or three decimals
+_BEFORE, _AFTER = r"\s*[-+]?[$€£¥]?[-+]?", r"\s*[%$€£¥]?\s*"
+_COMMA = re.compile(_BEFORE + r"\d[\d \u00a0\u202f']*,\d+" + _AFTER)
+_NAMED = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
+_DOT = re.compile(_BEFORE + r"\d+\.\d+" + _AFTER)
+_EITHER = re.compile(_BEFORE + r"[1-9]\d{0,2},\d{3}" + _AFTER)  # thousands, or three decimals
 
 
 @dataclass(frozen=True)
 class CsvFormat:
     """How a text file writes a table; None where it is to be found out.
 
-    ``decimal`` is the mark before decimals. With ``"."`` given, commas inside numbers separate thousands.
+    ``decimal`` is the mark before decimals. With ``"."`` given, commas inside numbers separate thousands. ``skipped``
+    is how many lines stand before the header: comments, or the separator as Excel writes it.
     """
 
     separator: str | None = None
     decimal: str | None = None
     encoding: str | None = None
+    skipped: int = 0
 
     def __post_init__(self) -> None:
         if self.separator is not None:
@@ -63,6 +67,8 @@ class CsvFormat:
             parts.append("decimal commas")
         if self.encoding not in (None, "utf-8"):
             parts.append(f"{'Windows-1252 (latin-1)' if self.encoding == 'cp1252' else self.encoding} text")
+        if self.skipped:
+            parts.append(f"{self.skipped} line{'s' * (self.skipped > 1)} before the header")
         return ", ".join(parts)
 
 
@@ -96,12 +102,27 @@ def look(path: Path, given: CsvFormat, user: str | None = None) -> tuple[CsvForm
     lines = text.splitlines(keepends=True)
     if len(text) >= _SAMPLE_BYTES // 4 and len(lines) > 1:
         lines.pop()  # cut in the middle, most likely
-    separator = given.separator or _separator(lines, path, user)
-    rows = [row for row in _parsed(lines, separator) if row]
+    skipped, named = _preamble(lines)
+    separator = given.separator or named or _separator(lines[skipped:], path, user)
+    if skipped and not named and lines[skipped - 1].count(separator) == lines[skipped].count(separator):
+        skipped -= 1  # a header that begins with #
+    rows = [row for row in _parsed(lines[skipped:], separator) if row]
     if not rows:
-        return CsvFormat(separator, given.decimal, encoding), None
+        return CsvFormat(separator, given.decimal, encoding, skipped), None
     decimal = given.decimal if given.decimal is not None else _decimal(rows[1:], separator)
-    return CsvFormat(separator, decimal, encoding), rows[0]
+    return CsvFormat(separator, decimal, encoding, skipped), rows[0]
+
+
+def _preamble(lines: Sequence[str]) -> tuple[int, str | None]:
+    """Return how many lines stand before the header, and the separator if one of them names it.
+
+    >>> _preamble(["sep=;", "a;b"]), _preamble(["# saved by hand", "a,b"]), _preamble(["a,b"])
+    ((1, ';'), (1, None), (0, None))
+    """
+    if lines and (named := _NAMED.fullmatch(lines[0].strip("\r\n"))):
+        return 1, named[1]
+    comments = next((place for place, line in enumerate(lines) if not line.startswith("#")), 0)
+    return comments, None
 
 
 def _parsed(lines: Sequence[str], separator: str) -> list[list[str]]:

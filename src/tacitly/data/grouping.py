@@ -1,7 +1,7 @@
 """Group rows by user: arrays at once, tables in two passes that hold one batch at a time.
 
-The first pass over a table counts each user's rows, so that the second can write every row to its final position, in
-memory or in a memory map larger than RAM. A folder on disk appears complete or not at all.
+The first pass over a table counts each user's rows, so that the second knows the final position of every row. Rows go
+there in memory, or to files larger than memory (:mod:`tacitly.data.in_order`). A folder appears complete or not at all.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
+from tacitly.data.in_order import Piece, Progress
 from tacitly.data.schema import Schema, infer
 from tacitly.data.tables import Source, batch_rows, check_names, is_frame, open_table, quoted, row_blocks
 from tacitly.data.user_ids import Directory, Positions, check_users, factor, stable_order
@@ -203,14 +204,19 @@ def _batches(
         yield ids, convert(cells, types, kind, faults)
 
 
-def count_users(source: Source, user: str, *, blank: bool = False) -> tuple[Array, Positions]:
+def count_users(
+    source: Source, user: str, *, blank: bool = False, progress: Progress | None = None
+) -> tuple[Array, Positions]:
     """Read the user column once; return the sorted ids and the number of rows of each.
 
     Rows without an id are an error, or with ``blank`` nobody's.
     """
     pending: list[tuple[Array, Array]] = []
-    held = missing = merged = 0
+    held = missing = merged = rows = 0
     for (values,) in source.batches([user], batch_rows(1)):
+        rows += len(values)
+        if progress is not None:
+            progress(f"counting rows: {rows:,}", 0.0)
         ids, codes = factor(values)
         missing += int((codes < 0).sum())
         pending.append((ids, np.bincount(codes[codes >= 0], minlength=len(ids))))
@@ -225,45 +231,46 @@ def count_users(source: Source, user: str, *, blank: bool = False) -> tuple[Arra
     return (users, counts) if source.typed else _whole_if_text_is(users, counts)
 
 
-def scatter(
+def placed(
     source: Source,
     user: str,
     names: tuple[str, ...],
     target: str | None,
     users: Array,
     offsets: Positions,
-    X: Array,
-    y: Array | None,
+    kind: np.dtype[Any],
     *,
     missing: bool = False,
     blank: bool = False,
-) -> None:
-    """Read the table a second time and write each row after those already written of its user.
+    unlabelled: bool = False,
+) -> Iterator[Piece]:
+    """Read the table a second time; yield final positions of rows, each after those of its user that came before.
 
-    With ``blank``, cells that cannot be used become NaN, and rows without a user are left out, instead of an error.
+    The rows come as features and, if there is one, target. With ``blank``, cells that cannot be used become NaN, and
+    rows without a user are left out, instead of an error. With ``unlabelled``, a row may lack its target, and then
+    other cells too.
     """
     labels = [*_labels(names), f"target column {target!r}"]
-    faults = Faults(labels, may_miss=len(names) if missing else 0, blank=blank)
+    faults = Faults(labels, may_miss=len(names) if missing else 0, blank=blank, unlabelled=unlabelled)
     directory, free, changed = Directory(users), offsets[:-1].copy(), False
-    for ids, block in _batches(source, user, names, target, X.dtype, faults):
+    for ids, block in _batches(source, user, names, target, kind, faults):
         if faults:
             continue
         owners = directory.find(ids)
-        if blank:
-            owners, block = owners[owners >= 0], block[owners >= 0]
+        if blank and not (owned := owners >= 0).all():
+            owners, block = owners[owned], block[owned]
         changed = bool((owners < 0).any())
         if changed:
             break
         order = stable_order(owners)
-        owners = owners[order]
-        positions = free[owners] + np.arange(len(owners)) - np.searchsorted(owners, owners)
+        grouped = owners[order]
+        positions = np.empty(len(owners), dtype=np.int64)
+        positions[order] = free[grouped] + np.arange(len(grouped)) - np.searchsorted(grouped, grouped)
         changed = bool((positions >= offsets[owners + 1]).any())
         if changed:
             break
-        X[positions] = block[order, : X.shape[1]]
-        if y is not None:
-            y[positions] = block[order, -1]
-        free[owners] = positions + 1  # with repeated owners NumPy keeps the last value, which is the highest
+        free[grouped] = positions[order] + 1  # with repeated owners NumPy keeps the last value, which is the highest
+        yield positions, [block] if target is None else [block[:, :-1], block[:, -1]]
     faults.check()
     if changed or (free != offsets[1:]).any():
         raise DataError(f"{source.title} changed while it was read. Read it again while nothing writes to it.")
@@ -290,9 +297,9 @@ def new_folder(folder: Path) -> Iterator[Path]:
         raise
 
 
-def new_map(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+def new_map(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.memmap[Any, Any]:
     """Create a memory-mapped array file with all of its disk space allocated."""
-    array: Array = np.lib.format.open_memmap(path, "w+", dtype, shape)
+    array: np.memmap[Any, Any] = np.lib.format.open_memmap(path, "w+", dtype, shape)
     if hasattr(os, "posix_fallocate"):  # a full disk then raises here instead of crashing at a later write
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)

@@ -29,7 +29,7 @@ import numpy as np
 from tacitly.arrays import Array
 from tacitly.data.tables import Source, batch_rows
 from tacitly.data.validation import Array as Cells
-from tacitly.data.validation import DataError, absent, listed, numbers, rows_in_words
+from tacitly.data.validation import DataError, absent, listed, number_of, numbers, rows_in_words
 
 BUCKETS = 16
 """Indicators of a text column without declared levels."""
@@ -372,7 +372,7 @@ def _possible(text: str) -> set[str]:
 
 def _is_number(text: str) -> bool:
     try:
-        float(text)
+        number_of(text)
     except ValueError:
         return False
     return "_" not in text

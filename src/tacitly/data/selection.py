@@ -37,6 +37,25 @@ def complete_rows(source: Source, columns: Sequence[str]) -> tuple[Source, int]:
     return (replace(source, batches=batches), left_out) if left_out else (source, 0)
 
 
+def blanked_rows(source: Source, columns: Sequence[str], user: str) -> tuple[Source, int]:
+    """Return the table with rows blank but for their user where one of these cells is missing, and how many those are.
+
+    Unlike :func:`complete_rows` it keeps every user: who is on the roster does not depend on what the cells hold.
+    """
+
+    def batches(names: Sequence[str], rows: int) -> Iterator[list[Array]]:
+        wanted = list(dict.fromkeys([*names, *columns]))
+        for cells in source.batches(wanted, rows):
+            whole = _complete([cells[wanted.index(name)] for name in columns])
+            named = zip(names, cells[: len(names)], strict=True)
+            yield [values if name == user or whole.all() else _blanked(values, whole) for name, values in named]
+
+    count = 0
+    for cells in source.batches(list(columns), batch_rows(len(columns))):
+        count += int(np.count_nonzero(~_complete(cells)))
+    return (replace(source, batches=batches), count) if count else (source, 0)
+
+
 def labelled(source: Source, column: str, labels: Sequence[str]) -> Source:
     """Return the table with the text labels of a column replaced by their positions; raise where there are others."""
     codes = {label: float(position) for position, label in enumerate(labels)}
@@ -116,6 +135,17 @@ class _Suspect:
             if not self.open:
                 self._seen, self._of_user = set(), {}
                 return
+
+
+def _blanked(values: Array, whole: Array) -> Array:
+    """Return cells with those of the other rows missing."""
+    if values.dtype.kind in "Mm":
+        return np.where(whole, values, np.array("NaT", values.dtype))
+    if values.dtype.kind in "fiu":
+        return np.where(whole, values, np.nan)
+    blanked = values.astype(object)
+    blanked[~whole] = None
+    return blanked
 
 
 def _complete(cells: Sequence[Array]) -> Array:

@@ -28,11 +28,13 @@ from tacitly.data.validation import NULL_WORDS, Array, DataError, listed, rows_i
 
 __all__ = ["DataError", "Source", "batch_rows", "check_names", "is_frame", "open_table", "quoted", "row_blocks"]
 
-_CELLS = 1 << 18  # cells in one block of rows: 2 MiB of float64
+_CELLS = 1 << 18  # cells in one batch: 2 MiB of float64
 _CSV_BLOCK_BYTES = 1 << 20
 _BINARY_SUFFIXES = (".parquet", ".arrow", ".feather")
-_DECIMAL_COMMA = r"^(\s*[-+]?\d*),(\d+)\s*$"
-_THOUSANDS = r"^\s*[-+]?\d{1,3}(,\d{3})+(\.\d+)?\s*$"
+# With a currency or per cent around a number, and spaces between groups of three digits; what is left of those is read
+# with the number (validation.number_of), where a column is one of numbers.
+_DECIMAL_COMMA = r"^(\s*[-+]?[$€£¥]?[-+]?[\d \x{a0}\x{202f}']*),(\d+\s*[%$€£¥]?)\s*$"
+_THOUSANDS = r"^\s*[-+]?[$€£¥]? ?[-+]?\d{1,3}(,\d{3})+(\.\d+)?\s*[%$€£¥]?\s*$"
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ def _open_pandas(frame: Any) -> Source:
 
 
 def _open_csv(title: str, path: Path, user: str | None, given: CsvFormat) -> Source:
-    """Read every cell as text and convert it here, because types inferred from a first block may be wrong."""
+    """Read every cell as a number, and as text that is converted here where some are not: types inferred are wrong."""
     arrow_csv, pa = import_module("pyarrow.csv"), import_module("pyarrow")
     with _replacing_errors(title, "CSV"):
         form, header = look(path, given, user)
@@ -168,33 +170,53 @@ def _open_csv(title: str, path: Path, user: str | None, given: CsvFormat) -> Sou
         )
     types = _types(title, header, ["text"] * len(header))
 
-    def batches(names: Sequence[str], rows: int) -> Iterator[list[Array]]:
-        malformed: list[int] = []
-
+    def stream(names: Sequence[str], numeric: bool, malformed: list[int]) -> Iterator[Any]:
         def skip(row: Any) -> str:
             malformed.append(row.actual_columns)
             return "skip"
 
-        with _replacing_errors(title, "CSV"), _stream(path) as file:
-            stream = arrow_csv.open_csv(
+        with _stream(path) as file:
+            yield from arrow_csv.open_csv(
                 file,
-                arrow_csv.ReadOptions(block_size=max(_CSV_BLOCK_BYTES, 256 * len(header)), encoding=form.encoding),
+                arrow_csv.ReadOptions(
+                    block_size=max(_CSV_BLOCK_BYTES, 256 * len(header)),
+                    encoding=form.encoding,
+                    skip_rows=form.skipped,
+                ),
                 arrow_csv.ParseOptions(delimiter=form.separator, newlines_in_values=True, invalid_row_handler=skip),
                 arrow_csv.ConvertOptions(
                     include_columns=list(names),
-                    column_types=dict.fromkeys(names, pa.string()),
+                    column_types={name: pa.float64() if numeric and name != user else pa.string() for name in names},
                     strings_can_be_null=True,
                     null_values=list(NULL_WORDS),
                 ),
             )
-            for batch in stream:
-                for piece in _pieces(batch, rows):
-                    yield [_csv_column(piece.column(name), name == user, form) for name in names]
+
+    def batches(names: Sequence[str], rows: int) -> Iterator[list[Array]]:
+        malformed: list[int] = []
+        done, numeric = 0, form.decimal is None
+        with _replacing_errors(title, "CSV"):
+            try:
+                for batch in stream(names, numeric, malformed):
+                    yield from columns(batch, names, rows)
+                    done += batch.num_rows
+            except pa.ArrowInvalid:
+                if not numeric:
+                    raise
+                # Some cell is not written as a number. From here on, all cells are read as text.
+                malformed.clear()
+                for batch in stream(names, False, malformed):
+                    yield from columns(batch.slice(min(done, batch.num_rows)), names, rows)
+                    done -= min(done, batch.num_rows)
         if malformed:
             raise DataError(
                 f"{title} has {rows_in_words(len(malformed))} without exactly {len(header)} cells, the number of "
                 "columns in its header. Look for stray separators, quotes or line breaks."
             )
+
+    def columns(batch: Any, names: Sequence[str], rows: int) -> Iterator[list[Array]]:
+        for piece in _pieces(batch, rows):
+            yield [_csv_column(piece.column(name), name == user, form) for name in names]
 
     return Source(title, types, batches, typed=False, found=form.words)
 
@@ -208,9 +230,11 @@ def _csv_column(column: Any, is_id: bool, form: CsvFormat) -> Array:
     pa, pc = import_module("pyarrow"), import_module("pyarrow.compute")
     if is_id:
         return _to_numpy(pc.utf8_trim_whitespace(column))
+    if pa.types.is_floating(column.type):
+        return _to_numpy(column)
     if form.decimal == ",":
         column = pc.replace_substring_regex(column, _DECIMAL_COMMA, r"\1.\2")
-    elif form.decimal == "." and form.separator != ",":
+    elif form.decimal == "." or form.separator == ",":  # in the latter they are in quotes
         plain = pc.replace_substring(column, ",", "")
         column = pc.if_else(pc.match_substring_regex(column, _THOUSANDS), plain, column)
     try:

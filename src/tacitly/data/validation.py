@@ -5,6 +5,7 @@ Invalid cells are counted and never shown: an error names a column and a number 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ Array = NDArray[Any]
 
 NULL_WORDS = ("", "NA", "N/A", "#N/A", "NaN", "nan", "-nan", "n/a", "null", "NULL", "None", "<NA>", ".", "-", "?")
 _TRUTH = {"true": 1.0, "false": 0.0}
+_DRESSED = re.compile(r"([-+]?)[$€£¥]? ?([-+]?[\d.][\d. \u00a0\u202f'e+-]*?)\s*[%$€£¥]?", re.IGNORECASE)
+_GROUPED = re.compile(r"[-+]?\d{1,3}([ \u00a0\u202f']\d{3})+(\.\d+)?")
 _SINGLE = {"float", "float32", "Float32", "float[pyarrow]"}  # names of single precision in Arrow, NumPy and pandas
 
 
@@ -25,15 +28,18 @@ class DataError(ValueError):
 class Faults:
     """Counts invalid rows per column, and reports all of them in one error."""
 
-    def __init__(self, labels: Sequence[str], *, may_miss: int = 0, blank: bool = False) -> None:
+    def __init__(
+        self, labels: Sequence[str], *, may_miss: int = 0, blank: bool = False, unlabelled: bool = False
+    ) -> None:
         """Cells of the first ``may_miss`` columns may be missing; those of the others may not.
 
         ``blank`` counts nothing: cells that cannot be used become NaN, and what follows deals with their rows
-        (:mod:`tacitly.data.bad_rows`).
+        (:mod:`tacitly.data.bad_rows`). With ``unlabelled``, cells may be missing in rows that miss the last column.
         """
         self._labels = labels
         self._may_miss = may_miss
         self.blank = blank
+        self._unlabelled = unlabelled
         self._usable, self._scanned = np.arange(len(labels)) < may_miss, 0
         self._counts: dict[int, dict[str, int]] = {}
 
@@ -52,6 +58,12 @@ class Faults:
             if (infinite := ~finite & ~np.isnan(block)).any():
                 block[infinite] = np.nan
             return
+        if self._unlabelled:
+            self._scanned, self._usable[:-1] = block.shape[1], True
+            labelled = ~np.isnan(block[:, -1])
+            self._usable[-1] |= labelled.any()
+            if not labelled.all():
+                columns, block, finite = [column[labelled] for column in columns], block[labelled], finite[labelled]
         if finite.all():
             return
         for j, column in enumerate(columns):
@@ -66,7 +78,7 @@ class Faults:
 
     def check(self) -> None:
         """Raise a `DataError` if anything was counted; where cells become NaN, if a column has no other ones."""
-        if self.blank and not (useful := self._usable[: self._scanned]).all():
+        if not self._counts and not (useful := self._usable[: self._scanned]).all():
             names = [self._labels[int(j)] for j in np.flatnonzero(~useful)]
             raise DataError(
                 f"Found no number at all in {listed(names, ', ', 10)}. Expected finite numbers: encode text as "
@@ -179,4 +191,22 @@ def _number(cell: Any) -> float:
     if "_" in text:
         raise ValueError("an underscore is not part of a number")
     truth = _TRUTH.get(text.lower())
-    return float(text) if truth is None else truth
+    return number_of(text) if truth is None else truth
+
+
+def number_of(text: str) -> float:
+    """Return the number that a text is, as people write it: with a currency, per cent, or groups of three digits.
+
+    Raises ValueError where it is none.
+
+    >>> number_of("1e3"), number_of("$1200.50"), number_of("45 %"), number_of("12 345.5"), number_of("-€3")
+    (1000.0, 1200.5, 45.0, 12345.5, -3.0)
+    """
+    try:
+        return float(text)
+    except ValueError:
+        dressed = _DRESSED.fullmatch(text.strip())
+    if dressed is None:
+        raise ValueError("not a number")
+    bare = dressed[1] + dressed[2].strip()
+    return float(re.sub("[ \u00a0\u202f']", "", bare) if _GROUPED.fullmatch(bare) else bare)

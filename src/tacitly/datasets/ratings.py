@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacitly.arrays import Array
-from tacitly.data.validation import DataError
+from tacitly.data.validation import DataError, numbers
 
 Codes = npt.NDArray[np.int64]
 
@@ -166,7 +166,8 @@ def load_ratings(
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Array | None, Array | None]:
     """Read users, items, ratings and times from a CSV, Parquet or Arrow table, by the names of its columns.
 
-    ``items`` is the public catalogue: rows with other items are left out. ``rating=None`` for plays.
+    ``items`` is the public catalogue: rows with other items are left out. Somebody who has no other row keeps one
+    of them, so that who is on the roster does not depend on what was rated. ``rating=None`` for plays.
     """
     from tacitly.data.tables import batch_rows, open_table
     from tacitly.data.user_ids import Directory
@@ -180,11 +181,25 @@ def load_ratings(
     parts = list(table.batches(wanted, batch_rows(len(wanted))))
     columns = {name: np.concatenate([part[at] for part in parts]) for at, name in enumerate(wanted)}
     listed = Directory(items).find(columns[item]) >= 0
-    try:
-        numbers = [None if name is None else columns[name][listed].astype(np.float64) for name in (rating, time)]
-    except ValueError:
-        raise DataError(f"{Path(path).name}: ratings and times must be numbers. Found other text.") from None
-    return columns[user][listed], columns[item][listed], numbers[0], numbers[1]
+    kept = listed | _only_sign(columns[user], listed)
+    found = {name: numbers(columns[name][kept]) for name in (rating, time) if name is not None}
+    if any(invalid for _, invalid in found.values()):
+        raise DataError(f"{Path(path).name}: ratings and times must be numbers. Found other text.")
+    values, times = (None if name is None else found[name][0].astype(np.float64) for name in (rating, time))
+    return columns[user][kept], columns[item][kept], values, times
+
+
+def _only_sign(users: npt.NDArray[Any], listed: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Mark the first row of each user who has no row with a listed item."""
+    from tacitly.data.user_ids import factor
+
+    ids, codes = factor(users)
+    silent = np.bincount(codes[listed & (codes >= 0)], minlength=len(ids)) == 0
+    marked = np.zeros(len(users), dtype=bool)
+    owned = np.flatnonzero(codes >= 0)
+    first = owned[np.unique(codes[owned], return_index=True)[1]]
+    marked[first[silent]] = True
+    return marked
 
 
 def load_jester(path: str | os.PathLike[str], *, n_items: int | None = None) -> Ratings:

@@ -11,13 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tacitly.data.cohort import Cohort
 from tacitly.deployment.settings import INVITATION, check_format, farewell
 from tacitly.federation.flower.keys import make_node_key, write_private
 from tacitly.federation.flower.masks import new_key
-from tacitly.federation.flower.node import Card, Node, read_heads
+from tacitly.federation.flower.node import Card, Node, digest_of, read_heads
 from tacitly.federation.flower.version import check_flower
 from tacitly.privacy.accounting import mu_of
 from tacitly.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity
@@ -81,7 +79,7 @@ def open_node(
     # Sites that compare the fingerprint compare the whole list, so each only has to check its own entry.
     if keys.get(card.name) != card.mask_key:
         raise ValueError(f"the invitation does not hold the mask key of {card.name}, but another or none. Do not join.")
-    if len(set(keys.values())) < len(keys):
+    if len({bytes.fromhex(key) for key in keys.values()}) < len(keys):  # however it is spelled
         raise ValueError("the invitation gives two sites one mask key. Do not join.")
     return Node(
         card.name,
@@ -254,9 +252,9 @@ def take_heads(folder: Path, model: Any) -> str | None:
     path = folder / "heads.npz"
     if not path.is_file():
         raise ValueError(f"{folder} has no heads yet: tacitly join {folder} --personalize-only MODEL fits them here.")
-    stored, work = read_heads(path), model.head_work()
-    basis = np.asarray(getattr(work, "basis", 0.0))
-    if stored["heads"].shape[1:] != work.shape or not np.array_equal(stored["basis"], basis):
+    # Users of the fit may follow other rules than newcomers: heads of either are the model's.
+    stored, known = read_heads(path), {digest_of(work) for work in (model.head_work(), model._home_work())}
+    if str(stored["model"]) not in known:
         raise ValueError(f"the heads in {folder} are of another model. Fit them anew: --personalize-only MODEL.")
     model._take_heads(stored["heads"])
     model.users_ = stored["users"]

@@ -30,6 +30,7 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,11 +57,16 @@ class BoundExceeded(RuntimeError):
 def check_sums(query: Query, sums: Array, units: npt.NDArray[Any], bound: float) -> None:
     """Raise unless each block's sum is within its number of units times the bound."""
     if not _within(query, sums, units, bound):
-        raise BoundExceeded(
-            f"a block's sum of {type(query).__name__} is larger than its users times the clip, so the query does not "
-            "clip every contribution. Nothing of it was released. Mend the query: tacitly.audit.check_sensitivity "
-            "finds contributions that are too long."
-        )
+        raise exceeded(query)
+
+
+def exceeded(query: Query) -> BoundExceeded:
+    """Return the refusal of a block's sum."""
+    return BoundExceeded(
+        f"a block's sum of {type(query).__name__} is larger than its users times the clip, so the query does not "
+        "clip every contribution. Nothing of it was released. Mend the query: tacitly.audit.check_sensitivity "
+        "finds contributions that are too long."
+    )
 
 
 def check_form(query: Query, X: Rows, y: Array, bound: float) -> None:
@@ -107,6 +113,8 @@ def fused_agrees(query: Query, n_features: int, bound: float, form: Query | None
         return True  # written here, by nobody else; and losses are clamped in both forms
     if fused_form is query and query.one_form:
         return True
+    if hasattr(fused_form, "each_sum"):  # of one device: its shard remembers
+        return _compare_forms(query, fused_form, n_features, bound)
     key = id(query), type(fused_form), n_features, bound
     known = _AGREED.get(key)
     if known is not None and known[0]() is query:
@@ -123,33 +131,48 @@ def _compare_forms(query: Query, fused_form: Query, n_features: int, bound: floa
         rows = design.placed(rows)
     y = read_only((targets > 0).astype(np.float64))
     parts = (slice(0, 8), slice(0, 3), slice(3, 4)) if query.unit is Unit.USER else (slice(0, 1), slice(3, 4))
-    for part, sign in itertools.product(parts, (1.0, -1.0)):
-        X = read_only(rows[part] if sign > 0 else np.where(np.rint(rows) == rows, rows, -rows)[part])
-        with np.errstate(all="ignore"):
+    alike = [(_turned(rows[part], sign), y[part]) for part, sign in itertools.product(parts, (1.0, -1.0))]
+    one = rows[:1] if query.unit is not Unit.USER else rows
+    scaled = [(_scaled(one, factor), y[: len(one)]) for factor in (_LARGE, 1.0 / _LARGE, _LARGE**3)]
+    with np.errstate(all="ignore"):
+        fused = _each_sum(fused_form, [*alike, *scaled], bound)
+        for (X, targets), found in zip(alike, fused, strict=False):
             try:
-                fused = _own_sum(fused_form, X, y[part], bound)
-                plain = Query.block_sum(query, X, y[part], np.array([0, len(X)]), bound)
+                plain = Query.block_sum(query, X, targets, np.array([0, len(X)]), bound)
             except MemoryError:
                 raise
             except Exception:
                 return False
-        if not np.linalg.norm((fused - plain) / bound) < _APART:
-            return False
-    one = rows[:1] if query.unit is not Unit.USER else rows
-    return all(_keeps_bound(fused_form, one, y, factor, bound) for factor in (_LARGE, 1.0 / _LARGE, _LARGE**3))
+            if found is None or not np.linalg.norm((found - plain) / bound) < _APART:
+                return False
+        # A large unit stays within the clip, as far as it is finite; one that fails is left out, as a private one is.
+        lengths = [np.linalg.norm(found / bound) for found in fused[len(alike) :] if found is not None]
+    return all(length <= 1.0 or not np.isfinite(length) for length in lengths)
 
 
-def _keeps_bound(form: Query, X: Array, y: Array, factor: float, bound: float) -> bool:
-    """Whether a fused form stays within the clip for a synthetic unit of another size, as far as it is finite."""
-    scaled = read_only(np.where(np.rint(X) == X, X, X * factor))  # positions stay what they are
-    with np.errstate(all="ignore"):
-        try:
-            length = np.linalg.norm(_own_sum(form, scaled, y, bound) / bound)
-        except MemoryError:
-            raise
-        except Exception:
-            return True  # left out, as a private user would be
-    return bool(length <= 1.0 or not np.isfinite(length))
+def _turned(X: Rows, sign: float) -> Rows:
+    """Return rows or their opposite; positions stay what they are."""
+    return read_only(X if sign > 0 else np.where(np.rint(X) == X, X, -X))
+
+
+def _scaled(X: Rows, factor: float) -> Rows:
+    return read_only(np.where(np.rint(X) == X, X, X * factor))
+
+
+def _each_sum(form: Query, units: Sequence[tuple[Rows, Array]], bound: float) -> list[Array | None]:
+    """Return what each synthetic unit adds by a form, None where it fails; a form may take all of them at once."""
+    at_once: Callable[[Sequence[tuple[Rows, Array]], float], list[Array | None]] | None
+    at_once = getattr(form, "each_sum", None)
+    return [_tried(form, X, y, bound) for X, y in units] if at_once is None else at_once(units, bound)
+
+
+def _tried(form: Query, X: Rows, y: Array, bound: float) -> Array | None:
+    try:
+        return _own_sum(form, X, y, bound)
+    except MemoryError:
+        raise
+    except Exception:
+        return None
 
 
 def own_sums(query: Query, X: Rows, y: Array, bound: float) -> Array:

@@ -50,6 +50,27 @@ class Population(Roster, Protocol):
         """Put the users behind the doors."""
 
 
+def engine_named(engine: Engine | str | None) -> Engine | None:
+    """Return the engine that a name means: None for "local" (and for None), an engine for "cuda" and "ray".
+
+    >>> engine_named("local") is None, engine_named("cuda")
+    (True, CudaEngine(device='cuda', resident=None))
+    """
+    if engine is None or engine == "local":
+        return None
+    if engine == "cuda":
+        from tacitly.federation.cuda.engine import CudaEngine
+
+        return CudaEngine()
+    if engine == "ray":
+        from tacitly.federation.ray import RayEngine
+
+        return RayEngine()
+    if isinstance(engine, str) or not hasattr(engine, "population"):
+        raise ValueError(f"engine must be 'local', 'cuda', 'ray' or an engine. Found {engine!r}.")
+    return engine
+
+
 class Engine(Protocol):
     """A way to reach users who are elsewhere; what an estimator takes as ``engine``."""
 

@@ -136,14 +136,21 @@ class Loss:
             return 1.0 - self.score(y, prediction)
         return self._deviance(_as_numbers(y), prediction) / len(prediction)
 
-    def _deviance(self, target: Array, prediction: Array, weights: Array | None = None) -> float:
-        each = np.ones(len(target)) if weights is None else weights
+    def errors(self, y: npt.ArrayLike, prediction: npt.NDArray[Any]) -> Array:
+        """Return the loss of each prediction: 1 for a wrong class, squared error, or Poisson deviance."""
+        if self.classes is not None:
+            return np.asarray(np.asarray(y) != prediction, dtype=np.float64)
+        target = _as_numbers(y)
         if self.name == "squared":
-            return float(each @ (target - prediction) ** 2)
+            return np.asarray((target - prediction) ** 2)
         from scipy.special import xlogy
 
         rates = np.maximum(prediction, np.finfo(float).tiny)
-        return float(2.0 * (each @ (xlogy(target, target) - xlogy(target, rates) - target + rates)))
+        return np.asarray(2.0 * (xlogy(target, target) - xlogy(target, rates) - target + rates))
+
+    def _deviance(self, target: Array, prediction: Array, weights: Array | None = None) -> float:
+        each = np.ones(len(target)) if weights is None else weights
+        return float(each @ self.errors(target, prediction))
 
     def _numbers(self, y: npt.ArrayLike) -> Array:
         target = _as_numbers(y)

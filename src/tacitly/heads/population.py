@@ -24,7 +24,7 @@ import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.heads.base import HeadWork
-from tacitly.heads.ridge import PENALTIES, average_ridges, ridge_and_error
+from tacitly.heads.ridge import PENALTIES, average_ridges, projected, ridge_and_error
 from tacitly.simd.lazy_njit import njit
 
 BELIEFS = {
@@ -188,16 +188,9 @@ def _weights(belief: Array, errors: Array, rows: int, slopes: int, intercept: in
 def _fit(  # type: ignore[no-untyped-def]
     X, directions, y, offsets, mean, root, noise, metric, belief, penalties, intercept, heads, errors
 ):
-    k, d = directions.shape
     for i in range(offsets.size - 1):
         first, last = offsets[i], offsets[i + 1]
-        rows = np.empty((last - first, k))
-        for j in range(last - first):
-            for b in range(k):
-                dot = 0.0
-                for a in range(d):
-                    dot += X[first + j, a] * directions[b, a]
-                rows[j, b] = dot
+        rows = projected(X, first, last, directions)
         targets = y[first:last].astype(np.float64)
         errors[i] = _fit_user(rows, targets, mean, root, noise, metric, belief, penalties, intercept, heads[i])
 

@@ -114,18 +114,11 @@ def _least_penalty(free: int) -> int:
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _fit(X, directions, y, offsets, penalties, intercept, heads):  # type: ignore[no-untyped-def]
-    k, d = directions.shape
+    k = directions.shape[0]
     for i in range(offsets.size - 1):
         first, last = offsets[i], offsets[i + 1]
         m = last - first
-        # Row by row in a fixed order: queries use heads, and no head may depend on how many rows other users have.
-        rows = np.empty((m, k))
-        for j in range(m):
-            for b in range(k):
-                dot = 0.0
-                for a in range(d):
-                    dot += X[first + j, a] * directions[b, a]
-                rows[j, b] = dot
+        rows = projected(X, first, last, directions)
         targets = np.empty(m)
         means = np.zeros(k)
         mean_y = 0.0
@@ -155,6 +148,20 @@ def _fit(X, directions, y, offsets, penalties, intercept, heads):  # type: ignor
         heads[i, k] = offset
 
 
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def projected(X, first, last, directions):  # type: ignore[no-untyped-def]
+    """Return rows first to last on the directions, one by one: no head may depend on how many rows other users have."""
+    k, d = directions.shape
+    rows = np.empty((last - first, k))
+    for j in range(last - first):
+        for b in range(k):
+            dot = 0.0
+            for a in range(d):
+                dot += X[first + j, a] * directions[b, a]
+            rows[j, b] = dot
+    return rows
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
 def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-untyped-def]
     """Return the average of one user's ridge fits over the penalties, and its leave-one-out sum of squared errors.
@@ -170,21 +177,24 @@ def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-unty
     values, vectors = np.linalg.eigh(system)
     turned = rows @ vectors
     right = vectors.T @ right
-    errors = np.empty(penalties.size)
-    for q in range(penalties.size):
-        penalty = penalties[q] * trace / k
-        error = 0.0
-        for j in range(m):
-            fitted, leverage = 0.0, 0.0
-            if intercept:
-                leverage = 1.0 / m
-            for b in range(k):
-                shrunk = turned[j, b] / (max(values[b], 0.0) + penalty)
-                fitted += shrunk * right[b]
-                leverage += shrunk * turned[j, b]
-            left = (targets[j] - fitted) / max(1.0 - leverage, 1e-6)
-            error += left * left
-        errors[q] = error
+    # Penalties in the inner loop: the compiler computes several of them at once.
+    count = penalties.size
+    shrinkage = np.empty((k, count))
+    for b in range(k):
+        for q in range(count):
+            shrinkage[b, q] = 1.0 / (max(values[b], 0.0) + penalties[q] * trace / k)
+    errors, fitted, leverage = np.zeros(count), np.empty(count), np.empty(count)
+    for j in range(m):
+        fitted[:] = 0.0
+        leverage[:] = 1.0 / m if intercept else 0.0
+        for b in range(k):
+            for q in range(count):
+                shrunk = turned[j, b] * shrinkage[b, q]
+                fitted[q] += shrunk * right[b]
+                leverage[q] += shrunk * turned[j, b]
+        for q in range(count):
+            left = (targets[j] - fitted[q]) / max(1.0 - leverage[q], 1e-6)
+            errors[q] += left * left
     free = m - k - (1 if intercept else 0)
     least = _LEAST_NONE if free <= 0 else (_LEAST_ONE if free == 1 else 0)
     best = errors[least:].min()
@@ -195,7 +205,6 @@ def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-unty
         total += weight
         if weight > 0.0:
             mean += weight * errors[q]
-        penalty = penalties[q] * trace / k
         for b in range(k):
-            chosen[b] += weight * right[b] / (max(values[b], 0.0) + penalty)
+            chosen[b] += weight * right[b] * shrinkage[b, q]
     return vectors @ (chosen / total), mean / total

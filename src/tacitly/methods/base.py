@@ -32,7 +32,7 @@ from tacitly.data.cohort import Cohort
 from tacitly.data.fingerprint import rows_fingerprint
 from tacitly.data.reading import read_cohort
 from tacitly.federation.base import Federation
-from tacitly.federation.engine import Engine, Population
+from tacitly.federation.engine import Engine, Population, engine_named
 from tacitly.federation.local import LocalPopulation
 from tacitly.methods.copies import Copies, name_of_copy
 from tacitly.methods.parameters import PrivacyParameters
@@ -109,7 +109,7 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
     """What is known of these people's other accounts; stated in the certificate."""
 
     trust: str = "central"
-    engine: Engine | None = None
+    engine: Engine | str | None = None
 
     # Ids of users travel with the rows through scikit-learn's pipelines and searches, where routing is switched on.
     __metadata_request__fit: ClassVar[dict[str, bool]] = {"users": True}
@@ -288,9 +288,10 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
 
     def _source(self, X: Any, y: Any, users: Any) -> Population:
         """Return the users that fit was given, in this process or where the engine keeps them."""
-        if X is None and self.engine is not None:
+        engine = engine_named(self.engine)
+        if X is None and engine is not None:
             self._check_elsewhere()
-            return self.engine.population(None)
+            return engine.population(None)
         return LocalPopulation(self._cohort(X, y, users))
 
     def _placed(self, source: Population, procedure: Procedure) -> Population:
@@ -298,7 +299,8 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
         if not isinstance(source, LocalPopulation):
             return source
         cohort = source.cohort if procedure.rows is None else procedure.rows()
-        return LocalPopulation(cohort) if self.engine is None else self.engine.population(cohort)
+        engine = engine_named(self.engine)
+        return LocalPopulation(cohort) if engine is None else engine.population(cohort)
 
     def _federation(self, population: Population, run: Run, on_release: Callable[[str], None] | None) -> Federation:
         return population.federation(

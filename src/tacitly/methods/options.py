@@ -108,7 +108,6 @@ SCHEMA = Option(
     name="schema",
     kind=schema_file,
     default=None,
-    alias="--levels",
     help="JSON file with what is public about columns: "
     '{"age": {"range": [0, 120]}, "region": {"levels": ["north", "south"]}}.',
 )

@@ -45,7 +45,7 @@ class PrivacyParameters(RunParameters):
 class EngineParameter:
     """Where the users are, for methods that run on every engine."""
 
-    engine: Engine | None = None
+    engine: Engine | str | None = None
 
 
 @dataclass(eq=False, repr=False)

@@ -19,8 +19,11 @@ from typing import Any, Final
 
 Parameters = Mapping[str, Any]
 
-ENGINES = ("local", "ray", "flower")
-"""Engines a method may run on: this process, a Ray cluster, sites behind Flower."""
+ENGINES = ("local", "ray", "flower", "cuda")
+"""Engines a method may run on: this process, a Ray cluster, sites behind Flower, a GPU of this process."""
+
+ON_HOSTS = ENGINES[:3]
+"""Engines that need no GPU."""
 
 NETWORKS = "tacitly.neural"
 """The package whose methods need PyTorch. Folders and messages call them ``neural.Class``."""
@@ -57,8 +60,6 @@ class Option:
         Whether the value decides what a site has to compile before it answers.
     exposed
         False for a parameter without a flag: only ``tacitly serve --set name=value`` sets it.
-    alias
-        A second spelling on the command line.
     """
 
     name: str
@@ -69,7 +70,6 @@ class Option:
     required: bool = False
     compiles: bool = False
     exposed: bool = True
-    alias: str = ""
 
     @property
     def spelling(self) -> str:
@@ -216,7 +216,7 @@ class Method:
     selects: bool = False
     wire: tuple[str, ...] = ()
     relatives: tuple[str, ...] = ()
-    engines: tuple[str, ...] = ENGINES
+    engines: tuple[str, ...] = ON_HOSTS
     limits: Mapping[str, str] = field(default_factory=dict)
     coordinates: Callable[[int, Parameters], int] = _nothing_more
     small: Callable[[int, int, Parameters], Parameters] = _rank_only

@@ -12,13 +12,18 @@ from html import escape
 from tacitly.privacy.certificate import Certificate, shown
 
 _STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem; color: #1b1b1b; }
-h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1rem; margin: 1.1rem 0 .3rem; border-bottom: 1px solid #bbb; }
-.claim { border: 2px solid #1b1b1b; border-radius: .5rem; padding: .8rem 1rem; margin: 1rem 0; }
+:root { color-scheme: light dark; --ink: #1b1b1b; --dim: #555; --line: #bbb; --paper: #fff; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e8e8e8; --dim: #aaa; --line: #555; --paper: #161616; } }
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem; }
+body { color: var(--ink); background: var(--paper); overflow-wrap: anywhere; }
+h1 { font-size: 1.5rem; margin: 0; }
+h2 { font-size: 1rem; margin: 1.1rem 0 .3rem; border-bottom: 1px solid var(--line); }
+.claim { border: 2px solid; border-radius: .5rem; padding: .8rem 1rem; margin: 1rem 0; }
 .epsilon { font-size: 2rem; font-weight: 600; } table { border-collapse: collapse; width: 100%; }
-td { padding: .15rem .5rem .15rem 0; vertical-align: top; } td:first-child { color: #555; white-space: nowrap; }
+th, td { padding: .15rem .5rem .15rem 0; vertical-align: top; text-align: left; }
+th { color: var(--dim); font-weight: normal; white-space: nowrap; width: 7.5rem; }
 ul { margin: .2rem 0; padding-left: 1.2rem; } .mono { font: 12px monospace; word-break: break-all; }
-@media print { body { margin: 0; font-size: 12px; } }
+@media print { :root { --ink: #000; --dim: #333; --paper: #fff; } body { margin: 0; font-size: 12px; } }
 """
 
 
@@ -28,7 +33,9 @@ def label(certificate: Certificate, name: str) -> str:
         [
             "<!doctype html>",
             f'<html lang="en"><meta charset="utf-8"><title>{escape(name)}: privacy</title>',
+            '<meta name="viewport" content="width=device-width">',
             f"<style>{_STYLE}</style>",
+            "<main>",
             f"<h1>{escape(name)}</h1>",
             f"<p>{escape(certificate.purpose or certificate.algorithm)}</p>",
             _claim(certificate),
@@ -54,12 +61,13 @@ def label(certificate: Certificate, name: str) -> str:
                 ("curator", certificate.curator or "not stated"),
                 ("date", certificate.date),
                 ("region", certificate.region or "not stated"),
-                ("code", f"tacitly {certificate.code['version']}, {certificate.code['sha256']}"),
+                ("code", f"tacitly {certificate.code['version']}"),
+                ("its SHA-256", certificate.code["sha256"] or "unknown"),
                 ("certificate", certificate.digest),
                 ("signed by", certificate.signature["key"] if certificate.signature else "not signed"),
                 ("check", "tacitly verify MODEL --key KEY"),
             ),
-            "</html>",
+            "</main></html>",
             "",
         ]
     )
@@ -88,9 +96,14 @@ def _numbers(certificate: Certificate) -> str:
 
 def _table(*rows: tuple[str, str]) -> str:
     cells = "".join(
-        f"<tr><td>{escape(key)}<td{' class=mono' if len(value) == 64 else ''}>{escape(value)}" for key, value in rows
+        f"<tr><th scope=row>{escape(key)}<td{' class=mono' if _is_hash(value) else ''}>{escape(value)}"
+        for key, value in rows
     )
     return f"<table>{cells}</table>"
+
+
+def _is_hash(text: str) -> bool:
+    return len(text) == 64 and " " not in text
 
 
 def _list(items: tuple[str, ...]) -> str:

@@ -3,8 +3,9 @@
 A sum is represented by integers on a grid of spacing γ (a power of two), and integer noise is added, so that no
 low-order floating-point bit of a private sum survives. Two modes:
 
-* ``exact``: discrete Gaussian noise from OpenDP's exact rational sampler, with entropy from the operating system. A
-  choice among candidates is always drawn this way: permute-and-flip on integer losses, in rational arithmetic.
+* ``exact``: discrete Gaussian noise, drawn in integer arithmetic (:mod:`tacitly.privacy.discrete_gaussian`) with
+  entropy from the operating system. A choice among candidates is always exact: OpenDP's permute-and-flip on integer
+  losses, in rational arithmetic.
 * ``float``: the noisy sum rounded to cells of about σ/2²⁰, by the normal quantile function of random bits from the
   operating system. Fast: float64 proposes the cell, and decides wherever its error cannot matter. Near the border of a
   cell (for one coordinate in 2¹⁷) the decision is made in 200-digit arithmetic (:mod:`tacitly.privacy.normal_cells`).
@@ -30,12 +31,13 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from tacitly.privacy.discrete_gaussian import discrete_gaussian
 from tacitly.privacy.normal_cells import noisy_cells
 
 Mode = Literal["exact", "float", "seeded", "none"]
 
-EXACT_LIMIT = 100_000
-"""Number of coordinates up to which ``exact`` is the default: about one second of sampling."""
+EXACT_LIMIT = 10_000_000
+"""Number of coordinates up to which ``exact`` is the default: about two seconds of sampling."""
 
 _FINEST = 40  # the grid is never finer than 2^-40 of the clip, which would gain nothing
 _RANGE = 60  # integers stay below 2^60, well within int64
@@ -44,7 +46,7 @@ _RANGE = 60  # integers stay below 2^60, well within int64
 def default_mode(coordinates: int) -> Mode:
     """Return the noise mode for a release of this size.
 
-    >>> default_mode(500), default_mode(10**6)
+    >>> default_mode(500), default_mode(10**8)
     ('exact', 'float')
     """
     return "exact" if coordinates <= EXACT_LIMIT else "float"
@@ -92,7 +94,7 @@ def add_noise(
     if not sigma > 0:
         raise ValueError(f"sigma must be positive in mode {mode!r}. Found {sigma!r}.")
     if mode == "exact":
-        noisy = _discrete_gaussian(total, sigma / grid)
+        noisy = total + discrete_gaussian(total.size, sigma / grid, os.urandom).reshape(total.shape)
     elif mode == "float":
         cells, size = noisy_cells(total, sigma / grid, os.urandom)
         return np.asarray(cells * (size * grid), dtype=np.float64)
@@ -130,17 +132,6 @@ def coins(size: int, rate: float) -> npt.NDArray[np.bool_]:
     bits = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(11)
     # 53 bits resolve the rate to 2^-53. Rounding down keeps the probability at or below the accounted rate.
     return np.asarray(bits < np.uint64(rate * 2.0**53))
-
-
-def _discrete_gaussian(total: npt.NDArray[np.int64], scale: float) -> npt.NDArray[np.int64]:
-    from opendp.domains import atom_domain, vector_domain
-    from opendp.measurements import make_gaussian
-    from opendp.metrics import l2_distance
-    from opendp.mod import enable_features
-
-    enable_features("contrib")
-    mechanism = make_gaussian(vector_domain(atom_domain(T="i64")), l2_distance(T="i64"), scale=scale)
-    return np.asarray(mechanism(total.tolist()), dtype=np.int64)
 
 
 def _permute_and_flip(losses: npt.NDArray[np.int64], scale: float) -> int:

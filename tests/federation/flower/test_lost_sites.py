@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ssl
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -181,22 +183,83 @@ def test_a_site_votes_for_one_group_and_unmasks_none_that_others_did_not_vote_fo
     assert told(circle, "node4", "unmask", everyone, enough).code == "refused"  # votes and shares for another site
 
 
+def opened_again(ours: node.Node, folder: Path, **changed: Any) -> node.Node:
+    """The same site in another process, with some things changed."""
+    told = {"trust": "secure", "ceiling": Budget(epsilon=9.0, delta=1e-6), "mask_key": ours._mask_key}
+    return node.Node(ours.name, ours.cohort, folder, **{**told, "peers": ours._peers, **changed})
+
+
 def test_the_same_words_among_others_are_another_question(circle: Any, tmp_path: Path) -> None:
     """A site that joined again under the same names and other keys replayed its answer under the same mask."""
     ours = circle.nodes["node0"]
     stranger = masks.new_key()[1]
-    again = node.Node(
-        "node0",
-        ours.cohort,
-        tmp_path / "node0",
-        trust="secure",
-        ceiling=Budget(epsilon=9.0, delta=1e-6),
-        mask_key=ours._mask_key,
-        peers={**ours._peers, "node1": stranger},
-    )
+    again = opened_again(ours, tmp_path / "node0", peers={**ours._peers, "node1": stranger})
     assert Answer.from_bytes(again.answer(circle.ask.to_bytes())).code == "refused"  # charged, and not sent again
     first, second = (one._masks.hide(np.zeros(3, dtype=np.int64), bytes(32)) for one in (ours, again))
     assert not np.array_equal(first[:3], second[:3])
+
+
+def at_once(*calls: Callable[[], Answer]) -> list[Answer]:
+    """The answers of calls that begin at the same moment."""
+    gate = threading.Barrier(len(calls))
+
+    def go(call: Callable[[], Answer]) -> Answer:
+        gate.wait()
+        return call()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(go, calls))
+
+
+def test_a_site_that_was_started_twice_votes_once_and_answers_once(circle: Any, tmp_path: Path) -> None:
+    """Two votes for two groups, or two draws of noise under one mask, are what a curious coordinator would need."""
+    ours = circle.nodes["node0"]
+    twins = [ours, opened_again(ours, tmp_path / "node0")]
+    groups = [circle.names, circle.names[:4]]
+    for turn in range(4):
+        ask = replace(circle.ask, step=f"again {turn}")
+        question = ours._question(ask)
+        votes = [replace(ask, kind="agree", group=group, thing=question).to_bytes() for group in groups]
+        pairs = zip(twins, votes, strict=True)
+        found = at_once(*(lambda one=one, vote=vote: Answer.from_bytes(one.answer(vote)) for one, vote in pairs))
+        assert sum(answer.code == "ok" for answer in found) <= 1
+        data = ask.to_bytes()
+        found = at_once(*(lambda one=one, data=data: Answer.from_bytes(one.answer(data)) for one in twins))
+        sent = [answer.total for answer in found if answer.code == "ok"]
+        assert all(np.array_equal(sent[0], other) for other in sent)
+        settled = Answer.from_bytes(twins[turn % 2].answer(data))
+        assert settled.code == "ok"
+        assert all(np.array_equal(settled.total, other) for other in sent)
+
+
+def test_shares_and_votes_of_another_question_open_nothing(circle: Any) -> None:
+    """Not even if both questions were asked of the same sites and all of them voted for the same group."""
+    later, names = replace(circle.ask, step="2.0"), circle.names
+    hidden = {name: Answer.from_bytes(one.answer(later.to_bytes())).total for name, one in circle.nodes.items()}
+    first = {name: told(circle, name, "agree", names).total for name in names}
+    circle.ask = later
+    second = {name: told(circle, name, "agree", names).total for name in names}
+    for shares, votes in ((circle.hidden, second), (hidden, first)):
+        payload = b"".join(masks.for_node("node0", names, shares, votes, names))
+        assert told(circle, "node0", "unmask", names, payload).code == "refused"
+    payload = b"".join(masks.for_node("node0", names, hidden, second, names))
+    assert told(circle, "node0", "unmask", names, payload[:-8]).code == "refused"
+    assert told(circle, "node0", "unmask", names, payload).code == "ok"
+
+
+def test_no_words_of_an_ask_make_a_masked_site_trust_more_or_add_less_noise(circle: Any) -> None:
+    for changed in (
+        {"group": (), "honest": 0},
+        {"sigma": 0.0},
+        {"sigma": 0.0, "group": (), "noise": "none"},
+        {"noise": "float"},
+        {"honest": 1},
+        {"honest": 5},
+        {"group": circle.names[:4]},
+        {"chosen": np.ones(10, dtype=bool)},
+    ):
+        ask = replace(circle.ask, step="3.0", **changed)
+        assert Answer.from_bytes(circle.nodes["node0"].answer(ask.to_bytes())).code == "refused", changed
 
 
 def test_a_site_without_the_ledger_that_it_began_with_does_nothing(circle: Any, tmp_path: Path) -> None:
@@ -208,15 +271,7 @@ def test_a_site_without_the_ledger_that_it_began_with_does_nothing(circle: Any, 
     assert Answer.from_bytes(ours.answer(circle.ask.to_bytes())).code == "refused"
     assert told(circle, "node0", "agree", circle.names).code == "refused"
     with pytest.raises(ValueError, match="is not the ledger that this site began with"):
-        node.Node(
-            "node0",
-            ours.cohort,
-            tmp_path / "node0",
-            trust="secure",
-            ceiling=Budget(epsilon=9.0, delta=1e-6),
-            mask_key=ours._mask_key,
-            peers=ours._peers,
-        )
+        opened_again(ours, tmp_path / "node0")
 
 
 @pytest.mark.parametrize(("nodes", "colluding"), [(12, -1), (12, -11), (3, 2), (4, 2), (12, 6), (2, 0)])

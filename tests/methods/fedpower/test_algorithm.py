@@ -66,6 +66,8 @@ ROUTES: dict[str, Settings] = {
     "gram, rows": Settings(),
     "gram, rows, range": Settings(low=np.full(D, -9.0), high=np.full(D, 9.0), centered=True),
     "gram, users": Settings(unit=Unit.USER),
+    "gram, refined": Settings(refined=True),
+    "gram, refined, users": Settings(refined=True, unit=Unit.USER, centered=True),
     "power, rows": Settings(route="power", rounds=3, seed=0),
     "power, users, centred": Settings(route="power", rounds=3, unit=Unit.USER, centered=True, seed=0),
     "power, rows, in turns": Settings(route="power", rounds=2, turns=4, seed=0),
@@ -266,6 +268,8 @@ def test_sparse_rows_give_what_dense_rows_give(route: str) -> None:
         ({"route": "power", "unit": Unit.USER, "turns": 2, "sampling_rate": 0.5}, "do not go together"),
         ({"alignment": "luck"}, "alignment must be one of"),
         ({"rounds": 0}, "at least 1"),
+        ({"decay": "slowly"}, "decay must be one of"),
+        ({"route": "power", "refined": True}, "refined is for the route 'gram'"),
     ],
 )
 def test_settings_that_cannot_be_private_or_mean_nothing_are_refused(settings: dict, message: str) -> None:  # type: ignore[type-arg]

@@ -46,6 +46,9 @@ def test_without_noise_it_is_scikit_learns_pca(X: np.ndarray) -> None:
     np.testing.assert_allclose(ours.explained_variance_, theirs.explained_variance_, rtol=1e-6)
     np.testing.assert_allclose(ours.singular_values_, theirs.singular_values_, rtol=1e-6)
     np.testing.assert_allclose(ours.mean_, theirs.mean_, atol=1e-6)
+    np.testing.assert_allclose(ours.explained_variance_ratio_, theirs.explained_variance_ratio_, rtol=1e-6)
+    assert ours.noise_variance_ == pytest.approx(theirs.noise_variance_, rel=1e-6)
+    assert ours.score(X) == pytest.approx(theirs.score(X), rel=1e-6)
     np.testing.assert_allclose(np.abs(ours.transform(X)), np.abs(theirs.transform(X)), atol=1e-4)
     np.testing.assert_allclose(
         ours.inverse_transform(ours.transform(X)), theirs.inverse_transform(theirs.transform(X)), atol=1e-4
@@ -341,3 +344,108 @@ def test_float32_rows_and_frames_are_welcome(X: np.ndarray) -> None:
     assert list(model.feature_names_in_[:2]) == ["f0", "f1"]
     assert tacitly.subspace_distance(model.components_.T, top(X)) < 1e-4
     assert model.transform(frame[frame.columns[::-1]]).shape == (N, K)
+
+
+def test_rows_that_come_in_parts_give_what_they_give_at_once(X: np.ndarray) -> None:
+    parts = np.array_split(X, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tacitly.UncertifiedWarning)
+        added = tacitly.FedPower(K, epsilon=math.inf, center=True, feature_range=(-60.0, 60.0))
+        for part in parts:
+            added.partial_fit(part)
+    at_once = fit(X, epsilon=math.inf, center=True, feature_range=(-60.0, 60.0))
+    np.testing.assert_allclose(np.abs(added.components_), np.abs(at_once.components_), atol=1e-6)
+    np.testing.assert_allclose(added.explained_variance_, at_once.explained_variance_, rtol=1e-6)
+    np.testing.assert_allclose(added.mean_, at_once.mean_, atol=1e-6)
+
+
+def test_every_call_of_partial_fit_is_charged_and_the_certificate_adds_them_up(X: np.ndarray) -> None:
+    parts, ledger = np.array_split(X, 3), tacitly.Ledger(ceiling=Budget(epsilon=2.0, delta=1e-6, unit=Unit.ROW))
+    model, spent = tacitly.FedPower(K, epsilon=0.5, ledger=ledger), []
+    for part in parts:
+        model.partial_fit(part)
+        spent.append(model.certificate_.budget.epsilon)
+    assert spent[0] == 0.5
+    assert spent[0] < spent[1] < spent[2] < 1.5
+    assert [run.name for run in ledger.runs()] == ["fedpower-1", "fedpower-2", "fedpower-3"]
+    assert model.run == "fedpower"
+    # 3 % to 8 % of the first call's budget pays for scale, centre and clip; later calls release one matrix each.
+    assert [release.run for release in model.certificate_.releases].count("fedpower-2") == 1
+    assert verify(model.certificate_.to_json()).ok
+    assert model.certificate_.n_users == len(X)
+    model.fit(X[:100])
+    assert model.certificate_.budget.epsilon == 0.5
+
+
+def test_noise_of_parts_adds_up_and_more_rows_still_help() -> None:
+    """The noise floor of four parts is that of √4 matrices: first calls keep 92 % of the budget for it."""
+    rng = np.random.default_rng(1)
+    model, floors = tacitly.FedPower(1, epsilon=1.0, feature_range=(-9.0, 9.0)), []
+    for _ in range(4):
+        floors.append(model.partial_fit(rng.normal(size=(2000, 5)) * [3, 1, 1, 1, 1]).noise_floor_)
+    np.testing.assert_allclose(floors[1:], floors[0] * np.sqrt([1.95, 2.9, 3.85]), rtol=0.02)
+
+
+def test_partial_fit_refuses_what_it_cannot_add(X: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="partial_fit adds Gram matrices"):
+        tacitly.FedPower(K, epsilon=1.0, route="power").partial_fit(X)
+    model = tacitly.FedPower(K, epsilon=1.0).partial_fit(X[:500])
+    with pytest.raises(DataError, match="the 12 features of the first call"):
+        model.partial_fit(X[:500, :5])
+
+
+def test_what_one_device_sends_is_counted(X: np.ndarray) -> None:
+    model = fit(X, feature_range=(-60.0, 60.0))
+    sizes = {release.name: release.coordinates for release in model.certificate_.releases}
+    assert sizes["gram matrix"] == (D + 1) * (D + 2) // 2
+    assert model.bytes_sent_ == 8 * sum(sizes.values())
+    users = np.arange(N) % 60
+    at_once, in_turns = (
+        fit(X, users, route="power", rounds=2, random_state=0, feature_range=(-60.0, 60.0), **options).bytes_sent_
+        for options in ({}, {"participants": 20})
+    )
+    assert at_once == in_turns  # every device answers once per round, in whichever group
+
+
+def test_the_scree_plot_draws_the_floor(X: np.ndarray) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    model = fit(X)
+    axes = model.plot_scree()
+    released, components, floor = axes.get_lines()
+    assert len(released.get_xdata()) == D
+    assert len(components.get_xdata()) == K
+    assert list(floor.get_ydata()) == [model.noise_floor_] * 2
+
+
+def test_a_likelihood_needs_the_variance_outside_the_components(X: np.ndarray) -> None:
+    model = fit(X, route="power", random_state=0)
+    assert math.isnan(model.noise_variance_)
+    assert np.isnan(model.explained_variance_ratio_).all()
+    with pytest.raises(ValueError, match="does not release"):
+        model.score(X)
+
+
+@pytest.mark.parametrize(
+    ("options", "times", "nominal"),
+    [
+        ({"rounds": 2, "local_steps": 3}, [3, 6], 4.0),
+        ({"iterations": 7, "local_steps": 3}, [3, 6], 4.0),
+        ({"iterations": 9, "local_steps": 4, "decay": True}, [4, 7, 9], 4.0),
+        ({"iterations": 9, "local_steps": 4, "decay": "halve"}, [4, 6, 7, 8, 9], 4.0),
+        ({"rounds": 3, "epsilon_central": 0.1}, [1, 2, 3], 2.1),
+        ({"rounds": 3, "epsilon_central": 0.1, "per_round": True}, [1, 2, 3], 6.3),
+    ],
+)
+def test_the_papers_options_are_reachable(X: np.ndarray, options: dict, times: list[int], nominal: float) -> None:  # type: ignore[type-arg]
+    model = fit(X, np.arange(N) % 5, mode="paper", random_state=0, **options)
+    assert model._printed_settings().synchronisations() == times
+    assert model.certificate_.nominal_epsilon == pytest.approx(nominal)
+
+
+def test_the_papers_options_are_refused_where_they_mean_nothing(X: np.ndarray) -> None:
+    for options in ({"iterations": 5}, {"epsilon_central": 1.0}, {"per_round": True}):
+        with pytest.raises(ValueError, match="is for mode='paper'"):
+            fit(X, **options)
+    with pytest.raises(ValueError, match="decay must be one of"):
+        fit(X, decay="slowly")

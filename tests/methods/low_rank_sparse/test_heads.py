@@ -10,7 +10,14 @@ import pytest
 from tacitly.audit.users import adversarial_users
 from tacitly.datasets import make_low_rank_sparse
 from tacitly.datasets.low_rank_sparse import LowRankSparseUsers
-from tacitly.methods.low_rank_sparse.heads import SparseHeads, Sparsity, fit_sparse_heads
+from tacitly.methods.low_rank_sparse.heads import (
+    EXPECTED,
+    UNKNOWN,
+    SparseHeads,
+    SparseHeadWork,
+    Sparsity,
+    fit_sparse_heads,
+)
 
 
 def fit(data: LowRankSparseUsers, sparsity: Sparsity, **options: bool) -> SparseHeads:
@@ -160,3 +167,17 @@ def test_targets_too_large_to_compute_with_give_finite_heads(target: float, inte
 def test_a_sparsity_that_means_nothing_is_refused(bad: object) -> None:
     with pytest.raises(ValueError, match="sparsity must be a count"):
         Sparsity.of(bad, 10)
+
+
+def test_a_larger_penalty_believes_less_and_noise_free_coordinates_are_believed_at_any() -> None:
+    rows, chosen = np.array([20, 20, 20]), np.array([1, 1, 0])
+    alone, shrunk = np.array([10.0, 1e-20, 10.0]), np.array([20.0, 20.0, 10.0])
+    shares = [
+        SparseHeadWork(np.eye(20)[:, :2], Sparsity(1), penalty=penalty)._share(rows, chosen, alone, shrunk)
+        for penalty in (0.0, EXPECTED, 1.0, UNKNOWN)
+    ]
+    assert (np.diff([share[0] for share in shares]) < 0).all()
+    assert shares[0][0] > 0.9 > 0.1 > shares[-1][0]
+    assert [share[1] for share in shares] == pytest.approx([1.0] * 4)
+    with pytest.raises(ValueError, match="penalty must be a number from 0 on"):
+        SparseHeadWork(np.eye(3), Sparsity(1), penalty=-1.0)

@@ -49,9 +49,9 @@ def public(update: PersonalPartUpdate, seed: int = 0) -> np.ndarray:
     return 0.5 * np.random.default_rng(seed).normal(size=update.size)
 
 
-def query(update: PersonalPartUpdate, *, normalised: bool = False, chunk: int = 8) -> BodyUpdate:
+def query(update: PersonalPartUpdate, *, normalised: bool = False, chunk: int = 8, batched: bool = True) -> BodyUpdate:
     executor = Executor(update, device="cpu", chunk=chunk, workers=1)
-    executor.batched = True
+    executor.batched = batched
     return BodyUpdate(public(update), 0, executor, normalised)
 
 
@@ -167,6 +167,17 @@ def test_a_users_answer_alone_is_its_row_in_the_batch(name: str) -> None:
         np.testing.assert_allclose(row, alone, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["low rank and sparse", "full fine-tuning", "single model", "three layers, one fit"])
+def test_compiled_personal_parts_are_those_of_the_definition(name: str) -> None:
+    update, (X, y) = KINDS[name], rows()
+    assert isinstance(update, SparseUpdate)
+    vector = torch.as_tensor(public(update))
+    found = update.early_stopped_parts(vector, X, y, OFFSETS[1:], steps=12)
+    for own, first, last in zip(found, OFFSETS[1:], OFFSETS[2:], strict=False):
+        mine = (torch.as_tensor(part[first:last]).double() for part in (X, y, np.ones(len(y))))
+        torch.testing.assert_close(own, update.early_stopped(vector, *mine, steps=12), rtol=1e-6, atol=1e-8)
+
+
 @pytest.mark.parametrize("change", ["nan", "huge", "other", "fewer"])
 def test_others_answers_do_not_move_by_a_bit(change: str) -> None:
     X, y = rows()
@@ -183,9 +194,10 @@ def test_others_answers_do_not_move_by_a_bit(change: str) -> None:
 
 
 @pytest.mark.parametrize("normalised", [False, True])
-@pytest.mark.parametrize("name", ["low rank and sparse", "prompt learning"])
+@pytest.mark.parametrize("name", ["low rank and sparse", "low rank and sparse, compiled", "prompt learning"])
 def test_a_user_that_is_no_number_adds_nothing_and_changes_nothing(name: str, normalised: bool) -> None:
-    asked, (X, y) = query(KINDS[name], normalised=normalised), rows()
+    kind, compiled = KINDS[name.removesuffix(", compiled")], name.endswith("compiled")
+    asked, (X, y) = query(kind, normalised=normalised, batched=not compiled), rows()
     X[OFFSETS[1]] = np.nan
     total = asked.block_sum(X, y, OFFSETS, 0.01)
     others = [asked.block_sum(X[a:b], y[a:b], np.array([0, b - a]), 0.01) for a, b in itertools.pairwise(OFFSETS)]
@@ -194,9 +206,10 @@ def test_a_user_that_is_no_number_adds_nothing_and_changes_nothing(name: str, no
 
 
 @pytest.mark.parametrize("normalised", [False, True])
-@pytest.mark.parametrize("name", ["low rank and sparse", "prompt learning"])
+@pytest.mark.parametrize("name", ["low rank and sparse", "low rank and sparse, compiled", "prompt learning"])
 def test_no_user_moves_a_round_by_more_than_the_clip(name: str, normalised: bool) -> None:
-    asked = query(replace(KINDS[name], training=training(head_steps=2)), normalised=normalised)
+    kind, compiled = KINDS[name.removesuffix(", compiled")], name.endswith("compiled")
+    asked = query(replace(kind, training=training(head_steps=2)), normalised=normalised, batched=not compiled)
     assert violations(asked, 0.05, D) == []
     X = 3 * np.random.default_rng(5).normal(size=(40, D))
     assert neighbour_violations(asked, 0.05, X, np.array([0, 8, 9, 20, 40])) == []

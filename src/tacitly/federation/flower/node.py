@@ -12,6 +12,7 @@ gets no answer. So each release costs the node's users one event, however often 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -189,7 +190,7 @@ class Node:
             pairs = zip(cohort.offsets[:-1], cohort.offsets[1:], strict=True)
             y = cohort.y if cohort.y is not None else np.zeros(cohort.n_rows)
             heads = np.array([_head_or_zeros(work, cohort.X[a:b], y[a:b], end) for a, b in pairs])
-        return write_heads(self._folder / "heads.npz", cohort.users, heads, np.asarray(getattr(work, "basis", 0.0)))
+        return write_heads(self._folder / "heads.npz", cohort.users, heads, work)
 
     def _sum(self, ask: Ask, query: Query) -> npt.NDArray[np.int64] | None:
         users = self._shard.cohort.n_users
@@ -373,13 +374,14 @@ def majority(nodes: int) -> int:
     return nodes // 2 + 1
 
 
-def write_heads(path: Path, users: npt.NDArray[Any], heads: npt.NDArray[np.float64], basis: Any) -> Path:
-    """Write heads atomically to a file that only its owner can read."""
+def write_heads(path: Path, users: npt.NDArray[Any], heads: npt.NDArray[np.float64], work: HeadWork) -> Path:
+    """Write heads, and what they were fitted to, atomically to a file that only its owner can read."""
+    basis = np.asarray(getattr(work, "basis", 0.0))
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, draft = tempfile.mkstemp(prefix=".heads-", dir=path.parent)  # created with mode 0600
     try:
         with os.fdopen(handle, "wb") as file:
-            np.savez(file, users=users, heads=heads, basis=basis)
+            np.savez(file, users=users, heads=heads, basis=basis, model=digest_of(work))
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, path)
@@ -390,6 +392,14 @@ def write_heads(path: Path, users: npt.NDArray[Any], heads: npt.NDArray[np.float
 
 
 def read_heads(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Read the file of :func:`write_heads`: ``users``, ``heads`` (intercept last) and their ``basis``."""
+    """Read the file of :func:`write_heads`: ``users``, ``heads`` (intercept last), their ``basis``, the ``model``.
+
+    The last is :func:`digest_of` what they were fitted to; empty in a file of an earlier version.
+    """
     with np.load(path, allow_pickle=False) as stored:
-        return {name: stored[name] for name in ("users", "heads", "basis")}
+        return {"model": np.array("")} | {name: stored[name] for name in stored.files}
+
+
+def digest_of(work: HeadWork) -> str:
+    """Return a digest of everything that heads depend on besides a user's rows: bases, priors, settings."""
+    return hashlib.sha256(wire.encode(work)).hexdigest()

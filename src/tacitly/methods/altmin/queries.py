@@ -9,10 +9,10 @@ sides of the equations reweights users and does not bias the solution. With one 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,20 +20,27 @@ from tacitly.arrays import Array, Offsets, Rows, check_shape
 from tacitly.federation.base import Query
 from tacitly.heads.ridge import fit_head, fit_heads
 from tacitly.linalg import denoise_spectrum, orthonormal, pack_symmetric, unpack_symmetric
-from tacitly.methods.shared.whitening import Whitening, user_chunks
-from tacitly.privacy.clipping import clip_factor, safe_norm
+from tacitly.methods.shared.batch import clip_factors, norms_of
+from tacitly.methods.shared.whitening import Whitening
+
+_TOGETHER, _CELLS = 64, 1 << 18  # users whose second moments are held at once, and cells of their rows
+_LEAST_SPREAD = 1e-280  # norm of a second moment below which it has lost digits to underflow
 
 
-@dataclass(frozen=True)
-class _Factors:
-    """One user's A = gram · (head headᵀ ⊗ moment) and b = right · head sideᵀ; head, moment and side have norm one."""
+class _Factors(NamedTuple):
+    """Users' A = gram · (head headᵀ ⊗ moment/spread) and b = right · head sideᵀ, one row per user.
+
+    Heads and sides have norm one, moments the norm ``spread``. The norms ``gram``, ``right`` and ``both`` are zero for
+    a user with too few rows, or with numbers that are not finite.
+    """
 
     head: Array
     moment: Array
+    spread: Array
     side: Array
-    gram: float
-    right: float
-    both: float
+    gram: Array
+    right: Array
+    both: Array
 
 
 @dataclass(frozen=True)
@@ -60,17 +67,21 @@ class NormalEquations(Query):
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return (A/c_A, b/c_b)."""
         whitened, targets = self.whitening.transform_one_user(X), y.astype(np.float64)
-        user = self._factors_of(whitened, targets, fit_head(whitened, targets, self.basis)[:-1])
-        if user is None:
+        head = fit_head(whitened, targets, self.basis)[:-1]
+        user = self._factors_of(whitened[None], targets[None], head[None])
+        if not user.both[0] > 0.0:
             return np.zeros(self.coordinates)
-        gram = user.gram * np.kron(np.outer(user.head, user.head), user.moment)
-        packed = {"gram": [pack_symmetric(gram)], "right": [user.right * np.outer(user.head, user.side).ravel()]}
+        gram = user.gram[0] * np.kron(np.outer(user.head, user.head), user.moment[0] / user.spread[0])
+        packed = {"gram": [pack_symmetric(gram)], "right": [user.right[0] * np.outer(user.head, user.side).ravel()]}
         packed["both"] = packed["gram"] + packed["right"]
         return np.concatenate(packed[self.parts])
 
     def norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return norms without a Kronecker product: ‖vvᵀ ⊗ S‖ = ‖v‖²‖S‖ and ‖v ⊗ b‖ = ‖v‖‖b‖."""
-        return np.array([0.0 if user is None else getattr(user, self.parts) for user in self._factors(X, y, offsets)])
+        norms = np.zeros(len(offsets) - 1)
+        for users, some in self._factors(X, y, offsets):
+            norms[users] = getattr(some, self.parts)
+        return norms
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
         """Return Σ (vvᵀ) ⊗ XᵀX as one matrix product over chunks of users, without a Kronecker product per user."""
@@ -78,37 +89,45 @@ class NormalEquations(Query):
             return super().block_sum(X, y, offsets, bound)
         d, k = self.basis.shape
         gram_sum, right_sum = np.zeros((k * k, d * d)), np.zeros((k, d))
-        for rows, targets, starts in user_chunks(X, y, offsets):
-            outers, moments = np.zeros((len(starts) - 1, k * k)), np.zeros((len(starts) - 1, d * d))
-            for i, user in enumerate(self._factors(rows, targets, starts)):
-                weight = 0.0 if user is None else clip_factor(user.both, bound)
-                if user is not None and weight > 0.0:
-                    outers[i] = weight * user.gram * np.outer(user.head, user.head).ravel()
-                    moments[i] = user.moment.ravel()
-                    right_sum += weight * user.right * np.outer(user.head, user.side)
-            gram_sum += outers.T @ moments
+        for _, some in self._factors(X, y, offsets):
+            weights = clip_factors(some.both, bound)
+            outers = (some.head[:, :, None] * some.head[:, None, :]).reshape(-1, k * k)
+            gram_sum += (outers * (weights * some.gram / some.spread)[:, None]).T @ some.moment.reshape(-1, d * d)
+            right_sum += (some.head * (weights * some.right)[:, None]).T @ some.side
         whole = gram_sum.reshape(k, k, d, d).transpose(0, 2, 1, 3).reshape(k * d, k * d)
         return np.concatenate([pack_symmetric(whole), right_sum.ravel()])
 
-    def _factors(self, X: Rows, y: Rows, offsets: Offsets) -> Iterator[_Factors | None]:
-        """Yield each user's factors; the heads of all users are fitted in one compiled pass."""
+    def _factors(self, X: Rows, y: Rows, offsets: Offsets) -> Iterator[tuple[Offsets, _Factors]]:
+        """Yield positions and factors of users who have the same number of rows, a few at a time.
+
+        Each user's products are matrix products of their own, so no number depends on who is beside them.
+        """
         whitened, targets = self.whitening.transform(X), y.astype(np.float64)
         heads = fit_heads(whitened, targets, offsets, self.basis)[:, :-1]
-        for i, (first, last) in enumerate(itertools.pairwise(offsets)):
-            yield self._factors_of(whitened[first:last], targets[first:last], heads[i])
+        counts = np.diff(offsets)
+        for count in np.unique(counts):
+            alike = np.flatnonzero(counts == count)
+            together = max(1, min(_TOGETHER, _CELLS // max(1, count * X.shape[1])))
+            for start in range(0, len(alike), together):
+                users = alike[start : start + together]
+                rows = offsets[users][:, None] + np.arange(count)
+                yield users, self._factors_of(whitened[rows], targets[rows], heads[users])
 
-    def _factors_of(self, rows: Array, targets: Array, head: Array) -> _Factors | None:
-        """Return one user's factors of norm one and the norms of their products; None for a user with too few rows."""
-        count = len(rows)
-        if count <= self.basis.shape[1]:
-            return None
-        head, size = _unit(head)
-        moment, spread = _unit(rows.T @ rows)
-        side, pull = _unit(rows.T @ targets)
-        gram = size * size * (spread / (count * self.gram_scale))
-        right = size * (pull / (count * self.right_scale))
-        both = math.hypot(gram, right)
-        return _Factors(head, moment, side, gram, right, both) if math.isfinite(both) else None
+    def _factors_of(self, rows: Array, targets: Array, heads: Array) -> _Factors:
+        """Return factors of norm one and the norms of their products, from rows as users × rows × features."""
+        count = rows.shape[1]
+        turned = rows.transpose(0, 2, 1)
+        head, size = _units(heads)
+        moment = turned @ rows
+        spread = _norms(moment.reshape(len(moment), -1))
+        side, pull = _units((turned @ targets[:, :, None])[:, :, 0])
+        with np.errstate(over="ignore", invalid="ignore"):
+            gram = size * size * (spread / (max(count, 1) * self.gram_scale))
+            right = size * (pull / (max(count, 1) * self.right_scale))
+            both = np.hypot(gram, right)
+        usable = np.isfinite(both) & (spread > _LEAST_SPREAD) & (count > self.basis.shape[1])
+        moment[~usable], spread[~usable] = 0.0, 1.0
+        return _Factors(head, moment, spread, side, *(np.where(usable, norms, 0.0) for norms in (gram, right, both)))
 
     def solve(self, released: Array, sigma: float) -> Array:
         """Return the basis that solves the noisy equations."""
@@ -136,10 +155,19 @@ def solve_equations(gram: Array, right: Array, noise: float, rank: int) -> Array
     return np.asarray(vectors @ ((vectors.T @ right) / values))
 
 
-def _unit(array: Array) -> tuple[Array, float]:
-    """Scale an array to norm one; return it and its norm. Zeros stay zeros."""
-    norm, largest = safe_norm(array)
-    if not (math.isfinite(norm) and norm > 0.0):
-        return np.zeros_like(array), 0.0 if norm == 0.0 else math.nan
-    scaled = array / largest
-    return scaled / np.linalg.norm(scaled), norm
+def _units(arrays: Array) -> tuple[Array, Array]:
+    """Scale each row to norm one; return them and their norms. Zeros stay zeros; NaN where an entry is not finite."""
+    norms = norms_of(arrays)
+    usable = np.isfinite(norms) & (norms > 0)
+    largest = np.where(usable, np.max(np.abs(arrays), axis=1, initial=0.0), 1.0)
+    scaled = np.where(usable[:, None], arrays, 0.0) / largest[:, None]
+    return scaled / np.where(usable, norms / largest, 1.0)[:, None], norms
+
+
+def _norms(rows: Array) -> Array:
+    """Return what :func:`norms_of` does, in one pass over rows whose squares neither overflow nor vanish."""
+    squares = np.einsum("ij,ij->i", rows, rows)
+    norms: Array = np.sqrt(squares)
+    extreme = ~((squares > 1e-200) & (squares < 1e200))
+    norms[extreme] = norms_of(rows[extreme])
+    return norms

@@ -10,7 +10,7 @@ import numpy as np
 
 from tacitly.arrays import Array
 from tacitly.federation.base import Federation
-from tacitly.federation.engine import Population
+from tacitly.federation.engine import Population, engine_named
 from tacitly.methods.base import Procedure
 from tacitly.methods.centaur import algorithm as centaur
 from tacitly.methods.centaur import as_printed as paper_centaur
@@ -103,7 +103,7 @@ class Centaur(SharedBasisModel):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        if self.mode == "paper" and self.engine is not None:
+        if self.mode == "paper" and engine_named(self.engine) is not None:
             raise ValueError("paper mode is for one process. Leave engine out, or take mode='auto'.")
         if self.mode == "paper" and (self.fit_intercept or self.sampling_rate < 1.0):
             raise ValueError(

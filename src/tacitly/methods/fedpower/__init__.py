@@ -1,7 +1,7 @@
 """FedPower (Guo et al. 2021): the top components of all rows: private SVD and PCA."""
 
 from tacitly.methods.options import MODE, whole_or_word
-from tacitly.methods.registry import AuditTrial, Method, Option, Trial
+from tacitly.methods.registry import ENGINES, AuditTrial, Method, Option, Trial
 
 _ROWS = "guard whole users"
 
@@ -20,8 +20,10 @@ METHOD = Method(
         Option(name="trust", default="central", help="central, or local: every user adds the noise."),
         MODE,
     ),
-    wire=("gram:CentreVote", "gram:ShiftedGram", "power:DeviceStep", "power:PowerStep"),
+    wire=("gram:CentreVote", "gram:GramAgain", "gram:ShiftedGram", "power:DeviceStep", "power:PowerStep"),
+    engines=ENGINES,
     limits={
+        "cuda": "unit row, dense rows; others on the host",
         "ray": "yes, sparse rows too",
         "flower": "unit user; unit row if sites publish their numbers of rows; dense rows; not `trust='local'`, "
         "not `mode='paper'`",

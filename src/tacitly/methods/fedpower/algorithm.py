@@ -3,7 +3,9 @@
 FedPower (Guo et al. 2021) alternates local power steps with noisy averages. Its noise does not give the privacy it
 states (see :mod:`tacitly.methods.fedpower.as_printed`), so the routes here keep the idea and release other sums:
 
-* ``gram``: one noisy Gram matrix; local steps, alignment and the choice of rank then cost no privacy.
+* ``gram``: a noisy Gram matrix; local steps, alignment and the choice of rank then cost no privacy. Where there are
+  many features per component, a second measurement along the components follows
+  (:mod:`tacitly.methods.fedpower.refinement`).
 * ``power``: clipped power steps, for a Gram matrix that is too large to be released.
 * ``device``: p local steps per round; the unit is the device.
 * ``local-noise``: p local steps per round with noise in each; the unit is the row.
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,7 +27,8 @@ from tacitly.arrays import Array
 from tacitly.federation.base import Federation, Query
 from tacitly.linalg import orthonormal, unpack_symmetric
 from tacitly.methods.fedpower.gram import ShiftedGram
-from tacitly.methods.fedpower.power import ALIGNMENTS, DeviceStep, PowerStep
+from tacitly.methods.fedpower.power import ALIGNMENTS, DECAYS, DeviceStep, PowerStep, fewer_steps
+from tacitly.methods.fedpower.refinement import FIRST_SHARE, measured_again, stands_apart
 from tacitly.methods.fedpower.scale import Bounds, centre_of, chosen_clip
 from tacitly.methods.fedpower.spectrum import Spectrum, from_product, spectrum
 from tacitly.privacy.calibration import Phase, Plan
@@ -49,12 +52,14 @@ class Settings:
     sparse: bool = False
     rounds: int = 8
     local_steps: int = 1
-    decay: bool = False
+    decay: bool | str = False
     iteration_rank: int = 0
     alignment: str = "procrustes"
     turns: int = 1
     sampling_rate: float = 1.0
     seed: int | None = None
+    refined: bool = False
+    continues: bool = False
     scale_share: float = 0.02
     centre_share: float = 0.03
     clip_share: float = 0.03
@@ -64,6 +69,8 @@ class Settings:
             raise ValueError(f"route must be one of {ROUTES}. Found {self.route!r}.")
         if self.alignment not in ALIGNMENTS:
             raise ValueError(f"alignment must be one of {tuple(ALIGNMENTS)}. Found {self.alignment!r}.")
+        if self.decay not in DECAYS:
+            raise ValueError(f"decay must be one of {DECAYS}. Found {self.decay!r}.")
         if self.rounds < 1 or self.local_steps < 1:
             raise ValueError(f"rounds and local_steps must be at least 1. Found {self.rounds}, {self.local_steps}.")
         units = {"device": (Unit.USER,), "local-noise": (Unit.ROW,)}.get(self.route, (Unit.ROW, Unit.USER))
@@ -95,15 +102,17 @@ class Settings:
                     "half the norm of high - low in feature_range must lie between 2^-60 and 2^60: outside it squares "
                     "of the features lose digits. Rescale the features."
                 )
+        if self.refined and self.route != "gram":
+            raise ValueError(f"refined is for the route 'gram'. Found route {self.route!r}.")
         if self.turns > 1 and self.route not in ("power", "device"):
             raise ValueError(f"participants is for the routes 'power' and 'device'. Found route {self.route!r}.")
 
     @property
     def schedule(self) -> list[int]:
-        """Local steps of each round; with ``decay`` they are halved from round to round (equation 3.15)."""
+        """Local steps of each round; with ``decay`` one less, or half, from round to round (equation 3.15)."""
         steps = [self.local_steps]
         for _ in range(self.rounds - 1):
-            steps.append(max(1, steps[-1] // 2) if self.decay else steps[-1])
+            steps.append(fewer_steps(steps[-1], self.decay))
         return steps
 
     @property
@@ -117,6 +126,8 @@ class Settings:
 
     def plan(self, budget: Budget) -> Plan:
         """Divide a budget among the phases."""
+        if self.continues:
+            return Plan(budget, [Phase(name="sum", share=1.0)])
         phases, left = [], 1.0
         if self.bounds is None and self.route in ("gram", "power"):
             phases.append(Phase(name="scale", share=self.scale_share))
@@ -124,14 +135,20 @@ class Settings:
         if self._shifted:
             phases.append(Phase(name="centre", share=self.centre_share))
             left -= self.centre_share
+        left -= self.clip_share
+        if self.refined:
+            phases.append(Phase(name="clip", share=self.clip_share, releases=2))
+            phases.append(Phase(name="sum", share=FIRST_SHARE * left))
+            phases.append(Phase(name="step", share=(1 - FIRST_SHARE) * left))
+            return Plan(budget, phases)
         releases = {"gram": 1, "local-noise": sum(self.schedule)}.get(self.route, self.rounds)
         phases.append(Phase(name="clip", share=self.clip_share, releases=releases))
-        phases.append(Phase(name="sum", share=left - self.clip_share, releases=releases))
+        phases.append(Phase(name="sum", share=left, releases=releases))
         return Plan(budget, phases, sampling_rate=self.sampling_rate)
 
     def events(self, plan: Plan) -> list[GaussianEvent]:
         """List every release that will be made, in order."""
-        acute = {"scale": True, "centre": False, "clip": True, "sum": self.route == "gram"}
+        acute = {"scale": True, "centre": False, "clip": True, "sum": self.route == "gram", "step": False}
         return [
             plan.event(phase.name, clip=1.0, acute=acute[phase.name])
             for phase in plan.phases
@@ -148,32 +165,85 @@ def learn(federation: Federation, plan: Plan, settings: Settings, rank: int | No
     return _from_steps(federation, plan, settings, rank)
 
 
-def _from_gram(federation: Federation, plan: Plan, settings: Settings, rank: int | None) -> Spectrum:
-    d = federation.n_features
+@dataclass(frozen=True)
+class Stream:
+    """A noisy Gram matrix that those of further rows are added to. All of it is public."""
+
+    query: ShiftedGram
+    clip: float
+    matrix: Array
+    sigma: float
+    rows: float | None
+
+
+def learn_more(
+    federation: Federation, plan: Plan, settings: Settings, rank: int | None, stream: Stream | None
+) -> tuple[Spectrum, Stream]:
+    """Add the noisy Gram matrix of these rows to that of earlier ones; read components off the sum.
+
+    The first call pays for scale, centre and clip; later calls use them and spend everything on the matrix. Sums of
+    independent releases are post-processing, and the noise of the sum has the sum of their variances.
+    """
+    rows = float(federation.n_rows) if settings.unit is Unit.ROW else None
+    if stream is None:
+        stream = Stream(*_first_gram(federation, plan, settings), rows)
+    else:
+        event = plan.event("sum", clip=stream.clip, acute=True)
+        released = federation.release(stream.query, event, "gram matrix of further rows")
+        matrix = stream.matrix + unpack_symmetric(released, federation.n_features + 1)
+        known = None if rows is None or stream.rows is None else rows + stream.rows
+        stream = Stream(stream.query, stream.clip, matrix, math.hypot(stream.sigma, federation.sum_sigma(event)), known)
+    finished = _finished(settings, stream.query, stream.matrix, stream.sigma, stream.rows)
+    return _read_off(*finished, stream.sigma / math.sqrt(2), rank), stream
+
+
+def _first_gram(federation: Federation, plan: Plan, settings: Settings) -> tuple[ShiftedGram, float, Array, float]:
+    """Return the query of a Gram matrix, its clip, the noisy matrix and its noise."""
     centre, scale = centre_of(federation, plan, settings.unit, settings.bounds, shifted=settings._shifted)
     query = ShiftedGram(centre, _CONSTANT * scale, settings.unit)
     clip = chosen_clip(federation, plan, query, "gram matrix", scale**2)
     event = plan.event("sum", clip=clip, acute=True)
-    matrix = unpack_symmetric(federation.release(query, event, "gram matrix"), d + 1)
-    sigma = federation.sum_sigma(event)
+    matrix = unpack_symmetric(federation.release(query, event, "gram matrix"), federation.n_features + 1)
+    return query, clip, matrix, federation.sum_sigma(event)
 
-    missed = matrix[:-1, -1] / query.constant
-    weight = float(matrix[-1, -1]) / query.constant**2
-    n_rows = _count(federation, settings, weight, sigma / query.constant**2)
-    gram = matrix[:-1, :-1]
-    if settings.centered:
-        gram = gram - np.outer(missed, missed) / n_rows
-    else:
-        cross = np.outer(missed, centre)
-        gram = gram + cross + cross.T + n_rows * np.outer(centre, centre)
+
+def _from_gram(federation: Federation, plan: Plan, settings: Settings, rank: int | None) -> Spectrum:
+    query, clip, matrix, sigma = _first_gram(federation, plan, settings)
+    rows = float(federation.n_rows) if settings.unit is Unit.ROW else None
+    gram, mean, n_rows = _finished(settings, query, matrix, sigma, rows)
+    entry = sigma / math.sqrt(2)
+    if settings.refined and rank is not None:
+        values, vectors = np.linalg.eigh(gram)
+        found, known = vectors[:, ::-1][:, :rank], stands_apart(values[::-1], rank, entry)
+        matrix, entry = measured_again(federation, plan, query, matrix, sigma, clip, found, known=known)
+        gram, mean, n_rows = _finished(settings, query, matrix, sigma, rows)
+    return _read_off(gram, mean, n_rows, entry, rank)
+
+
+def _read_off(gram: Array, mean: Array, n_rows: float, entry: float, rank: int | None) -> Spectrum:
+    """Return the components of a matrix whose entries have noise ``entry`` (off the diagonal)."""
     values, vectors = np.linalg.eigh(gram)
     values, vectors = values[::-1], vectors[:, ::-1]
-    level = sigma * math.sqrt(d / 2)
+    level = entry * math.sqrt(len(gram))
     if rank is None:
         edge = 2.2 * level if level > 0 else 1e-10 * max(float(values[0]), 0.0)
         rank = max(1, int(np.count_nonzero(values > edge)))
-    mean = centre + missed / n_rows if settings.centered else np.zeros(d)
-    return spectrum(vectors[:, :rank].T, values, level, sigma / math.sqrt(2), mean, n_rows)
+    found = spectrum(vectors[:, :rank].T, values, level, entry, mean, n_rows)
+    return replace(found, total=float(np.trace(gram)), all_values=values)
+
+
+def _finished(
+    settings: Settings, query: ShiftedGram, matrix: Array, sigma: float, rows: float | None
+) -> tuple[Array, Array, float]:
+    """Return the Gram matrix of the rows (centred or as given), their mean (or zero) and their number."""
+    centre, missed = query.centre, matrix[:-1, -1] / query.constant
+    weight = float(matrix[-1, -1]) / query.constant**2
+    n_rows = _count(rows, weight, sigma / query.constant**2)
+    if settings.centered:
+        return matrix[:-1, :-1] - np.outer(missed, missed) / n_rows, centre + missed / n_rows, n_rows
+    cross = np.outer(missed, centre)
+    gram = matrix[:-1, :-1] + cross + cross.T + n_rows * np.outer(centre, centre)
+    return gram, np.zeros(len(centre)), n_rows
 
 
 def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: int | None) -> Spectrum:
@@ -187,6 +257,8 @@ def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: in
     basis = orthonormal(np.random.default_rng(settings.seed).normal(size=(d, width)))[0]
     product, noise, n_rows, mean = np.zeros((d, width)), 0.0, 0.0, np.zeros(d)
 
+    known_rows = float(federation.n_rows) if settings.unit is Unit.ROW and settings.turns == 1 else None
+
     def make_query(basis: Array, steps: int) -> Query:
         if settings.route == "device":
             return DeviceStep(basis, steps, settings.alignment)
@@ -197,7 +269,7 @@ def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: in
             return released.reshape(d, width), float(federation.n_rows if settings.unit is Unit.ROW else 0), np.zeros(d)
         assert isinstance(query, PowerStep)
         moved, missed, weight = query.split(released)
-        rows = _count(federation, settings, weight, sigma / query.constant**2)
+        rows = _count(known_rows, weight, sigma / query.constant**2)
         if settings.centered:
             return moved - np.outer(missed, missed @ query.basis) / rows, rows, centre + missed / rows
         along = centre @ query.basis
@@ -259,15 +331,14 @@ def _from_noisy_local_steps(federation: Federation, plan: Plan, settings: Settin
     return from_product(product, noise, rank, zero, float(federation.n_rows), None)
 
 
-def _count(federation: Federation, settings: Settings, released: float, sigma: float) -> float:
+def _count(rows: float | None, released: float, sigma: float) -> float:
     """Return the total weight of rows in the sum, from its released value, which has noise ``sigma``.
 
     Rows that are clipped, or whose device does not take part, weigh less than one. Where the unit is the row, the
     number of rows is public, and it is the better estimate as long as noise alone explains the difference.
     """
-    if settings.unit is not Unit.ROW or settings.turns > 1:
+    if rows is None:
         return max(released, 1.0)
-    rows = float(federation.n_rows)
     return rows if released > rows - 3 * sigma else max(released, 1.0)
 
 

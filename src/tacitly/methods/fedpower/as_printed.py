@@ -18,6 +18,7 @@ import numpy as np
 from tacitly.arrays import Array, Rows
 from tacitly.federation.base import Federation, Query
 from tacitly.linalg import pack_symmetric, unpack_symmetric
+from tacitly.methods.fedpower.power import fewer_steps
 from tacitly.methods.fedpower.sparse_rows import dense, is_sparse
 from tacitly.privacy.guarantee import GaussianEvent, Sensitivity, Unit
 
@@ -67,7 +68,7 @@ class Settings:
 
     iterations: int = 40
     local_steps: int = 4
-    decay: bool = False
+    decay: bool | str = False
     alignment: str = "procrustes"
     iteration_rank: int = 0
     participants: int | None = None
@@ -82,13 +83,13 @@ class Settings:
 
         >>> Settings(iterations=8, local_steps=3, decay=True).synchronisations()
         [3, 5, 6, 7, 8]
+        >>> Settings(iterations=8, local_steps=4, decay="halve").synchronisations()
+        [4, 6, 7, 8]
         """
-        if not self.decay:
-            return list(range(self.local_steps, self.iterations + 1, self.local_steps))
         times, t, step = [], 0, self.local_steps
         while (t := t + step) <= self.iterations:
             times.append(t)
-            step = max(step - 1, 1)
+            step = fewer_steps(step, self.decay)
         return times
 
     def scale(self, epsilon: float, smallest: int) -> float:

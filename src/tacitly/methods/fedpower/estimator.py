@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -25,8 +25,13 @@ from tacitly.methods.base import PrivateModel, Procedure, Statement
 from tacitly.methods.fedpower import algorithm as fedpower
 from tacitly.methods.fedpower import as_printed as paper_fedpower
 from tacitly.methods.fedpower import route as fedpower_route
+from tacitly.methods.fedpower.power import DECAYS
+from tacitly.methods.fedpower.refinement import FEATURES_PER_COMPONENT
 from tacitly.methods.fedpower.spectrum import Spectrum
 from tacitly.methods.parameters import EngineParameter
+from tacitly.privacy.accounting import compose
+from tacitly.privacy.calibration import Plan
+from tacitly.privacy.certificate import Certificate
 from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity, Unit
 
 TRUST = {
@@ -35,8 +40,16 @@ TRUST = {
 }
 ROW_NOTE = "the unit is one row: who has several is protected less (the number of rows, and of each user's, is public)"
 
-_LEARNED = ("components", "singular_values", "explained_variance", "confidence", "mean")
+_LEARNED = ("components", "singular_values", "explained_variance", "confidence", "mean", "eigenvalues")
 _UNPROTECTED = GaussianEvent(sigma=0.0, sensitivity=Sensitivity.of_clip(1.0, acute=True))
+
+
+def _added_up(before: Certificate, now: Certificate) -> Certificate:
+    """Return one certificate for all calls of ``partial_fit``: its ε is that of a unit with data in every call."""
+    releases = (*before.releases, *now.releases)
+    epsilon = compose([release.cost for release in releases], now.budget.adjacency, now.budget.delta)
+    budget = replace(now.budget, epsilon=epsilon * (1 + 1e-9))
+    return replace(now, releases=releases, budget=budget, n_users=before.n_users + now.n_users)
 
 
 class RowsAlone(LocalPopulation):
@@ -47,6 +60,14 @@ class _Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):  # type: 
     """What scikit-learn gives its transformers: names of outputs, and ``set_output``."""
 
 
+class _Additive:
+    """What ``partial_fit`` keeps between calls. Not a dataclass: none of it is a parameter."""
+
+    _stream: fedpower.Stream | None = None
+    _adding: bool = False
+    _calls: int = 0
+
+
 @dataclass(eq=False, repr=False)
 class ComponentsParameter:
     """The number of components, first."""
@@ -55,7 +76,7 @@ class ComponentsParameter:
 
 
 @dataclass(eq=False, repr=False)
-class FedPower(_Transformer, PrivateModel, EngineParameter, ComponentsParameter):
+class FedPower(_Transformer, _Additive, PrivateModel, EngineParameter, ComponentsParameter):
     """Learn the top principal components of all users' rows under differential privacy.
 
     Parameters
@@ -77,9 +98,13 @@ class FedPower(_Transformer, PrivateModel, EngineParameter, ComponentsParameter)
         ``"auto"``: sound. ``"paper"``: the paper as printed, not certified, to compare with.
     rounds, local_steps, decay, iteration_rank, alignment
         For iterative routes: the number of noisy sums (default: the number with the least predicted error), power steps
-        between them, whether those are halved from round to round, columns iterated (default twice the components), and
-        how local bases are aligned (``"procrustes"``, ``"signs"``, ``"none"``). Paper mode makes
-        T = rounds·local_steps iterations.
+        between them, whether there are fewer from round to round (True or ``"subtract"``: one less, equation 3.15;
+        ``"halve"``), columns iterated (default twice the components), and how local bases are aligned
+        (``"procrustes"``, ``"signs"``, ``"none"``).
+    iterations, epsilon_central, per_round
+        Paper mode only: T power steps in all (default rounds·local_steps; what is left over after the last
+        communication is not noised, as printed), the server's ε₂ (default ε₁ = ``epsilon``), and whether both are the
+        budget of one communication, as in Table 3, and not of all of them.
     participants
         K devices of m that take part in a communication. Sound routes ask public groups of K, without replacement
         (scheme 2), one after the other, each about the basis from the previous group: m/K communications are one round,
@@ -96,6 +121,9 @@ class FedPower(_Transformer, PrivateModel, EngineParameter, ComponentsParameter)
     components_ : (n_components_, n_features)
     singular_values_, explained_variance_ : with the known noise subtracted; 0 where nothing exceeds it. Variances are
         NaN on route ``"device"``, which does not release the number of rows
+    explained_variance_ratio_, noise_variance_ : as in scikit-learn's PCA; NaN where no Gram matrix was released
+    eigenvalues_ : of the released matrix, noise included (empty where there is none): see :meth:`plot_scree`
+    bytes_sent_ : bytes that one device sends in all releases together, 8 for a number
     confidence_ : estimated squared cosine between each component and the true one, counting privacy noise only
     noise_floor_ : largest eigenvalue of the noise alone
     predicted_error_ : estimated sine of the angle to the truth; None where differences between devices also add to it
@@ -121,12 +149,15 @@ class FedPower(_Transformer, PrivateModel, EngineParameter, ComponentsParameter)
     trust: str = "central"
     rounds: int | None = None
     local_steps: int = 1
-    decay: bool = False
+    decay: bool | str = False
     iteration_rank: int | None = None
     alignment: str = "procrustes"
     participants: int | None = None
     scheme: int = 2
     sampling_rate: float = 1.0
+    iterations: int | None = None
+    epsilon_central: float | None = None
+    per_round: bool = False
     run: str = "fedpower"
 
     _modes = ("auto", "paper")
@@ -149,7 +180,40 @@ class FedPower(_Transformer, PrivateModel, EngineParameter, ComponentsParameter)
         on_release
             Called with the name of each release when it is out (for progress bars).
         """
+        self._stream, self._adding, self._calls = None, False, 0
         super().fit(X, None, users, on_release=on_release)
+        return self
+
+    def partial_fit(
+        self, X: Any = None, y: Any = None, users: Any = None, *, on_release: Callable[[str], None] | None = None
+    ) -> Self:
+        """Add rows to what was learned: their noisy Gram matrix is added to that of earlier calls.
+
+        Every call is charged with the whole ``epsilon``: it is a run of its own in the ledger, and the certificate
+        adds up all calls, as if somebody had rows in each. Who has rows in one call only pays for that one. Scale,
+        centre and clip are those of the first call. Models that were saved and loaded start anew.
+
+        >>> import numpy as np, tacitly
+        >>> rows = np.random.default_rng(0).normal(size=(3, 5000, 4)) * [3, 1, 1, 1]
+        >>> model = tacitly.FedPower(1, epsilon=0.5)
+        >>> for day in rows:
+        ...     model = model.partial_fit(day)
+        >>> 0.5 < model.certificate_.budget.epsilon < 1.5, bool(abs(model.components_[0, 0]) > 0.9)
+        (True, True)
+        """
+        if self.mode == "paper" or self.route not in ("auto", "gram"):
+            raise ValueError(
+                f"partial_fit adds Gram matrices: route 'gram' or 'auto', not paper mode. Found {self.route!r}."
+            )
+        name, before = self.run, self.certificate_ if self._calls else None
+        self._adding, self.run = True, f"{self.run}-{self._calls + 1}"
+        try:
+            super().fit(X, None, users, on_release=on_release)
+        finally:
+            self._adding, self.run = False, name
+        self._calls += 1
+        if before is not None:
+            self.certificate_ = _added_up(before, self.certificate_)
         return self
 
     def transform(self, X: Any) -> Array:
@@ -167,6 +231,62 @@ class FedPower(_Transformer, PrivateModel, EngineParameter, ComponentsParameter)
         self._check_fitted()
         return np.asarray(plain_numbers(X, "X") @ self.components_ + self.mean_)
 
+    def score_samples(self, X: Any) -> Array:
+        """Return each row's log-likelihood under probabilistic PCA (Tipping and Bishop 1999). Not for publication."""
+        self._check_fitted()
+        if not self.noise_variance_ > 0:
+            raise ValueError(
+                f"the likelihood needs the variance outside the components, which route {self.route_!r} does not "
+                "release or which is below its noise. Use route='gram', or fewer components."
+            )
+        rows = (
+            np.asarray(X.toarray() if scipy.sparse.issparse(X) else read_rows(X, self.feature_names_in_)) - self.mean_
+        )
+        inside = rows @ self.components_.T
+        kept = np.maximum(self.explained_variance_, self.noise_variance_)
+        outside = np.sum(rows**2, axis=1) - np.sum(inside**2, axis=1)
+        d, k = self.n_features_in_, len(kept)
+        constant = d * math.log(2 * math.pi) + float(np.sum(np.log(kept))) + (d - k) * math.log(self.noise_variance_)
+        return np.asarray(-0.5 * (constant + (inside**2 / kept).sum(axis=1) + outside / self.noise_variance_))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the mean log-likelihood of rows, as scikit-learn's PCA does. Not for publication."""
+        return float(np.mean(self.score_samples(X)))
+
+    def plot_scree(self, axes: Any = None) -> Any:
+        """Draw the released eigenvalues, the corrected ones, and the noise floor below which nothing can be told.
+
+        Parameters
+        ----------
+        axes
+            Where to draw (matplotlib); None for a new figure. All that is drawn is public.
+        """
+        from tacitly.methods.fedpower.scree import draw
+
+        self._check_fitted()
+        return draw(self.eigenvalues_, self.singular_values_**2, self.noise_floor_, axes)
+
+    @property
+    def bytes_sent_(self) -> int:
+        """Bytes that one device sends in all releases together."""
+        # Releases in turns, and those of devices one by one, count the numbers of all groups or devices.
+        sums = [release for release in self.certificate_.releases if "step" in release.name.partition("norms of")[0]]
+        numbers = sum(release.coordinates for release in self.certificate_.releases)
+        return 8 * (numbers - sum(release.coordinates * (self.groups_ - 1) // self.groups_ for release in sums))
+
+    @property
+    def explained_variance_ratio_(self) -> Array:
+        """Share of the total variance that each component explains."""
+        return np.asarray(self.explained_variance_ / self.total_variance_)
+
+    @property
+    def noise_variance_(self) -> float:
+        """Mean variance of the directions outside the components."""
+        left = self.total_variance_ - float(np.sum(self.explained_variance_))
+        return (
+            left / (self.n_features_in_ - len(self.components_)) if self.n_features_in_ > len(self.components_) else 0.0
+        )
+
     def fit_transform(self, X: Any, y: Any = None, users: Any = None) -> Array:
         """Fit, then transform the same rows."""
         rows: Array = self.fit(X, y, users).transform(X)
@@ -180,7 +300,10 @@ class FedPower(_Transformer, PrivateModel, EngineParameter, ComponentsParameter)
         """Return everything that was learned; all of it is public."""
         self._check_fitted()
         error = math.nan if self.predicted_error_ is None else self.predicted_error_
-        numbers = {"noise_floor": self.noise_floor_, "predicted_error": error}
+        numbers = {
+            "noise_floor": self.noise_floor_, "predicted_error": error, "total_variance": self.total_variance_,
+            "groups": float(self.groups_),
+        }  # fmt: skip
         arrays = {name: np.asarray(getattr(self, f"{name}_"), dtype=np.float64) for name in _LEARNED}
         route = {"route": np.frombuffer(self.route_.encode(), dtype=np.uint8)}
         return arrays | {name: np.array([value]) for name, value in numbers.items()} | route
@@ -189,6 +312,7 @@ class FedPower(_Transformer, PrivateModel, EngineParameter, ComponentsParameter)
         """Set what :meth:`public_arrays` returned."""
         for name in _LEARNED:
             setattr(self, f"{name}_", arrays[name])
+        self.total_variance_, self.groups_ = float(arrays["total_variance"][0]), int(arrays["groups"][0])
         self.noise_floor_, error = float(arrays["noise_floor"][0]), float(arrays["predicted_error"][0])
         self.predicted_error_ = None if math.isnan(error) else error
         self.route_ = bytes(arrays["route"].tolist()).decode()
@@ -200,14 +324,17 @@ class FedPower(_Transformer, PrivateModel, EngineParameter, ComponentsParameter)
         tags.input_tags.sparse = True
         return tags
 
-    def _public(self, found: Spectrum, route: str) -> dict[str, Array]:
+    def _public(self, found: Spectrum, route: str, groups: int = 1) -> dict[str, Array]:
         """Return a spectrum as :meth:`take_public_arrays` expects it."""
-        known = found.n_rows - (1 if self.center else 0)
+        known = found.n_rows - (1 if self.center else 0) if found.n_rows > 1 else math.nan
         error = math.nan if found.predicted_error is None else found.predicted_error
         return {
             "components": found.components,
             "singular_values": np.sqrt(found.values),
-            "explained_variance": found.values / known if known > 0 else np.full(len(found.values), math.nan),
+            "explained_variance": found.values / known,
+            "total_variance": np.array([found.total / known]),
+            "eigenvalues": found.all_values,
+            "groups": np.array([float(groups)]),
             "confidence": found.confidence,
             "mean": found.mean,
             "noise_floor": np.array([found.floor]),
@@ -256,30 +383,32 @@ class FedPower(_Transformer, PrivateModel, EngineParameter, ComponentsParameter)
             )
         settings = self._settings(population, budget, start)
         plan = settings.plan(budget)
+        groups = population.n_users if settings.route == "local-noise" else settings.turns
+        if self._adding:
+            return Procedure(
+                settings.events(plan),
+                lambda federation: self._public(self._more(federation, plan, settings, rank), settings.route),
+                {"route_taken": settings.route, "start": start, "call": self._calls + 1},
+            )
         return Procedure(
             settings.events(plan),
-            lambda federation: self._public(fedpower.learn(federation, plan, settings, rank), settings.route),
+            lambda federation: self._public(fedpower.learn(federation, plan, settings, rank), settings.route, groups),
             {"route_taken": settings.route, "start": start},
         )
 
+    def _more(self, federation: Federation, plan: Plan, settings: fedpower.Settings, rank: int | None) -> Spectrum:
+        found, self._stream = fedpower.learn_more(federation, plan, settings, rank, self._stream)
+        return found
+
     def _statement(self, budget: Budget) -> Statement:
         notes = (ROW_NOTE,) if budget.unit is Unit.ROW else ()
-        return Statement(TRUST[self.trust], notes=notes, nominal_epsilon=2 * self.epsilon)
+        second = self.epsilon if self.epsilon_central is None else self.epsilon_central
+        times = len(self._printed_settings().synchronisations()) if self.per_round else 1
+        return Statement(TRUST[self.trust], notes=notes, nominal_epsilon=times * (self.epsilon + second))
 
     def _as_printed(self, federation: Federation, rank: int, start: int) -> Spectrum:
         matrices, sizes = paper_fedpower.device_matrices(federation)
-        settings = paper_fedpower.Settings(
-            iterations=(self.rounds or 10) * self.local_steps,
-            local_steps=self.local_steps,
-            decay=self.decay,
-            alignment=self.alignment,
-            iteration_rank=self.iteration_rank or 0,
-            participants=self.participants,
-            scheme=self.scheme,
-            epsilon_local=self.epsilon,
-            epsilon_central=self.epsilon,
-            delta=self.delta,
-        )
+        settings = self._printed_settings()
         basis = paper_fedpower.fed_power(matrices, sizes, rank, settings, start)
         pooled = np.einsum("i,ijk->jk", sizes, matrices)
         values, turn = np.linalg.eigh(basis.T @ pooled @ basis)
@@ -287,6 +416,21 @@ class FedPower(_Transformer, PrivateModel, EngineParameter, ComponentsParameter)
         zero = np.zeros(len(pooled))
         return Spectrum(
             components, np.maximum(values[::-1], 0), np.full(rank, math.nan), zero, math.nan, sizes.sum(), None
+        )
+
+    def _printed_settings(self) -> paper_fedpower.Settings:
+        return paper_fedpower.Settings(
+            iterations=self.iterations if self.iterations is not None else (self.rounds or 10) * self.local_steps,
+            local_steps=self.local_steps,
+            decay=self.decay,
+            alignment=self.alignment,
+            iteration_rank=self.iteration_rank or 0,
+            participants=self.participants,
+            scheme=self.scheme,
+            epsilon_local=self.epsilon,
+            epsilon_central=self.epsilon if self.epsilon_central is None else self.epsilon_central,
+            delta=self.delta,
+            per_round=self.per_round,
         )
 
     def _start(self) -> int:
@@ -310,6 +454,8 @@ class FedPower(_Transformer, PrivateModel, EngineParameter, ComponentsParameter)
         route = self.route
         if route == "auto":
             route = fedpower_route.choose_route(budget, **public, local_steps=self.local_steps)
+        if self._adding:
+            route = "gram"
         if self.route == "auto" and (self.sampling_rate < 1 or self.participants is not None):
             route = "device" if self.local_steps > 1 else "power"
         if sparse and self.center and route == "power":
@@ -329,7 +475,13 @@ class FedPower(_Transformer, PrivateModel, EngineParameter, ComponentsParameter)
             turns=1 if self.participants is None else math.ceil(population.n_users / self.participants),
             sampling_rate=self.sampling_rate,
             seed=start,
+            refined=route == "gram" and not self._adding and self._worth_refining(d),
+            continues=self._adding and self._stream is not None,
         )
+
+    def _worth_refining(self, d: int) -> bool:
+        """Return whether there are enough features per component for a second measurement along the components."""
+        return self.n_components != "auto" and d >= FEATURES_PER_COMPONENT * int(self.n_components)
 
     def _range(self, d: int) -> tuple[Array | None, Array | None]:
         if self.feature_range is None:
@@ -353,6 +505,15 @@ class FedPower(_Transformer, PrivateModel, EngineParameter, ComponentsParameter)
             raise ValueError("paper mode does not centre. Set center=False.")
         if self.noise_by != "central" and (self.participants is not None or self.sampling_rate < 1):
             raise ValueError(f"to ask some users at a time needs trust 'central'. Found {self.noise_by!r}.")
+        printed = {"iterations": None, "epsilon_central": None, "per_round": False}
+        if self.mode != "paper" and (
+            extra := [name for name, value in printed.items() if getattr(self, name) != value]
+        ):
+            raise ValueError(f"{extra[0]} is for mode='paper'. Leave it out: a sound run has one budget and rounds.")
+        if self.epsilon_central is not None and not self.epsilon_central > 0:
+            raise ValueError(f"epsilon_central must be positive. Found {self.epsilon_central!r}.")
+        if self.decay not in DECAYS:
+            raise ValueError(f"decay must be one of {DECAYS}. Found {self.decay!r}.")
         if self.scheme not in (1, 2):
             raise ValueError(f"scheme must be 1 or 2. Found {self.scheme!r}.")
         if self.scheme == 1 and self.mode != "paper" and self.participants is not None:
@@ -364,6 +525,11 @@ class FedPower(_Transformer, PrivateModel, EngineParameter, ComponentsParameter)
     def _check_population(self, population: Population) -> None:
         if self.unit == "user" and isinstance(population, RowsAlone):
             raise ValueError("unit='user' needs users: the id of the user each row belongs to.")
+        if self._stream is not None and self._adding and self._stream.query.centre.size != population.n_features:
+            raise DataError(
+                f"further rows must have the {self._stream.query.centre.size} features of the first call. "
+                f"Found {population.n_features}."
+            )
         d, wanted = population.n_features, self.n_components
         if wanted != "auto" and not (isinstance(wanted, int | np.integer) and 1 <= wanted <= d):
             raise ValueError(

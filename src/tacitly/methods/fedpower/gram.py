@@ -153,6 +153,15 @@ class ShiftedGram(Query):
         return total
 
 
+class GramAgain(ShiftedGram):
+    """The same matrix, charged as contributions that can point against each other: 2C under replace-one, not √2·C.
+
+    It takes the place of a power step, which costs that much, so that a plan need not know which of both is released.
+    """
+
+    acute: ClassVar[bool] = False
+
+
 def _pairs(offsets: Offsets) -> itertools.pairwise[tuple[int, int]]:
     return itertools.pairwise(int(a) for a in offsets)
 

@@ -38,10 +38,20 @@ ALIGNMENTS: dict[str, Callable[[Array, Array], Array]] = {
     "signs": sign_fixing,
     "none": lambda matrix, target: np.eye(matrix.shape[1]),
 }
+DECAYS = (False, True, "subtract", "halve")
 _CACHED = 1 << 17  # numbers of X processed at a time, so that they are still in cache for the product
 _FEWEST = 256
 _LANES = 8
 _MOST_STEPS = 1000
+
+
+def fewer_steps(steps: int, decay: bool | str) -> int:
+    """Return the local steps of the next round: one less (True or "subtract", equation 3.15), half, or as many.
+
+    >>> fewer_steps(4, True), fewer_steps(4, "halve"), fewer_steps(4, False), fewer_steps(1, True)
+    (3, 2, 4, 1)
+    """
+    return max(1, steps // 2 if decay == "halve" else steps - 1) if decay else steps
 
 
 @dataclass(frozen=True)

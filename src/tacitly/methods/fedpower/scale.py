@@ -55,18 +55,21 @@ def centre_of(
 
 
 def chosen_clip(
-    federation: Federation, plan: Plan, query: Query, name: str, fallback: float, *, turns: int = 1
-) -> float:
-    """Release a histogram of the query's norms; return the clip with the least predicted harm.
+    federation: Federation, plan: Plan, query: Query, name: str, fallback: float, *, turns: int = 1,
+    phase: str = "sum", symmetric: bool = True,
+) -> float:  # fmt: skip
+    """Release a histogram of the query's norms; return the clip with the least predicted harm to ``phase``'s sum.
 
-    The sum of a turn, or of a sample, is smaller than that of all users by a public factor; its noise is not.
+    The sum of a turn, or of a sample, is smaller than that of all users by a public factor; its noise is not. Noise of
+    a ``symmetric`` matrix moves a direction by √(d/2) deviations, that of any other by √d.
     """
     event = plan.event("clip", clip=1.0, acute=True)
     histogram = federation.release(NormHistogram(query, _PER_OCTAVE), event, f"norms of {name}")
-    unit = plan.event("sum", clip=1.0, acute=query.acute)
+    unit = plan.event(phase, clip=1.0, acute=query.acute)
     share = plan.sampling_rate / turns
     messages = int(np.count_nonzero(federation.group_of(turns, turns - 1)))
-    noise = federation.sum_sigma(unit, messages) * math.sqrt(federation.n_features / 2) / share
+    moved = math.sqrt(federation.n_features / 2 if symmetric else federation.n_features)
+    noise = federation.sum_sigma(unit, messages) * moved / share
     return best_clip(histogram / plan.sampling_rate, federation.sum_sigma(event) / plan.sampling_rate, noise, fallback)
 
 

@@ -7,7 +7,7 @@ cosine 1 − s²/ℓ² with the true one. The first is inverted, the second is r
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,7 +17,11 @@ from tacitly.linalg import spike_size
 
 @dataclass(frozen=True)
 class Spectrum:
-    """The public result. ``values`` are corrected for the noise; ``floor`` is the noise's largest eigenvalue."""
+    """The public result. ``values`` are corrected for the noise; ``floor`` is the noise's largest eigenvalue.
+
+    ``all_values`` are the eigenvalues of the released matrix as they are, ``total`` is its trace; empty and NaN where
+    no matrix was released.
+    """
 
     components: Array  # k×d
     values: Array
@@ -26,6 +30,8 @@ class Spectrum:
     floor: float
     n_rows: float
     predicted_error: float | None  # None where it cannot be predicted from public numbers
+    total: float = math.nan
+    all_values: Array = field(default_factory=lambda: np.zeros(0))
 
 
 def from_product(

@@ -10,7 +10,7 @@ from tacitly.methods.options import (
     loss_option,
     with_target,
 )
-from tacitly.methods.registry import AuditTrial, Method, Trial
+from tacitly.methods.registry import ENGINES, AuditTrial, Method, Trial
 
 METHOD = Method(
     estimator="estimator:PrivateFedRep",
@@ -24,6 +24,8 @@ METHOD = Method(
         "as_printed:PaperHeads",
         "queries:LossStep",
     ),
+    engines=ENGINES,
+    limits={"cuda": "yes; other losses than squared on the host"},
     small=lambda d, rank, words: {"rank": rank, "rounds": 1},
     plain_compiles=lambda words: words.get("loss", "squared") != "squared",
     data="rows by user with a number, a class or a count to predict",

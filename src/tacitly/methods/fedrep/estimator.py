@@ -62,7 +62,8 @@ class PrivateFedRep(SharedBasisModel):
         ``"drop"``: they are left out, and their users stay on the roster; nothing tells that there were any.
         ``"raise"``: an error with columns and counts, to clean the data before a certified run.
     engine
-        Where the users are: None for this process, or a :class:`~tacitly.federation.ray.RayEngine`.
+        Where the users are: None or ``"local"`` for this process, ``"cuda"`` for this process with the rows on a GPU
+        (:class:`~tacitly.federation.cuda.engine.CudaEngine`), or a :class:`~tacitly.federation.ray.RayEngine`.
 
     Attributes
     ----------

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tacitly.methods.options import INTERCEPT, MODE, RANK, ROUNDS, count_fraction_or_word, largest_rank, with_target
-from tacitly.methods.registry import AuditTrial, Method, Option, Parameters, Trial
+from tacitly.methods.registry import ENGINES, AuditTrial, Method, Option, Parameters, Trial
 
 
 def _normal_equations(n_features: int, parameters: Parameters) -> int:
@@ -49,6 +49,8 @@ METHOD = Method(
         "queries:SparseStep",
     ),
     coordinates=_normal_equations,
+    engines=ENGINES,
+    limits={"cuda": "the start; rounds on the host"},
     small=lambda d, rank, words: {"rank": rank, "rounds": 1, "sparsity": 1},
     plain_compiles=lambda words: True,
     data="users who share a model but for a few coordinates",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from tacitly.heads.population import HeadPrior
 from tacitly.methods.base import Procedure
 from tacitly.methods.low_rank_sparse import algorithm as low_rank_sparse
 from tacitly.methods.low_rank_sparse import as_printed as paper_low_rank_sparse
-from tacitly.methods.low_rank_sparse.heads import SparseHeads, SparseHeadWork, Sparsity
+from tacitly.methods.low_rank_sparse.heads import EXPECTED, UNKNOWN, SparseHeads, SparseHeadWork, Sparsity
 from tacitly.methods.parameters import RankAndSparsity
 from tacitly.methods.personal import Positions
 from tacitly.methods.shared.descent import LearnedBasis
@@ -52,6 +53,10 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
         ``"gradient"``, ``"equations"`` (exact normal equations under one clip), or ``"auto"``: the gradient.
     rounds
         Number of noisy sums; None for the default (16; equations 3; paper mode 15).
+    penalty
+        What users' own fits pay for their personal coordinates when they are weighed against the population's head, at
+        home: 1 is fair if nobody can say whether such coordinates exist, 0 believes every fit. None: 0.5 if
+        ``sparsity`` is a number (you say that they exist), 1.25 if it is ``"auto"``.
     clips
         Paper mode: (A₁, A₂, A₃, A_w, m), bounds on rows, targets, xᵀb and weights, and the rows per user. Public: they
         must not come from the data.
@@ -87,6 +92,7 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
     fit_intercept: bool = False
     route: str = "auto"
     rounds: int | None = None
+    penalty: float | None = None
     clips: Sequence[float] | None = None
     start: str = "random"
     run: str = "low-rank-sparse"
@@ -167,7 +173,10 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
         """Return what fits a head: data, so that it can travel to users."""
         sparsity = Sparsity.of(self.sparsity, len(self.basis_))
         flags = bool(self.fit_intercept), bool(self.shared_weight)
-        return SparseHeadWork(self.basis_, sparsity, *flags, prior=self._prior_at_home(), belief=self._belief())
+        penalty = (UNKNOWN if sparsity.chosen else EXPECTED) if self.penalty is None else float(self.penalty)
+        return SparseHeadWork(
+            self.basis_, sparsity, *flags, prior=self._prior_at_home(), belief=self._belief(), penalty=penalty
+        )
 
     def _around_the_basis(self, population: Population, budget: Budget) -> dict[str, Any]:
         around = super()._around_the_basis(population, budget)
@@ -220,6 +229,8 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
             raise ValueError(f"route must be 'auto', 'gradient' or 'equations'. Found {self.route!r}.")
         if self.shared_weight and self.route == "equations":
             raise ValueError("with a shared weight the equations' matrix is released once: use route='auto'.")
+        if self.penalty is not None and not 0 <= self.penalty < math.inf:
+            raise ValueError(f"penalty must be a number from 0 on, or None. Found {self.penalty!r}.")
         if self.start not in ("random", "moments"):
             raise ValueError(f"start must be 'random' or 'moments'. Found {self.start!r}.")
         if self.mode != "paper" and (self.clips is not None or self.start != "random"):

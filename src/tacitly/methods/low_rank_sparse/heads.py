@@ -36,6 +36,12 @@ from tacitly.simd.top_k import LANES
 
 Indices = npt.NDArray[np.int64]
 
+EXPECTED = 0.5
+"""Penalty where whoever gives a number of coordinates says that they exist: twice as much hides many."""
+
+UNKNOWN = 1.25
+"""Penalty where users choose the number: without personal coordinates in the truth, a smaller one lets noise in."""
+
 _SWAPS = 12  # more than any observed fit needed: most end after two
 _FOLDS = 5
 _MOST = 1 << 20  # coordinates per user
@@ -160,7 +166,8 @@ class SparseHeadWork(HeadWork):
 
     With a ``prior`` of heads, users weigh their own fit against the head that the population gives them
     (:mod:`tacitly.heads.population`, without personal coordinates) by how well each predicts rows that are left out.
-    The own fit pays for its numbers and for the choice of k of d coordinates.
+    The own fit pays for its numbers and for the choice of k of d coordinates: ``penalty`` times what is fair if nobody
+    can say whether such coordinates exist.
     """
 
     basis: Array
@@ -169,9 +176,12 @@ class SparseHeadWork(HeadWork):
     shared_weight: bool = False
     prior: HeadPrior | None = None
     belief: str = "usual"
+    penalty: float = EXPECTED
 
     def __post_init__(self) -> None:
         check_shape("basis", self.basis, None, 1 if self.shared_weight else None)
+        if not 0.0 <= self.penalty < math.inf:
+            raise ValueError(f"penalty must be a number from 0 on. Found {self.penalty!r}.")
         if self.prior is not None:
             check_shape("mean", self.prior.mean, self.basis.shape[1] + 1)
         check_size("sparsity", self.sparsity.most + 1, len(self.basis) + 1)
@@ -202,8 +212,8 @@ class SparseHeadWork(HeadWork):
         d, numbers = len(self.basis), chosen + int(self.intercept)
         if not self.shared_weight:
             numbers = numbers + self.basis.shape[1]
-        # Half of what would be fair if quirks were rare: on synthetic users with quirks, twice as much hides many.
-        paid = (numbers / 2.0 * np.log(rows + 1.0) + chosen * np.log(math.e * d / np.maximum(chosen, 1))) / 2.0
+        fair = numbers / 2.0 * np.log(rows + 1.0) + chosen * np.log(math.e * d / np.maximum(chosen, 1))
+        paid = self.penalty * fair
         with np.errstate(all="ignore"):
             scores = rows / 2.0 * (np.log(shrunk) - np.log(alone)) - paid
             scores = np.where(np.isnan(scores), -math.inf, np.clip(scores, -700.0, 700.0))

@@ -8,7 +8,7 @@ from tacitly.methods.options import (
     loss_option,
     with_target,
 )
-from tacitly.methods.registry import AuditTrial, Method, Parameters, Trial
+from tacitly.methods.registry import ENGINES, AuditTrial, Method, Parameters, Trial
 
 
 def _coordinates(n_features: int, parameters: Parameters) -> int:
@@ -51,6 +51,8 @@ METHOD = Method(
         "units:Magnitudes",
         "units:Shares",
     ),
+    engines=ENGINES,
+    limits={"cuda": "yes; other losses than squared on the host"},
     coordinates=_coordinates,
     small=lambda d, rank, words: {"loss": words.get("loss", "squared")},
     plain_compiles=lambda words: words.get("loss", "squared") != "squared",

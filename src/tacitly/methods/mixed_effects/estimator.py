@@ -25,10 +25,10 @@ from tacitly.heads.losses import Loss
 from tacitly.methods.base import Procedure, Statement
 from tacitly.methods.mixed_effects import algorithm, loss_algorithm
 from tacitly.methods.mixed_effects.evidence import ALONE, TRUSTED
-from tacitly.methods.mixed_effects.heads import PosteriorHeads, variances
-from tacitly.methods.mixed_effects.likelihoods import class_probabilities, count_deviation, mean_response
+from tacitly.methods.mixed_effects.heads import PosteriorHeads
 from tacitly.methods.mixed_effects.loss_heads import LossPosteriorHeads
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
+from tacitly.methods.mixed_effects.prediction import Rules
 from tacitly.methods.mixed_effects.summary import Summary
 from tacitly.methods.parameters import EngineParameter
 from tacitly.methods.personal import PersonalModel, Positions, of_classes_only, with_type
@@ -211,7 +211,9 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
             used[:] = False
         names = np.append("(intercept)", self.feature_names_in_)
         schema = self._schema
-        buckets = np.append(False, np.zeros(len(used) - 1) if schema is None else np.array(schema.texts) > 0)
+        buckets = np.append(
+            False, np.zeros(len(used) - 1, dtype=bool) if schema is None else np.array(schema.texts) > 0
+        )
         privacy = f"ε = {shown(certificate.epsilon)}" if math.isfinite(certificate.epsilon) else "no privacy"
         title = f"mixed effects of {certificate.n_users} users; {privacy} at δ = {self.delta:g} ({self.adjacency})"
         shown_names = [str(name) for name in names[used]]
@@ -264,7 +266,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
     @property
     def helps_(self) -> bool:
         """Whether the prior predicts users' rows better than their own means do, by what was released about it."""
-        return self.units_.spread > 0 and not self._weak
+        return self._rules().helps
 
     @property
     def weights_(self) -> Array:
@@ -409,10 +411,10 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
 
     def _prior_at_home(self) -> Prior:
         """Return the prior for personal models: the population's mean is known up to its standard error only."""
-        if self.loss != "squared" and not self.helps_:
-            return self.prior_  # own levels, and no population
-        error = self.mean_covariance_
-        return self.prior_.doubted(error if error.ndim == 2 else error.mean(axis=0))
+        return self._rules().prior_at_home()
+
+    def _rules(self) -> Rules:
+        return Rules(self.units_, self.prior_, self.mean_covariance_, self._inflation, self._weak)
 
     def _take_heads(self, heads: Array) -> None:
         self.heads_ = heads
@@ -445,15 +447,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         return rows, self._heads_at(positions)
 
     def _heads_at(self, positions: Positions) -> Array:
-        if self.units_.spread > 0:
-            prior = self._prior_at_home()
-            population = np.append(prior.mean.ravel(), prior.covariance[np.triu_indices(self.units_.size)])
-        else:
-            population = np.full(2, np.nan)  # nothing is known about the population
-        known = positions >= 0
-        heads = np.broadcast_to(population, (len(positions), len(population))).copy()
-        heads[known] = self.heads_[positions[known]]
-        return heads
+        return self._rules().heads_at(self.heads_, positions)
 
     def _answer(self, rows: npt.NDArray[Any], heads: Array, return_std: bool) -> Any:
         """Return predictions, and standard deviations of new observations where they are asked for."""
@@ -465,30 +459,16 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         return (mean, std) if return_std else mean
 
     def _scores(self, rows: npt.NDArray[Any], heads: Array) -> tuple[Array, Array]:
-        """Return posterior means of scores (one per class where there are several), and their variances."""
-        design, shape = self.units_.design(rows), self.prior_.mean.shape
-        weights = heads[:, : self.prior_.mean.size].reshape(-1, *shape)
-        spread = np.maximum(variances(design, heads[:, self.prior_.mean.size :]), 0.0)
-        return np.einsum("ip,i...p->i...", design, weights), spread
+        return self._rules().scores(rows, heads)
 
     def _probabilities(self, rows: npt.NDArray[Any], heads: Array) -> Array:
         if self.loss != "logistic":
             raise AttributeError(f"predict_proba needs loss='logistic'. Found loss={self.loss!r}.")
-        return class_probabilities(*self._scores(rows, heads))
+        return self._rules().probabilities(rows, heads)
 
     def _predicted(self, rows: npt.NDArray[Any], heads: Array) -> tuple[Array, Array]:
         """Return mean and standard deviation of new observations."""
-        size = self.units_.size
-        if self.loss == "poisson":
-            scores, deviations = self._scores(rows, heads)
-            return mean_response(scores, deviations, self.prior_), count_deviation(scores, deviations, self.prior_)
-        if not self.units_.spread > 0:
-            return heads[:, 0].copy(), np.full(len(rows), np.nan)
-        design = self.units_.design(rows)
-        mean = np.einsum("ij,ij->i", design, heads[:, :size])
-        variance = self.prior_.noise + np.maximum(variances(design, heads[:, size:]), 0.0)
-        spread = self.units_.spread
-        return mean * spread + self.units_.level, np.sqrt(variance) * (spread * self._inflation)
+        return self._rules().numbers(rows, heads)
 
     def _predictions(self, rows: npt.NDArray[Any], positions: Positions) -> npt.NDArray[Any]:
         return np.asarray(self._answer(rows, self._heads_at(positions), False))
@@ -523,10 +503,15 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         if not math.isfinite(self.epsilon):
             return "what users share predicts no better than their own means: every user falls back on their own rows."
         features = len(self.feature_names_in_)
-        needed = algorithm.users_needed(features + 1, self._budget())
+        needed, found = algorithm.users_needed(features + 1, self._budget()), self.n_users_in_
+        if found >= needed:
+            return (
+                f"the {features} features say no more than users' own rows do, or the privacy noise hides it: every "
+                "user falls back on their own rows. Other columns, fewer of them, or a larger epsilon may help."
+            )
         return (
             f"the privacy noise hides what {features} features say: every user falls back on their own rows. About "
-            f"{needed:,} users would do at epsilon = {self.epsilon:g}. Found {self.n_users_in_:,}. Fewer columns, "
+            f"{needed:,} users would do at epsilon = {self.epsilon:g}. Found {found:,}. Fewer columns, "
             "declared ranges or a larger epsilon help too."
         )
 

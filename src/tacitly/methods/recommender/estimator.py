@@ -167,7 +167,8 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         targets = np.zeros(len(found)) if ratings is None else np.asarray(ratings)
         if targets.shape != (len(found),):
             raise DataError(f"ratings must have one value per item ({len(found)}). Found shape {targets.shape}.")
-        cohort = Cohort.from_arrays(found[:, None].astype(np.float64), targets, users, target_name="rating")
+        places, policy = found[:, None].astype(np.float64), self._bad_rows()
+        cohort = Cohort.from_arrays(places, targets, users, target_name="rating", on_bad_rows=policy)
         if ratings is not None:
             return cohort
         return Cohort(cohort.X, None, cohort.offsets, cohort.users, cohort.feature_names, None)

@@ -29,6 +29,7 @@ _REACH = 50.0  # octaves on either side: 10^±15
 _WANTED, _ENOUGH = 0.08, 0.17  # noise of a mean point that is aimed at, and with which scales are still worth having
 _LEAST_SHARE, _MOST_SHARE = 0.005, 0.05
 _CONSTANT = 1e-12  # of a column's mean: smaller variation is rounding error
+_CHUNK = 32  # users whose rows are handled at once: copies of them stay in cache
 _NOTHING = 1e-9  # the gain of a column that hardly any user varies in: nothing can be learned about it
 
 
@@ -54,17 +55,27 @@ class ColumnScales(BatchQuery):
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one point per user and column, first all abscissas, then all ordinates."""
-        rows, counts = np.asarray(X, dtype=np.float64), np.diff(offsets)
+        points = np.empty((len(offsets) - 1, self.coordinates))
+        for start in range(0, len(points), _CHUNK):
+            bounds = offsets[start : start + _CHUNK + 1]
+            rows = np.asarray(X[bounds[0] : bounds[-1]], dtype=np.float64)
+            points[start : start + _CHUNK] = self._points(rows, bounds - bounds[0], wide=X.dtype != np.float32)
+        return points
+
+    def _points(self, rows: Array, offsets: Offsets, *, wide: bool) -> Array:
+        counts = np.diff(offsets)
         present = np.maximum(counts, 1.0)[:, None]
         with np.errstate(all="ignore"):
             sizes = per_user(np.abs(rows), offsets) / present
             if self.centered:
                 rows = rows - np.repeat(per_user(rows, offsets) / present, counts, axis=0)
-            # In units of the mean size, so that squares neither overflow nor vanish.
             unit = np.where(np.isfinite(sizes) & (sizes > 0), sizes, 1.0)
-            spread = np.sqrt(per_user(np.square(rows / np.repeat(unit, counts, axis=0)), offsets) / present)
-            seen = np.isfinite(spread) & np.isfinite(sizes) & (spread > _CONSTANT)
-            octaves = np.log2(np.where(seen, spread, 1.0)) + np.log2(unit)
+            if wide:  # in units of the mean size squares neither overflow nor vanish; those of float32 cannot
+                rows = rows / np.repeat(unit, counts, axis=0)
+            spread = np.sqrt(per_user(np.square(rows), offsets) / present)
+            relative = spread if wide else spread / unit
+            seen = np.isfinite(relative) & np.isfinite(sizes) & (relative > _CONSTANT)
+            octaves = np.log2(np.where(seen, relative, 1.0)) + np.log2(unit)
         points = circle(octaves, _REACH) * seen[..., None]
         return np.hstack([points[..., 0], points[..., 1]])
 

@@ -19,7 +19,7 @@ the shared network. All of this happens at the user, from that user's rows alone
 
 The update is minus the gradient of the user's mean loss in the public vector, (−∇L) wᵀ for U: a function of one user's
 rows and public values. Fit and gradient use different halves of the rows, and the halves take turns. Rows of weight 0
-are padding.
+are padding. On a CPU the same steps are compiled (:mod:`tacitly.neural.low_rank_sparse.kernels`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tacitly.arrays import Array, Offsets, Rows
 from tacitly.neural.engine.update import Flat, UserUpdate
+from tacitly.neural.low_rank_sparse.kernels import cross_fitted, early_stopped
 from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork, half_mean_square
 
 _SUPPORT_SHARES = (0.25, 0.5, 0.75, 1.0, 1.0, 1.0)  # of b's support, selected at every eighth of the steps
@@ -105,8 +108,7 @@ class PersonalPartUpdate(UserUpdate):
         """Yield the best personal part so far, before the first step and after each step of conjugate gradients."""
         trial = best = move = direction = gradient = self.start(public)
         network_gradient = torch.zeros(self.network.size, dtype=public.dtype, device=public.device)
-        # The support is not changed in the last quarter of the steps, so that the last selection is fitted too.
-        growth = {steps * stage // 8: share for stage, share in enumerate(_SUPPORT_SHARES)}
+        growth = _growth(steps)
         (reach, metric), support = self.preconditioner(public), torch.ones_like(trial)
         prior = self.penalty / weights.sum().clamp_min(1.0)
         lowest = torch.full_like(prior, torch.inf)
@@ -214,6 +216,42 @@ class SparseUpdate(PersonalPartUpdate):
     rank: int = 1
     sparsity: int = 0
     shared_weight: bool = False
+    compiled: bool = False
+
+    def alone_in_place(self) -> SparseUpdate:
+        """Return the update for one user at a time, on a CPU: compiled."""
+        return replace(self, compiled=True)
+
+    def __call__(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Return minus the gradient in U before clipping, in float32."""
+        if not self.compiled or public.device.type != "cpu":
+            return super().__call__(public, rows, targets, weights)
+        known, mine = self._known(public), (part.double().numpy() for part in (rows, targets, weights))
+        growth, halves = self._growth(self.training.head_steps), self.training.cross_fit
+        update = cross_fitted(*known, *mine, self.penalty, growth, self.personal_size, self.sparsity, halves)
+        return torch.as_tensor(update.reshape(-1)).float()
+
+    def early_stopped_parts(self, public: Tensor, X: Rows, y: Rows, offsets: Offsets, *, steps: int) -> Tensor:
+        """Return :meth:`early_stopped` of these users, one row each, compiled."""
+        out = np.zeros((len(offsets) - 1, self.personal_length))
+        rows = slice(offsets[0], offsets[-1])
+        mine = (np.array(part[rows], dtype=np.float64) for part in (X, y))  # one type, so that it is compiled once
+        if self.personal_size:
+            growth, bounds = self._growth(steps), np.array(offsets - offsets[0])
+            early_stopped(*self._known(public), *mine, bounds, self.penalty, growth, self.sparsity, out)
+        return torch.as_tensor(out)
+
+    def _known(self, public: Tensor) -> tuple[Array, ...]:
+        """Return what is public: U, the preconditioner, its metric, and the shapes of layers."""
+        reach, metric = self.preconditioner(public.double())
+        basis = public.double().view(-1, self.rank)
+        arrays = (np.ascontiguousarray(part.numpy()) for part in (basis, reach, metric))
+        return *arrays, np.array(self.network.shapes, dtype=np.int64)
+
+    def _growth(self, steps: int) -> Array:
+        """Return the share of the support that is selected before each step; 0 for no selection."""
+        found = _growth(steps) if self.selects_support else {}
+        return np.array([found.get(step, 0.0) for step in range(steps)])
 
     @property
     def size(self) -> int:
@@ -332,6 +370,14 @@ class PromptUpdate(PersonalPartUpdate):
 
     def _prompts(self, public: Tensor) -> Tensor:
         return public[self.network.size :].view(self.network.hidden[0], self.embedding)
+
+
+def _growth(steps: int) -> dict[int, float]:
+    """Return at which steps the support is selected, and how large it is then.
+
+    It is not changed in the last quarter of the steps, so that the last selection is fitted too.
+    """
+    return {steps * stage // 8: share for stage, share in enumerate(_SUPPORT_SHARES)}
 
 
 def _inner(metric: Tensor, left: Tensor, right: Tensor) -> Tensor:

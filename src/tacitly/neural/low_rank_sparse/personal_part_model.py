@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,10 +31,11 @@ from tacitly.methods.base import HomeWork, PrivateModel, Procedure, Statement
 from tacitly.methods.personal import PersonalModel, Positions, by_user, with_type
 from tacitly.neural.engine.bound import update_bound
 from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.progress import Progress
 from tacitly.neural.engine.query import BodyUpdate
 from tacitly.neural.engine.rehearsal import rehearse
 from tacitly.neural.engine.update import LocalTraining
-from tacitly.neural.low_rank_sparse.personal_part import PersonalPartUpdate
+from tacitly.neural.low_rank_sparse.personal_part import PersonalPartUpdate, SparseUpdate
 from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget, GaussianEvent
@@ -103,6 +104,21 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's tags: a regressor."""
         return with_type(super().__sklearn_tags__(), classifies=False)
+
+    def fit(
+        self, X: Any = None, y: Any = None, users: Any = None, *, on_release: Callable[[str], None] | None = None
+    ) -> Self:
+        """Learn what is shared privately, then fit every user's own part at home; see :meth:`PrivateModel.fit`.
+
+        At a terminal it shows how far it is, what was spent so far and how long it takes.
+        """
+        self._check_parameters()
+        budget = self._budget()
+        progress = Progress(budget, self._events(self._plan(budget)), on_release)
+        try:
+            return super().fit(X, y, users, on_release=progress)
+        finally:
+            progress.close()
 
     @abstractmethod
     def n_parameters(self) -> int:
@@ -224,8 +240,9 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
     def _learn(self, federation: Federation, plan: Plan, network: TanhNetwork) -> Array:
         """Move the public vector by noisy sums; steps shrink over the rounds, and where a sum is mostly noise."""
         update = self._update(network)
-        executor = Executor(update, device=self.device, chunk=self.chunk, workers=1)
-        if not executor.batched:  # small networks run three times as fast in batches, on a CPU too
+        compiled = isinstance(update, SparseUpdate)
+        executor = Executor(update, device=self.device, chunk=self.chunk, workers=None if compiled else 1)
+        if not (executor.batched or compiled):  # small networks run three times as fast in batches, on a CPU too
             executor.batched, executor.chunk = True, self.chunk or _together(update.size)
         state = self._start(network, np.random.default_rng(0 if self.random_state is None else self.random_state))
         rehearse(executor, state, federation.n_features, federation.n_users)
@@ -242,23 +259,40 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
         return state
 
     def _own_parts(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Fit all personal parts, one row per user; users with similar row counts are batched, to pad little."""
+        """Fit all personal parts, one row per user."""
         network = self._network()
-        update, counts = self._update(network), np.diff(offsets)
-        shared = torch.as_tensor(self.shared_)
-        together = torch.vmap(lambda *part: update.early_stopped(shared, *part, steps=self.final_steps))
-        out = np.zeros((len(counts), self._packed_size(network)))
+        update, shared = self._update(network), torch.as_tensor(self.shared_)
+        out = np.zeros((len(offsets) - 1, self._packed_size(network)))
         nothing = self._packed(update.start(shared)[None]).numpy()
+        fitted = self._compiled if isinstance(update, SparseUpdate) else self._padded
+        for mine, parts in fitted(update, shared, X, y, offsets):
+            own = self._packed(parts).numpy()
+            out[mine] = np.where(np.isfinite(own).all(axis=1, keepdims=True), own, nothing)
+        return out
+
+    def _compiled(
+        self, update: Any, shared: Tensor, X: Rows, y: Rows, offsets: Offsets
+    ) -> Iterator[tuple[Positions, Tensor]]:
+        """Yield some users and their personal parts, each computed alone."""
+        users, most = np.arange(len(offsets) - 1), _together(update.size)
+        for first in range(0, len(users), most):
+            mine = users[first : first + most]
+            bounds = offsets[first : first + most + 1]
+            yield mine, update.early_stopped_parts(shared, X, y, bounds, steps=self.final_steps)
+
+    def _padded(
+        self, update: Any, shared: Tensor, X: Rows, y: Rows, offsets: Offsets
+    ) -> Iterator[tuple[Positions, Tensor]]:
+        """Yield some users and their personal parts, computed together; with similar row counts, to pad little."""
+        counts = np.diff(offsets)
+        together = torch.vmap(lambda *part: update.early_stopped(shared, *part, steps=self.final_steps))
         order, start, most = np.argsort(counts, kind="stable"), 0, _together(update.size)
         while start < len(order):
             rows_each = counts[order[start : start + most]]
             taken = max(1, int(np.count_nonzero(rows_each * np.arange(1, len(rows_each) + 1) <= _ROWS)))
             mine = order[start : start + taken]
-            rows, targets, weights = _padded(X, y, offsets, mine, int(rows_each[taken - 1]))
-            own = self._packed(together(rows, targets, weights)).numpy()
-            out[mine] = np.where(np.isfinite(own).all(axis=1, keepdims=True), own, nothing)
+            yield mine, together(*_padded(X, y, offsets, mine, int(rows_each[taken - 1])))
             start += taken
-        return out
 
     def _network_of(self, row: Array) -> OwnNetwork:
         network = self._network()

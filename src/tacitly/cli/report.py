@@ -1,0 +1,65 @@
+"""Write a model's report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tacitly.cli import console, reading
+from tacitly.cli.console import Model, say
+
+if TYPE_CHECKING:
+    from tacitly.data.cohort import Cohort
+
+
+def report(
+    model: Model,
+    out: Annotated[
+        Path | None, typer.Option(help="HTML file to write; default: MODEL-report.html, or MODEL-private-report.html.")
+    ] = None,
+    table: Annotated[
+        Path | None, typer.Option(help="The table it was fitted on: adds for whom it helped (private edition).")
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="Column with the user id; default: as at training.")] = None,
+    audit: Annotated[Path | None, typer.Option(help="An audit's report; default: the one published with it.")] = None,
+    name: Annotated[str | None, typer.Option(help="Title of the page; default: the folder's name.")] = None,
+    separator: reading.Separator = None,
+    decimal: reading.Decimal = None,
+) -> None:
+    """Write what was learned, at what price, and how to check it: one page. With --table, also for whom it helped."""
+    from tacitly.reporting import report as written
+
+    edition = "report" if table is None else "private-report"
+    target = out or Path(f"{model.resolve().name}-{edition}.html")
+    if target.exists():
+        raise ValueError(f"{target} exists already. Choose another --out, or remove it.")
+    said = None if audit is None else audit.read_text("utf-8")
+    if table is None:
+        written(model, target, audit=said, name=name)
+        say(f"report: {target} (public edition: made of published numbers only)")
+        return
+    fitted = console.with_heads(model)
+    with console.status("comparing with what you would have without it"):
+        cohort = _rows(fitted, table, user, separator, decimal)
+        written(fitted, target, rows=cohort, audit=said, name=name or model.resolve().name)
+    say(f"report: {target} (PRIVATE edition: computed from people's rows, do not publish)")
+
+
+def _rows(fitted: Any, table: Path, user: str | None, separator: str | None, decimal: str | None) -> Cohort:
+    """Read the table as the model's fit did; text labels become their positions, in the model too."""
+    column, target = user or fitted.user_column_, fitted.target_name_
+    if column is None or target is None:
+        raise ValueError("the model does not say which column holds the users. Give --user.")
+    labels = tuple(getattr(fitted, "classes", None) or ())
+    if not (labels and isinstance(labels[0], str)):
+        labels = ()
+    else:
+        fitted.classes = list(range(len(labels)))
+    schema = fitted._schema if hasattr(fitted, "_schema") else None
+    features = list(fitted.feature_names_in_ if schema is None else schema.names)
+    declared = None if schema is None else schema.to_dict()["columns"]
+    source = reading.opened(table, column, separator, decimal)
+    columns = reading.Columns(column, target, [str(name) for name in features], (), labels)
+    return reading.read_cohort(source, columns, declared, drop_missing=False, folder=None)

@@ -1,0 +1,42 @@
+"""A local page for those who do not use a terminal: choose a table, see what an ε buys, fit, read the report.
+
+Starlette on Uvicorn: routes, streams and a check of the ``Host`` header are made, and that is all it takes. Together
+they are 7 packages (3 MB); Shiny is 31, Panel 30 (with Bokeh), Streamlit 33 (with pandas and Altair), and all three
+load megabytes of JavaScript into the page and keep a session that a reload loses. Pages here are forms, one stream of
+events while a model is fitted, and 20 lines of script for the slider. HTMX would be somebody else's code in this
+repository, or a request to another site: neither is wanted.
+
+Who may ask: this machine only (127.0.0.1), with the token that is a part of every address, under the names 127.0.0.1
+and localhost (another name means DNS rebinding). A fit is the one of ``tacitly fit``: the same account, the same
+certificate, the same folder.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tacitly.cli.console import say
+
+
+def ui(
+    folder: Annotated[Path, typer.Argument(help="Folder with tables, where models are written.")] = Path("."),
+    port: Annotated[int, typer.Option(help="Port on this machine; default: a free one.")] = 0,
+    open_: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
+) -> None:
+    """Fit and read models on a local page, seen by this machine only (needs the extra 'ui')."""
+    from tacitly.cli.ui.server import serve
+
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder. Expected the one that holds your tables.")
+    serve(folder.resolve(), port, on_start=lambda address: _tell(address, open_))
+
+
+def _tell(address: str, open_: bool) -> None:
+    say(f"tacitly is at {address}\n(this machine only, for whoever knows this address; Ctrl-C ends it)")
+    if open_:
+        import webbrowser
+
+        webbrowser.open(address)

@@ -1,0 +1,267 @@
+"""What the page does behind its forms: look at tables, plan, fit one model at a time, write reports.
+
+Plans and fits run in threads of their own, so that pages answer meanwhile. A fit goes through the functions of
+``tacitly fit``; only its progress is shown elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tacitly.cli import console, reading
+from tacitly.cli import fit as fitting
+from tacitly.cli.accounts import opened_account
+from tacitly.methods import REGISTRY
+
+if TYPE_CHECKING:
+    from tacitly.data.cohort import Cohort
+
+EPSILONS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 10.0)
+"""Where the slider stops."""
+PLANNED = (0.1, 0.3, 1.0, 3.0, 10.0)
+"""Where the plan is simulated; between them the share is interpolated."""
+
+_SUFFIXES = (".csv", ".tsv", ".txt", ".gz", ".parquet", ".arrow", ".feather")
+DELTA = 1e-6
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the forms say: a table, what its columns are for, and the budget."""
+
+    path: str
+    user: str
+    target: str
+    leave_out: tuple[str, ...] = ()
+    epsilon: float = 1.0
+    name: str = "model"
+
+    @classmethod
+    def of(cls, fields: Iterable[tuple[str, str]]) -> Order:
+        """Read a form; raise where a field is missing or makes no sense."""
+        given: dict[str, list[str]] = {}
+        for key, value in fields:
+            given.setdefault(key, []).append(value)
+        missing = [key for key in ("path", "user", "target") if not given.get(key, [""])[0]]
+        if missing:
+            raise ValueError(f"choose a table, the column with the user, and what to predict. Missing: {missing}.")
+        if given["user"][0] == given["target"][0]:
+            raise ValueError("the column with the user and the one to predict must be two columns.")
+        try:
+            epsilon = float(given.get("epsilon", ["1"])[0])
+        except ValueError:
+            raise ValueError(f"ε must be a number. Found {given['epsilon'][0]!r}.") from None
+        if not 0 < epsilon < math.inf:
+            raise ValueError(f"ε must be positive and finite. Found {epsilon:g}.")
+        return cls(
+            given["path"][0],
+            given["user"][0],
+            given["target"][0],
+            tuple(name for name in given.get("leave_out", ()) if name not in (given["user"][0], given["target"][0])),
+            epsilon,
+            given.get("name", ["model"])[0],
+        )
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What is said about a table before a fit, for whoever holds it."""
+
+    users: int
+    rows: int
+    features: int
+    columns: tuple[str, ...]
+    kinds: tuple[str, ...]
+
+
+@dataclass
+class Job:
+    """A fit that is under way or done."""
+
+    order: Order
+    planned: int = 0
+    released: int = 0
+    latest: str = "reading the table"
+    spent: float = 0.0
+    account: str = ""
+    error: str = ""
+    done: bool = False
+    started: float = field(default_factory=time.monotonic)
+
+    def state(self) -> dict[str, Any]:
+        """Return how far it is, as plain data."""
+        return {
+            "name": self.order.name,
+            "epsilon": self.order.epsilon,
+            "planned": self.planned,
+            "released": self.released,
+            "latest": self.latest,
+            "spent": round(self.spent, 4),
+            "account": self.account,
+            "error": self.error,
+            "done": self.done,
+            "seconds": round(time.monotonic() - self.started, 1),
+        }
+
+
+class Desk:
+    """The folder that is worked in, what is known about its tables, and the fits of this session."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._jobs: list[Job] = []
+        self._cohorts: dict[tuple[str, ...], Cohort] = {}
+        self._plans: dict[tuple[int, int, int], Any] = {}
+        self._lock = threading.Lock()
+
+    def tables(self) -> list[str]:
+        """Return the tables in the folder."""
+        files = (path for path in self._folder.iterdir() if path.is_file() and path.suffix.lower() in _SUFFIXES)
+        return sorted(path.name for path in files)
+
+    def models(self) -> list[str]:
+        """Return the model folders in the folder."""
+        return sorted(path.parent.name for path in self._folder.glob("*/billboard.safetensors"))
+
+    def free_name(self) -> str:
+        """Return a name for the next model."""
+        taken, number = {path.name for path in self._folder.iterdir()}, 2
+        name = "model"
+        while name in taken:
+            name, number = f"model-{number}", number + 1
+        return name
+
+    def columns(self, path: str) -> list[str]:
+        """Return the names of a table's columns."""
+        from tacitly.data.tables import open_table
+
+        return [name for name in open_table(self._file(path)).types if name.strip()]
+
+    def look(self, order: Order) -> Looked:
+        """Read a table and say what a fit would learn from."""
+        cohort = self._cohort(order)
+        kinds = () if cohort.schema is None else tuple(_without_flags(line) for line in reading.kinds(cohort.schema))
+        names = cohort.feature_names if cohort.schema is None else cohort.schema.names
+        return Looked(cohort.n_users, cohort.n_rows, cohort.n_features, tuple(map(str, names)), kinds)
+
+    def plan_of(self, looked: Looked) -> Any:
+        """Return the plan for a table of this shape, an error, or None while it is simulated."""
+        key = (looked.users, max(1, round(looked.rows / looked.users)), looked.features)
+        with self._lock:
+            if key not in self._plans:
+                self._plans[key] = None
+                threading.Thread(target=self._simulate, args=(key,), daemon=True).start()
+        return self._plans[key]
+
+    def begin(self, order: Order) -> int:
+        """Begin a fit in a thread of its own; return its number."""
+        if not order.name or order.name != Path(order.name).name or order.name.startswith("."):
+            raise ValueError(f"a model's name must be the name of a new folder. Found {order.name!r}.")
+        console.check_new(self._folder / order.name)
+        with self._lock:
+            if any(not job.done for job in self._jobs):
+                raise ValueError("a model is being fitted. Wait until it is done.")
+            self._jobs.append(Job(order))
+        threading.Thread(target=self._fit, args=(self._jobs[-1],), daemon=True).start()
+        return len(self._jobs)
+
+    def job(self, number: int) -> Job:
+        """Return a fit by its number."""
+        if not 1 <= number <= len(self._jobs):
+            raise ValueError(f"there is no fit number {number} in this session.")
+        return self._jobs[number - 1]
+
+    def report(self, name: str, edition: str) -> str:
+        """Return a report: the public one of any model here, the private one of a model fitted in this session."""
+        from tacitly.model_folder import load
+        from tacitly.reporting import report
+
+        if name not in self.models() or edition not in ("public", "private"):
+            raise ValueError(f"there is no model {name!r} in this folder.")
+        if edition == "public":
+            return report(self._folder / name)
+        order = next((job.order for job in self._jobs if job.order.name == name and job.done), None)
+        if order is None:
+            raise ValueError("the private edition needs the table: fit the model here, or tacitly report --table.")
+        return report(load(self._folder / name), rows=self._cohort(order), name=name)
+
+    def _file(self, path: str) -> Path:
+        return self._folder / Path(path).expanduser()
+
+    def _cohort(self, order: Order) -> Cohort:
+        file = self._file(order.path)
+        changed = str(file.stat().st_mtime_ns if file.exists() else 0)
+        key = (str(file), changed, order.user, order.target, *order.leave_out)
+        if key not in self._cohorts:
+            columns = reading.Columns(order.user, order.target, None, order.leave_out)
+            source = reading.opened(file, order.user, None, None)
+            self._cohorts = {key: reading.read_cohort(source, columns, {}, drop_missing=False, folder=None)}
+        return self._cohorts[key]
+
+    def _simulate(self, key: tuple[int, int, int]) -> None:
+        users, rows, features = key
+        try:
+            from tacitly.planning import plan
+
+            methods = [REGISTRY.default("fit").name]
+            found = plan(users=users, rows=rows, features=features, epsilons=PLANNED, methods=methods, repeats=1)
+        except Exception as error:  # a plan is advice: without it one can still fit
+            self._plans[key] = f"no plan: {error}"
+        else:
+            self._plans[key] = found
+
+    def _fit(self, job: Job) -> None:
+        order, out = job.order, self._folder / job.order.name
+        try:
+            cohort = self._cohort(order)
+            method = REGISTRY.default("fit")
+            fitting.check_budget(method, {}, order.epsilon, DELTA, "zero-out")
+            model = method.build(schema={}, epsilon=order.epsilon, delta=DELTA, adjacency="zero-out")
+            job.planned = model.planned_releases(cohort)
+            with opened_account(model, cohort, None, out) as path:
+                job.account = str(path)
+                fitting.fit_and_save(model, cohort, order.user, (), out, _watched(job))
+                job.spent = model.certificate_.epsilon
+            job.latest = "done"
+        except Exception as error:  # shown on the page; a thread has nobody else to tell
+            job.error = str(error)
+        job.done = True
+
+
+def _without_flags(line: str) -> str:
+    """Return what the command says about columns, without the options that only the command has."""
+    return re.sub(r" \(--[^)]*\)", "", line).strip()
+
+
+def _watched(job: Job) -> Callable[[Any, Cohort], None]:
+    """Return what fits a model and tells the page how far it is."""
+    from tacitly.privacy.accounting import compose
+
+    def fitted(model: Any, cohort: Cohort) -> None:
+        budget, planned = model.plan(cohort)
+
+        def released(name: str) -> None:
+            count = job.released + 1
+            spent = compose(list(planned[:count]), budget.adjacency, budget.delta)
+            job.released, job.latest, job.spent = count, name, spent
+
+        job.latest = "starting (the first fit on a machine compiles for half a minute)"
+        model.fit(cohort, on_release=released)
+
+    return fitted
+
+
+def shares(plan: Any) -> Mapping[float, float]:
+    """Return the share of what is possible at every stop of the slider, interpolated in log ε."""
+    import numpy as np
+
+    found = [plan.line(epsilon).share for epsilon in PLANNED]
+    between = np.interp(np.log(EPSILONS), np.log(PLANNED), found)
+    return {epsilon: float(share) for epsilon, share in zip(EPSILONS, between, strict=True)}

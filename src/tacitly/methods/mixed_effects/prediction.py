@@ -1,0 +1,74 @@
+"""From posteriors to predictions: the one set of rules, for the estimator and where little is installed.
+
+It needs NumPy only (:mod:`tacitly.predictor`). Heads are as in :mod:`tacitly.methods.mixed_effects.heads`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tacitly.arrays import Array
+from tacitly.methods.mixed_effects.heads import variances
+from tacitly.methods.mixed_effects.likelihoods import class_probabilities, count_deviation, mean_response
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is public about a fitted model, as far as predictions depend on it.
+
+    ``error`` is the covariance of the population's mean, ``inflation`` the calibration of standard deviations, ``weak``
+    whether the prior is no better than users' own means.
+    """
+
+    units: Coordinates
+    prior: Prior
+    error: Array
+    inflation: float
+    weak: bool
+
+    @property
+    def helps(self) -> bool:
+        """Whether the prior predicts users' rows better than their own means do."""
+        return self.units.spread > 0 and not self.weak
+
+    def prior_at_home(self) -> Prior:
+        """Return the prior for personal models: the population's mean is known up to its standard error only."""
+        if self.prior.loss != "squared" and not self.helps:
+            return self.prior  # own levels, and no population
+        return self.prior.doubted(self.error if self.error.ndim == 2 else self.error.mean(axis=0))
+
+    def heads_at(self, own: Array, positions: npt.NDArray[np.int64]) -> Array:
+        """Return the heads at these positions among users' own; the population's where a position is -1."""
+        population = np.full(2, np.nan)  # nothing is known about the population
+        if self.units.spread > 0:
+            prior = self.prior_at_home()
+            population = np.append(prior.mean.ravel(), prior.covariance[np.triu_indices(self.units.size)])
+        known = positions >= 0
+        heads = np.broadcast_to(population, (len(positions), len(population))).copy()
+        heads[known] = own[positions[known]]
+        return heads
+
+    def scores(self, rows: npt.NDArray[np.floating], heads: Array) -> tuple[Array, Array]:
+        """Return posterior means of scores (one per class where there are several), and their variances."""
+        design, mean = self.units.design(rows), self.prior.mean
+        weights = heads[:, : mean.size].reshape(-1, *mean.shape)
+        spread = np.maximum(variances(design, heads[:, mean.size :]), 0.0)
+        return np.einsum("ip,i...p->i...", design, weights), spread
+
+    def probabilities(self, rows: npt.NDArray[np.floating], heads: Array) -> Array:
+        """Return one probability per class."""
+        return class_probabilities(*self.scores(rows, heads))
+
+    def numbers(self, rows: npt.NDArray[np.floating], heads: Array) -> tuple[Array, Array]:
+        """Return mean and standard deviation of new observations."""
+        if self.prior.loss != "poisson" and not self.units.spread > 0:
+            return heads[:, 0].copy(), np.full(len(rows), np.nan)
+        scores, spread = self.scores(rows, heads)
+        if self.prior.loss == "poisson":
+            return mean_response(scores, spread, self.prior), count_deviation(scores, spread, self.prior)
+        unit = self.units.spread
+        return scores * unit + self.units.level, np.sqrt(self.prior.noise + spread) * (unit * self.inflation)

@@ -1,0 +1,180 @@
+"""Device forms add what the local engine adds, keep the bound, and let nobody's numbers depend on others'."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from tacitly.arrays import read_only
+from tacitly.audit.sensitivity import check_sensitivity
+from tacitly.federation.base import BLOCK, Query
+from tacitly.federation.cuda import basis_step
+from tacitly.federation.cuda.forms import FORMS, NORMS, Context, form_of
+from tacitly.federation.cuda.shard import OnDevice
+from tacitly.linalg import orthonormal
+from tacitly.methods.fedpower.gram import CentreVote, ShiftedGram
+from tacitly.methods.fedpower.power import PowerStep
+from tacitly.methods.fedrep.queries import BasisStep
+from tacitly.methods.mixed_effects import queries as about
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, Slopes
+from tacitly.methods.mixed_effects.units import Angles, Magnitudes, Shares
+from tacitly.methods.shared.central import CentralStep, Correction
+from tacitly.methods.shared.column_scales import ColumnScales
+from tacitly.methods.shared.direction_votes import DirectionVote
+from tacitly.methods.shared.norm_histogram import NormHistogram
+from tacitly.methods.shared.typical_norm import TypicalNorm
+from tacitly.methods.shared.whitening import FeatureMoment, ScaledMoment, Whitening
+from tacitly.privacy.guarantee import Unit
+
+D, K = 5, 2
+RNG = np.random.default_rng(3)
+BASIS = orthonormal(RNG.normal(size=(D, K)))[0]
+WHITENING = Whitening(RNG.uniform(0.5, 2.0, D), orthonormal(RNG.normal(size=(D, 2)))[0], np.array([0.5, -0.4]))
+METRIC = np.array([[1.2, 0.3], [0.3, 0.8]])
+UNITS = Coordinates(RNG.normal(size=D), np.array([1.0, 0.5, 0.0, 2.0, 1.0]), 0.3, 2.0)
+SIZE = UNITS.size
+ROOT = np.tril(RNG.normal(size=(SIZE, SIZE))) * 0.3 + np.eye(SIZE)
+PRIOR = Prior(RNG.normal(size=SIZE), ROOT, 0.7)
+TURN = np.eye(SIZE) + 0.1
+SCORE = about.Score(UNITS, PRIOR, TURN, np.eye(SIZE), 0.8)
+SPREAD = about.Spread(UNITS, PRIOR)
+GROUPS = np.array([0.0, 1.0, 1.0, 2.0, 1.0])
+SLOPES, FLAT = Slopes(np.zeros(D), np.ones(D), 0.0, 1.0), Prior(np.zeros(D), np.eye(D), 1.0)
+ONES = np.ones(D + 1)
+CORRECTION = Correction(RNG.normal(size=D), WHITENING)
+
+QUERIES: dict[str, tuple[Query, float]] = {
+    "basis step": (BasisStep(BASIS, METRIC, 0.4, WHITENING), 1.0),
+    "basis step, centred": (BasisStep(BASIS, METRIC, 0.4, Whitening.identity(D), centered=True), 1.0),
+    "basis step, half a clip": (BasisStep(BASIS, METRIC, 0.4, WHITENING), 0.5),
+    "moment": (FeatureMoment(D, True), 1.0),
+    "scaled moment": (ScaledMoment(D, gains=np.linspace(0.5, 2.0, D)), 1.0),
+    "vote": (DirectionVote(WHITENING), 1.0),
+    "vote, centred": (DirectionVote(WHITENING, True), 1.0),
+    "column scales": (ColumnScales(D, True), D**0.5),
+    "central step": (CentralStep(CORRECTION, 0.7), 1.0),
+    "central step, centred": (CentralStep(replace(CORRECTION, centered=True), 0.7), 1.0),
+    "norm of a correction": (TypicalNorm(CORRECTION, 30.0), 1.0),
+    "norm of a variance": (TypicalNorm(about.WithinVariance(UNITS), 20.0), 1.0),
+    "magnitudes": (Magnitudes(ONES, 0.5 * ONES), Magnitudes(ONES, 0.5 * ONES).bound),
+    "angles": (Angles(ONES, 0.1 * ONES, 2.0 * ONES, ONES), Angles(ONES, ONES, ONES, ONES).bound),
+    "shares": (Shares(np.ones(D), 2), 2.0**0.5),
+    "information": (about.Information(UNITS, PRIOR, TURN), 0.8),
+    "norm of information": (TypicalNorm(about.Information(UNITS, PRIOR, TURN), 12.0), 1.0),
+    "score": (about.MeasuredScore(SCORE, 0.5), about.MeasuredScore(SCORE, 0.5).bound),
+    "norm of a score": (TypicalNorm(SCORE, 8.0), 1.0),
+    "log variances": (about.LogVariances(UNITS, PRIOR, GROUPS), 3.0**0.5),
+    "variances": (about.Variances(UNITS, PRIOR, GROUPS), 2.2),
+    "spread": (about.MeasuredSpread(UNITS, PRIOR, 0.5), 0.56),
+    "norm of spread": (TypicalNorm(SPREAD, 8.0), 1.0),
+    "spread of heads": (about.MeasuredSpread(SLOPES, FLAT, 0.5), 0.56),
+    "centre vote": (CentreVote(RNG.normal(size=D), 0.5), 1.0),
+    "gram": (ShiftedGram(RNG.normal(size=D), 0.5), 3.0),
+    "power step": (PowerStep(BASIS, RNG.normal(size=D), 0.5), 3.0),
+    "norms of rows": (NormHistogram(ShiftedGram(RNG.normal(size=D), 0.0)), 1.0),
+    "norms of steps": (NormHistogram(PowerStep(BASIS, RNG.normal(size=D), 0.5), 8), 1.0),
+    "coverage": (about.Coverage(UNITS, PRIOR), about.Coverage(UNITS, PRIOR).bound),
+}
+
+
+def on_device(query: Query) -> OnDevice:
+    return OnDevice(query, Context(torch.device("cpu"), True, 0))
+
+
+def users(n: int, seed: int = 0, dtype: type = np.float64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    offsets = np.concatenate([[0], np.cumsum(rng.integers(0, 12, size=n))])
+    X = rng.normal(size=(offsets[-1], D)) * [3, 2, 1, 1, 1] + 0.3
+    y = X @ rng.normal(size=D) + rng.normal(size=len(X))
+    return read_only(X.astype(dtype)), read_only(y.astype(dtype)), offsets
+
+
+def test_every_form_is_tested() -> None:
+    named = {f"{type(query).__module__}.{type(query).__name__}" for query, _ in QUERIES.values()}
+    inside = {
+        f"{type(query.query).__module__}.{type(query.query).__name__}"
+        for query, _ in QUERIES.values()
+        if isinstance(query, TypicalNorm)
+    }
+    assert named == {f"tacitly.methods.{name}" for name in FORMS}
+    assert inside == {f"tacitly.methods.{name}" for name in NORMS}
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_form_adds_what_the_local_engine_adds(name: str) -> None:
+    query, bound = QUERIES[name]
+    X, y, offsets = users(150, dtype=np.float32)
+    with np.errstate(all="ignore"):
+        local = query.block_sum(X, y, offsets, bound)
+    found = on_device(query).block_sums(X, y, offsets, bound, 64)
+    assert found.shape == (3 if query.unit is Unit.USER else 1, query.coordinates)
+    assert np.linalg.norm(found.sum(axis=0) - local) <= 1e-5 * np.linalg.norm(local)
+
+
+# Every form that weighs contributions itself; of those that share ``clipped_sums``, one.
+OWN_WEIGHTS = (
+    *("basis step", "basis step, centred", "moment", "scaled moment", "vote, centred"),
+    *("centre vote", "gram", "power step", "norms of rows", "score"),
+)
+
+
+@pytest.mark.parametrize("name", OWN_WEIGHTS)
+def test_nobody_moves_a_device_sum_further_than_claimed(name: str) -> None:
+    query, bound = QUERIES[name]
+    report = check_sensitivity(on_device(query), D, bound, exponents=(-160, 0, 18, 160))
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("name", ["basis step", "basis step, centred", "moment", "vote", "central step"])
+def test_a_contribution_of_norm_one_reaches_the_bound(name: str) -> None:
+    query, bound = QUERIES[name]
+    X, y, offsets = users(30)
+    longest = np.linalg.norm(on_device(query).block_sums(X, y, offsets, bound, 1), axis=1).max()
+    assert 0.999 * bound <= longest <= bound
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_users_numbers_do_not_depend_on_others_to_the_last_bit(name: str) -> None:
+    query, bound = QUERIES[name]
+    if query.unit is not Unit.USER:
+        return  # rows are units, and their sums are all that there is
+    X, y, offsets = users(40)
+    first, last = offsets[7], offsets[8]
+    others = offsets.copy()
+    others[8:] -= last - first  # user 7 has no rows
+    rest = np.r_[0:first, last : len(X)]
+    before = on_device(query).block_sums(X, y, offsets, bound, 1)
+    after = on_device(query).block_sums(read_only(X[rest]), read_only(y[rest]), others, bound, 1)
+    assert np.array_equal(np.delete(before, 7, axis=0), np.delete(after, 7, axis=0))
+    assert np.linalg.norm(before[7] - after[7]) <= bound
+
+
+def test_a_form_that_forgets_the_clip_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    query, bound = QUERIES["basis step"]
+    honest = basis_step.block_sums
+    monkeypatch.setattr(
+        basis_step,
+        "block_sums",
+        lambda steps, public, *rest: honest(steps, public._replace(limits=1.01 * public.limits), *rest),
+    )
+    assert not check_sensitivity(on_device(query), D, bound, exponents=(0,)).ok
+
+
+def test_a_subclass_has_no_form_because_it_may_compute_something_else() -> None:
+    @dataclass(frozen=True)
+    class Other(BasisStep):
+        pass
+
+    assert form_of(Other(BASIS, METRIC, 0.4, WHITENING), Context(torch.device("cpu"), True, 0)) is None
+
+
+def test_blocks_are_those_of_the_local_engine() -> None:
+    from tacitly.federation.cuda import rows, sums
+    from tacitly.privacy import clipping
+
+    assert sums.BLOCK == BLOCK
+    assert (sums.GUARD, sums.LEAST) == (clipping.GUARD, clipping.LEAST)
+    assert rows.SPAN % BLOCK == rows.STREAMED % BLOCK == 0
