@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tacitly.planning.result import Plan
+if TYPE_CHECKING:
+    from tacitly.planning.result import Plan
 
 
 def drawn(plan: Plan, path: str | Path | None = None) -> Any:

@@ -124,7 +124,7 @@ def estimated(X: Array, y: Array, present: Array) -> Variances:
         precision, right, rest = _normal(X, y, present, variances(logs))
         prior = size * float(np.log(variances(logs).common))
         fit = float(right @ np.linalg.solve(precision, right))
-        return rest - fit + float(np.linalg.slogdet(precision)[1]) + prior
+        return float(rest - fit + np.linalg.slogdet(precision)[1] + prior)
 
     start = np.log([0.3, 0.2, 0.05, 0.4])
     found = minimize(loss, start, method="Nelder-Mead", options={"maxfev": 300, "xatol": 0.02, "fatol": 0.05})
