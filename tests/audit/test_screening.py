@@ -1,0 +1,71 @@
+"""Screening canaries must not lose what a full search found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tacitly
+from tacitly.audit.attack import exact_findings, strongest
+from tacitly.federation.query import Query
+from tacitly.methods.base import Procedure
+from tacitly.methods.shared.whitening import FeatureMoment
+from tacitly.privacy.accounting import mu_of
+from tacitly.privacy.guarantee import Adjacency, GaussianEvent, Sensitivity, Unit
+
+
+class Honest(tacitly.PrivateAltMin):
+    """Publishes one released moment."""
+
+    def _procedure(self, population: Any, budget: Any) -> Procedure:
+        sensitivity = Sensitivity.of_clip(1.0, acute=True)
+        event = GaussianEvent(sigma=1.001 / mu_of(budget.epsilon, budget.delta), sensitivity=sensitivity)
+        return Procedure([event], lambda federation: {"basis": self._learn(federation, event)})
+
+    def _learn(self, federation: Any, event: Any) -> Any:
+        self._moment = self._ask(federation, event)
+        return np.eye(federation.n_features)[:, : self.rank]
+
+    def _ask(self, federation: Any, event: Any) -> Any:
+        return federation.release(FeatureMoment(federation.n_features), event, "moment")
+
+    def public_arrays(self) -> dict[str, Any]:
+        return {"moment": self._moment}
+
+
+@dataclass(frozen=True)
+class SlightlyLoud(FeatureMoment):
+    """2.5 % longer than the clip for users with one row of middle size."""
+
+    def block_sum(self, X: Any, y: Any, offsets: Any, bound: float) -> Any:
+        total = np.zeros(self.coordinates)
+        for first, last in zip(offsets[:-1], offsets[1:], strict=True):
+            own = super().block_sum(X[first:last], y[first:last], np.array([0, last - first]), bound)
+            total += own * (1.025 if last - first == 1 and 10 < np.abs(X[first:last]).max() < 1e5 else 1.0)
+        return total
+
+    def block_sums(self, *given: Any) -> Any:
+        return Query.block_sums(self, *given)
+
+
+class BreaksForOneRow(Honest):
+    def _ask(self, federation: Any, event: Any) -> Any:
+        return federation.release(SlightlyLoud(federation.n_features), event, "moment")
+
+
+class LessNoiseForSome(Honest):
+    """A tenth of the noise if somebody's numbers are of middle size."""
+
+    def _ask(self, federation: Any, event: Any) -> Any:
+        if 10 < np.nanmax(np.abs(federation._cohort.X)) < 1e5:
+            event = replace(event, sigma=event.sigma / 10)
+        return federation.release(FeatureMoment(federation.n_features), event, "moment")
+
+
+@pytest.mark.parametrize("broken", [BreaksForOneRow, LessNoiseForSome])
+def test_what_breaks_for_some_canaries_only_is_found(broken: type) -> None:
+    attacker, _, _ = strongest(broken(rank=1, epsilon=1.0), Unit.USER, Adjacency.ZERO_OUT)
+    assert list(exact_findings(attacker, Adjacency.ZERO_OUT))
