@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,7 +43,7 @@ class SlightlyLoud(FeatureMoment):
 
     def block_sum(self, X: Any, y: Any, offsets: Any, bound: float) -> Any:
         total = np.zeros(self.coordinates)
-        for first, last in zip(offsets[:-1], offsets[1:], strict=True):
+        for first, last in itertools.pairwise(offsets):
             own = super().block_sum(X[first:last], y[first:last], np.array([0, last - first]), bound)
             total += own * (1.025 if last - first == 1 and 10 < np.abs(X[first:last]).max() < 1e5 else 1.0)
         return total
@@ -67,5 +68,5 @@ class LessNoiseForSome(Honest):
 
 @pytest.mark.parametrize("broken", [BreaksForOneRow, LessNoiseForSome])
 def test_what_breaks_for_some_canaries_only_is_found(broken: type) -> None:
-    attacker, _, _ = strongest(broken(rank=1, epsilon=1.0), Unit.USER, Adjacency.ZERO_OUT)
-    assert list(exact_findings(attacker, Adjacency.ZERO_OUT))
+    found = strongest(broken(rank=1, epsilon=1.0), Unit.USER, Adjacency.ZERO_OUT)
+    assert [*found.findings, *exact_findings(found.attacker, Adjacency.ZERO_OUT)]

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields, is_dataclass, replace
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import log_softmax
@@ -31,8 +31,8 @@ from tacitly.audit.recording import Entry, RecordedRun, Recording
 from tacitly.audit.users import User
 from tacitly.audit.worlds import Worlds, canaries, worlds
 from tacitly.data.cohort import Cohort
-from tacitly.federation.allowed import KNOWN
 from tacitly.federation.base import Chosen, Query
+from tacitly.federation.bounds import BoundExceeded
 from tacitly.federation.local import LocalFederation
 from tacitly.federation.scores import Scores
 from tacitly.federation.shard import one_blas_thread
@@ -52,8 +52,8 @@ from tacitly.privacy.guarantee import (
 STATISTICS = ("likelihood ratio", "energy", "largest", "seconds")
 _FALSE_ALARM = 1e-9
 _FAILED, _CERTAIN = 1e300, 1e6
-_SCREENINGS, _CLOSE = 2, 0.97  # runs whose queries screen canaries; share of the largest power that counts as much
-_FINALISTS, _REPEATS = 6, 3  # canaries that are tried in runs of their own, and how often again
+_CLOSE = 0.97  # of the largest power counts as much
+_FINALISTS, _REPEATS = 3, 3  # canaries of each kind that are tried in runs of their own, and how often again
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,22 @@ class Attacker:
         except Exception:
             return Power()
 
+    def excesses(self, entries: Sequence[Entry], adjacency: Adjacency) -> Iterator[str]:
+        """Yield where the canary would move the sum of a run with these releases by more than its sensitivity."""
+        for entry in entries:
+            if not (entry.event.private and _by_fields(entry) and np.isfinite(entry.value).all()):
+                continue
+            try:
+                inside, outside = self.known(entry, alone=True)
+            except BoundExceeded:
+                yield f"{entry.release.name}: a canary alone moves the sum by more than its sensitivity"
+                continue
+            except Exception:
+                continue  # its own run would fail, which other checks report
+            moved, allowed = float(np.linalg.norm(inside - outside)), entry.event.sensitivity.under(adjacency)
+            if moved > allowed:
+                yield f"{entry.release.name}: a canary moves the sum by {moved / allowed:.4g} times its sensitivity"
+
     def known(self, entry: Entry, alone: bool = False) -> tuple[Array, Array]:
         """Return the exact sums in the two worlds; those of several groups are concatenated.
 
@@ -234,30 +250,52 @@ def first_certificate(estimator: PrivateModel) -> Certificate:
     return Attacker(estimator, pair).run(pair.inside)[0].certificate_
 
 
-def strongest(estimator: PrivateModel, unit: Unit, adjacency: Adjacency) -> tuple[Attacker, Power, Power]:
-    """Try all canaries; return an attacker with the most powerful one, its typical power, and its largest in any run.
+class Search(NamedTuple):
+    """The attacker with the strongest canary, its power (typical, and the largest in any run), and what was found."""
 
-    What a canary adds to the queries of a run hardly depends on whose run it is, since the noise of so few users drowns
-    everybody. So all are screened by the queries of the same few runs, and the best get runs of their own: those with
-    the largest values among the most powerful, several times, because a clip found privately is noisy: a canary may
-    reach it in one run and not in the next.
+    attacker: Attacker
+    typical: Power
+    most: Power
+    findings: tuple[str, ...] = ()
+
+
+def strongest(estimator: PrivateModel, unit: Unit, adjacency: Adjacency) -> Search:
+    """Try all canaries.
+
+    What a canary adds to the queries of a run hardly depends on which canary of its size and number of rows the run
+    had, since the noise of so few users drowns everybody. So those are screened by the queries of one run, in which
+    none of them may move a sum by more than its sensitivity. The best get runs of their own: the most powerful, and
+    those with the largest values among the nearly as powerful; several, because a clip found privately is noisy: a
+    canary may reach it in one run and not in the next.
     """
     labels = estimator.audit_labels
     everybody = list(_distinct(canaries(labels=labels), adjacency))
     attackers = [Attacker(estimator, worlds(unit, adjacency, canary, labels=labels)) for canary in everybody]
-    common = [attackers[at].transcript() for at in np.linspace(0, len(attackers) - 1, _SCREENINGS).astype(int)]
-    screened = [_typical([attacker.screen(entries) for entries in common]).size for attacker in attackers]
-    good = [at for at, size in enumerate(screened) if size >= _CLOSE * max(screened)]
-    largest = {at: max(float(np.abs(part).max()) for part in everybody[at][0]) for at in good}
+    transcripts: dict[tuple[int, int], list[Entry]] = {}
+    screened, findings = [], []
+    for attacker, (canary, _) in zip(attackers, everybody, strict=True):
+        kind = len(canary[0]), int(math.log10(float(np.abs(canary[0]).max())))
+        if kind not in transcripts:
+            transcripts[kind] = attacker.transcript()
+        screened.append(attacker.screen(transcripts[kind]).size)
+        findings.extend(attacker.excesses(transcripts[kind], adjacency))
     tried = []
-    for at in sorted(good, key=lambda at: largest[at])[-_FINALISTS:]:
+    for at in _finalists(screened, [max(float(np.abs(part).max()) for part in canary) for canary, _ in everybody]):
         powers = [attackers[at].power()]
         if math.isinf(powers[0].mu):
-            return attackers[at], powers[0], powers[0]  # without noise any canary that moves a sum is seen
+            return Search(attackers[at], powers[0], powers[0])  # without noise any canary that moves a sum is seen
         powers.extend(attackers[at].power() for _ in range(_REPEATS))
         tried.append((attackers[at], powers))
     attacker, powers = max(tried, key=lambda one: _typical(one[1]).size)
-    return attacker, _typical(powers), max(powers, key=lambda power: power.size)
+    found = tuple(dict.fromkeys(findings))
+    return Search(attacker, _typical(powers), max(powers, key=lambda power: power.size), found)
+
+
+def _finalists(powers: Sequence[float], sizes: Sequence[float]) -> list[int]:
+    """Return the positions of the most powerful canaries, and of the largest of those nearly as powerful."""
+    by_power = sorted(range(len(powers)), key=lambda at: powers[at])
+    close = [at for at in by_power if powers[at] >= _CLOSE * powers[by_power[-1]]]
+    return list(dict.fromkeys([*by_power[-_FINALISTS:], *sorted(close, key=lambda at: sizes[at])[-_FINALISTS:]]))
 
 
 def _distinct(pairs: Iterator[tuple[User, User]], adjacency: Adjacency) -> Iterator[tuple[User, User]]:
@@ -390,10 +428,11 @@ def _last_user(cohort: Cohort) -> Cohort:
 def _by_fields(entry: Entry) -> bool:
     """Whether a user's contribution follows from the query's fields and the user's rows, and the sum is of all users.
 
-    So it is for what can travel. Odds of a selection depend on the totals; a network's query may keep state at home.
+    So it is but for networks, whose queries may keep state at home; and the odds of a selection depend on the totals.
     """
     query = entry.queries[0]
-    return len(entry.queries) == 1 and type(query).__name__ in KNOWN and not isinstance(query, Scores)
+    at_home = any(kind.__module__.startswith("tacitly.neural") for kind in type(query).__mro__)
+    return len(entry.queries) == 1 and not at_home and not isinstance(query, Scores)
 
 
 def _parts(door: LocalFederation, entry: Entry) -> list[tuple[Query, Chosen | None]]:

@@ -145,8 +145,8 @@ def audit(
     promises = math.isfinite(claimed)
     runs = runs if promises else min(runs, QUICK)
     hostile = list(side_channels(estimator, budget.unit)) if promises else []
-    attacker, power, most = strongest(estimator, budget.unit, budget.adjacency)
-    findings = [*hostile, *exact_findings(attacker, budget.adjacency), *noise_findings(attacker)]
+    attacker, power, most, excesses = strongest(estimator, budget.unit, budget.adjacency)
+    findings = [*hostile, *exact_findings(attacker, budget.adjacency), *excesses, *noise_findings(attacker)]
     if certificate.certified and most.share(certificate.epsilon, budget.delta) > 1.001:
         findings.append("the strongest canary moves releases by more than the certificate covers")
     workers = (os.cpu_count() or 1 if runs >= 1000 else 1) if workers is None else workers

@@ -39,4 +39,18 @@ def _tell(address: str, open_: bool) -> None:
     if open_:
         import webbrowser
 
-        webbrowser.open(address)
+        webbrowser.open(_redirect(address).as_uri())
+
+
+def _redirect(address: str) -> Path:
+    """Write a page that leads to an address and that only this account can read; everybody sees programs' arguments."""
+    import atexit
+    import os
+    import tempfile
+
+    handle, name = tempfile.mkstemp(prefix="tacitly-", suffix=".html")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={address}"><title>tacitly</title>')
+    path = Path(name)
+    atexit.register(path.unlink, missing_ok=True)
+    return path

@@ -91,7 +91,8 @@ def application(folder: Path, token: str) -> Starlette:
 
     async def report(request: Request) -> Response:
         page = await asyncio.to_thread(desk.report, request.path_params["name"], request.path_params["edition"])
-        return HTMLResponse(page, headers={"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"})
+        own = "Content-Security-Policy"  # a report carries its own, stricter
+        return HTMLResponse(page, headers={key: value for key, value in _HEADERS.items() if key != own})
 
     routes = [
         Route("/", start),

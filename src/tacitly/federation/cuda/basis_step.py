@@ -206,7 +206,7 @@ def fused_sums(
         *(public.further, public.metric, public.limits, out, n, d, len(public.gains) if few else 0),
         K=k,
         D=lanes,
-        USERS=min(users or max(1, _CELLS // (lanes * k)), part),
+        USERS=min(users or _power_below(max(1, _CELLS // (lanes * k))), part),
         PART=part,
         FURTHER=not few,
         num_warps=warps,
@@ -239,3 +239,12 @@ def _whitened(step: torch.Tensor, second: torch.Tensor, public: Public) -> torch
     if public.gains.numel():
         step = step + (step @ public.across.T * public.gains) @ public.across
     return torch.cat([step.transpose(1, 2).reshape(len(step), -1), packed(second)], dim=1)
+
+
+def _power_below(number: int) -> int:
+    """Return the largest power of two that is not above a number: lanes need one, and it divides a part.
+
+    >>> _power_below(1), _power_below(21), _power_below(64)
+    (1, 16, 64)
+    """
+    return 1 << number.bit_length() - 1

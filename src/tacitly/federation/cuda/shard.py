@@ -17,7 +17,7 @@ from tacitly.federation.base import BLOCK, ROW_BLOCK, Chosen, Query
 from tacitly.federation.bounds import exceeded, fused_agrees
 from tacitly.federation.cuda.forms import Context, form_of
 from tacitly.federation.cuda.rows import DeviceRows
-from tacitly.federation.cuda.sums import BlockSums, NotFinite, integer_sums, to_array
+from tacitly.federation.cuda.sums import BlockSums, integer_sums, to_array
 from tacitly.federation.projected import Projected
 from tacitly.federation.shard import Shard
 from tacitly.privacy.guarantee import Unit
@@ -58,12 +58,12 @@ class DeviceShard(Shard):
             with torch.no_grad(), _current(self._context.device):
                 block = BLOCK if query.unit is Unit.USER else ROW_BLOCK
                 total, kept = integer_sums(self._rows, form, bound, grid, chosen, block=block)
-        except NotFinite:  # numbers that a form cannot use: the host leaves out the users who have them
-            return super().exact_sum(query, bound, grid, chosen)
         except torch.OutOfMemoryError:
-            torch.cuda.empty_cache()
-            self._say(f"the device's memory is too small for {type(query).__name__}")
-            return super().exact_sum(query, bound, grid, chosen)
+            # Not on the host instead: whether memory suffices depends on private numbers of rows, and the two differ in
+            # the last bits, which some queries amplify for everybody.
+            raise MemoryError(
+                f"the device's memory is too small for {type(query).__name__} of these rows. Use engine='local'."
+            ) from None
         if not kept:
             raise exceeded(query)
         return total

@@ -33,7 +33,7 @@ BlockSums = Callable[[Span, float, int, torch.Tensor | None], torch.Tensor]
 
 
 class NotFinite(RuntimeError):
-    """A block's sum is not finite: the host sums again, leaving out the users whose numbers make it so."""
+    """A block's sum is not finite, which a form's weights exclude: a programming error, never bad data."""
 
 
 def integer_sums(
@@ -67,7 +67,7 @@ def integer_sums(
     assert total is not None
     found = total.cpu().numpy()
     if not found[-2]:
-        raise NotFinite
+        raise NotFinite("a block's sum on the device is not finite. Nothing of it was released. Use engine='local'.")
     return found[:-2], bool(found[-1])
 
 

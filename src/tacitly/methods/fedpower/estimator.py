@@ -66,6 +66,7 @@ class _Additive:
     _stream: fedpower.Stream | None = None
     _adding: bool = False
     _calls: int = 0
+    _promise: tuple[Any, ...] = ()
 
 
 @dataclass(eq=False, repr=False)
@@ -205,15 +206,24 @@ class FedPower(_Transformer, _Additive, PrivateModel, EngineParameter, Component
             raise ValueError(
                 f"partial_fit adds Gram matrices: route 'gram' or 'auto', not paper mode. Found {self.route!r}."
             )
-        name, before = self.run, self.certificate_ if self._calls else None
-        self._adding, self.run = True, f"{self.run}-{self._calls + 1}"
+        promise = self.unit, self.trust, self._standing(self._budget())
+        if self._calls and promise != self._promise:
+            raise ValueError(
+                "further calls must promise what the first did: the same unit and trust, noise of the same kind, and "
+                "a finite epsilon or none throughout. Start anew with fit()."
+            )
+        state = dict(vars(self))
         try:
+            self._adding, self.run = True, f"{self.run}-{self._calls + 1}"
             super().fit(X, None, users, on_release=on_release)
-        finally:
-            self._adding, self.run = False, name
-        self._calls += 1
-        if before is not None:
-            self.certificate_ = _added_up(before, self.certificate_)
+            if self._calls:
+                self.certificate_ = _added_up(state["certificate_"], self.certificate_)
+        except BaseException:  # whatever stops a call, model and certificate stay those of the calls before
+            vars(self).clear()
+            vars(self).update(state)
+            raise
+        self._adding, self.run = False, state["run"]
+        self._calls, self._promise = self._calls + 1, promise
         return self
 
     def transform(self, X: Any) -> Array:
