@@ -316,7 +316,7 @@ def test_an_account_with_nothing_left_refuses_before_touching_data(capsys, monke
         (lambda text: text, ("--rank", "9"), "rank must be a whole number from 1 to"),
         (lambda text: text, ("--epsilon", "-1"), "epsilon must be positive"),
         (lambda text: text, ("--classes", "0,1"), "--classes is for --loss logistic and hinge. Found --loss squared"),
-        (lambda text: text, ("--engine", "magic"), "--engine must be local or ray"),
+        (lambda text: text, ("--engine", "magic"), "--engine must be local, cuda or ray"),
         (
             lambda text: text,
             ("--adjacency", "sideways"),

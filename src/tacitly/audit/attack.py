@@ -272,7 +272,8 @@ def strongest(estimator: PrivateModel, unit: Unit, adjacency: Adjacency) -> Sear
     everybody = list(_distinct(canaries(labels=labels), adjacency))
     attackers = [Attacker(estimator, worlds(unit, adjacency, canary, labels=labels)) for canary in everybody]
     transcripts: dict[tuple[int, int], list[Entry]] = {}
-    screened, findings = [], []
+    screened: list[float] = []
+    findings: list[str] = []
     for attacker, (canary, _) in zip(attackers, everybody, strict=True):
         kind = len(canary[0]), int(math.log10(float(np.abs(canary[0]).max())))
         if kind not in transcripts:

@@ -16,44 +16,46 @@ from tacitly.methods import REGISTRY
 if TYPE_CHECKING:
     from tacitly.planning import Plan
 
+FeatureCount = Annotated[int | None, typer.Option(help="Numeric columns; a category with k levels counts as k - 1.")]
+Noise = Annotated[float | None, typer.Option(help="Share of the target's variance that nothing explains; usual: 0.4.")]
+Slopes = Annotated[float | None, typer.Option(help="Share from features mattering differently to users; usual: 0.1.")]
+Directions = Annotated[
+    int | None, typer.Option(help="Directions in which users' slopes differ; default: all features.")
+]
+Between = Annotated[
+    float | None, typer.Option(help="Share of the features' variance that lies between users; usual: 0.3.")
+]
+WithTarget = Annotated[
+    bool, typer.Option("--with-target/--no-target", help="Whether there is a target; without: shared components.")
+]
+SchemaFile = Annotated[
+    Path | None, typer.Option(help="JSON file with what is public about columns, in place of --features.")
+]
+Sample = Annotated[
+    Path | None, typer.Option(help="Table of users who are public, in place of --rows and all that follows.")
+]
+Methods = Annotated[str | None, typer.Option(help="Methods to look at, with commas; default: all that fit the shape.")]
+
 
 def plan(
     users: Annotated[int, typer.Option(help="Number of users.", show_default=False)],
     rows: Annotated[str | None, typer.Option(help="Rows per user: a number, or smallest:largest.")] = None,
-    features: Annotated[
-        int | None, typer.Option(help="Numeric columns; a category with k levels counts as k - 1.")
-    ] = None,
-    noise: Annotated[
-        float | None, typer.Option(help="Share of the target's variance that nothing explains; usual: 0.4.")
-    ] = None,
+    features: FeatureCount = None,
+    noise: Noise = None,
     levels: Annotated[float | None, typer.Option(help="Share that is users' own levels; usual: 0.3.")] = None,
-    slopes: Annotated[
-        float | None, typer.Option(help="Share from features mattering differently to users; usual: 0.1.")
-    ] = None,
-    directions: Annotated[
-        int | None, typer.Option(help="Directions in which users' slopes differ; default: all features.")
-    ] = None,
-    between: Annotated[
-        float | None, typer.Option(help="Share of the features' variance that lies between users; usual: 0.3.")
-    ] = None,
-    with_target: Annotated[
-        bool, typer.Option("--with-target/--no-target", help="Whether there is a target; without: shared components.")
-    ] = True,
-    schema: Annotated[
-        Path | None, typer.Option(help="JSON file with what is public about columns, in place of --features.")
-    ] = None,
-    sample: Annotated[
-        Path | None, typer.Option(help="Table of users who are public, in place of --rows and all that follows.")
-    ] = None,
+    slopes: Slopes = None,
+    directions: Directions = None,
+    between: Between = None,
+    with_target: WithTarget = True,
+    schema: SchemaFile = None,
+    sample: Sample = None,
     user: Annotated[str | None, typer.Option("--user", help="Sample: column with the user id.")] = None,
     target: Annotated[str | None, typer.Option("--target", help="Sample: column to predict.")] = None,
     exclude: reading.Exclude = None,
     epsilon: Annotated[str, typer.Option(help="Privacy budgets to look at, with commas.")] = "0.1,0.3,1,3,10",
     delta: Annotated[float, typer.Option(help="Probability with which epsilon may fail.")] = 1e-6,
     adjacency: console.Neighbours = "zero-out",
-    method: Annotated[
-        str | None, typer.Option(help="Methods to look at, with commas; default: all that fit the shape.")
-    ] = None,
+    method: Methods = None,
     goal: Annotated[float, typer.Option(help="The share of what is possible that is enough.")] = 0.9,
     repeats: Annotated[int, typer.Option(help="How often everything is simulated.")] = 3,
     seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,

@@ -390,7 +390,7 @@ def test_partial_fit_refuses_what_it_cannot_add(X: np.ndarray) -> None:
     with pytest.raises(ValueError, match="partial_fit adds Gram matrices"):
         tacitly.FedPower(K, epsilon=1.0, route="power").partial_fit(X)
     model = tacitly.FedPower(K, epsilon=1.0).partial_fit(X[:500])
-    with pytest.raises(DataError, match="the 12 features of the first call"):
+    with pytest.raises(DataError, match="is expecting 12 features as input: those of the first call"):
         model.partial_fit(X[:500, :5])
 
 

@@ -212,15 +212,15 @@ class FedPower(_Transformer, _Additive, PrivateModel, EngineParameter, Component
                 "further calls must promise what the first did: the same unit and trust, noise of the same kind, and "
                 "a finite epsilon or none throughout. Start anew with fit()."
             )
-        state = dict(vars(self))
+        state = dict(self.__dict__)
         try:
             self._adding, self.run = True, f"{self.run}-{self._calls + 1}"
             super().fit(X, None, users, on_release=on_release)
             if self._calls:
                 self.certificate_ = _added_up(state["certificate_"], self.certificate_)
         except BaseException:  # whatever stops a call, model and certificate stay those of the calls before
-            vars(self).clear()
-            vars(self).update(state)
+            self.__dict__.clear()
+            self.__dict__.update(state)
             raise
         self._adding, self.run = False, state["run"]
         self._calls, self._promise = self._calls + 1, promise
@@ -537,8 +537,8 @@ class FedPower(_Transformer, _Additive, PrivateModel, EngineParameter, Component
             raise ValueError("unit='user' needs users: the id of the user each row belongs to.")
         if self._stream is not None and self._adding and self._stream.query.centre.size != population.n_features:
             raise DataError(
-                f"further rows must have the {self._stream.query.centre.size} features of the first call. "
-                f"Found {population.n_features}."
+                f"X has {population.n_features} features, but {type(self).__name__} is expecting "
+                f"{self._stream.query.centre.size} features as input: those of the first call."
             )
         d, wanted = population.n_features, self.n_components
         if wanted != "auto" and not (isinstance(wanted, int | np.integer) and 1 <= wanted <= d):

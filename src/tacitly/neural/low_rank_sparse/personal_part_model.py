@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +39,7 @@ from tacitly.neural.engine.update import LocalTraining
 from tacitly.neural.low_rank_sparse.personal_part import PersonalPartUpdate, SparseUpdate
 from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork
 from tacitly.privacy.calibration import Phase, Plan
-from tacitly.privacy.guarantee import Budget, GaussianEvent
+from tacitly.privacy.guarantee import Budget, Event, GaussianEvent
 
 TRUST = (
     "central: whoever runs this process holds the rows, adds the noise and keeps the personal parts; all others see "
@@ -105,18 +106,14 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
         """Return scikit-learn's tags: a regressor."""
         return with_type(super().__sklearn_tags__(), classifies=False)
 
-    def fit(
-        self, X: Any = None, y: Any = None, users: Any = None, *, on_release: Callable[[str], None] | None = None
-    ) -> Self:
-        """Learn what is shared privately, then fit every user's own part at home; see :meth:`PrivateModel.fit`.
-
-        At a terminal it shows how far it is, what was spent so far and how long it takes.
-        """
-        self._check_parameters()
-        budget = self._budget()
-        progress = Progress(budget, self._events(self._plan(budget)), on_release)
+    @contextmanager
+    def _watching(
+        self, budget: Budget, events: Sequence[Event], on_release: Callable[[str], None] | None
+    ) -> Iterator[Callable[[str], None]]:
+        """Show at a terminal how far a fit is, what was spent so far and how long it takes."""
+        progress = Progress(budget, events, on_release)
         try:
-            return super().fit(X, y, users, on_release=progress)
+            yield progress
         finally:
             progress.close()
 
