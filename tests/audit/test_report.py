@@ -332,8 +332,8 @@ def test_many_canaries_in_a_few_runs_find_what_is_weak_and_clear_what_is_not(adj
     crowd = {"canaries": 60, "runs": 8, "n_features": 6}
     strict = audit_canaries(tacitly.FedPower(epsilon=1.0, **options), confidence=1 - 1e-7, **crowd)
     assert strict.epsilon <= 1.0
-    weak = audit_canaries(tacitly.FedPower(epsilon=100.0, **options), **crowd)
-    assert 5.0 < weak.epsilon <= 100.0
+    weak = audit_canaries(tacitly.FedPower(epsilon=1000.0, **options), **crowd)
+    assert 2.0 < weak.epsilon <= 1000.0  # 8.2 ± 0.7 under replace-one, more under zero-out
 
 
 BROKEN = '''
