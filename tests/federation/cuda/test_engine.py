@@ -73,7 +73,7 @@ def test_a_user_with_absurd_numbers_changes_nobody_else(monkeypatch: pytest.Monk
 
 
 def test_a_device_sum_that_is_not_finite_is_refused() -> None:
-    """The host does not sum instead: it differs in the last bits, and which of them ran would depend on private rows."""
+    """The host does not sum instead: it differs in the last bits, and private rows would decide which one ran."""
     shard = DeviceShard(users(50), CPU)
     shard._last_form = STEP, 1.0, lambda span, *rest: torch.full((1, STEP.coordinates), torch.nan, dtype=torch.float64)
     with pytest.raises(NotFinite, match="Nothing of it was released"):
