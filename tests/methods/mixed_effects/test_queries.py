@@ -17,6 +17,7 @@ from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, posterio
 from tacitly.methods.mixed_effects.queries import (
     Coverage,
     Information,
+    InformationShares,
     LogVariances,
     MeasuredScore,
     MeasuredSpread,
@@ -38,17 +39,19 @@ ROOT = np.linalg.cholesky(np.diag([0.5, 0.1, 0.2, 0.05]) + 0.02)
 PRIOR = Prior(RNG.normal(size=P) * 0.3, ROOT, 0.4)
 METRIC = np.diag([1.0, 2.0, 0.5, 3.0])
 GROUPS = np.array([0.0, 1.0, 1.0, 2.0])
+CONSTANT = np.array([1.0, 0.0, 1.0, 0.0])
 SCORE = Score(UNITS, PRIOR, METRIC, np.eye(P), 0.8)
 QUERIES: dict[str, BatchQuery] = {
     "magnitudes": Magnitudes(np.ones(P), np.array([1.0, 1.0, 1.0, 1.5])),
     "angles": Angles(np.array([1.0, 0.0, 1.0, 1.0]), np.zeros(P), np.full(P, 3.0), np.ones(P)),
     "shares": Shares(np.array([0.0, 1.0, 1.0]), 1),
     "within": TypicalNorm(WithinVariance(UNITS), 20.0),
+    "information shares": InformationShares(UNITS, PRIOR),
     "information": Information(UNITS, PRIOR, METRIC),
     "information norm": TypicalNorm(Information(UNITS, PRIOR, METRIC), 12.0),
     "score": SCORE,
     "score norm": TypicalNorm(SCORE, 8.0),
-    "measured score": MeasuredScore(SCORE, 0.7),
+    "measured score": MeasuredScore(SCORE, 0.7, CONSTANT),
     "log variances": LogVariances(UNITS, PRIOR, GROUPS),
     "variances": Variances(UNITS, PRIOR, GROUPS),
     "spread": Spread(UNITS, PRIOR),
@@ -63,7 +66,8 @@ BOUNDED = {
     "coverage": QUERIES["coverage"].bound,  # type: ignore[attr-defined]
     "information norm": 1.0,
     "score norm": 1.0,
-    "measured score": 0.7 * math.sqrt(1.18),
+    "information shares": 1.0,
+    "measured score": 0.7 * math.sqrt(1.1875),
 }
 
 
@@ -222,7 +226,7 @@ def test_tables_and_series_agree_with_scipy() -> None:
 
 
 class _UnclippedExtras(MeasuredScore):
-    """Forget that two more numbers travel with the score."""
+    """Forget that four more numbers travel with the score."""
 
     @property
     def bound(self) -> float:
@@ -259,7 +263,7 @@ def test_broken_queries_are_caught() -> None:
     """Each check above fails for a query that breaks what it checks."""
     name = "broken"
     for query, check in (
-        (_UnclippedExtras(SCORE, 0.7), test_bounds_hold_without_a_clip_and_are_attained),
+        (_UnclippedExtras(SCORE, 0.7, CONSTANT), test_bounds_hold_without_a_clip_and_are_attained),
         (_UncappedPoint(UNITS, PRIOR, GROUPS), test_bounds_hold_without_a_clip_and_are_attained),
         (_SharedMean(UNITS, PRIOR, METRIC, np.eye(P), 0.8), test_a_neighbours_rows_do_not_move_others_by_a_bit),
         (_HalfClipped(UNITS, PRIOR), test_block_sums_are_clipped_to_the_bound),
