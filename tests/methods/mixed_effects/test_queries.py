@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -215,6 +216,32 @@ def test_left_out_residuals_are_those_of_refitting() -> None:
         error = UNITS.targets(y[[row]])[0] - design @ weights
         assert errors[row] == pytest.approx(error, rel=1e-8)
         assert quick[row] == pytest.approx(error / math.sqrt(PRIOR.noise + design @ spread @ design), rel=1e-8)
+
+
+def test_measured_slopes_are_the_slopes_of_clipped_scores() -> None:
+    """Half of the columns constant within users, half not: the mean clipped score's derivative, by differences."""
+    rng, n, m = np.random.default_rng(0), 4000, 6
+    units = Coordinates(np.zeros(4), np.ones(4), 0.0, 1.0)
+    X = np.hstack([np.repeat(rng.normal(size=(n, 2)), m, axis=0), rng.normal(size=(n * m, 2))])
+    y, offsets = 0.8 * np.repeat(rng.normal(size=n), m) + 0.45 * rng.normal(size=n * m), np.arange(n + 1) * m
+    prior = Prior(np.zeros(5), np.diag([0.8, 0.1, 0.1, 0.1, 0.1]), 0.2)
+    weights = np.einsum("nij->ij", posteriors(X, y, offsets, units, prior).information) / n
+    metric = prior.root / np.sqrt(np.diag(weights))
+    constant = np.array([1.0, 1.0, 1.0, 0.0, 0.0])
+
+    def mean(at: Array) -> tuple[Array, Array]:
+        score = Score(units, replace(prior, mean=at), metric, metric, 1e9)
+        query = MeasuredScore(score, 0.7, constant)
+        vector, slopes, _ = query.split(query.contributions(X, y, offsets).mean(axis=0), 0.0, (0.8, 0.65))
+        return vector, slopes
+
+    whole = Information(units, prior, metric).contributions(X, y, offsets).mean(axis=0)[[0, 5, 9, 12, 14]]
+    measured = mean(np.zeros(5))[1]
+    for column in range(5):
+        step = 0.02 * np.eye(5)[column] * metric[column, column]
+        moved = (mean(-step)[0] - mean(step)[0])[column] / 0.04
+        assert measured[column] == pytest.approx(moved / whole[column], rel=0.12)
+    assert measured[0] < measured[-1] - 0.05
 
 
 def test_tables_and_series_agree_with_scipy() -> None:

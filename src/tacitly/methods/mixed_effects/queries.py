@@ -61,6 +61,7 @@ REACHED = np.array([NOMINAL, 2.1])
 _OUTSIDE = np.array([2.0 - 2.0 * NormalDist().cdf(reach) for reach in REACHED])
 _TAIL = np.array([1.0, 0.7])  # weights of the two counts
 
+_NARROWED = NormalDist().inv_cdf(1.0 - 0.085 / 2.0)  # intervals that are too wide are narrowed to 91.5 %
 _CAP, _WEIGHT, _EXTRA = 3.0, 0.2, 0.25
 # E min(χ²_ν/ν, 3), which is P(χ²_{ν+2} ≤ 3ν) + 3 P(χ²_ν > 3ν).
 _FREEDOM = np.array([0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 20, 40, 100])
@@ -567,7 +568,8 @@ class Coverage(_PriorQuery):
         outside = np.clip(_OUTSIDE + excess, 0.001, 0.5)
         near, far = (NormalDist().inv_cdf(1.0 - share / 2.0) for share in np.minimum.accumulate(outside))
         if near >= NOMINAL:
-            multiple = NOMINAL / near
+            # Narrowed less than a normal law allows: targets such as ratings jump, and so does what they cover.
+            multiple = min(_NARROWED / near, 1.0)
         elif far <= NOMINAL:
             multiple = REACHED[1] / far
         else:
