@@ -39,9 +39,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one split of one small panel; nothing is kept")
     parser.add_argument("--only", action="append", help="panels to run; others stay as they were kept")
     parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument(
-        "--private", action="store_true", help="private methods alone; others as kept"
-    )
+    parser.add_argument("--private", action="store_true", help="private methods alone; others as kept")
     options = parser.parse_args()
     names = ("wagepan",) if options.quick else tuple(options.only or (*DEVELOPED, *HELD_OUT))
     kept = RESULTS / "panels.json"
