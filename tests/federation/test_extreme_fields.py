@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tacitly.data.cohort import Cohort
+from tacitly.federation import shard
 from tacitly.federation.bounds import fused_agrees
-from tacitly.federation.shard import _MANY, Shard
 from tacitly.linalg import orthonormal
 from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
@@ -43,13 +43,14 @@ def test_gains_do_not_amplify_the_rounding_of_a_sum(gain: float) -> None:
         assert np.linalg.norm(whole - query.block_sums(X[kept], y[kept], left, 1.0, USERS)) <= 1.0
 
 
-def test_a_tiny_bound_is_kept_where_squares_underflow() -> None:
-    noise = 1e170
+def test_a_tiny_bound_is_kept_where_squares_underflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard, "_MANY", 1)  # compiled forms, without many users
+    noise, users = 1e170, 100  # as many as hide from the door's own check
     query = Information(Coordinates(np.zeros(1), np.ones(1), 0.0, 1.0), Prior(np.zeros(2), np.eye(2), noise), np.eye(2))
     bound = 30.0 / math.sqrt(noise)
     grid, sums = 2.0 ** (math.floor(math.log2(bound)) - 40), []
     for rows in (1, 50_000):
-        X = np.full((_MANY - 1 + rows, 1), 9.9)
-        cohort = Cohort.from_offsets(X, np.zeros(len(X)), np.append(np.arange(_MANY), len(X)))
-        sums.append(Shard(cohort, threads=1).exact_sum(query, bound, grid) * grid)
+        X = np.full((users - 1 + rows, 1), 9.9)
+        cohort = Cohort.from_offsets(X, np.zeros(len(X)), np.append(np.arange(users), len(X)))
+        sums.append(shard.Shard(cohort, threads=1).exact_sum(query, bound, grid) * grid)
     assert np.linalg.norm(sums[1] - sums[0]) <= 2.0 * bound
