@@ -57,6 +57,14 @@ def test_a_call_here_is_not_stated_as_one_elsewhere() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
+def test_one_number_of_units_is_stated() -> None:
+    model = tacitly.FedPower(1, epsilon=0.5, unit="row")
+    for rows in DAYS:
+        model.partial_fit(rows)
+    assert ["n = 1500" in line for line in model.certificate_.public] == [True]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_no_account_is_stated_to_have_spent_less_than_the_model(tmp_path: Path) -> None:
     users = np.arange(500)
     ceiling = Budget(epsilon=3.0, delta=1e-6)

@@ -49,7 +49,8 @@ def _added_up(before: Certificate, now: Certificate) -> Certificate:
     releases = (*before.releases, *now.releases)
     epsilon = compose([release.cost for release in releases], now.budget.adjacency, now.budget.delta)
     budget = replace(now.budget, epsilon=epsilon * (1 + 1e-9))
-    return replace(now, releases=releases, budget=budget, n_users=before.n_users + now.n_users)
+    # What is public names the number of units, which is another one: it is stated anew.
+    return replace(now, releases=releases, budget=budget, n_users=before.n_users + now.n_users, public=())
 
 
 class RowsAlone(LocalPopulation):
