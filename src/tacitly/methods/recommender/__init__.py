@@ -10,6 +10,7 @@ METHOD = Method(
     command=None,
     rank=None,
     wire=(
+        "choices:ChoiceMoments",
         "heads:RatingHeads",
         "posterior:Catalogue",
         "posterior:WeightPrior",

@@ -10,8 +10,8 @@ The server's half. Everything between releases is post-processing of public numb
 4. Prior again: popularity, effect and factors of an item are further features; users' weights on them get a prior too.
 5. Tastes: which features the items have that users choose.
 
-For plays (no ratings) there are popularity and tastes. How the budget is divided and how often is asked follows from
-the number of users, the size of the catalogue and ε, never from data.
+For plays (no ratings) there are popularity, factors of choices and tastes. How the budget is divided and how often is
+asked follows from the number of users, the size of the catalogue and ε, never from data.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ import numpy as np
 from tacitly.arrays import Array
 from tacitly.federation.base import Federation, Query
 from tacitly.linalg import unpack_symmetric
+from tacitly.methods.recommender.choices import ChoiceMoments, loadings
 from tacitly.methods.recommender.effects import Effects, Sums, Weights, effects_of, gains_of, weights_of
 from tacitly.methods.recommender.factors import covariance_factors
 from tacitly.methods.recommender.learned import Learned
-from tacitly.methods.recommender.posterior import Catalogue, WeightPrior
+from tacitly.methods.recommender.posterior import Catalogue, Codes, WeightPrior
 from tacitly.methods.recommender.prior import advanced, extended
 from tacitly.methods.recommender.queries import ItemSums, PairMoments, PriorStep, TasteMoment
 from tacitly.methods.recommender.tastes import Tastes, crowd_of, no_tastes, tastes_of, whitened
@@ -42,6 +43,8 @@ _STEPS = 4  # most steps of expectation-maximisation in a stage
 _SPREAD = 0.3  # variance of effects that is expected
 _LARGEST = 200  # items whose pairs are looked at
 _PAIR_WEIGHT = 0.25  # scale of weights, beside products of residuals of variance about one
+_CHOICES, _CHOICE_TASTES = 0.4, 0.2  # shares of factors of choices, and of tastes with them
+_CHOICE = 0.02  # share of what popularity does not explain that a usual factor of choices has
 _ENOUGH = 0.37  # noise of even effects up to which popularity takes care of itself
 
 
@@ -69,9 +72,12 @@ class Settings:
         A factor that explains a few percent of a rating's variance has an eigenvalue of about a hundredth of the number
         of users; the noise's largest one is √(2·items) times its standard deviation.
         """
-        if self.rank == 0 or self.plays or self.items < 3:
+        if self.rank == 0 or self.items < 3:
             return 0
         most = min(self.items, _LARGEST)
+        if self.plays:
+            stands_out = _CHOICE * self.n_users >= self.sigma / math.sqrt(_CHOICES) * math.sqrt(2.0 * most)
+            return most if stands_out or self.rank is not None else 0
         noise = self.sigma / math.sqrt(0.3)
         if self.rank is not None:
             return most
@@ -115,8 +121,10 @@ class Settings:
         """Divide a budget."""
         tastes = _TASTES if self.features else 0.0
         if self.plays:
-            tastes = 0.3 if self.features else 0.0
-            phases = [Phase(name="popularity", share=1.0 - tastes - (_TASTE_NORM if tastes else 0.0))]
+            tastes = _CHOICE_TASTES if self.pairs else 0.3 if self.features else 0.0
+            pairs = _CHOICES if self.pairs else 0.0
+            phases = [Phase(name="popularity", share=1.0 - tastes - pairs - (_TASTE_NORM if tastes else 0.0))]
+            phases += [Phase(name="pairs", share=pairs)] if pairs else []
         else:
             first, second = self.stages
             rest = 1.0 - _PRIOR - _AGAIN - tastes - (_TASTE_NORM if tastes else 0.0)
@@ -151,8 +159,10 @@ def learn(
     if settings.plays:
         weights = learner.weights(catalogue, prior)
         popularity = weights_of(weights.weights, weights.noise)
-        tastes = learner.tastes(catalogue, popularity)
-        return Learned(catalogue, prior, popularity, np.zeros(settings.items), tastes, 0, plays=True)
+        factors = learner.choices(catalogue, popularity) if settings.pairs else np.zeros((settings.items, 0))
+        tastes = learner.tastes(replace(catalogue, table=np.hstack([catalogue.table, factors])), popularity)
+        none = np.zeros(settings.items)
+        return Learned(catalogue, prior, popularity, none, tastes, factors.shape[1], plays=True)
     features = catalogue
     prior = learner.prior(catalogue, prior, "prior", settings.stages[0])
     found = learner.effects(catalogue, prior)
@@ -209,9 +219,7 @@ class _Learner:
 
     def factors(self, catalogue: Catalogue, prior: WeightPrior, popularity: Array) -> Array:
         """Release moments of pairs of the most popular items; return factors of all items, zero for the others."""
-        chosen = np.argsort(-popularity, kind="stable")[: self.settings.pairs]
-        place = np.full(catalogue.items, -1.0)
-        place[chosen] = np.arange(len(chosen))
+        chosen, place = self._places(catalogue, popularity)
         query = PairMoments(catalogue, prior, place, _PAIR_WEIGHT * prior.noise)
         size = query.size
         clip = 1.1 * math.hypot(prior.noise, query.scale)
@@ -225,16 +233,40 @@ class _Learner:
         factors[chosen] = found
         return factors
 
+    def choices(self, catalogue: Catalogue, popularity: Array) -> Array:
+        """Release which of the most popular items are chosen together; return loadings, zero for other items."""
+        chosen, place = self._places(catalogue, popularity)
+        kept = np.maximum(popularity[chosen], 1e-3 * max(float(popularity.max()), 1e-9))
+        query = ChoiceMoments(catalogue, place, kept / float(kept.sum()))
+        mean, noise = self._mean(query, "pairs", "pairs", 1.0)
+        n, total = self.federation.n_users, float(popularity.sum())
+        # Weights are 1/√m, so they sum to √m over a user's items.
+        typical = (total / n) ** 2 * float(kept.sum()) / max(total, 1e-9)
+        most = MOST_FACTORS if self.settings.rank is None else self.settings.rank
+        found = loadings(mean, noise, query, n, typical, most, self.rng)
+        factors = np.zeros((catalogue.items, found.shape[1]))
+        factors[chosen] = found / np.maximum(np.sqrt(kept @ np.square(found) / total), 1e-12)
+        return factors
+
     def tastes(self, catalogue: Catalogue, popularity: Array) -> Tastes:
         """Release how users differ in the features of the items they choose."""
-        features = whitened(catalogue.table[:, 1:], popularity)
-        if not self.settings.features:
+        if not (self.settings.features or (self.settings.plays and self.settings.pairs)):
             return no_tastes(catalogue.items)
+        features = whitened(catalogue.table[:, 1:], popularity)
+        if not features.shape[1]:  # no factor stands out, and the release is paid for
+            features = np.zeros((catalogue.items, 1))
         crowd = crowd_of(popularity)
         query = TasteMoment(catalogue, features, crowd)
         typical = typical_norm(self.federation, query, self.plan.event("taste norm", clip=1.0), "taste norm", reach=12)
         mean, noise = self._mean(query, "tastes", "tastes", 1.5 * typical.size)
         return tastes_of(mean, noise, features, crowd)
+
+    def _places(self, catalogue: Catalogue, popularity: Array) -> tuple[Codes, Array]:
+        """Return the most popular items, and where each item is among them, -1 for the others."""
+        chosen = np.argsort(-popularity, kind="stable")[: self.settings.pairs]
+        place = np.full(catalogue.items, -1.0)
+        place[chosen] = np.arange(len(chosen))
+        return chosen, place
 
     def _mean(self, query: Query, phase: str, name: str, clip: float) -> tuple[Array, float]:
         return noisy_mean(self.federation, query, self.plan.event(phase, clip=clip), name)

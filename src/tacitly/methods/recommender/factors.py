@@ -25,14 +25,15 @@ def covariance_factors(
     weights: Array,
     noise: float,
     weight_noise: float,
-    variance: float,
+    sampling: float | Array,
     most: int,
     rng: np.random.Generator,
 ) -> Array:
     """Return factors Q, one row per item, with Σ ≈ Q Qᵀ beside the diagonal; no column where nothing stands out.
 
     ``noise`` and ``weight_noise`` are standard deviations of entries on the diagonal; those beside it have √½ of them.
-    ``variance`` is that of a residual.
+    ``sampling`` is by what entries beside the diagonal vary since users are a sample; a number is the variance of a
+    residual of ratings.
     """
     size = len(sums)
     weights = np.maximum(_denoised(weights, weight_noise), 0.0)
@@ -42,9 +43,9 @@ def covariance_factors(
     outside = 1.0 - np.eye(size)
     # A user with m items adds e e'/m: entries vary by variance²·Σ 1/m², and a user's weights sum to m over all pairs.
     rated = float(weights.sum()) / max(float(np.trace(weights)), 1e-9)
-    sampling = 2.0 * variance**2 * weights / max(rated, 1.0)
+    varied = weights * sampling**2 / max(rated, 1.0) if isinstance(sampling, float) else sampling
     drawn = rng.standard_normal((size, size))
-    drawn = np.sqrt(noise**2 + sampling) * (drawn + drawn.T) / 2.0
+    drawn = np.sqrt(noise**2 + 2.0 * varied) * (drawn + drawn.T) / 2.0
     threshold = _KEPT * float(np.linalg.norm(outside * weights * drawn, 2)) / largest**2
     matrix = ahead = np.zeros((size, size))
     pace, values, vectors = 1.0, np.zeros(size), np.eye(size)
