@@ -15,6 +15,7 @@ METHOD = Method(
         "posterior:Catalogue",
         "posterior:WeightPrior",
         "queries:ItemSums",
+        "queries:LoadingSums",
         "queries:PairMoments",
         "queries:PriorStep",
         "queries:TasteMoment",
