@@ -27,6 +27,7 @@ from tacitly.methods.recommender.factors import covariance_factors
 from tacitly.methods.recommender.posterior import Catalogue
 from tacitly.privacy.clipping import GUARD
 
+_KEPT = 1.0  # tastes that are not there cost more than tastes that are missed
 _USERS = 2048  # whose choices are held at once
 
 
@@ -123,4 +124,4 @@ def loadings(
     sums = n_users * (unpack_symmetric(mean, query.size) + pushed)
     sampling = n_users * np.outer(slope, slope) / energy**2
     weights = n_users * np.outer(slope, slope) / energy
-    return covariance_factors(sums, weights, noise * n_users, 0.0, sampling, most, rng)
+    return covariance_factors(sums, weights, noise * n_users, 0.0, sampling, most, rng, _KEPT)

@@ -30,12 +30,13 @@ def covariance_factors(
     sampling: float | Array,
     most: int,
     rng: np.random.Generator,
+    kept: float = _KEPT,
 ) -> Array:
     """Return factors Q, one row per item, with Σ ≈ Q Qᵀ beside the diagonal; no column where nothing stands out.
 
     ``noise`` and ``weight_noise`` are standard deviations of entries on the diagonal; those beside it have √½ of them.
     ``sampling`` is by what entries beside the diagonal vary since users are a sample; a number is the variance of a
-    residual of ratings.
+    residual of ratings. ``kept`` is λ relative to the norm of the noise.
     """
     size = len(sums)
     weights = np.maximum(_denoised(weights, weight_noise), 0.0)
@@ -48,7 +49,7 @@ def covariance_factors(
     varied = weights * sampling**2 / max(rated, 1.0) if isinstance(sampling, float) else sampling
     drawn = rng.standard_normal((size, size))
     drawn = np.sqrt(noise**2 + 2.0 * varied) * (drawn + drawn.T) / 2.0
-    threshold = _KEPT * float(np.linalg.norm(outside * weights * drawn, 2)) / largest**2
+    threshold = kept * float(np.linalg.norm(outside * weights * drawn, 2)) / largest**2
     matrix = ahead = np.zeros((size, size))
     pace, values, vectors = 1.0, np.zeros(size), np.eye(size)
     for _ in range(_ROUNDS):  # proximal gradient, accelerated
@@ -57,11 +58,11 @@ def covariance_factors(
         moved = (vectors * values) @ vectors.T
         faster = (1.0 + np.sqrt(1.0 + 4.0 * pace**2)) / 2.0
         ahead, matrix, pace = moved + (pace - 1.0) / faster * (moved - matrix), moved, faster
-    kept = np.argsort(-values)[: min(most, int(np.count_nonzero(values > 1e-6 * max(float(values[-1]), 1e-12))))]
-    if not len(kept):
+    order = np.argsort(-values)[: min(most, int(np.count_nonzero(values > 1e-6 * max(float(values[-1]), 1e-12))))]
+    if not len(order):
         return np.zeros((size, 0))
-    directions = vectors[:, kept]
-    sizes = np.maximum(_refitted(sums, weights * outside, directions), values[kept])
+    directions = vectors[:, order]
+    sizes = np.maximum(_refitted(sums, weights * outside, directions), values[order])
     return np.asarray(directions * np.sqrt(sizes))
 
 
