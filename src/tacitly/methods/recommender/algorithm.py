@@ -49,7 +49,7 @@ _CHOICES, _CHOICE_TASTES = 0.4, 0.2  # shares of factors of choices, and of tast
 _FACTOR = 0.0054  # share of users that a usual factor's eigenvalue amounts to, beyond what noise could produce
 _LEAST = 60  # items whose pairs are worth looking at
 _ITEM_SHARE = 0.7  # most that effects get where there are factors
-_CHOICE = 0.04  # share of what popularity does not explain that a usual factor of choices has
+_CHOICE = 0.02  # share of what popularity does not explain that a usual factor of choices has
 _ENOUGH = 0.37  # noise of even effects up to which popularity takes care of itself
 
 
