@@ -20,7 +20,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tacitly.arrays import Array, Offsets, Rows, check_shape
+from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size
 from tacitly.federation.base import Query
 from tacitly.linalg import pack_symmetric, unpack_symmetric
 from tacitly.methods.recommender.factors import covariance_factors
@@ -28,6 +28,7 @@ from tacitly.methods.recommender.posterior import Catalogue
 from tacitly.privacy.clipping import GUARD
 
 _KEPT = 1.0  # tastes that are not there cost more than tastes that are missed
+_MOST = 2000
 _USERS = 2048  # whose choices are held at once
 
 
@@ -45,6 +46,7 @@ class ChoiceMoments(Query):
     def __post_init__(self) -> None:
         check_shape("place", self.place, self.catalogue.items)
         check_shape("shares", self.shares, None)
+        check_size("shares", len(self.shares), _MOST)
         chosen = np.sort(self.place[self.place >= 0])
         if len(chosen) < 2 or not np.array_equal(chosen, np.arange(len(self.shares))):
             raise ValueError("places must be -1, or different numbers from 0, one for each share, at least two.")
