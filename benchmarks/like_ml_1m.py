@@ -75,9 +75,10 @@ def drawn(rng: np.random.Generator, features: Array, effects: Array, wanted: Arr
     counts = 20.0 + np.exp(rng.normal(np.log(76.0), 1.14, USERS))
     counts = np.clip(counts * RATINGS / counts.sum(), 20, 2_314).astype(np.int64)
     drawn_to = attraction(rng, wanted, counts)
+    tastes = GENRE * np.append(np.ones(features.shape[1] - 2), (0.8, 0.4))  # the last two are the year and its square
     users, items, stars = [], [], []
     for user, count in enumerate(counts):
-        liked = features @ (GENRE * rng.normal(size=features.shape[1])) + loadings @ rng.normal(size=FACTORS)
+        liked = features @ (tastes * rng.normal(size=len(tastes))) + loadings @ rng.normal(size=FACTORS)
         liked -= shares @ liked
         keys = drawn_to + CHOICE * liked / liked.std() + rng.gumbel(size=FILMS)
         chosen = np.argpartition(-keys, count - 1)[:count]

@@ -3,9 +3,9 @@
 ``python -m benchmarks.ratings`` runs MovieLens latest-small and Jester from the folder of data sets;
 ``python -m benchmarks.ratings FOLDER`` any MovieLens (100k, 1M, 10M, 20M, 25M, latest) or Jester table of your own.
 ``--epsilon 1 --epsilon 4`` chooses budgets, ``--splits`` how many splits are averaged, ``--fast`` leaves out the slow
-baselines, ``--quick`` is a smoke test on generated ratings. A fifth of each user's ratings is held out. Results of a
-folder of your own are kept under its name. ``python -m benchmarks.like_ml_1m FOLDER`` writes a folder like MovieLens
-1M, with ratings that are made up.
+baselines, ``--only DPALS`` measures some methods again, ``--quick`` is a smoke test on generated ratings. A fifth of
+each user's ratings is held out. Results of a folder of your own are kept under its name.
+``python -m benchmarks.like_ml_1m FOLDER`` writes a folder like MovieLens 1M, with ratings that are made up.
 
 The unit of privacy is the user with all ratings, δ = 1e-6, zero-out. NDCG counts held-out ratings above the lowest as
 gains, among all items that the user has not rated. The recommender's constants were chosen on generated ratings of
@@ -70,13 +70,18 @@ def main() -> None:
     parser.add_argument("--epsilon", action="append", type=float)
     parser.add_argument("--splits", type=int, default=1)
     parser.add_argument("--fast", action="store_true", help="leave out MixedEffects, ALS, DPALS and DP-SGD")
+    parser.add_argument("--only", default="", help="methods whose name contains this; other rows are kept")
     parser.add_argument("--quick", action="store_true", help="a smoke test on generated ratings; nothing is kept")
     options = parser.parse_args()
     epsilons = options.epsilon or [1.0, 4.0]
     kept = RESULTS / "ratings.json"
     sets: dict[str, Any] = json.loads(kept.read_text())["sets"] if kept.exists() and not options.quick else {}
     for name, load in chosen(options.folders, quick=options.quick).items():
-        sets[name] = measured(name, load, epsilons, options.splits, fast=options.fast or options.quick)
+        fast = options.fast or options.quick
+        found = measured(name, load, epsilons, options.splits, fast=fast, only=options.only)
+        if options.only and name in sets:
+            found["methods"] = sets[name]["methods"] | found["methods"]
+        sets[name] = found
         keep("ratings", {"sets": sets}, report(sets), quick=options.quick)
 
 
@@ -101,7 +106,13 @@ def loaded(path: Path) -> tuple[Ratings, float, float]:
 
 
 def measured(
-    name: str, load: Callable[[], tuple[Ratings, float, float]], epsilons: Sequence[float], splits: int, *, fast: bool
+    name: str,
+    load: Callable[[], tuple[Ratings, float, float]],
+    epsilons: Sequence[float],
+    splits: int,
+    *,
+    fast: bool,
+    only: str = "",
 ) -> dict[str, Any]:
     """Return the scores of every method, averaged over splits."""
     ratings, low, high = load()
@@ -109,7 +120,8 @@ def measured(
     found: dict[str, list[dict[str, Any]]] = {}
     for split in range(splits):
         problem = Problem(name, ratings, low, high, users, held_out(users, random_state=split))
-        for label, run in methods(problem, epsilons, fast=fast).items():
+        wanted = {label: run for label, run in methods(problem, epsilons, fast=fast).items() if only in label}
+        for label, run in wanted.items():
             begun = time.perf_counter()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", tacitly.UncertifiedWarning)
