@@ -261,9 +261,9 @@ class _Learner:
         kept = np.maximum(popularity[chosen], 1e-3 * max(float(popularity.max()), 1e-9))
         query = ChoiceMoments(catalogue, place, kept / float(kept.sum()))
         mean, noise = self._mean(query, "pairs", "pairs", 1.0)
-        n, total = self.federation.n_users, float(popularity.sum())
+        n, total = self.federation.n_users, max(float(popularity.sum()), 1e-9)
         # Weights are 1/√m, so they sum to √m over a user's items.
-        typical = (total / n) ** 2 * float(kept.sum()) / max(total, 1e-9)
+        typical = (total / n) ** 2 * float(kept.sum()) / total
         most = MOST_FACTORS if self.settings.rank is None else self.settings.rank
         found = loadings(mean, noise, query, n, typical, most, self.rng)
         factors = np.zeros((catalogue.items, found.shape[1]))
