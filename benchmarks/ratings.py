@@ -78,10 +78,8 @@ def main() -> None:
     sets: dict[str, Any] = json.loads(kept.read_text())["sets"] if kept.exists() and not options.quick else {}
     for name, load in chosen(options.folders, quick=options.quick).items():
         fast = options.fast or options.quick
-        found = measured(name, load, epsilons, options.splits, fast=fast, only=options.only)
-        if options.only and name in sets:
-            found["methods"] = sets[name]["methods"] | found["methods"]
-        sets[name] = found
+        kept_rows = sets[name]["methods"] if options.only and name in sets else {}
+        sets[name] = measured(name, load, epsilons, options.splits, kept_rows, fast=fast, only=options.only)
         keep("ratings", {"sets": sets}, report(sets), quick=options.quick)
 
 
@@ -110,18 +108,21 @@ def measured(
     load: Callable[[], tuple[Ratings, float, float]],
     epsilons: Sequence[float],
     splits: int,
+    before: dict[str, Any],
     *,
     fast: bool,
-    only: str = "",
+    only: str,
 ) -> dict[str, Any]:
-    """Return the scores of every method, averaged over splits."""
+    """Return the scores of every method, averaged over splits; those from ``before`` of methods that are left out."""
     ratings, low, high = load()
     _, users = np.unique(ratings.users, return_inverse=True)
     found: dict[str, list[dict[str, Any]]] = {}
     for split in range(splits):
         problem = Problem(name, ratings, low, high, users, held_out(users, random_state=split))
-        wanted = {label: run for label, run in methods(problem, epsilons, fast=fast).items() if only in label}
-        for label, run in wanted.items():
+        every = methods(problem, epsilons, fast=fast)
+        for label, run in every.items():
+            if only not in label:
+                continue
             begun = time.perf_counter()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", tacitly.UncertifiedWarning)
@@ -130,6 +131,7 @@ def measured(
             print(f"{name}, split {split}, {label}: " + ", ".join(f"{k} {v}" for k, v in scores.items()), flush=True)
             found.setdefault(label, []).append(scores)
     rows = {label: {key: _mean([one.get(key) for one in some]) for key in some[0]} for label, some in found.items()}
+    rows = {label: (before | rows)[label] for label in {**dict.fromkeys(every), **before} if label in before | rows}
     sizes = {"users": int(users.max()) + 1, "items": len(ratings.item_ids), "ratings": len(users), "splits": splits}
     return {"sizes": sizes, "methods": rows}
 
