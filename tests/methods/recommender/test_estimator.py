@@ -127,7 +127,8 @@ def test_plays_give_popularity_and_tastes() -> None:
         found = model(data=data, rating_range=None).fit(data.users, data.item_ids[data.items])
     counts = np.bincount(data.items, minlength=400)
     assert np.corrcoef(found.popularity_, counts)[0, 1] > 0.97
-    assert len(found.learned_.tastes.variances) == 6
+    assert found.rank_ == 3  # as generated
+    assert len(found.learned_.tastes.variances) == 6 + 3
     assert found.learned_.tastes.variances.max() > 0.01
     assert len(found.recommend_new([100, 101], k=4).items) == 4
     assert (found.predict([1, 2], [100, 101]) > 0).all()
