@@ -310,13 +310,14 @@ def test_plays_show_what_is_chosen_together() -> None:
     fame = rng.normal(size=80) + 2.5 * (np.arange(80) % 2 == kinds[:, None])
     picks = np.argsort(-(fame + rng.gumbel(size=fame.shape)), axis=1)[:, :10]
     users = np.repeat(np.arange(2000), 10)
+    ranks: tuple[int | str, ...] = (0, "auto")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", tacitly.UncertifiedWarning)
         found = {
             rank: tacitly.Recommender(2.0, items=np.arange(80), rank=rank, noise_seed=0, random_state=0).fit(
                 users, picks.ravel()
             )
-            for rank in (0, "auto")
+            for rank in ranks
         }
     right = {rank: np.mean(one.recommend_all(np.arange(2000), 5) % 2 == kinds[:, None]) for rank, one in found.items()}
     assert found["auto"].rank_ >= 1

@@ -285,7 +285,7 @@ class _Learner:
 
     def _places(self, catalogue: Catalogue, popularity: Array) -> tuple[Codes, Array]:
         """Return the most popular items, and where each item is among them, -1 for the others."""
-        chosen = np.argsort(-popularity, kind="stable")[: self.settings.pairs]
+        chosen = np.argsort(-popularity, kind="stable")[: self.settings.pairs].astype(np.int64)
         place = np.full(catalogue.items, -1.0)
         place[chosen] = np.arange(len(chosen))
         return chosen, place
