@@ -1,7 +1,7 @@
 """The compiled half of :class:`~tacitly.methods.shared.direction_votes.DirectionVote`.
 
-A user's ridge regression is computed in the precision of the rows, while they are in cache: its Gram matrix (of rows, or
-of features if these are fewer), a Cholesky factor, the direction. The penalty is 0.3 of the mean eigenvalue, so the
+A user's ridge regression is computed in the precision of the rows, while they are in cache: its Gram matrix (of rows,
+or of features if these are fewer), a Cholesky factor, the direction. The penalty is 0.3 of the mean eigenvalue, so the
 system is well conditioned. Directions are normalised in double precision, so that rounding errors turn a vote, and do
 not lengthen it: aaᵀ is positive semi-definite and of norm one whatever they are.
 """
