@@ -23,6 +23,7 @@ from tacitly.simd.lazy_njit import njit
 PENALTIES = np.array([1e-9, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1e9])
 # Index of the smallest penalty to use with no free row, and with one.
 _LEAST_NONE, _LEAST_ONE = 3, 2
+_FEW, _SWEEPS = 8, 30  # columns whose eigenvectors are found here, without a call of LAPACK; most sweeps of it
 _LEAST_TRACE = 2.0**-450  # below it penalties underflow: treated as no data
 
 
@@ -154,12 +155,71 @@ def projected(X, first, last, directions):  # type: ignore[no-untyped-def]
     k, d = directions.shape
     rows = np.empty((last - first, k))
     for j in range(last - first):
-        for b in range(k):
+        row, even = first + j, k - k % 4
+        for b in range(0, even, 4):  # one load of a row serves four directions
+            s0 = s1 = s2 = s3 = 0.0
+            for a in range(d):
+                value = np.float64(X[row, a])
+                s0 += value * directions[b, a]
+                s1 += value * directions[b + 1, a]
+                s2 += value * directions[b + 2, a]
+                s3 += value * directions[b + 3, a]
+            rows[j, b], rows[j, b + 1], rows[j, b + 2], rows[j, b + 3] = s0, s1, s2, s3
+        for b in range(even, k):
             dot = 0.0
             for a in range(d):
-                dot += X[first + j, a] * directions[b, a]
+                dot += X[row, a] * directions[b, a]
             rows[j, b] = dot
     return rows
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _second_moments(rows, targets):  # type: ignore[no-untyped-def]
+    """Return XᵀX and Xᵀy; for few columns faster than a call of BLAS."""
+    m, k = rows.shape
+    system, right = np.zeros((k, k)), np.zeros(k)
+    for j in range(m):
+        for b in range(k):
+            value = rows[j, b]
+            right[b] += value * targets[j]
+            for c in range(b + 1):
+                system[b, c] += value * rows[j, c]
+    for b in range(k):
+        for c in range(b):
+            system[c, b] = system[b, c]
+    return system, right
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _turned(system, vectors):  # type: ignore[no-untyped-def]
+    """Turn a small symmetric matrix into its eigenvalues (on the diagonal) and write its eigenvectors, by Jacobi.
+
+    A rotation that changes no digit is skipped, and a sweep without rotations is the last.
+    """
+    k = len(system)
+    for _ in range(_SWEEPS):
+        turned = False
+        for p in range(k - 1):
+            for q in range(p + 1, k):
+                off, low, high = system[p, q], system[p, p], system[q, q]
+                if abs(off) <= 2.0**-54 * math.sqrt(abs(low * high)) or off == 0.0:
+                    continue
+                turned = True
+                ratio = (high - low) / (2.0 * off)
+                tangent = 1.0 / (abs(ratio) + math.sqrt(1.0 + ratio * ratio))
+                tangent = tangent if ratio >= 0.0 else -tangent
+                cosine = 1.0 / math.sqrt(1.0 + tangent * tangent)
+                sine = tangent * cosine
+                for b in range(k):
+                    x, y = system[b, p], system[b, q]
+                    system[b, p], system[b, q] = cosine * x - sine * y, sine * x + cosine * y
+                for b in range(k):
+                    x, y = system[p, b], system[q, b]
+                    system[p, b], system[q, b] = cosine * x - sine * y, sine * x + cosine * y
+                    x, y = vectors[b, p], vectors[b, q]
+                    vectors[b, p], vectors[b, q] = cosine * x - sine * y, sine * x + cosine * y
+        if not turned:
+            return
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -169,14 +229,19 @@ def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-unty
     ``intercept`` means that rows and targets were centred before. The error is infinite if there was nothing to fit.
     """
     m, k = rows.shape
-    system = rows.T @ rows
-    right = rows.T @ targets
+    system, right = _second_moments(rows, targets)
     trace = np.trace(system)
     if not (math.isfinite(trace) and trace > _LEAST_TRACE and np.isfinite(right).all()):
         return np.zeros(k), math.inf
-    values, vectors = np.linalg.eigh(system)
-    turned = rows @ vectors
-    right = vectors.T @ right
+    if k <= _FEW:
+        vectors, values = np.eye(k), np.empty(k)
+        _turned(system, vectors)
+        for b in range(k):
+            values[b] = system[b, b]
+    else:
+        values, vectors = np.linalg.eigh(system)
+    turned = _product(rows, vectors)
+    right = _product(right.reshape(1, k), vectors)[0]
     # Penalties in the inner loop: the compiler computes several of them at once.
     count = penalties.size
     shrinkage = np.empty((k, count))
@@ -198,13 +263,29 @@ def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-unty
     free = m - k - (1 if intercept else 0)
     least = _LEAST_NONE if free <= 0 else (_LEAST_ONE if free == 1 else 0)
     best = errors[least:].min()
-    chosen = np.zeros(k)
+    chosen, found = np.zeros(k), np.zeros(k)
     total, mean = 0.0, 0.0
     for q in range(least, penalties.size):
-        weight = 1.0 if errors[q] == best else (best / errors[q]) ** (m / 2.0)
+        weight = 1.0 if errors[q] == best else math.exp(m / 2.0 * math.log(best / errors[q]))
         total += weight
         if weight > 0.0:
             mean += weight * errors[q]
         for b in range(k):
             chosen[b] += weight * right[b] * shrinkage[b, q]
-    return vectors @ (chosen / total), mean / total
+    for b in range(k):
+        for c in range(k):
+            found[b] += vectors[b, c] * (chosen[c] / total)
+    return found, mean / total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _product(rows, matrix):  # type: ignore[no-untyped-def]
+    """Return rows·matrix for a small matrix."""
+    m, k = rows.shape
+    out = np.zeros((m, matrix.shape[1]))
+    for j in range(m):
+        for b in range(k):
+            value = rows[j, b]
+            for c in range(matrix.shape[1]):
+                out[j, c] += value * matrix[b, c]
+    return out
