@@ -18,11 +18,13 @@ import numpy.typing as npt
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.heads.base import HeadWork
+from tacitly.simd.elementary import logarithms, powers_of_two
 from tacitly.simd.lazy_njit import njit
 
 PENALTIES = np.array([1e-9, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1e9])
 # Index of the smallest penalty to use with no free row, and with one.
 _LEAST_NONE, _LEAST_ONE = 3, 2
+_LANES = 16  # at least the number of penalties
 _FEW, _SWEEPS = 8, 30  # columns whose eigenvectors are found here, without a call of LAPACK; most sweeps of it
 _LEAST_TRACE = 2.0**-450  # below it penalties underflow: treated as no data
 
@@ -174,7 +176,7 @@ def projected(X, first, last, directions):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _second_moments(rows, targets):  # type: ignore[no-untyped-def]
+def second_moments(rows, targets):  # type: ignore[no-untyped-def]
     """Return XᵀX and Xᵀy; for few columns faster than a call of BLAS."""
     m, k = rows.shape
     system, right = np.zeros((k, k)), np.zeros(k)
@@ -229,7 +231,7 @@ def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-unty
     ``intercept`` means that rows and targets were centred before. The error is infinite if there was nothing to fit.
     """
     m, k = rows.shape
-    system, right = _second_moments(rows, targets)
+    system, right = second_moments(rows, targets)
     trace = np.trace(system)
     if not (math.isfinite(trace) and trace > _LEAST_TRACE and np.isfinite(right).all()):
         return np.zeros(k), math.inf
@@ -240,46 +242,69 @@ def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-unty
             values[b] = system[b, b]
     else:
         values, vectors = np.linalg.eigh(system)
-    turned = _product(rows, vectors)
-    right = _product(right.reshape(1, k), vectors)[0]
-    # Penalties in the inner loop: the compiler computes several of them at once.
-    count = penalties.size
-    shrinkage = np.empty((k, count))
+    turned = product(rows, vectors)
+    right = product(right.reshape(1, k), vectors)[0]
+    # Penalties in the inner loop, as many as registers hold: the compiler computes several of them at once.
+    shrinkage, strengths = np.empty((k, _LANES)), np.empty(_LANES)
+    errors, fitted, leverage = np.zeros(_LANES), np.empty(_LANES), np.empty(_LANES)
+    for q in range(_LANES):
+        strengths[q] = penalties[min(q, penalties.size - 1)] * trace / k
     for b in range(k):
-        for q in range(count):
-            shrinkage[b, q] = 1.0 / (max(values[b], 0.0) + penalties[q] * trace / k)
-    errors, fitted, leverage = np.zeros(count), np.empty(count), np.empty(count)
+        value = max(values[b], 0.0)
+        for q in range(_LANES):
+            shrinkage[b, q] = 1.0 / (value + strengths[q])
     for j in range(m):
-        fitted[:] = 0.0
-        leverage[:] = 1.0 / m if intercept else 0.0
+        for q in range(_LANES):
+            fitted[q], leverage[q] = targets[j], 1.0 - (1.0 / m if intercept else 0.0)
         for b in range(k):
-            for q in range(count):
-                shrunk = turned[j, b] * shrinkage[b, q]
-                fitted[q] += shrunk * right[b]
-                leverage[q] += shrunk * turned[j, b]
-        for q in range(count):
-            left = (targets[j] - fitted[q]) / max(1.0 - leverage[q], 1e-6)
+            value = turned[j, b]
+            for q in range(_LANES):
+                shrunk = value * shrinkage[b, q]
+                fitted[q] -= shrunk * right[b]
+                leverage[q] -= shrunk * value
+        for q in range(_LANES):
+            left = fitted[q] / max(leverage[q], 1e-6)
             errors[q] += left * left
     free = m - k - (1 if intercept else 0)
     least = _LEAST_NONE if free <= 0 else (_LEAST_ONE if free == 1 else 0)
-    best = errors[least:].min()
-    chosen, found = np.zeros(k), np.zeros(k)
+    weights = _weights_of(errors, least, penalties.size, m)
     total, mean = 0.0, 0.0
-    for q in range(least, penalties.size):
-        weight = 1.0 if errors[q] == best else math.exp(m / 2.0 * math.log(best / errors[q]))
-        total += weight
-        if weight > 0.0:
-            mean += weight * errors[q]
+    for q in range(_LANES):
+        total += weights[q]
+        if weights[q] > 0.0:
+            mean += weights[q] * errors[q]
+    found = np.zeros(k)
+    for c in range(k):
+        chosen = 0.0
+        for q in range(_LANES):
+            if weights[q] > 0.0:
+                chosen += weights[q] * shrinkage[c, q]
         for b in range(k):
-            chosen[b] += weight * right[b] * shrinkage[b, q]
-    for b in range(k):
-        for c in range(k):
-            found[b] += vectors[b, c] * (chosen[c] / total)
+            found[b] += vectors[b, c] * (chosen * right[c] / total)
     return found, mean / total
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _product(rows, matrix):  # type: ignore[no-untyped-def]
+def _weights_of(errors, least, stop, rows):  # type: ignore[no-untyped-def]
+    """Return (best/error)^(rows/2) for penalties from ``least`` to ``stop``, zero for others; one for the best."""
+    best = math.inf
+    for q in range(least, stop):
+        best = min(best, errors[q])
+    values, powers, bits = np.ones(_LANES), np.empty(_LANES), np.empty(_LANES, np.int64)
+    for q in range(least, stop):
+        values[q] = min(max(best / errors[q], 2.0**-1000), 1.0) if errors[q] > best else 1.0
+    logarithms(values, bits, powers)
+    for q in range(_LANES):
+        powers[q] *= rows / 2.0
+    powers_of_two(powers, bits, values)
+    for q in range(_LANES):
+        # An error that is not a number has no weight.
+        values[q] = values[q] if least <= q < stop and errors[q] >= best and errors[q] < math.inf else 0.0
+    return values
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def product(rows, matrix):  # type: ignore[no-untyped-def]
     """Return rows·matrix for a small matrix."""
     m, k = rows.shape
     out = np.zeros((m, matrix.shape[1]))
@@ -288,4 +313,31 @@ def _product(rows, matrix):  # type: ignore[no-untyped-def]
             value = rows[j, b]
             for c in range(matrix.shape[1]):
                 out[j, c] += value * matrix[b, c]
+    return out
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def small_inverse(matrix):  # type: ignore[no-untyped-def]
+    """Return the inverse of a small matrix, by elimination with pivots."""
+    k = len(matrix)
+    left, out = matrix.copy(), np.eye(k)
+    for c in range(k):
+        pivot = c
+        for b in range(c + 1, k):
+            if abs(left[b, c]) > abs(left[pivot, c]):
+                pivot = b
+        if pivot != c:
+            for a in range(k):
+                left[c, a], left[pivot, a] = left[pivot, a], left[c, a]
+                out[c, a], out[pivot, a] = out[pivot, a], out[c, a]
+        factor = 1.0 / left[c, c]
+        for a in range(k):
+            left[c, a] *= factor
+            out[c, a] *= factor
+        for b in range(k):
+            if b != c:
+                factor = left[b, c]
+                for a in range(k):
+                    left[b, a] -= factor * left[c, a]
+                    out[b, a] -= factor * out[c, a]
     return out
