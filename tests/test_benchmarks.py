@@ -52,6 +52,8 @@ def run(*words: str) -> str:
         "speed.trace",
         "speed.cuda",
         "speed.way_in",
+        "speed.scale",
+        "speed.peers",
         "speed.modules",
         "speed.neural",
         "neural_conformance",

@@ -59,11 +59,10 @@ def main() -> None:
     for axis in axes if options.only is None else (options.only,):
         # Only users are varied for whole fits: the rest of a fit is rounds.
         cases = [base | {axis: size} for size in axes[axis]]
-        found = [
-            {"axis": axis, "case": case, **alone(case | {"fits": axis == "users"})}
-            for case in cases
-            if case["users"] <= options.most
-        ]
+        found = []
+        for case in (case for case in cases if case["users"] <= options.most):
+            whole = case | {"fits": axis == "users"}
+            found.append({"axis": axis, "case": case, **(measured(**whole) if options.quick else alone(whole))})
         lines = [line for line in lines if line["axis"] != axis] + found
         data = {"lines": lines, "exponents": exponents(lines)}
         keep("speed_scale", data, as_text(data), quick=options.quick)
