@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tacitly.arrays import Array, Offsets, Rows, check_size, read_only
+from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, read_only
 from tacitly.federation.base import Federation
 from tacitly.methods.shared.batch import BatchQuery, circle, per_user, uncircle
 from tacitly.privacy.calibration import Phase, Plan
@@ -67,6 +67,7 @@ class ColumnScales(BatchQuery):
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
         """Sum the block's points in one compiled pass."""
+        check_shape("X", X, None, self.n_features)
         total, rows = np.zeros((2, self.n_features)), read_only(np.ascontiguousarray(X))
         _add_points(rows, offsets, self.centered, 0.9 * np.pi / _REACH, bound * (1.0 - GUARD), total)
         return total.ravel()

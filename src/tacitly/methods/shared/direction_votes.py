@@ -21,7 +21,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tacitly.arrays import Array, Offsets, Rows, read_only
+from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.federation.base import Federation, Query
 from tacitly.heads.losses import Loss
 from tacitly.linalg import pack_symmetric, unpack_symmetric
@@ -81,6 +81,7 @@ class DirectionVote(Query):
         """Compute all directions of the block, compiled, then one matrix product."""
         from tacitly.methods.shared.vote_kernels import vote_directions
 
+        check_shape("X", X, None, self.whitening.scale.size)
         directions = np.zeros((len(offsets) - 1, X.shape[1]))
         length = math.sqrt(clip_factor(1.0, bound))
         rows, targets = read_only(np.ascontiguousarray(X)), read_only(np.ascontiguousarray(y))

@@ -89,6 +89,7 @@ class FeatureMoment(SymmetricMatrixQuery):
         from tacitly.simd.registers import aligned_zeros, padded
 
         d = self.n_features
+        check_shape("X", X, None, d)
         gains = padded(self.scaled(np.ones((1, d))), X.dtype)[0]
         if X.dtype == np.float32:
             weight *= 1.0 - _SINGLE * math.sqrt(d)
