@@ -194,9 +194,9 @@ def second_moments(rows, targets):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _turned(system, vectors):  # type: ignore[no-untyped-def]
-    """Turn a small symmetric matrix into its eigenvalues (on the diagonal) and write its eigenvectors, by Jacobi.
+    """Turn a small symmetric matrix of trace one into its eigenvalues (on the diagonal) and eigenvectors, by Jacobi.
 
-    A rotation that changes no digit is skipped, and a sweep without rotations is the last.
+    Entries below the rounding errors of the trace are left, and a sweep that finds no others is the last.
     """
     k = len(system)
     for _ in range(_SWEEPS):
@@ -204,7 +204,7 @@ def _turned(system, vectors):  # type: ignore[no-untyped-def]
         for p in range(k - 1):
             for q in range(p + 1, k):
                 off, low, high = system[p, q], system[p, p], system[q, q]
-                if abs(off) <= 2.0**-54 * math.sqrt(abs(low * high)) or off == 0.0:
+                if abs(off) <= 2.0**-56:
                     continue
                 turned = True
                 ratio = (high - low) / (2.0 * off)
@@ -237,9 +237,12 @@ def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-unty
         return np.zeros(k), math.inf
     if k <= _FEW:
         vectors, values = np.eye(k), np.empty(k)
+        for b in range(k):
+            for c in range(k):
+                system[b, c] /= trace
         _turned(system, vectors)
         for b in range(k):
-            values[b] = system[b, b]
+            values[b] = system[b, b] * trace
     else:
         values, vectors = np.linalg.eigh(system)
     turned = product(rows, vectors)
@@ -274,6 +277,8 @@ def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-unty
         if weights[q] > 0.0:
             mean += weights[q] * errors[q]
     found = np.zeros(k)
+    if not total > 0.0:
+        return found, math.inf
     for c in range(k):
         chosen = 0.0
         for q in range(_LANES):
