@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,14 +20,17 @@ import numpy.typing as npt
 from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.heads.base import HeadWork
 from tacitly.simd.elementary import logarithms, powers_of_two
-from tacitly.simd.lazy_njit import njit
+from tacitly.simd.lazy_njit import Elsewhere, njit
 
 PENALTIES = np.array([1e-9, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1e9])
 # Index of the smallest penalty to use with no free row, and with one.
 _LEAST_NONE, _LEAST_ONE = 3, 2
-_LANES = 16  # at least the number of penalties
+_LANES = 16  # penalties for which left_out_errors works: at least as many as there are
 _FEW, _SWEEPS = 8, 30  # columns whose eigenvectors are found here, without a call of LAPACK; most sweeps of it
 _LEAST_TRACE = 2.0**-450  # below it penalties underflow: treated as no data
+
+
+left_out_errors: Any = Elsewhere("tacitly.heads.left_out", "left_out_errors")
 
 
 def fit_heads(X: Rows, y: Rows, offsets: Offsets, basis: npt.ArrayLike, *, intercept: bool = False) -> Array:
@@ -247,27 +251,12 @@ def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-unty
         values, vectors = np.linalg.eigh(system)
     turned = product(rows, vectors)
     right = product(right.reshape(1, k), vectors)[0]
-    # Penalties in the inner loop, as many as registers hold: the compiler computes several of them at once.
-    shrinkage, strengths = np.empty((k, _LANES)), np.empty(_LANES)
-    errors, fitted, leverage = np.zeros(_LANES), np.empty(_LANES), np.empty(_LANES)
-    for q in range(_LANES):
-        strengths[q] = penalties[min(q, penalties.size - 1)] * trace / k
+    shrinkage, errors = np.empty((k, _LANES)), np.empty(_LANES)
     for b in range(k):
         value = max(values[b], 0.0)
         for q in range(_LANES):
-            shrinkage[b, q] = 1.0 / (value + strengths[q])
-    for j in range(m):
-        for q in range(_LANES):
-            fitted[q], leverage[q] = targets[j], 1.0 - (1.0 / m if intercept else 0.0)
-        for b in range(k):
-            value = turned[j, b]
-            for q in range(_LANES):
-                shrunk = value * shrinkage[b, q]
-                fitted[q] -= shrunk * right[b]
-                leverage[q] -= shrunk * value
-        for q in range(_LANES):
-            left = fitted[q] / max(leverage[q], 1e-6)
-            errors[q] += left * left
+            shrinkage[b, q] = 1.0 / (value + penalties[min(q, penalties.size - 1)] * trace / k)
+    left_out_errors(turned, targets, right, shrinkage, 1.0 - (1.0 / m if intercept else 0.0), errors)
     free = m - k - (1 if intercept else 0)
     least = _LEAST_NONE if free <= 0 else (_LEAST_ONE if free == 1 else 0)
     weights = _weights_of(errors, least, penalties.size, m)

@@ -283,6 +283,17 @@ def root(typing_context, register):
 
 
 @_operation
+def at_least(typing_context, register, value):
+    """Return ``register``, or ``value`` where that is more; ``value`` also where a lane is not a number."""
+
+    def generate(context, builder, signature, arguments):
+        least = splat(builder, arguments[1], register.lanes)
+        return builder.select(builder.fcmp_ordered(">", arguments[0], least), arguments[0], least)
+
+    return register(register, register.dtype), generate
+
+
+@_operation
 def where_usable(typing_context, size, register):
     """Return ``register`` where ``size`` is positive and finite, else zero (a product with zero would keep NaN)."""
 
