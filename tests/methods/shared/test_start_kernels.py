@@ -31,7 +31,7 @@ QUERIES: dict[str, tuple[Query, float]] = {
 def test_sums_in_single_precision_are_those_of_the_definition(name: str) -> None:
     """Few rows and many: up to 64 are added at a time, and beyond D the system has the size of the features."""
     query, bound = QUERIES[name]
-    rng, offsets = np.random.default_rng(2), np.cumsum([0, 1, 2, 0, 5, 21, 22, 30, 64, 65, 200])
+    rng, offsets = np.random.default_rng(2), np.cumsum([0, 1, 2, 5, 21, 22, 30, 64, 65, 200])
     X = (rng.normal(size=(offsets[-1], D)) * np.geomspace(1e-3, 1e3, D)).astype(np.float32)
     y = (1e20 * rng.normal(size=len(X))).astype(np.float32)
     plain = Query.block_sum(query, X, y, offsets, bound)
@@ -71,7 +71,7 @@ def test_moments_in_single_precision_are_definite_up_to_the_reserve() -> None:
 
 def test_what_one_user_leaves_in_buffers_reaches_nobody_else() -> None:
     """Numbers that are not finite, or overflow in single precision, add zero and change no bit of the others' sum."""
-    rng, offsets = np.random.default_rng(5), np.array([0, 30, 60, 67, 90])
+    rng, offsets = np.random.default_rng(5), np.array([0, 30, 60, 60, 67, 90])
     for query, bound in QUERIES.values():
         X, y = rng.normal(size=(90, D)).astype(np.float32), rng.normal(size=90).astype(np.float32)
         X[30:60] = 0.0
