@@ -53,7 +53,8 @@ def main() -> None:
     if options.one:
         print(json.dumps(measured(**json.loads(options.one))))
         return
-    base, axes = (BASE | {"users": 500}, {"rank": (2, 4), "users": (500, 1000)}) if options.quick else (BASE, AXES)
+    base = BASE | {"users": 500} if options.quick else BASE
+    axes: dict[str, tuple[int, ...]] = {"rank": (2, 4), "users": (500, 1000)} if options.quick else AXES
     last = RESULTS / "speed_scale.json"
     lines = json.loads(last.read_text("utf-8"))["lines"] if last.exists() and not options.quick else []
     for axis in axes if options.only is None else (options.only,):

@@ -7,7 +7,9 @@ import json
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,12 +39,12 @@ def mixed_model(folder: Path) -> dict[str, object]:
     data = np.load(folder / "panel.npz")
     design = np.column_stack([np.ones(len(data["y"])), data["X"]])
     model = MixedLM(data["y"], design, data["users"], exog_re=design)
-    found: list[object] = []
+    found: list[Any] = []
     taken = timed(lambda: found.append(model.fit()))
     return {**taken, "version": statsmodels.__version__, "effects": np.asarray(found[0].fe_params).tolist()}
 
 
-def timed(work) -> dict[str, float]:
+def timed(work: Callable[[], object]) -> dict[str, float]:
     start, used = time.perf_counter(), time.process_time()
     work()
     return {"seconds": time.perf_counter() - start, "processor": time.process_time() - used}
