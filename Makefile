@@ -65,8 +65,6 @@ bench: $(ALL)
 	$(BIN)/python -m benchmarks.speed.low_rank_sparse
 	$(BIN)/python -m benchmarks.speed.trace
 	$(BIN)/python -m benchmarks.speed.mixed_effects --only releases
-	$(BIN)/python -m benchmarks.speed.scale
-	$(BIN)/python -m benchmarks.speed.peers
 	$(BIN)/python -m benchmarks.speed.goals
 	$(BIN)/python -m benchmarks.readme
 

@@ -52,8 +52,6 @@ def run(*words: str) -> str:
         "speed.trace",
         "speed.cuda",
         "speed.way_in",
-        "speed.scale",
-        "speed.peers",
         "speed.modules",
         "speed.neural",
         "neural_conformance",
