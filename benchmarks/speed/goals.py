@@ -109,14 +109,6 @@ def of_scale(data: dict[str, Any]) -> Lines:
             yield "a fit of 1,000,000 × 20 × 64, cached", "≤ 20 s", f"{line['fit']['seconds']:.0f} s"
 
 
-def of_peers(data: dict[str, Any]) -> Lines:
-    for line in data["lines"]:
-        ours = next(other for other in data["lines"] if other["problem"] == line["problem"])
-        if line is not ours:
-            ratio = line["processor"] / ours["processor"]
-            yield f"{line['library']}: {line['problem']}, of our time", "measured", f"{ratio:.1f}×"
-
-
 def of_engines(data: dict[str, Any]) -> Lines:
     ours = {row["users"]: row["seconds per round"] for row in data["race"] if row["engine"] == "tacitly, local"}
     for row in data["race"]:
@@ -138,7 +130,6 @@ PROGRAMS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "scale": of_scale,
     "driver": of_driver,
     "engines": of_engines,
-    "peers": of_peers,
 }
 
 if __name__ == "__main__":
