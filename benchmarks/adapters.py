@@ -131,8 +131,8 @@ def main() -> None:
     if options.choose:
         choose(USERS)
         return
-    users, steps, seeds = (20, 20, (0,)) if options.quick else (USERS, 1500, (0, 1, 2))
-    settings = {**CHOSEN, "rounds": 2} if options.quick else CHOSEN
+    users, steps, seeds = (8, 5, (0,)) if options.quick else (USERS, 1500, (0, 1, 2))
+    settings = {**CHOSEN, "rounds": 1} if options.quick else CHOSEN
     rows = []
     for seed in seeds:
         of = language(seed, steps)

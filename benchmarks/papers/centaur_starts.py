@@ -117,10 +117,10 @@ def fixed_part(start: str, seed: int, quick: bool = False) -> nn.Module:
     torch.manual_seed(100 + seed)
     if start == "synthetic images":
         return public_start("lenet", 1, quick).body[0]  # type: ignore[index,no-any-return]
-    deep = start.endswith("deeper")
-    body = neural.conv_features() if deep else nn.Sequential(*list(neural.lenet()[0])[:10])
+    deep, widths = start.endswith("deeper"), (4, 4, 32, 8) if quick else (64, 64, 384, 32)
+    body = neural.conv_features() if deep else nn.Sequential(*list(neural.lenet(widths=widths)[0])[:10])
     if start == "random filters":
-        _directions_of_filters(body, 300 if quick else 8000)
+        _directions_of_filters(body, 100 if quick else 8000)
     if start.startswith("CIFAR-100"):
         body = _trained(body, CACHE / f"cifar100-{'deep' if deep else 'lenet'}.npz", epochs=40 if deep else 150)
     return body.requires_grad_(False).eval()
@@ -157,8 +157,8 @@ def directions(
 ) -> npt.NDArray[np.float32]:
     """Return all images, training then test, in public directions of the fixed part."""
     body = fixed_part(start, seed, quick)
-    layer = neural.public_directions(body, width, images=300 if quick else 20_000, device=DEVICE)
-    features = neural.Features(nn.Sequential(body, layer), device=DEVICE, rows=2000)
+    layer = neural.public_directions(body, width, images=100 if quick else 20_000, device=DEVICE)
+    features = neural.Features(nn.Sequential(body, layer), device=DEVICE, rows=100 if quick else 2000)
     return np.concatenate([features(images.rows(X)) for X in (data.X, data.test_X)]).astype(np.float32)
 
 
