@@ -232,15 +232,17 @@ def results(
 
 
 def report(found: dict[str, Any]) -> str:
-    """Return one table: the paper's numbers, then each start's."""
+    """Return two tables, never mixed: without any data set, beside the paper's numbers; and from a public start."""
     rows = [{**row, "method": f"{row['start']}: {row['method']}"} for row in found["rows"]]
+    own, public = ([row for row in rows if (row["start"] in OWN) == mine] for mine in (True, False))
     ends = (
         f"Mean over users, then mean (standard deviation) over seeds; zero-out ε. {found['device']}.",
         "Stand-alone LeNets, 100 users of seed 0, momentum 0.9, rate 0.01: "
         + "; ".join(f"n={r['n']}, S={r['S']}, {r['steps']:,} steps {r['accuracy']:.1f}" for r in found["alone"])
         + ".",
     )
-    return accuracies(rows, PRINTED) + "\n\n" + " ".join(ends[: 1 + bool(found["alone"])])
+    tables = [accuracies(own, PRINTED), *([accuracies(public)] if public else [])]
+    return "\n\n".join([*tables, " ".join(ends[: 1 + bool(found["alone"])])])
 
 
 def main() -> None:
