@@ -45,7 +45,7 @@ from benchmarks.papers.centaur import (
     public_start,
 )
 from benchmarks.papers.public_labels import train
-from benchmarks.tables import RESULTS, keep
+from benchmarks.tables import RESULTS, keep, table
 from tacitly import neural
 from tacitly.datasets.shards import class_shards
 
@@ -53,7 +53,7 @@ STARTS = ("random numbers", "random filters", "synthetic images", "CIFAR-100", "
 OWN = STARTS[:2]  # starts with random numbers, which differ from seed to seed
 TASKS = ((500, 5), (1000, 2), (1000, 5))
 SEEDS, CHOOSING = (0, 1, 2), 7
-EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0)
+EPSILONS, SWEPT = (0.25, 0.5, 1.0, 2.0, 4.0), ("random filters", "CIFAR-100")
 WIDEST = 320
 KINDS: dict[str, type[neural.Centaur]] = {
     "heads alone": neural.LocalHeads,
@@ -231,6 +231,28 @@ def results(
     return found
 
 
+def sweep(
+    start: str, data: images.Images, Z: npt.NDArray[np.float32], choice: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return Figure 1: accuracy against ε, with the settings that were chosen at ε = 1, seed 0."""
+    task, found = deal(data, Z, *TASKS[0], 0), []
+    for epsilon in EPSILONS:
+        for method in list(KINDS)[1:]:
+            value = accuracy(task, method, best_of(choice, start, method), epsilon)
+            found.append({"start": start, "task": task.name, "method": method, "epsilon": epsilon, "accuracy": value})
+            print(found[-1], flush=True)
+    return found
+
+
+def against_epsilon(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the sweep as a table: one line per start and ε."""
+    methods = list(KINDS)[1:]
+    values = {(row["start"], row["epsilon"], row["method"]): f"{row['accuracy']:.1f}" for row in rows}
+    starts = list(dict.fromkeys(row["start"] for row in rows))
+    lines = [[start, f"{e:g}", *(values[start, e, method] for method in methods)] for start in starts for e in EPSILONS]
+    return table([f"{rows[0]['task']}, seed 0: start", "ε", *methods], lines)
+
+
 def report(found: dict[str, Any]) -> str:
     """Return two tables, never mixed: without any data set, beside the paper's numbers; and from a public start."""
     rows = [{**row, "method": f"{row['start']}: {row['method']}"} for row in found["rows"]]
@@ -242,7 +264,8 @@ def report(found: dict[str, Any]) -> str:
         + ".",
     )
     tables = [accuracies(own, PRINTED), *([accuracies(public)] if public else [])]
-    return "\n\n".join([*tables, " ".join(ends[: 1 + bool(found["alone"])])])
+    swept = [against_epsilon(found["sweep"])] if found["sweep"] else []
+    return "\n\n".join([*tables, " ".join(ends[: 1 + bool(found["alone"])]), *swept])
 
 
 def main() -> None:
@@ -254,7 +277,8 @@ def main() -> None:
         _quick()
         return
     path = RESULTS / "centaur_starts.json"
-    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {"choice": [], "rows": [], "alone": []}
+    empty: dict[str, Any] = {"choice": [], "rows": [], "sweep": [], "alone": []}
+    found = {**empty, **(json.loads(path.read_text()) if path.is_file() else {})}
     data = images.cifar10()
     for start in options.starts:
         every = [directions(start, seed, data) for seed in (SEEDS if start in OWN else SEEDS[:1])]
@@ -263,6 +287,9 @@ def main() -> None:
             found["choice"] = kept + choose(start, data, every[0])
         kept = [row for row in found["rows"] if row["start"] != start]
         found["rows"] = kept + results(start, data, every, found["choice"])
+        if start in SWEPT:
+            kept = [row for row in found["sweep"] if row["start"] != start]
+            found["sweep"] = kept + sweep(start, data, every[0], found["choice"])
         found |= {"device": torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU", "pretraining": PRETRAINING}
         keep("centaur_starts", found, report(found), quick=False)
 
@@ -276,7 +303,7 @@ def _quick() -> None:
     task = deal(data, directions("random filters", 0, data, 16, quick=True), 10, 2, 0)
     value = accuracy(task, "CENTAUR", ("free 16", {**HEADS, "rounds": 2}), 1.0)
     row = {"start": "random filters", "task": task.name, "seed": 0, "method": "CENTAUR", "epsilon": 1.0}
-    print(report({"rows": [{**row, "accuracy": value}], "alone": [], "device": DEVICE}))
+    print(report({"rows": [{**row, "accuracy": value}], "sweep": [], "alone": [], "device": DEVICE}))
 
 
 if __name__ == "__main__":
