@@ -73,7 +73,7 @@ def language(seed: int, steps: int) -> Language:
         words = torch.randint(WORDS, (512, LENGTH), device=DEVICE)
         loss = (top(body(words.float())) - LENGTH**0.5 * known[words].mean(1)).square().mean()
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         schedule.step()
     return Language(topics, body.cpu().eval().requires_grad_(False))

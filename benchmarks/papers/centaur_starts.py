@@ -24,6 +24,7 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,7 @@ SEARCHED: dict[str, dict[str, list[Try]]] = {
         "PPSGD": _both(["free 128"], _PPSGD),
     },
 }
-PRINTED = {
+PRINTED: dict[str, tuple[float, ...]] = {
     "CIFAR-10, n=500, S=5": (50.0, 46.2, 49.4, 48.7, 53.2),
     "CIFAR-10, n=1000, S=2": (74.1, 57.0, 67.8, 71.5, 76.2),
     "CIFAR-10, n=1000, S=5": (44.6, 37.2, 36.0, 44.6, 49.9),
@@ -122,7 +123,7 @@ def fixed_part(start: str, seed: int, quick: bool = False) -> nn.Module:
     if start == "random filters":
         _directions_of_filters(body, 100 if quick else 8000)
     if start.startswith("CIFAR-100"):
-        body = _trained(body, CACHE / f"cifar100-{'deep' if deep else 'lenet'}.npz", epochs=40 if deep else 150)
+        _load_trained(body, CACHE / f"cifar100-{'deep' if deep else 'lenet'}.npz", epochs=40 if deep else 150)
     return body.requires_grad_(False).eval()
 
 
@@ -141,15 +142,14 @@ def _directions_of_filters(body: nn.Sequential, scenes: int) -> None:
     hidden.bias.copy_(torch.cat([half.bias, -half.bias]))
 
 
-def _trained(body: nn.Module, path: Any, epochs: int) -> nn.Module:
-    """Return the body after training on CIFAR-100, cached in a file."""
+def _load_trained(body: nn.Module, path: Path, epochs: int) -> None:
+    """Load the body's values after training on CIFAR-100, from a file if there is one."""
     if not path.is_file():
         train(body, epochs, DEVICE)
         path.parent.mkdir(parents=True, exist_ok=True)
         np.savez(path, **{name: value.numpy() for name, value in body.state_dict().items()})
     stored = np.load(path)
     body.load_state_dict({name: torch.as_tensor(stored[name]) for name in stored.files})
-    return body
 
 
 def directions(
