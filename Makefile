@@ -65,6 +65,8 @@ bench: $(ALL)
 	$(BIN)/python -m benchmarks.speed.low_rank_sparse
 	$(BIN)/python -m benchmarks.speed.trace
 	$(BIN)/python -m benchmarks.speed.mixed_effects --only releases
+	$(BIN)/python -m benchmarks.speed.goals
+	$(BIN)/python -m benchmarks.readme
 
 benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.papers.private_fedrep

@@ -24,7 +24,15 @@ import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.heads.base import HeadWork
-from tacitly.heads.ridge import PENALTIES, average_ridges, projected, ridge_and_error
+from tacitly.heads.ridge import (
+    PENALTIES,
+    average_ridges,
+    product,
+    projected,
+    ridge_and_error,
+    second_moments,
+    small_inverse,
+)
 from tacitly.simd.lazy_njit import njit
 
 BELIEFS = {
@@ -203,37 +211,44 @@ def _fit_user(  # type: ignore[no-untyped-def]
     head[:] = mean
     if m == 0:
         return 0.0
-    left = targets - rows @ mean[:k] - mean[k]
-    turned = rows @ root[:k]
-    if intercept:
-        turned += root[k]
-    system, squares = turned.T @ turned, 0.0
+    left, turned, squares = np.empty(m), product(rows, root[:k]), 0.0
     for j in range(m):
-        squares += left[j] * left[j]
+        value = targets[j] - mean[k]
+        for b in range(k):
+            value -= rows[j, b] * mean[b]
+        left[j] = value
+        squares += value * value
+        if intercept:
+            for c in range(root.shape[1]):
+                turned[j, c] += root[k, c]
+    system, right = second_moments(turned, left)
     if not (np.isfinite(system).all() and math.isfinite(squares)):
         return math.inf
-    inverse = np.linalg.inv(system + noise * np.eye(system.shape[0]))
-    shift = inverse @ (turned.T @ left)
-    spread, fitted, after = turned @ inverse, turned @ shift, 0.0
+    for c in range(len(system)):
+        system[c, c] += noise
+    inverse = small_inverse(system)
+    shift, after = product(inverse, right.reshape(-1, 1))[:, 0], 0.0
+    spread = product(turned, inverse)
     for j in range(m):
-        leverage = 0.0
+        leverage, fitted = 0.0, 0.0
         for b in range(spread.shape[1]):
             leverage += spread[j, b] * turned[j, b]
-        error = (left[j] - fitted[j]) / max(1.0 - leverage, 1e-6)
+            fitted += turned[j, b] * shift[b]
+        error = (left[j] - fitted) / max(1.0 - leverage, 1e-6)
         after += error * error
-    alone, error = _alone(rows @ metric, targets, intercept, penalties)
-    level, spread = 0.0, 0.0
+    alone, error = _alone(product(rows, metric), targets, intercept, penalties)
+    level, around = 0.0, 0.0
     for j in range(m):
         level += targets[j] / m
     for j in range(m):
-        spread += (targets[j] - level) ** 2
-    spread *= (m / max(m - 1.0, 1e-6)) ** 2
+        around += (targets[j] - level) ** 2
+    around *= (m / max(m - 1.0, 1e-6)) ** 2
     least, chosen = 1e-300 + 1e-12 * squares, 1 if intercept else 0
     scores = np.log(belief)
     scores[0] -= (m - 1.0) / 2.0 * math.log(max(squares, least))
     scores[1] -= (m - 1.0) / 2.0 * math.log(max(after, least))
     scores[2] -= (m - 1.0) / 2.0 * math.log(max(error, least)) + (k + chosen) / 2.0 * math.log(m + 1.0)
-    scores[3] -= (m - 1.0) / 2.0 * math.log(max(spread, least)) + chosen / 2.0 * math.log(m + 1.0)
+    scores[3] -= (m - 1.0) / 2.0 * math.log(max(around, least)) + chosen / 2.0 * math.log(m + 1.0)
     if not intercept:
         scores[3] = -math.inf
     if m == 1:  # a single row says nothing about how to predict it from others
@@ -248,15 +263,19 @@ def _fit_user(  # type: ignore[no-untyped-def]
         total += scores[c]
     scores /= total
     head *= scores[0] + scores[1]
-    head += scores[1] * (root @ shift)
+    for a in range(k + 1):
+        for c in range(len(shift)):
+            head[a] += scores[1] * root[a, c] * shift[c]
     error_of_all = scores[0] * squares + scores[1] * after
     if scores[2] > 0.0:
-        head[:k] += scores[2] * (metric @ alone[:k])
+        for a in range(k):
+            for c in range(k):
+                head[a] += scores[2] * metric[a, c] * alone[c]
         head[k] += scores[2] * alone[k]
         error_of_all += scores[2] * error
     if scores[3] > 0.0:
         head[k] += scores[3] * level
-        error_of_all += scores[3] * spread
+        error_of_all += scores[3] * around
     return error_of_all
 
 

@@ -12,18 +12,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.heads.base import HeadWork
-from tacitly.simd.lazy_njit import njit
+from tacitly.simd.elementary import logarithms, powers_of_two
+from tacitly.simd.lazy_njit import Elsewhere, njit
 
 PENALTIES = np.array([1e-9, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1e9])
 # Index of the smallest penalty to use with no free row, and with one.
 _LEAST_NONE, _LEAST_ONE = 3, 2
+_LANES = 16  # penalties for which left_out_errors works: at least as many as there are
+_FEW, _SWEEPS = 8, 30  # columns whose eigenvectors are found here, without a call of LAPACK; most sweeps of it
 _LEAST_TRACE = 2.0**-450  # below it penalties underflow: treated as no data
+
+
+left_out_errors: Any = Elsewhere("tacitly.heads.left_out", "left_out_errors")
 
 
 def fit_heads(X: Rows, y: Rows, offsets: Offsets, basis: npt.ArrayLike, *, intercept: bool = False) -> Array:
@@ -154,12 +161,71 @@ def projected(X, first, last, directions):  # type: ignore[no-untyped-def]
     k, d = directions.shape
     rows = np.empty((last - first, k))
     for j in range(last - first):
-        for b in range(k):
+        row, even = first + j, k - k % 4
+        for b in range(0, even, 4):  # one load of a row serves four directions
+            s0 = s1 = s2 = s3 = 0.0
+            for a in range(d):
+                value = np.float64(X[row, a])
+                s0 += value * directions[b, a]
+                s1 += value * directions[b + 1, a]
+                s2 += value * directions[b + 2, a]
+                s3 += value * directions[b + 3, a]
+            rows[j, b], rows[j, b + 1], rows[j, b + 2], rows[j, b + 3] = s0, s1, s2, s3
+        for b in range(even, k):
             dot = 0.0
             for a in range(d):
-                dot += X[first + j, a] * directions[b, a]
+                dot += X[row, a] * directions[b, a]
             rows[j, b] = dot
     return rows
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def second_moments(rows, targets):  # type: ignore[no-untyped-def]
+    """Return XᵀX and Xᵀy; for few columns faster than a call of BLAS."""
+    m, k = rows.shape
+    system, right = np.zeros((k, k)), np.zeros(k)
+    for j in range(m):
+        for b in range(k):
+            value = rows[j, b]
+            right[b] += value * targets[j]
+            for c in range(b + 1):
+                system[b, c] += value * rows[j, c]
+    for b in range(k):
+        for c in range(b):
+            system[c, b] = system[b, c]
+    return system, right
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _turned(system, vectors):  # type: ignore[no-untyped-def]
+    """Turn a small symmetric matrix of trace one into its eigenvalues (on the diagonal) and eigenvectors, by Jacobi.
+
+    Entries below the rounding errors of the trace are left, and a sweep that finds no others is the last.
+    """
+    k = len(system)
+    for _ in range(_SWEEPS):
+        turned = False
+        for p in range(k - 1):
+            for q in range(p + 1, k):
+                off, low, high = system[p, q], system[p, p], system[q, q]
+                if abs(off) <= 2.0**-56:
+                    continue
+                turned = True
+                ratio = (high - low) / (2.0 * off)
+                tangent = 1.0 / (abs(ratio) + math.sqrt(1.0 + ratio * ratio))
+                tangent = tangent if ratio >= 0.0 else -tangent
+                cosine = 1.0 / math.sqrt(1.0 + tangent * tangent)
+                sine = tangent * cosine
+                for b in range(k):
+                    x, y = system[b, p], system[b, q]
+                    system[b, p], system[b, q] = cosine * x - sine * y, sine * x + cosine * y
+                for b in range(k):
+                    x, y = system[p, b], system[q, b]
+                    system[p, b], system[q, b] = cosine * x - sine * y, sine * x + cosine * y
+                    x, y = vectors[b, p], vectors[b, q]
+                    vectors[b, p], vectors[b, q] = cosine * x - sine * y, sine * x + cosine * y
+        if not turned:
+            return
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -169,42 +235,103 @@ def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-unty
     ``intercept`` means that rows and targets were centred before. The error is infinite if there was nothing to fit.
     """
     m, k = rows.shape
-    system = rows.T @ rows
-    right = rows.T @ targets
+    system, right = second_moments(rows, targets)
     trace = np.trace(system)
     if not (math.isfinite(trace) and trace > _LEAST_TRACE and np.isfinite(right).all()):
         return np.zeros(k), math.inf
-    values, vectors = np.linalg.eigh(system)
-    turned = rows @ vectors
-    right = vectors.T @ right
-    # Penalties in the inner loop: the compiler computes several of them at once.
-    count = penalties.size
-    shrinkage = np.empty((k, count))
-    for b in range(k):
-        for q in range(count):
-            shrinkage[b, q] = 1.0 / (max(values[b], 0.0) + penalties[q] * trace / k)
-    errors, fitted, leverage = np.zeros(count), np.empty(count), np.empty(count)
-    for j in range(m):
-        fitted[:] = 0.0
-        leverage[:] = 1.0 / m if intercept else 0.0
+    if k <= _FEW:
+        vectors, values = np.eye(k), np.empty(k)
         for b in range(k):
-            for q in range(count):
-                shrunk = turned[j, b] * shrinkage[b, q]
-                fitted[q] += shrunk * right[b]
-                leverage[q] += shrunk * turned[j, b]
-        for q in range(count):
-            left = (targets[j] - fitted[q]) / max(1.0 - leverage[q], 1e-6)
-            errors[q] += left * left
+            for c in range(k):
+                system[b, c] /= trace
+        _turned(system, vectors)
+        for b in range(k):
+            values[b] = system[b, b] * trace
+    else:
+        values, vectors = np.linalg.eigh(system)
+    turned = product(rows, vectors)
+    right = product(right.reshape(1, k), vectors)[0]
+    shrinkage, errors = np.empty((k, _LANES)), np.empty(_LANES)
+    for b in range(k):
+        value = max(values[b], 0.0)
+        for q in range(_LANES):
+            shrinkage[b, q] = 1.0 / (value + penalties[min(q, penalties.size - 1)] * trace / k)
+    left_out_errors(turned, targets, right, shrinkage, 1.0 - (1.0 / m if intercept else 0.0), errors)
     free = m - k - (1 if intercept else 0)
     least = _LEAST_NONE if free <= 0 else (_LEAST_ONE if free == 1 else 0)
-    best = errors[least:].min()
-    chosen = np.zeros(k)
+    weights = _weights_of(errors, least, penalties.size, m)
     total, mean = 0.0, 0.0
-    for q in range(least, penalties.size):
-        weight = 1.0 if errors[q] == best else (best / errors[q]) ** (m / 2.0)
-        total += weight
-        if weight > 0.0:
-            mean += weight * errors[q]
+    for q in range(_LANES):
+        total += weights[q]
+        if weights[q] > 0.0:
+            mean += weights[q] * errors[q]
+    found = np.zeros(k)
+    if not total > 0.0:
+        return found, math.inf
+    for c in range(k):
+        chosen = 0.0
+        for q in range(_LANES):
+            if weights[q] > 0.0:
+                chosen += weights[q] * shrinkage[c, q]
         for b in range(k):
-            chosen[b] += weight * right[b] * shrinkage[b, q]
-    return vectors @ (chosen / total), mean / total
+            found[b] += vectors[b, c] * (chosen * right[c] / total)
+    return found, mean / total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _weights_of(errors, least, stop, rows):  # type: ignore[no-untyped-def]
+    """Return (best/error)^(rows/2) for penalties from ``least`` to ``stop``, zero for others; one for the best."""
+    best = math.inf
+    for q in range(least, stop):
+        best = min(best, errors[q])
+    values, powers, bits = np.ones(_LANES), np.empty(_LANES), np.empty(_LANES, np.int64)
+    for q in range(least, stop):
+        values[q] = min(max(best / errors[q], 2.0**-1000), 1.0) if errors[q] > best else 1.0
+    logarithms(values, bits, powers)
+    for q in range(_LANES):
+        powers[q] *= rows / 2.0
+    powers_of_two(powers, bits, values)
+    for q in range(_LANES):
+        # An error that is not a number has no weight.
+        values[q] = values[q] if least <= q < stop and errors[q] >= best and errors[q] < math.inf else 0.0
+    return values
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def product(rows, matrix):  # type: ignore[no-untyped-def]
+    """Return rows·matrix for a small matrix."""
+    m, k = rows.shape
+    out = np.zeros((m, matrix.shape[1]))
+    for j in range(m):
+        for b in range(k):
+            value = rows[j, b]
+            for c in range(matrix.shape[1]):
+                out[j, c] += value * matrix[b, c]
+    return out
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def small_inverse(matrix):  # type: ignore[no-untyped-def]
+    """Return the inverse of a small matrix, by elimination with pivots."""
+    k = len(matrix)
+    left, out = matrix.copy(), np.eye(k)
+    for c in range(k):
+        pivot = c
+        for b in range(c + 1, k):
+            if abs(left[b, c]) > abs(left[pivot, c]):
+                pivot = b
+        if pivot != c:
+            for a in range(k):
+                left[c, a], left[pivot, a] = left[pivot, a], left[c, a]
+                out[c, a], out[pivot, a] = out[pivot, a], out[c, a]
+        factor = 1.0 / left[c, c]
+        for a in range(k):
+            left[c, a] *= factor
+            out[c, a] *= factor
+        for b in range(k):
+            if b != c:
+                factor = left[b, c]
+                for a in range(k):
+                    left[b, a] -= factor * left[c, a]
+                    out[b, a] -= factor * out[c, a]
+    return out

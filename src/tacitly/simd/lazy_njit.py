@@ -7,6 +7,7 @@ takes longer than the answer. So modules that define queries use :func:`njit` fr
 from __future__ import annotations
 
 import functools
+import importlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -38,6 +39,19 @@ class Compiled:
                     if isinstance(names.get(name), Compiled):
                         names[name] = names[name].dispatcher()
                 self._dispatcher = compile_lazily(**self._options)(self._function)
+        return self._dispatcher
+
+
+class Elsewhere(Compiled):
+    """A compiled function of a module that imports Numba; the module is imported when the function is needed."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._module, self._name = module, name
+        self._dispatcher: Any = None
+
+    def dispatcher(self) -> Any:
+        """Return Numba's dispatcher."""
+        self._dispatcher = getattr(importlib.import_module(self._module), self._name)
         return self._dispatcher
 
 

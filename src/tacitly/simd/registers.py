@@ -163,6 +163,18 @@ def load_doubles(typing_context, array, position, count):
 
 
 @_operation
+def repeat(typing_context, array, position):
+    """Return a register with one element of an array in every lane."""
+    register = Register(array.dtype)
+
+    def generate(context, builder, signature, arguments):
+        address = address_of(context, builder, signature.args[0], *arguments)
+        return splat(builder, builder.load(address), register.lanes)
+
+    return register(array, types.intp), generate
+
+
+@_operation
 def load_every(typing_context, array, position, stride):
     """Load elements position, position + stride, and so on."""
     register = Register(array.dtype)
@@ -187,6 +199,20 @@ def store(typing_context, array, position, register):
         value = _cast(builder, arguments[2], context.get_value_type(array.dtype))
         address = address_of(context, builder, signature.args[0], *arguments[:2], pointee=value.type)
         builder.store(value, address, align=array.dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, register), generate
+
+
+@_operation
+def add_to(typing_context, array, position, register):
+    """Add a register to an array, in the array's precision."""
+
+    def generate(context, builder, signature, arguments):
+        value = _cast(builder, arguments[2], context.get_value_type(array.dtype))
+        address = address_of(context, builder, signature.args[0], *arguments[:2], pointee=value.type)
+        align = array.dtype.bitwidth // 8
+        builder.store(builder.fadd(builder.load(address, align=align), value), address, align=align)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, register), generate
@@ -254,6 +280,17 @@ def root(typing_context, register):
         return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
 
     return register(register), generate
+
+
+@_operation
+def at_least(typing_context, register, value):
+    """Return ``register``, or ``value`` where that is more; ``value`` also where a lane is not a number."""
+
+    def generate(context, builder, signature, arguments):
+        least = splat(builder, arguments[1], register.lanes)
+        return builder.select(builder.fcmp_ordered(">", arguments[0], least), arguments[0], least)
+
+    return register(register, register.dtype), generate
 
 
 @_operation

@@ -54,6 +54,16 @@ def test_the_sum_does_not_depend_on_how_rows_reach_the_device(monkeypatch: pytes
     assert np.allclose(kept, exact(Shard(data)), atol=1e-5)
 
 
+def test_where_rows_lie_does_not_depend_on_how_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neighbours differ in a user's rows, however many; users and features decide."""
+    device, free = torch.device("cuda"), 100 * (rows.ROWS * 4 * 8 + 8) / 0.6
+    for extra, resident in ((1, True), (-1, False)):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, extra=extra: (free + extra, 0))
+        for each in (0, 1, 5000):
+            offsets = np.append(np.zeros(100, dtype=np.int64), each)
+            assert rows.DeviceRows(np.zeros((each, 3)), None, offsets, device).resident == resident
+
+
 def test_users_who_take_no_part_add_nothing() -> None:
     data = users(1500)
     chosen = np.random.default_rng(0).random(1500) < 0.3

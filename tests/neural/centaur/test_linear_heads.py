@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
-from tacitly.neural.centaur.linear_heads import fit_classes, fit_linear
+from tacitly.neural.centaur.linear_heads import _left_out_errors, fit_classes, fit_linear
 
 torch.set_num_threads(1)
 
@@ -19,3 +20,31 @@ def test_heads_follow_the_public_head_where_own_rows_say_little() -> None:
     flat, level = fit_linear(np.zeros((3, 2)), np.ones((3, 1)), np.zeros((1, 2)))
     assert (flat == 0).all()
     assert level[0] == 1.0
+
+
+def test_a_row_is_left_out_together_with_its_views() -> None:
+    """The formula gives what refitting without the row and its mirror image gives."""
+    rng = np.random.default_rng(2)
+    z, y, views, penalty = rng.normal(size=(12, 3)), rng.normal(size=(12, 2)), 3, 0.7
+    centred = z - z.mean(0)
+    values, vectors = np.linalg.eigh(centred @ centred.T)
+    kept = values / (values + penalty)
+    residuals = vectors @ ((1 - kept)[:, None] * (vectors.T @ (y - y.mean(0))))
+    found = _left_out_errors(residuals[None, None], vectors, kept[None], views)
+    expected = 0.0
+    for row in range(4):
+        out = np.arange(12) % 4 == row  # views follow one another, each with all four rows
+        mean, level = z[~out].mean(0), y[~out].mean(0)
+        a = z[~out] - mean
+        weights = np.linalg.solve(a.T @ a + penalty * np.eye(3), a.T @ (y[~out] - level))
+        expected += float(np.sum((y[out] - level - (z[out] - mean) @ weights) ** 2))
+    assert found.shape == (1, 1)
+    assert found[0, 0] == pytest.approx(expected)
+
+
+def test_views_of_pure_noise_do_not_pass_for_evidence() -> None:
+    rng = np.random.default_rng(3)
+    z, y = rng.normal(size=(40, 30)), rng.normal(size=(40, 1))
+    both, goals = np.vstack([z, z + 0.01 * rng.normal(size=z.shape)]), np.vstack([y, y])
+    grouped, apart = (np.linalg.norm(fit_linear(both, goals, np.zeros((1, 30)), views)[0]) for views in (2, 1))
+    assert grouped < 0.3 * apart  # measured 0.02 and 1.15: rows apart predict each other

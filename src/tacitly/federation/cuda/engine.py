@@ -28,7 +28,8 @@ class CudaEngine:
     device
         A device of PyTorch. ``"cpu"`` runs the device forms in plain PyTorch, for tests: the local engine is faster.
     resident
-        Whether all rows are kept on the device. None: if they fit; otherwise every release reads them from the host.
+        Whether all rows are kept on the device; otherwise every release reads them from the host. None: if there is
+        room for 64 rows per user, because how many rows there are is private. With many more, say False.
 
     Examples
     --------

@@ -1,6 +1,8 @@
 """Users' rows on a device: all of them, or block by block from the host where they do not fit.
 
-Spans begin at multiples of :data:`SPAN` users, so where they lie depends on the number of users alone, which is public.
+Spans begin at multiples of :data:`SPAN` or :data:`STREAMED` users. Which of them is decided by the numbers of users and
+features, as if everybody had :data:`ROWS` rows: how many rows there are is private, and sums of other spans may differ
+in their last bits. So where spans lie depends on public numbers alone.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ SPAN = 1 << 20
 STREAMED = 1 << 13
 """The same, where rows come from the host."""
 
-_SHARE = 0.6  # of the free memory that rows may take
+ROWS = 64
+"""Rows per user for which there must be room on the device, where rows are kept there."""
+
+_SHARE = 0.6  # of the free memory that these rows may take
 _STAGED = 1 << 25  # bytes of a buffer through which rows go to the device
 _CELLS = 1 << 21  # numbers per row that forms hold at once on a host, for users with one row each
 _PER_CELL = 1024  # bytes of a device's memory for each of them there: enough for users with dozens of rows
@@ -87,7 +92,7 @@ def _cells(device: torch.device) -> int:
 
 @dataclass
 class DeviceRows:
-    """The rows of a cohort for one device. ``resident`` None decides by the device's free memory."""
+    """The rows of a cohort for one device. ``resident`` None decides by free memory, users and features."""
 
     X: npt.NDArray[Any]
     y: npt.NDArray[Any] | None
@@ -135,7 +140,16 @@ class DeviceRows:
         if self.device.type == "cpu":
             return True
         free, _ = torch.cuda.mem_get_info(self.device)
-        return bool(self.X.nbytes + len(self.X) * self.X.itemsize + self.offsets.nbytes <= _SHARE * free)
+        return fits(self.n_users, self.X.shape[1], self.X.itemsize, free)
+
+
+def fits(users: int, features: int, itemsize: int, free: int) -> bool:
+    """Whether rows are kept on a device with so much free memory; a function of public numbers.
+
+    >>> fits(1_000_000, 64, 4, free=139 << 30), fits(1_000_000, 64, 4, free=16 << 30)
+    (True, False)
+    """
+    return users * (ROWS * (features + 1) * itemsize + 8) <= _SHARE * free
 
 
 def staged(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:

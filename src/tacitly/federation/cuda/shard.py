@@ -62,7 +62,8 @@ class DeviceShard(Shard):
             # Not on the host instead: whether memory suffices depends on private numbers of rows, and the two differ in
             # the last bits, which some queries amplify for everybody.
             raise MemoryError(
-                f"the device's memory is too small for {type(query).__name__} of these rows. Use engine='local'."
+                f"the device's memory is too small for {type(query).__name__} of these rows. "
+                "Use CudaEngine(resident=False), or engine='local'."
             ) from None
         if not kept:
             raise exceeded(query)

@@ -21,15 +21,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from tacitly.arrays import Array, Offsets, Rows
+from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.federation.base import Federation, Query
 from tacitly.heads.losses import Loss
 from tacitly.linalg import pack_symmetric, unpack_symmetric
-from tacitly.methods.shared.whitening import Whitening, gram_lower, private_whitening, user_chunks
+from tacitly.methods.shared.whitening import Whitening, private_whitening
 from tacitly.privacy.calibration import Plan
 from tacitly.privacy.clipping import GUARD, LEAST, clip_factor
-from tacitly.simd.lazy_njit import njit
-from tacitly.simd.small_solves import center_rows, cholesky_solve
 
 _RIDGE = 0.3  # of a row's mean squared norm; from 0.1 to 1 the direction hardly changes
 
@@ -80,23 +78,30 @@ class DirectionVote(Query):
         return pack_symmetric(np.outer(unit, unit))
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """Compute all directions of the block, then one matrix product."""
+        """Compute all directions of the block, compiled, then one matrix product."""
+        from tacitly.methods.shared.vote_kernels import vote_directions
+
+        check_shape("X", X, None, self.whitening.scale.size)
         directions = np.zeros((len(offsets) - 1, X.shape[1]))
         length = math.sqrt(clip_factor(1.0, bound))
-        done = 0
-        for chunk, targets, starts in user_chunks(X, y, offsets):
-            users = len(starts) - 1
-            _directions(
-                self.whitening.transform(chunk),
-                targets,
-                starts,
-                self.centered,
-                self.varied,
-                length,
-                directions[done : done + users],
-            )
-            done += users
+        rows, targets = read_only(np.ascontiguousarray(X)), read_only(np.ascontiguousarray(y))
+        public = (*self._kernel_arguments(X.dtype), _RIDGE, self.centered, self.varied)
+        vote_directions(rows, targets, offsets, *public, length, directions)
         return pack_symmetric(directions.T @ directions)
+
+    def _kernel_arguments(self, dtype: np.dtype[np.floating]) -> tuple[Rows, Rows]:
+        """Return the whitening as scales and a matrix, empty if that is the identity; cached for all blocks."""
+        from tacitly.simd.registers import padded
+
+        cache: dict[np.dtype[np.floating], tuple[Rows, Rows]] = self.__dict__.setdefault("_arguments_by_dtype", {})
+        if dtype not in cache:
+            public = self.whitening
+            turn = np.zeros((0, 0), dtype=dtype)
+            if public.gains.size:
+                full = np.eye(public.scale.size) + (public.directions * public.gains) @ public.directions.T
+                turn = padded(np.pad(full, (0, -len(full) % 16)), dtype)
+            cache[dtype] = padded(public.scale[None], dtype)[0], turn
+        return cache[dtype]
 
 
 @dataclass(frozen=True)
@@ -191,66 +196,3 @@ def top_directions(votes: Array, sigma: float, size: int, rank: int) -> tuple[Ar
     root = np.sqrt(np.maximum(strengths**2 - 4 * level**2, 0.0))
     strengths = np.where(strengths > 2 * level, (strengths + root) / 2, max(level, np.finfo(float).tiny))
     return basis, np.maximum(strengths, 0.05 * float(strengths.max()))
-
-
-@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
-def _directions(X, y, offsets, centered, varied, length, out):  # type: ignore[no-untyped-def]
-    """Write the direction of each user's ridge regression, scaled to ``length``; zero where there is none."""
-    d = X.shape[1]
-    for i in range(offsets.size - 1):
-        first, last = offsets[i], offsets[i + 1]
-        m = last - first
-        if centered or varied:
-            lowest, highest = math.inf, -math.inf
-            for j in range(first, last):
-                lowest, highest = min(lowest, y[j]), max(highest, y[j])
-            if lowest == highest:
-                continue
-        mean = 0.0
-        if centered:
-            center_rows(X, first, last, X)
-            for j in range(first, last):
-                mean += y[j]
-            mean /= m
-        trace = 0.0
-        for j in range(first, last):
-            for a in range(d):
-                trace += X[j, a] * X[j, a]
-        penalty = _RIDGE * trace / m
-        if not (math.isfinite(penalty) and penalty > 0.0):
-            continue
-        size = min(m, d)
-        A = np.empty((size, size))
-        b = np.zeros(size)
-        if m <= d:
-            gram_lower(X, first, last, A)
-            for j in range(m):
-                b[j] = y[first + j] - mean
-        else:
-            A[:] = 0.0
-            for j in range(first, last):
-                target = y[j] - mean
-                for a in range(d):
-                    value = X[j, a]
-                    b[a] += value * target
-                    for c in range(a + 1):
-                        A[a, c] += value * X[j, c]
-        for j in range(size):
-            A[j, j] += penalty
-        if not cholesky_solve(A, b, size):
-            continue
-        if m <= d:
-            for j in range(m):
-                for a in range(d):
-                    out[i, a] += b[j] * X[first + j, a]
-        else:
-            for a in range(d):
-                out[i, a] = b[a]
-        squared = 0.0
-        for a in range(d):
-            squared += out[i, a] * out[i, a]
-        factor = 0.0
-        if math.isfinite(squared) and squared > LEAST:
-            factor = length / math.sqrt(squared)
-        for a in range(d):
-            out[i, a] = out[i, a] * factor if factor > 0.0 else 0.0

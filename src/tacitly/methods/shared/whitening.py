@@ -37,6 +37,8 @@ _SMALLEST_EIGENVALUE = 0.02
 # norm, is at most that of the directions over the smallest (1 + g)²: 2.7e-7, below the guard of a clip (2^-20).
 # They whiten sums, not contributions, so rounding errors of a sum are multiplied by 1 + g, which is therefore bounded.
 _ORTHONORMAL = 1e-12
+_FEW_FEATURES = 128  # with which a user's moment is formed, and stays in cache
+_SINGLE = 2.0**-16  # of the norm, times √d, reserved where moments are formed in single precision: see moment_kernels
 LEAST_GAIN, MOST_GAIN, _LARGEST_EIGENVALUE = 2.0**-9 - 1.0, 2.0**3 - 1.0, 2.0**18
 
 
@@ -72,13 +74,30 @@ class FeatureMoment(SymmetricMatrixQuery):
         return pack_symmetric(moment / norm) if norm**2 > LEAST else np.zeros(self.coordinates)
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """Scale each user's rows, then take one matrix product per chunk; no d×d matrix per user."""
+        """Form each user's moment while its rows are in cache; with many features, scale rows and multiply chunks."""
+        weight = clip_factor(1.0, bound)
+        if self.n_features <= _FEW_FEATURES:
+            return self._sum_of_moments(np.ascontiguousarray(X), offsets, weight)
         total = np.zeros((self.n_features, self.n_features))
         for chunk, _, starts in user_chunks(X, y, offsets):
             rows = np.empty(chunk.shape, dtype=np.float64)
-            _unit_moment_rows(self.scaled(chunk), starts, self.centered, clip_factor(1.0, bound), rows)
+            _unit_moment_rows(self.scaled(chunk), starts, self.centered, weight, rows)
             total += rows.T @ rows
         return pack_symmetric(total)
+
+    def _sum_of_moments(self, X: Rows, offsets: Offsets, weight: float) -> Array:
+        from tacitly.methods.shared.moment_kernels import unit_moments
+        from tacitly.simd.registers import aligned_zeros, padded
+
+        d = self.n_features
+        check_shape("X", X, None, d)
+        gains = padded(self.scaled(np.ones((1, d))), X.dtype)[0]
+        if X.dtype == np.float32:
+            weight *= 1.0 - _SINGLE * math.sqrt(d)
+        total = aligned_zeros(gains.size, gains.size)
+        unit_moments(read_only(X), offsets, gains, self.centered, weight, total)
+        lower = np.tril(total[:d, :d])
+        return pack_symmetric(lower + np.tril(lower, -1).T)
 
     def scaled(self, X: Rows) -> Rows:
         """Return rows on the scale on which the moment is taken: as they are."""

@@ -5,13 +5,13 @@ from typing import Any
 from tacitly.methods.registry import AuditTrial, Method
 
 
-def _network(**settings: Any) -> dict[str, Any]:
+def audit_network(features: int = 4, **settings: Any) -> dict[str, Any]:
     """Return a small network with the same weights each time, and few rounds: a fit at the defaults takes a second."""
     import torch
 
     from tacitly.neural.networks.architectures import mlp
 
-    body, head = mlp(4, (3,), classes=2)
+    body, head = mlp(features, (3,), classes=2)
     for value in (*body.parameters(), *head.parameters()):
         value.data = (torch.arange(value.numel()).cos() / 2).reshape(value.shape)
     small = {"rounds": 2, "head_steps": 1, "rows_per_user": 8, "device": "cpu"}
@@ -29,9 +29,11 @@ METHOD = Method(
     relatives=("baselines:FedAvg", "baselines:LocalHeads", "baselines:MeanRegularised", "baselines:TwoHeads"),
     engines=("local",),
     audits=(
-        AuditTrial("neural centaur", _network, depth="brief", title="neural.Centaur, 2 rounds"),
+        AuditTrial("neural centaur", audit_network, depth="brief", title="neural.Centaur, 2 rounds"),
         AuditTrial(
-            "neural centaur, clip found privately", lambda: _network(clip="auto", head_steps=0, rounds=1), depth="brief"
+            "neural centaur, clip found privately",
+            lambda: audit_network(clip="auto", head_steps=0, rounds=1),
+            depth="brief",
         ),
     ),
 )

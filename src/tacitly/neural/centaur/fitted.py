@@ -175,13 +175,14 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
 
     def _seen(
         self, rows: npt.NDArray[Any], targets: npt.NDArray[Any], features: Callable[[npt.NDArray[Any]], Array]
-    ) -> tuple[Array, npt.NDArray[Any]]:
-        """Return features and targets of a user's rows, followed by those of their augmented views, if any."""
+    ) -> tuple[Array, npt.NDArray[Any], int]:
+        """Return features and targets of a user's rows, followed by those of their augmented views; number of views."""
         seen = features(rows)
         if self.augment is None:
-            return seen, targets
-        views = features(self.augment(torch.tensor(rows, dtype=torch.float32)).numpy())
-        return np.concatenate([seen, views]), np.tile(targets, 1 + len(views) // max(1, len(rows)))
+            return seen, targets, 1
+        others = features(self.augment(torch.tensor(rows, dtype=torch.float32)).numpy())
+        views = 1 + len(others) // max(1, len(rows))
+        return np.concatenate([seen, others]), np.tile(targets, views), views
 
 
 def flat_rows(X: Any) -> Any:

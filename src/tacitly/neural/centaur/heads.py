@@ -53,8 +53,8 @@ class HeadMaker:
         """Number of parameters of a head."""
         return sum(value.numel() for value in self.public.parameters() if value.requires_grad)
 
-    def fit(self, features: Array, targets: npt.NDArray[Any], warm: Tensor | None = None) -> Own:
-        """Return one user's head; ``warm`` is where steps start."""
+    def fit(self, features: Array, targets: npt.NDArray[Any], views: int = 1, warm: Tensor | None = None) -> Own:
+        """Return one user's head from all views of all rows; ``warm`` is where steps start."""
         held = np.ones(self.classes)
         numbers = np.asarray(targets, dtype=np.float64)
         if self.training.loss == "classes":
@@ -64,9 +64,9 @@ class HeadMaker:
             assert isinstance(self.public, nn.Linear)
             prior = self.public.weight.detach().double().numpy()
             if self.training.loss == "classes":
-                weights, levels = fit_classes(features, numbers, prior)
+                weights, levels = fit_classes(features, numbers, prior, views)
             else:
-                weights, levels = fit_linear(features, numbers[:, None], prior)
+                weights, levels = fit_linear(features, numbers[:, None], prior, views)
             return np.concatenate([weights.ravel(), levels]), held
         flat = Flat(self.public)
         training = self._plain(WARM_STEPS if warm is not None else FINAL_STEPS)
@@ -77,10 +77,10 @@ class HeadMaker:
         fitted = update.fitted_head(torch.zeros(0), start, rows, goals, torch.ones_like(goals))
         return np.asarray(fitted.detach().double().numpy()), held
 
-    def safely(self, seen: Callable[[], tuple[Array, npt.NDArray[Any]]], warm: Tensor | None = None) -> Own:
+    def safely(self, seen: Callable[[], tuple[Array, npt.NDArray[Any], int]], warm: Tensor | None = None) -> Own:
         """Return one user's head, or the public one where fitting fails: whose rows fail stays private."""
         try:
-            head, held = self.fit(*seen(), warm)
+            head, held = self.fit(*seen(), warm=warm)
             if np.isfinite(head).all():
                 return head, held
         except MemoryError:

@@ -19,10 +19,14 @@ PENALTIES = (1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 _SHARES = (0.0, 0.5, 1.0)
 
 
-def fit_linear(features: npt.ArrayLike, targets: npt.ArrayLike, public: npt.ArrayLike) -> tuple[Array, Array]:
+def fit_linear(
+    features: npt.ArrayLike, targets: npt.ArrayLike, public: npt.ArrayLike, views: int = 1
+) -> tuple[Array, Array]:
     """Return weights (outputs × k) and intercepts of one user's head.
 
-    ``targets`` is m × outputs (one-hot classes, or numbers), ``public`` is W₀, outputs × k.
+    ``targets`` is m × outputs (one-hot classes, or numbers), ``public`` is W₀, outputs × k. With several ``views`` of
+    each row, one set after the other, a row is left out with all its views: else its own mirror image would predict it,
+    and nothing would be shrunk.
 
     >>> rng = np.random.default_rng(0)
     >>> z = rng.normal(size=(30, 3)); weights, intercepts = fit_linear(z, z[:, :1] * 2 + 1, np.zeros((1, 3)))
@@ -47,12 +51,11 @@ def fit_linear(features: npt.ArrayLike, targets: npt.ArrayLike, public: npt.Arra
     shares = _SHARES if factor > 0.0 else (0.0,)
     penalised = values + scale * np.array(PENALTIES)[:, None]  # penalties × m
     kept = values / penalised
-    free = np.maximum(1.0 - kept @ (vectors * vectors).T - 1.0 / m, 1e-6)
     rotated = np.array([vectors.T @ (y - share * factor * public_scores) for share in shares])  # shares × m × outputs
-    left_out = vectors @ ((1.0 - kept)[None, :, :, None] * rotated[:, None]) / free[None, :, :, None]
-    errors = np.sum(left_out * left_out, axis=(2, 3))
+    residuals = vectors @ ((1.0 - kept)[None, :, :, None] * rotated[:, None])
+    errors = _left_out_errors(residuals, vectors, kept, views)
     best = float(errors.min())
-    averaging = np.where(errors <= best, 1.0, (best / np.maximum(errors, 1e-300)) ** (m / 2.0))
+    averaging = np.where(errors <= best, 1.0, (best / np.maximum(errors, 1e-300)) ** (m / views / 2.0))
     averaging /= averaging.sum()
     dual = np.einsum("sp,pm,smc->mc", averaging, 1.0 / penalised, rotated)
     alpha = factor * float(averaging.sum(axis=1) @ np.array(shares))
@@ -60,7 +63,28 @@ def fit_linear(features: npt.ArrayLike, targets: npt.ArrayLike, public: npt.Arra
     return weights, target_mean - weights @ mean
 
 
-def fit_classes(features: npt.ArrayLike, labels: npt.ArrayLike, public: npt.ArrayLike) -> tuple[Array, Array]:
+def _left_out_errors(residuals: Array, vectors: Array, kept: Array, views: int) -> Array:
+    """Return squared leave-one-out errors, shares × penalties: (I − H)⁻¹ times residuals, H the hat matrix of a row.
+
+    H is a number for one view, and views × views for several.
+    """
+    m = len(vectors)
+    if views == 1:
+        free = np.maximum(1.0 - kept @ (vectors * vectors).T - 1.0 / m, 1e-6)
+        left_out = residuals / free[None, :, :, None]
+        return np.asarray(np.sum(left_out * left_out, axis=(2, 3)))
+    by_row = vectors.reshape(views, m // views, m).transpose(1, 0, 2)  # rows × views × m
+    hats = np.einsum("gak,pk,gbk->pgab", by_row, kept, by_row, optimize=True) + 1.0 / m
+    values, turns = np.linalg.eigh(hats)
+    shares, penalties, _, outputs = residuals.shape
+    grouped = residuals.reshape(shares, penalties, views, m // views, outputs).swapaxes(2, 3)
+    left_out = turns.swapaxes(-1, -2)[None] @ grouped / np.maximum(1.0 - values, 1e-6)[None, :, :, :, None]
+    return np.asarray(np.sum(left_out * left_out, axis=(2, 3, 4)))
+
+
+def fit_classes(
+    features: npt.ArrayLike, labels: npt.ArrayLike, public: npt.ArrayLike, views: int = 1
+) -> tuple[Array, Array]:
     """Return weights and intercepts over all classes; classes the user does not hold get a score of −10⁹.
 
     >>> z = np.array([[0.0], [0.1], [1.0], [1.1]])
@@ -71,5 +95,5 @@ def fit_classes(features: npt.ArrayLike, labels: npt.ArrayLike, public: npt.Arra
     held, codes = np.unique(np.asarray(labels, dtype=np.int64), return_inverse=True)
     prior = np.asarray(public, dtype=np.float64)
     weights, intercepts = np.zeros_like(prior), np.full(len(prior), -1e9)
-    weights[held], intercepts[held] = fit_linear(features, np.eye(len(held))[codes], prior[held])
+    weights[held], intercepts[held] = fit_linear(features, np.eye(len(held))[codes], prior[held], views)
     return weights, intercepts

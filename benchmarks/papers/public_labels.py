@@ -1,0 +1,70 @@
+"""A public start from a labelled public data set: a body trained to tell the classes of CIFAR-100 apart.
+
+CIFAR-100 and CIFAR-10 have no class in common. Images are seen zoomed, moved, mirrored, in other colours, and mixed in
+pairs (Zhang et al. 2018); the classifier on top is thrown away. The data set is read from ``TACITLY_CIFAR100``, or from
+``cifar100`` in the benchmarks' data folder.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks import images
+from benchmarks.data import FOLDER
+
+CIFAR100 = Path(os.environ.get("TACITLY_CIFAR100", FOLDER / "cifar100"))
+IMAGES, BATCH, RATE = 30_000, 512, 2e-3
+
+
+def train(body: nn.Module, epochs: int, device: str) -> nn.Module:
+    """Train ``body`` (flat images → features) on 30,000 training images; return it on the CPU, in evaluation mode."""
+    data = images.cifar100(CIFAR100)
+    chosen = np.random.default_rng(0).permutation(len(data.y))[:IMAGES]
+    X, y = (torch.as_tensor(part[chosen]).to(device) for part in (data.X, data.y))
+    generator, mixing = torch.Generator(device=device).manual_seed(0), np.random.default_rng(0)
+    body.to(device).train()
+    with torch.no_grad():
+        width = body(X[:2].flatten(1).float()).shape[1]
+    top = nn.Linear(width, 100).to(device)
+    steps = epochs * (len(X) // BATCH)
+    optimizer = torch.optim.AdamW([*body.parameters(), *top.parameters()], lr=RATE, weight_decay=0.05)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps, pct_start=0.1)
+    for _ in range(steps):
+        rows = torch.randint(len(X), (BATCH,), generator=generator, device=device)
+        partners = torch.randperm(BATCH, generator=generator, device=device)
+        share = float(mixing.beta(0.2, 0.2))
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device == "cuda"):
+            view = _view(X[rows].float() / 255, generator)
+            view = share * view + (1 - share) * view[partners]
+            scores = top(functional.dropout(body(view.flatten(1)), 0.2)).float()
+        first, second = (functional.cross_entropy(scores, y[r], label_smoothing=0.1) for r in (rows, rows[partners]))
+        optimizer.zero_grad()
+        (share * first + (1 - share) * second).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        schedule.step()
+    return body.to("cpu").eval()
+
+
+def _view(pictures: Tensor, generator: torch.Generator) -> Tensor:
+    """Return each image zoomed, moved, possibly mirrored, with other brightness, contrast and colours."""
+    count = len(pictures)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator, device=pictures.device)
+
+    zoom = (0.6 + 0.4 * uniform(count)).sqrt()
+    turn = torch.zeros(count, 2, 3, device=pictures.device)
+    turn[:, 0, 0] = zoom * torch.where(uniform(count) < 0.5, -1.0, 1.0)
+    turn[:, 1, 1] = zoom
+    turn[:, :, 2] = (2.0 * uniform(count, 2) - 1.0) * (1.12 - zoom)[:, None]
+    grid = functional.affine_grid(turn, list(pictures.shape), align_corners=False)
+    seen = functional.grid_sample(pictures, grid, padding_mode="reflection", align_corners=False)
+    mean = seen.mean((1, 2, 3), keepdim=True)
+    light, sharp = 0.8 + 0.4 * uniform(count, 1, 1, 1), 0.8 + 0.4 * uniform(count, 1, 1, 1)
+    return (((seen - mean) * sharp + mean * light) * (0.92 + 0.16 * uniform(count, 3, 1, 1))).clamp(0, 1)

@@ -1,0 +1,149 @@
+"""The compiled half of :class:`~tacitly.methods.shared.whitening.FeatureMoment`.
+
+A user's second moment S is formed in the precision of the rows, while they are in cache, 64 rows at a time; its norm is
+computed in double precision from the numbers that are added, so that a contribution has the norm it should have
+whatever the rounding errors of S. They matter in one way: S may be indefinite by as much, and the smaller replace-one
+sensitivity needs ⟨P, Q⟩ ≥ 0. In single precision (u = 2^-24) a sum of 64 products is off by at most 64u of the sum of
+their sizes, and matrices of 64 rows are added in double precision and rounded once. So S is off by at most 65u·tr S ≤
+65u√d‖S‖ < 2^-17 √d‖S‖, and ⟨P, Q⟩ ≥ −2^-16 √d for contributions of norm one. The caller reserves η = 2^-16 √d of the
+norm: ‖P − Q‖² ≤ 2(1 − η)² + 2η ≤ 2 for η ≤ 1. In double precision all of this is below the guard.
+"""
+
+# Numba kernels are not typed.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from tacitly.privacy.clipping import LEAST
+from tacitly.simd.projections import store_four
+from tacitly.simd.registers import (
+    add_to,
+    fetch,
+    lanes_of,
+    load,
+    load_doubles,
+    load_first,
+    repeat,
+    spread,
+    store,
+    total,
+)
+
+_PIECE = 64  # rows whose products are added up in the precision of the rows
+_STRIP = 8  # rows of a matrix that are computed together
+_LEAST_SINGLE = 2.0**-230  # least squared norm of S in single precision: below it products have been lost to underflow
+
+_kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+
+
+@_kernel
+def unit_moments(X, offsets, gains, centered, weight, out):
+    """Add every user's second moment, scaled to Frobenius norm ``weight``, to ``out``.
+
+    Rows are multiplied by ``gains``, which are zero beyond the features; ``out`` has their size, and gets the lower
+    triangle (what it gets above the diagonal is of no use).
+    """
+    width, longest = gains.size, 0
+    for i in range(offsets.size - 1):
+        longest = max(longest, offsets[i + 1] - offsets[i])
+    rows, mean = np.zeros((longest, width), dtype=X.dtype), np.zeros(width, dtype=X.dtype)
+    moment, sums = np.zeros((width, width), dtype=X.dtype), np.zeros((width, width))
+    least = LEAST if X.itemsize == 8 else _LEAST_SINGLE
+    for i in range(offsets.size - 1):
+        first, last = offsets[i], offsets[i + 1]
+        if first == last:
+            continue
+        if centered:
+            mean_of(X, first, last, mean)
+        copy_rows(X, first, last, mean, gains, rows)
+        second_moment(rows, last - first, sums, moment)
+        squared = _squared_norm(moment)
+        if math.isfinite(squared) and squared > least:
+            _add(moment, weight / math.sqrt(squared), out)
+
+
+@_kernel
+def mean_of(X, first, last, out):
+    """Write the mean of rows first to last."""
+    d, lanes = X.shape[1], lanes_of(X)
+    share = spread(X.dtype.type(1.0 / (last - first)))
+    for a in range(0, d, lanes):
+        value = spread(X.dtype.type(0))
+        for j in range(first, last):
+            value = value + load_first(X, j * d + a, d - a)
+        store(out, a, value * share)
+
+
+@_kernel
+def copy_rows(X, first, last, mean, gains, out):
+    """Write (x − mean)·gains for rows first to last; prefetch as many rows after them, which are needed next."""
+    d, lanes, width = X.shape[1], lanes_of(X), gains.size
+    for j in range(first, last):
+        for a in range(0, d, lanes):
+            fetch(X, (j + last - first) * d + a)
+            value = (load_first(X, j * d + a, d - a) - load(mean, a)) * load(gains, a)
+            store(out, (j - first) * width + a, value)
+
+
+@_kernel
+def second_moment(rows, count, sums, out):
+    """Write the lower triangle of XᵀX for the first ``count`` rows; ``sums`` is a buffer."""
+    _moment_of(rows, 0, min(count, _PIECE), out)
+    if count <= _PIECE:
+        return
+    sums[:] = 0.0
+    for start in range(_PIECE, count, _PIECE):
+        _add(out, 1.0, sums)
+        _moment_of(rows, start, min(start + _PIECE, count), out)
+    _add(out, 1.0, sums)
+    for a in range(len(sums)):
+        for c in range(0, len(sums), 8):
+            store(out, a * len(sums) + c, load(sums, a * len(sums) + c))
+
+
+@_kernel
+def _moment_of(rows, first, last, out):
+    """Write the lower triangle of XᵀX for rows first to last, a strip of its rows by a register at a time."""
+    width, lanes = rows.shape[1], lanes_of(rows)
+    for c in range(0, width, lanes):
+        for a in range(c, width, _STRIP):
+            s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = spread(rows.dtype.type(0))
+            for j in range(first, last):
+                x, p = load(rows, j * width + c), j * width + a
+                s0, s1 = s0 + repeat(rows, p) * x, s1 + repeat(rows, p + 1) * x
+                s2, s3 = s2 + repeat(rows, p + 2) * x, s3 + repeat(rows, p + 3) * x
+                s4, s5 = s4 + repeat(rows, p + 4) * x, s5 + repeat(rows, p + 5) * x
+                s6, s7 = s6 + repeat(rows, p + 6) * x, s7 + repeat(rows, p + 7) * x
+            store_four(out, a * width + c, width, (s0, s1, s2, s3))
+            store_four(out, (a + 4) * width + c, width, (s4, s5, s6, s7))
+
+
+@_kernel
+def _squared_norm(moment):
+    """Return the squared Frobenius norm in double precision; square blocks on the diagonal are complete."""
+    width, lanes = len(moment), lanes_of(moment)
+    s0 = s1 = t0 = t1 = spread(0.0)
+    for a in range(0, width, 2):  # two rows at a time, because each addition waits for the previous one
+        edge = a * width + a - a % lanes
+        for p in range(a * width, edge, 8):
+            x, y = load_doubles(moment, p, 8), load_doubles(moment, p + width, 8)
+            s0, s1 = s0 + x * x, s1 + y * y
+        for p in range(edge, edge + lanes, 8):
+            x, y = load_doubles(moment, p, 8), load_doubles(moment, p + width, 8)
+            t0, t1 = t0 + x * x, t1 + y * y
+    return total(t0 + t1) + 2.0 * total(s0 + s1)
+
+
+@_kernel
+def _add(moment, factor, out):
+    """Add the lower triangle of the moment times a factor."""
+    width, lanes, factors = len(moment), lanes_of(moment), spread(factor)
+    for a in range(width):
+        for p in range(a * width, a * width + a - a % lanes + lanes, 8):
+            add_to(out, p, load_doubles(moment, p, 8) * factors)
