@@ -8,7 +8,6 @@ as pip leaves it. Times are those of whole processes: starting Python, imports, 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys

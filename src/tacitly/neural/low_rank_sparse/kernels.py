@@ -191,7 +191,7 @@ def _select(shapes, values, slopes, shares, prior, best, gradient, wanted, suppo
 
 @_kernel
 def _smallest(values, place):
-    """Return the number that sorting would put at a place; reorders. (np.partition takes five seconds to compile.)"""
+    """Return the number that sorting would put at a place; reorders. NumPy's partition takes seconds to compile."""
     first, last = np.int64(0), len(values) - 1
     while first < last:
         pivot, low, high = values[(first + last) // 2], first, last
