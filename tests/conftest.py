@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import atexit
+import gc
 import hashlib
+import importlib.util
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -50,6 +53,8 @@ FIRST = (
     "tests/federation/",
     "tests/test_benchmarks.py",
 )
+LIBRARIES = ("torch", "sklearn.utils.estimator_checks", "scipy.stats", "pandas", "polars", "ray", "flwr.app",
+             "matplotlib.pyplot", "numba", "dp_accounting.pld", "opendp.prelude", "selenium.webdriver")  # fmt: skip
 PROCESSES = ("tests/federation/test_ray.py", "tests/deployment/test_processes.py", "engines_runs", "two_sites]")
 
 
@@ -87,6 +92,8 @@ def _left_as_found() -> Iterator[None]:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # once, before there are workers
         forget_stale_kernels()
+        if config.getoption("numprocesses", None):
+            import_first()
     if config.getoption("cov_source", None):
         compile_untraced()
 
@@ -115,6 +122,14 @@ def compile_untraced() -> None:
                 tracer.start()
 
     event.register("numba:compile", Untraced())
+
+
+def import_first() -> None:
+    """Import the large libraries once in a fresh environment, so that not every worker compiles their bytecode."""
+    found = importlib.util.find_spec(LIBRARIES[0])
+    if found is not None and found.cached is not None and not Path(found.cached).exists():
+        lines = (f"with contextlib.suppress(ImportError): import {name}" for name in LIBRARIES)
+        subprocess.run([sys.executable, "-c", "\n".join(["import contextlib", *lines])], check=False)
 
 
 def forget_stale_kernels() -> None:
@@ -149,6 +164,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((rank for rank, first in enumerate(FIRST) if group.startswith(first)), len(FIRST))
 
     items.sort(key=rank)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector away from libraries and tests: they stay until the end."""
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
