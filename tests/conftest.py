@@ -39,12 +39,11 @@ settings.register_profile("suite", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("suite")
 
 FIRST = (
-    # This file compiles most kernels, while another worker runs tests that need none of them.
+    # This file compiles most kernels, while another worker runs tests that need none of them and take as long.
     "tests/methods/test_sensitivity.py",
     "tests/neural/",
-    "tests/privacy/",
-    "tests/federation/test_select.py",
     "tests/methods/",
+    "tests/privacy/",
     # Processes that start together would each compile a kernel that is not there yet. Then the slowest files, so that
     # no worker is left alone with one at the end.
     "processes",
@@ -61,13 +60,16 @@ PROCESSES = ("tests/federation/test_ray.py", "tests/deployment/test_processes.py
 def group_of(name: str) -> str:
     """Return the group of a test; a group runs in one worker: the tests of a file share kernels and fixtures.
 
-    Tests that start many processes are one group too, so that there is one cluster and not one per worker. Benchmarks
-    and examples are independent processes, each its own group.
+    Tests that start many processes are one group too, so that there is one cluster and not one per worker, and so are
+    the files that need the largest kernels of networks, which two workers would compile twice. Benchmarks and examples
+    are independent processes, each its own group.
     """
     if any(part in name for part in PROCESSES):
         return "processes"
     if name.startswith("tests/browser/"):
         return "browser"  # one browser, and not one per worker
+    if name.startswith(together := "tests/neural/low_rank_sparse/"):
+        return together
     file = name.split("::")[0]
     return name if file == "tests/test_benchmarks.py" else file
 
