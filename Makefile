@@ -29,7 +29,7 @@ types: $(ALL)
 ROOM := $(shell df -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4194304 {print "/dev/shm"}')
 suite coverage: export TMPDIR := $(or $(TMPDIR),$(ROOM),/tmp)
 suite: $(ALL)
-	@echo "tests: about twenty minutes on two cores"
+	@echo "tests: about twelve minutes on two cores"
 	@$(BIN)/pytest -n $(WORKERS) --disable-warnings
 
 # Apart from the tests: tracing makes them half as long again. sys.monitoring (Python 3.12) costs less than a trace
