@@ -28,6 +28,8 @@ types: $(ALL)
 # Ledgers wait for the disk at every debit: temporary files lie in memory, where there is room for them.
 ROOM := $(shell df -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4194304 {print "/dev/shm"}')
 suite coverage: export TMPDIR := $(or $(TMPDIR),$(ROOM),/tmp)
+# Where the environment forbids bytecode, every process of the tests would compile all the libraries again.
+suite coverage: export PYTHONDONTWRITEBYTECODE :=
 suite: $(ALL)
 	@echo "tests: about twelve minutes on two cores"
 	@$(BIN)/pytest -n $(WORKERS) --disable-warnings
