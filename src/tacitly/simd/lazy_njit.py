@@ -39,7 +39,7 @@ class Compiled:
 
         with _LOCK:
             if inside not in self._dispatchers:
-                wrappers = {"no_cfunc_wrapper": True, "no_cpython_wrapper": inside}
+                wrappers: dict[str, Any] = {"no_cfunc_wrapper": True, "no_cpython_wrapper": inside}
                 self._dispatchers[inside] = compile_lazily(**self._options, **wrappers)(self._copy(inside))
             return self._dispatchers[inside]
 
@@ -54,10 +54,8 @@ class Compiled:
             if isinstance(names.get(name), Compiled):
                 names[name] = names[name].dispatcher(inside=True)
         copied = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
-        functools.update_wrapper(copied, function)
-        del copied.__wrapped__
-        if inside:
-            copied.__qualname__ += ".inside"
+        copied.__module__ = function.__module__
+        copied.__qualname__ = function.__qualname__ + (".inside" if inside else "")
         return copied
 
 

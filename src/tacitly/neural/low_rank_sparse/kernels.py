@@ -62,7 +62,7 @@ def early_stopped(basis, reach, metric, shapes, X, y, offsets, penalty, growth, 
             B, b, v = rows[1 - half :: 2].copy(), targets[1 - half :: 2].copy(), weights[1 - half :: 2].copy()
             if len(b):
                 total += len(b) * _path(problem, A, a, u, B, b, v, len(growth), weight, own)
-        stop = np.int64(0)  # Numba would compile the path for the constant too
+        stop: Any = np.int64(0)  # Numba would compile the path for the constant too
         for step in range(len(total)):
             if total[step] < total[stop]:
                 stop = step
