@@ -61,6 +61,7 @@ generated: $(ALL)
 bench: $(ALL)
 	$(BIN)/python -m benchmarks.speed.floors
 	$(BIN)/python -m benchmarks.speed.way_in
+	$(BIN)/python -m benchmarks.speed.cold_start
 	$(BIN)/python -m benchmarks.speed.driver
 	$(BIN)/python -m benchmarks.speed.round
 	$(BIN)/python -m benchmarks.speed.gram

@@ -35,7 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few users, nothing is written")
     options = parser.parse_args()
-    lines = [{"what": "import tacitly", "way": "library", **timed_import(3 if options.quick else 9)}]
+    lines = [{"what": "import tacitly", "way": "library", **timed_import(1 if options.quick else 9)}]
     with tempfile.TemporaryDirectory() as folder:
         write_rows(Path(folder), 50 if options.quick else USERS)
         ways = (
