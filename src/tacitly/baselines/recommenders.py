@@ -139,6 +139,7 @@ class PrivateALS:
     delta: float = 1e-6
     rounds: int = 3
     penalty: float = 8.0
+    ridge: float = 10.0  # an item's penalty, relative to the noise of its sums
     random_state: int | None = None
 
     def fit(self, cohort: Cohort, items: int, low: float, high: float) -> PrivateALS:
@@ -181,7 +182,7 @@ class PrivateALS:
             gram = unpack_symmetric(found[item, :half], rank)
             values, vectors = np.linalg.eigh(gram)
             # The paper projects the noisy matrix to the positive ones; the penalty grows with the noise.
-            ridge = 0.1 + 10.0 * noise
+            ridge = 0.1 + self.ridge * noise
             factors[item] = vectors @ ((vectors.T @ found[item, half:]) / (np.maximum(values, 0.0) + ridge))
         return factors
 

@@ -16,7 +16,7 @@ from tacitly.datasets.rating_scores import held_out as held_out_ratings
 from tacitly.datasets.rating_scores import ndcg
 from tacitly.methods.recommender.algorithm import Settings
 from tacitly.methods.recommender.effects import Sums, Weights, gains_of, popularity_of, weights_of
-from tacitly.methods.recommender.factors import covariance_factors
+from tacitly.methods.recommender.factors import covariance_factors, refined
 from tacitly.methods.recommender.heads import left_out
 from tacitly.methods.recommender.posterior import Catalogue, WeightPrior, posteriors
 from tacitly.methods.recommender.tastes import whitened
@@ -127,7 +127,8 @@ def test_plays_give_popularity_and_tastes() -> None:
         found = model(data=data, rating_range=None).fit(data.users, data.item_ids[data.items])
     counts = np.bincount(data.items, minlength=400)
     assert np.corrcoef(found.popularity_, counts)[0, 1] > 0.97
-    assert len(found.learned_.tastes.variances) == 6
+    assert found.rank_ == 3  # as generated
+    assert len(found.learned_.tastes.variances) == 6 + 3
     assert found.learned_.tastes.variances.max() > 0.01
     assert len(found.recommend_new([100, 101], k=4).items) == 4
     assert (found.predict([1, 2], [100, 101]) > 0).all()
@@ -192,6 +193,9 @@ def test_settings_follow_public_numbers_only() -> None:
     budget = model(1.0)._budget()
     assert Settings.of(25_000, 100, 0, None, False, budget).pairs == 100  # Jester
     assert Settings.of(6_040, 3_706, 20, None, False, budget).pairs == 0  # a long tail, few users
+    assert Settings.of(6_040, 3_706, 20, None, False, model(4.0)._budget()).loadings
+    assert Settings.of(6_040, 3_706, 20, None, True, budget).pairs > 100  # what is chosen together needs fewer
+    assert Settings.of(600, 9_000, 20, None, True, budget).pairs == 0
     assert Settings.of(1_000_000, 20_000, 20, None, False, budget).pairs == 200
     assert Settings.of(6_040, 3_706, 20, 0, False, model(math.inf)._budget()).pairs == 0
     assert Settings.of(600, 9_000, 20, None, False, budget).stages == (1, 1)
@@ -284,6 +288,41 @@ def test_noise_alone_has_no_factors_and_a_clear_factor_is_found() -> None:
     left = (found @ found.T - np.outer(direction, direction))[outside]
     assert np.sqrt(np.mean(left**2)) < 0.02
     assert covariance_factors(0.5 * noise, weights, 1.0, 0.01, 0.0, 20, rng).shape[1] == 0
+
+
+def test_factors_of_other_items_follow_from_users_factors() -> None:
+    """Popular items have theirs, the others none yet; sums as they are expected, with noise."""
+    rng = np.random.default_rng(0)
+    truth, popularity = 0.2 * rng.normal(size=(400, 2)), np.repeat([100.0, 40.0], 200)
+    before = np.where(np.arange(400)[:, None] < 200, truth + 0.05 * rng.normal(size=(400, 2)), 0.0)
+    sums = popularity[:, None] * 0.7 / np.sqrt(2.0) * (truth - before) + 3.0 * rng.normal(size=(400, 2))
+    found = refined(before, sums, 3.0, popularity, 0.0, 1000)
+    for some in (slice(0, 200), slice(200, 400)):
+        assert np.mean(np.square(found - truth)[some]) < 0.8 * np.mean(np.square(before - truth)[some])
+    alone = refined(before, 3.0 * rng.normal(size=(400, 2)), 3.0, popularity, 0.0, 1000)
+    assert np.square(alone - before).mean() < 1e-3  # of noise of 0.01 on average
+
+
+def test_plays_show_what_is_chosen_together() -> None:
+    """Two kinds of items that no feature tells apart; popularity would recommend both alike."""
+    rng = np.random.default_rng(0)
+    kinds = rng.integers(2, size=2000)
+    fame = rng.normal(size=80) + 2.5 * (np.arange(80) % 2 == kinds[:, None])
+    picks = np.argsort(-(fame + rng.gumbel(size=fame.shape)), axis=1)[:, :10]
+    users = np.repeat(np.arange(2000), 10)
+    ranks: tuple[int | str, ...] = (0, "auto")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tacitly.UncertifiedWarning)
+        found = {
+            rank: tacitly.Recommender(2.0, items=np.arange(80), rank=rank, noise_seed=0, random_state=0).fit(
+                users, picks.ravel()
+            )
+            for rank in ranks
+        }
+    right = {rank: np.mean(one.recommend_all(np.arange(2000), 5) % 2 == kinds[:, None]) for rank, one in found.items()}
+    assert found["auto"].rank_ >= 1
+    assert right["auto"] > 0.75 > 0.65 > right[0]  # seeds: no false alarm
+    assert len(found["auto"].recommend_new([0, 2, 4], k=5).items) == 5
 
 
 def test_whitened_features_have_unit_covariance_over_popularity() -> None:

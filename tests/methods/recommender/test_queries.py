@@ -11,8 +11,9 @@ import pytest
 from adversary import clipped
 from tacitly.audit.sensitivity import check_sensitivity
 from tacitly.federation.base import Query
-from tacitly.methods.recommender.posterior import Catalogue, WeightPrior
-from tacitly.methods.recommender.queries import ItemSums, PairMoments, PriorStep, TasteMoment
+from tacitly.methods.recommender.choices import ChoiceMoments, chances
+from tacitly.methods.recommender.posterior import Catalogue, WeightPrior, posteriors
+from tacitly.methods.recommender.queries import ItemSums, LoadingSums, PairMoments, PriorStep, TasteMoment
 from tacitly.privacy.clipping import GUARD
 
 ITEMS, SIZE = 7, 3
@@ -21,6 +22,7 @@ TABLE = np.column_stack([np.ones(ITEMS), RNG.normal(size=(ITEMS, SIZE - 1))])
 CATALOGUE = Catalogue(TABLE, RNG.normal(size=ITEMS), 1.0, 5.0)
 PRIOR = WeightPrior(0.1 * RNG.normal(size=SIZE), np.tril(RNG.normal(size=(SIZE, SIZE))) + np.eye(SIZE), 0.5)
 PLACE = np.array([0.0, -1.0, 2.0, 1.0, -1.0, 3.0, -1.0])
+SHARES = np.array([0.75, 0.15, 0.05, 0.05])
 GAINS = RNG.uniform(0.3, 1.0, ITEMS)
 
 QUERIES: dict[str, tuple[Query, float]] = {
@@ -28,6 +30,8 @@ QUERIES: dict[str, tuple[Query, float]] = {
     "item sums": (ItemSums(CATALOGUE, PRIOR, GAINS, 0.5, values=True), 0.6),
     "popularity": (ItemSums(CATALOGUE, PRIOR, GAINS, 1.0, values=False), 1.0),
     "pair moments": (PairMoments(CATALOGUE, PRIOR, PLACE, 0.2), 0.3),
+    "loading sums": (LoadingSums(CATALOGUE, PRIOR, 2), 0.5),
+    "choice moments": (ChoiceMoments(CATALOGUE, PLACE, SHARES), 0.8),
     "taste moment": (TasteMoment(CATALOGUE, RNG.normal(size=(ITEMS, 2)), 5.0), 0.3),
 }
 EVERY = pytest.mark.parametrize("name", QUERIES)
@@ -71,7 +75,7 @@ def test_some_user_reaches_the_clip(name: str) -> None:
     assert 0.999 * bound < reached <= bound * (1 - GUARD / 2)
 
 
-@pytest.mark.parametrize("name", ["prior step", "item sums"])
+@pytest.mark.parametrize("name", ["prior step", "item sums", "loading sums"])
 def test_replacing_a_user_comes_near_two_clips(name: str) -> None:
     query = QUERIES[name][0]
     bound = 1e-3  # so that every user is clipped
@@ -118,6 +122,52 @@ def test_item_sums_are_residuals_of_the_posterior_with_weights_of_norm_one() -> 
     np.testing.assert_allclose(found, np.append(expected, 0.5 * np.array([1, 1, 0, 1]) / np.sqrt(3.0)), atol=1e-12)
 
 
+def test_loading_sums_are_residuals_along_the_users_direction() -> None:
+    """By hand: a level of zero, one factor, of which the user has more than nothing."""
+    catalogue = Catalogue(np.array([[0.0, 1.0], [0.0, 0.0], [0.0, 0.5]]), np.zeros(3), -2.0, 2.0)
+    query = LoadingSums(catalogue, WeightPrior(np.zeros(2), np.eye(2), 1.0), 1)
+    found = query.contribution(np.array([[0.0], [1.0]]), np.array([2.0, 1.5]))
+    np.testing.assert_allclose(found, np.array([2.0 - 1.0, 1.5, 0.0]) / np.sqrt(2.0), atol=1e-12)
+
+
+@dataclass(frozen=True)
+class NotTurned(LoadingSums):
+    """Mutation: the user's factors themselves instead of their direction, after the clip."""
+
+    def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        total = np.zeros(self.coordinates)
+        for a, b in itertools.pairwise(offsets):
+            codes, values, bounds = self.catalogue.rated(X[a:b], y[a:b], np.array([0, b - a]))
+            own = posteriors(codes, values, bounds, self.catalogue, self.prior).weights(self.prior)[0, -self.factors :]
+            total += float(np.linalg.norm(own)) * super().block_sum(X[a:b], y[a:b], np.array([0, b - a]), bound)
+        return total
+
+
+def test_choice_moments_are_what_popularity_does_not_explain_on_the_unit_sphere() -> None:
+    """By hand: two items, equally popular, one of them chosen."""
+    catalogue = Catalogue(np.ones((3, 1)), np.zeros(3), 0.0, 1.0)
+    query = ChoiceMoments(catalogue, np.array([0.0, -1.0, 1.0]), np.array([0.5, 0.5]))
+    found = query.contribution(np.array([[1.0], [2.0]]), np.zeros(2))
+    np.testing.assert_allclose(found, [0.5, -0.5 * np.sqrt(2.0), 0.5], atol=1e-9)
+    assert not query.contribution(np.array([[0.0], [2.0]]), np.zeros(2)).any()  # all of them: nothing to tell
+    np.testing.assert_allclose(chances(SHARES).sum(axis=1), np.arange(5.0), atol=1e-6)
+
+
+@dataclass(frozen=True)
+class NotDivided(ChoiceMoments):
+    """Mutation: x xᵀ as it is, longer than one for who chose what few choose."""
+
+    def block_sum(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        total = np.zeros(self.coordinates)
+        for a, b in itertools.pairwise(offsets):
+            place = self.place[X[a:b, 0].astype(int) % ITEMS].astype(int)
+            count = len(np.unique(place[place >= 0]))
+            chosen = np.isin(np.arange(self.size), place)
+            norm = float(np.sum(np.square(chosen - self.expected[count])))
+            total += norm * self.contribution(X[a:b], y[a:b])
+        return total
+
+
 @dataclass(frozen=True)
 class ClippedByItem(ItemSums):
     """Mutation: clips each item's part alone, so that somebody with many ratings counts many times."""
@@ -136,9 +186,17 @@ class Repeated(PairMoments):
         return min(times, 3) * super().block_sum(X, y, offsets, bound)
 
 
-@pytest.mark.parametrize("kind", [ClippedByItem, Repeated])
-def test_a_mutation_is_caught(kind: type) -> None:
-    query, bound = QUERIES["item sums" if kind is ClippedByItem else "pair moments"]
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (ClippedByItem, "item sums"),
+        (Repeated, "pair moments"),
+        (NotDivided, "choice moments"),
+        (NotTurned, "loading sums"),
+    ],
+)
+def test_a_mutation_is_caught(kind: type, name: str) -> None:
+    query, bound = QUERIES[name]
     mutated = kind(**{name: getattr(query, name) for name in query.__dataclass_fields__})  # type: ignore[attr-defined]
     pairs = list(itertools.combinations([(X, y) for X, y in users().values() if np.isfinite(X).all()], 2))
     bound = 0.3 if kind is ClippedByItem else bound

@@ -17,6 +17,7 @@ from tacitly import RGrad, TraceRegression
 from tacitly.methods.trace_regression.algorithm import Settings
 from tacitly.methods.trace_regression.curvature import Secant
 from tacitly.methods.trace_regression.effects import shrunk_means
+from tacitly.methods.trace_regression.factor_whitening import whitening_map
 from tacitly.methods.trace_regression.low_rank import LowRank
 from tacitly.privacy.guarantee import Budget
 
@@ -81,24 +82,34 @@ def test_completion_of_ratings_beats_a_constant() -> None:
     assert np.sqrt(np.mean(left**2)) < np.std(y[test])
 
 
+def plain(design: str, rows: np.ndarray, matrices: np.ndarray, y: np.ndarray, *, centred: bool) -> np.ndarray:
+    """Return RGrad's M: of dense X less its mean where ours is, and of factors along which RGrad converges at all."""
+    if centred:
+        matrices, y = matrices - matrices.mean(axis=0), y - y.mean()
+    maps = [np.eye(6), np.eye(5)]
+    if design == "rank-one":  # the same problem in other coordinates: RGrad stops far away where means are large
+        maps = [whitening_map(part.mean(axis=0), 1.0) for part in (rows[:, :6], rows[:, 6:])]
+    turned = np.einsum("ai,nij,bj->nab", maps[0], matrices, maps[1])
+    return np.asarray(maps[0] @ RGrad(2, steps=2000, tolerance=1e-13).fit(turned, y).coef_ @ maps[1])
+
+
+@pytest.mark.parametrize("entries", designs.ENTRIES)
 @pytest.mark.parametrize("design", ["dense", "tasks", "rank-one"])
-@pytest.mark.parametrize("entries", ["normal", "normal, all correlated 0.2"])
 def test_without_noise_it_is_rgrad(design: str, entries: str) -> None:
+    """Every design of the benchmark."""
     rows, matrices, y, _ = drawn(design, entries, (6, 5), 600)
-    other = RGrad(2, steps=500, tolerance=1e-13).fit(matrices, y).coef_
-    found = fitted(rows, y, math.inf, design=design, shape=(6, 5), center=None).coef_
-    assert np.linalg.norm(found - other) < 1e-6 * np.linalg.norm(other)
+    found = fitted(rows, y, math.inf, design=design, shape=(6, 5))
+    other = plain(design, rows, matrices, y, centred=found.intercept_ != 0.0)
+    assert np.linalg.norm(found.coef_ - other) < 1e-6 * np.linalg.norm(other)
 
 
-@pytest.mark.parametrize(
-    "entries", ["uniform in [0, 1]", "0 or 1, one in ten", "exponential", "normal, means of size 5"]
-)
+@pytest.mark.parametrize("entries", designs.ENTRIES)
 @pytest.mark.parametrize("design", ["dense", "tasks", "rank-one"])
 def test_more_budget_is_not_worse(design: str, entries: str) -> None:
-    """Beyond noise: within twice the error, or within what RGrad's sampling error is about."""
+    """Every design of the benchmark, beyond noise: within twice the error, or what RGrad's sampling error is about."""
     rows, _, y, M = drawn(design, entries, (6, 5), 8_000)
     one, four = (error(fitted(rows, y, e, design=design, shape=(6, 5)), M) for e in (1.0, 4.0))
-    assert four < max(2.0 * one, 0.05)
+    assert four < max(2.0 * one, 0.01)
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.25])

@@ -10,10 +10,12 @@ METHOD = Method(
     command=None,
     rank=None,
     wire=(
+        "choices:ChoiceMoments",
         "heads:RatingHeads",
         "posterior:Catalogue",
         "posterior:WeightPrior",
         "queries:ItemSums",
+        "queries:LoadingSums",
         "queries:PairMoments",
         "queries:PriorStep",
         "queries:TasteMoment",

@@ -6,12 +6,13 @@ The server's half. Everything between releases is post-processing of public numb
 2. Items: a first release shows how often they are rated; a second has residuals and weights, with gains that leave the
    least error in effects given the first. Empirical Bayes turns both into effects and popularity. The fewer users there
    are for the catalogue, the more of this goes to popularity, which recommendations need before anything else.
-3. Factors, where the number of users supports them: moments of pairs of the most popular items, a low-rank fit.
+3. Factors, where the number of users supports them: moments of pairs of the most popular items, a low-rank fit; then
+   residuals along users' factors for the factors of all other items.
 4. Prior again: popularity, effect and factors of an item are further features; users' weights on them get a prior too.
 5. Tastes: which features the items have that users choose.
 
-For plays (no ratings) there are popularity and tastes. How the budget is divided and how often is asked follows from
-the number of users, the size of the catalogue and ε, never from data.
+For plays (no ratings) there are popularity, factors of choices and tastes. How the budget is divided and how often is
+asked follows from the number of users, the size of the catalogue and ε, never from data.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ import numpy as np
 from tacitly.arrays import Array
 from tacitly.federation.base import Federation, Query
 from tacitly.linalg import unpack_symmetric
+from tacitly.methods.recommender.choices import ChoiceMoments, loadings
 from tacitly.methods.recommender.effects import Effects, Sums, Weights, effects_of, gains_of, weights_of
-from tacitly.methods.recommender.factors import covariance_factors
+from tacitly.methods.recommender.factors import covariance_factors, refined
 from tacitly.methods.recommender.learned import Learned
-from tacitly.methods.recommender.posterior import Catalogue, WeightPrior
+from tacitly.methods.recommender.posterior import Catalogue, Codes, WeightPrior
 from tacitly.methods.recommender.prior import advanced, extended
-from tacitly.methods.recommender.queries import ItemSums, PairMoments, PriorStep, TasteMoment
+from tacitly.methods.recommender.queries import ItemSums, LoadingSums, PairMoments, PriorStep, TasteMoment
 from tacitly.methods.recommender.tastes import Tastes, crowd_of, no_tastes, tastes_of, whitened
 from tacitly.methods.shared.noisy_mean import noisy_mean
 from tacitly.methods.shared.typical_norm import typical_norm
@@ -42,6 +44,12 @@ _STEPS = 4  # most steps of expectation-maximisation in a stage
 _SPREAD = 0.3  # variance of effects that is expected
 _LARGEST = 200  # items whose pairs are looked at
 _PAIR_WEIGHT = 0.25  # scale of weights, beside products of residuals of variance about one
+_LOADINGS = 0.5  # share of the factors' budget that goes to items beyond those whose pairs are looked at
+_CHOICES, _CHOICE_TASTES = 0.4, 0.2  # shares of factors of choices, and of tastes with them
+_FACTOR = 0.0054  # share of users that a usual factor's eigenvalue amounts to, beyond what noise could produce
+_LEAST = 60  # items whose pairs are worth looking at
+_ITEM_SHARE = 0.7  # most that effects get where there are factors
+_CHOICE = 0.02  # share of what popularity does not explain that a usual factor of choices has
 _ENOUGH = 0.37  # noise of even effects up to which popularity takes care of itself
 
 
@@ -64,18 +72,27 @@ class Settings:
 
     @property
     def pairs(self) -> int:
-        """How many items' pairs are looked at: the most popular ones', if a usual factor stands out of the noise.
+        """How many items' pairs are looked at: the most popular ones', as many as a usual factor stands out for.
 
         A factor that explains a few percent of a rating's variance has an eigenvalue of about a hundredth of the number
-        of users; the noise's largest one is √(2·items) times its standard deviation.
+        of users; the noise's largest one is √(2·items) times its standard deviation. With fewer than a few dozen items
+        too little is known about users to learn the factors of other items from them.
         """
-        if self.rank == 0 or self.plays or self.items < 3:
+        if self.rank == 0 or self.items < 3:
             return 0
         most = min(self.items, _LARGEST)
-        noise = self.sigma / math.sqrt(0.3)
+        signal, share = (_CHOICE, _CHOICES) if self.plays else (_FACTOR, 0.3)
+        noise = self.sigma / math.sqrt(share)
+        supported = int(min(0.5 * (signal * self.n_users / noise) ** 2, most)) if noise > 0 else most
+        least = min(_LEAST, most)
         if self.rank is not None:
-            return most
-        return most if 0.008 * self.n_users >= 1.5 * noise * math.sqrt(2.0 * most) else 0
+            return max(supported, least)
+        return supported if supported >= least else 0
+
+    @property
+    def loadings(self) -> bool:
+        """Whether there are items whose factors are learned from users' factors, not from pairs."""
+        return 0 < self.pairs < self.items and not self.plays
 
     @property
     def even(self) -> float:
@@ -115,13 +132,15 @@ class Settings:
         """Divide a budget."""
         tastes = _TASTES if self.features else 0.0
         if self.plays:
-            tastes = 0.3 if self.features else 0.0
-            phases = [Phase(name="popularity", share=1.0 - tastes - (_TASTE_NORM if tastes else 0.0))]
+            tastes = _CHOICE_TASTES if self.pairs else 0.3 if self.features else 0.0
+            pairs = _CHOICES if self.pairs else 0.0
+            phases = [Phase(name="popularity", share=1.0 - tastes - pairs - (_TASTE_NORM if tastes else 0.0))]
+            phases += [Phase(name="pairs", share=pairs)] if pairs else []
         else:
             first, second = self.stages
             rest = 1.0 - _PRIOR - _AGAIN - tastes - (_TASTE_NORM if tastes else 0.0)
             # A small catalogue needs little to know effects well.
-            items = rest * (min(max((self.even / 0.05) ** 2, 0.12), 0.7) if self.pairs else 1.0)
+            items = rest * (min(max((self.even / 0.05) ** 2, 0.12), _ITEM_SHARE) if self.pairs else 1.0)
             phases = [
                 Phase(name="prior", share=_PRIOR, releases=first),
                 Phase(name="popularity", share=self.first * items),
@@ -129,7 +148,9 @@ class Settings:
                 Phase(name="prior again", share=_AGAIN, releases=second),
             ]
             if self.pairs:
-                phases.append(Phase(name="pairs", share=rest - items))
+                part = _LOADINGS if self.loadings else 0.0
+                phases.append(Phase(name="pairs", share=(rest - items) * (1.0 - part)))
+                phases += [Phase(name="loadings", share=(rest - items) * part)] if part else []
         if tastes:
             phases += [Phase(name="taste norm", share=_TASTE_NORM), Phase(name="tastes", share=tastes)]
         total = math.fsum(phase.share for phase in phases)
@@ -151,8 +172,10 @@ def learn(
     if settings.plays:
         weights = learner.weights(catalogue, prior)
         popularity = weights_of(weights.weights, weights.noise)
-        tastes = learner.tastes(catalogue, popularity)
-        return Learned(catalogue, prior, popularity, np.zeros(settings.items), tastes, 0, plays=True)
+        factors = learner.choices(catalogue, popularity) if settings.pairs else np.zeros((settings.items, 0))
+        tastes = learner.tastes(replace(catalogue, table=np.hstack([catalogue.table, factors])), popularity)
+        none = np.zeros(settings.items)
+        return Learned(catalogue, prior, popularity, none, tastes, factors.shape[1], plays=True)
     features = catalogue
     prior = learner.prior(catalogue, prior, "prior", settings.stages[0])
     found = learner.effects(catalogue, prior)
@@ -162,9 +185,7 @@ def learn(
     added = np.hstack(columns)
     variances = np.append(np.full(added.shape[1] - factors.shape[1], 0.02), np.ones(factors.shape[1]))
     prior = extended(prior, variances)
-    if factors.shape[1]:
-        explained = float(found.popularity @ np.square(factors).sum(axis=1)) / max(float(found.popularity.sum()), 1e-9)
-        prior = replace(prior, noise=max(prior.noise - explained, 0.3 * prior.noise))
+    prior = _without(prior, factors, found.popularity)
     catalogue = replace(catalogue, table=np.ascontiguousarray(np.hstack([catalogue.table, added])))
     prior = learner.prior(catalogue, prior, "prior again", settings.stages[1])
     tastes = learner.tastes(features, found.popularity)
@@ -209,9 +230,7 @@ class _Learner:
 
     def factors(self, catalogue: Catalogue, prior: WeightPrior, popularity: Array) -> Array:
         """Release moments of pairs of the most popular items; return factors of all items, zero for the others."""
-        chosen = np.argsort(-popularity, kind="stable")[: self.settings.pairs]
-        place = np.full(catalogue.items, -1.0)
-        place[chosen] = np.arange(len(chosen))
+        chosen, place = self._places(catalogue, popularity)
         query = PairMoments(catalogue, prior, place, _PAIR_WEIGHT * prior.noise)
         size = query.size
         clip = 1.1 * math.hypot(prior.noise, query.scale)
@@ -223,18 +242,53 @@ class _Learner:
         found = covariance_factors(sums, weights, noise, noise / query.scale, prior.noise, most, self.rng)
         factors = np.zeros((catalogue.items, found.shape[1]))
         factors[chosen] = found
+        return self.loadings(catalogue, prior, popularity, factors) if self.settings.loadings else factors
+
+    def loadings(self, catalogue: Catalogue, prior: WeightPrior, popularity: Array, factors: Array) -> Array:
+        """Release residuals along users' factors; return factors of all items."""
+        # If no factor was found, the release is paid for all the same.
+        columns = factors if factors.shape[1] else np.zeros((catalogue.items, 1))
+        catalogue, prior = _with_factors(catalogue, prior, columns, popularity)
+        query = LoadingSums(catalogue, prior, columns.shape[1])
+        mean, noise = self._mean(query, "loadings", "loadings", 1.05 * math.sqrt(prior.noise))
+        n = self.federation.n_users
+        sums = (mean * n).reshape(columns.shape)
+        return refined(factors, sums, noise * n, popularity, prior.noise, n) if factors.shape[1] else factors
+
+    def choices(self, catalogue: Catalogue, popularity: Array) -> Array:
+        """Release which of the most popular items are chosen together; return loadings, zero for other items."""
+        chosen, place = self._places(catalogue, popularity)
+        kept = np.maximum(popularity[chosen], 1e-3 * max(float(popularity.max()), 1e-9))
+        query = ChoiceMoments(catalogue, place, kept / float(kept.sum()))
+        mean, noise = self._mean(query, "pairs", "pairs", 1.0)
+        n, total = self.federation.n_users, max(float(popularity.sum()), 1e-9)
+        # Weights are 1/√m, so they sum to √m over a user's items.
+        typical = (total / n) ** 2 * float(kept.sum()) / total
+        most = MOST_FACTORS if self.settings.rank is None else self.settings.rank
+        found = loadings(mean, noise, query, n, typical, most, self.rng)
+        factors = np.zeros((catalogue.items, found.shape[1]))
+        factors[chosen] = found / np.maximum(np.sqrt(kept @ np.square(found) / total), 1e-12)
         return factors
 
     def tastes(self, catalogue: Catalogue, popularity: Array) -> Tastes:
         """Release how users differ in the features of the items they choose."""
-        features = whitened(catalogue.table[:, 1:], popularity)
-        if not self.settings.features:
+        if not (self.settings.features or (self.settings.plays and self.settings.pairs)):
             return no_tastes(catalogue.items)
+        features = whitened(catalogue.table[:, 1:], popularity)
+        if not features.shape[1]:  # no factor stands out, and the release is paid for
+            features = np.zeros((catalogue.items, 1))
         crowd = crowd_of(popularity)
         query = TasteMoment(catalogue, features, crowd)
         typical = typical_norm(self.federation, query, self.plan.event("taste norm", clip=1.0), "taste norm", reach=12)
         mean, noise = self._mean(query, "tastes", "tastes", 1.5 * typical.size)
         return tastes_of(mean, noise, features, crowd)
+
+    def _places(self, catalogue: Catalogue, popularity: Array) -> tuple[Codes, Array]:
+        """Return the most popular items, and where each item is among them, -1 for the others."""
+        chosen = np.argsort(-popularity, kind="stable")[: self.settings.pairs].astype(np.int64)
+        place = np.full(catalogue.items, -1.0)
+        place[chosen] = np.arange(len(chosen))
+        return chosen, place
 
     def _mean(self, query: Query, phase: str, name: str, clip: float) -> tuple[Array, float]:
         return noisy_mean(self.federation, query, self.plan.event(phase, clip=clip), name)
@@ -243,6 +297,21 @@ class _Learner:
 def clip_of(size: int) -> float:
     """Return the clip of :class:`PriorStep`: most users' vectors are shorter where the prior is about right."""
     return 1.0 + 1.1 * math.sqrt(size)
+
+
+def _with_factors(
+    catalogue: Catalogue, prior: WeightPrior, factors: Array, popularity: Array
+) -> tuple[Catalogue, WeightPrior]:
+    """Return catalogue and prior with factors as further columns, users' weights on which vary by one."""
+    table = np.ascontiguousarray(np.hstack([catalogue.table, factors]))
+    prior = _without(extended(prior, np.ones(factors.shape[1])), factors, popularity)
+    return replace(catalogue, table=table), prior
+
+
+def _without(prior: WeightPrior, factors: Array, popularity: Array) -> WeightPrior:
+    """Return the prior with what factors explain taken out of the variance of a rating."""
+    explained = float(popularity @ np.square(factors).sum(axis=1)) / max(float(popularity.sum()), 1e-9)
+    return replace(prior, noise=max(prior.noise - explained, 0.3 * prior.noise))
 
 
 def _more(found: Effects) -> Array:

@@ -103,7 +103,7 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
     ----------
     item_effects_ : how much better than expected from its features an item is rated, in rating units; public
     popularity_ : weight of each item among ratings; public
-    rank_ : number of item factors; public
+    rank_ : number of item factors, of ratings or of choices; public
     heads_ : (n_users, ·), users' weights and tastes in the order of ``users_``; private
     users_, certificate_
 
@@ -253,6 +253,8 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
                 f"users' levels vary by {level:.2g}; a rating varies by {math.sqrt(prior.noise) * unit:.2g} "
                 f"around what is predicted; {self.rank_} item factors",
             ]
+        else:
+            lines.append(f"factors of what is chosen together: {self.rank_}")
         top = np.argsort(-self.popularity_, kind="stable")[:5]
         lines.append(f"most popular: {', '.join(str(self._ids()[at]) for at in top)}")
         return "\n".join(lines)

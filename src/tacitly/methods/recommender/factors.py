@@ -18,6 +18,8 @@ from tacitly.arrays import Array
 
 _ROUNDS = 200
 _KEPT = 0.75
+_STEPS = 60
+_KNOWN = 0.7  # the length of a user's factors that is known, relative to the prior's
 
 
 def covariance_factors(
@@ -25,14 +27,16 @@ def covariance_factors(
     weights: Array,
     noise: float,
     weight_noise: float,
-    variance: float,
+    sampling: float | Array,
     most: int,
     rng: np.random.Generator,
+    kept: float = _KEPT,
 ) -> Array:
     """Return factors Q, one row per item, with Σ ≈ Q Qᵀ beside the diagonal; no column where nothing stands out.
 
     ``noise`` and ``weight_noise`` are standard deviations of entries on the diagonal; those beside it have √½ of them.
-    ``variance`` is that of a residual.
+    ``sampling`` is by what entries beside the diagonal vary since users are a sample; a number is the variance of a
+    residual of ratings. ``kept`` is λ relative to the norm of the noise.
     """
     size = len(sums)
     weights = np.maximum(_denoised(weights, weight_noise), 0.0)
@@ -42,10 +46,10 @@ def covariance_factors(
     outside = 1.0 - np.eye(size)
     # A user with m items adds e e'/m: entries vary by variance²·Σ 1/m², and a user's weights sum to m over all pairs.
     rated = float(weights.sum()) / max(float(np.trace(weights)), 1e-9)
-    sampling = 2.0 * variance**2 * weights / max(rated, 1.0)
+    varied = weights * sampling**2 / max(rated, 1.0) if isinstance(sampling, float) else sampling
     drawn = rng.standard_normal((size, size))
-    drawn = np.sqrt(noise**2 + sampling) * (drawn + drawn.T) / 2.0
-    threshold = _KEPT * float(np.linalg.norm(outside * weights * drawn, 2)) / largest**2
+    drawn = np.sqrt(noise**2 + 2.0 * varied) * (drawn + drawn.T) / 2.0
+    threshold = kept * float(np.linalg.norm(outside * weights * drawn, 2)) / largest**2
     matrix = ahead = np.zeros((size, size))
     pace, values, vectors = 1.0, np.zeros(size), np.eye(size)
     for _ in range(_ROUNDS):  # proximal gradient, accelerated
@@ -54,12 +58,37 @@ def covariance_factors(
         moved = (vectors * values) @ vectors.T
         faster = (1.0 + np.sqrt(1.0 + 4.0 * pace**2)) / 2.0
         ahead, matrix, pace = moved + (pace - 1.0) / faster * (moved - matrix), moved, faster
-    kept = np.argsort(-values)[: min(most, int(np.count_nonzero(values > 1e-6 * max(float(values[-1]), 1e-12))))]
-    if not len(kept):
+    order = np.argsort(-values)[: min(most, int(np.count_nonzero(values > 1e-6 * max(float(values[-1]), 1e-12))))]
+    if not len(order):
         return np.zeros((size, 0))
-    directions = vectors[:, kept]
-    sizes = np.maximum(_refitted(sums, weights * outside, directions), values[kept])
+    directions = vectors[:, order]
+    sizes = np.maximum(_refitted(sums, weights * outside, directions), values[order])
     return np.asarray(directions * np.sqrt(sizes))
+
+
+def refined(factors: Array, sums: Array, noise: float, popularity: Array, variance: float, n_users: int) -> Array:
+    """Return factors of all items after a step along the noisy sums of :class:`LoadingSums`, shrunk by its noise.
+
+    An item of weight W has W·a·(what its factors lack) in expectation, a = 0.7/√r: the part of a user's factors along
+    one axis of their direction, where half of a user's factors is known. What is lacking is normal around zero, with a
+    variance for items that have factors and one for those that have none, found from all items together.
+    """
+    rank = factors.shape[1]
+    slope = popularity * _KNOWN / np.sqrt(rank)
+    sampling = variance * popularity * n_users / max(float(popularity.sum()), 1e-9) / rank
+    precision = (np.square(slope) / (noise**2 + sampling + 1e-12))[:, None]
+    right = slope[:, None] * sums / (noise**2 + sampling + 1e-12)[:, None]
+    moved = np.zeros_like(factors)
+    had = np.square(factors).sum(axis=1) > 0
+    for some in (had, ~had):
+        spread = np.full(rank, 0.01)
+        for _ in range(_STEPS if some.any() else 0):
+            doubt = 1.0 / (precision[some] + 1.0 / spread)
+            mean = doubt * right[some]
+            known = precision[some] * doubt
+            spread = np.maximum((known * (mean**2 + doubt)).sum(axis=0) / (known.sum(axis=0) + 1e-12), 1e-8)
+            moved[some] = mean
+    return np.asarray(factors + moved)
 
 
 def _refitted(sums: Array, weights: Array, directions: Array) -> Array:

@@ -127,6 +127,34 @@ def item_sums(codes, left, bounds, gains, scale, limit):
 
 
 @_kernel
+def loading_sums(codes, left, bounds, directions, items, limit):
+    """Return the sum over users of clipped ω·e·d per item, ω = 1/√m and d the user's direction; items × width.
+
+    Directions have norm one or zero, so the norm of a contribution is that of ω·e.
+    """
+    width = directions.shape[1]
+    out = np.zeros((items, width))
+    for user in range(len(bounds) - 1):
+        rows = bounds[user + 1] - bounds[user]
+        length = 0.0
+        for k in range(width):
+            length += directions[user, k] * directions[user, k]
+        if rows == 0 or length == 0.0:
+            continue
+        squares = 0.0
+        for row in range(bounds[user], bounds[user + 1]):
+            squares += left[row] * left[row]
+        factor = 1.0 / np.sqrt(rows)
+        norm = factor * np.sqrt(squares * length)
+        if norm > limit:
+            factor *= limit / norm
+        for row in range(bounds[user], bounds[user + 1]):
+            for k in range(width):
+                out[codes[row], k] += factor * left[row] * directions[user, k]
+    return out
+
+
+@_kernel
 def pair_sums(codes, left, bounds, place, size, scale, limit):
     """Return the sum over users of clipped (e eᵀ, scale·1 1ᵀ)/m over the items that have a place, packed.
 

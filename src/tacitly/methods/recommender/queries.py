@@ -10,6 +10,7 @@ for the whole vector, however many items there are. A user without ratings sends
 * :class:`PriorStep`: one step of expectation-maximisation for the prior of users' weights.
 * :class:`ItemSums`: residuals and weights per item, for the effects of items and their popularity.
 * :class:`PairMoments`: products of residuals of pairs of items, for item factors.
+* :class:`LoadingSums`: residuals along users' factors, for the factors of all items.
 * :class:`TasteMoment`: which kinds of items users choose, whatever they think of them.
 """
 
@@ -153,6 +154,36 @@ class PairMoments(_ResidualQuery):
         codes, left, bounds = self._residuals(X, y, offsets)
         place = self.place.astype(np.int64)
         return np.asarray(kernels.pair_sums(codes, left, bounds, place, self.size, self.scale, limit))
+
+
+@dataclass(frozen=True)
+class LoadingSums(_ResidualQuery):
+    """For each item ω·e·d: e is what the user's posterior leaves of the rating, ω = 1/√m for m ratings.
+
+    d is the direction of the user's weights on the last ``factors`` columns of the table, of norm 1. So e·d is the
+    score of the item's factors, whatever the length of the user's, and a contribution is as long as without d.
+    """
+
+    factors: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.factors <= self.catalogue.size:
+            raise ValueError(f"factors must be 1 to {self.catalogue.size}. Found {self.factors!r}.")
+
+    @property
+    def coordinates(self) -> int:
+        """As many per item as there are factors."""
+        return self.catalogue.items * self.factors
+
+    def _sum(self, X: Rows, y: Rows, offsets: Offsets, limit: float) -> Array:
+        codes, values, bounds = self.catalogue.rated(X, y, offsets)
+        weights = posteriors(codes, values, bounds, self.catalogue, self.prior).weights(self.prior)
+        left = kernels.residuals(codes, values, bounds, self.catalogue.table, self.catalogue.effects, weights)
+        own = weights[:, -self.factors :]
+        lengths = np.sqrt(np.square(own).sum(axis=1, keepdims=True))
+        directions = np.where(lengths > 1e-9, own / np.maximum(lengths, 1e-9), 0.0)
+        return np.asarray(kernels.loading_sums(codes, left, bounds, directions, self.catalogue.items, limit)).ravel()
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ _FREE_STEPS = 300
 # are not monotone, so smaller increases are normal.
 _WORSE = 2.0
 _WORSE_PER_NOISE = 8.0  # added per share of units that noise hides: noise moves the median by less than twice that
-_NO_CLIP = 1e9  # times the first clip
+_NO_CLIP = 1e4  # times the first clip, at most: sums are rounded to a grid that grows with the clip
 _CLEARLY = 1.1  # residuals of the last step beyond those of the best one, by which the best one is returned
 _NOT_ACUTE = ("centre", "label", "effects", "start", "loop")  # phases whose contributions can point against each other
 _MOST_NOISE = 0.05  # share of units that noise may hide in the histogram before the histogram is ignored
