@@ -28,8 +28,10 @@ types: $(ALL)
 # Ledgers wait for the disk at every debit: temporary files lie in memory, where there is room for them.
 ROOM := $(shell df -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4194304 {print "/dev/shm"}')
 suite coverage: export TMPDIR := $(or $(TMPDIR),$(ROOM),/tmp)
+# Where the environment forbids bytecode, every process of the tests would compile all the libraries again.
+suite coverage: export PYTHONDONTWRITEBYTECODE :=
 suite: $(ALL)
-	@echo "tests: about twenty minutes on two cores"
+	@echo "tests: about twelve minutes on two cores"
 	@$(BIN)/pytest -n $(WORKERS) --disable-warnings
 
 # Apart from the tests: tracing makes them half as long again. sys.monitoring (Python 3.12) costs less than a trace
@@ -59,6 +61,7 @@ generated: $(ALL)
 bench: $(ALL)
 	$(BIN)/python -m benchmarks.speed.floors
 	$(BIN)/python -m benchmarks.speed.way_in
+	$(BIN)/python -m benchmarks.speed.cold_start
 	$(BIN)/python -m benchmarks.speed.driver
 	$(BIN)/python -m benchmarks.speed.round
 	$(BIN)/python -m benchmarks.speed.gram

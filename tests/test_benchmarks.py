@@ -54,6 +54,7 @@ def run(*words: str) -> str:
         "speed.trace",
         "speed.cuda",
         "speed.way_in",
+        "speed.cold_start",
         "speed.modules",
         "speed.neural",
         "neural_conformance",
