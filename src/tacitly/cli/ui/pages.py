@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from tacitly.audit.report import guessing_allowed
-from tacitly.cli.ui.work import DELTA, EPSILONS, Looked, Order, shares
+from tacitly.cli.ui.work import DELTA, EPSILONS, KINDS, Looked, Order, methods_of, shares
 from tacitly.privacy.certificate import shown
 from tacitly.reporting.page import STYLE, bullets, facts, paragraph, text
 
@@ -87,18 +87,37 @@ def columns(path: str, names: Sequence[str]) -> str:
         path,
         f"""<h2>What are the columns for?</h2><form action="plan"><input type="hidden" name="path" value="{text(path)}">
 <label for="user">Whose row it is</label><select id="user" name="user" required>{options}</select>
-<label for="target">What to predict (a number)</label><select id="target" name="target" required>{options}</select>
+<label for="target">What to predict</label><select id="target" name="target" required>{options}</select>
+<label for="loss">What it is</label><select id="loss" name="loss">{_options(KINDS)}</select>
+<label for="classes">If it is a class: all labels that may occur</label>
+<input type="text" id="classes" name="classes" placeholder="no,yes">
 <fieldset><legend>Leave out (ids, row numbers)</legend>{boxes}</fieldset>
 <p class="dim small">All others are learned from; text, yes/no values and missing cells are taken as they are.</p>
+<details><summary>Another method</summary><label for="method">Method</label>
+<select id="method" name="method">{_options(_methods())}</select>
+<p class="dim small">The usual one takes tables as they come; the others take numbers in all columns.</p></details>
 <button>See what an ε buys</button></form>""",
         (("tables", "./"),),
     )
 
 
+def _options(choices: Mapping[str, str]) -> str:
+    return "".join(f'<option value="{text(name)}">{text(said)}</option>' for name, said in choices.items())
+
+
+def _methods() -> dict[str, str]:
+    every = methods_of("squared")
+    several = methods_of("logistic")
+    return {name: f"{name}: {about}{'' if name in several else ' (numbers only)'}" for name, about in every.items()}
+
+
 def plan(order: Order, looked: Looked, found: Any, name: str, nonce: str) -> str:
     """Return the page with the plan and the slider."""
     rows = f"{looked.rows / looked.users:.1f} rows each on average"
-    body = "<h2>What is in the table</h2>" + paragraph(f"{looked.users:,} users, {rows}; target: {order.target}.")
+    target = f"{order.target}, {KINDS[order.loss]}"
+    target += f" ({', '.join(map(str, order.classes))})" if order.classes else ""
+    said = f"{looked.users:,} users, {rows}; to predict: {target}; method: {order.method}."
+    body = "<h2>What is in the table</h2>" + paragraph(said)
     body += bullets(looked.kinds)
     body += "<h2>How much privacy?</h2>" + _slider(order, looked, found, name, nonce)
     return _framed(order.path, body, (("tables", "./"), ("columns", f"table?path={quote(order.path)}")))
@@ -108,9 +127,7 @@ def _slider(order: Order, looked: Looked, found: Any, name: str, nonce: str) -> 
     known = None if found is None or isinstance(found, str) else shares(found)
     stops = [_bought(epsilon, known, found) for epsilon in EPSILONS]
     usual = EPSILONS.index(1.0)
-    fields = {"path": order.path, "user": order.user, "target": order.target}
-    hidden = "".join(f'<input type="hidden" name="{key}" value="{text(value)}">' for key, value in fields.items())
-    hidden += "".join(f'<input type="hidden" name="leave_out" value="{text(column)}">' for column in order.leave_out)
+    hidden = "".join(f'<input type="hidden" name="{key}" value="{text(value)}">' for key, value in order.fields())
     data = json.dumps(stops).replace("<", "\\u003c")
     said = "" if known is None else paragraph(found.sentence())
     return (
