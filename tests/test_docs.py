@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.papers.page import definitions
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -37,17 +37,6 @@ def test_every_function_of_the_tour_is_where_it_is_said_to_be() -> None:
     assert len(named) > 20
     for name, file in named:
         assert name in definitions(ROOT / file), (name, file)
-
-
-def definitions(path: Path) -> set[str]:
-    """Return the names of a module's functions, classes and methods."""
-    found = set()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
-        if isinstance(node, ast.ClassDef):
-            found |= {f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef)}
-    return found
 
 
 def test_the_readme_is_short() -> None:
