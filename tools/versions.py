@@ -1,8 +1,8 @@
-"""Put the documentation of this version beside that of others: ``python tools/versions.py FOLDER``, ``make docs-version``.
+"""Put the documentation of this version beside that of others: ``make docs-version FOLDER=…``.
 
-Every version is a site in ``FOLDER/VERSION``; ``versions.json`` names them, the newest first, and Material's menu in the
-header reads it. ``index.html`` leads to the newest one. Any web server can serve the folder. The layout is that of mike,
-which is not used: it keeps sites in a branch of the repository, commits and pushes, and here a folder is enough.
+Every version is a site in ``FOLDER/VERSION``; ``versions.json`` names them, the newest first, and Material's menu in
+the header reads it. ``index.html`` leads to the newest one. Any web server can serve the folder. The layout is that of
+mike, which is not used: it keeps sites in a branch of the repository, commits and pushes, and a folder is enough here.
 """
 
 from __future__ import annotations
