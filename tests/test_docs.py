@@ -71,6 +71,42 @@ def test_every_python_block_runs_as_printed(
             sys.modules["ray"].shutdown()
 
 
+def commands() -> list[tuple[str, str, bool]]:
+    """Return every command that a page shows, and whether it is whole: in a block, not in a sentence."""
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        blocks = "\n".join(re.findall(r"^```(?:sh|console)?\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE))
+        lines = re.findall(r"^ *(?:\$ )?tacitly (.*)$", blocks.replace("\\\n", " "), flags=re.MULTILINE)
+        found += [(page.name, re.split(r"  #| \| ", line)[0], True) for line in lines]
+        inline = re.findall(r"`tacitly ([a-z]+ [^`]*--[^`…]*)`", text)
+        found += [(page.name, line, False) for line in inline if not re.search(r"[|\[]|\.\.\.", line)]
+    return found
+
+
+def test_every_command_shown_is_understood() -> None:
+    """It has these options, and a whole one needs no others; nothing is run."""
+    import shlex
+
+    import click
+    import typer.main
+
+    from tacitly.cli.main import app
+
+    group, known = typer.main.get_command(app), commands()
+    assert len(known) > 30
+    for page, line, whole in known:
+        words, command = shlex.split(line), group
+        try:
+            while isinstance(command, click.Group):
+                command = command.commands[words.pop(0)]
+            command.make_context("tacitly", words)
+        except (click.ClickException, KeyError) as error:
+            if not whole and not isinstance(error, KeyError | click.NoSuchOption):
+                continue
+            pytest.fail(f"{page}: tacitly {line}: {getattr(error, 'message', error)!s}")
+
+
 def test_nothing_has_the_name_that_another_package_has() -> None:
     patterns = ("*.md", "*.toml", "src/**/*.py", "docs/*.md", "examples/*.py")
     files = [path for pattern in patterns for path in ROOT.glob(pattern)]
