@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -89,12 +90,13 @@ def columns(path: str, names: Sequence[str]) -> str:
 <label for="user">Whose row it is</label><select id="user" name="user" required>{options}</select>
 <label for="target">What to predict</label><select id="target" name="target" required>{options}</select>
 <label for="loss">What it is</label><select id="loss" name="loss">{_options(KINDS)}</select>
-<label for="classes">If it is a class: all labels that may occur</label>
+<label for="classes">If it is a class: all labels that may occur, with commas</label>
 <input type="text" id="classes" name="classes" placeholder="no,yes">
 <fieldset><legend>Leave out (ids, row numbers)</legend>{boxes}</fieldset>
 <p class="dim small">All others are learned from; text, yes/no values and missing cells are taken as they are.</p>
 <details><summary>Another method</summary><label for="method">Method</label>
 <select id="method" name="method">{_options(_methods())}</select>
+{bullets(f"{name}: {about}" for name, about in methods_of("squared").items())}
 <p class="dim small">The usual one takes tables as they come; the others take numbers in all columns.</p></details>
 <button>See what an ε buys</button></form>""",
         (("tables", "./"),),
@@ -106,9 +108,9 @@ def _options(choices: Mapping[str, str]) -> str:
 
 
 def _methods() -> dict[str, str]:
-    every = methods_of("squared")
-    several = methods_of("logistic")
-    return {name: f"{name}: {about}{'' if name in several else ' (numbers only)'}" for name, about in every.items()}
+    every, several = methods_of("squared"), methods_of("logistic")
+    said = {name: name if name in several else f"{name} (predicts numbers only)" for name in every}
+    return {**said, Order.method: f"{Order.method} (usual)"}
 
 
 def plan(order: Order, looked: Looked, found: Any, name: str, nonce: str) -> str:
@@ -160,6 +162,7 @@ def _bought(epsilon: float, known: Any, found: Any) -> dict[str, Any]:
             if worth >= 0.02
             else "Expect no gain: noise hides it."
         )
+    promise, share = (words.replace(" %", "\N{NO-BREAK SPACE}%") for words in (promise, share))
     return {"value": str(epsilon), "epsilon": f"ε = {epsilon:g}", "promise": promise, "share": share}
 
 
@@ -196,7 +199,17 @@ def run(state: dict[str, Any], nonce: str) -> str:
 
 def failed(message: str) -> str:
     """Return the page of a user error."""
-    return _framed("That did not work", paragraph(message, "warn") + "<p>Go back and change it.</p>")
+    return _framed("That did not work", paragraph(_in_page_words(message), "warn") + "<p>Go back and change it.</p>")
+
+
+def _in_page_words(message: str) -> str:
+    """Say what a command would say by the words of the forms, not by options.
+
+    >>> _in_page_words("5 rows not numbers. If these are classes: --loss logistic --classes no,yes (all labels).")
+    "5 rows not numbers. If these are classes: choose 'one of several classes' and list all labels that may occur."
+    """
+    classes = f"If these are classes: choose {KINDS['logistic']!r} and list all labels that may occur."
+    return re.sub(r" ?\((?:--)[^)]*\)", "", re.sub(r"If these are classes: .*", classes, message))
 
 
 def _framed(title: str, body: str, trail: Sequence[tuple[str, str]] = (), head: str = "") -> str:
