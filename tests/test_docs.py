@@ -109,6 +109,15 @@ def test_every_command_shown_is_understood() -> None:
             pytest.fail(f"{page}: tacitly {line}: {getattr(error, 'message', error)!s}")
 
 
+def test_the_deployment_guide_is_what_the_example_runs() -> None:
+    """And that one runs as a test, with real processes: tests/test_benchmarks.py."""
+    guide = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8").partition("## Flower")[2].partition("\n### ")[0]
+    blocks = re.findall(r"```sh\n(.*?)```", guide, flags=re.DOTALL)
+    example = (ROOT / "examples" / "two_sites.py").read_text(encoding="utf-8")
+    run = re.findall(r'"(tacitly [^"]+)"', example)
+    assert "".join(blocks).splitlines() == run
+
+
 def test_nothing_has_the_name_that_another_package_has() -> None:
     patterns = ("*.md", "*.toml", "src/**/*.py", "docs/*.md", "examples/*.py")
     files = [path for pattern in patterns for path in ROOT.glob(pattern)]
