@@ -102,9 +102,9 @@ def test_fewer_users_have_the_noise_of_the_many_they_stand_for() -> None:
 
 @pytest.mark.parametrize(("loss", "more"), [("logistic", {}), ("logistic", {"classes": 3}), ("poisson", {})])
 def test_classes_and_counts_have_the_noise_they_were_said_to(loss: str, more: dict[str, int]) -> None:
-    """Best predictions leave what the noise share says; without noise there would be nothing left."""
+    """The best predictions that there are leave more over where there is more noise; counts have their mean."""
     left = {}
-    for noise in (0.01, 0.6):
+    for noise in (0.2, 0.6):
         shape = Shape(
             users=1, rows=4, features=3, noise=noise, levels=0.2, slopes=0.1, loss=loss, mean_count=2.0, **more
         )  # type: ignore[arg-type]
@@ -113,10 +113,10 @@ def test_classes_and_counts_have_the_noise_they_were_said_to(loss: str, more: di
         best = drawn.truth.argmax(axis=1) if loss == "logistic" else drawn.truth
         left[noise] = population._error(drawn, best)
         if loss == "poisson":
-            assert np.mean(drawn.train.y) == pytest.approx(2.0, rel=0.25 if noise < 0.1 else 0.1)
+            assert np.mean(drawn.train.y) == pytest.approx(2.0, rel=0.25)
         else:
             assert set(np.unique(drawn.train.y)) == set(range(shape.classes))
-    assert left[0.01] < 0.5 * left[0.6] if loss == "logistic" else left[0.6] == pytest.approx(1.1, abs=0.15)
+    assert left[0.2] < 0.7 * left[0.6] if loss == "logistic" else left[0.6] == pytest.approx(1.1, abs=0.15)
 
 
 def test_a_sample_of_classes_tells_how_users_differ() -> None:
