@@ -289,7 +289,7 @@ def report(found: dict[str, Any]) -> str:
             what = result["columns"] if kind == "shapes" else f"{result['shape']['users']:,}"
             cells = []
             for epsilon in EPSILONS:
-                mean, low, high = result["predicted"][f"{epsilon:g}"]
+                mean, low, high = (min(value, 1.0) for value in result["predicted"][f"{epsilon:g}"])
                 reached = share(result["achieved"], epsilon)[0]
                 good = within(mean, reached)
                 total, kept = total + 1, kept + good

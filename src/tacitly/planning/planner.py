@@ -168,7 +168,8 @@ def _planned(
                 break
         had, most = np.hstack(found)
         # Noise may do a fit to few made-up users good; nobody is promised more than everything.
-        return Point(min(float(had.mean() / most.mean()), 1.0), float((had / most).min()), float((had / most).max()))
+        mean, low, high = float(had.mean() / most.mean()), float((had / most).min()), float((had / most).max())
+        return Point(min(mean, 1.0), min(low, 1.0), min(high, 1.0))
 
     levels = [simulation.level(epsilon, shape.users) for epsilon in epsilons]
     curves = {name: simulated(partial(point, name), levels, point(name, math.inf).mean, goal) for name in fitting}
