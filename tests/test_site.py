@@ -141,7 +141,7 @@ def test_the_table_of_epsilons_is_right() -> None:
 @pytest.mark.parametrize("page", outputs.console_pages(), ids=lambda path: path.stem)
 def test_commands_print_what_pages_show(page: Path, tmp_path: Path) -> None:
     shown = page.read_text(encoding="utf-8")
-    assert outputs.shape(outputs.rerun(shown, tmp_path, panels=False)) == outputs.shape(shown)
+    assert outputs.shape(outputs.rerun(shown, tmp_path, marked=False)) == outputs.shape(shown)
 
 
 SMALL = {"digits": ("30",), "own_network": ("40",)}
