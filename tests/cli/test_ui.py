@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,11 @@ def test_a_fit_is_that_of_the_command(client: Any, tmp_path: Path) -> None:
 def test_classes_counts_and_other_methods_are_fitted_too(tmp_path: Path, kind: dict[str, str], method: str) -> None:
     rng = np.random.default_rng(0)
     rows = [(user, *rng.normal(size=2)) for user in range(100) for _ in range(4)]
-    told = {"logistic": lambda x: "yes" if x > 0 else "no", "poisson": lambda x: int(abs(x) * 2), "squared": str}
+    told: dict[str, Callable[[float], Any]] = {
+        "logistic": lambda x: "yes" if x > 0 else "no",
+        "poisson": lambda x: int(abs(x) * 2),
+        "squared": str,
+    }
     lines = [f"u{user},{x},{z},{told[kind['loss']](x)}" for user, x, z in rows]
     (tmp_path / "rows.csv").write_text("\n".join(["who,x,z,y", *lines]))
     fields = {"path": "rows.csv", "user": "who", "target": "y", "epsilon": "8", "method": method, **kind}

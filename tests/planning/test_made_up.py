@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -101,13 +103,13 @@ def test_fewer_users_have_the_noise_of_the_many_they_stand_for() -> None:
 
 
 @pytest.mark.parametrize(("loss", "more"), [("logistic", {}), ("logistic", {"classes": 3}), ("poisson", {})])
-def test_classes_and_counts_have_the_noise_they_were_said_to(loss: str, more: dict[str, int]) -> None:
+def test_classes_and_counts_have_the_noise_they_were_said_to(loss: str, more: dict[str, Any]) -> None:
     """The best predictions that there are leave more over where there is more noise; counts have their mean."""
     left = {}
     for noise in (0.2, 0.6):
         shape = Shape(
             users=1, rows=4, features=3, noise=noise, levels=0.2, slopes=0.1, loss=loss, mean_count=2.0, **more
-        )  # type: ignore[arg-type]
+        )
         population = Described(shape)
         drawn = population.draw(1500, np.random.default_rng(0))
         best = drawn.truth.argmax(axis=1) if loss == "logistic" else drawn.truth

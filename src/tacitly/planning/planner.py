@@ -161,12 +161,10 @@ def _planned(
         return np.maximum(alone - errors, 0.0), np.maximum(most, 0.25 * max(error - possible, 1e-12))
 
     def point(name: str, level: float) -> Point:
-        found: list[tuple[Array, Array]] = []
-        while not found or not _believed(*np.hstack(found), simulation.repeats):
-            found.append(gained(name, level, len(found)))
-            if math.isinf(level):
-                break
-        had, most = np.hstack(found)
+        had, most = gained(name, level, 0)
+        while math.isfinite(level) and not _believed(had, most, simulation.repeats):
+            more = gained(name, level, len(had) // simulation.repeats)
+            had, most = np.append(had, more[0]), np.append(most, more[1])
         # Noise may do a fit to few made-up users good; nobody is promised more than everything.
         mean, low, high = float(had.mean() / most.mean()), float((had / most).min()), float((had / most).max())
         return Point(min(mean, 1.0), min(low, 1.0), min(high, 1.0))
