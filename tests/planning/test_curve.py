@@ -71,3 +71,13 @@ def test_below_a_level_that_gives_nothing_nothing_is_simulated() -> None:
     assert law(1.0).mean <= NOTHING
     assert min(asked) == 1.0
     assert curve.at(0.001)[0] <= NOTHING
+
+
+def test_fewer_users_than_were_simulated_are_promised_less() -> None:
+    """Two hundred users were promised what eight hundred got."""
+    curve = Curve(np.array([100.0]), (law(100.0),), 0.95)
+    assert curve.at(25.0)[0] == pytest.approx(law(25.0).mean, abs=0.03)
+    assert curve.at(1.0)[0] == 0.0
+    needed = curve.needed(0.5)
+    assert needed is not None
+    assert needed < 100.0

@@ -179,8 +179,11 @@ def _show(plan: Plan) -> None:
     from tacitly.planning.result import definition
 
     _tell(f"{plan.sentence()}\n\n{_assumed(plan)}")
-    for grid in (_by_method(plan), _by_users(plan)):
-        Console().print(grid)
+    method = plan.recommended or plan.methods[0]
+    say(f"\nShare of what is possible, {plan.shape.users:,} users, δ = {plan.delta:g}:")
+    Console().print(_by_method(plan))
+    say(f"{method}: share by number of users:")
+    Console().print(_by_users(plan))
     _tell(f"{definition(plan.shape.loss)}\n{_errors(plan)}\n{_made_up(plan)}")
     if plan.recommended is not None:
         _tell(_advice(plan))
@@ -211,7 +214,7 @@ def _assumed(plan: Plan) -> str:
 def _by_method(plan: Plan) -> Any:
     from rich.table import Table as Grid
 
-    grid = Grid("method", title=f"Share of what is possible, {plan.shape.users:,} users, δ = {plan.delta:g}")
+    grid = Grid("method")
     for epsilon in plan.epsilons:
         grid.add_column(f"ε = {epsilon:g}", justify="right")
     for method in plan.methods:
@@ -226,7 +229,7 @@ def _by_users(plan: Plan) -> Any:
     from tacitly.planning.result import in_words
 
     method = plan.recommended or plan.methods[0]
-    grid = Grid("users", title=f"{method}: share by number of users")
+    grid = Grid("users")
     for epsilon in plan.epsilons:
         grid.add_column(f"ε = {epsilon:g}", justify="right")
     for number in plan.user_numbers:
@@ -259,7 +262,8 @@ def _errors(plan: Plan) -> str:
 
 
 def _made_up(plan: Plan) -> str:
-    made = f"{plan.simulated_users:,} users were made up, {plan.repeats} times or more"
+    often = "once" if plan.repeats == 1 else f"{plan.repeats} times"
+    made = f"{plan.simulated_users:,} users were made up, {often} or more"
     if plan.simulated_users < plan.shape.users:
         made += f", with the noise that {plan.shape.users:,} users have"
     return f"{made}; ranges are from the smallest to the largest of these. Other numbers of users are interpolated."

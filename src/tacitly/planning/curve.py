@@ -14,8 +14,8 @@ ruled by repetitions in which hardly anything was possible.) Near the ε at whic
 lottery, nothing most of the time and then half of everything: a mean below a half is believed after many fits only.
 
 Less noise never hurts on average, so means are made monotone (isotonic regression), and interpolated
-in log(n·μ) between simulated points. Beyond the last one the error that noise adds falls as its variance, 1/(n·μ)²;
-before the first one the share is taken to be the first one's.
+in log(n·μ) between simulated points. Outside of them the error that noise adds is taken to follow its variance,
+1/(n·μ)²: less beyond the last point, more before the first one, until nothing is left.
 """
 
 from __future__ import annotations
@@ -77,8 +77,10 @@ class Curve:
         low, high = float(self.levels[0]), float(self.levels[-1])
         if share > max(self.limit, self.at(high)[0]):
             return None
-        if self.at(low)[0] >= share:
-            return low
+        for _ in range(60):
+            if self.at(low)[0] < share:
+                break
+            low, high = low / 2.0, low
         while self.at(high)[0] < share:
             high *= 2.0
             if high > 1e6 * self.levels[-1]:
@@ -89,10 +91,11 @@ class Curve:
         return high
 
     def _mean(self, means: Array, level: float) -> float:
-        last, end = float(self.levels[-1]), float(means[-1])
-        if level > last:
-            return self.limit - (self.limit - end) * (last / level) ** 2 if self.limit > end else end
-        return float(np.interp(math.log(level), np.log(self.levels), means))
+        inside = min(max(level, float(self.levels[0])), float(self.levels[-1]))
+        share = float(np.interp(math.log(inside), np.log(self.levels), means))
+        if inside == level or share >= self.limit:
+            return share
+        return max(self.limit - (self.limit - share) * (inside / level) ** 2, 0.0)
 
 
 def simulated(point: Callable[[float], Point], levels: list[float], limit: float, goal: float) -> Curve:
