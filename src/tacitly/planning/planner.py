@@ -228,7 +228,7 @@ def _population(
         if loss.name == "squared":
             return Sampled.of(cohort, users, random_state), "sample"
         return SampledLoss.of(cohort, users, loss, REGISTRY.default("fit"), random_state), "sample"
-    meaning = {"loss": loss.name, **({} if loss.classes is None else {"classes": len(loss.classes)})}
+    meaning: dict[str, Any] = {"loss": loss.name, **({} if loss.classes is None else {"classes": len(loss.classes)})}
     if schema is not None:
         declared = schema if isinstance(schema, Schema) else Schema.declared(schema)
         if "features" in known:
