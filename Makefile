@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 ALL := $(VENV)/.installed
 CORE := $(if $(wildcard $(ALL)),$(ALL),$(VENV)/.core)
 
-.PHONY: demo test lint types suite coverage docs outputs generated bench benchmarks bench-gpu clean
+.PHONY: demo test lint types suite coverage docs docs-version outputs generated bench benchmarks bench-gpu clean
 
 demo: $(CORE)
 	@$(BIN)/tacitly demo
@@ -47,6 +47,11 @@ coverage: $(ALL)
 docs: $(ALL)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "docs: site/index.html; with search: $(BIN)/python -m http.server -d site"
+
+# The same in FOLDER/VERSION, beside the versions that are there, with a menu of them in the header.
+FOLDER ?= versions
+docs-version: $(ALL)
+	@$(BIN)/python tools/versions.py $(FOLDER)
 
 # What commands and examples print, as pages show it: runs them all. The tests compare all but the digits.
 outputs: $(ALL)

@@ -31,7 +31,7 @@ METHOD = Method(
     data="rows by user with a number, a class or a count to predict",
     result="a shared basis, one head per user",
     page="private-fedrep.md",
-    simulated=with_target(rank="auto", fit_intercept=True),
+    simulated=with_target(any_loss=True, rank="auto", fit_intercept=True),
     trials=(
         Trial("fedrep", {"rank": 2, "rounds": 4}, tolerance=1e-7, adaptive=True),
         Trial("fedrep, auto", {"rank": "auto", "rounds": 3}, tolerance=1e-7, adaptive=True),
