@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -28,8 +28,8 @@ from tacitly.methods.fedpower import route as fedpower_route
 from tacitly.methods.fedpower.power import DECAYS
 from tacitly.methods.fedpower.refinement import FEATURES_PER_COMPONENT
 from tacitly.methods.fedpower.spectrum import Spectrum
+from tacitly.methods.further_calls import added_up
 from tacitly.methods.parameters import EngineParameter
-from tacitly.privacy.accounting import compose
 from tacitly.privacy.calibration import Plan
 from tacitly.privacy.certificate import Certificate
 from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity, Unit
@@ -42,14 +42,6 @@ ROW_NOTE = "the unit is one row: who has several is protected less (the number o
 
 _LEARNED = ("components", "singular_values", "explained_variance", "confidence", "mean", "eigenvalues")
 _UNPROTECTED = GaussianEvent(sigma=0.0, sensitivity=Sensitivity.of_clip(1.0, acute=True))
-
-
-def _added_up(before: Certificate, now: Certificate) -> Certificate:
-    """Return one certificate for all calls of ``partial_fit``: its ε is that of a unit with data in every call."""
-    releases = (*before.releases, *now.releases)
-    epsilon = compose([release.cost for release in releases], now.budget.adjacency, now.budget.delta)
-    budget = replace(now.budget, epsilon=epsilon * (1 + 1e-9))
-    return replace(now, releases=releases, budget=budget, n_users=before.n_users + now.n_users)
 
 
 class RowsAlone(LocalPopulation):
@@ -217,7 +209,8 @@ class FedPower(_Transformer, _Additive, PrivateModel, EngineParameter, Component
             self._adding, self.run = True, f"{self.run}-{self._calls + 1}"
             super().fit(X, None, users, on_release=on_release)
             if self._calls:
-                self.certificate_ = _added_up(state["certificate_"], self.certificate_)
+                before: Certificate = state["certificate_"]
+                self.certificate_ = added_up(before, self.certificate_, before.n_users + self.certificate_.n_users)
         except BaseException:  # whatever stops a call, model and certificate stay those of the calls before
             self.__dict__.clear()
             self.__dict__.update(state)
