@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
@@ -32,7 +33,7 @@ from tacitly.methods.further_calls import added_up
 from tacitly.methods.parameters import EngineParameter
 from tacitly.privacy.calibration import Plan
 from tacitly.privacy.certificate import Certificate
-from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity, Unit
+from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity, TooFewUsersWarning, Unit
 
 TRUST = {
     "central": "central: the process that adds the noise sees clipped contributions; all others see releases only.",
@@ -175,6 +176,7 @@ class FedPower(_Transformer, _Additive, PrivateModel, EngineParameter, Component
         """
         self._stream, self._adding, self._calls = None, False, 0
         super().fit(X, None, users, on_release=on_release)
+        self._warn_if_hidden()
         return self
 
     def partial_fit(
@@ -217,7 +219,19 @@ class FedPower(_Transformer, _Additive, PrivateModel, EngineParameter, Component
             raise
         self._adding, self.run = False, state["run"]
         self._calls, self._promise = self._calls + 1, promise
+        self._warn_if_hidden()
         return self
+
+    def _warn_if_hidden(self) -> None:
+        """Warn where the released numbers show that no component stands out of the noise."""
+        if self.certificate_.mode in ("certified", "seeded") and not (self.confidence_ > 0).any():
+            warnings.warn(
+                f"the privacy noise hides all {len(self.confidence_)} components: those found are noise. Route: "
+                f"{self.route_!r}. More units, a larger epsilon or unit='row' help, and so do fewer local steps, or "
+                "route='gram' where there are few features.",
+                TooFewUsersWarning,
+                stacklevel=3,
+            )
 
     def transform(self, X: Any) -> Array:
         """Return rows in the coordinates of the components. Computed from the rows given: not for publication."""
