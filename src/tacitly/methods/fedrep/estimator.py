@@ -145,11 +145,12 @@ class PrivateFedRep(_Continued, SharedBasisModel):
         (True, 1000)
         """
         self._check_fitted()
-        mode, _ = self._standing(self._budget())
-        before = self.certificate_
-        if self.mode == "paper" or mode != before.mode or self.adjacency != before.budget.adjacency:
+        if self.mode == "paper":
+            raise ValueError("paper mode has no refresh. Fit with mode='auto'.")
+        before, (mode, _) = self.certificate_, self._standing(self._budget())
+        if mode != before.mode or self.adjacency != before.budget.adjacency:
             raise ValueError(
-                "refresh must promise what the fit did: mode 'auto', the same adjacency, noise of the same kind. Found "
+                "refresh must promise what the fit did: the same adjacency, noise of the same kind. Found "
                 f"{mode}, {self.adjacency} after {before.mode}, {before.budget.adjacency}. Start anew with fit()."
             )
         state, calls = dict(self.__dict__), sum(release.name == "feature moment" for release in before.releases)
