@@ -50,7 +50,7 @@ def main() -> None:
             for name, how in ROUTES.items():
                 if name.startswith("local noise") and m > 300:
                     continue  # a release for every device and step
-                draws = 1 if quick or name.startswith("local noise") else 3
+                draws = 1 if quick or name.startswith("local noise") else 2
                 found.append({"m": m, "s": s, "epsilon": epsilon, "route": name} | one(X, m, s, epsilon, how, draws))
                 print(found[-1], file=sys.stderr, flush=True)
     keep("fedpower_routes", {"routes": found}, text_of(found), quick=quick)

@@ -7,7 +7,7 @@ intercepts, the defaults of every model; root mean squared error on the other ra
 numbers. Which 100 users, and which of their ratings are kept, is drawn anew each time. ``sparsity`` of ``"auto"`` and
 numbers beside ``sparsity=0``, on the same rows.
 
-``python -m benchmarks.papers.jester [--draws 10] [--networks]`` (``--quick`` for a smoke test on made-up ratings).
+``python -m benchmarks.papers.jester [--draws 5] [--networks]`` (``--quick`` for a smoke test on made-up ratings).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PLAIN = "low rank, r = 1, k = 0"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="made-up ratings, one draw, nothing is kept")
-    parser.add_argument("--draws", type=int, default=10)
+    parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--networks", action="store_true", help="Figure 6 only; the linear results stay")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", UncertifiedWarning)
