@@ -258,6 +258,8 @@ def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: in
     product, noise, n_rows, mean = np.zeros((d, width)), 0.0, 0.0, np.zeros(d)
 
     known_rows = float(federation.n_rows) if settings.unit is Unit.ROW and settings.turns == 1 else None
+    asked: list[PowerStep | DeviceStep] = []  # of the last round, where groups take turns; and what they gave
+    parts: list[tuple[Array, float, Array]] = []
 
     def make_query(basis: Array, steps: int) -> PowerStep | DeviceStep:
         if settings.route == "device":
@@ -301,10 +303,11 @@ def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: in
         turns = list(federation.release_in_turns(after, settings.turns, event, name))
         asked = [after(turns[:turn]) for turn in range(len(turns))]
         parts = [product_of(query, vector, noise) for query, vector in zip(asked, turns, strict=True)]
+        basis = orthonormal(parts[-1][0])[0]
+    if settings.turns > 1:
         product, noise = _all_turns([query.basis for query in asked], [part[0] for part in parts], noise)
         n_rows = sum(part[1] for part in parts)
         mean = sum((part[1] * part[2] for part in parts), np.zeros(d)) / max(n_rows, 1.0)
-        basis = orthonormal(product)[0]
     # A sample covers a public share of all users: dividing by it gives the sum over all.
     share = settings.sampling_rate
     known_steps = settings.rounds if settings.route == "power" and share == 1.0 and settings.turns == 1 else None
@@ -312,7 +315,7 @@ def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: in
 
 
 def _all_turns(bases: list[Array], products: list[Array], noise: float) -> tuple[Array, float]:
-    """Add up the products of all groups, each turned from the basis it was taken at to that of the last group.
+    """Add up the products of all groups of the last round, each turned from its own basis to that of the last group.
 
     The last group's product alone would stand for all at ``turns`` times its noise; the sum has √turns times. Turning
     by an orthogonal matrix leaves noise of equal variances as it is, so what is added is independent noise. All of it
