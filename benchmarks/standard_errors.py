@@ -1,8 +1,10 @@
 """Do 95 % confidence intervals of population coefficients cover? 500 synthetic populations at ε = 1.
 
-``python -m benchmarks.standard_errors`` (five minutes on one core; ``--quick`` for a smoke test). Users have an
+``python -m benchmarks.standard_errors`` (ten minutes on one core; ``--quick`` for a smoke test). Users have an
 intercept and slopes with a covariance drawn anew for each population, features in random units and offsets, and a
-Poisson number of rows. Every fit finds units privately, draws fresh noise and is certified.
+Poisson number of rows. Some features are constant within users, as age or a school's size is; slopes on those are
+common to all users, because nobody's rows could tell a personal one from the intercept. Every fit finds units
+privately, draws fresh noise and is certified.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ import tacitly
 from benchmarks.tables import keep, table
 from tacitly.arrays import Array
 
-SHAPES = ((1000, 6, 4, 500), (600, 8, 3, 200), (3000, 5, 8, 200))
-"""Users, mean number of rows, features, populations."""
+SHAPES = ((1000, 6, 4, 0, 500), (600, 8, 3, 0, 200), (3000, 5, 8, 0, 200), (2000, 8, 8, 2, 200), (600, 8, 5, 2, 200))
+"""Users, mean number of rows, features, how many of them are constant within users, populations."""
 
 
 def main() -> None:
@@ -26,35 +28,50 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="three populations; nothing is kept")
     quick = parser.parse_args().quick
     rows, data = [], []
-    for users, size, features, runs in ((300, 6, 2, 3),) if quick else SHAPES:
-        errors, stated = measured(users, size, features, runs)
+    for users, size, features, constant, runs in ((300, 6, 2, 1, 3),) if quick else SHAPES:
+        errors, stated = measured(users, size, features, constant, runs)
         covered = np.abs(errors) <= 1.959963984540054 * stated
         ratio = float(np.sqrt(np.mean(np.square(errors / stated))))
+        fixed = f"{covered[:, 1 : 1 + constant].mean():.3f}" if constant else "–"
         rows.append(
             [
                 f"{users:,} × {size}, {features}",
+                constant,
                 runs,
-                *(f"{v:.3f}" for v in (covered.mean(), covered[:, 0].mean(), ratio)),
+                f"{covered.mean():.3f}",
+                f"{covered[:, 0].mean():.3f}",
+                fixed,
+                f"{ratio:.3f}",
             ]
         )
         data.append(
-            {"users": users, "rows": size, "features": features, "runs": runs, "covered": float(covered.mean())}
+            {
+                "users": users,
+                "rows": size,
+                "features": features,
+                "constant": constant,
+                "runs": runs,
+                "covered": float(covered.mean()),
+                "covered each": covered.mean(axis=0).tolist(),
+            }
         )
     header = [
         "users × rows, features",
+        "of these constant within users",
         "populations",
         "95 % intervals cover",
         "of intercepts",
+        "of constant features",
         "error ÷ standard error, rms",
     ]
     keep("standard_errors", {"shapes": data}, table(header, rows), quick=quick)
 
 
-def measured(users: int, size: int, features: int, runs: int) -> tuple[Array, Array]:
+def measured(users: int, size: int, features: int, constant: int, runs: int) -> tuple[Array, Array]:
     """Return errors of the population's coefficients and their stated standard errors, one row per population."""
     errors, stated = [], []
     for run in range(runs):
-        X, y, ids, truth = population(users, size, features, run)
+        X, y, ids, truth = population(users, size, features, constant, run)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model = tacitly.MixedEffects(epsilon=1.0).fit(X, y, ids)
@@ -63,15 +80,17 @@ def measured(users: int, size: int, features: int, runs: int) -> tuple[Array, Ar
     return np.array(errors), np.array(stated)
 
 
-def population(users: int, size: int, features: int, seed: int) -> tuple[Array, Array, Array, Array]:
-    """Return rows, targets, ids and the true population coefficients."""
+def population(users: int, size: int, features: int, constant: int, seed: int) -> tuple[Array, Array, Array, Array]:
+    """Return rows, targets, ids and the true population coefficients; the first ``constant`` features are."""
     rng = np.random.default_rng(seed)
     truth = 0.7 * rng.normal(size=features + 1)
     spreads = np.append(1.0, 0.3 * rng.random(features))
+    spreads[1 : 1 + constant] = 0.0
     mixing = np.eye(features + 1) + 0.5 / math.sqrt(features + 1) * rng.normal(size=(features + 1, features + 1))
     weights = truth + rng.normal(size=(users, features + 1)) @ mixing * spreads
     ids = np.repeat(np.arange(users), 1 + rng.poisson(size - 1, size=users))
     X = rng.normal(size=(len(ids), features)) * np.exp(rng.normal(size=features)) + rng.normal(size=features)
+    X[:, :constant] = X[np.searchsorted(ids, ids), :constant]
     y = weights[ids, 0] + np.einsum("ij,ij->i", X, weights[ids, 1:]) + 0.7 * rng.normal(size=len(ids))
     return X, y, ids, truth
 

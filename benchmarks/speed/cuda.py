@@ -98,7 +98,7 @@ def panel_queries(d: int) -> dict[str, tuple[Any, float]]:
     prior = Prior(0.1 * rng.normal(size=size), 0.3 * np.eye(size) + 0.02 * rng.normal(size=(size, size)), 0.7)
     every, eye, groups = np.ones(d + 1), np.eye(size), np.append(0.0, np.ones(size - 1))
     score = about.Score(units, prior, eye, eye, 0.8)
-    measured, spread = about.MeasuredScore(score, 0.5), about.MeasuredSpread(units, prior, 0.5)
+    measured, spread = about.MeasuredScore(score, 0.5, np.zeros(size)), about.MeasuredSpread(units, prior, 0.5)
     magnitudes, angles = Magnitudes(every, every), Angles(every, 0.1 * every, 2.0 * every, every)
     return {
         "magnitudes": (magnitudes, magnitudes.bound),

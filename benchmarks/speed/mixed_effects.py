@@ -146,7 +146,7 @@ def releases(units: Coordinates, size: int) -> dict[str, Query]:
         found |= {
             f"information{name}": information,
             f"score norm{name}": TypicalNorm(score, 8.0),
-            f"score{name}": MeasuredScore(score, 0.5),
+            f"score{name}": MeasuredScore(score, 0.5, np.zeros(size)),
         }
         if prior is early:
             found |= {

@@ -42,6 +42,7 @@ TURN = np.eye(SIZE) + 0.1
 SCORE = about.Score(UNITS, PRIOR, TURN, np.eye(SIZE), 0.8)
 SPREAD = about.Spread(UNITS, PRIOR)
 GROUPS = np.array([0.0, 1.0, 1.0, 2.0, 1.0])
+CONSTANT = np.append(1.0, (np.arange(SIZE - 1) % 3 == 1).astype(float))
 SLOPES, FLAT = Slopes(np.zeros(D), np.ones(D), 0.0, 1.0), Prior(np.zeros(D), np.eye(D), 1.0)
 ONES = np.ones(D + 1)
 CORRECTION = Correction(RNG.normal(size=D), WHITENING)
@@ -64,7 +65,8 @@ QUERIES: dict[str, tuple[Query, float]] = {
     "shares": (Shares(np.ones(D), 2), 2.0**0.5),
     "information": (about.Information(UNITS, PRIOR, TURN), 0.8),
     "norm of information": (TypicalNorm(about.Information(UNITS, PRIOR, TURN), 12.0), 1.0),
-    "score": (about.MeasuredScore(SCORE, 0.5), about.MeasuredScore(SCORE, 0.5).bound),
+    "information shares": (about.InformationShares(UNITS, PRIOR), 1.0),
+    "score": (about.MeasuredScore(SCORE, 0.5, CONSTANT), about.MeasuredScore(SCORE, 0.5, CONSTANT).bound),
     "norm of a score": (TypicalNorm(SCORE, 8.0), 1.0),
     "log variances": (about.LogVariances(UNITS, PRIOR, GROUPS), 3.0**0.5),
     "variances": (about.Variances(UNITS, PRIOR, GROUPS), 2.2),

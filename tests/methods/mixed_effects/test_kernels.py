@@ -21,6 +21,7 @@ from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.queries import (
     Coverage,
     Information,
+    InformationShares,
     LogVariances,
     MeasuredScore,
     MeasuredSpread,
@@ -47,11 +48,12 @@ ONES = np.ones(D + 1)
 def queries(prior: Prior) -> dict[str, BatchQuery]:
     score = Score(UNITS, prior, np.diag(RNG.uniform(0.5, 2.0, P)) + 0.1, np.eye(P) + 0.05, 0.8)
     return {
+        "information shares": InformationShares(UNITS, prior),
         "information": Information(UNITS, prior, np.eye(P) + 0.1),
         "information norm": TypicalNorm(Information(UNITS, prior, np.eye(P)), 12.0),
         "score": score,
         "score norm": TypicalNorm(score, 8.0),
-        "measured score": MeasuredScore(score, 0.7),
+        "measured score": MeasuredScore(score, 0.7, (GROUPS == 1.0).astype(float)),
         "log variances": LogVariances(UNITS, prior, GROUPS),
         "variances": Variances(UNITS, prior, GROUPS),
         "spread": Spread(UNITS, prior),

@@ -24,6 +24,7 @@ from tacitly.methods.mixed_effects.loss_heads import LossPosteriorHeads
 from tacitly.methods.mixed_effects.loss_queries import (
     Level,
     LossInformation,
+    LossInformationShares,
     LossScore,
     LossSizes,
     LossSpread,
@@ -42,6 +43,7 @@ THREE = Prior(RNG.normal(size=(3, P)) * 0.3, ROOT, 0.3, "logistic")
 COUNTS = Prior(RNG.normal(size=P) * 0.3, ROOT, 0.3, "poisson")
 METRIC = np.diag([1.0, 2.0, 0.5, 3.0])
 GROUPS = np.array([0.0, 1.0, 1.0, 2.0])
+CONSTANT = np.array([1.0, 0.0, 1.0, 0.0])
 PRIORS = {"two classes": TWO, "three classes": THREE, "counts": COUNTS}
 
 
@@ -49,9 +51,10 @@ def queries(prior: Prior) -> dict[str, BatchQuery]:
     score = LossScore(UNITS, prior, METRIC, np.eye(P), 0.8)
     return {
         "level": Level(prior.loss, len(prior.mean) if prior.mean.ndim > 1 else 1),
+        "information shares": LossInformationShares(UNITS, prior),
         "information": LossInformation(UNITS, prior, METRIC, 0.8),
         "score": score,
-        "measured score": MeasuredLossScore(score, 0.7),
+        "measured score": MeasuredLossScore(score, 0.7, np.tile(CONSTANT, prior.mean.size // P)),
         "sizes": LossSizes(UNITS, prior, GROUPS),
         "spread": LossSpread(UNITS, prior, 1.3),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, posterio
 from tacitly.methods.mixed_effects.queries import (
     Coverage,
     Information,
+    InformationShares,
     LogVariances,
     MeasuredScore,
     MeasuredSpread,
@@ -38,17 +40,19 @@ ROOT = np.linalg.cholesky(np.diag([0.5, 0.1, 0.2, 0.05]) + 0.02)
 PRIOR = Prior(RNG.normal(size=P) * 0.3, ROOT, 0.4)
 METRIC = np.diag([1.0, 2.0, 0.5, 3.0])
 GROUPS = np.array([0.0, 1.0, 1.0, 2.0])
+CONSTANT = np.array([1.0, 0.0, 1.0, 0.0])
 SCORE = Score(UNITS, PRIOR, METRIC, np.eye(P), 0.8)
 QUERIES: dict[str, BatchQuery] = {
     "magnitudes": Magnitudes(np.ones(P), np.array([1.0, 1.0, 1.0, 1.5])),
     "angles": Angles(np.array([1.0, 0.0, 1.0, 1.0]), np.zeros(P), np.full(P, 3.0), np.ones(P)),
     "shares": Shares(np.array([0.0, 1.0, 1.0]), 1),
     "within": TypicalNorm(WithinVariance(UNITS), 20.0),
+    "information shares": InformationShares(UNITS, PRIOR),
     "information": Information(UNITS, PRIOR, METRIC),
     "information norm": TypicalNorm(Information(UNITS, PRIOR, METRIC), 12.0),
     "score": SCORE,
     "score norm": TypicalNorm(SCORE, 8.0),
-    "measured score": MeasuredScore(SCORE, 0.7),
+    "measured score": MeasuredScore(SCORE, 0.7, CONSTANT),
     "log variances": LogVariances(UNITS, PRIOR, GROUPS),
     "variances": Variances(UNITS, PRIOR, GROUPS),
     "spread": Spread(UNITS, PRIOR),
@@ -63,7 +67,8 @@ BOUNDED = {
     "coverage": QUERIES["coverage"].bound,  # type: ignore[attr-defined]
     "information norm": 1.0,
     "score norm": 1.0,
-    "measured score": 0.7 * math.sqrt(1.18),
+    "information shares": 1.0,
+    "measured score": 0.7 * math.sqrt(1.1875),
 }
 
 
@@ -213,6 +218,32 @@ def test_left_out_residuals_are_those_of_refitting() -> None:
         assert quick[row] == pytest.approx(error / math.sqrt(PRIOR.noise + design @ spread @ design), rel=1e-8)
 
 
+def test_measured_slopes_are_the_slopes_of_clipped_scores() -> None:
+    """Half of the columns constant within users, half not: the mean clipped score's derivative, by differences."""
+    rng, n, m = np.random.default_rng(0), 4000, 6
+    units = Coordinates(np.zeros(4), np.ones(4), 0.0, 1.0)
+    X = np.hstack([np.repeat(rng.normal(size=(n, 2)), m, axis=0), rng.normal(size=(n * m, 2))])
+    y, offsets = 0.8 * np.repeat(rng.normal(size=n), m) + 0.45 * rng.normal(size=n * m), np.arange(n + 1) * m
+    prior = Prior(np.zeros(5), np.diag([0.8, 0.1, 0.1, 0.1, 0.1]), 0.2)
+    weights = np.einsum("nij->ij", posteriors(X, y, offsets, units, prior).information) / n
+    metric = prior.root / np.sqrt(np.diag(weights))
+    constant = np.array([1.0, 1.0, 1.0, 0.0, 0.0])
+
+    def mean(at: Array) -> tuple[Array, Array]:
+        score = Score(units, replace(prior, mean=at), metric, metric, 1e9)
+        query = MeasuredScore(score, 0.7, constant)
+        vector, slopes, _ = query.split(query.contributions(X, y, offsets).mean(axis=0), 0.0, (0.8, 0.65))
+        return vector, slopes
+
+    whole = Information(units, prior, metric).contributions(X, y, offsets).mean(axis=0)[[0, 5, 9, 12, 14]]
+    measured = mean(np.zeros(5))[1]
+    for column in range(5):
+        step = 0.02 * np.eye(5)[column] * metric[column, column]
+        moved = (mean(-step)[0] - mean(step)[0])[column] / 0.04
+        assert measured[column] == pytest.approx(moved / whole[column], rel=0.12)
+    assert measured[0] < measured[-1] - 0.05
+
+
 def test_tables_and_series_agree_with_scipy() -> None:
     freedom = module._FREEDOM
     exact = scipy.stats.chi2.cdf(3 * freedom, freedom + 2) + 3 * scipy.stats.chi2.sf(3 * freedom, freedom)
@@ -222,7 +253,7 @@ def test_tables_and_series_agree_with_scipy() -> None:
 
 
 class _UnclippedExtras(MeasuredScore):
-    """Forget that two more numbers travel with the score."""
+    """Forget that four more numbers travel with the score."""
 
     @property
     def bound(self) -> float:
@@ -259,7 +290,7 @@ def test_broken_queries_are_caught() -> None:
     """Each check above fails for a query that breaks what it checks."""
     name = "broken"
     for query, check in (
-        (_UnclippedExtras(SCORE, 0.7), test_bounds_hold_without_a_clip_and_are_attained),
+        (_UnclippedExtras(SCORE, 0.7, CONSTANT), test_bounds_hold_without_a_clip_and_are_attained),
         (_UncappedPoint(UNITS, PRIOR, GROUPS), test_bounds_hold_without_a_clip_and_are_attained),
         (_SharedMean(UNITS, PRIOR, METRIC, np.eye(P), 0.8), test_a_neighbours_rows_do_not_move_others_by_a_bit),
         (_HalfClipped(UNITS, PRIOR), test_block_sums_are_clipped_to_the_bound),

@@ -32,6 +32,7 @@ FORMS: dict[str, str] = {
     "mixed_effects.units.Angles": "contributions:angles",
     "mixed_effects.units.Shares": "contributions:shares",
     "mixed_effects.queries.Information": "posteriors:information",
+    "mixed_effects.queries.InformationShares": "posteriors:information_shares",
     "mixed_effects.queries.MeasuredScore": "posteriors:measured_score",
     "mixed_effects.queries.LogVariances": "posteriors:log_variances",
     "mixed_effects.queries.Variances": "posteriors:variances",

@@ -58,18 +58,35 @@ def information_norms(query: Any, context: Context) -> Norms:
     return _norms(query, query.prior, context, _information(query, context, query.metric, query.prior))
 
 
+def information_shares(query: Any, context: Context) -> BlockSums:
+    """Return the form of the roots of the weights' shares in a user's information."""
+
+    def of(span: Span, found: Found) -> torch.Tensor:
+        sizes = found.information.diagonal(dim1=1, dim2=2).clamp(min=0.0)
+        totals = sizes.sum(dim=1)
+        usable = (found.rows > 0) & (totals > 0) & torch.isfinite(totals)
+        shares = torch.where(usable[:, None], sizes, 0.0) / torch.where(usable, totals, 1.0)[:, None]
+        return shares.sqrt()
+
+    return _form(query, query.prior, context, of)
+
+
 def measured_score(query: Any, context: Context) -> BlockSums:
-    """Return the form of a clipped score, with two numbers that say what the clip did."""
+    """Return the form of a clipped score, with four numbers that say what the clip did."""
     score, clip, extra = _score(query.score, context), query.clip, _home(query)._EXTRA
-    size = query.score.coordinates
+    mask, ranks = numbers(query.constant, context.device), numbers(query.ranks, context.device)
 
     def of(span: Span, found: Found) -> torch.Tensor:
         scores = score(span, found)
         norms = norms_of(scores)
         factors = torch.where(norms > 0, clip / norms.clamp(min=clip), 0.0)
-        slope = factors * (1.0 - (norms > clip).to(torch.float64) / size)
         length = (norms / clip).clamp(max=1.0).square()
-        return torch.cat([scores * factors[:, None], extra * clip * torch.stack([slope, length], dim=1)], dim=1)
+        units = torch.where(norms > 0, 1.0 / norms, 0.0)[:, None] * scores
+        constant = (units.square() * mask).sum(dim=1).clamp(max=1.0)
+        shares = torch.stack([1.0 - constant, constant], dim=1)
+        slopes = factors[:, None] * (1.0 - (norms > clip).to(torch.float64)[:, None] * shares / ranks)
+        lengths = length[:, None] * shares
+        return torch.cat([scores * factors[:, None], extra * clip * torch.cat([slopes, lengths], dim=1)], dim=1)
 
     return _form(query.score, query.score.prior, context, of)
 

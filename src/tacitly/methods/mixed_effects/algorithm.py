@@ -32,6 +32,7 @@ from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.queries import (
     Coverage,
     Information,
+    InformationShares,
     LogVariances,
     MeasuredScore,
     MeasuredSpread,
@@ -49,10 +50,11 @@ ROUNDS = (2, 3)
 """Newton rounds before and after the covariance is learned."""
 
 # Parts of the budget that is left after the units; they are scaled to 1.
-_INFORMATION, _SCORE = (0.06, 0.08), (0.10, 0.26)
+_SHARES, _INFORMATION, _SCORE = 0.03, (0.06, 0.08), (0.10, 0.26)
 _TEXT = 0.05  # of what the units leave, if there are text columns without declared levels
 _SPREAD, _VARIANCES, _NORMS, _COVERAGE = 0.34, 0.08, 0.05, 0.05
 _LOG_CLIP, _RATIO_CLIP = math.sqrt(3.0), 2.2
+_USUAL = (0.8, 0.65)  # slope and squared length of clipped scores
 
 Bounds = tuple[tuple[float, float] | None, ...]
 
@@ -92,11 +94,12 @@ class Settings:
         if text_share:
             phases.append(Phase(name="shares of text", share=text_share))
             share += text_share
-        total = sum(_INFORMATION) + sum(_SCORE) + _SPREAD + _VARIANCES + _NORMS + _COVERAGE
+        total = _SHARES + sum(_INFORMATION) + sum(_SCORE) + _SPREAD + _VARIANCES + _NORMS + _COVERAGE
         rest = (1.0 - share) / total * (1.0 - 1e-12)
         norms, variances = _NORMS * rest, _VARIANCES * rest
         phases += [
             Phase(name="within", share=0.2 * norms),
+            Phase(name="information shares", share=_SHARES * rest),
             Phase(name="information norm", share=0.2 * norms, releases=2),
             Phase(name="score norm", share=0.4 * norms, releases=sum(ROUNDS)),
             Phase(name="spread norm", share=0.2 * norms),
@@ -154,6 +157,7 @@ class Learner:
     groups: Array = field(init=False)
     newton: Newton = field(init=False)
     _metric: Array = field(init=False)
+    _constant: Array = field(init=False)
 
     def __post_init__(self) -> None:
         size = self.units.size
@@ -164,7 +168,12 @@ class Learner:
         self.prior = Prior(np.zeros(size), np.diag(np.sqrt(variances)), noise)
         self.groups = np.append(0.0, np.ones(size - 1))
         self.newton = Newton(size, self.federation.n_users)
-        self._metric = np.eye(size)
+        self._metric, self._constant = self._first_metric()
+
+    def _first_metric(self) -> tuple[Array, Array]:
+        query = InformationShares(self.units, self.prior)
+        roots, noise = self._mean(query, "information shares", "information shares", 1.0)
+        return evened(roots, noise, np.diag(self.prior.root))
 
     def newton_rounds(self, stage: int) -> None:
         """Release the information under the current prior, then scores of which each moves the mean."""
@@ -177,20 +186,17 @@ class Learner:
         for number in range(ROUNDS[stage]):
             label = f"{stage + 1}.{number + 1}"
             score = Score(self.units, replace(frozen, mean=self.prior.mean), metric, self._metric, clip)
-            measured = MeasuredScore(score, self._clip(score, "score norm", f"score norm {label}", reach=8.0))
+            clipped = self._clip(score, "score norm", f"score norm {label}", reach=8.0)
+            measured = MeasuredScore(score, clipped, self._constant)
             mean, noise = self._mean(measured, f"score {stage + 1}", f"score {label}", measured.bound)
-            vector, gain, length = measured.split(mean)
-            # Shrunk to what they are on average, by their known noise.
-            extra = measured.noise_of_extras(noise)
-            gain = min(max(0.8 + (gain - 0.8) * 0.01 / (0.01 + extra**2), 0.3), 1.0)
-            length = min(max(0.65 + (length - 0.65) * 0.02 / (0.02 + extra**2), 0.2), 1.0)
-            sampling = length * measured.clip**2 / (size * n)
-            moved = self.newton.add(slope * gain, vector, self.prior.mean, noise, slope_noise, sampling)
+            vector, gains, squares = measured.split(mean, noise, _USUAL)
+            moved = self.newton.add(slope * gains[:, None], vector, self.prior.mean, noise, slope_noise, squares / n)
             self.prior = replace(self.prior, mean=moved)
             if stage == 0:
                 self._log_variances(label)
             elif number > 0:
                 self._variances(label)
+        self._metric = metric
 
     def grow(self) -> None:
         """Release the spread and give the covariance the directions that stand out of the noise."""
@@ -239,12 +245,12 @@ class Newton:
     """
 
     def __init__(self, size: int, n_users: int) -> None:
-        self._rounds: list[tuple[Array, Array, Array, float, float, float]] = []
+        self._rounds: list[tuple[Array, Array, Array, float, float, Array]] = []
         self._size = size
         self._precision = np.eye(size)
         self._extra, self._sampling = np.zeros((size, size)), np.zeros((size, size))
 
-    def add(self, slope: Array, score: Array, at: Array, noise: float, slope_noise: float, sampling: float) -> Array:
+    def add(self, slope: Array, score: Array, at: Array, noise: float, slope_noise: float, sampling: Array) -> Array:
         """Add a round; return the estimate of the weights from all of them."""
         self._rounds.append((slope, score, at, noise, slope_noise, sampling))
         weights = at
@@ -266,13 +272,25 @@ class Newton:
             added = noise**2 + slope_noise**2 * float(step @ step) / 2.0
             added += 0.15**2 * float(np.sum(np.square(slope @ step))) / self._size
             variance = added + sampling
-            precision += slope.T @ slope / variance
-            right += slope.T @ (score + slope @ at) / variance
-            extra += slope.T @ slope * (added / variance**2)
+            precision += slope.T / variance @ slope
+            right += slope.T / variance @ (score + slope @ at)
+            extra += slope.T * (added / variance**2) @ slope
             # Every round asks the same users, so what sampling them does to the rounds is one and the same.
-            shared += slope.T * (math.sqrt(sampling) / variance)
+            shared += slope.T * (np.sqrt(sampling) / variance)
         self._precision, self._extra, self._sampling = precision, extra, shared
         return np.asarray(np.linalg.solve(precision, right))
+
+
+def evened(roots: Array, noise: float, scales: Array) -> tuple[Array, Array]:
+    """Return a diagonal metric in which every weight has about as much information, from noisy roots of shares.
+
+    What users say about a column that is constant within them is a small part of their information: in plain units it
+    would drown in the noise of the rest. The second array has a 1 for such weights, of less than a quarter of the
+    largest information, else 0.
+    """
+    found = np.maximum(roots, max(noise, 1e-3)) / scales
+    constant = (np.square(found) < 0.25 * np.square(found).max()).astype(np.float64)
+    return np.diag(np.exp(np.mean(np.log(found))) / found), constant
 
 
 def preconditioned(matrix: Array, noise: float, metric: Array) -> tuple[Array, Array, float]:

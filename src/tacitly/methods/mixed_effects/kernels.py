@@ -402,7 +402,7 @@ def write_scores(likelihoods, point, turn, information_clip, out):
 
 
 @_kernel
-def add_scores(scores, clip, extra, limit, size, norms, out):
+def add_scores(scores, constant, ranks, clip, extra, limit, size, norms, out):
     """Write the norms of scores; add scores clipped to ``clip``, with what the clip did, to their block in ``out``.
 
     See :class:`~tacitly.methods.mixed_effects.queries.MeasuredScore`.
@@ -417,15 +417,24 @@ def add_scores(scores, clip, extra, limit, size, norms, out):
         if not norm > 0.0:
             continue
         factor = min(1.0, clip / max(norm, 1e-300))
-        slope = factor * (1.0 - (1.0 / p if norm > clip else 0.0))
         length = min(norm / clip, 1.0) ** 2
-        whole = math.sqrt((factor * norm) ** 2 + (extra * clip) ** 2 * (slope * slope + length * length))
+        second = 0.0
+        for a in range(p):
+            second += (scores[user, a] / norm) ** 2 * constant[a]
+        second = min(second, 1.0)
+        first = 1.0 - second
+        cut = 1.0 if norm > clip else 0.0
+        varying, fixed = factor * (1.0 - cut * first / ranks[0]), factor * (1.0 - cut * second / ranks[1])
+        squares = varying * varying + fixed * fixed + length * length * (first * first + second * second)
+        whole = math.sqrt((factor * norm) ** 2 + (extra * clip) ** 2 * squares)
         weight, block = _clip_factor(whole, limit), user // size
         if weight > 0.0:
             for a in range(p):
                 out[block, a] += scores[user, a] * (factor * weight)
-            out[block, p] += extra * clip * slope * weight
-            out[block, p + 1] += extra * clip * length * weight
+            out[block, p] += extra * clip * varying * weight
+            out[block, p + 1] += extra * clip * fixed * weight
+            out[block, p + 2] += extra * clip * length * first * weight
+            out[block, p + 3] += extra * clip * length * second * weight
 
 
 @_kernel

@@ -27,10 +27,11 @@ from tacitly.arrays import Array
 from tacitly.federation.base import Federation, Query
 from tacitly.linalg import unpack_symmetric
 from tacitly.methods.mixed_effects import units
-from tacitly.methods.mixed_effects.algorithm import Learned, Newton, Settings, grown, preconditioned
+from tacitly.methods.mixed_effects.algorithm import Learned, Newton, Settings, evened, grown, preconditioned
 from tacitly.methods.mixed_effects.loss_queries import (
     Level,
     LossInformation,
+    LossInformationShares,
     LossScore,
     LossSizes,
     LossSpread,
@@ -49,12 +50,13 @@ UNITLESS = (-2.0, 2.0)
 """Bounds of a target that leave it as it is."""
 
 # Parts of the budget that is left after the units; they are scaled to 1.
-_LEVEL, _INFORMATION, _SCORE = 0.02, (0.05, 0.07), (0.09, 0.22)
+_LEVEL, _SHARES, _INFORMATION, _SCORE = 0.02, 0.03, (0.05, 0.07), (0.09, 0.22)
 _SPREAD, _SIZES, _NORMS = 0.26, 0.20, 0.05
 _SCORE_CLIP, _INFORMATION_CLIP, _SPREAD_CLIP = 1.8, 1.3, 1.8  # in units of the typical norm
 _INTERCEPT = {"logistic": 2.0, "poisson": 1.0}  # variances to start from
 _SLOPES = {"logistic": 1.0, "poisson": 0.3}  # the same for slopes, together
 _NOISE = 0.3
+_USUAL = (0.95, 0.35)  # slope and squared length of clipped scores
 _OWN = {"logistic": 2.0, "poisson": 5.0}  # deviations of intercepts where nothing stands out of the noise
 
 
@@ -67,10 +69,11 @@ class LossSettings(Settings):
 
     def rest(self, share: float) -> list[Phase]:
         """Divide what the units leave."""
-        total = _LEVEL + sum(_INFORMATION) + sum(_SCORE) + _SPREAD + _SIZES + _NORMS
+        total = _LEVEL + _SHARES + sum(_INFORMATION) + sum(_SCORE) + _SPREAD + _SIZES + _NORMS
         part = share / total * (1.0 - 1e-12)
         phases = [
             Phase(name="level", share=_LEVEL * part),
+            Phase(name="information shares", share=_SHARES * part),
             Phase(name="information norm", share=0.2 * _NORMS * part, releases=2),
             Phase(name="score norm", share=0.6 * _NORMS * part, releases=sum(ROUNDS)),
             Phase(name="spread norm", share=0.2 * _NORMS * part),
@@ -114,6 +117,8 @@ class _Learner:
     _newtons: list[Newton] = field(init=False)
     _groups: Array = field(init=False)
     _doubt: Array = field(init=False)
+    _metric: Array = field(init=False)
+    _constant: Array = field(init=False)
 
     def __post_init__(self) -> None:
         size = self.units.size
@@ -126,12 +131,15 @@ class _Learner:
         self.prior = Prior(mean, np.diag(np.sqrt(variances)), _NOISE, self.loss)
         self._newtons = [Newton(size, self.federation.n_users) for _ in range(self.classes)]
         self._groups = np.append(0.0, np.ones(size - 1))
+        shares = LossInformationShares(self.units, self.prior)
+        found = self._mean(shares, "information shares", "information shares", 1.0)
+        self._metric, self._constant = evened(*found, np.diag(self.prior.root))
         self._doubt = np.array([1.0, 0.5, 0.5, 1.0])  # variances of the logarithms of the groups' variances
 
     def newton_rounds(self, stage: int) -> None:
         """Release the information under the current prior, then scores of which each moves the mean."""
         n, size = self.federation.n_users, self.units.size
-        frozen, plain = self.prior, np.eye(size)
+        frozen, plain = self.prior, self._metric
         unclipped = LossInformation(self.units, frozen, plain, 1e300)
         norm = self._typical(unclipped, "information norm", f"information norm {stage + 1}", reach=12.0)
         information = replace(unclipped, clip=_INFORMATION_CLIP * norm)
@@ -145,23 +153,19 @@ class _Learner:
             label = f"{stage + 1}.{number + 1}"
             score = LossScore(self.units, replace(frozen, mean=self.prior.mean), metric, plain, information.clip)
             typical = self._typical(score, "score norm", f"score norm {label}", reach=8.0)
-            measured = MeasuredLossScore(score, _SCORE_CLIP * typical)
+            measured = MeasuredLossScore(score, _SCORE_CLIP * typical, np.tile(self._constant, self.classes))
             mean, noise = self._mean(measured, f"score {stage + 1}", f"score {label}", measured.bound)
-            vector, gain, length = measured.split(mean)
-            # Shrunk to what they are on average, by their known noise.
-            extra = measured.noise_of_extras(noise)
-            gain = min(max(0.95 + (gain - 0.95) * 0.01 / (0.01 + extra**2), 0.3), 1.0)
-            length = min(max(0.35 + (length - 0.35) * 0.02 / (0.02 + extra**2), 0.1), 1.0)
-            sampling = length * measured.clip**2 / (self.classes * size * n)
+            vector, gains, squares = measured.split(mean, noise, _USUAL)
             at = self.prior.mean.reshape(self.classes, size) - self._start
             moved = [
-                newton.add(slope * (gain * share), part, place, noise, slope_noise, sampling)
+                newton.add(slope * (share * gains[:size, None]), part, place, noise, slope_noise, squares[:size] / n)
                 for newton, share, part, place in zip(
                     self._newtons, shares, vector.reshape(self.classes, size), at, strict=True
                 )
             ]
             self.prior = replace(self.prior, mean=(self._start + np.stack(moved)).reshape(self.prior.mean.shape))
             self._sizes(label)
+        self._metric = metric
 
     def grow(self) -> None:
         """Release the spread and give the covariance the directions that stand out of the noise."""

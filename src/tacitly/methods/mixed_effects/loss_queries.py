@@ -23,7 +23,7 @@ from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size
 from tacitly.linalg import pack_symmetric
 from tacitly.methods.mixed_effects.likelihoods import LossPosteriors, loss_posteriors
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
-from tacitly.methods.mixed_effects.queries import GROUPS, Measured
+from tacitly.methods.mixed_effects.queries import GROUPS, Measured, share_roots
 from tacitly.methods.shared.batch import BatchQuery, circle, norms_of, per_user, uncircle
 
 MOST_CLASSES = 1000
@@ -91,6 +91,21 @@ class _LossQuery(BatchQuery):
 
     def _posteriors(self, X: Rows, y: Rows, offsets: Offsets) -> LossPosteriors:
         return loss_posteriors(X, y, offsets, self.units, self.prior)
+
+
+@dataclass(frozen=True)
+class LossInformationShares(_LossQuery):
+    """How a user's information is divided among the weights: √(Jᵢᵢ / tr J) with the expected J, of norm one."""
+
+    @property
+    def coordinates(self) -> int:
+        """One number per weight."""
+        return self.units.size
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one vector per user."""
+        found = self._posteriors(X, y, offsets)
+        return share_roots(np.einsum("nii->ni", found.expected), found.rows)
 
 
 @dataclass(frozen=True)
@@ -164,6 +179,15 @@ class MeasuredLossScore(Measured):
 
     score: LossScore
     clip: float
+    constant: Array
+
+    def __post_init__(self) -> None:
+        check_shape("constant", self.constant, self.score.coordinates)
+
+    @property
+    def ranks(self) -> Array:
+        """One direction per class among those that are constant."""
+        return np.array([self.counts[0], self.score.coordinates / self.score.units.size])
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one clipped score and two numbers per user."""

@@ -7,6 +7,8 @@ No clip, step or weight depends on data other than through earlier releases, and
 In the notation of :mod:`~tacitly.methods.mixed_effects.posterior`, u and J are a user's score and information about the
 population's weights in whitened coordinates, and E[u uᵀ] = J if the prior is right:
 
+* :class:`InformationShares` gives a scale on which every weight has about as much information, so that the noise of the
+  next release hides none of them.
 * :class:`Information` and :class:`Score` give the population's weights by Newton's method. Both carry the same weight
   1/√tr J per user, so that users with thousands of rows do not drown the others and the ratio stays unbiased.
 * :class:`LogVariances` and :class:`Variances` compare ‖u‖² with tr J for groups of coordinates, and residuals with
@@ -59,7 +61,8 @@ REACHED = np.array([NOMINAL, 2.1])
 _OUTSIDE = np.array([2.0 - 2.0 * NormalDist().cdf(reach) for reach in REACHED])
 _TAIL = np.array([1.0, 0.7])  # weights of the two counts
 
-_CAP, _WEIGHT, _EXTRA = 3.0, 0.2, 0.3
+_NARROWED = NormalDist().inv_cdf(1.0 - 0.085 / 2.0)  # intervals that are too wide are narrowed to 91.5 %
+_CAP, _WEIGHT, _EXTRA = 3.0, 0.2, 0.25
 # E min(χ²_ν/ν, 3), which is P(χ²_{ν+2} ≤ 3ν) + 3 P(χ²_ν > 3ν).
 _FREEDOM = np.array([0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 20, 40, 100])
 _CAPPED = np.array(
@@ -104,6 +107,38 @@ class _PriorQuery(BatchQuery):
 
     def _posteriors(self, X: Rows, y: Rows, offsets: Offsets) -> Posteriors:
         return posteriors(X, y, offsets, self.units, self.prior)
+
+
+@dataclass(frozen=True)
+class InformationShares(_PriorQuery):
+    """How a user's information is divided among the weights: √(Jᵢᵢ / tr J), a vector of norm one (or zero)."""
+
+    @property
+    def coordinates(self) -> int:
+        """One number per weight."""
+        return self.units.size
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one vector per user."""
+        found = self._posteriors(X, y, offsets)
+        return share_roots(np.einsum("nii->ni", found.information), found.rows)
+
+    def contributions_of(self, statistics: Array) -> Array:
+        """Return one vector per user."""
+        return share_roots(spread_of(statistics, self.prior)[1], statistics[:, -1])
+
+
+def share_roots(diagonals: Array, rows: Array) -> Array:
+    """Return the roots of the shares of each row's entries in their sum; zeros for a user without rows.
+
+    >>> share_roots(np.array([[0.09, 0.16], [0.5, 0.0]]), np.array([3.0, 0.0]))
+    array([[0.6, 0.8],
+           [0. , 0. ]])
+    """
+    sizes = np.maximum(diagonals, 0.0)
+    totals = sizes.sum(axis=1)
+    usable = (rows > 0) & (totals > 0) & np.isfinite(totals)
+    return np.asarray(np.sqrt(np.where(usable[:, None], sizes, 0.0) / np.where(usable, totals, 1.0)[:, None]))
 
 
 @dataclass(frozen=True)
@@ -205,41 +240,64 @@ class Score(_PriorQuery):
 
 
 class Measured(BatchQuery):
-    """A score, clipped to ``clip``, with two numbers that say what the clip did: mean slope and mean squared length.
+    """A score, clipped to ``clip``, with four numbers that say what the clip did: mean slopes and squared lengths.
 
-    Subclasses are data classes with these two fields.
+    A clipped vector follows a change of its argument except along itself. For directions about which a user has
+    independent information that is one of many; but columns that are constant within users share one direction per
+    user, so their slope is another. ``constant`` has a 1 for each such coordinate, else 0. Subclasses are data classes
+    with these three fields.
     """
 
     score: BatchQuery
     clip: float
+    constant: Array
 
     @property
     def coordinates(self) -> int:
-        """Those of the score, and two."""
-        return self.score.coordinates + 2
+        """Those of the score, and four."""
+        return self.score.coordinates + 4
 
     @property
     def bound(self) -> float:
-        """Largest norm of a contribution."""
-        return float(self.clip * np.sqrt(1.0 + 2.0 * _EXTRA**2))
+        """Largest norm of a contribution: slopes are at most one, and so is the sum of the squared lengths."""
+        return float(self.clip * np.sqrt(1.0 + 3.0 * _EXTRA**2))
+
+    @property
+    def counts(self) -> Array:
+        """How many coordinates vary within users, and how many do not; at least one."""
+        constant = float(np.sum(self.constant))
+        return np.maximum([len(self.constant) - constant, constant], 1.0)
+
+    @property
+    def ranks(self) -> Array:
+        """About how many independent directions a user has among those that vary, and among those that do not."""
+        return np.array([self.counts[0], 1.0])
 
     def _measured(self, scores: Array) -> Array:
         norms = norms_of(scores)
         factors = np.where(norms > 0, self.clip / np.maximum(norms, self.clip), 0.0)
-        # A clipped vector follows a change of its argument except along itself: one of its directions.
-        slope = factors * (1.0 - (norms > self.clip) / self.score.coordinates)
         length = np.square(np.minimum(norms / self.clip, 1.0))
-        extra = _EXTRA * self.clip * np.stack([slope, length], axis=1)
+        units = np.where((norms > 0)[:, None], scores, 0.0) / np.where(norms > 0, norms, 1.0)[:, None]
+        constant = np.minimum(np.square(units) @ self.constant, 1.0)
+        shares = np.stack([1.0 - constant, constant], axis=1)
+        slopes = factors[:, None] * (1.0 - (norms > self.clip)[:, None] * shares / self.ranks)
+        extra = _EXTRA * self.clip * np.hstack([slopes, length[:, None] * shares])
         return np.hstack([scores * factors[:, None], extra])
 
-    def split(self, released: Array) -> tuple[Array, float, float]:
-        """Return the mean score, the mean slope and the mean squared length in units of the clip."""
-        slope, length = released[-2:] / (_EXTRA * self.clip)
-        return released[:-2], float(slope), float(length)
+    def split(self, released: Array, noise: float, usual: tuple[float, float]) -> tuple[Array, Array, Array]:
+        """Return the mean score, and for each of its coordinates the mean slope and the mean square of clipped scores.
 
-    def noise_of_extras(self, noise: float) -> float:
-        """Return the noise of the mean slope and length, given that of a coordinate."""
-        return noise / (_EXTRA * self.clip)
+        Slopes and lengths are shrunk by their known noise to what is usual.
+        """
+        group = self.constant.astype(np.int64)
+        doubt = noise / (_EXTRA * self.clip)
+        slopes, lengths = (released[-4:] / (_EXTRA * self.clip)).reshape(2, 2)
+        parts = self.counts / len(self.constant)
+        lengths, doubts = lengths / parts, np.square(doubt / parts)
+        slopes = usual[0] + (slopes - usual[0]) * 0.01 / (0.01 + doubt**2)
+        lengths = usual[1] + (lengths - usual[1]) * 0.02 / (0.02 + doubts)
+        squares = np.clip(lengths, 0.15, 3.0) * self.clip**2 / len(self.constant)
+        return released[:-4], np.clip(slopes, 0.3, 1.0)[group], squares[group]
 
 
 @dataclass(frozen=True)
@@ -248,6 +306,10 @@ class MeasuredScore(Measured):
 
     score: Score
     clip: float
+    constant: Array
+
+    def __post_init__(self) -> None:
+        check_shape("constant", self.constant, self.score.coordinates)
 
     @property
     def statistics(self) -> Likelihoods:
@@ -264,7 +326,8 @@ class MeasuredScore(Measured):
 
     def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
         """Clip each contribution and add up those of each block."""
-        return score_sums(self.score.contributions_of(statistics), self.clip, _EXTRA, bound, size)
+        found = self.score.contributions_of(statistics)
+        return score_sums(found, self.constant, self.ranks, self.clip, _EXTRA, bound, size)
 
 
 @dataclass(frozen=True)
@@ -505,7 +568,8 @@ class Coverage(_PriorQuery):
         outside = np.clip(_OUTSIDE + excess, 0.001, 0.5)
         near, far = (NormalDist().inv_cdf(1.0 - share / 2.0) for share in np.minimum.accumulate(outside))
         if near >= NOMINAL:
-            multiple = NOMINAL / near
+            # Narrowed less than a normal law allows: targets such as ratings jump, and so does what they cover.
+            multiple = min(_NARROWED / near, 1.0)
         elif far <= NOMINAL:
             multiple = REACHED[1] / far
         else:
