@@ -16,15 +16,6 @@ def test_the_printed_fedrep_finds_the_basis_from_a_random_start() -> None:
     assert model.score(DATA.X, DATA.y, DATA.users) > 0.99
 
 
-def test_the_printed_step_is_slower_than_ours() -> None:
-    few = {"rank": 1, "rounds": 4}
-    theirs, ours = (
-        tacitly.FedRep(**few, **how).fit(DATA.X, DATA.y, DATA.users)
-        for how in ({"mode": "paper", "random_state": 0}, {})
-    )
-    assert tacitly.subspace_distance(ours.basis_, DATA.basis) < tacitly.subspace_distance(theirs.basis_, DATA.basis)
-
-
 def test_gradient_steps_approach_the_exact_fit_from_zero() -> None:
     rng = np.random.default_rng(0)
     X, y, users = rng.normal(size=(90, 3)), rng.normal(size=90), np.repeat([0, 1, 2], 30)
