@@ -58,11 +58,11 @@ def main() -> None:
     kept = RESULTS / "jester.json"
     found = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
     data: dict[str, Any] = {part: found[part] for part in ("linear", "networks") if part in found}
-    if arguments.networks:
-        data["networks"] = [errors(whole, draw, networks()) for draw in range(min(arguments.draws, 3))]
-    else:
-        data["linear"] = [errors(whole, draw, MODELS) for draw in range(arguments.draws)]
-    keep("jester", data, text_of(data), quick=False)
+    part, models = ("networks", networks()) if arguments.networks else ("linear", MODELS)
+    data[part] = []
+    for draw in range(arguments.draws):
+        data[part].append(errors(whole, draw, models))
+        keep("jester", data, text_of(data), quick=False)
 
 
 def full_rows() -> np.ndarray:

@@ -10,7 +10,6 @@ import pytest
 
 import tacitly
 from tacitly.methods.fedrep import as_printed
-from tacitly.methods.fedrep.algorithm import Settings
 from tacitly.methods.shared.whitening import Whitening
 from tacitly.privacy.accounting import compose
 from tacitly.privacy.guarantee import Adjacency, Budget
@@ -82,14 +81,11 @@ def test_a_refresh_must_promise_what_the_fit_did() -> None:
         model.refresh(DATA.X[SECOND][:, :5], DATA.y[SECOND], DATA.users[SECOND])
 
 
-def test_users_by_coin_are_accounted_and_need_less_noise() -> None:
+def test_users_by_coin_are_accounted_and_without_the_coin_the_noise_is_too_little() -> None:
     model = fitted(sampling_rate=0.5, rounds=1)
     assert {release.event.sampling_rate for release in model.certificate_.releases} == {0.5}
     assert model.certificate_.epsilon <= 4.0
     assert tacitly.subspace_distance(model.basis_, DATA.basis) < 0.3
-    noise = {release.name: release.event.sigma for release in model.certificate_.releases}
-    whole = Settings(rounds=1).plan(Budget(epsilon=4.0, delta=1e-6)).event("rounds", clip=1.0).sigma
-    assert 0.5 * whole < noise["basis step 1"] < 2.0 * whole  # less signal, and less noise than half the users need
     # The mutation: the same releases, had everybody taken part, cost more than was promised.
     everybody = [replace(release.event, sampling_rate=1.0) for release in model.certificate_.releases]
     assert compose(everybody, Adjacency.ZERO_OUT, 1e-6) > 4.0
