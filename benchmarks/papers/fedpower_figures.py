@@ -35,7 +35,7 @@ SWEEPS: dict[str, list[tuple[str, int, dict[str, Any]]]] = {
     "participants K of 20, schemes 1 and 2": [
         (f"K = {k}, scheme {s}", DEVICES, {"participants": k, "scheme": s}) for k in (5, 15) for s in (1, 2)
     ],
-    "decaying p": [("p = 4", DEVICES, {}), ("p halves", DEVICES, {"decay": True})],
+    "decaying p": [("p = 4", DEVICES, {}), ("p = 4, 3, 2, 1, 1, …", DEVICES, {"decay": True})],
 }
 FIGURES = {
     3 + row * 4 + column: (title, epsilon)
