@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from tacitly.baselines import collins
+from tacitly.data.cohort import Cohort
 from tacitly.data.reading import read_cohort
 from tacitly.federation.local import LocalPopulation
 from tacitly.heads.ridge import fit_heads
@@ -77,7 +78,7 @@ class FedRep(PrivateFedRep):
 
     def _as_printed(self, X: Any, y: Any, users: Any) -> Self:
         self._check_parameters()
-        cohort = read_cohort(X, y, users)
+        cohort: Cohort = read_cohort(X, y, users)
         self._check_population(LocalPopulation(cohort))
         rounds = collins.ROUNDS if self.rounds is None else self.rounds
         self.basis_ = collins.learn(cohort, int(self.rank), rounds, self.step_size, self.random_state)

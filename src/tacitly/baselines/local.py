@@ -85,6 +85,7 @@ class LocalModels(Baseline):
 
 def _descended(X: npt.NDArray[Any], y: npt.NDArray[Any] | None, steps: int) -> npt.NDArray[np.float64]:
     """Return weights after gradient steps from zero, and an intercept of zero."""
+    assert y is not None
     rows, targets, weights = np.asarray(X, np.float64), np.asarray(y, np.float64), np.zeros(X.shape[1])
     largest = float(np.linalg.norm(rows, 2)) ** 2 if len(rows) else 0.0
     for _ in range(steps if largest > 0 else 0):

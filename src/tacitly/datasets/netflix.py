@@ -7,9 +7,12 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from tacitly.arrays import Array
 from tacitly.data.validation import DataError
 from tacitly.datasets.ratings import Ratings, ratings_of
 
@@ -36,7 +39,7 @@ def load_netflix(path: str | os.PathLike[str]) -> Ratings:
     return ratings_of(users.astype(np.int64), movies, stars, _catalogue(titles), times=days)
 
 
-def _blocks(file: Path) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+def _blocks(file: Path) -> Iterator[tuple[int, npt.NDArray[Any], npt.NDArray[Any], Array]]:
     """Yield each movie with the users, stars and days of its ratings."""
     import pyarrow as pa
     from pyarrow import csv
@@ -51,11 +54,11 @@ def _blocks(file: Path) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarra
             rows = csv.read_csv(
                 io.BytesIO(text.lstrip()), read_options=csv.ReadOptions(column_names=["user", "stars", "day"])
             )
-            columns = rows.column("user").cast(pa.int64()), rows.column("stars").cast(pa.float64())
+            users, stars = rows.column("user").cast(pa.int64()), rows.column("stars").cast(pa.float64())
             days = rows.column("day").cast(pa.date32()).cast(pa.int32())
         except (pa.ArrowException, ValueError):
             raise DataError(f"{file.name} could not be read. Expected lines 'user,stars,date'.") from None
-        yield int(movie), *(column.to_numpy() for column in columns), days.to_numpy().astype(np.float64)
+        yield int(movie), users.to_numpy(), stars.to_numpy(), days.to_numpy().astype(np.float64)
 
 
 def _catalogue(file: Path) -> dict[int, tuple[str, tuple[str, ...]]]:
