@@ -74,16 +74,17 @@ def information_shares(query: Any, context: Context) -> BlockSums:
 def measured_score(query: Any, context: Context) -> BlockSums:
     """Return the form of a clipped score, with four numbers that say what the clip did."""
     score, clip, extra = _score(query.score, context), query.clip, _home(query)._EXTRA
-    mask, ranks = numbers(query.constant, context.device), numbers(query.ranks, context.device)
+    mask, shared = numbers(query.constant, context.device), query.shared
 
     def of(span: Span, found: Found) -> torch.Tensor:
-        scores = score(span, found)
+        scores, freedoms = score(span, found)
         norms = norms_of(scores)
         factors = torch.where(norms > 0, clip / norms.clamp(min=clip), 0.0)
         length = (norms / clip).clamp(max=1.0).square()
         units = torch.where(norms > 0, 1.0 / norms, 0.0)[:, None] * scores
         constant = (units.square() * mask).sum(dim=1).clamp(max=1.0)
         shares = torch.stack([1.0 - constant, constant], dim=1)
+        ranks = torch.stack([(freedoms - shared).clamp(min=1.0), torch.full_like(norms, max(shared, 1.0))], dim=1)
         slopes = factors[:, None] * (1.0 - (norms > clip).to(torch.float64)[:, None] * shares / ranks)
         lengths = length[:, None] * shares
         return torch.cat([scores * factors[:, None], extra * clip * torch.cat([slopes, lengths], dim=1)], dim=1)
@@ -93,7 +94,8 @@ def measured_score(query: Any, context: Context) -> BlockSums:
 
 def score_norms(query: Any, context: Context) -> Norms:
     """Return the form of norms of scores."""
-    return _norms(query, query.prior, context, _score(query, context))
+    score = _score(query, context)
+    return _norms(query, query.prior, context, lambda span, found: score(span, found)[0])
 
 
 def log_variances(query: Any, context: Context) -> BlockSums:
@@ -203,17 +205,19 @@ def _information(query: Any, context: Context, metric: Array, prior: Any) -> Of:
     return of
 
 
-def _score(query: Any, context: Context) -> Of:
+def _score(query: Any, context: Context) -> Callable[[Span, Found], tuple[torch.Tensor, torch.Tensor]]:
+    """Return the form of scores, and of in about how many directions users have information."""
     about = numbers(np.linalg.solve(query.prior.root, query.information_metric), context.device)
     turned = numbers(np.linalg.solve(query.prior.root, query.metric), context.device)
     clip = query.information_clip
 
-    def of(span: Span, found: Found) -> torch.Tensor:
+    def of(span: Span, found: Found) -> tuple[torch.Tensor, torch.Tensor]:
         matrices = about.T @ found.information @ about
-        weights = _weights(matrices, found)
-        weights = weights * (clip / (norms_of(packed(matrices)) * weights).clamp(min=clip))
-        scores: torch.Tensor = (found.means @ turned) * weights[:, None]
-        return scores
+        weights, norms = _weights(matrices, found), norms_of(packed(matrices))
+        known = (weights > 0) & (norms > 0)
+        ratios = 1.0 / (torch.where(known, weights, 1.0).square() * torch.where(known, norms, 1.0))
+        weights = weights * (clip / (norms * weights).clamp(min=clip))
+        return (found.means @ turned) * weights[:, None], ratios.square().clamp(min=1.0)
 
     return of
 

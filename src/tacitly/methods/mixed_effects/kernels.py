@@ -402,7 +402,7 @@ def write_scores(likelihoods, point, turn, information_clip, out):
 
 
 @_kernel
-def add_scores(scores, constant, ranks, clip, extra, limit, size, norms, out):
+def add_scores(scores, freedoms, constant, shared, clip, extra, limit, size, norms, out):
     """Write the norms of scores; add scores clipped to ``clip``, with what the clip did, to their block in ``out``.
 
     See :class:`~tacitly.methods.mixed_effects.queries.MeasuredScore`.
@@ -424,7 +424,8 @@ def add_scores(scores, constant, ranks, clip, extra, limit, size, norms, out):
         second = min(second, 1.0)
         first = 1.0 - second
         cut = 1.0 if norm > clip else 0.0
-        varying, fixed = factor * (1.0 - cut * first / ranks[0]), factor * (1.0 - cut * second / ranks[1])
+        varying = factor * (1.0 - cut * first / max(freedoms[user] - shared, 1.0))
+        fixed = factor * (1.0 - cut * second / max(shared, 1.0))
         squares = varying * varying + fixed * fixed + length * length * (first * first + second * second)
         whole = math.sqrt((factor * norm) ** 2 + (extra * clip) ** 2 * squares)
         weight, block = _clip_factor(whole, limit), user // size

@@ -23,7 +23,7 @@ from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size
 from tacitly.linalg import pack_symmetric
 from tacitly.methods.mixed_effects.likelihoods import LossPosteriors, loss_posteriors
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
-from tacitly.methods.mixed_effects.queries import GROUPS, Measured, share_roots
+from tacitly.methods.mixed_effects.queries import GROUPS, Measured, directions, share_roots
 from tacitly.methods.shared.batch import BatchQuery, circle, norms_of, per_user, uncircle
 
 MOST_CLASSES = 1000
@@ -140,12 +140,16 @@ class LossInformation(_LossQuery):
 
     def factors(self, found: LossPosteriors) -> Array:
         """Return each user's weight: 1/√trace of the expected information, and what brings it to the clip."""
+        weights, norms = self.weights(found)
+        return np.asarray(weights * (self.clip / np.maximum(norms * weights, self.clip)))
+
+    def weights(self, found: LossPosteriors) -> tuple[Array, Array]:
+        """Return 1/√trace of the expected information, zero for a user without rows, and its norm."""
         turned = np.linalg.solve(self.prior.root, self.metric)
         expected = turned.T @ found.expected @ turned
         traces = np.einsum("nii->n", expected)
         weights = np.where((found.rows > 0) & (traces > 0), 1.0 / np.sqrt(np.maximum(traces, 1e-300)), 0.0)
-        norms = norms_of(pack_symmetric(expected)) * weights
-        return np.asarray(weights * (self.clip / np.maximum(norms, self.clip)))
+        return weights, norms_of(pack_symmetric(expected))
 
 
 @dataclass(frozen=True)
@@ -167,10 +171,17 @@ class LossScore(_LossQuery):
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one score per user."""
+        return self.with_freedoms(X, y, offsets)[0]
+
+    def with_freedoms(self, X: Rows, y: Rows, offsets: Offsets) -> tuple[Array, Array]:
+        """Return one score per user, and in about how many directions the user has information about all classes."""
         found = self._posteriors(X, y, offsets)
         information = LossInformation(self.units, self.prior, self.information_metric, self.information_clip)
         scores = found.means @ np.linalg.solve(self.prior.root, self.metric)
-        return np.asarray(scores.reshape(len(scores), -1) * information.factors(found)[:, None])
+        scores = scores.reshape(len(scores), -1)
+        weights, norms = information.weights(found)
+        freedoms = directions(weights, norms) * (scores.shape[1] // self.units.size)
+        return np.asarray(scores * information.factors(found)[:, None]), freedoms
 
 
 @dataclass(frozen=True)
@@ -185,13 +196,13 @@ class MeasuredLossScore(Measured):
         check_shape("constant", self.constant, self.score.coordinates)
 
     @property
-    def ranks(self) -> Array:
-        """One direction per class among those that are constant."""
-        return np.array([self.counts[0], self.score.coordinates / self.score.units.size])
+    def shared(self) -> float:
+        """One direction per class, if there are constant columns."""
+        return super().shared * (self.score.coordinates // self.score.units.size)
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return one clipped score and two numbers per user."""
-        return self._measured(self.score.contributions(X, y, offsets))
+        """Return one clipped score and four numbers per user."""
+        return self._measured(*self.score.with_freedoms(X, y, offsets))
 
 
 @dataclass(frozen=True)

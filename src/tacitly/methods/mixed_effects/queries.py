@@ -216,12 +216,16 @@ class Score(_PriorQuery):
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one score per user."""
+        return self.with_freedoms(X, y, offsets)[0]
+
+    def with_freedoms(self, X: Rows, y: Rows, offsets: Offsets) -> tuple[Array, Array]:
+        """Return one score per user, and in about how many directions the user has information."""
         found = self._posteriors(X, y, offsets)
         information = Information(self.units, self.prior, self.information_metric)
-        weights = information.weights(found)
-        norms = norms_of(information.of(found)) * weights
-        weights = weights * (self.information_clip / np.maximum(norms, self.information_clip))
-        return found.means @ np.linalg.solve(self.prior.root, self.metric) * weights[:, None]
+        weights, norms = information.weights(found), norms_of(information.of(found))
+        freedoms = directions(weights, norms)
+        weights = weights * (self.information_clip / np.maximum(norms * weights, self.information_clip))
+        return found.means @ np.linalg.solve(self.prior.root, self.metric) * weights[:, None], freedoms
 
     @property
     def statistics(self) -> Likelihoods:
@@ -239,13 +243,23 @@ class Score(_PriorQuery):
         return score_norms(self.contributions_of(statistics))
 
 
+def directions(weights: Array, norms: Array) -> Array:
+    """Return in about how many directions users have information, (trace/norm)², from 1/√trace and the norm.
+
+    >>> directions(np.array([0.5, 0.0]), np.array([2.0, 0.0]))  # an identity matrix of size four; no rows
+    array([4., 1.])
+    """
+    known = (weights > 0) & (norms > 0)
+    ratios = 1.0 / (np.square(np.where(known, weights, 1.0)) * np.where(known, norms, 1.0))
+    return np.maximum(np.square(ratios), 1.0)
+
+
 class Measured(BatchQuery):
     """A score, clipped to ``clip``, with four numbers that say what the clip did: mean slopes and squared lengths.
 
-    A clipped vector follows a change of its argument except along itself. For directions about which a user has
-    independent information that is one of many; but columns that are constant within users share one direction per
-    user, so their slope is another. ``constant`` has a 1 for each such coordinate, else 0. Subclasses are data classes
-    with these three fields.
+    A clipped vector follows a change of its argument except along itself: in one of the directions in which the user
+    has information. Columns that are constant within users share one direction per user, so their slope is another.
+    ``constant`` has a 1 for each such coordinate, else 0. Subclasses are data classes with these three fields.
     """
 
     score: BatchQuery
@@ -269,18 +283,19 @@ class Measured(BatchQuery):
         return np.maximum([len(self.constant) - constant, constant], 1.0)
 
     @property
-    def ranks(self) -> Array:
-        """About how many independent directions a user has among those that vary, and among those that do not."""
-        return np.array([self.counts[0], 1.0])
+    def shared(self) -> float:
+        """In how many directions a user has information about constant columns: one per class, if there are any."""
+        return float(np.any(self.constant > 0))
 
-    def _measured(self, scores: Array) -> Array:
+    def _measured(self, scores: Array, freedoms: Array) -> Array:
         norms = norms_of(scores)
         factors = np.where(norms > 0, self.clip / np.maximum(norms, self.clip), 0.0)
         length = np.square(np.minimum(norms / self.clip, 1.0))
         units = np.where((norms > 0)[:, None], scores, 0.0) / np.where(norms > 0, norms, 1.0)[:, None]
         constant = np.minimum(np.square(units) @ self.constant, 1.0)
         shares = np.stack([1.0 - constant, constant], axis=1)
-        slopes = factors[:, None] * (1.0 - (norms > self.clip)[:, None] * shares / self.ranks)
+        ranks = np.stack([np.maximum(freedoms - self.shared, 1.0), np.full(len(norms), max(self.shared, 1.0))], axis=1)
+        slopes = factors[:, None] * (1.0 - (norms > self.clip)[:, None] * shares / ranks)
         extra = _EXTRA * self.clip * np.hstack([slopes, length[:, None] * shares])
         return np.hstack([scores * factors[:, None], extra])
 
@@ -317,17 +332,18 @@ class MeasuredScore(Measured):
         return self.score.statistics
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return one clipped score and two numbers per user."""
-        return self._measured(self.score.contributions(X, y, offsets))
+        """Return one clipped score and four numbers per user."""
+        return self._measured(*self.score.with_freedoms(X, y, offsets))
 
     def contributions_of(self, statistics: Array) -> Array:
-        """Return one clipped score and two numbers per user."""
-        return self._measured(self.score.contributions_of(statistics))
+        """Return one clipped score and four numbers per user."""
+        return self._measured(self.score.contributions_of(statistics), directions(statistics[:, -2], statistics[:, -1]))
 
     def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
         """Clip each contribution and add up those of each block."""
         found = self.score.contributions_of(statistics)
-        return score_sums(found, self.constant, self.ranks, self.clip, _EXTRA, bound, size)
+        freedoms = directions(statistics[:, -2], statistics[:, -1])
+        return score_sums(found, freedoms, self.constant, self.shared, self.clip, _EXTRA, bound, size)
 
 
 @dataclass(frozen=True)

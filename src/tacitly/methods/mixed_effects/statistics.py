@@ -171,25 +171,39 @@ def scores(likelihoods: Array, point: Array, turn: Array, clip: float) -> Array:
 
 def score_norms(found: Array) -> Array:
     """Return the norms of scores."""
-    width = found.shape[1]
-    return _scores(found, np.zeros(width), np.ones(2), 1.0, 0.0, 1.0, max(1, len(found)))[0]
+    plain = np.ones(len(found)), np.zeros(found.shape[1]), 0.0
+    return _scores(found, *plain, 1.0, 0.0, 1.0, max(1, len(found)))[0]
 
 
 def score_sums(
-    found: Array, constant: Array, ranks: Array, clip: float, extra: float, bound: float, size: int
+    found: Array,
+    freedoms: Array,
+    constant: Array,
+    shared: float,
+    clip: float,
+    extra: float,
+    bound: float,
+    size: int,
 ) -> Array:
     """Return the sums over blocks of scores clipped to ``clip``, with what the clip did, all clipped to a bound."""
-    return _scores(found, constant, ranks, clip, extra, bound, size)[1]
+    return _scores(found, freedoms, constant, shared, clip, extra, bound, size)[1]
 
 
 def _scores(
-    found: Array, constant: Array, ranks: Array, clip: float, extra: float, bound: float, size: int
+    found: Array,
+    freedoms: Array,
+    constant: Array,
+    shared: float,
+    clip: float,
+    extra: float,
+    bound: float,
+    size: int,
 ) -> tuple[Array, Array]:
     from tacitly.methods.mixed_effects.kernels import add_scores
 
     norms, out = np.zeros(len(found)), np.zeros((-(-len(found) // size), found.shape[1] + 4))
-    public = np.ascontiguousarray(constant, dtype=np.float64), np.ascontiguousarray(ranks)
-    add_scores(found, *public, float(clip), extra, bound * (1.0 - GUARD), size, norms, out)
+    public = np.ascontiguousarray(constant, dtype=np.float64), shared, float(clip), extra
+    add_scores(found, np.ascontiguousarray(freedoms), *public, bound * (1.0 - GUARD), size, norms, out)
     return norms, out
 
 
