@@ -81,6 +81,10 @@ benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.papers.fedpower
 	$(BIN)/python -m benchmarks.papers.fedpower_tables --seconds 1e9
 	$(BIN)/python -m benchmarks.papers.pca
+	$(BIN)/python -m benchmarks.papers.fedpower_figures
+	$(BIN)/python -m benchmarks.papers.fedpower_routes
+	$(BIN)/python -m benchmarks.papers.jester
+	$(BIN)/python -m benchmarks.papers.jester --networks
 	$(BIN)/python -m benchmarks.papers.centaur
 	$(BIN)/python -m benchmarks.papers.centaur_linear
 	$(BIN)/python -m benchmarks.speed.modules

@@ -65,12 +65,12 @@ class Elsewhere(Compiled):
 
     def __init__(self, module: str, name: str) -> None:
         self._module, self._name = module, name
-        self._dispatcher: Any = None
+        self._from_python: Any = None
 
-    def dispatcher(self) -> Any:
-        """Return Numba's dispatcher."""
-        self._dispatcher = getattr(importlib.import_module(self._module), self._name)
-        return self._dispatcher
+    def dispatcher(self, *, inside: bool = False) -> Any:
+        """Return Numba's dispatcher, or what else compiled functions may call."""
+        found = getattr(importlib.import_module(self._module), self._name)
+        return found.dispatcher(inside=inside) if isinstance(found, Compiled) else found
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:

@@ -25,7 +25,10 @@ METHOD = Method(
         "queries:LossStep",
     ),
     engines=ENGINES,
-    limits={"cuda": "yes; other losses than squared on the host"},
+    limits={
+        "cuda": "yes; other losses than squared on the host",
+        "node": "`sampling_rate=1` only: nodes see who answers",
+    },
     small=lambda d, rank, words: {"rank": rank, "rounds": 1},
     plain_compiles=lambda words: words.get("loss", "squared") != "squared",
     data="rows by user with a number, a class or a count to predict",
