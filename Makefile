@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 ALL := $(VENV)/.installed
 CORE := $(if $(wildcard $(ALL)),$(ALL),$(VENV)/.core)
 
-.PHONY: demo test lint types suite coverage docs outputs generated bench benchmarks bench-gpu clean
+.PHONY: demo test lint types suite coverage docs docs-version outputs generated bench benchmarks bench-gpu clean
 
 demo: $(CORE)
 	@$(BIN)/tacitly demo
@@ -28,8 +28,10 @@ types: $(ALL)
 # Ledgers wait for the disk at every debit: temporary files lie in memory, where there is room for them.
 ROOM := $(shell df -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4194304 {print "/dev/shm"}')
 suite coverage: export TMPDIR := $(or $(TMPDIR),$(ROOM),/tmp)
+# Where the environment forbids bytecode, every process of the tests would compile all the libraries again.
+suite coverage: export PYTHONDONTWRITEBYTECODE :=
 suite: $(ALL)
-	@echo "tests: about twenty minutes on two cores"
+	@echo "tests: about twelve minutes on two cores"
 	@$(BIN)/pytest -n $(WORKERS) --disable-warnings
 
 # Apart from the tests: tracing makes them half as long again. sys.monitoring (Python 3.12) costs less than a trace
@@ -46,6 +48,11 @@ docs: $(ALL)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "docs: site/index.html; with search: $(BIN)/python -m http.server -d site"
 
+# The same in FOLDER/VERSION, beside the versions that are there, with a menu of them in the header.
+FOLDER ?= versions
+docs-version: $(ALL)
+	@$(BIN)/python tools/versions.py $(FOLDER)
+
 # What commands and examples print, as pages show it: runs them all. The tests compare all but the digits.
 outputs: $(ALL)
 	@$(BIN)/python tools/outputs.py
@@ -59,6 +66,7 @@ generated: $(ALL)
 bench: $(ALL)
 	$(BIN)/python -m benchmarks.speed.floors
 	$(BIN)/python -m benchmarks.speed.way_in
+	$(BIN)/python -m benchmarks.speed.cold_start
 	$(BIN)/python -m benchmarks.speed.driver
 	$(BIN)/python -m benchmarks.speed.round
 	$(BIN)/python -m benchmarks.speed.gram
@@ -73,6 +81,10 @@ benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.papers.fedpower
 	$(BIN)/python -m benchmarks.papers.fedpower_tables --seconds 1e9
 	$(BIN)/python -m benchmarks.papers.pca
+	$(BIN)/python -m benchmarks.papers.fedpower_figures
+	$(BIN)/python -m benchmarks.papers.fedpower_routes
+	$(BIN)/python -m benchmarks.papers.jester
+	$(BIN)/python -m benchmarks.papers.jester --networks
 	$(BIN)/python -m benchmarks.papers.centaur
 	$(BIN)/python -m benchmarks.papers.centaur_linear
 	$(BIN)/python -m benchmarks.speed.modules

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import atexit
+import gc
 import hashlib
+import importlib.util
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -36,12 +39,11 @@ settings.register_profile("suite", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("suite")
 
 FIRST = (
-    # This file compiles most kernels, while another worker runs tests that need none of them.
+    # This file compiles most kernels, while another worker runs tests that need none of them and take as long.
     "tests/methods/test_sensitivity.py",
     "tests/neural/",
-    "tests/privacy/",
-    "tests/federation/test_select.py",
     "tests/methods/",
+    "tests/privacy/",
     # Processes that start together would each compile a kernel that is not there yet. Then the slowest files, so that
     # no worker is left alone with one at the end.
     "processes",
@@ -50,19 +52,24 @@ FIRST = (
     "tests/federation/",
     "tests/test_benchmarks.py",
 )
+LIBRARIES = ("torch", "sklearn.utils.estimator_checks", "scipy.stats", "pandas", "polars", "ray", "flwr.app",
+             "matplotlib.pyplot", "numba", "dp_accounting.pld", "opendp.prelude", "selenium.webdriver")  # fmt: skip
 PROCESSES = ("tests/federation/test_ray.py", "tests/deployment/test_processes.py", "engines_runs", "two_sites]")
 
 
 def group_of(name: str) -> str:
     """Return the group of a test; a group runs in one worker: the tests of a file share kernels and fixtures.
 
-    Tests that start many processes are one group too, so that there is one cluster and not one per worker. Benchmarks
-    and examples are independent processes, each its own group.
+    Tests that start many processes are one group too, so that there is one cluster and not one per worker, and so are
+    the files that need the largest kernels of networks, which two workers would compile twice. Benchmarks and examples
+    are independent processes, each its own group.
     """
     if any(part in name for part in PROCESSES):
         return "processes"
     if name.startswith("tests/browser/"):
         return "browser"  # one browser, and not one per worker
+    if name.startswith(together := "tests/neural/low_rank_sparse/"):
+        return together
     file = name.split("::")[0]
     return name if file == "tests/test_benchmarks.py" else file
 
@@ -87,6 +94,8 @@ def _left_as_found() -> Iterator[None]:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # once, before there are workers
         forget_stale_kernels()
+        if config.getoption("numprocesses", None):
+            import_first()
     if config.getoption("cov_source", None):
         compile_untraced()
 
@@ -115,6 +124,14 @@ def compile_untraced() -> None:
                 tracer.start()
 
     event.register("numba:compile", Untraced())
+
+
+def import_first() -> None:
+    """Import the large libraries once in a fresh environment, so that not every worker compiles their bytecode."""
+    found = importlib.util.find_spec(LIBRARIES[0])
+    if found is not None and found.cached is not None and not Path(found.cached).exists():
+        lines = (f"with contextlib.suppress(ImportError): import {name}" for name in LIBRARIES)
+        subprocess.run([sys.executable, "-c", "\n".join(["import contextlib", *lines])], check=False)
 
 
 def forget_stale_kernels() -> None:
@@ -149,6 +166,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((rank for rank, first in enumerate(FIRST) if group.startswith(first)), len(FIRST))
 
     items.sort(key=rank)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector away from libraries and tests: they stay until the end."""
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.papers.page import definitions
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -37,17 +37,6 @@ def test_every_function_of_the_tour_is_where_it_is_said_to_be() -> None:
     assert len(named) > 20
     for name, file in named:
         assert name in definitions(ROOT / file), (name, file)
-
-
-def definitions(path: Path) -> set[str]:
-    """Return the names of a module's functions, classes and methods."""
-    found = set()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
-        if isinstance(node, ast.ClassDef):
-            found |= {f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef)}
-    return found
 
 
 def test_the_readme_is_short() -> None:
@@ -80,6 +69,53 @@ def test_every_python_block_runs_as_printed(
     finally:
         if "ray" in sys.modules:
             sys.modules["ray"].shutdown()
+
+
+def commands() -> list[tuple[str, str, bool]]:
+    """Return every command that a page shows, and whether it is whole: in a block, not in a sentence."""
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        blocks = "\n".join(re.findall(r"^```(?:sh|console)?\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE))
+        lines = re.findall(r"^ *(?:\$ )?tacitly (.*)$", blocks.replace("\\\n", " "), flags=re.MULTILINE)
+        found += [(page.name, re.split(r"  #| \| ", line)[0], True) for line in lines]
+        inline = re.findall(r"`tacitly ([a-z]+ [^`]*--[^`…]*)`", text)
+        found += [(page.name, line, False) for line in inline if not re.search(r"[|\[]|\.\.\.|your-", line)]
+    return found
+
+
+def test_every_command_shown_is_understood() -> None:
+    """It has these options, and a whole one needs no others; nothing is run."""
+    import shlex
+
+    import click
+    import typer.main
+
+    from tacitly.cli.main import app
+
+    group, known = typer.main.get_command(app), commands()
+    assert len(known) > 30
+    for page, line, whole in known:
+        words, command = shlex.split(line), group
+        try:
+            while isinstance(command, click.Group):
+                command = command.commands[words.pop(0)]
+            command.make_context("tacitly", words)
+        except click.exceptions.Exit:
+            pass  # --help
+        except (click.ClickException, KeyError) as error:
+            if not whole and not isinstance(error, KeyError | click.NoSuchOption):
+                continue
+            pytest.fail(f"{page}: tacitly {line}: {getattr(error, 'message', error)!s}")
+
+
+def test_the_deployment_guide_is_what_the_example_runs() -> None:
+    """And that one runs as a test, with real processes: tests/test_benchmarks.py."""
+    guide = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8").partition("## Flower")[2].partition("\n### ")[0]
+    blocks = re.findall(r"```sh\n(.*?)```", guide, flags=re.DOTALL)
+    example = (ROOT / "examples" / "two_sites.py").read_text(encoding="utf-8")
+    run = re.findall(r'"(tacitly [^"]+)"', example)
+    assert "".join(blocks).splitlines() == run
 
 
 def test_nothing_has_the_name_that_another_package_has() -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import re
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tools import docstrings, gallery, outputs, reference, site_hooks
+from tools import docstrings, gallery, outputs, reference, site_hooks, versions
 
 from tacitly.methods import REGISTRY
 from tacitly.privacy.accounting import mu_of
@@ -140,7 +141,7 @@ def test_the_table_of_epsilons_is_right() -> None:
 @pytest.mark.parametrize("page", outputs.console_pages(), ids=lambda path: path.stem)
 def test_commands_print_what_pages_show(page: Path, tmp_path: Path) -> None:
     shown = page.read_text(encoding="utf-8")
-    assert outputs.shape(outputs.rerun(shown, tmp_path, panels=False)) == outputs.shape(shown)
+    assert outputs.shape(outputs.rerun(shown, tmp_path, marked=False)) == outputs.shape(shown)
 
 
 SMALL = {"digits": ("30",), "own_network": ("40",)}
@@ -155,3 +156,23 @@ def test_examples_print_what_their_pages_show(path: Path, tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     shown = (ROOT / "examples" / "outputs" / f"{path.stem}.txt").read_text(encoding="utf-8")
     assert outputs.shape(outputs.example(path, *SMALL.get(path.stem, ()))) == outputs.shape(shown)
+
+
+def test_versions_are_listed_with_the_newest_first_and_none_is_lost(tmp_path: Path) -> None:
+    for version in ("0.9.0", "0.10.0rc1", "0.2.0", "0.10.0", "0.9.0"):
+        found = versions.listed(tmp_path, version)
+    assert found == ["0.10.0", "0.10.0rc1", "0.9.0", "0.2.0"]
+    entries = json.loads((tmp_path / "versions.json").read_text(encoding="utf-8"))
+    assert [entry["version"] for entry in entries] == found
+    assert "url=0.10.0/" in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+def test_the_menu_of_versions_is_there_only_where_there_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    def configured() -> Any:
+        return site_hooks.on_config(SimpleNamespace(site_name="tacitly", extra={}, nav=[]))
+
+    assert "version" not in configured().extra
+    monkeypatch.setenv(versions.SEVERAL, "1")
+    assert configured().extra["version"] == {"provider": "mike"}

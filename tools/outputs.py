@@ -29,8 +29,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from tools import gallery  # noqa: E402
 
-BLOCK = re.compile(r"(?:<!-- needs (?P<needs>\S+) -->\n)?```console\n(?P<lines>.*?)```", re.DOTALL)
-"""A block of commands; one that needs a file that is not shipped stays as it is where that file is missing."""
+BLOCK = re.compile(r"(?P<mark><!-- (?:needs (?P<needs>\S+)|slow) -->\n)?```console\n(?P<lines>.*?)```", re.DOTALL)
+"""A block of commands; one that needs a file that is not shipped stays as it is where that file is missing. One that is
+marked as slow is run by this program, not by the tests."""
 
 PANELS = Path(os.environ.get("TACITLY_DATA", ROOT.parent / "shared" / "data")) / "panels"
 APART = ("two_sites",)  # starts processes of its own, whose lines come in any order: run by name only, not compared
@@ -44,26 +45,26 @@ def console_pages() -> list[Path]:
     return [path for path in sorted((ROOT / "docs").glob("*.md")) if BLOCK.search(path.read_text(encoding="utf-8"))]
 
 
-def rerun(text: str, folder: Path, *, panels: bool = True) -> str:
+def rerun(text: str, folder: Path, *, marked: bool = True) -> str:
     """Return a page's text with the outputs of its commands, run one after the other in ``folder``.
 
-    Blocks that need a panel stay as they are without ``panels``, or where the panel is missing.
+    Blocks that need a panel or are slow stay as they are without ``marked``, or where the panel is missing.
     """
     with _inside(folder):
-        return BLOCK.sub(lambda block: _transcript(block, panels=panels), text)
+        return BLOCK.sub(lambda block: _transcript(block, marked=marked), text)
 
 
-def _transcript(block: re.Match[str], *, panels: bool) -> str:
+def _transcript(block: re.Match[str], *, marked: bool) -> str:
     needs, lines = block["needs"], []
-    if needs and not (panels and (PANELS / needs).exists()):
+    if (block["mark"] and not marked) or (needs and not (PANELS / needs).exists()):
         return block[0]
     if needs:
         shutil.copy(PANELS / needs, needs)
     for line in block["lines"].splitlines():
         if line.startswith("$ "):
             lines += [line, *answer(line[2:]).splitlines()]
-    above, shown = f"<!-- needs {needs} -->\n" if needs else "", "\n".join(lines)
-    return f"{above}```console\n{shown}\n```"
+    shown = "\n".join(lines)
+    return f"{block['mark'] or ''}```console\n{shown}\n```"
 
 
 def answer(command: str) -> str:

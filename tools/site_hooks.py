@@ -20,7 +20,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from tools import gallery, reference  # noqa: E402
+from tools import gallery, reference, versions  # noqa: E402
 
 ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md", "CHANGELOG.md": "changelog.md"}
 LANGUAGES = {".py": "python", ".json": "json", ".yml": "yaml", ".toml": "toml"}
@@ -33,7 +33,10 @@ def on_config(config: Any) -> Any:
     """Put the version into the header, the examples into the navigation, and leave missing slots out of it."""
     from tacitly import __version__
 
-    config.site_name = f"{config.site_name} {__version__}"
+    if versions.SEVERAL in os.environ:  # then the menu of versions shows it
+        config.extra["version"] = {"provider": "mike"}
+    else:
+        config.site_name = f"{config.site_name} {__version__}"
     absent = [name for name in config.extra.get("slots", ()) if not (ROOT / "docs" / name).exists()]
     config.nav = [_section(section, absent) for section in config.nav]
     return config

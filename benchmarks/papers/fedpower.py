@@ -1,7 +1,7 @@
-"""FedPower (Guo et al. 2021) on its public data sets: the error against true ε, and Figures 3-10.
+"""FedPower (Guo et al. 2021) on its public data sets: the error against true ε.
 
 One metric for every method: the spectral sine of the angle to the exact top-5 space, over all five columns. Tables 2
-and 3 are in :mod:`benchmarks.papers.fedpower_tables`.
+and 3 are in :mod:`benchmarks.papers.fedpower_tables`, the figures in :mod:`benchmarks.papers.fedpower_figures`.
 
 ``python -m benchmarks.papers.fedpower`` (about ten minutes on two cores; ``--quick`` for a smoke test).
 The data sets come from TACITLY_DATA; TACITLY_DIFFPRIVLIB names a Python interpreter that has diffprivlib (its
@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.data import available, load, public_range
-from benchmarks.tables import IMAGES, RESULTS, keep, table
+from benchmarks.tables import RESULTS, keep, table
 from tacitly import FedPower, subspace_distance
 from tacitly.methods.fedpower.as_printed import Settings, iterates
 from tacitly.privacy.accounting import epsilon_of, mu_of
@@ -38,33 +38,28 @@ NUMERIC = "covtype-numeric"  # ten columns: the most that diffprivlib's sampler 
 SETS = ("a9a", "connect4", "covtype", "mnist", NUMERIC)
 SYNTHETIC = "synthetic"  # rows for --quick, which keeps nothing
 TARGETS = {"a9a": 0.05, "mnist": 0.065, "connect4": 0.03, "covtype": 0.02}
-PARTS = ("true_epsilon", "plots")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="synthetic rows, one draw, nothing is kept")
     parser.add_argument("--sets", default=",".join(SETS), help="only these sets; the others keep their results")
-    parser.add_argument("--parts", default=",".join(PARTS), help="only these parts; the others keep their results")
     arguments = parser.parse_args()
     quick = arguments.quick
     if not quick and not available():
         sys.exit("The data sets were not found. Set TACITLY_DATA to their folder.")
-    names, parts = [SYNTHETIC] if quick else arguments.sets.split(","), arguments.parts.split(",")
+    names = [SYNTHETIC] if quick else arguments.sets.split(",")
     draws = 1 if quick else 5
     data: dict[str, Any] = {"true_epsilon": {}}
     kept = RESULTS / "fedpower.json"
-    if not quick and (set(names) != set(SETS) or set(parts) != set(PARTS)) and kept.is_file():
+    if not quick and set(names) != set(SETS) and kept.is_file():
         data = json.loads(kept.read_text(encoding="utf-8"))
     for name in names:
         X = synthetic_rows() if quick else load(name)
         few = min(draws, 3) if name in ("mnist", "covtype") else draws
-        if "true_epsilon" in parts:
-            data["true_epsilon"][name] = against_true_epsilon(X, name, few, EPSILONS[2:3] if quick else EPSILONS)
+        data["true_epsilon"][name] = against_true_epsilon(X, name, few, EPSILONS[2:3] if quick else EPSILONS)
         print(f"{name}: done", file=sys.stderr, flush=True)
         keep("fedpower", data, text_of(data), quick=quick)
-    if not quick and "a9a" in names and "plots" in parts:
-        plot(load("a9a"), "a9a")
 
 
 def synthetic_rows() -> Array:
@@ -180,50 +175,6 @@ def text_of(data: dict[str, Any]) -> str:
         for epsilon, line in sets.items()
     ]
     return table([f"row-level, true ε, δ = {DELTA:g}", *methods], rows)
-
-
-def plot(X: Array, name: str) -> None:
-    """Figures 3 to 10: local steps, devices, participants and decay, without noise (top) and with it (bottom)."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    truth = exact(X)
-    figure, axes = plt.subplots(2, 4, figsize=(15, 6.5), sharey="row")
-    for row, epsilon in enumerate((math.inf, 1.0)):
-        sweeps: list[tuple[str, list[tuple[str, int, dict[str, Any]]]]] = [
-            ("local steps p", [(f"p = {p}", 20, {"local_steps": p}) for p in (1, 2, 4, 8)]),
-            ("devices m", [(f"m = {m}", m, {}) for m in (10, 20, 50, 100)]),
-            (
-                "participants K",
-                [
-                    (f"K = {k}, scheme {s}", 20, {"participants": k, "scheme": s})
-                    for k, s in ((5, 1), (5, 2), (15, 1), (15, 2))
-                ],
-            ),
-            ("decaying p", [(f"decay {how}", 20, {"decay": how}) for how in (False, True)]),
-        ]
-        for axis, (title, lines) in zip(axes[row], sweeps, strict=True):
-            for label, m, how in lines:
-                _, matrices, sizes = devices(X, m, 0)
-                p = int(how.get("local_steps", 4))
-                settings = Settings(
-                    **{"local_steps": p, "iterations": 25 * p, "alignment": "signs", "per_round": True, **how},
-                    epsilon_local=epsilon,
-                    epsilon_central=epsilon,
-                )
-                bases = list(iterates(matrices, sizes, K, settings, 1))[:25]
-                axis.semilogy(range(1, len(bases) + 1), [subspace_distance(b, truth) for b in bases], label=label)
-            axis.set_title(f"{title}{'' if math.isinf(epsilon) else ', printed noise'}", fontsize=9)
-            axis.legend(fontsize=7)
-            axis.set_xlabel("communications")
-    axes[0][0].set_ylabel("sine of the angle")
-    axes[1][0].set_ylabel("sine of the angle")
-    figure.suptitle(f"FedPower, Figures 3-10 on {name} (sign fixing)")
-    figure.tight_layout()
-    IMAGES.mkdir(parents=True, exist_ok=True)
-    figure.savefig(IMAGES / "fedpower_effects.png", dpi=120)
 
 
 if __name__ == "__main__":

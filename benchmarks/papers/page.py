@@ -109,7 +109,7 @@ def problems(item: dict[str, Any]) -> list[str]:
         path, _, definition = _resolved(place).partition("::")
         if not (ROOT / path).is_file():
             found.append(f"{name}: {path} does not exist.")
-        elif definition and definition not in _definitions(ROOT / path):
+        elif definition and definition not in definitions(ROOT / path):
             found.append(f"{name}: {path} does not define {definition}.")
     return found
 
@@ -173,7 +173,7 @@ def _link(place: str) -> str:
 
 
 @cache
-def _definitions(path: Path) -> frozenset[str]:
+def definitions(path: Path) -> frozenset[str]:
     """Return the names of a module's functions, classes, methods and constants."""
     found = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:

@@ -19,9 +19,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     import uvicorn
 
     from tacitly.cli.ui import server
-    from tacitly.cli.ui.work import Desk, Job
+    from tacitly.cli.ui.work import Desk, Job, PlanKey
 
-    def plan(self: Desk, key: tuple[int, int, int]) -> None:
+    def plan(self: Desk, key: PlanKey) -> None:
         self._plans[key] = "no plan here"
 
     def fit(self: Desk, job: Job) -> None:

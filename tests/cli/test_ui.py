@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,46 @@ def test_a_fit_is_that_of_the_command(client: Any, tmp_path: Path) -> None:
     assert "public edition" in client.get("/token/report/public/mine").text
     assert "For whom did it help?" in client.get("/token/report/private/mine").text
     assert client.get("/token/report/public/other").status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        ({"loss": "logistic", "classes": "no, yes"}, "mixed-effects"),
+        ({"loss": "poisson"}, "mixed-effects"),
+        ({"loss": "squared"}, "fedrep"),
+    ],
+)
+def test_classes_counts_and_other_methods_are_fitted_too(tmp_path: Path, kind: dict[str, str], method: str) -> None:
+    rng = np.random.default_rng(0)
+    rows = [(user, *rng.normal(size=2)) for user in range(100) for _ in range(4)]
+    told: dict[str, Callable[[float], Any]] = {
+        "logistic": lambda x: "yes" if x > 0 else "no",
+        "poisson": lambda x: int(abs(x) * 2),
+        "squared": str,
+    }
+    lines = [f"u{user},{x},{z},{told[kind['loss']](x)}" for user, x, z in rows]
+    (tmp_path / "rows.csv").write_text("\n".join(["who,x,z,y", *lines]))
+    fields = {"path": "rows.csv", "user": "who", "target": "y", "epsilon": "8", "method": method, **kind}
+    desk, order = Desk(tmp_path), Order.of(fields.items())
+    assert desk.look(order).users == 100
+    job = Job(order)
+    desk._fit(job)
+    assert job.error == ""
+    desk._jobs.append(job)
+    assert "For whom did it help?" in desk.report("model", "private")
+    if "classes" in kind:
+        config = json.loads((tmp_path / "model" / "config.json").read_text("utf-8"))
+        assert "yes" in json.dumps(config)
+
+
+def test_a_method_that_does_not_predict_classes_is_refused() -> None:
+    fields = {"path": "rows.csv", "user": "who", "target": "y", "loss": "logistic", "classes": "0,1"}
+    order = Order.of({**fields, "method": "centaur"}.items())
+    with pytest.raises(ValueError, match="numbers only"):
+        _ = order.parameters
+    with pytest.raises(ValueError, match="two or more labels"):
+        Order.of({**fields, "classes": ""}.items())
 
 
 def test_one_fit_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def memory_of(made: str, opened: str, small: Path, large: Path) -> float:
 
 def test_a_fit_on_a_memory_map_needs_a_fraction_of_the_data(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    for name, n in (("small", 4_200), ("large", 40_000)):
+    for name, n in (("small", 8_400), ("large", 40_000)):
         m, d = 40, 32
         X = rng.standard_normal((n * m, d), dtype=np.float32)
         y = X[:, 0] + rng.standard_normal(n * m, dtype=np.float32)

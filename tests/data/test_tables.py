@@ -532,8 +532,10 @@ def test_a_table_streams_into_a_folder_with_far_less_memory_than_it_needs(tmp_pa
         ("sep=;\nwho;x\na;1\nb;2\n", [1.0, 2.0]),
         ("# saved by a program\n# yesterday\nwho\tx\na\t1\nb\t2\n", [1.0, 2.0]),
         ("#who,x\na,1\nb,2\n", [1.0, 2.0]),
+        ("Export of 3 May;\n\nwho;x\na;1,5\nb;2\n", [1.5, 2.0]),
+        ("Export\nwho,x\na,1\nb,2\n", [1.0, 2.0]),
     ],
-    ids=["thousands", "money", "per cent", "spaces", "excel", "comments", "header with #"],
+    ids=["thousands", "money", "per cent", "spaces", "excel", "comments", "header with #", "title", "bare title"],
 )
 def test_numbers_and_first_lines_as_programs_and_people_write_them(tmp_path: Path, text: str, value: Any) -> None:
     """Money and per cent were taken for text, without a word; a line before the header for the header."""

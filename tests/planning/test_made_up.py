@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import tacitly
 from tacitly.data.schema import Schema
+from tacitly.heads.losses import Loss
 from tacitly.methods import REGISTRY
 from tacitly.planning.made_up import FRESH, Described, MadeUp
 from tacitly.planning.sample import Sampled
+from tacitly.planning.sample_losses import SampledLoss
 from tacitly.planning.shape import Shape
 from tacitly.planning.simulation import Simulation
 from tacitly.privacy.accounting import mu_of, total_mu
@@ -96,3 +100,33 @@ def test_fewer_users_have_the_noise_of_the_many_they_stand_for() -> None:
     releases = simulation.certificates["mixed-effects", level].releases
     mu = total_mu([release.event for release in releases], Adjacency.ZERO_OUT)
     assert mu * 50 == pytest.approx(5000 * mu_of(1.0, 1e-6), rel=1e-5)
+
+
+@pytest.mark.parametrize(("loss", "more"), [("logistic", {}), ("logistic", {"classes": 3}), ("poisson", {})])
+def test_classes_and_counts_have_the_noise_they_were_said_to(loss: str, more: dict[str, Any]) -> None:
+    """The best predictions that there are leave more over where there is more noise; counts have their mean."""
+    left = {}
+    for noise in (0.2, 0.6):
+        shape = Shape(
+            users=1, rows=4, features=3, noise=noise, levels=0.2, slopes=0.1, loss=loss, mean_count=2.0, **more
+        )
+        population = Described(shape)
+        drawn = population.draw(1500, np.random.default_rng(0))
+        best = drawn.truth.argmax(axis=1) if loss == "logistic" else drawn.truth
+        left[noise] = population._error(drawn, best)
+        if loss == "poisson":
+            assert np.mean(drawn.train.y) == pytest.approx(2.0, rel=0.25)
+        else:
+            assert set(np.unique(drawn.train.y)) == set(range(shape.classes))
+    assert left[0.2] < 0.7 * left[0.6] if loss == "logistic" else left[0.6] == pytest.approx(1.1, abs=0.15)
+
+
+def test_a_sample_of_classes_tells_how_users_differ() -> None:
+    shape = Shape(users=1, rows=8, features=2, noise=0.3, levels=0.4, slopes=0.1, between=0.0, loss="logistic")
+    public = Described(shape).draw(200, np.random.default_rng(1)).train
+    loss = Loss("logistic", (0, 1))
+    sampled = SampledLoss.of(public, 900, loss, REGISTRY.default("fit"))
+    assert (sampled.shape.noise, sampled.shape.levels) == pytest.approx((0.3, 0.4), abs=0.15)
+    made = sampled.draw(60, np.random.default_rng(2))
+    assert set(np.unique(made.train.y)) <= {0.0, 1.0}
+    assert made.truth.shape == (made.test.n_rows, 2)

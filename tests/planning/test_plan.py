@@ -18,6 +18,9 @@ from tacitly.planning import Line, Plan, Shape
 SMALL: dict[str, Any] = {"users": 300, "rows": 5, "features": 2, "repeats": 1, "methods": ["mixed-effects"]}
 
 
+Command = Callable[..., tuple[int, str, str]]
+
+
 @pytest.fixture(scope="module")
 def found() -> Plan:
     return tacitly.plan(**SMALL, epsilons=(0.05, 20.0))
@@ -56,6 +59,29 @@ def test_rows_without_a_target_share_components() -> None:
     assert plan.methods == ("svd",)
     assert plan.possible < plan.alone
     assert plan.line(5.0).share > 0.9
+
+
+def test_counts_are_planned_too(command: Command) -> None:
+    words = (
+        "--users",
+        300,
+        "--rows",
+        6,
+        "--features",
+        2,
+        "--epsilon",
+        "5",
+        "--repeats",
+        1,
+        "--method",
+        "mixed-effects",
+    )
+    code, out, err = command(*words, "--loss", "poisson", "--mean-count", 3)
+    assert code == 0, err
+    text = " ".join(out.split())
+    assert text.startswith("With 300 users of 6 rows, 2 features and counts, ε = 5 gives")
+    assert "Poisson deviances on new rows" in text
+    assert "--epsilon 5" not in text or "--loss poisson" in text
 
 
 def test_the_same_seed_gives_the_same_plan(found: Plan) -> None:
@@ -115,6 +141,10 @@ def test_the_sentence_where_there_is_nothing_to_gain() -> None:
         ({"methods": ["fedreb"]}, "there is no method 'fedreb'. Found: mixed-effects"),
         ({"methods": ["recommender"]}, "no method fits. recommender: it is for ratings of items"),
         ({"schema": {"age": {}}}, "features follow from the schema"),
+        ({"loss": "absolute"}, "loss must be 'squared', 'logistic' or 'poisson'. Found 'absolute'"),
+        ({"loss": "poisson", "classes": 3}, "classes are for loss 'logistic'"),
+        ({"loss": "poisson", "noise": 0.0}, "noise must be above 0. Found 0.0"),
+        ({"loss": "logistic", "classes": 1}, "at least two different labels"),
     ],
 )
 def test_what_it_cannot_mean_is_refused_before_anything_is_simulated(changed: dict[str, Any], message: str) -> None:
@@ -124,18 +154,20 @@ def test_what_it_cannot_mean_is_refused_before_anything_is_simulated(changed: di
 
 @pytest.mark.parametrize(
     ("target", "expected"),
-    [(True, {"mixed-effects", "fedrep", "centaur", "low-rank-sparse"}), (False, {"svd"})],
+    [
+        ({}, {"mixed-effects", "fedrep", "centaur", "low-rank-sparse"}),
+        ({"target": False}, {"svd"}),
+        ({"loss": "logistic", "classes": 3}, {"mixed-effects", "fedrep"}),
+        ({"loss": "poisson"}, {"mixed-effects", "fedrep"}),
+    ],
 )
-def test_every_method_says_how_it_is_simulated_or_why_it_is_not(target: bool, expected: set[str]) -> None:
-    shape = Shape(users=10, rows=2, features=3, directions=2, target=target).to_dict()
+def test_every_method_says_how_it_is_simulated_or_why_it_is_not(target: dict[str, Any], expected: set[str]) -> None:
+    shape = Shape(users=10, rows=2, features=3, directions=2, **target).to_dict()
     answers = {method.name: method.simulated(shape) for method in REGISTRY.values()}
     assert {name for name, answer in answers.items() if not isinstance(answer, str)} == expected
     for name, answer in answers.items():
         if not isinstance(answer, str):
             REGISTRY[name].build(epsilon=1.0, **answer)
-
-
-Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture

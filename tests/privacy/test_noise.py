@@ -36,7 +36,8 @@ def test_noise_has_the_promised_scale_and_not_one_thirty_percent_off(mode: str) 
 def test_two_draws_differ_and_are_uncorrelated(mode: str) -> None:
     zeros = np.zeros(2000, dtype=np.int64)
     first, second = (add_noise(zeros, 1.0, 2.0**-40, mode) for _ in range(2))
-    assert not np.any(first == second)
+    # Floats are rounded to cells of σ/2²⁰: of 2,000 pairs one is equal with probability 5e-4, three with 3e-11.
+    assert np.count_nonzero(first == second) < 3
     assert abs(np.corrcoef(first, second)[0, 1]) < 6 / math.sqrt(2000)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from tacitly.simd.lazy_njit import njit
 from tacitly.simd.registers import load, store
 from tacitly.simd.top_k import LANES, NOTHING, keep_largest, keyed, position_mask
 
 
-@njit(error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(error_model="numpy")
 def ranked(values, mask, count, out):  # type: ignore[no-untyped-def]
     for a in range(values.shape[0]):
         store(values, a * LANES, keyed(load(values, a * LANES), a, mask))

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tacitly.audit.sensitivity import added_by, check_sensitivity
+from tacitly.audit.sensitivity import SensitivityReport, added_by, check_sensitivity
 from tacitly.audit.users import EXPONENTS, adversarial_units
 from tacitly.audit.users import User as Rows
 from tacitly.federation.base import Query
 from tacitly.methods.low_rank_sparse.queries import SparseEquations, SparseStep
+from tacitly.methods.trace_regression.designs import Design
 
 
 def clipped(query: Query, user: Rows, bound: float, dtype: type = np.float64) -> np.ndarray:
@@ -24,8 +25,7 @@ def clipped(query: Query, user: Rows, bound: float, dtype: type = np.float64) ->
 
 def placed(query: Query, X: np.ndarray) -> np.ndarray:
     """Rows with valid positions, where the query's design has columns that are positions."""
-    design = getattr(getattr(query, "query", query), "design", None)
-    X = X.copy()
+    design, X = design_of(query), X.copy()
     if design is not None:
         for column, (hot, size) in enumerate(zip(design.hot, (design.d1, design.d2), strict=True)):
             if hot:
@@ -40,7 +40,7 @@ def exponents_for(query: Query) -> tuple[float, ...]:
     return EXPONENTS[:: 8 if isinstance(query, SparseEquations | SparseStep) else 1]
 
 
-def units(query: Query, d: int, rng: np.random.Generator) -> Iterator[tuple[str, Rows]]:
+def units(query: Query, d: int) -> Iterator[tuple[str, Rows]]:
     """Adversarial users, or single rows of them where the row is the query's unit."""
     for name, (X, y) in adversarial_units(query, d, exponents=exponents_for(query)):
         yield name, (X, y)
@@ -50,10 +50,24 @@ def units(query: Query, d: int, rng: np.random.Generator) -> Iterator[tuple[str,
 
 def violations(query: Query, bound: float, d: int, *, pairs: Sequence[tuple[Rows, Rows]] = ()) -> list[str]:
     """Everything that contradicts the sensitivity that ``query`` claims at this clip."""
-    # The auditor's units know nothing of columns that are positions; those with valid ones are handed to it as pairs.
-    at = [user for name, user in units(query, d, np.random.default_rng(0)) if name.endswith(", placed")]
-    both = [*pairs, *zip(at[::2], at[1::2], strict=False)]
-    return list(check_sensitivity(query, d, bound, pairs=both, exponents=exponents_for(query)).violations)
+    return list(attacked(query, bound, d, pairs=pairs).violations)
+
+
+def attacked(query: Query, bound: float, d: int, *, pairs: Sequence[tuple[Rows, Rows]] = ()) -> SensitivityReport:
+    """What worst-case users do to the sensitivity that ``query`` claims at this clip."""
+    both = list(pairs)
+    if any(getattr(design_of(query), "hot", ())):
+        # The auditor's units know nothing of columns that are positions; those with valid ones are handed to it as
+        # pairs.
+        at = [user for name, user in units(query, d) if name.endswith(", placed")]
+        both += zip(at[::2], at[1::2], strict=False)
+    return check_sensitivity(query, d, bound, pairs=both, exponents=exponents_for(query))
+
+
+def design_of(query: Query) -> Design | None:
+    """The design of a query about matrices, or of the query that it wraps."""
+    design: Design | None = getattr(getattr(query, "query", query), "design", None)
+    return design
 
 
 def neighbour_violations(query: Query, bound: float, X: np.ndarray, offsets: np.ndarray) -> list[str]:

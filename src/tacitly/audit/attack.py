@@ -21,6 +21,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields, is_dataclass, replace
 from multiprocessing import get_context
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from scipy.special import log_softmax
@@ -94,6 +95,7 @@ class Attacker:
             _sums(self.estimator.as_asked(_last_user(cohort)), trust) for cohort in (pair.inside, pair.outside)
         ]
         self._projected: dict[tuple[bool, bytes], list[LocalFederation]] = {}
+        self._moved: WeakKeyDictionary[Entry, tuple[Array, Array]] = WeakKeyDictionary()
 
     def run(self, cohort: Cohort, answers: Sequence[Array] | None = None) -> tuple[PrivateModel, list[Entry]]:
         """Fit on a cohort; return the model and its releases."""
@@ -111,7 +113,7 @@ class Attacker:
         pure = []
         for entry in entries:
             event = entry.event
-            inside, outside = self.known(entry, alone)
+            inside, outside = self._moves(entry) if alone else self.known(entry)
             if not event.private:
                 seen = _without_noise(entry.value.ravel(), inside, outside)
                 ratio, power = ratio + seen, power + (math.inf if seen else 0.0)
@@ -149,7 +151,7 @@ class Attacker:
             if not (entry.event.private and _by_fields(entry) and np.isfinite(entry.value).all()):
                 continue
             try:
-                inside, outside = self.known(entry, alone=True)
+                inside, outside = self._moves(entry)
             except BoundExceeded:
                 yield f"{entry.release.name}: a canary alone moves the sum by more than its sensitivity"
                 continue
@@ -165,14 +167,18 @@ class Attacker:
         Losses of a selection are counted in integer steps. ``alone``: of the last user only, where that is enough to
         tell how far the canary moves the sum.
         """
-        bound, grid = entry.event.sensitivity.zero_out, entry.release.grid or 2.0**-40
-        if isinstance(entry.queries[0], Scores):
-            bound, grid = math.inf, 1.0
-        inside, outside = (
-            np.concatenate([door._exact_sum(query, bound, grid, group) for query, group in _parts(door, entry)])
-            for door in self._doors(entry, alone and _by_fields(entry))
-        )
-        return inside.astype(np.float64) * grid, outside.astype(np.float64) * grid
+        inside, outside = (_sum_of(door, entry) for door in self._doors(entry, alone and _by_fields(entry)))
+        return inside, outside
+
+    def _moves(self, entry: Entry) -> tuple[Array, Array]:
+        """Return :meth:`known` of the canary alone, remembered for as long as the entry: screening asks twice."""
+        if entry not in self._moved:
+            self._moved[entry] = self.known(entry, alone=True)
+        return self._moved[entry]
+
+    def without(self, entry: Entry) -> Array:
+        """Return the exact sum in the world without the canary."""
+        return _sum_of(self._doors(entry, alone=False)[1], entry)
 
     def _doors(self, entry: Entry, alone: bool) -> list[LocalFederation]:
         """Return the federations of both worlds with the rows that the queries saw, projected if theirs were."""
@@ -361,7 +367,7 @@ def noise_findings(attacker: Attacker, runs: int = 20) -> Iterator[str]:
                 continue  # a selection releases an index, which shows no noise
             if event.sampling_rate < 1 or not event.private:
                 continue
-            noise = (entry.value.ravel() - attacker.known(entry)[1]) / attacker.sigma(entry)
+            noise = (entry.value.ravel() - attacker.without(entry)) / attacker.sigma(entry)
             total, count = energy.get(entry.release.name, (0.0, 0))
             energy[entry.release.name] = (total + float(noise @ noise), count + noise.size)
             seen.setdefault(noise.size, []).append(noise)
@@ -431,6 +437,15 @@ def _by_fields(entry: Entry) -> bool:
     query = entry.queries[0]
     at_home = any(kind.__module__.startswith("tacitly.neural") for kind in type(query).__mro__)
     return len(entry.queries) == 1 and not at_home and not isinstance(query, Scores)
+
+
+def _sum_of(door: LocalFederation, entry: Entry) -> Array:
+    """Return the exact sum of the users behind a door; losses of a selection are counted in integer steps."""
+    bound, grid = entry.event.sensitivity.zero_out, entry.release.grid or 2.0**-40
+    if isinstance(entry.queries[0], Scores):
+        bound, grid = math.inf, 1.0
+    sums = [door._exact_sum(query, bound, grid, group) for query, group in _parts(door, entry)]
+    return np.concatenate(sums).astype(np.float64) * grid
 
 
 def _parts(door: LocalFederation, entry: Entry) -> list[tuple[Query, Chosen | None]]:

@@ -18,7 +18,7 @@ from tacitly.privacy.guarantee import Budget, Event
 from tacitly.privacy.release import Release
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Entry:
     """One release: its queries (public), its event, and the value released."""
 

@@ -8,7 +8,7 @@ three are tested with units built to break them, and with pairs found by a rando
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,12 +89,14 @@ def check_sensitivity(
         )
     claimed = Sensitivity.of_clip(clip, acute=query.acute, unit=query.unit)
     found: list[str] = []
+    alone: dict[str, Array | None] = {}  # in float64, as computed
     added: dict[str, Array] = {}
     units = dict(adversarial_units(query, n_features, random_state, exponents))
     units |= {f"pair {i}, {side}": user for i, pair in enumerate(pairs) for side, user in enumerate(pair)}
     for name, user in units.items():
         for dtype in (np.float64, np.float32):
             vector = added_by(query, user, clip, dtype)
+            alone.setdefault(name, vector)
             label = f"{name} ({dtype.__name__})"
             if vector is None:
                 continue  # federations leave such a unit out
@@ -110,7 +112,7 @@ def check_sensitivity(
         limit = claimed.under(Adjacency.REPLACE_ONE) / clip
         if furthest > limit * (1 + 1e-9):
             found.append(f"two units lie {furthest:.4f} clips apart; claimed {limit:.4f}")
-    found += _interference(query, units, clip)
+    found += _interference(query, units, alone, clip)
     return SensitivityReport(
         violations=tuple(found), zero_out=longest, replace_one=furthest, claimed=claimed, tried=len(units)
     )
@@ -131,14 +133,18 @@ def _extent(vectors: Sequence[Array], clip: float) -> tuple[float, float]:
     """Return the length of the longest vector, and the largest distance between two, in clips."""
     if not vectors:
         return 0.0, 0.0
-    # Many contributions are equal, so each is kept once; all pairs at once would still take gigabytes.
-    stacked = np.array(list({vector.tobytes(): vector for vector in vectors}.values())) / clip
-    lengths = np.einsum("ij,ij->i", stacked, stacked)
-    furthest = 0.0
+    stacked = np.array(vectors) / clip
+    longest = math.sqrt(np.einsum("ij,ij->i", stacked, stacked).max())
+    # Many contributions are equal but for rounding, so one of each is kept; all pairs at once would take gigabytes.
+    near = np.round(stacked, 11)
+    stacked = stacked[list({row.tobytes(): i for i, row in enumerate(near)}.values())]
+    lengths, furthest = np.einsum("ij,ij->i", stacked, stacked), 0.0
     for start in range(0, len(stacked), _PIECE):
-        part = slice(start, start + _PIECE)
-        furthest = max(furthest, float((lengths[part, None] + lengths - 2 * stacked[part] @ stacked.T).max()))
-    return math.sqrt(lengths.max()), math.sqrt(furthest)
+        part, rest = slice(start, start + _PIECE), slice(start, None)  # pairs with earlier ones are done
+        apart = stacked[part] @ (-2.0 * stacked[rest]).T
+        apart += lengths[rest]
+        furthest = max(furthest, float((apart.max(axis=1) + lengths[part]).max()))
+    return longest, math.sqrt(furthest)
 
 
 def _search(query: Query, units: dict[str, User], clip: float, seed: int) -> float:
@@ -167,14 +173,14 @@ def _apart(query: Query, pair: Sequence[User], clip: float) -> float:
     return float(np.linalg.norm(first - second)) / clip
 
 
-def _interference(query: Query, units: dict[str, User], clip: float) -> list[str]:
+def _interference(query: Query, units: dict[str, User], alone: Mapping[str, Array | None], clip: float) -> list[str]:
     """Report units that change the contributions of others in the same block: contributions must be separable."""
-    others = next(user for name, user in units.items() if name.startswith("ordinary"))
-    alone = added_by(query, others, clip)
+    ordinary = next(name for name in units if name.startswith("ordinary"))
+    others, theirs = units[ordinary], alone[ordinary]
     found = []
     for name, user in list(units.items())[::_STRIDE]:
-        added = added_by(query, user, clip)
-        if alone is None or added is None or not np.isfinite(added).all() or len(user[0]) > 1000:
+        added = alone[name]
+        if theirs is None or added is None or not np.isfinite(added).all() or len(user[0]) > 1000:
             continue
         X, y = (read_only(np.concatenate([a, b])) for a, b in zip(others, user, strict=True))
         offsets = np.array([0, len(others[0]), len(X)])
@@ -185,6 +191,6 @@ def _interference(query: Query, units: dict[str, User], clip: float) -> list[str
                 continue
         if not np.isfinite(together).all():
             continue  # federations then compute each user of the block separately
-        if (change := float(np.linalg.norm(together - alone - added))) > clip * GUARD:
+        if (change := float(np.linalg.norm(together - theirs - added))) > clip * GUARD:
             found.append(f"{name}: changes the contributions of others by {change / clip:.3g} clips")
     return found

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -28,6 +29,7 @@ from tacitly.privacy.certificate import Certificate, shown
 _MOST_USERS = 4000  # enough for two digits; fitting local models of all users would take longer than the fit
 _MOST_TRAINED = 50_000  # the non-private methods train on this many users, so that a copy of their rows fits
 _PENALTIES = np.append(10.0 ** np.arange(-2.0, 4.0, 0.5), np.inf)  # of a user's slopes, in plain units
+_CELLS = 1 << 21  # numbers that users with the same number of rows may take at once
 _SHARES = (0.05, 0.1, 0.2, 0.4, 0.7)  # of the way from the logarithm of a user's mean count to that of a local model's
 
 OURS, TWIN, MEANS, LOCAL, SINGLE = (
@@ -242,18 +244,37 @@ def _own_ridges(train: Cohort, test: Cohort) -> Array:
     """
     errors = np.zeros(len(_PENALTIES))
     predicted = np.zeros((len(_PENALTIES), test.n_rows))
-    for i in range(train.n_users):
-        (X, y), (Z, _) = train.rows(i), test.rows(i)
-        assert y is not None
-        center, level = X.mean(axis=0, dtype=np.float64), float(y.mean(dtype=np.float64))
+    for users in _alike(train, test):
+        own, later = (_places(cohort, users) for cohort in (train, test))
+        assert train.y is not None
+        X, y = train.X[own].astype(np.float64), train.y[own].astype(np.float64)
+        center, level = X.mean(axis=1, keepdims=True), y.mean(axis=1, keepdims=True)
         left, values, right = np.linalg.svd(X - center, full_matrices=False)
-        turned = left.T @ (y - level)
-        shrunk = values / (values**2 + _PENALTIES[:, None])
-        if len(y) > 1:
-            leverage = 1.0 / len(y) + (shrunk * values) @ (left**2).T
-            errors += np.square(((y - level) - (shrunk * values * turned) @ left.T) / (1.0 - leverage)).sum(axis=1)
-        predicted[:, test.offsets[i] : test.offsets[i + 1]] = level + (shrunk * turned) @ right @ (Z - center).T
+        turned = np.einsum("urk,ur->uk", left, y - level)
+        shrunk = values[:, None] / (values[:, None] ** 2 + _PENALTIES[:, None])
+        if X.shape[1] > 1:
+            hat = shrunk * values[:, None]
+            leverage = 1.0 / X.shape[1] + hat @ np.swapaxes(left**2, 1, 2)
+            found = (hat * turned[:, None]) @ np.swapaxes(left, 1, 2)
+            errors += np.square(((y - level)[:, None] - found) / (1.0 - leverage)).sum(axis=(0, 2))
+        ahead = (shrunk * turned[:, None]) @ right @ np.swapaxes(test.X[later] - center, 1, 2)
+        predicted[:, later] = np.swapaxes(level[:, None] + ahead, 0, 1)
     return np.asarray(predicted[int(errors.argmin())])
+
+
+def _alike(train: Cohort, test: Cohort) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the positions of users with the same numbers of rows, a bounded number of cells at a time."""
+    sizes = np.column_stack([np.diff(train.offsets), np.diff(test.offsets)])
+    for size in np.unique(sizes, axis=0):
+        users = np.flatnonzero((sizes == size).all(axis=1))
+        most = max(1, _CELLS // int((size.sum() + 1) * (train.n_features + len(_PENALTIES))))
+        yield from (users[first : first + most] for first in range(0, len(users), most))
+
+
+def _places(cohort: Cohort, users: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the positions of the rows of users who have equally many, one line per user."""
+    size = int(cohort.offsets[users[0] + 1] - cohort.offsets[users[0]])
+    return np.asarray(cohort.offsets[users][:, None] + np.arange(size))
 
 
 def _alone(loss: Loss, same: dict[str, Any], train: Cohort, test: Cohort) -> npt.NDArray[Any]:

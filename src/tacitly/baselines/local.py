@@ -5,6 +5,9 @@ Nothing is shared, so nothing needs protection. It is what a user has without sh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -19,6 +22,14 @@ _PENALTIES = np.array([1e-6, 1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0])
 class LocalModels(Baseline):
     """One ridge regression (or logistic, hinge, Poisson) per user.
 
+    Parameters
+    ----------
+    fit_intercept, loss, classes
+        As for :class:`tacitly.PrivateFedRep`.
+    gradient_steps
+        None: exact fits. A number: so many steps of gradient descent from zero on the user's mean squared error, each
+        as long as is safe (one over the largest curvature), as the local baseline of Private FedRep (Figure 2) has it.
+
     Examples
     --------
     >>> import tacitly
@@ -27,9 +38,27 @@ class LocalModels(Baseline):
     1.0
     """
 
+    def __init__(
+        self,
+        *,
+        fit_intercept: bool = False,
+        loss: str = "squared",
+        classes: Sequence[Any] | None = None,
+        gradient_steps: int | None = None,
+    ) -> None:
+        super().__init__(fit_intercept=fit_intercept, loss=loss, classes=classes)
+        self.gradient_steps = gradient_steps
+
     def _fit_cohort(self, cohort: Cohort) -> None:
         d = cohort.n_features
         self.basis_ = np.eye(d)
+        if self.gradient_steps is not None:
+            if self.loss != "squared" or self.fit_intercept:
+                raise ValueError("gradient_steps are for loss='squared' without intercepts. Leave gradient_steps out.")
+            self._take_heads(
+                np.array([_descended(*cohort.rows(i), self.gradient_steps) for i in range(cohort.n_users)])
+            )
+            return
         loss = self._loss()
         heads = np.zeros((cohort.n_users, d + 1, *((loss.columns,) if loss.columns > 1 else ())))
         few = np.diff(cohort.offsets) <= d
@@ -52,6 +81,16 @@ class LocalModels(Baseline):
         head = fit_loss_heads(X, y, np.array([0, len(X)]), span, loss, intercept=self.fit_intercept)[0]
         whole = np.vstack([span @ head[:-1], head[-1:]])
         return whole if loss.columns > 1 else whole[:, 0]
+
+
+def _descended(X: npt.NDArray[Any], y: npt.NDArray[Any] | None, steps: int) -> npt.NDArray[np.float64]:
+    """Return weights after gradient steps from zero, and an intercept of zero."""
+    assert y is not None
+    rows, targets, weights = np.asarray(X, np.float64), np.asarray(y, np.float64), np.zeros(X.shape[1])
+    largest = float(np.linalg.norm(rows, 2)) ** 2 if len(rows) else 0.0
+    for _ in range(steps if largest > 0 else 0):
+        weights += rows.T @ (targets - rows @ weights) / largest
+    return np.append(weights, 0.0)
 
 
 def _dual(X: npt.NDArray[np.float64], y: npt.NDArray[np.float64], intercept: bool) -> npt.NDArray[np.float64]:

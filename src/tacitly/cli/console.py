@@ -74,9 +74,9 @@ def status(what: str) -> AbstractContextManager[Any]:
     return Console(stderr=True).status(what)
 
 
-def check_new(out: Path) -> None:
-    """Raise if a model folder would be overwritten."""
-    if out.exists():
+def check_new(out: Path | None) -> None:
+    """Raise if a file or a model folder would be overwritten; None for standard output."""
+    if out is not None and out.exists():
         raise ValueError(f"{out} exists already. Choose another --out, or move it away.")
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tacitly.cli import reading
-from tacitly.cli.console import Model, Table, say, with_heads
+from tacitly.cli.console import Model, Table, check_new, say, with_heads
 
 
 def personalize(
@@ -30,8 +30,7 @@ def personalize(
         raise ValueError("which column is the target? Give --target COLUMN.")
     source = reading.opened(table, user or fitted.user_column_, separator, decimal)
     X, y = _own_rows(fitted, source, column, user, only)
-    if out.exists():
-        raise ValueError(f"{out} exists already. Choose another --out, or remove it.")
+    check_new(out)
     save_head(fitted.personalize(X, y), out)
     say(f"head from {len(X)} row{'s' * (len(X) > 1)}: {out} (private; use it with 'tacitly predict --head {out}')")
 

@@ -12,6 +12,7 @@ import typer
 from tacitly.cli import console, reading
 from tacitly.cli.console import say, wrapped
 from tacitly.methods import REGISTRY
+from tacitly.methods.options import labels
 
 if TYPE_CHECKING:
     from tacitly.planning import Plan
@@ -28,6 +29,11 @@ Between = Annotated[
 WithTarget = Annotated[
     bool, typer.Option("--with-target/--no-target", help="Whether there is a target; without: shared components.")
 ]
+Loss = Annotated[str, typer.Option(help="squared for numbers, logistic for classes, poisson for counts.")]
+Classes = Annotated[
+    str | None, typer.Option(help="How many classes; of a --sample: their labels, with commas: no,maybe,yes.")
+]
+MeanCount = Annotated[float | None, typer.Option(help="Mean of the counts, for --loss poisson; usual: 1.")]
 SchemaFile = Annotated[
     Path | None, typer.Option(help="JSON file with what is public about columns, in place of --features.")
 ]
@@ -47,6 +53,9 @@ def plan(
     directions: Directions = None,
     between: Between = None,
     with_target: WithTarget = True,
+    loss: Loss = "squared",
+    classes: Classes = None,
+    mean_count: MeanCount = None,
     schema: SchemaFile = None,
     sample: Sample = None,
     user: Annotated[str | None, typer.Option("--user", help="Sample: column with the user id.")] = None,
@@ -66,7 +75,8 @@ def plan(
     from tacitly.planning import plan as planned
 
     given: dict[str, Any] = {"features": features, "noise": noise, "levels": levels, "slopes": slopes}
-    given |= {"directions": directions, "between": between, "target": with_target}
+    given |= {"directions": directions, "between": between, "target": with_target, "mean_count": mean_count}
+    given |= {"loss": loss, "classes": _classes(classes)}
     if rows is not None:
         given["rows"] = _rows(rows)
     if schema is not None:
@@ -74,7 +84,9 @@ def plan(
 
         given["schema"] = read_declared(schema)
     if sample is not None:
-        given["sample"] = _read(sample, user, target, exclude)
+        given["sample"] = _read(sample, user, target, exclude, given["classes"])
+        if _are_words(given["classes"]):
+            given["classes"] = len(given["classes"])  # the cohort has their codes
     names = None if method is None else [name.strip() for name in method.split(",")]
     with _progress() as on_step:
         found = planned(
@@ -118,11 +130,27 @@ def _numbers(text: str) -> list[float]:
         raise ValueError(f"--epsilon must be numbers with commas, such as 0.3,1,3. Found {text!r}.") from None
 
 
-def _read(table: Path, user: str | None, target: str | None, exclude: list[str] | None) -> Any:
+def _classes(text: str | None) -> int | tuple[Any, ...] | None:
+    """Read ``--classes``: their number, or their labels.
+
+    >>> _classes("3"), _classes("no,yes"), _classes(None)
+    (3, ('no', 'yes'), None)
+    """
+    if text is None or text.isdecimal():
+        return None if text is None else int(text)
+    return tuple(labels(text))
+
+
+def _are_words(classes: Any) -> bool:
+    return isinstance(classes, tuple) and isinstance(classes[0], str)
+
+
+def _read(table: Path, user: str | None, target: str | None, exclude: list[str] | None, classes: Any) -> Any:
     if user is None or target is None:
         raise ValueError("a --sample needs --user and --target, the columns with ids and with what is predicted.")
     source = reading.opened(table, user, None, None)
-    columns = reading.Columns(user, target, None, reading.split_names(exclude))
+    words = classes if _are_words(classes) else ()
+    columns = reading.Columns(user, target, None, reading.split_names(exclude), words)
     return reading.read_cohort(source, columns, {}, drop_missing=False, folder=None)
 
 
@@ -148,12 +176,15 @@ class _progress:
 def _show(plan: Plan) -> None:
     from rich.console import Console
 
-    from tacitly.planning.result import DEFINITION
+    from tacitly.planning.result import definition
 
     _tell(f"{plan.sentence()}\n\n{_assumed(plan)}")
-    for grid in (_by_method(plan), _by_users(plan)):
-        Console().print(grid)
-    _tell(f"{DEFINITION}\n{_errors(plan)}\n{_made_up(plan)}")
+    method = plan.recommended or plan.methods[0]
+    say(f"\nShare of what is possible, {plan.shape.users:,} users, δ = {plan.delta:g}:")
+    Console().print(_by_method(plan))
+    say(f"{method}: share by number of users:")
+    Console().print(_by_users(plan))
+    _tell(f"{definition(plan.shape.loss)}\n{_errors(plan)}\n{_made_up(plan)}")
     if plan.recommended is not None:
         _tell(_advice(plan))
     if plan.left_out:
@@ -176,13 +207,14 @@ def _assumed(plan: Plan) -> str:
     origin = {"described": "as described", "schema": "as described", "sample": "as in the sample"}[plan.source]
     shares = {"common to all": shape.common, "users' levels": shape.levels, "users' slopes": shape.slopes}
     parts = ", ".join(f"{name} {share:.0%}" for name, share in {**shares, "noise": shape.noise}.items())
-    return f"The target's variance, {origin}: {parts}.".replace("%", " %")
+    what = {"squared": "The target's variance", "logistic": "The variance behind the classes"}
+    return f"{what.get(shape.loss, 'The variance of log counts')}, {origin}: {parts}.".replace("%", " %")
 
 
 def _by_method(plan: Plan) -> Any:
     from rich.table import Table as Grid
 
-    grid = Grid("method", title=f"Share of what is possible, {plan.shape.users:,} users, δ = {plan.delta:g}")
+    grid = Grid("method")
     for epsilon in plan.epsilons:
         grid.add_column(f"ε = {epsilon:g}", justify="right")
     for method in plan.methods:
@@ -197,7 +229,7 @@ def _by_users(plan: Plan) -> Any:
     from tacitly.planning.result import in_words
 
     method = plan.recommended or plan.methods[0]
-    grid = Grid("users", title=f"{method}: share by number of users")
+    grid = Grid("users")
     for epsilon in plan.epsilons:
         grid.add_column(f"ε = {epsilon:g}", justify="right")
     for number in plan.user_numbers:
@@ -220,15 +252,18 @@ def _cell(line: Any) -> str:
 
 
 def _errors(plan: Plan) -> str:
-    what = "Squared errors as parts of the target's variance" if plan.shape.target else "Variance that is left over"
+    loss, noise = plan.shape.loss, f", noise {plan.shape.noise:.3g}" if plan.shape.loss == "squared" else ""
+    kinds = {"logistic": "Shares of wrong classes", "poisson": "Poisson deviances"}
+    numbers = "Squared errors as parts of the target's variance" if plan.shape.target else "Variance that is left over"
     return (
-        f"{what}: users alone {plan.alone:.3g}, one model for all (not private) {plan.pooled:.3g}, the best method "
-        f"without privacy {plan.possible:.3g}, noise {plan.shape.noise:.3g}."
+        f"{kinds.get(loss, numbers)}: users alone {plan.alone:.3g}, one model for all (not private) {plan.pooled:.3g}, "
+        f"the best method without privacy {plan.possible:.3g}{noise}."
     )
 
 
 def _made_up(plan: Plan) -> str:
-    made = f"{plan.simulated_users:,} users were made up, {plan.repeats} times or more"
+    often = "once" if plan.repeats == 1 else f"{plan.repeats} times"
+    made = f"{plan.simulated_users:,} users were made up, {often} or more"
     if plan.simulated_users < plan.shape.users:
         made += f", with the noise that {plan.shape.users:,} users have"
     return f"{made}; ranges are from the smallest to the largest of these. Other numbers of users are interpolated."
@@ -250,6 +285,8 @@ def _command(name: str, epsilon: float, plan: Plan) -> str:
     method = REGISTRY[name]
     words = ["tacitly", str(method.command), "TABLE", "--user ..."]
     words += ["--target ..."] if plan.shape.target else [f"--unit user --rank {plan.shape.directions}"]
+    words += [] if plan.shape.loss == "squared" else [f"--loss {plan.shape.loss}"]
+    words += ["--classes ..."] if plan.shape.loss == "logistic" else []
     words += [f"--epsilon {epsilon:g}"]
     words += [] if REGISTRY.default(str(method.command)).name == name else [f"--method {name} --rank auto"]
     return " ".join(words)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tacitly.cli import reading
-from tacitly.cli.console import Model, Table, say, with_heads, wrapped
+from tacitly.cli.console import Model, Table, check_new, say, with_heads, wrapped
 
 if TYPE_CHECKING:
     from tacitly.data.grouping import TableRows
@@ -42,7 +42,7 @@ def predict(
                 f"{model} holds a matrix, the same for all users. Leave out --user, --head, --heads, --std and --proba."
             )
         source = reading.opened(table, None, separator, decimal)
-        _check_new(out)
+        check_new(out)
         rows = _rows(fitted, source, None)
         _write({"prediction": fitted.predict(rows.X).tolist()}, out)
         return
@@ -55,19 +55,13 @@ def predict(
             raise ValueError("--head is one user's, --heads a site's. Give one of them.")
         fitted.user_column_ = take_heads(heads, fitted) or fitted.user_column_
     source = reading.opened(table, user or fitted.user_column_, separator, decimal)
-    _check_new(out)
+    check_new(out)
     if head is not None:
         _write(_with_head(fitted, _rows(fitted, source, None), head, std, proba), out)
         return
     column = _user_column(fitted, source, user)
     rows = _rows(fitted, source, column)
     _write(_by_user(fitted, rows, column, std, proba), out)
-
-
-def _check_new(out: Path | None) -> None:
-    """Raise if predictions would overwrite a file."""
-    if out is not None and out.exists():
-        raise ValueError(f"{out} exists already. Choose another --out, or remove it.")
 
 
 def _check_wishes(fitted: Any, std: bool, proba: bool) -> None:

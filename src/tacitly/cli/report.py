@@ -33,8 +33,7 @@ def report(
 
     edition = "report" if table is None else "private-report"
     target = out or Path(f"{model.resolve().name}-{edition}.html")
-    if target.exists():
-        raise ValueError(f"{target} exists already. Choose another --out, or remove it.")
+    console.check_new(target)
     said = None if audit is None else audit.read_text("utf-8")
     if table is None:
         written(model, target, audit=said, name=name)
@@ -52,14 +51,19 @@ def _rows(fitted: Any, table: Path, user: str | None, separator: str | None, dec
     column, target = user or fitted.user_column_, fitted.target_name_
     if column is None or target is None:
         raise ValueError("the model does not say which column holds the users. Give --user.")
-    labels = tuple(getattr(fitted, "classes", None) or ())
-    if not (labels and isinstance(labels[0], str)):
-        labels = ()
-    else:
-        fitted.classes = list(range(len(labels)))
+    labels = text_labels(fitted)
     schema = fitted._schema if hasattr(fitted, "_schema") else None
     features = list(fitted.feature_names_in_ if schema is None else schema.names)
     declared = None if schema is None else schema.to_dict()["columns"]
     source = reading.opened(table, column, separator, decimal)
     columns = reading.Columns(column, target, [str(name) for name in features], (), labels)
     return reading.read_cohort(source, columns, declared, drop_missing=False, folder=None)
+
+
+def text_labels(fitted: Any) -> tuple[str, ...]:
+    """Return a model's classes where they are text, and let it have their positions from now on, as its fit did."""
+    labels = tuple(getattr(fitted, "classes", None) or ())
+    if not (labels and isinstance(labels[0], str)):
+        return ()
+    fitted.classes = list(range(len(labels)))
+    return labels

@@ -23,6 +23,7 @@ TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt")
 COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 _SAMPLE_BYTES = 1 << 18
+_MOST_TITLES = 10  # lines before the header that hold words
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _WORDS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "space": " "}
 _BEFORE, _AFTER = r"\s*[-+]?[$€£¥]?[-+]?", r"\s*[%$€£¥]?\s*"
@@ -37,7 +38,7 @@ class CsvFormat:
     """How a text file writes a table; None where it is to be found out.
 
     ``decimal`` is the mark before decimals. With ``"."`` given, commas inside numbers separate thousands. ``skipped``
-    is how many lines stand before the header: comments, or the separator as Excel writes it.
+    is how many lines stand before the header: comments, a title, or the separator as Excel writes it.
     """
 
     separator: str | None = None
@@ -106,6 +107,7 @@ def look(path: Path, given: CsvFormat, user: str | None = None) -> tuple[CsvForm
     separator = given.separator or named or _separator(lines[skipped:], path, user)
     if skipped and not named and lines[skipped - 1].count(separator) == lines[skipped].count(separator):
         skipped -= 1  # a header that begins with #
+    skipped += _titles(lines[skipped:], separator)
     rows = [row for row in _parsed(lines[skipped:], separator) if row]
     if not rows:
         return CsvFormat(separator, given.decimal, encoding, skipped), None
@@ -125,6 +127,19 @@ def _preamble(lines: Sequence[str]) -> tuple[int, str | None]:
     return comments, None
 
 
+def _titles(lines: Sequence[str], separator: str) -> int:
+    """Return how many lines of words stand before the header: only their first cell is filled.
+
+    >>> _titles(["Sales 2024;;", "", "id;x;y", "1;2;3"], ";"), _titles(["id", "1"], ";"), _titles([";y", "1;2"], ";")
+    (2, 0, 0)
+    """
+    for place, line in enumerate(lines[:_MOST_TITLES]):
+        row = next(iter(_parsed([line], separator)), [])
+        if sum(map(bool, row)) > 1 or (row and not row[0]):
+            return place
+    return 0
+
+
 def _parsed(lines: Sequence[str], separator: str) -> list[list[str]]:
     return list(csv.reader(lines, delimiter=separator))
 
@@ -132,7 +147,7 @@ def _parsed(lines: Sequence[str], separator: str) -> list[list[str]]:
 def _separator(lines: Sequence[str], path: Path, user: str | None) -> str:
     best, score = ",", (False, False, 0.0, 1)
     for separator in _SEPARATORS:
-        rows = [row for row in _parsed(lines, separator) if row]
+        rows = [row for row in _parsed(lines[_titles(lines, separator) :], separator) if row]
         if not rows or len(rows[0]) < 2:
             continue
         alike = sum(len(row) == len(rows[0]) for row in rows) / len(rows)

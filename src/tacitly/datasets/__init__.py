@@ -2,6 +2,7 @@
 
 from tacitly.datasets.catalogues import make_ratings
 from tacitly.datasets.low_rank_sparse import LowRankSparseUsers, make_low_rank_sparse
+from tacitly.datasets.netflix import load_netflix
 from tacitly.datasets.rating_scores import coverage, held_out, ndcg, recall, rmse
 from tacitly.datasets.ratings import Ratings, load_jester, load_movielens, load_ratings
 from tacitly.datasets.shards import Shards, class_shards
@@ -18,6 +19,7 @@ __all__ = [
     "held_out",
     "load_jester",
     "load_movielens",
+    "load_netflix",
     "load_ratings",
     "load_visits",
     "make_low_rank_sparse",

@@ -16,6 +16,7 @@ import csv
 import itertools
 import os
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ import numpy.typing as npt
 
 from tacitly.arrays import Array
 from tacitly.data.validation import DataError, numbers
+from tacitly.privacy.guarantee import UncertifiedWarning
 
 Codes = npt.NDArray[np.int64]
 
@@ -139,6 +141,30 @@ class Ratings:
         model = FedPower(rank, epsilon, delta, unit="user", **options).fit(self.matrix(), users=self.roster)
         factors = model.components_.T * np.sqrt(len(self.item_ids))
         return np.column_stack([np.ones(len(factors)), factors]), model
+
+    def uncertified_item_features(self, rank: int) -> Array:
+        """Return item features from all ratings, as AMHT-LRS makes them. They are private: nothing pays for them.
+
+        The matrix of ratings is completed (:mod:`tacitly.datasets.completion`) and its leading ``rank`` right singular
+        vectors are the features. No certificate covers a model on top of them: for experiments without privacy.
+        :meth:`private_item_features` is the certified factorisation.
+        """
+        from tacitly.datasets.completion import LARGEST, complete
+
+        shape = len(self.roster), len(self.item_ids)
+        if shape[0] * shape[1] > LARGEST:
+            raise DataError(f"a matrix to be completed has at most {LARGEST:,} cells. Found {shape[0]} × {shape[1]}.")
+        if not 1 <= rank <= min(shape):
+            raise ValueError(f"rank must lie between 1 and {min(shape)}. Found {rank!r}.")
+        warnings.warn(
+            "features computed from all ratings are private: no certificate covers a model on them. Use "
+            "private_item_features for one that is covered.",
+            UncertifiedWarning,
+            stacklevel=2,
+        )
+        completed = complete(np.searchsorted(self.roster, self.users), self.items, self.values, shape)
+        right = np.linalg.svd(completed, full_matrices=False)[2][:rank]
+        return np.asarray(right.T * np.sqrt(len(self.item_ids)))
 
 
 def load_movielens(path: str | os.PathLike[str]) -> Ratings:

@@ -36,7 +36,7 @@ T = TypeVar("T")
 Numbers = TypeVar("Numbers", bound=npt.NDArray[np.floating])
 
 _ROW_CELLS = 1 << 22  # numbers in a block of rows: 32 MiB of float64
-_MANY = 4096  # users from which on statistics are computed by compiled kernels: fewer would wait for the compiler
+_MANY = 8192  # users from which on statistics are computed by compiled kernels: fewer would wait for the compiler
 _KEPT = 1 << 28  # most numbers of statistics that are kept: 2 GiB
 
 

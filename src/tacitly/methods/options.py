@@ -83,9 +83,23 @@ def largest_rank(n_features: int, parameters: Parameters) -> int:
     return min(8, n_features) if isinstance(rank, str) else int(rank)
 
 
-def with_target(**parameters: Any) -> Callable[[Parameters], Parameters | str]:
-    """Return how a method that predicts is simulated: with these parameters, where a shape has a target."""
-    return lambda shape: parameters if shape["target"] else "it needs a target"
+def with_target(*, any_loss: bool = False, **parameters: Any) -> Callable[[Parameters], Parameters | str]:
+    """Return how a method that predicts is simulated: with these parameters, where a shape has a target.
+
+    ``any_loss`` says that it also predicts classes and counts.
+    """
+
+    def simulated(shape: Parameters) -> Parameters | str:
+        if not shape["target"]:
+            return "it needs a target"
+        if shape["loss"] == "squared":
+            return parameters
+        if not any_loss:
+            return "it predicts numbers only"
+        classes = tuple(range(shape["classes"])) if shape["loss"] == "logistic" else None
+        return {**parameters, "loss": shape["loss"], "classes": classes}
+
+    return simulated
 
 
 RANK = Option(name="rank", kind=whole_or_word, help="Number of shared directions, or auto.")

@@ -203,9 +203,13 @@ class SharedBasisModel(HeadsOnBasis, TargetsOfLoss, EngineParameter, RankParamet
         if self.mode == "paper":
             return {}
         sizes = population.n_users, population.n_features
-        most = min(MOST_DIRECTIONS, sizes[1]) if isinstance(self.rank, str) else self.rank
+        most = self._most_directions(sizes[1])
         after = population_phases(budget, *sizes, most) if self.loss == "squared" else ()
         return {"before": scale_phases(budget, *sizes), "after": after}
+
+    def _most_directions(self, n_features: int) -> int:
+        """Return how many directions the basis may have before the population's joins it."""
+        return min(MOST_DIRECTIONS, n_features) if isinstance(self.rank, str) else int(self.rank)
 
     def _prior_at_home(self) -> HeadPrior | None:
         """Return the prior that heads are fitted with: where the noise hides it, that nothing is known."""

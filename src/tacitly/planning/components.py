@@ -43,7 +43,8 @@ class Components:
             return np.asarray(signal + np.sqrt(shape.noise) * rng.standard_normal(signal.shape))
 
         X, Z = rows(counts), rows(fresh)
-        return made_up(X, np.zeros(len(X)), counts, Z, np.zeros(len(Z)), fresh, None)
+        none = np.zeros(len(Z))
+        return made_up((X, np.zeros(len(X)), counts), (Z, none, fresh), none, None)
 
     def others(self, drawn: MadeUp) -> dict[str, float]:
         """Return the errors of users' own components, and of those of all rows without privacy."""

@@ -9,9 +9,13 @@
 same for all methods, so that shares compare them. 0 % says that sharing was for nothing, 100 % that privacy cost
 nothing. A fit that is worse than what users have alone counts as 0 %: they are then better off alone, and can be.
 
-Less noise never hurts on average, so means over repetitions are made monotone (isotonic regression), and interpolated
-in log(n·μ) between simulated points. Beyond the last one the error that noise adds falls as its variance, 1/(n·μ)²;
-before the first one the share is taken to be the first one's.
+Over repetitions the share is a ratio of means: of what fits gained, by what was possible. (A mean of ratios would be
+ruled by repetitions in which hardly anything was possible.) Near the ε at which a method starts to work the share is a
+lottery, nothing most of the time and then half of everything: a mean below a half is believed after many fits only.
+
+Less noise never hurts on average, so means are made monotone (isotonic regression), and interpolated
+in log(n·μ) between simulated points. Outside of them the error that noise adds is taken to follow its variance,
+1/(n·μ)²: less beyond the last point, more before the first one, until nothing is left.
 """
 
 from __future__ import annotations
@@ -25,17 +29,27 @@ import numpy as np
 
 from tacitly.arrays import Array
 
+NOTHING = 0.005
+"""A mean share below this one is nothing, and so is that of more noise."""
+
 _STEP = 0.2  # a difference of shares between neighbours beyond which a point is added between them
 _CLOSE = 1.35  # but not between noise levels closer than this
+
+
+@dataclass(frozen=True)
+class Point:
+    """The share at a noise level: the mean, and the smallest and the largest of the repetitions."""
+
+    mean: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
 class Curve:
     """Shares at simulated noise levels, in increasing order; ``limit`` is the mean share without privacy.
 
-    ``shares`` has the shares of all repetitions for each level.
-
-    >>> curve = Curve(np.array([10.0, 1000.0]), (np.array([0.0]), np.array([0.8])), 1.0)
+    >>> curve = Curve(np.array([10.0, 1000.0]), (Point(0.0, 0.0, 0.0), Point(0.8, 0.7, 0.9)), 1.0)
     >>> [round(curve.at(level)[0], 3) for level in (1.0, 10.0, 100.0, 1000.0, 2000.0, math.inf)]
     [0.0, 0.0, 0.4, 0.8, 0.95, 1.0]
     >>> round(curve.needed(0.4)), curve.needed(1.1)
@@ -43,13 +57,14 @@ class Curve:
     """
 
     levels: Array
-    shares: tuple[Array, ...]
+    points: tuple[Point, ...]
     limit: float
 
     def at(self, level: float) -> tuple[float, float, float]:
         """Return the share at a noise level: the mean, and the smallest and largest of the repetitions."""
-        means = np.array([values.mean() for values in self.shares])
-        low, high = (np.array([f(values) for values in self.shares]) - means for f in (np.min, np.max))
+        means = np.array([point.mean for point in self.points])
+        low = np.array([point.low for point in self.points]) - means
+        high = np.array([point.high for point in self.points]) - means
         share = self._mean(increasing(means), level)
         last = float(self.levels[-1])
         narrower = (last / level) ** 2 if level > last else 1.0
@@ -62,8 +77,10 @@ class Curve:
         low, high = float(self.levels[0]), float(self.levels[-1])
         if share > max(self.limit, self.at(high)[0]):
             return None
-        if self.at(low)[0] >= share:
-            return low
+        for _ in range(60):
+            if self.at(low)[0] < share:
+                break
+            low, high = low / 2.0, low
         while self.at(high)[0] < share:
             high *= 2.0
             if high > 1e6 * self.levels[-1]:
@@ -74,29 +91,34 @@ class Curve:
         return high
 
     def _mean(self, means: Array, level: float) -> float:
-        last, end = float(self.levels[-1]), float(means[-1])
-        if level > last:
-            return self.limit - (self.limit - end) * (last / level) ** 2 if self.limit > end else end
-        return float(np.interp(math.log(level), np.log(self.levels), means))
+        inside = min(max(level, float(self.levels[0])), float(self.levels[-1]))
+        share = float(np.interp(math.log(inside), np.log(self.levels), means))
+        if inside == level or share >= self.limit:
+            return share
+        return max(self.limit - (self.limit - share) * (inside / level) ** 2, 0.0)
 
 
-def simulated(shares: Callable[[float], Array], levels: list[float], limit: float, goal: float) -> Curve:
+def simulated(point: Callable[[float], Point], levels: list[float], limit: float, goal: float) -> Curve:
     """Simulate at these levels, then between neighbours that differ, and above until the goal is reached.
 
-    ``shares`` returns the shares of all repetitions at a noise level.
+    From the least noise to the most: below a level that gives nothing there is nothing, and nothing is simulated.
     """
-    known = {level: shares(level) for level in sorted(set(levels))}
+    known: dict[float, Point] = {}
+    for level in sorted(set(levels), reverse=True):
+        known[level] = point(level)
+        if known[level].mean <= NOTHING:
+            break
     for _ in range(2):
         for low, high in pairwise(sorted(known)):
-            jump = abs(float(known[high].mean() - known[low].mean()))
+            jump = abs(known[high].mean - known[low].mean)
             if jump > _STEP and high / low > _CLOSE**2:
                 middle = math.sqrt(low * high)
-                known[middle] = shares(middle)
+                known[middle] = point(middle)
     for _ in range(4):
         last = max(known)
-        if known[last].mean() >= min(goal, 0.98 * limit):
+        if known[last].mean >= min(goal, 0.98 * limit):
             break
-        known[2.0 * last] = shares(2.0 * last)
+        known[2.0 * last] = point(2.0 * last)
     ordered = sorted(known)
     return Curve(np.array(ordered), tuple(known[level] for level in ordered), limit)
 

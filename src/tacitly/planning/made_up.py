@@ -1,7 +1,8 @@
 """Made-up users of a described shape: rows to learn from, and fresh rows of the same users to predict.
 
-Targets of fresh rows carry no noise. Noise adds the same variance to every error there is, so differences of squared
-errors do not change, and fewer rows tell them apart.
+Numbers to predict carry no noise in fresh rows. Noise adds the same variance to every error there is, so differences
+of squared errors do not change, and fewer rows tell them apart; likewise for classes and counts
+(:mod:`tacitly.planning.targets`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tacitly.data.schema import Column, Schema
 from tacitly.heads.losses import Loss
 from tacitly.linalg import orthonormal
 from tacitly.planning.shape import Shape
+from tacitly.planning.targets import drawn_targets, expected_error, latent_unit, level_of, loss_of, truth_of
 
 Counts = npt.NDArray[np.int64]
 """Numbers of rows, one per user."""
@@ -32,10 +34,11 @@ _LIKELY = 8  # levels of a text column whose levels nobody declared
 
 @dataclass(frozen=True)
 class MadeUp:
-    """Users who do not exist: their rows, and fresh rows with targets free of noise."""
+    """Users who do not exist: their rows, and fresh rows with what is true of their targets."""
 
     train: Cohort
     test: Cohort
+    truth: Array  # expected targets of fresh rows, or a probability for each class
 
 
 class Population(Protocol):
@@ -56,25 +59,37 @@ class Population(Protocol):
 
 
 class WithTarget:
-    """Scores of populations with a target: squared errors on fresh rows."""
+    """Scores of populations with a target: the errors that ``tacitly fit`` prints, on fresh rows."""
+
+    shape: Shape
 
     @property
     def noise(self) -> float:
-        """Variance of the noise of a target."""
+        """Variance of the noise of a number to predict."""
         raise NotImplementedError
 
+    @property
+    def loss(self) -> Loss:
+        """What targets mean."""
+        return loss_of(self.shape)
+
     def others(self, drawn: MadeUp) -> dict[str, float]:
-        """Return the errors of users' own means, of their own regressions, and of one model for all."""
-        predicted = alternatives(drawn.train, drawn.test, Loss())
-        return {name: self._squared(drawn, values) for name, values in predicted.items()}
+        """Return the errors of users' own means, of their own models, and of one model for all."""
+        predicted = alternatives(drawn.train, drawn.test, self.loss)
+        return {name: self._error(drawn, values) for name, values in predicted.items()}
 
     def error(self, model: Any, drawn: MadeUp) -> float:
         """Return the error of a fitted model on fresh rows."""
         owner = np.repeat(drawn.test.users, np.diff(drawn.test.offsets))
-        return self._squared(drawn, model.predict(drawn.test.X, owner))
+        return self._error(drawn, model.predict(drawn.test.X, owner))
 
-    def _squared(self, drawn: MadeUp, predicted: Array) -> float:
-        return float(np.mean(np.square(predicted - np.asarray(drawn.test.y)))) + self.noise
+    def _error(self, drawn: MadeUp, predicted: npt.NDArray[Any]) -> float:
+        error = expected_error(self.loss, drawn.truth, predicted)
+        if self.loss.name == "squared":
+            return error + self.noise
+        if self.loss.name == "poisson":
+            return error + self.loss.error(np.asarray(drawn.test.y), drawn.truth)
+        return error
 
 
 @dataclass(frozen=True)
@@ -105,13 +120,23 @@ class Described(WithTarget):
         X, fresh = features(counts), features(np.full(n_users, FRESH))
         center, scale = X.mean(axis=0), X.std(axis=0)
         scale[~(scale > 0)] = 1.0
+        parts = [self._scorer(n_users, rng) for _ in range(self.loss.columns)]
+
+        def scores(rows: Array, number: Counts) -> Array:
+            found = [_signal((rows - center) / scale, weights, levels, number) for weights, levels in parts]
+            return level_of(shape) + latent_unit(shape) * (found[0] if len(found) == 1 else np.column_stack(found))
+
+        noise = shape.noise if shape.loss == "squared" else 0.0
+        y = drawn_targets(self.loss, scores(X, counts), noise, rng)
+        ahead = scores(fresh, np.full(n_users, FRESH))
+        truth = truth_of(self.loss, ahead)
+        later = truth if shape.loss == "squared" else drawn_targets(self.loss, ahead, 0.0, rng)
+        return made_up((X, y, counts), (fresh, later, np.full(n_users, FRESH)), truth, self.schema)
+
+    def _scorer(self, n_users: int, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Return everybody's weights and levels, of one score."""
         common, personal = self._weights(n_users, rng)
-        levels = np.sqrt(shape.levels) * rng.standard_normal(n_users)
-        weights = common + personal
-        signal = _signal((X - center) / scale, weights, levels, counts)
-        y = signal + np.sqrt(shape.noise) * rng.standard_normal(len(signal))
-        truth = _signal((fresh - center) / scale, weights, levels, np.full(n_users, FRESH))
-        return made_up(X, y, counts, fresh, truth, np.full(n_users, FRESH), self.schema)
+        return common + personal, np.sqrt(self.shape.levels) * rng.standard_normal(n_users)
 
     def _weights(self, n_users: int, rng: np.random.Generator) -> tuple[Array, Array]:
         """Return the common weights and everybody's deviations from them, in units of the features' deviations."""
@@ -123,17 +148,19 @@ class Described(WithTarget):
         return common, np.sqrt(shape.slopes / size) * rng.standard_normal((n_users, size)) @ basis.T
 
 
-def made_up(
-    X: Array, y: Array, counts: Counts, fresh: Array, truth: Array, fresh_counts: Counts, schema: Schema | None
-) -> MadeUp:
-    """Group rows of users, in order, ``counts`` each, and their fresh rows, ``fresh_counts`` each."""
-    names = tuple(f"x{j}" for j in range(X.shape[1])) if schema is None else schema.feature_names
+Grouped = tuple[Array, Array, Counts]
+"""Rows of users in order, their targets, and how many rows each user has."""
 
-    def grouped(rows: Array, targets: Array, number: Counts) -> Cohort:
+
+def made_up(rows: Grouped, fresh: Grouped, truth: Array, schema: Schema | None) -> MadeUp:
+    """Put together rows to learn from and fresh rows."""
+    names = tuple(f"x{j}" for j in range(rows[0].shape[1])) if schema is None else schema.feature_names
+
+    def cohort(X: Array, y: Array, number: Counts) -> Cohort:
         offsets = np.concatenate([[0], np.cumsum(number)]).astype(np.int64)
-        return Cohort(np.ascontiguousarray(rows), targets, offsets, np.arange(len(number)), names, "y", schema)
+        return Cohort(np.ascontiguousarray(X), y, offsets, np.arange(len(number)), names, "y", schema)
 
-    return MadeUp(grouped(X, y, counts), grouped(fresh, truth, fresh_counts))
+    return MadeUp(cohort(*rows), cohort(*fresh), truth)
 
 
 def encoded(columns: Sequence[Column], latent: Array) -> Array:

@@ -15,12 +15,14 @@ from tacitly.baselines.comparison import SINGLE
 from tacitly.data.cohort import Cohort
 from tacitly.data.reading import read_cohort
 from tacitly.data.schema import Schema
+from tacitly.heads.losses import Loss
 from tacitly.methods import REGISTRY
 from tacitly.planning.components import Components
-from tacitly.planning.curve import Curve, simulated
+from tacitly.planning.curve import NOTHING, Curve, Point, simulated
 from tacitly.planning.made_up import Described, Population
 from tacitly.planning.result import Line, Plan, gains
 from tacitly.planning.sample import Sampled
+from tacitly.planning.sample_losses import SampledLoss
 from tacitly.planning.shape import Shape
 from tacitly.planning.simulation import ALONE, OnStep, Simulation, simulated_users
 from tacitly.privacy.certificate import Certificate
@@ -30,8 +32,10 @@ EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Numbers of users that lines are about, as multiples of the one asked for."""
 
-CERTAIN, MOST_SEEDS = 0.06, 4
-"""Where the standard error of a mean share is larger, all repetitions are fitted again with other noise, so often."""
+CERTAIN, LIKELY, CLOSE = 0.06, 0.5, 0.2
+FOR_NOTHING, MOST_BLOCKS = 8, 16
+"""A mean share is believed if it is above LIKELY by two standard errors, and these are below CERTAIN. A smaller one is
+believed if its standard error is below CLOSE of itself, or if FOR_NOTHING blocks of repetitions gave nothing at all."""
 
 
 def plan(
@@ -45,6 +49,9 @@ def plan(
     directions: int | None = None,
     between: float | None = None,
     target: bool = True,
+    loss: str = "squared",
+    classes: int | Sequence[Any] | None = None,
+    mean_count: float | None = None,
     schema: Schema | Mapping[str, Mapping[str, Any]] | None = None,
     sample: Any = None,
     epsilons: Sequence[float] = EPSILONS,
@@ -71,6 +78,10 @@ def plan(
     target
         False for rows without a target, whose shared components are to be found (``tacitly svd``); then ``noise`` is
         the share of variance outside them, and ``directions`` their number.
+    loss, classes, mean_count
+        ``"squared"`` for a number to predict, ``"logistic"`` for a class (``classes`` is their number, or the labels of
+        a sample), ``"poisson"`` for a count (``mean_count`` is the mean of counts). Shares of variance are then those
+        of the latent number behind it, see :mod:`tacitly.planning.targets`.
     schema
         What is public about the columns, as for :class:`~tacitly.MixedEffects`; it also says how many there are.
     sample
@@ -107,10 +118,12 @@ def plan(
         "slopes": slopes,
         "directions": directions,
         "between": between,
+        "mean_count": mean_count,
     }
     known = {name: value for name, value in given.items() if value is not None}
+    meaning = _loss(loss, classes)
     if target:
-        population, source = _population(users, known, schema, sample, random_state)
+        population, source = _population(users, known, meaning, schema, sample, random_state)
     else:
         population, source = _components(users, known, schema, sample)
     fitting, left_out = _fitting(population.shape, methods)
@@ -135,26 +148,29 @@ def _planned(
     source: str,
 ) -> Plan:
     shape, others = simulation.population.shape, simulation.others()
-    alone = others[min((name for name in ALONE if name in others), key=lambda name: float(others[name].mean()))]
-    without = [simulation.errors(REGISTRY[name], given, math.inf) for name, given in fitting.items()]
-    best = min(without, key=lambda errors: float(errors.mean()))
-    error, possible = float(alone.mean()), float(best.mean())
+    nearest = min((name for name in ALONE if name in others), key=lambda name: float(others[name].mean()))
+    without = {name: simulation.errors(REGISTRY[name], given, math.inf).mean() for name, given in fitting.items()}
+    best = min(without, key=lambda name: float(without[name]))
+    error, possible = float(others[nearest].mean()), float(without[best])
 
-    gain = np.maximum(alone - best, 0.25 * max(error - possible, 1e-12))
+    def gained(name: str, level: float, block: int) -> tuple[Array, Array]:
+        """Return what a block's fits gained, and what was possible."""
+        alone = simulation.others(block)[nearest]
+        most = alone - simulation.errors(REGISTRY[best], fitting[best], math.inf, block)
+        errors = simulation.errors(REGISTRY[name], fitting[name], level, block)
+        return np.maximum(alone - errors, 0.0), np.maximum(most, 0.25 * max(error - possible, 1e-12))
 
-    def shares(name: str, level: float) -> Array:
-        found = np.zeros((0, len(alone)))
-        while len(found) < MOST_SEEDS:
-            errors = simulation.errors(REGISTRY[name], fitting[name], level, len(found))
-            found = np.vstack([found, np.maximum((alone - errors) / gain, 0.0)])
-            if math.isinf(level) or found.std() / math.sqrt(found.size) < CERTAIN:
-                break
-        return found.ravel()
+    def point(name: str, level: float) -> Point:
+        had, most = gained(name, level, 0)
+        while math.isfinite(level) and not _believed(had, most, simulation.repeats):
+            more = gained(name, level, len(had) // simulation.repeats)
+            had, most = np.append(had, more[0]), np.append(most, more[1])
+        # Noise may do a fit to few made-up users good; nobody is promised more than everything.
+        mean, low, high = float(had.mean() / most.mean()), float((had / most).min()), float((had / most).max())
+        return Point(min(mean, 1.0), min(low, 1.0), min(high, 1.0))
 
     levels = [simulation.level(epsilon, shape.users) for epsilon in epsilons]
-    curves = {
-        name: simulated(partial(shares, name), levels, float(shares(name, math.inf).mean()), goal) for name in fitting
-    }
+    curves = {name: simulated(partial(point, name), levels, point(name, math.inf).mean, goal) for name in fitting}
     lines = [
         _line(name, epsilon, users, curve.at(simulation.level(epsilon, users)), error, possible)
         for name, curve in curves.items()
@@ -180,6 +196,17 @@ def _planned(
     )
 
 
+def _believed(had: Array, most: Array, repeats: int) -> bool:
+    """Whether a mean share needs no more repetitions."""
+    mean, blocks = float(had.mean() / most.mean()), len(had) // repeats
+    spread = float((had - mean * most).std() / most.mean()) / math.sqrt(len(had))
+    if blocks >= MOST_BLOCKS:
+        return True
+    if mean <= NOTHING:
+        return blocks >= FOR_NOTHING
+    return spread < CERTAIN and mean - 2.0 * spread > LIKELY if mean > LIKELY else spread < CLOSE * mean
+
+
 def _line(
     method: str, epsilon: float, users: int, found: tuple[float, float, float], alone: float, possible: float
 ) -> Line:
@@ -189,7 +216,7 @@ def _line(
 
 
 def _population(
-    users: int, known: Mapping[str, Any], schema: Any, sample: Any, random_state: int
+    users: int, known: Mapping[str, Any], loss: Loss, schema: Any, sample: Any, random_state: int
 ) -> tuple[Population, str]:
     """Return where made-up users come from, and in one word why."""
     if sample is not None:
@@ -198,16 +225,28 @@ def _population(
                 f"a sample says what the shape is. Give no {' and no '.join(known or ['schema'])} with it."
             )
         cohort = sample if isinstance(sample, Cohort) else read_cohort(*sample)
-        return Sampled.of(cohort, users, random_state), "sample"
+        if loss.name == "squared":
+            return Sampled.of(cohort, users, random_state), "sample"
+        return SampledLoss.of(cohort, users, loss, REGISTRY.default("fit"), random_state), "sample"
+    meaning: dict[str, Any] = {"loss": loss.name, **({} if loss.classes is None else {"classes": len(loss.classes)})}
     if schema is not None:
         declared = schema if isinstance(schema, Schema) else Schema.declared(schema)
         if "features" in known:
             raise ValueError("features follow from the schema. Give one of the two.")
-        sizes = {**known, "features": len(declared.feature_names)}
+        sizes = {**known, **meaning, "features": len(declared.feature_names)}
         _check_sizes(sizes)
         return Described(Shape(users=users, **sizes), declared), "schema"
     _check_sizes(known)
-    return Described(Shape(users=users, **known)), "described"
+    return Described(Shape(users=users, **known, **meaning)), "described"
+
+
+def _loss(name: str, classes: int | Sequence[Any] | None) -> Loss:
+    """Return what the target is; classes are labels, or their number."""
+    if name not in ("squared", "logistic", "poisson"):
+        raise ValueError(f"loss must be 'squared', 'logistic' or 'poisson'. Found {name!r}.")
+    if classes is not None and name != "logistic":
+        raise ValueError(f"classes are for loss 'logistic'. Found loss {name!r}.")
+    return Loss(name, range(classes) if isinstance(classes, int) else classes)
 
 
 def _components(users: int, known: Mapping[str, Any], schema: Any, sample: Any) -> tuple[Population, str]:

@@ -14,11 +14,21 @@ NOTHING = 0.02
 
 _LITTLE = 0.01  # a possible gain below this part of the error that users have alone is no reason to share
 
-DEFINITION = (
-    "Share of what is possible: (alone - method at ε) / (alone - best method without privacy), in squared errors on "
-    "new rows. Alone is the better of users' own means and their own regressions, which share nothing; a fit that is "
-    "worse counts as 0 %."
-)
+_MEASURES = {
+    "squared": ("squared errors", "own means and their own regressions"),
+    "logistic": ("shares of wrong classes", "most frequent classes and their own models"),
+    "poisson": ("Poisson deviances", "own means and their own models"),
+}
+_UNITS = {"squared": " of the variance", "logistic": "", "poisson": ""}
+
+
+def definition(loss: str) -> str:
+    """Return what a share is, for a target of this kind."""
+    errors, alone = _MEASURES[loss]
+    return (
+        f"Share of what is possible: (alone - method at ε) / (alone - best method without privacy), in {errors} on "
+        f"new rows. Alone is the better of users' {alone}, which share nothing; a fit that is worse counts as 0 %."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +36,8 @@ class Line:
     """One method at one ε with one number of users.
 
     ``share`` is the share of what is possible, on average; ``low`` and ``high`` are the smallest and the largest of the
-    repetitions. ``error`` is the squared error on new rows as a part of the target's variance.
+    repetitions. ``error`` is the error on new rows: squared, as a part of the target's variance; for classes the share
+    of wrong ones; for counts the Poisson deviance.
     """
 
     method: str
@@ -50,7 +61,7 @@ class Plan:
     lines : shares and errors, one :class:`Line` per method, ε and number of users
     needed : for each method and ε, the smallest number of users that reaches the goal, but at least a quarter of
         ``simulated_users``; None where no number does
-    alone, pooled, possible : squared errors of users alone, of one model for all, of the best method without privacy
+    alone, pooled, possible : errors of users alone, of one model for all, of the best method without privacy
     recommended : the method with the largest shares; None where there is nothing to gain
     splits : for each method, what part of the budget (of μ²) each of its releases takes
     left_out : methods that do not fit the shape, and why
@@ -113,7 +124,7 @@ class Plan:
         if self.recommended is None:
             return (
                 f"With {self.shape}, there is next to nothing to gain by sharing: without any privacy the error would "
-                f"be {self.possible:.3g} of the variance, and users have {self.alone:.3g} alone."
+                f"be {self.possible:.3g}{_UNITS[self.shape.loss]}, and users have {self.alone:.3g} alone."
             )
         asked = [self.line(epsilon) for epsilon in self.epsilons]
         enough = next((line for line in asked if line.share >= self.goal), None)
@@ -132,7 +143,7 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data, for JSON."""
         return {
-            "definition": DEFINITION,
+            "definition": definition(self.shape.loss),
             "sentence": self.sentence(),
             "source": self.source,
             "shape": self.shape.to_dict(),

@@ -52,15 +52,7 @@ class Sampled(WithTarget):
     @classmethod
     def of(cls, cohort: Cohort, users: int, random_state: int = 0) -> Sampled:
         """Read a public sample: ``cohort`` has targets, and users with two or more rows."""
-        counts = np.diff(cohort.offsets)
-        several = np.flatnonzero(counts >= 2)
-        if cohort.y is None or len(several) < 10:
-            raise DataError(
-                "a sample must have a target and at least ten users with two rows each. "
-                f"Found {len(several)} such users{'' if cohort.y is not None else ' and no target'}."
-            )
-        rng = np.random.default_rng(random_state)
-        kept = cohort.take(np.sort(rng.permutation(several)[:_MOST_USERS]))
+        kept = with_several_rows(cohort, random_state)
         X, y, present = _padded(kept, *_units(kept))
         found = estimated(X, y, present)
         precision, right, _ = _normal(X, y, present, found)
@@ -70,12 +62,12 @@ class Sampled(WithTarget):
         parts /= parts.sum()
         shape = Shape(
             users=users,
-            rows=max(1, round(float(counts.mean()))),
+            rows=usual_rows(cohort),
             features=cohort.n_features,
             noise=round(float(parts[3]), 3),
             levels=round(float(parts[1]), 3),
             slopes=round(float(parts[2]), 3),
-            between=round(_between(X[..., 1:], present), 3),
+            between=between(kept),
         )
         mean = covariance @ right
         return cls(shape, kept, found, mean, np.linalg.cholesky(covariance), _residuals(kept, found, mean))
@@ -87,19 +79,14 @@ class Sampled(WithTarget):
 
     def draw(self, n_users: int, rng: np.random.Generator) -> MadeUp:
         """Make up that many users."""
-        chosen = rng.integers(self.cohort.n_users, size=n_users)
-        counts = np.diff(self.cohort.offsets)[chosen]
-        owner = np.repeat(np.arange(n_users, dtype=np.int64), counts)
-        first = np.concatenate([[0], np.cumsum(counts)[:-1]])
-        rows = np.arange(len(owner)) + (self.cohort.offsets[chosen] - first)[owner]
-        X = self.cohort.X[rows]
+        chosen, owner, counts = resampled(self.cohort, n_users, rng)
+        X = self.cohort.X[chosen]
         signal = self._signal(X, owner, n_users, rng)
-        y = signal + self.residuals[rows] * rng.choice((-1.0, 1.0), len(rows))
-        order = np.lexsort((rng.random(len(owner)), owner))
-        held = np.arange(len(owner)) - first[owner] < np.maximum(counts // 5, 1)[owner]
-        fresh, kept = order[held], order[~held]
+        y = signal + self.residuals[chosen] * rng.choice((-1.0, 1.0), len(chosen))
+        fresh, kept = held_out(owner, counts, rng)
         number = np.bincount(owner[fresh], minlength=n_users).astype(np.int64)
-        return made_up(X[kept], y[kept], counts - number, X[fresh], signal[fresh], number, self.cohort.schema)
+        rows, later = (X[kept], y[kept], counts - number), (X[fresh], signal[fresh], number)
+        return made_up(rows, later, signal[fresh], self.cohort.schema)
 
     def _signal(self, X: Array, owner: Counts, n_users: int, rng: np.random.Generator) -> Array:
         center, scale, _, _ = _units(self.cohort)
@@ -108,6 +95,49 @@ class Sampled(WithTarget):
         slopes = common[1:] + np.sqrt(self.variances.slopes) * rng.standard_normal((n_users, rows.shape[1]))
         levels = common[0] + np.sqrt(self.variances.levels) * rng.standard_normal(n_users)
         return np.asarray(levels[owner] + np.einsum("nd,nd->n", rows, slopes[owner]))
+
+
+def resampled(cohort: Cohort, n_users: int, rng: np.random.Generator) -> tuple[Counts, Counts, Counts]:
+    """Draw users with replacement; return the positions of their rows, whose they are, and how many each has."""
+    chosen = rng.integers(cohort.n_users, size=n_users)
+    counts = np.diff(cohort.offsets)[chosen]
+    owner = np.repeat(np.arange(n_users, dtype=np.int64), counts)
+    first = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    return np.arange(len(owner)) + (cohort.offsets[chosen] - first)[owner], owner, counts
+
+
+def between(cohort: Cohort) -> float:
+    """Return the share of the features' variance that lies between users."""
+    X, _, present = _padded(cohort, *_units(cohort))
+    counts = present.sum(axis=1)
+    means = (X * present[..., None]).sum(axis=1) / counts[:, None]
+    within = (np.square(X - means[:, None]) * present[..., None]).sum(axis=(0, 1)) / max(counts.sum() - len(X), 1.0)
+    return round(float(np.clip(1.0 - within[1:].mean(), 0.0, 1.0)), 3)
+
+
+def usual_rows(cohort: Cohort) -> int:
+    """Return the number of rows per user, rounded."""
+    return max(1, round(cohort.n_rows / cohort.n_users))
+
+
+def held_out(owner: Counts, counts: Counts, rng: np.random.Generator) -> tuple[Counts, Counts]:
+    """Return the positions of a fifth of everybody's rows, at least one, and of the others, both by user."""
+    order = np.lexsort((rng.random(len(owner)), owner))
+    first = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    held = np.arange(len(owner)) - first[owner] < np.maximum(counts // 5, 1)[owner]
+    return order[held], order[~held]
+
+
+def with_several_rows(cohort: Cohort, random_state: int) -> Cohort:
+    """Return at most 300 users of a sample who have two rows or more; raise where there are fewer than ten."""
+    several = np.flatnonzero(np.diff(cohort.offsets) >= 2)
+    if cohort.y is None or len(several) < 10:
+        raise DataError(
+            "a sample must have a target and at least ten users with two rows each. "
+            f"Found {len(several)} such users{'' if cohort.y is not None else ' and no target'}."
+        )
+    rng = np.random.default_rng(random_state)
+    return cohort.take(np.sort(rng.permutation(several)[:_MOST_USERS]))
 
 
 def estimated(X: Array, y: Array, present: Array) -> Variances:
@@ -186,11 +216,3 @@ def _padded(cohort: Cohort, center: Array, scale: Array, level: float, spread: f
         X[i, :number] = np.column_stack([np.ones(number), (filled - center) / scale])
         y[i, :number], present[i, :number] = (np.asarray(targets)[:number] - level) / spread, 1.0
     return X, y, present
-
-
-def _between(X: Array, present: Array) -> float:
-    """Return the share of the features' variance that lies between users."""
-    counts = present.sum(axis=1)
-    means = (X * present[..., None]).sum(axis=1) / counts[:, None]
-    within = (np.square(X - means[:, None]) * present[..., None]).sum(axis=(0, 1)) / max(counts.sum() - len(X), 1.0)
-    return float(np.clip(1.0 - within.mean(), 0.0, 1.0))

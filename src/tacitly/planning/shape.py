@@ -7,7 +7,7 @@ The target of a made-up row is
 with features x of variance one, and its variance is one: what is common to all users (x·w̄), users' own levels lᵢ,
 what users' own slopes dᵢ add, and noise e that no model explains. ``noise``, ``levels`` and ``slopes`` are three of
 these four shares; the common effects have the rest. So "noise to signal" is noise ÷ (1 − noise), and "how much users
-differ" is levels and slopes.
+differ" is levels and slopes. Classes and counts are what is seen of such a number (:mod:`tacitly.planning.targets`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from tacitly.privacy.guarantee import positive
 
 _LEAST = 1e-9
+_LOSSES = ("squared", "logistic", "poisson")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,12 @@ class Shape:
         Share of the features' own variance that lies between users: 1 for columns such as sex, which never change.
     target
         Whether there is a target. Without one the shared components explain 1 − noise of the variance of rows.
+    loss
+        ``"squared"`` for a number to predict, ``"logistic"`` for a class, ``"poisson"`` for a count.
+    classes
+        Number of classes, equally frequent.
+    mean_count
+        Mean of the counts.
 
     >>> shape = Shape(users=3000, rows=15, features=40)
     >>> round(shape.common, 3), shape.mean_rows
@@ -59,6 +66,9 @@ class Shape:
     directions: int | None = None
     between: float = 0.3
     target: bool = True
+    loss: str = "squared"
+    classes: int = 2
+    mean_count: float = 1.0
 
     def __post_init__(self) -> None:
         _whole(users=self.users, features=self.features)
@@ -75,8 +85,18 @@ class Shape:
                 "noise, levels and slopes are shares of the target's variance: together they must be at most 1. "
                 f"Found {self.noise + self.levels + self.slopes:g}."
             )
+        self._check_target()
         if self.directions is not None and not 1 <= self.directions <= self.features:
             raise ValueError(f"directions must lie between 1 and features. Found {self.directions!r}.")
+
+    def _check_target(self) -> None:
+        if self.loss not in _LOSSES:
+            raise ValueError(f"loss must be one of {_LOSSES}. Found {self.loss!r}.")
+        if self.loss != "squared" and not (self.target and self.noise > 0):
+            raise ValueError(f"classes and counts are a target, and vary: noise must be above 0. Found {self.noise!r}.")
+        if self.classes != int(self.classes) or self.classes < 2:
+            raise ValueError(f"classes is their number: at least 2. Found {self.classes!r}.")
+        positive(mean_count=self.mean_count)
 
     @property
     def row_range(self) -> tuple[int, int]:
@@ -101,7 +121,9 @@ class Shape:
         low, high = self.row_range
         rows = f"{low}" if low == high else f"{low} to {high}"
         of_rows, features = f"row{'s' * (high > 1)}", f"feature{'s' * (self.features > 1)}"
-        return f"{self.users:,} users of {rows} {of_rows} and {self.features} {features}"
+        kind = {"squared": "", "logistic": f" and {self.classes} classes", "poisson": " and counts"}[self.loss]
+        joined = "," if kind else " and"
+        return f"{self.users:,} users of {rows} {of_rows}{joined} {self.features} {features}{kind}"
 
 
 def _whole(**values: int) -> None:

@@ -27,10 +27,13 @@ from tacitly.privacy.certificate import Certificate
 ALONE = (MEANS, LOCAL)
 """What users have without sharing anything; one model for all needs everybody's rows."""
 
-MOST_WORK = 1e5
-"""Users × weights² of one simulated fit at most: a third of a second of one core."""
+MOST_WORK = 2e5
+"""Users × weights² of one simulated fit at most: about half a second of one core."""
 
-FEWEST = 300
+FEWEST = 500
+
+BLOCKS = 4
+"""Blocks of repetitions that have their own users; later ones have other noise only."""
 
 OnStep = Callable[[str], None]
 
@@ -38,8 +41,8 @@ OnStep = Callable[[str], None]
 def simulated_users(users: int, features: int) -> int:
     """Return how many users are simulated in place of ``users``.
 
-    >>> simulated_users(500, 10), simulated_users(100_000, 10), simulated_users(3000, 40)
-    (500, 826, 300)
+    >>> simulated_users(400, 10), simulated_users(100_000, 10), simulated_users(3000, 40)
+    (400, 1652, 500)
     """
     weights = features + 1
     return min(users, max(FEWEST, int(MOST_WORK / weights**2)))
@@ -47,7 +50,11 @@ def simulated_users(users: int, features: int) -> int:
 
 @dataclass
 class Simulation:
-    """Repeated fits on made-up users; every fit is made once."""
+    """Repeated fits on made-up users; every fit is made once.
+
+    Repetitions come in blocks of ``repeats``. A block with another number has other noise, and other users until
+    ``BLOCKS`` blocks are made up.
+    """
 
     population: Population
     n_users: int
@@ -61,28 +68,27 @@ class Simulation:
     _others: list[dict[str, float]] = field(default_factory=list)
     _errors: dict[tuple[str, float, int], Array] = field(default_factory=dict)
 
-    def errors(self, method: Method, parameters: Mapping[str, Any], level: float, again: int = 0) -> Array:
-        """Return the error of each repetition at a noise level n·μ, infinite for no privacy.
-
-        ``again`` counts fits of the same users with other noise.
-        """
-        key = (method.name, level, again)
+    def errors(self, method: Method, parameters: Mapping[str, Any], level: float, block: int = 0) -> Array:
+        """Return the error of each repetition of a block at a noise level n·μ, infinite for no privacy."""
+        key = (method.name, level, block if math.isfinite(level) else block % BLOCKS)
         if key not in self._errors:
-            runs = range(again * self.repeats, (again + 1) * self.repeats)
+            runs = range(key[2] * self.repeats, (key[2] + 1) * self.repeats)
             self._errors[key] = np.array([self._fitted(method, parameters, level, number) for number in runs])
         return self._errors[key]
 
-    def others(self) -> dict[str, Array]:
-        """Return the squared errors of what users have alone, and of one model for all."""
-        self._draw()
-        return {name: np.array([errors[name] for errors in self._others]) for name in self._others[0]}
+    def others(self, block: int = 0) -> dict[str, Array]:
+        """Return the errors of what users have alone, and of one model for all."""
+        self._draw(block)
+        first = block % BLOCKS * self.repeats
+        found = self._others[first : first + self.repeats]
+        return {name: np.array([errors[name] for errors in found]) for name in found[0]}
 
     def level(self, epsilon: float, users: int) -> float:
         """Return the noise level n·μ of that many users at ε."""
         return users * mu_of(epsilon, self.delta)
 
-    def _draw(self) -> None:
-        while len(self._made_up) < self.repeats:
+    def _draw(self, block: int) -> None:
+        while len(self._made_up) < (block % BLOCKS + 1) * self.repeats:
             rng = np.random.default_rng([self.random_state, len(self._made_up)])
             drawn = self.population.draw(self.n_users, rng)
             self._others.append(self.population.others(drawn))
@@ -90,8 +96,8 @@ class Simulation:
             self._done("users alone")
 
     def _fitted(self, method: Method, parameters: Mapping[str, Any], level: float, number: int) -> float:
-        self._draw()
-        drawn = self._made_up[number % self.repeats]
+        self._draw(number // self.repeats)
+        drawn = self._made_up[number % (BLOCKS * self.repeats)]
         private = math.isfinite(level)
         epsilon = epsilon_of(level / self.n_users, self.delta) if private else math.inf
         seed = {"noise_seed": 1000 * self.random_state + number} if private else {}

@@ -256,7 +256,7 @@ def _loss_distribution(steps: Iterable[tuple[float, float]], adjacency: str, int
             neighboring_relation=both_sided if two else one_sided,
             value_discretization_interval=interval,
         )
-        total = total.compose(step.self_compose(count))
+        total = total.compose(step if count == 1 else step.self_compose(count))
     return total
 
 

@@ -56,7 +56,7 @@ def helped(found: HeldOut) -> str:
     )
     body, moved = paragraph(words), gain[gain != 0]
     if moved.size:
-        title = f"Gain over a local model of the {moved.size:,} users who have another error (blue: a smaller one)"
+        title = f"Gain over a local model, of the {moved.size:,} users whose error changed (blue: it is smaller)"
         body += histogram(moved, title=title, what="users", unit=unit)
     return body + _by_rows(gain, ours, local, rows, unit)
 

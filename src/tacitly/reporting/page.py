@@ -39,7 +39,8 @@ th, td { text-align: left; padding: .3rem .8rem .3rem 0; vertical-align: top; bo
 th { font-weight: 600; overflow-wrap: anywhere; } thead th { color: var(--dim); font-size: .8125rem; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; padding-right: 0;
   padding-left: .6rem; }
-th.bar { width: 50%; } tbody th.bar { padding-bottom: .15rem; }
+thead th.n { white-space: normal; } th.bar { width: 50%; } th.bar:nth-last-child(2) { width: 75%; }
+tbody th.bar { padding-bottom: .15rem; }
 .bar svg { display: block; width: 100%; height: 14px; overflow: visible; margin-top: .1rem; }
 .axis { display: flex; justify-content: space-between; font-weight: 400; font-variant-numeric: tabular-nums;
   font-size: .8125rem; color: var(--dim); }

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from tacitly.simd.lazy_njit import njit
 from tacitly.simd.registers import (
     add_products,
     aligned_zeros,

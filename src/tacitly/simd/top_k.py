@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from tacitly.simd.lazy_njit import njit
 from tacitly.simd.registers import address_of, load, splat, spread, store
 
 LANES = 8  # doubles in a register

@@ -16,8 +16,9 @@ from sklearn.exceptions import NotFittedError
 import tacitly
 from tacitly.data.sparse_cohort import SparseCohort
 from tacitly.data.validation import DataError
+from tacitly.methods.fedpower.algorithm import _all_turns
 from tacitly.methods.fedpower.route import best_rounds, choose_route, predicted_error
-from tacitly.privacy.guarantee import Adjacency, Budget, Unit
+from tacitly.privacy.guarantee import Adjacency, Budget, TooFewUsersWarning, Unit
 from tacitly.privacy.verification import verify
 
 N, D, K = 6000, 12, 3
@@ -298,6 +299,24 @@ def test_groups_that_take_turns_find_what_everybody_at_once_finds(X: np.ndarray)
     model = fit(X, users, route="power", participants=60, epsilon=50.0, rounds=3, random_state=0)
     assert len(model.certificate_.releases) == 8  # scale, centre, and a clip and five turns in one for every round
     assert tacitly.subspace_distance(model.components_.T, top(X)) < 0.2
+
+
+def test_all_turns_count_and_not_only_the_last() -> None:
+    """Products of five groups: the noise of their sum is √5 times one group's, not five times."""
+    rng = np.random.default_rng(0)
+    matrices = [np.diag([9.0, 5.0, 1.0, 1.0]) + 0.01 * rng.normal(size=(4, 4)) for _ in range(5)]
+    bases = [np.linalg.qr(np.eye(4)[:, :2] + 0.01 * rng.normal(size=(4, 2)))[0] for _ in matrices]
+    bases[1] = bases[1] @ np.array([[0.0, -1.0], [1.0, 0.0]])  # a basis may arrive turned
+    products = [matrix @ basis for matrix, basis in zip(matrices, bases, strict=True)]
+    product, noise = _all_turns(bases, products, 2.0)
+    assert noise == pytest.approx(2.0 * math.sqrt(5.0))
+    np.testing.assert_allclose(product, np.sum(matrices, axis=0) @ bases[-1], atol=2.0)
+    assert np.linalg.norm(products[1] - products[-1]) > 5.0  # without turning back they would cancel
+
+
+def test_a_model_of_noise_says_so(X: np.ndarray) -> None:
+    with pytest.warns(TooFewUsersWarning, match="hides all"):
+        fit(X[:50], None, epsilon=0.01)
 
 
 def test_where_no_error_can_be_predicted_none_is(X: np.ndarray) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from tacitly.audit.report import guessing_allowed
-from tacitly.cli.ui.work import DELTA, EPSILONS, Looked, Order, shares
+from tacitly.cli.ui.work import DELTA, EPSILONS, KINDS, Looked, Order, methods_of, shares
 from tacitly.privacy.certificate import shown
 from tacitly.reporting.page import STYLE, bullets, facts, paragraph, text
 
@@ -87,18 +88,38 @@ def columns(path: str, names: Sequence[str]) -> str:
         path,
         f"""<h2>What are the columns for?</h2><form action="plan"><input type="hidden" name="path" value="{text(path)}">
 <label for="user">Whose row it is</label><select id="user" name="user" required>{options}</select>
-<label for="target">What to predict (a number)</label><select id="target" name="target" required>{options}</select>
+<label for="target">What to predict</label><select id="target" name="target" required>{options}</select>
+<label for="loss">What it is</label><select id="loss" name="loss">{_options(KINDS)}</select>
+<label for="classes">If it is a class: all labels that may occur, with commas</label>
+<input type="text" id="classes" name="classes" placeholder="no,yes">
 <fieldset><legend>Leave out (ids, row numbers)</legend>{boxes}</fieldset>
 <p class="dim small">All others are learned from; text, yes/no values and missing cells are taken as they are.</p>
+<details><summary>Another method</summary><label for="method">Method</label>
+<select id="method" name="method">{_options(_methods())}</select>
+{bullets(f"{name}: {about}" for name, about in methods_of("squared").items())}
+<p class="dim small">The usual one takes tables as they come; the others take numbers in all columns.</p></details>
 <button>See what an ε buys</button></form>""",
         (("tables", "./"),),
     )
 
 
+def _options(choices: Mapping[str, str]) -> str:
+    return "".join(f'<option value="{text(name)}">{text(said)}</option>' for name, said in choices.items())
+
+
+def _methods() -> dict[str, str]:
+    every, several = methods_of("squared"), methods_of("logistic")
+    said = {name: name if name in several else f"{name} (predicts numbers only)" for name in every}
+    return {**said, Order.method: f"{Order.method} (usual)"}
+
+
 def plan(order: Order, looked: Looked, found: Any, name: str, nonce: str) -> str:
     """Return the page with the plan and the slider."""
     rows = f"{looked.rows / looked.users:.1f} rows each on average"
-    body = "<h2>What is in the table</h2>" + paragraph(f"{looked.users:,} users, {rows}; target: {order.target}.")
+    target = f"{order.target}, {KINDS[order.loss]}"
+    target += f" ({', '.join(map(str, order.classes))})" if order.classes else ""
+    said = f"{looked.users:,} users, {rows}; to predict: {target}; method: {order.method}."
+    body = "<h2>What is in the table</h2>" + paragraph(said)
     body += bullets(looked.kinds)
     body += "<h2>How much privacy?</h2>" + _slider(order, looked, found, name, nonce)
     return _framed(order.path, body, (("tables", "./"), ("columns", f"table?path={quote(order.path)}")))
@@ -108,9 +129,7 @@ def _slider(order: Order, looked: Looked, found: Any, name: str, nonce: str) -> 
     known = None if found is None or isinstance(found, str) else shares(found)
     stops = [_bought(epsilon, known, found) for epsilon in EPSILONS]
     usual = EPSILONS.index(1.0)
-    fields = {"path": order.path, "user": order.user, "target": order.target}
-    hidden = "".join(f'<input type="hidden" name="{key}" value="{text(value)}">' for key, value in fields.items())
-    hidden += "".join(f'<input type="hidden" name="leave_out" value="{text(column)}">' for column in order.leave_out)
+    hidden = "".join(f'<input type="hidden" name="{key}" value="{text(value)}">' for key, value in order.fields())
     data = json.dumps(stops).replace("<", "\\u003c")
     said = "" if known is None else paragraph(found.sentence())
     return (
@@ -143,6 +162,7 @@ def _bought(epsilon: float, known: Any, found: Any) -> dict[str, Any]:
             if worth >= 0.02
             else "Expect no gain: noise hides it."
         )
+    promise, share = (words.replace(" %", "\N{NO-BREAK SPACE}%") for words in (promise, share))
     return {"value": str(epsilon), "epsilon": f"ε = {epsilon:g}", "promise": promise, "share": share}
 
 
@@ -179,7 +199,17 @@ def run(state: dict[str, Any], nonce: str) -> str:
 
 def failed(message: str) -> str:
     """Return the page of a user error."""
-    return _framed("That did not work", paragraph(message, "warn") + "<p>Go back and change it.</p>")
+    return _framed("That did not work", paragraph(_in_page_words(message), "warn") + "<p>Go back and change it.</p>")
+
+
+def _in_page_words(message: str) -> str:
+    """Say what a command would say by the words of the forms, not by options.
+
+    >>> _in_page_words("5 rows not numbers. If these are classes: --loss logistic --classes no,yes (all labels).")
+    "5 rows not numbers. If these are classes: choose 'one of several classes' and list all labels that may occur."
+    """
+    classes = f"If these are classes: choose {KINDS['logistic']!r} and list all labels that may occur."
+    return re.sub(r" ?\((?:--)[^)]*\)", "", re.sub(r"If these are classes: .*", classes, message))
 
 
 def _framed(title: str, body: str, trail: Sequence[tuple[str, str]] = (), head: str = "") -> str:

@@ -64,7 +64,7 @@ def application(folder: Path, token: str) -> Starlette:
     async def plan(request: Request) -> Response:
         order = Order.of(request.query_params.multi_items())
         looked = await asyncio.to_thread(desk.look, order)
-        return _page(lambda nonce: pages.plan(order, looked, desk.plan_of(looked), desk.free_name(), nonce))
+        return _page(lambda nonce: pages.plan(order, looked, desk.plan_of(order, looked), desk.free_name(), nonce))
 
     async def fit(request: Request) -> Response:
         fields = parse_qs((await _body(request)).decode("utf-8"), keep_blank_values=True)

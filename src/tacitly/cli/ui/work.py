@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 from tacitly.cli import console, reading
 from tacitly.cli import fit as fitting
 from tacitly.cli.accounts import opened_account
+from tacitly.cli.report import text_labels
 from tacitly.methods import REGISTRY
+from tacitly.methods.options import labels
 
 if TYPE_CHECKING:
     from tacitly.data.cohort import Cohort
@@ -27,6 +29,9 @@ EPSILONS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 10.0)
 """Where the slider stops."""
 PLANNED = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Where the plan is simulated; between them the share is interpolated."""
+
+KINDS = {"squared": "a number", "logistic": "one of several classes", "poisson": "a count: 0, 1, 2, …"}
+"""What a target can be, by the loss that it is fitted with."""
 
 _SUFFIXES = (".csv", ".tsv", ".txt", ".gz", ".parquet", ".arrow", ".feather")
 DELTA = 1e-6
@@ -42,6 +47,24 @@ class Order:
     leave_out: tuple[str, ...] = ()
     epsilon: float = 1.0
     name: str = "model"
+    loss: str = "squared"
+    classes: tuple[Any, ...] = ()
+    method: str = REGISTRY.default("fit").name
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The classes, where they are text: a fit then has their positions."""
+        return self.classes if self.classes and isinstance(self.classes[0], str) else ()
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What the method is built with, as the plan simulates it; raise where it does not predict such a target."""
+        shape = {"target": True, "loss": self.loss, "classes": len(self.classes), "directions": None}
+        found = REGISTRY[self.method].simulated(shape)
+        if isinstance(found, str):
+            raise ValueError(f"method {self.method} does not fit here: {found}. Choose another one.")
+        own = {"classes": tuple(range(len(self.words))) or self.classes} if self.classes else {}
+        return {**found, **own}
 
     @classmethod
     def of(cls, fields: Iterable[tuple[str, str]]) -> Order:
@@ -54,6 +77,11 @@ class Order:
             raise ValueError(f"choose a table, the column with the user, and what to predict. Missing: {missing}.")
         if given["user"][0] == given["target"][0]:
             raise ValueError("the column with the user and the one to predict must be two columns.")
+        loss = given.get("loss", ["squared"])[0]
+        classes = tuple(labels(given.get("classes", [""])[0])) if loss == "logistic" else ()
+        method = given.get("method", [cls.method])[0]
+        if loss not in KINDS or method not in REGISTRY:
+            raise ValueError(f"there is no such target or method. Found {loss!r} and {method!r}.")
         try:
             epsilon = float(given.get("epsilon", ["1"])[0])
         except ValueError:
@@ -67,7 +95,16 @@ class Order:
             tuple(name for name in given.get("leave_out", ()) if name not in (given["user"][0], given["target"][0])),
             epsilon,
             given.get("name", ["model"])[0],
+            loss,
+            classes,
+            method,
         )
+
+    def fields(self) -> list[tuple[str, str]]:
+        """Return the form again, without budget and name."""
+        own = {"path": self.path, "user": self.user, "target": self.target, "loss": self.loss, "method": self.method}
+        more = [("classes", ",".join(map(str, self.classes)))] if self.classes else []
+        return [*own.items(), *more, *(("leave_out", name) for name in self.leave_out)]
 
 
 @dataclass(frozen=True)
@@ -79,6 +116,10 @@ class Looked:
     features: int
     columns: tuple[str, ...]
     kinds: tuple[str, ...]
+
+
+PlanKey = tuple[int, int, int, str, int, str]
+"""Users, rows per user, features, loss, number of classes, method: what a plan is about."""
 
 
 @dataclass
@@ -118,7 +159,7 @@ class Desk:
         self._folder = folder
         self._jobs: list[Job] = []
         self._cohorts: dict[tuple[str, ...], Cohort] = {}
-        self._plans: dict[tuple[int, int, int], Any] = {}
+        self._plans: dict[PlanKey, Any] = {}
         self._lock = threading.Lock()
 
     def tables(self) -> list[str]:
@@ -151,9 +192,10 @@ class Desk:
         names = cohort.feature_names if cohort.schema is None else cohort.schema.names
         return Looked(cohort.n_users, cohort.n_rows, cohort.n_features, tuple(map(str, names)), kinds)
 
-    def plan_of(self, looked: Looked) -> Any:
+    def plan_of(self, order: Order, looked: Looked) -> Any:
         """Return the plan for a table of this shape, an error, or None while it is simulated."""
-        key = (looked.users, max(1, round(looked.rows / looked.users)), looked.features)
+        rows = max(1, round(looked.rows / looked.users))
+        key = (looked.users, rows, looked.features, order.loss, len(order.classes), order.method)
         with self._lock:
             if key not in self._plans:
                 self._plans[key] = None
@@ -190,7 +232,9 @@ class Desk:
         order = next((job.order for job in self._jobs if job.order.name == name and job.done), None)
         if order is None:
             raise ValueError("the private edition needs the table: fit the model here, or tacitly report --table.")
-        return report(load(self._folder / name), rows=self._cohort(order), name=name)
+        fitted = load(self._folder / name)
+        text_labels(fitted)
+        return report(fitted, rows=self._cohort(order), name=name)
 
     def _file(self, path: str) -> Path:
         return self._folder / Path(path).expanduser()
@@ -198,20 +242,24 @@ class Desk:
     def _cohort(self, order: Order) -> Cohort:
         file = self._file(order.path)
         changed = str(file.stat().st_mtime_ns if file.exists() else 0)
-        key = (str(file), changed, order.user, order.target, *order.leave_out)
+        key = (str(file), changed, *(f"{name}={value}" for name, value in order.fields()))
         if key not in self._cohorts:
-            columns = reading.Columns(order.user, order.target, None, order.leave_out)
+            columns = reading.Columns(order.user, order.target, None, order.leave_out, order.words)
             source = reading.opened(file, order.user, None, None)
-            self._cohorts = {key: reading.read_cohort(source, columns, {}, drop_missing=False, folder=None)}
+            schema: dict[str, Any] | None = {} if REGISTRY[order.method].takes_schema else None
+            cohort = reading.read_cohort(source, columns, schema, drop_missing=False, folder=None)
+            _check_classes(order, cohort)
+            self._cohorts = {key: cohort}
         return self._cohorts[key]
 
-    def _simulate(self, key: tuple[int, int, int]) -> None:
-        users, rows, features = key
+    def _simulate(self, key: PlanKey) -> None:
+        users, rows, features, loss, classes, method = key
+        asked: dict[str, Any] = {"loss": loss, **({"classes": classes} if classes else {})}
         try:
             from tacitly.planning import plan
 
-            methods = [REGISTRY.default("fit").name]
-            found = plan(users=users, rows=rows, features=features, epsilons=PLANNED, methods=methods, repeats=1)
+            asked |= {"epsilons": PLANNED, "methods": [method], "repeats": 1}
+            found = plan(users=users, rows=rows, features=features, **asked)
         except Exception as error:  # a plan is advice: without it one can still fit
             self._plans[key] = f"no plan: {error}"
         else:
@@ -220,19 +268,37 @@ class Desk:
     def _fit(self, job: Job) -> None:
         order, out = job.order, self._folder / job.order.name
         try:
+            method, parameters = REGISTRY[order.method], order.parameters
+            fitting.check_budget(method, parameters, order.epsilon, DELTA, "zero-out")
             cohort = self._cohort(order)
-            method = REGISTRY.default("fit")
-            fitting.check_budget(method, {}, order.epsilon, DELTA, "zero-out")
-            model = method.build(schema={}, epsilon=order.epsilon, delta=DELTA, adjacency="zero-out")
+            parameters |= {"schema": {}} if method.takes_schema else {}
+            model = method.build(**parameters, epsilon=order.epsilon, delta=DELTA, adjacency="zero-out")
             job.planned = model.planned_releases(cohort)
             with opened_account(model, cohort, None, out) as path:
                 job.account = str(path)
-                fitting.fit_and_save(model, cohort, order.user, (), out, _watched(job))
+                fitting.fit_and_save(model, cohort, order.user, order.words, out, _watched(job))
                 job.spent = model.certificate_.epsilon
             job.latest = "done"
         except Exception as error:  # shown on the page; a thread has nobody else to tell
             job.error = str(error)
         job.done = True
+
+
+def methods_of(loss: str) -> dict[str, str]:
+    """Return the methods that predict a target of this kind, each with a line about it."""
+    shape = {"target": True, "loss": loss, "classes": 2, "directions": None}
+    offered = REGISTRY.offered("fit").values()
+    return {m.name: m.summary or m.about for m in offered if not isinstance(m.simulated(shape), str)}
+
+
+def _check_classes(order: Order, cohort: Cohort) -> None:
+    """Raise before anything is spent where no row has a declared class, or where a count is negative."""
+    from tacitly.heads.losses import Loss
+
+    if cohort.y is None or order.loss == "squared":
+        return
+    codes = tuple(range(len(order.words))) or order.classes
+    Loss(order.loss, codes or None).encode(cohort.y, blank=True)
 
 
 def _without_flags(line: str) -> str:

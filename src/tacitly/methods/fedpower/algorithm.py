@@ -258,8 +258,10 @@ def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: in
     product, noise, n_rows, mean = np.zeros((d, width)), 0.0, 0.0, np.zeros(d)
 
     known_rows = float(federation.n_rows) if settings.unit is Unit.ROW and settings.turns == 1 else None
+    asked: list[PowerStep | DeviceStep] = []  # of the last round, where groups take turns; and what they gave
+    parts: list[tuple[Array, float, Array]] = []
 
-    def make_query(basis: Array, steps: int) -> Query:
+    def make_query(basis: Array, steps: int) -> PowerStep | DeviceStep:
         if settings.route == "device":
             return DeviceStep(basis, steps, settings.alignment)
         return PowerStep(basis, centre, constant, settings.unit)
@@ -289,7 +291,9 @@ def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: in
             continue
         start, first = basis, steps
 
-        def after(released: list[Array], start: Array = start, steps: int = first, noise: float = noise) -> Query:
+        def after(
+            released: list[Array], start: Array = start, steps: int = first, noise: float = noise
+        ) -> PowerStep | DeviceStep:
             """Return the next group's query, at the basis that earlier groups arrived at."""
             here = start
             for vector in released:
@@ -297,12 +301,29 @@ def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: in
             return make_query(here, steps)
 
         turns = list(federation.release_in_turns(after, settings.turns, event, name))
-        product, n_rows, mean = product_of(after(turns[:-1]), turns[-1], noise)
-        basis = orthonormal(product)[0]
-    # A turn, or a sample, covers a public share of all users: dividing by it gives the sum over all.
-    share = settings.sampling_rate / settings.turns
-    known_steps = settings.rounds if settings.route == "power" and share == 1.0 else None
+        asked = [after(turns[:turn]) for turn in range(len(turns))]
+        parts = [product_of(query, vector, noise) for query, vector in zip(asked, turns, strict=True)]
+        basis = orthonormal(parts[-1][0])[0]
+    if settings.turns > 1:
+        product, noise = _all_turns([query.basis for query in asked], [part[0] for part in parts], noise)
+        n_rows = sum(part[1] for part in parts)
+        mean = sum((part[1] * part[2] for part in parts), np.zeros(d)) / max(n_rows, 1.0)
+    # A sample covers a public share of all users: dividing by it gives the sum over all.
+    share = settings.sampling_rate
+    known_steps = settings.rounds if settings.route == "power" and share == 1.0 and settings.turns == 1 else None
     return from_product(product / share, noise / share, rank, mean, n_rows / share, known_steps)
+
+
+def _all_turns(bases: list[Array], products: list[Array], noise: float) -> tuple[Array, float]:
+    """Add up the products of all groups of the last round, each turned from its own basis to that of the last group.
+
+    The last group's product alone would stand for all at ``turns`` times its noise; the sum has √turns times. Turning
+    by an orthogonal matrix leaves noise of equal variances as it is, so what is added is independent noise. All of it
+    reads released sums: post-processing.
+    """
+    align = ALIGNMENTS["procrustes"]
+    turned = [product @ align(basis, bases[-1]) for basis, product in zip(bases, products, strict=True)]
+    return np.asarray(np.sum(turned, axis=0)), noise * math.sqrt(len(products))
 
 
 def _from_noisy_local_steps(federation: Federation, plan: Plan, settings: Settings, rank: int | None) -> Spectrum:

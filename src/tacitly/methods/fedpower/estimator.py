@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import secrets
+import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -28,11 +29,11 @@ from tacitly.methods.fedpower import route as fedpower_route
 from tacitly.methods.fedpower.power import DECAYS
 from tacitly.methods.fedpower.refinement import FEATURES_PER_COMPONENT
 from tacitly.methods.fedpower.spectrum import Spectrum
+from tacitly.methods.further_calls import added_up
 from tacitly.methods.parameters import EngineParameter
-from tacitly.privacy.accounting import compose
 from tacitly.privacy.calibration import Plan
 from tacitly.privacy.certificate import Certificate
-from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity, Unit
+from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity, TooFewUsersWarning, Unit
 
 TRUST = {
     "central": "central: the process that adds the noise sees clipped contributions; all others see releases only.",
@@ -42,15 +43,6 @@ ROW_NOTE = "the unit is one row: who has several is protected less (the number o
 
 _LEARNED = ("components", "singular_values", "explained_variance", "confidence", "mean", "eigenvalues")
 _UNPROTECTED = GaussianEvent(sigma=0.0, sensitivity=Sensitivity.of_clip(1.0, acute=True))
-
-
-def _added_up(before: Certificate, now: Certificate) -> Certificate:
-    """Return one certificate for all calls of ``partial_fit``: its ε is that of a unit with data in every call."""
-    releases = (*before.releases, *now.releases)
-    epsilon = compose([release.cost for release in releases], now.budget.adjacency, now.budget.delta)
-    budget = replace(now.budget, epsilon=epsilon * (1 + 1e-9))
-    # What is public names the number of units, which is another one: it is stated anew.
-    return replace(now, releases=releases, budget=budget, n_users=before.n_users + now.n_users, public=())
 
 
 class RowsAlone(LocalPopulation):
@@ -184,6 +176,7 @@ class FedPower(_Transformer, _Additive, PrivateModel, EngineParameter, Component
         """
         self._stream, self._adding, self._calls = None, False, 0
         super().fit(X, None, users, on_release=on_release)
+        self._warn_if_hidden()
         return self
 
     def partial_fit(
@@ -219,14 +212,27 @@ class FedPower(_Transformer, _Additive, PrivateModel, EngineParameter, Component
             self._adding, self.run = True, f"{self.run}-{self._calls + 1}"
             super().fit(X, None, users, on_release=on_release)
             if self._calls:
-                self.certificate_ = _added_up(state["certificate_"], self.certificate_)
+                before: Certificate = state["certificate_"]
+                self.certificate_ = added_up(before, self.certificate_, before.n_users + self.certificate_.n_users)
         except BaseException:  # whatever stops a call, model and certificate stay those of the calls before
             self.__dict__.clear()
             self.__dict__.update(state)
             raise
         self._adding, self.run = False, state["run"]
         self._calls, self._promise = self._calls + 1, promise
+        self._warn_if_hidden()
         return self
+
+    def _warn_if_hidden(self) -> None:
+        """Warn where the released numbers show that no component stands out of the noise."""
+        if self.certificate_.mode in ("certified", "seeded") and not (self.confidence_ > 0).any():
+            warnings.warn(
+                f"the privacy noise hides all {len(self.confidence_)} components: those found are noise. Route: "
+                f"{self.route_!r}. More units, a larger epsilon or unit='row' help, and so do fewer local steps, or "
+                "route='gram' where there are few features.",
+                TooFewUsersWarning,
+                stacklevel=3,
+            )
 
     def transform(self, X: Any) -> Array:
         """Return rows in the coordinates of the components. Computed from the rows given: not for publication."""

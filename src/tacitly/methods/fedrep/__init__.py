@@ -25,13 +25,16 @@ METHOD = Method(
         "queries:LossStep",
     ),
     engines=ENGINES,
-    limits={"cuda": "yes; other losses than squared on the host"},
+    limits={
+        "cuda": "yes; other losses than squared on the host",
+        "node": "`sampling_rate=1` only: nodes see who answers",
+    },
     small=lambda d, rank, words: {"rank": rank, "rounds": 1},
     plain_compiles=lambda words: words.get("loss", "squared") != "squared",
     data="rows by user with a number, a class or a count to predict",
     result="a shared basis, one head per user",
     page="private-fedrep.md",
-    simulated=with_target(rank="auto", fit_intercept=True),
+    simulated=with_target(any_loss=True, rank="auto", fit_intercept=True),
     trials=(
         Trial("fedrep", {"rank": 2, "rounds": 4}, tolerance=1e-7, adaptive=True),
         Trial("fedrep, auto", {"rank": "auto", "rounds": 3}, tolerance=1e-7, adaptive=True),

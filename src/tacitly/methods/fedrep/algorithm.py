@@ -14,22 +14,34 @@ Releases: :class:`~tacitly.methods.shared.whitening.FeatureMoment`,
 :class:`~tacitly.methods.shared.direction_votes.DirectionVote`, and per round one
 :class:`~tacitly.methods.fedrep.queries.BasisStep` (or ``LossStep``): sensitivity 1 (zero-out), 2 (replace-one), one
 Gaussian event. What the server does with them (:mod:`tacitly.methods.shared.descent`) is post-processing.
+
+With ``sampling_rate`` q < 1 a secret coin decides who takes part in each release, for every release anew. A user's coin
+and rows are independent of all others', so a release is a Poisson-subsampled Gaussian event of the same sensitivity,
+accounted by privacy loss distributions; sums are divided by q·n, never by how many took part.
+
+From a public basis (:meth:`~tacitly.methods.fedrep.estimator.PrivateFedRep.refresh`) there are no votes to release. The
+basis was released before, so it is a public field of the first round's query, as later rounds' bases are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+
+import numpy as np
 
 from tacitly.arrays import Array
 from tacitly.federation.base import Federation
 from tacitly.heads.losses import Loss
+from tacitly.linalg import orthonormal
 from tacitly.methods.fedrep.queries import BasisStep, LossStep
 from tacitly.methods.shared.descent import LearnedBasis, StepQuery, refine_basis
 from tacitly.methods.shared.direction_votes import first_basis
 from tacitly.methods.shared.settings import RoundSettings
-from tacitly.privacy.calibration import Plan
+from tacitly.methods.shared.whitening import private_whitening
+from tacitly.privacy.calibration import Phase, Plan
+from tacitly.privacy.guarantee import Budget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +52,22 @@ class Settings(RoundSettings):
     """
 
     averaging: float = 0.2
+    sampling_rate: float = 1.0
+    continues: bool = False  # whether the rounds start from a basis that is public already
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.sampling_rate <= 1:
+            raise ValueError(f"sampling_rate must lie in (0, 1]. Found {self.sampling_rate!r}.")
+
+    @property
+    def preparation(self) -> Sequence[Phase]:
+        """Phases before the rounds: from a public basis, all but the start."""
+        return [phase for phase in super().preparation if not (self.continues and phase.name == "start")]
+
+    def plan(self, budget: Budget) -> Plan:
+        """Divide a budget among the phases."""
+        return Plan(budget, self.phases, sampling_rate=self.sampling_rate)
 
 
 def learn(
@@ -51,15 +79,21 @@ def learn(
     centered: bool = False,
     loss: Loss | None = None,
     step: Callable[..., BasisStep] = BasisStep,
+    public: Array | None = None,
     on_round: Callable[[Array], None] | None = None,
 ) -> LearnedBasis:
     """Learn a shared basis of ``rank`` columns; with "auto", of as many as stand out in the released votes.
 
     With a ``loss``, targets are as its ``encode`` gives them. Without one they are numbers, the loss is squared, and
     ``step`` makes each round's query: a subclass of :class:`BasisStep` may keep more of a user's model personal.
-    ``on_round`` is called with the basis after every round; every such basis is public.
+    ``public`` is a basis on raw features to start from, instead of votes. ``on_round`` is called with the basis after
+    every round; every such basis is public.
     """
-    whitening, basis, strengths = first_basis(federation, plan, rank, centered=centered, loss=loss)
+    if public is None:
+        whitening, basis, strengths = first_basis(federation, plan, rank, centered=centered, loss=loss)
+    else:
+        whitening = private_whitening(federation, plan, centered=centered)
+        basis, strengths = orthonormal(whitening.from_raw(public))[0], np.ones(public.shape[1])
     make_query: Callable[..., StepQuery] = partial(step, centered=centered)
     if loss is not None:
         make_query = partial(LossStep, loss=loss, intercept=centered)

@@ -52,9 +52,11 @@ class BasisGradient(Query):
     basis: Array
     number: int
     rounds: int
+    batch: int = 0  # b; 0 for ⌊m/2T⌋
 
     def __post_init__(self) -> None:
         check_shape("basis", self.basis, None, None)
+        check_size("batch + 1", self.batch + 1, 1 << 20)
         check_size("rounds", self.rounds, 1 << 20)
         check_size("number + 1", self.number + 1, self.rounds)
 
@@ -68,7 +70,7 @@ class BasisGradient(Query):
         half = len(X) // 2
         if half < 2:
             return np.zeros(self.coordinates)
-        size = min(max(1, len(X) // (2 * self.rounds)), half // 2)
+        size = min(self.batch or max(1, len(X) // (2 * self.rounds)), half // 2)
         order = (2 * size * self.number + np.arange(2 * size)) % half
         head_rows, rows = X[order[:size]].astype(np.float64), X[order[size:]].astype(np.float64)
         projected, targets = head_rows @ self.basis, y[order[:size]].astype(np.float64)
@@ -81,12 +83,20 @@ class BasisGradient(Query):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Constants of appendix B.4."""
+    """T, η, ψ, ψ_init and b (0: ⌊m/2T⌋); the defaults are the constants of appendix B.4."""
 
     rounds: int = 5
     step_size: float = 2.5
     clip: float = 10.0
     start_clip: float = 10.0
+    batch: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "step_size", "clip", "start_clip"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be positive and finite. Found {getattr(self, name)!r}.")
+        if self.batch < 0:
+            raise ValueError(f"batch must be at least 1, or 0 for ⌊m/2T⌋. Found {self.batch!r}.")
 
     def events(self, budget: Budget) -> tuple[GaussianEvent, GaussianEvent]:
         """Return the printed noise of the start and of one round, on sums (n times the noise on means)."""
@@ -107,7 +117,7 @@ def learn(federation: Federation, budget: Budget, settings: Settings, rank: int)
     left, _, _ = np.linalg.svd(statistic)
     basis = orthonormal(left[:, :rank])[0]
     for number in range(settings.rounds):
-        query = BasisGradient(basis, number, settings.rounds)
+        query = BasisGradient(basis, number, settings.rounds, settings.batch)
         gradient = federation.release(query, loop, f"gradient {number + 1}").reshape(d, rank) / n
         basis = orthonormal(basis - settings.step_size * gradient)[0]
     return basis

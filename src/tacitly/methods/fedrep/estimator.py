@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, Self
 
 from tacitly.arrays import Array
+from tacitly.data.validation import DataError
 from tacitly.federation.base import Federation
 from tacitly.federation.engine import Population
 from tacitly.heads.base import HeadWork
 from tacitly.methods.base import Procedure
 from tacitly.methods.fedrep import algorithm as fedrep
 from tacitly.methods.fedrep import as_printed as paper_fedrep
+from tacitly.methods.further_calls import added_up
 from tacitly.methods.shared_basis import SharedBasisModel
 from tacitly.privacy.guarantee import Budget
 
+PRINTED = ("step_size", "clip", "start_clip", "batch")
+"""Parameters of paper mode only: η, ψ, ψ_init, b."""
+
+
+class _Continued:
+    """What ``refresh`` tells the fit. Not a dataclass: it is no parameter."""
+
+    _public: Array | None = None  # the basis that it starts from
+
 
 @dataclass(eq=False, repr=False)
-class PrivateFedRep(SharedBasisModel):
+class PrivateFedRep(_Continued, SharedBasisModel):
     """Learn a shared low-rank representation under user-level differential privacy, and one head per user.
 
     User i's weights are wᵢ = U vᵢ: a basis U of ``rank`` directions that all users share, learned privately, and a head
@@ -49,6 +61,12 @@ class PrivateFedRep(SharedBasisModel):
         class.
     rounds
         Noisy steps of the basis; None for the default (16; 5 in paper mode).
+    sampling_rate
+        Probability with which a user takes part in a release, by a secret coin per user and release. Less noise is then
+        needed for the same ε, and fewer users have to be reached; with all users at hand 1 is more accurate.
+    step_size, clip, start_clip, batch
+        η, ψ, ψ_init and b of the paper's Algorithms 1 and 2, in paper mode only; None for those of its appendix B.4
+        (2.5, 10, 10, ⌊rows/2·rounds⌋).
     noise
         ``"auto"``, ``"exact"`` or ``"float"``: how noise is drawn. The certificate states it.
     noise_seed
@@ -98,38 +116,120 @@ class PrivateFedRep(SharedBasisModel):
     loss: str = "squared"
     classes: Sequence[Any] | None = None
     rounds: int | None = None
+    sampling_rate: float = 1.0
+    step_size: float | None = None
+    clip: float | None = None
+    start_clip: float | None = None
+    batch: int | None = None
     run: str = "private-fedrep"
 
     _modes = ("auto", "paper")
     _paper_reasons = paper_fedrep.REASONS
 
+    def refresh(
+        self, X: Any = None, y: Any = None, users: Any = None, *, on_release: Callable[[str], None] | None = None
+    ) -> Self:
+        """Move the model to further rows, from the basis that it has instead of from nothing.
+
+        New rows of the same users, or other users. The basis is public already, so no budget is spent on a start. The
+        call is charged with the whole ``epsilon``, as a run of its own in the ledger, and the certificate adds up all
+        calls, as if somebody had rows in each. Heads are those of the users given; fit others with ``personalize``.
+        A call that fails leaves model and certificate as they were. Also for models that were saved and loaded.
+
+        >>> import tacitly
+        >>> X, y, users, basis, _ = tacitly.datasets.make_shared_subspace(2000, 10, 1, 10, random_state=0)
+        >>> first = users < 1000
+        >>> model = tacitly.PrivateFedRep(rank=1, epsilon=1.0).fit(X[first], y[first], users[first])
+        >>> model = model.refresh(X[~first], y[~first], users[~first])
+        >>> 1.0 < model.certificate_.epsilon < 2.0, len(model.users_)
+        (True, 1000)
+        """
+        self._check_fitted()
+        if self.mode == "paper":
+            raise ValueError("paper mode has no refresh. Fit with mode='auto'.")
+        before, (mode, _) = self.certificate_, self._standing(self._budget())
+        if mode != before.mode or self.adjacency != before.budget.adjacency:
+            raise ValueError(
+                "refresh must promise what the fit did: the same adjacency, noise of the same kind. Found "
+                f"{mode}, {self.adjacency} after {before.mode}, {before.budget.adjacency}. Start anew with fit()."
+            )
+        state, calls = dict(self.__dict__), sum(release.name == "feature moment" for release in before.releases)
+        try:
+            self._public, self.run = self.basis_, f"{self.run}-{calls + 1}"
+            super().fit(X, y, users, on_release=on_release)
+            if self.certificate_.trust != before.trust:
+                raise ValueError(
+                    "refresh must run where the fit ran: certificates state one trust. Start anew with fit()."
+                )
+            self.certificate_ = added_up(before, self.certificate_, max(before.n_users, self.certificate_.n_users))
+        except BaseException:  # whatever stops a call, model and certificate stay those of the calls before
+            self.__dict__.clear()
+            self.__dict__.update(state)
+            raise
+        self._public, self.run = None, state["run"]
+        return self
+
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
         given: dict[str, Any] = {} if self.rounds is None else {"rounds": self.rounds}
         if self.mode == "paper":
-            paper = paper_fedrep.Settings(**given)
+            paper = paper_fedrep.Settings(**given, **self._printed())
             start, loop = paper.events(budget)
             return Procedure(
                 [start] + [loop] * paper.rounds,
                 lambda federation: {"basis": paper_fedrep.learn(federation, budget, paper, int(self.rank))},
             )
-        settings = fedrep.Settings(**given, **self._around_the_basis(population, budget))
+        public = self._public
+        settings = fedrep.Settings(
+            **given,
+            **self._around_the_basis(population, budget),
+            sampling_rate=self.sampling_rate,
+            continues=public is not None,
+        )
         plan = settings.plan(budget)
         loss = None if self.loss == "squared" else self._loss()
 
         def learn(federation: Federation) -> dict[str, Array]:
-            found = fedrep.learn(federation, plan, settings, self.rank, centered=self.fit_intercept, loss=loss)
+            found = fedrep.learn(
+                federation, plan, settings, self.rank, centered=self.fit_intercept, loss=loss, public=public
+            )
             return self._with_population(federation, plan, found)
 
-        return Procedure(settings.events(plan), learn)
+        return Procedure(settings.events(plan), learn, {} if public is None else {"start": _digest(public)})
+
+    def _most_directions(self, n_features: int) -> int:
+        return super()._most_directions(n_features) if self._public is None else self._public.shape[1]
+
+    def _printed(self) -> dict[str, Any]:
+        """Return the constants of paper mode that were given."""
+        given = {name: getattr(self, name) for name in PRINTED}
+        return {name: value for name, value in given.items() if value is not None}
 
     def _home_work(self) -> HeadWork:
         return paper_fedrep.PaperHeads(self.basis_) if self.mode == "paper" else super()._home_work()
 
+    def _check_population(self, population: Population) -> None:
+        super()._check_population(population)
+        if self._public is not None and len(self._public) != population.n_features:
+            raise DataError(
+                f"X has {population.n_features} features, but {type(self).__name__} is expecting {len(self._public)} "
+                "features as input: those of the fit."
+            )
+
     def _check_parameters(self) -> None:
         super()._check_parameters()
+        if self.mode != "paper" and (extra := list(self._printed())):
+            raise ValueError(f"{extra[0]} is for mode='paper'. Leave it out: nothing needs tuning here.")
+        if self.mode == "paper" and self.sampling_rate != 1.0:
+            raise ValueError(f"paper mode asks every user. Set sampling_rate=1. Found {self.sampling_rate!r}.")
         if self.mode == "paper" and self.fit_intercept:
             raise ValueError("paper mode has no intercept. Set fit_intercept=False.")
         if self.mode == "paper" and self.loss != "squared":
             raise ValueError(f"paper mode is for loss='squared'. Found {self.loss!r}.")
+        fedrep.Settings(sampling_rate=self.sampling_rate)  # checks it
         if self.classes is not None and not self._loss().classifies:
             raise ValueError(f"classes are for loss='logistic' and loss='hinge'. Found loss={self.loss!r}.")
+
+
+def _digest(basis: Array) -> str:
+    """Return what tells bases apart: a resumed refresh must start where it started."""
+    return hashlib.sha256(basis.tobytes()).hexdigest()[:16]

@@ -24,9 +24,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from tacitly.privacy.clipping import LEAST
+from tacitly.simd.lazy_njit import njit
 from tacitly.simd.projections import combine_rows, four, project_rows, store_four
 from tacitly.simd.registers import (
     add_products,

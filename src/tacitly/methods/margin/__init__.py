@@ -22,7 +22,7 @@ METHOD = Method(
     data="two classes, and a promise with δ = 0",
     result="a basis chosen under pure ε",
     page="classification.md",
-    simulated=lambda shape: "it is for two classes; shapes have a number to predict",
+    simulated=lambda shape: "it is for two classes and a promise with δ = 0",
     trials=(
         Trial("margin, cover", {"rank": 1, "mode": "cover", "dimension": 2}, labels=2, refused=_CHOICE),
         Trial(

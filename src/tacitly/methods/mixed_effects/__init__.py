@@ -61,7 +61,7 @@ METHOD = Method(
     data="rows by user with a number, a class or a count to predict, as tables come",
     result="population effects with standard errors, a personal model and intervals for every user",
     page="mixed-effects.md",
-    simulated=with_target(),
+    simulated=with_target(any_loss=True),
     trials=(
         Trial("mixed effects", {}, tolerance=1e-7, adaptive=True),
         # The trial's classes are nearly separable: posteriors are nearly flat, which amplifies rounding.

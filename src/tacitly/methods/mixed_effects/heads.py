@@ -18,7 +18,8 @@ from tacitly.methods.mixed_effects.evidence import SCALES, TRUSTED, personal_wei
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.statistics import Moments, left_out_sums, triangle
 
-_BLOCK = 4096  # users from which on posteriors are computed by compiled kernels
+_BLOCK = 4096  # users whose posteriors are computed together
+_MANY = 8192  # users from which on they are computed by compiled kernels, as a shard's sums are
 
 
 @dataclass(frozen=True)
@@ -28,14 +29,14 @@ class PosteriorHeads(HeadWork):
     units: Coordinates
     prior: Prior
     odds: Array
-    span: ClassVar[int] = _BLOCK
+    span: ClassVar[int] = _MANY
 
     def __post_init__(self) -> None:
         check_shape("odds", self.odds, len(TRUSTED))
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one head per user; compiled if there are many."""
-        form = self._compiled if len(offsets) > _BLOCK else self._block
+        form = self._compiled if len(offsets) > _MANY else self._block
         blocks = []
         for first in range(0, len(offsets) - 1, _BLOCK):
             bounds = offsets[first : first + _BLOCK + 1]

@@ -18,9 +18,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from tacitly.privacy.clipping import LEAST
+from tacitly.simd.lazy_njit import njit
 from tacitly.simd.registers import fetch, load, load_every, root, spread, store, total, where_usable
 
 LANES = 8  # users solved together: doubles in a register

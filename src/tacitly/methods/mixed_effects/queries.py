@@ -182,14 +182,17 @@ class Information(_PriorQuery):
 
     def of(self, found: Posteriors) -> Array:
         """Return metric·H·metric, packed."""
-        turned = np.linalg.solve(self.prior.root, self.metric)
-        return pack_symmetric(turned.T @ found.information @ turned)
+        return pack_symmetric(self._turned(found))
 
     def weights(self, found: Posteriors) -> Array:
         """Return 1/√trace, zero for a user without rows."""
-        turned = np.linalg.solve(self.prior.root, self.metric)
-        traces = np.einsum("ij,nik,kj->n", turned, found.information, turned, optimize=True)
+        # A copy, so that the numbers of each user are added in the same order, whether alone or among others.
+        traces = np.ascontiguousarray(np.diagonal(self._turned(found), axis1=1, axis2=2)).sum(axis=1)
         return np.where((found.rows > 0) & (traces > 0), 1.0 / np.sqrt(np.maximum(traces, 1e-300)), 0.0)
+
+    def _turned(self, found: Posteriors) -> Array:
+        turned = np.linalg.solve(self.prior.root, self.metric)
+        return np.asarray(turned.T @ found.information @ turned)
 
 
 @dataclass(frozen=True)

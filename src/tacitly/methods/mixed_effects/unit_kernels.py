@@ -14,7 +14,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from tacitly.simd.lazy_njit import njit
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
 _inlined: Any = njit(nogil=True, fastmath={"contract"}, error_model="numpy", forceinline=True)

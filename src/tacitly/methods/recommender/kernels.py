@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from tacitly.simd.lazy_njit import njit
 
 _kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
 

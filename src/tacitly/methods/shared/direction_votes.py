@@ -16,6 +16,7 @@ so ⟨P, Q⟩ ≥ 0 and ‖P − Q‖² ≤ 2). One Gaussian event.
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -28,6 +29,7 @@ from tacitly.linalg import pack_symmetric, unpack_symmetric
 from tacitly.methods.shared.whitening import Whitening, private_whitening
 from tacitly.privacy.calibration import Plan
 from tacitly.privacy.clipping import GUARD, LEAST, clip_factor
+from tacitly.privacy.guarantee import TooFewUsersWarning
 
 _RIDGE = 0.3  # of a row's mean squared norm; from 0.1 to 1 the direction hardly changes
 
@@ -142,6 +144,7 @@ class ClassVote(DirectionVote):
 MOST_DIRECTIONS = 8
 """Most directions that rank "auto" takes."""
 
+_OVER_WIDE = 2  # a rank above this many times what stands out is worth a warning: weak directions are hidden in votes
 _STANDS_OUT = 1.15  # times the edge of what noise and users in random directions do
 
 
@@ -161,9 +164,18 @@ def first_basis(
         vote = ClassVote(whitening, centered or not loss.classifies, loss=loss)
     votes = federation.release(vote, event, "direction votes")
     sigma = federation.sum_sigma(event)
-    if isinstance(rank, str):
-        rank = rank_of(votes, sigma, d, plan.sampling_rate * federation.n_users)
-    return whitening, *top_directions(votes, sigma, d, rank)
+    found = rank_of(votes, sigma, d, plan.sampling_rate * federation.n_users)
+    if not isinstance(rank, str) and rank > _OVER_WIDE * found and plan.budget.private:
+        warnings.warn(over_wide(rank, found), TooFewUsersWarning, stacklevel=2)
+    return whitening, *top_directions(votes, sigma, d, found if isinstance(rank, str) else rank)
+
+
+def over_wide(rank: int, found: int) -> str:
+    """Return the warning for a rank far above the number of directions that stand out."""
+    return (
+        f"{found} of the {rank} directions asked for stand out of the privacy noise. The others share the budget, and "
+        "where they do not exist they cost accuracy: rank='auto' takes those that stand out."
+    )
 
 
 def rank_of(votes: Array, sigma: float, size: int, n_users: float) -> int:

@@ -191,6 +191,12 @@ class Whitening:
         full = basis + self.directions @ (self.gains[:, None] * (self.directions.T @ basis))
         return self.scale[:, None] * full
 
+    def from_raw(self, basis: Array) -> Array:
+        """Convert weights on raw features to directions in whitened coordinates: the inverse of :meth:`to_raw`."""
+        scaled = basis / self.scale[:, None]
+        back = self.gains / (1.0 + self.gains)
+        return np.asarray(scaled - self.directions @ (back[:, None] * (self.directions.T @ scaled)))
+
 
 def private_whitening(federation: Federation, plan: Plan, *, centered: bool = False) -> Whitening:
     """Release the second moment of features (phase ``whitening``) and return coordinates estimated from it.

@@ -13,10 +13,10 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from tacitly.methods.trace_regression.kernels import position, touch
 from tacitly.privacy.clipping import LEAST
+from tacitly.simd.lazy_njit import njit
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, error_model="numpy")
 

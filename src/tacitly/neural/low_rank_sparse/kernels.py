@@ -62,7 +62,7 @@ def early_stopped(basis, reach, metric, shapes, X, y, offsets, penalty, growth, 
             B, b, v = rows[1 - half :: 2].copy(), targets[1 - half :: 2].copy(), weights[1 - half :: 2].copy()
             if len(b):
                 total += len(b) * _path(problem, A, a, u, B, b, v, len(growth), weight, own)
-        stop = 0
+        stop: Any = np.int64(0)  # Numba would compile the path for the constant too
         for step in range(len(total)):
             if total[step] < total[stop]:
                 stop = step
@@ -173,7 +173,7 @@ def _select(shapes, values, slopes, shares, prior, best, gradient, wanted, suppo
         value = abs(best[entry] - (gradient[entry] + prior * best[entry]) / curvature) * math.sqrt(curvature)
         gain[entry] = value if value == value else 0.0
     changed, kept = False, 0
-    level = np.partition(gain, len(gain) - wanted)[len(gain) - wanted] if wanted > 0 else np.inf
+    level = _smallest(gain.copy(), len(gain) - wanted) if wanted > 0 else np.inf
     for above in range(2):  # those above the level, then as many at the level as there is room for
         for entry in range(len(gain)):
             if above == 0:
@@ -187,6 +187,30 @@ def _select(shapes, values, slopes, shares, prior, best, gradient, wanted, suppo
                 changed |= now != support[entry]
                 support[entry] = now
     return changed
+
+
+@_kernel
+def _smallest(values, place):
+    """Return the number that sorting would put at a place; reorders. NumPy's partition takes seconds to compile."""
+    first, last = np.int64(0), len(values) - 1
+    while first < last:
+        pivot, low, high = values[(first + last) // 2], first, last
+        while low <= high:
+            while values[low] < pivot:
+                low += 1
+            while values[high] > pivot:
+                high -= 1
+            if low <= high:
+                values[low], values[high] = values[high], values[low]
+                low += 1
+                high -= 1
+        if place <= high:
+            last = high
+        elif place >= low:
+            first = low
+        else:
+            return values[place]
+    return values[place]
 
 
 @_kernel
