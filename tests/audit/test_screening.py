@@ -66,7 +66,16 @@ class LessNoiseForSome(Honest):
         return federation.release(FeatureMoment(federation.n_features), event, "moment")
 
 
-@pytest.mark.parametrize("broken", [BreaksForOneRow, LessNoiseForSome])
+class RaisesForSome(Honest):
+    """Fails if somebody's numbers are of middle size, which tells that they are there."""
+
+    def _ask(self, federation: Any, event: Any) -> Any:
+        if 10 < np.nanmax(np.abs(federation._cohort.X)) < 1e5:
+            raise ValueError("unusual numbers")
+        return super()._ask(federation, event)
+
+
+@pytest.mark.parametrize("broken", [BreaksForOneRow, LessNoiseForSome, RaisesForSome])
 def test_what_breaks_for_some_canaries_only_is_found(broken: type) -> None:
     found = strongest(broken(rank=1, epsilon=1.0), Unit.USER, Adjacency.ZERO_OUT)
     assert [*found.findings, *exact_findings(found.attacker, Adjacency.ZERO_OUT)]

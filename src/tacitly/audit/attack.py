@@ -138,13 +138,6 @@ class Attacker:
         except Exception:
             return Power()
 
-    def transcript(self) -> list[Entry]:
-        """Return the releases of a run with the canary; none if the run fails."""
-        try:
-            return self.run(self.worlds.inside)[1]
-        except Exception:
-            return []
-
     def screen(self, entries: Sequence[Entry]) -> Power:
         """Return the power that the canary would have in a run with these releases; zero if that fails."""
         try:
@@ -283,7 +276,11 @@ def strongest(estimator: PrivateModel, unit: Unit, adjacency: Adjacency) -> Sear
     for attacker, (canary, _) in zip(attackers, everybody, strict=True):
         kind = len(canary[0]), int(math.log10(float(np.abs(canary[0]).max())))
         if kind not in transcripts:
-            transcripts[kind] = attacker.transcript()
+            try:
+                transcripts[kind] = attacker.run(attacker.worlds.inside)[1]
+            except Exception as error:  # which tells that somebody like this is there
+                transcripts[kind] = []
+                findings.append(f"a canary's values raise {type(error).__name__}")
         screened.append(attacker.screen(transcripts[kind]).size)
         findings.extend(attacker.excesses(transcripts[kind], adjacency))
     tried = []

@@ -19,7 +19,8 @@ refusal, and its message holds no number.
 Extreme public fields. Nodes run queries whose numbers somebody else wrote, and a kernel's formulas for the norm and the
 contribution may differ where a factor overflows or vanishes (of 600 asks with mutated numbers, one moved a sum by 10⁸
 clips). So the fused form of a query that can travel runs only where it agrees with the definition on synthetic users;
-elsewhere the definition runs, which clips whatever it gets (:func:`fused_agrees`). That decision reads no private row.
+elsewhere the definition runs, which clips whatever it gets (:func:`fused_agrees`). So it does for bounds so small or
+large that squares of squares of contributions leave float64's range. That decision reads no private row.
 
 What this does not do: a fused form that is wrong by less than a block's total stays unnoticed here. The tests of every
 query (:func:`tacitly.audit.check_sensitivity`) are for that.
@@ -47,6 +48,7 @@ from tacitly.privacy.guarantee import Unit
 _BLOCK = 1024  # users in a block, as in federation.base
 _APART = 0.01  # clips: forms agree to 1e-9 for ordinary users, to 1e-4 where a penalty is nearly a tie
 _LARGE = 2.0**20  # how much larger the large synthetic users are
+_LEAST_BOUND, _MOST_BOUND = 2.0**-200, 2.0**200
 _MANY_ROWS = 16  # how often the user with many rows has each of them
 
 
@@ -109,6 +111,8 @@ def fused_agrees(query: Query, n_features: int, bound: float, form: Query | None
     Decided once per query: the answer depends on public fields only, which do not change.
     """
     fused_form = query if form is None else form
+    if math.isfinite(bound) and not _LEAST_BOUND <= bound <= _MOST_BOUND:
+        return False
     if type(query).__name__ not in KNOWN or isinstance(query, Scores):
         return True  # written here, by nobody else; and losses are clamped in both forms
     if fused_form is query and query.one_form:

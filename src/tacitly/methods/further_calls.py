@@ -17,4 +17,7 @@ def added_up(before: Certificate, now: Certificate, n_users: int) -> Certificate
     releases = (*before.releases, *now.releases)
     epsilon = compose([release.cost for release in releases], now.budget.adjacency, now.budget.delta)
     budget = replace(now.budget, epsilon=epsilon * (1 + 1e-9))
-    return replace(now, releases=releases, budget=budget, n_users=n_users)
+    # What is public names the number of units, which may be another one: it is stated anew. An account is stated only
+    # if all calls are on it, or it would seem to have spent less than the model.
+    account = now.account if (before.account or {}).get("id") == (now.account or {}).get("id") else None
+    return replace(now, releases=releases, budget=budget, n_users=n_users, public=(), account=account)

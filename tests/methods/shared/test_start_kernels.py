@@ -81,3 +81,13 @@ def test_what_one_user_leaves_in_buffers_reaches_nobody_else() -> None:
             if np.isfinite(bad) and isinstance(query, ColumnScales):
                 continue  # in double precision there: nothing overflows
             assert np.array_equal(query.block_sum(X, y, offsets, bound), without), type(query).__name__
+
+
+def test_a_moment_whose_products_underflow_is_not_indefinite() -> None:
+    """In two million rows the square of one feature is lost 2^-150 at a time, and its product with the other is not."""
+    rows = 1 << 21
+    query, X = FeatureMoment(2), np.array([[0.9999 * 2.0**-75, 2.0**-68]], dtype=np.float32)
+    found = query.block_sum(np.repeat(X, rows, axis=0), np.zeros(rows), np.array([0, rows]), 1.0)
+    least = np.linalg.eigh(unpack_symmetric(found, 2))[1][:, :1].T.astype(np.float32)
+    other = query.block_sum(least, np.zeros(1), np.array([0, 1]), 1.0)
+    assert np.linalg.norm(found - other) <= math.sqrt(2.0)

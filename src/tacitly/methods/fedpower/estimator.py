@@ -20,7 +20,7 @@ from tacitly.data.reading import read_cohort, read_rows, wrong_width
 from tacitly.data.sparse_cohort import SparseCohort
 from tacitly.data.validation import DataError, plain_numbers
 from tacitly.federation.base import Federation
-from tacitly.federation.engine import Population
+from tacitly.federation.engine import Population, engine_named
 from tacitly.federation.local import LocalPopulation
 from tacitly.methods.base import PrivateModel, Procedure, Statement
 from tacitly.methods.fedpower import algorithm as fedpower
@@ -200,11 +200,12 @@ class FedPower(_Transformer, _Additive, PrivateModel, EngineParameter, Component
             raise ValueError(
                 f"partial_fit adds Gram matrices: route 'gram' or 'auto', not paper mode. Found {self.route!r}."
             )
-        promise = self.unit, self.trust, self._standing(self._budget())
+        who = type(engine_named(self.engine)), self.noise_by, getattr(self.ledger, "id", None)
+        promise = self.unit, self.trust, self._standing(self._budget()), who
         if self._calls and promise != self._promise:
             raise ValueError(
-                "further calls must promise what the first did: the same unit and trust, noise of the same kind, and "
-                "a finite epsilon or none throughout. Start anew with fit()."
+                "further calls must promise what the first did: the same unit and trust, noise of the same kind, the "
+                "same engine and account, and a finite epsilon or none throughout. Start anew with fit()."
             )
         state = dict(self.__dict__)
         try:
@@ -471,10 +472,10 @@ class FedPower(_Transformer, _Additive, PrivateModel, EngineParameter, Component
         route = self.route
         if route == "auto":
             route = fedpower_route.choose_route(budget, **public, local_steps=self.local_steps)
-        if self._adding:
-            route = "gram"
         if self.route == "auto" and (self.sampling_rate < 1 or self.participants is not None):
             route = "device" if self.local_steps > 1 else "power"
+        if self._adding:  # last: settings that need another route are refused before anybody is asked
+            route = "gram"
         if sparse and self.center and route == "power":
             raise ValueError("power steps of sparse rows are uncentred. Use center=False, or route='gram'.")
         return fedpower.Settings(

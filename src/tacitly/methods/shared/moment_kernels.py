@@ -7,6 +7,9 @@ sensitivity needs ⟨P, Q⟩ ≥ 0. In single precision (u = 2^-24) a sum of 64 
 their sizes, and matrices of 64 rows are added in double precision and rounded once. So S is off by at most 65u·tr S ≤
 65u√d‖S‖ < 2^-17 √d‖S‖, and ⟨P, Q⟩ ≥ −2^-16 √d for contributions of norm one. The caller reserves η = 2^-16 √d of the
 norm: ‖P − Q‖² ≤ 2(1 − η)² + 2η ≤ 2 for η ≤ 1. In double precision all of this is below the guard.
+
+Below 2^-126 rounding is not relative: each of m products may be off by 2^-150 more, S by m·d·2^-150. Moments for which
+that exceeds 2^-18 √d‖S‖ are left out.
 """
 
 # Numba kernels are not typed.
@@ -38,6 +41,7 @@ from tacitly.simd.registers import (
 _PIECE = 64  # rows whose products are added up in the precision of the rows
 _STRIP = 8  # rows of a matrix that are computed together
 _LEAST_SINGLE = 2.0**-230  # least squared norm of S in single precision: below it products have been lost to underflow
+_LOST = 2.0**-132  # times m√d: the same for the norm where many products may each have lost a little
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
 
@@ -64,7 +68,8 @@ def unit_moments(X, offsets, gains, centered, weight, out):
         copy_rows(X, first, last, mean, gains, rows)
         second_moment(rows, last - first, sums, moment)
         squared = _squared_norm(moment)
-        if math.isfinite(squared) and squared > least:
+        lost = 0.0 if X.itemsize == 8 else width * ((last - first) * _LOST) ** 2
+        if math.isfinite(squared) and squared > max(least, lost):
             _add(moment, weight / math.sqrt(squared), out)
 
 

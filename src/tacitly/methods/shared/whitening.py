@@ -35,10 +35,11 @@ _DAMPING = 1.5
 _SMALLEST_EIGENVALUE = 0.02
 # Fused sums take the squared norm after whitening as ‖s‖² + Σ((1 + g)² − 1)(a·s)². Its error, relative to the squared
 # norm, is at most that of the directions over the smallest (1 + g)²: 2.7e-7, below the guard of a clip (2^-20).
+# They whiten sums, not contributions, so rounding errors of a sum are multiplied by 1 + g, which is therefore bounded.
 _ORTHONORMAL = 1e-12
 _FEW_FEATURES = 128  # with which a user's moment is formed, and stays in cache
 _SINGLE = 2.0**-16  # of the norm, times √d, reserved where moments are formed in single precision: see moment_kernels
-LEAST_GAIN, _LARGEST_EIGENVALUE = 2.0**-9 - 1.0, 2.0**18
+LEAST_GAIN, MOST_GAIN, _LARGEST_EIGENVALUE = 2.0**-9 - 1.0, 2.0**3 - 1.0, 2.0**18
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,9 @@ class Whitening:
         check_shape("gains", self.gains, self.directions.shape[1])
         if not (np.isfinite(self.scale).all() and np.isfinite(self.directions).all() and np.isfinite(self.gains).all()):
             raise ValueError("a whitening must be finite. Found entries that are not.")
-        if not ((self.scale > 0).all() and (self.gains >= LEAST_GAIN).all()):
+        if not ((self.scale > 0).all() and (self.gains >= LEAST_GAIN).all() and (self.gains <= MOST_GAIN).all()):
             raise ValueError(
-                "a whitening must have scales above 0 and gains of at least 2^-9 - 1. Found some that are not."
+                "a whitening must have scales above 0 and gains from 2^-9 - 1 to 2^3 - 1. Found some that are not."
             )
         off = self.directions.T @ self.directions - np.eye(self.gains.size)
         if not np.linalg.norm(off) <= _ORTHONORMAL:

@@ -1,0 +1,56 @@
+"""Public numbers that somebody else wrote: whatever is accepted, one user moves a sum by one clip."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tacitly.data.cohort import Cohort
+from tacitly.federation import shard
+from tacitly.federation.bounds import fused_agrees
+from tacitly.linalg import orthonormal
+from tacitly.methods.fedrep.queries import BasisStep
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
+from tacitly.methods.mixed_effects.queries import Information
+from tacitly.methods.shared.whitening import Whitening
+
+D, USERS, ROWS = 16, 1024, 4
+
+
+@pytest.mark.parametrize("gain", [2.0**40, 2.0**44, 2.0**48])
+def test_gains_do_not_amplify_the_rounding_of_a_sum(gain: float) -> None:
+    """Corrections orthogonal to a direction of huge gain: rounding errors of their sum are not."""
+    rng = np.random.default_rng(0)
+    across, basis = np.full(D, 0.25), np.tile([0.25, -0.25], D // 2)
+    along = orthonormal(np.column_stack([across, basis, rng.normal(size=D)]))[0][:, 2]
+    try:
+        whitening = Whitening(np.ones(D), across[:, None], np.array([gain]))
+    except ValueError:
+        return  # refused
+    query = BasisStep(basis[:, None], np.eye(1), 1.0, whitening)
+    if not fused_agrees(query, D, 1.0):
+        return  # the definition runs, which clips whatever it gets
+    residual, heads = np.array([1.0, -1.0, 1.0, -1.0]), rng.normal(size=(USERS, ROWS))
+    heads -= (heads @ residual / ROWS)[:, None] * residual
+    sizes = np.exp(rng.normal(size=(USERS, 1))) * residual
+    X = (heads[:, :, None] * basis + sizes[:, :, None] * along).reshape(-1, D)
+    y, offsets = (heads + 3.0 * residual).ravel(), np.arange(USERS + 1) * ROWS
+    whole = query.block_sums(X, y, offsets, 1.0, USERS)
+    for user in range(0, USERS, 100):
+        kept, left = np.repeat(np.arange(USERS) != user, ROWS), offsets - ROWS * (np.arange(USERS + 1) > user)
+        assert np.linalg.norm(whole - query.block_sums(X[kept], y[kept], left, 1.0, USERS)) <= 1.0
+
+
+def test_a_tiny_bound_is_kept_where_squares_underflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard, "_MANY", 1)  # compiled forms, without many users
+    noise, users = 1e170, 100  # as many as hide from the door's own check
+    query = Information(Coordinates(np.zeros(1), np.ones(1), 0.0, 1.0), Prior(np.zeros(2), np.eye(2), noise), np.eye(2))
+    bound = 30.0 / math.sqrt(noise)
+    grid, sums = 2.0 ** (math.floor(math.log2(bound)) - 40), []
+    for rows in (1, 50_000):
+        X = np.full((users - 1 + rows, 1), 9.9)
+        cohort = Cohort.from_offsets(X, np.zeros(len(X)), np.append(np.arange(users), len(X)))
+        sums.append(shard.Shard(cohort, threads=1).exact_sum(query, bound, grid) * grid)
+    assert np.linalg.norm(sums[1] - sums[0]) <= 2.0 * bound
