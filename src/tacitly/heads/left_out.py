@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from tacitly.simd.lazy_njit import njit
 from tacitly.simd.registers import at_least, load, spread, store
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")

@@ -21,9 +21,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from tacitly.privacy.clipping import LEAST
+from tacitly.simd.lazy_njit import njit
 from tacitly.simd.projections import store_four
 from tacitly.simd.registers import (
     add_to,

@@ -15,10 +15,10 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from tacitly.methods.shared.moment_kernels import copy_rows, mean_of, second_moment
 from tacitly.privacy.clipping import LEAST
+from tacitly.simd.lazy_njit import njit
 from tacitly.simd.projections import combine_rows, four
 from tacitly.simd.registers import (
     add_products,
