@@ -180,8 +180,15 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         return self._probabilities(*self._rows_and_own_heads(X, users))
 
     def decision_function(self, X: Any, users: Any = None) -> Array:
-        """Return the posterior mean of each row's score: log odds, log rates; one per class where there are several."""
+        """Return a score per row: log odds of the second of two classes, log rates; one per class if there are several.
+
+        Log odds are those of :meth:`predict_proba`, so that both put rows in the same order. The others are posterior
+        means.
+        """
         rows, heads = self._rows_and_own_heads(X, users)
+        if self.loss == "logistic" and self._loss().columns == 1:
+            chances = np.clip(self._probabilities(rows, heads), 1e-300, 1.0)
+            return np.asarray(np.log(chances[:, 1]) - np.log(chances[:, 0]))
         return self._scores(rows, heads)[0] if self.loss != "squared" else self._predicted(rows, heads)[0]
 
     @property
