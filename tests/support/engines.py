@@ -38,6 +38,8 @@ def users(n: int, seed: int = 0, name: str = "") -> tacitly.Cohort:
     X = rng.normal(size=(offsets[-1], 6)) * [3, 2, 1, 1, 1, 1]
     weights = rng.normal(size=(n, 2)) @ np.linalg.qr(rng.normal(size=(6, 2)))[0].T
     y = np.einsum("ij,ij->i", X, np.repeat(weights, counts, axis=0)) + 0.1 * rng.normal(size=offsets[-1])
+    if trial.noisy:
+        y = y + 3.0 * rng.normal(size=len(y))
     if trial.labels:
         y = np.minimum(np.digitize(y, [0.0, 1.5]), trial.labels - 1)
     if trial.shifted:

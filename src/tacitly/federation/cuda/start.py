@@ -7,6 +7,7 @@ Sums over users come after the clip.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -15,6 +16,9 @@ from tacitly.federation.cuda.forms import Context
 from tacitly.federation.cuda.grams import grams_of
 from tacitly.federation.cuda.rows import Own, Span, in_spans
 from tacitly.federation.cuda.sums import GUARD, LEAST, BlockSums, in_blocks, numbers, packed, taking_part
+
+# As in methods.shared.whitening, whose moments of single-precision rows reserve a part of the norm: both add the same.
+_SINGLE, _FEW_FEATURES = 2.0**-16, 128
 
 
 def feature_moment(query: Any, context: Context) -> BlockSums:
@@ -25,6 +29,8 @@ def feature_moment(query: Any, context: Context) -> BlockSums:
 
     def sums(span: Span, bound: float, size: int, who: torch.Tensor | None) -> torch.Tensor:
         weight, found = min(1.0, bound * (1.0 - GUARD)), []
+        if span.X.dtype == torch.float32 and d <= _FEW_FEATURES:
+            weight *= 1.0 - _SINGLE * math.sqrt(d)
         for part, w in in_spans(span, who, size, d * d):
             own = Own(part)
             rows = own.rows if factors is None else own.rows * factors
