@@ -189,9 +189,11 @@ def test_users_who_all_reach_the_clip_in_one_direction_are_never_refused(dtype: 
     X = np.tile(np.array([[1e6, -2e6, 3e5]], dtype=dtype), (users * rows, 1))
     X[1::2] *= dtype(1.37)  # lengths differ, directions do not
     grid = 2.0 ** (math.floor(math.log2(bound)) - 40)
-    for query in (FeatureMoment(3), NormHistogram(FeatureMoment(3))):
+    # Moments of rows in single precision reserve a part of the norm for their rounding errors.
+    reserved = 2.0**-16 * math.sqrt(3.0) if dtype == np.float32 else 0.0
+    for query, least in ((FeatureMoment(3), 1 - reserved), (NormHistogram(FeatureMoment(3)), 1.0)):
         total = Shard(cohort(X, users), threads=1).exact_sum(query, bound, grid) * grid
-        assert (1 - 2e-6) * users * min(bound, 1.0) < np.linalg.norm(total) <= users * bound
+        assert (least - 2e-6) * users * min(bound, 1.0) < np.linalg.norm(total) <= users * bound
 
 
 def test_a_node_adds_by_the_definition_where_the_fused_form_breaks_its_bound(

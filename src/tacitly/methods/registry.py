@@ -81,8 +81,8 @@ class Option:
 class Trial:
     """A small configuration that must find the same model on every engine; tests run it without ε.
 
-    ``labels`` is how many classes or counts the target has, where not any number will do; they are ``noisy`` if no plane
-    parts them. ``tasks`` says that the first column holds the number of a task, ``shifted`` that rows and targets lie
+    ``labels`` is how many classes or counts the target has, where not any number will do; ``noisy`` ones are not parted
+    by any plane. ``tasks`` says that the first column holds the number of a task, ``shifted`` that rows and targets lie
     away from zero, ``rows`` that the unit of privacy is the row, ``adaptive`` that earlier releases decide about the
     number or size of later ones. ``tolerance`` bounds how far models of two engines may differ, ``one_by_one`` marks an
     algorithm that sends one message per user and step. ``refused`` is a part of the error where nodes are to add the
