@@ -74,7 +74,7 @@ def test_a_killed_fit_resumes_without_losing_or_repeating_a_draw(tmp_path: Path)
         if "done" in rest:
             break
     assert kills >= 1
-    assert len(rows) == 50
+    assert len(rows) == 51
     assert all(row.state == "published" for row in rows)
     assert len({bytes(value) for value in values.values()}) == 50
     with Ledger(tmp_path / "ledger") as ledger:

@@ -80,9 +80,7 @@ def plan(
     if rows is not None:
         given["rows"] = _rows(rows)
     if schema is not None:
-        from tacitly.data.schema import read_declared
-
-        given["schema"] = read_declared(schema)
+        given["schema"] = _declared(schema)
     if sample is not None:
         given["sample"] = _read(sample, user, target, exclude, given["classes"])
         if _are_words(given["classes"]):
@@ -101,6 +99,10 @@ def plan(
             random_state=seed,
             on_step=on_step,
         )
+    _print(found, plot, as_json=as_json)
+
+
+def _print(found: Any, plot: Path | None, *, as_json: bool) -> None:
     if as_json:
         say(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
     else:
@@ -108,6 +110,12 @@ def plan(
     if plot is not None:
         found.plot(plot)
         say(f"picture: {plot}", err=as_json)
+
+
+def _declared(path: Path) -> Any:
+    from tacitly.data.schema import read_declared
+
+    return read_declared(path)
 
 
 def _rows(text: str) -> int | tuple[int, int]:

@@ -145,14 +145,16 @@ def _parsed(lines: Sequence[str], separator: str) -> list[list[str]]:
 
 
 def _separator(lines: Sequence[str], path: Path, user: str | None) -> str:
-    best, score = ",", (False, False, 0.0, 1)
+    best, score = ",", (False, False, False, 0.0, 1)
     for separator in _SEPARATORS:
-        rows = [row for row in _parsed(lines[_titles(lines, separator) :], separator) if row]
+        titles = _titles(lines, separator)
+        rows = [row for row in _parsed(lines[titles:], separator) if row]
         if not rows or len(rows[0]) < 2:
             continue
         alike = sum(len(row) == len(rows[0]) for row in rows) / len(rows)
         tabs = separator == "\t" and suffix_of(path) in (".tsv", ".tab")
-        found = (user in rows[0], tabs, round(alike, 1), len(rows[0]))
+        # A line that this separator does not split may be a title, or a header that another one splits.
+        found = (user in rows[0], tabs, not titles and alike == 1.0, round(alike, 1), len(rows[0]))
         if found > score:
             best, score = separator, found
     return best
