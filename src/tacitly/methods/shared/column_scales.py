@@ -34,6 +34,7 @@ _LEAST_SHARE, _MOST_SHARE = 0.005, 0.05
 _CONSTANT = 1e-12  # of a column's mean: smaller variation is rounding error
 _CHUNK = 32  # users whose rows are handled at once: copies of them stay in cache
 _SURE = 5.3  # times the noise: of a column in which nobody varies the point is noise, and longer once in a million runs
+_LONG = 0.6  # long enough in any case: points of usual columns have lengths near 1
 _NOTHING = 1e-9  # the gain of a column that hardly any user varies in: nothing can be learned about it
 
 
@@ -115,7 +116,7 @@ def gains_of(points: Array, noise: float) -> Array:
     Columns are told apart as far as their logarithms differ by more than the noise makes them (James and Stein).
     """
     length = np.hypot(points[:, 0], points[:, 1])
-    found = length > max(_SURE * noise, 1e-6)
+    found = length > max(min(_SURE * noise, _LONG), 1e-6)
     octaves = uncircle(points, _REACH)
     middle = float(np.median(octaves[found])) if found.any() else 0.0
     # The noise of an angle is that of a point over its length.
