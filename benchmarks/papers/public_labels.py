@@ -12,14 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from benchmarks import images
 from benchmarks.data import FOLDER
+from tacitly.neural.public_start.pretraining import Strength, augmented
 
 CIFAR100 = Path(os.environ.get("TACITLY_CIFAR100", FOLDER / "cifar100"))
 IMAGES, BATCH, RATE = 30_000, 512, 2e-3
+MILD = Strength(area=0.6, reach=1.12, light=0.2, colours=0.08, grey=0.0)
 
 
 def train(body: nn.Module, epochs: int, device: str) -> nn.Module:
@@ -40,7 +42,7 @@ def train(body: nn.Module, epochs: int, device: str) -> nn.Module:
         partners = torch.randperm(BATCH, generator=generator, device=device)
         share = float(mixing.beta(0.2, 0.2))
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device == "cuda"):
-            view = _view(X[rows].float() / 255, generator)
+            view = augmented(X[rows].float() / 255, generator, MILD)
             view = share * view + (1 - share) * view[partners]
             scores = top(functional.dropout(body(view.flatten(1)), 0.2)).float()
         first, second = (functional.cross_entropy(scores, y[r], label_smoothing=0.1) for r in (rows, rows[partners]))
@@ -49,22 +51,3 @@ def train(body: nn.Module, epochs: int, device: str) -> nn.Module:
         optimizer.step()
         schedule.step()
     return body.to("cpu").eval()
-
-
-def _view(pictures: Tensor, generator: torch.Generator) -> Tensor:
-    """Return each image zoomed, moved, possibly mirrored, with other brightness, contrast and colours."""
-    count = len(pictures)
-
-    def uniform(*shape: int) -> Tensor:
-        return torch.rand(*shape, generator=generator, device=pictures.device)
-
-    zoom = (0.6 + 0.4 * uniform(count)).sqrt()
-    turn = torch.zeros(count, 2, 3, device=pictures.device)
-    turn[:, 0, 0] = zoom * torch.where(uniform(count) < 0.5, -1.0, 1.0)
-    turn[:, 1, 1] = zoom
-    turn[:, :, 2] = (2.0 * uniform(count, 2) - 1.0) * (1.12 - zoom)[:, None]
-    grid = functional.affine_grid(turn, list(pictures.shape), align_corners=False)
-    seen = functional.grid_sample(pictures, grid, padding_mode="reflection", align_corners=False)
-    mean = seen.mean((1, 2, 3), keepdim=True)
-    light, sharp = 0.8 + 0.4 * uniform(count, 1, 1, 1), 0.8 + 0.4 * uniform(count, 1, 1, 1)
-    return (((seen - mean) * sharp + mean * light) * (0.92 + 0.16 * uniform(count, 3, 1, 1))).clamp(0, 1)

@@ -68,6 +68,18 @@ def test_a_refresh_is_a_run_of_its_own_in_the_account(tmp_path: Path) -> None:
         assert model.run == "private-fedrep"
 
 
+def test_a_model_that_was_loaded_is_refreshed_on_the_account_of_its_fit_only(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "account.db", ceiling=Budget(epsilon=6.0, delta=1e-6)) as ledger:
+        tacitly.save(fitted(ledger=ledger), tmp_path / "model")
+        loaded = tacitly.load(tmp_path / "model")
+        spent = ledger.spent()
+        with pytest.raises(ValueError, match="account of the fit"):
+            refreshed(loaded)
+        assert ledger.spent() == spent
+        loaded.ledger = ledger
+        assert refreshed(loaded).certificate_.account["epsilon"] == pytest.approx(ledger.spent())
+
+
 def test_a_refresh_must_promise_what_the_fit_did() -> None:
     model = fitted()
     model.adjacency = "replace-one"

@@ -134,7 +134,8 @@ class PrivateFedRep(_Continued, SharedBasisModel):
         New rows of the same users, or other users. The basis is public already, so no budget is spent on a start. The
         call is charged with the whole ``epsilon``, as a run of its own in the ledger, and the certificate adds up all
         calls, as if somebody had rows in each. Heads are those of the users given; fit others with ``personalize``.
-        A call that fails leaves model and certificate as they were. Also for models that were saved and loaded.
+        A call that fails leaves model and certificate as they were. Also for models that were saved and loaded: give
+        such a model the account of its fit first, ``model.ledger = tacitly.Ledger(path)``.
 
         >>> import tacitly
         >>> X, y, users, basis, _ = tacitly.datasets.make_shared_subspace(2000, 10, 1, 10, random_state=0)
@@ -152,6 +153,11 @@ class PrivateFedRep(_Continued, SharedBasisModel):
             raise ValueError(
                 "refresh must promise what the fit did: the same adjacency, noise of the same kind. Found "
                 f"{mode}, {self.adjacency} after {before.mode}, {before.budget.adjacency}. Start anew with fit()."
+            )
+        if (before.account or {}).get("id") != getattr(self.ledger, "id", None):
+            raise ValueError(
+                "refresh must be charged to the account of the fit: the certificate adds up all calls. Set ledger to "
+                "that account (tacitly.Ledger(path)), or start anew with fit()."
             )
         state, calls = dict(self.__dict__), sum(release.name == "feature moment" for release in before.releases)
         try:

@@ -32,11 +32,11 @@ from tacitly.methods.mixed_effects.posterior import Coordinates, Posteriors, Pri
 from tacitly.methods.mixed_effects.statistics import (
     Likelihoods,
     Moments,
+    clipped_scores,
     information_and_score,
     left_out_sums,
     log_variance_sums,
     score_norms,
-    score_sums,
     scores,
     sizes,
     spread_norms,
@@ -344,9 +344,9 @@ class MeasuredScore(Measured):
 
     def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
         """Clip each contribution and add up those of each block."""
-        found = self.score.contributions_of(statistics)
-        freedoms = directions(statistics[:, -2], statistics[:, -1])
-        return score_sums(found, freedoms, self.constant, self.shared, self.clip, _EXTRA, bound, size)
+        found, freedoms = self.score.contributions_of(statistics), directions(statistics[:, -2], statistics[:, -1])
+        clips = {"clip": self.clip, "extra": _EXTRA, "bound": bound}
+        return clipped_scores(found, freedoms, self.constant, self.shared, **clips, size=size)[1]
 
 
 @dataclass(frozen=True)

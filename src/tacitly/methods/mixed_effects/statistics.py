@@ -172,33 +172,16 @@ def scores(likelihoods: Array, point: Array, turn: Array, clip: float) -> Array:
 def score_norms(found: Array) -> Array:
     """Return the norms of scores."""
     plain = np.ones(len(found)), np.zeros(found.shape[1]), 0.0
-    return _scores(found, *plain, 1.0, 0.0, 1.0, max(1, len(found)))[0]
+    return clipped_scores(found, *plain, clip=1.0, extra=0.0, bound=1.0, size=max(1, len(found)))[0]
 
 
-def score_sums(
-    found: Array,
-    freedoms: Array,
-    constant: Array,
-    shared: float,
-    clip: float,
-    extra: float,
-    bound: float,
-    size: int,
-) -> Array:
-    """Return the sums over blocks of scores clipped to ``clip``, with what the clip did, all clipped to a bound."""
-    return _scores(found, freedoms, constant, shared, clip, extra, bound, size)[1]
-
-
-def _scores(
-    found: Array,
-    freedoms: Array,
-    constant: Array,
-    shared: float,
-    clip: float,
-    extra: float,
-    bound: float,
-    size: int,
+def clipped_scores(
+    found: Array, freedoms: Array, constant: Array, shared: float, *, clip: float, extra: float, bound: float, size: int
 ) -> tuple[Array, Array]:
+    """Return the norms of scores, and the sums over blocks of scores clipped to ``clip``, with what the clip did.
+
+    A user's score and what the clip did to it are clipped to the bound together.
+    """
     from tacitly.methods.mixed_effects.kernels import add_scores
 
     norms, out = np.zeros(len(found)), np.zeros((-(-len(found) // size), found.shape[1] + 4))

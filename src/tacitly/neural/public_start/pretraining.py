@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -71,25 +72,43 @@ def contrast(
     return body.to("cpu").eval()
 
 
-def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
+class Strength(NamedTuple):
+    """How far views differ: the smallest crop's area, how far crops reach out, light, colours, the share in grey."""
+
+    area: float = 0.3
+    reach: float = 1.0
+    light: float = 0.4
+    colours: float = 0.15
+    grey: float = 0.2
+
+
+_USUAL = Strength()
+
+
+def augmented(images: Tensor, generator: torch.Generator, strength: Strength = _USUAL) -> Tensor:
     """Return another view of each scene: a random crop, possibly mirrored, with other brightness and colours."""
     count = len(images)
 
     def uniform(*shape: int) -> Tensor:
         return torch.rand(*shape, generator=generator, device=images.device)
 
-    zoom = (0.3 + 0.7 * uniform(count)).sqrt()
+    def around_one(by: float, *shape: int) -> Tensor:
+        return 1.0 - by + 2.0 * by * uniform(*shape)
+
+    zoom = (strength.area + (1.0 - strength.area) * uniform(count)).sqrt()
     turn = torch.zeros(count, 2, 3, device=images.device)
     turn[:, 0, 0] = zoom * torch.where(uniform(count) < 0.5, -1.0, 1.0)
     turn[:, 1, 1] = zoom
-    turn[:, :, 2] = (2.0 * uniform(count, 2) - 1.0) * (1.0 - zoom)[:, None]
+    turn[:, :, 2] = (2.0 * uniform(count, 2) - 1.0) * (strength.reach - zoom)[:, None]
     grid = functional.affine_grid(turn, list(images.shape), align_corners=False)
     view = functional.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
     mean = view.mean((1, 2, 3), keepdim=True)
-    light, sharp = 0.6 + 0.8 * uniform(count, 1, 1, 1), 0.6 + 0.8 * uniform(count, 1, 1, 1)
-    view = ((view - mean) * sharp + mean * light) * (0.85 + 0.3 * uniform(count, 3, 1, 1))
-    grey = view.mean(1, keepdim=True).expand_as(view)
-    return torch.where(uniform(count, 1, 1, 1) < 0.2, grey, view).clamp(0.0, 1.0)
+    light, sharp = around_one(strength.light, count, 1, 1, 1), around_one(strength.light, count, 1, 1, 1)
+    view = ((view - mean) * sharp + mean * light) * around_one(strength.colours, count, 3, 1, 1)
+    if strength.grey > 0.0:
+        grey = view.mean(1, keepdim=True).expand_as(view)
+        view = torch.where(uniform(count, 1, 1, 1) < strength.grey, grey, view)
+    return view.clamp(0.0, 1.0)
 
 
 def public_directions(
