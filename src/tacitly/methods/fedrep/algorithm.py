@@ -98,4 +98,6 @@ def learn(
     if loss is not None:
         make_query = partial(LossStep, loss=loss, intercept=centered)
     start = whitening, basis, strengths
-    return refine_basis(federation, plan, start, make_query, settings.rounds, settings.averaging, on_round)
+    return refine_basis(
+        *(federation, plan, start, make_query, settings.rounds, settings.averaging, on_round), squared=loss is None
+    )

@@ -28,6 +28,11 @@ from tacitly.privacy.guarantee import GaussianEvent
 TARGET_RATIO = 3.0
 """The ρ to aim at: 95 % of a contribution's unit norm is then about the basis, 32 % about the head."""
 
+_SETTLED = 4  # steps after which a direction that users need has been found, if it ever is
+_CONVERGED = 20.0  # times the floor: the largest spread of heads once corrections are noise
+_UNUSED = 1.7  # times the floor, with few directions: the spread of heads along a direction that says nothing
+_ROWS = 10.0  # of a usual user: how many there are is private
+
 
 @dataclass(frozen=True)
 class StepQuery(Query):
@@ -120,14 +125,17 @@ def refine_basis(
     rounds: int,
     averaging: float,
     on_round: Callable[[Array], None] | None = None,
+    *,
+    squared: bool = True,
 ) -> LearnedBasis:
     """Run the rounds from a first basis; return the last one.
 
     ``start`` is the whitening, the first basis in it and the strengths of its directions. ``make_query`` makes a
-    round's query from the fields of :class:`StepQuery`. ``on_round`` is called with the basis after every round.
+    round's query from the fields of :class:`StepQuery`. ``on_round`` is called with the basis after every round. With
+    the ``squared`` loss a private basis loses the directions that no head uses: its rank is an upper limit.
     """
     whitening, basis, strengths = start
-    state = Descent(basis, np.diag(strengths))
+    state = Descent(basis, np.diag(strengths), drops=squared and plan.budget.private)
 
     def next_query() -> StepQuery:
         return make_query(state.basis, state.head_metric, state.scale, whitening)
@@ -176,6 +184,8 @@ class Descent:
     head_moment: Array
     scale: float = 1.0 / TARGET_RATIO
     step_length: StepLength = field(default_factory=StepLength)
+    drops: bool = False  # whether directions that no head uses leave the basis
+    steps: int = 0
     head_metric: Array = field(init=False)
 
     def __post_init__(self) -> None:
@@ -199,12 +209,27 @@ class Descent:
         denoised = (vectors * values) @ vectors.T
         root = np.linalg.inv(self.head_metric)
         moment = rotation @ root @ denoised @ root @ rotation.T
-        moment *= k / np.trace(moment)
+        mean, unit = float(np.trace(second)) / n_users, k / float(np.trace(moment))
+        # Along a direction that says nothing a fitted head is noise, of the variance of an entry of the correction g.
+        floor = unit * (ratio_of(mean) * self.scale) ** 2 * float(np.trace(second)) / max(len(basis) - k, 1)
+        moment *= unit
         metric = inverse_root(moment)
         # c is measured in units of the metric, so it changes with it.
         units = math.sqrt(np.trace(self.head_metric @ moment @ self.head_metric) / np.trace(metric @ moment @ metric))
-        self.scale *= scale_change(float(np.trace(second)) / n_users) * units
+        self.scale *= scale_change(mean) * units
         self.basis, self.head_moment, self.head_metric = basis, moment, metric
+        self.steps += 1
+        if self.drops and self.steps >= _SETTLED:
+            self._keep(used_directions(moment, floor))
+
+    def _keep(self, directions: Array) -> None:
+        """Turn the basis into these orthonormal combinations of its columns, if they are fewer."""
+        k, kept = directions.shape
+        if kept < k:
+            self.basis, moment = self.basis @ directions, directions.T @ self.head_moment @ directions
+            self.head_moment = moment * (kept / np.trace(moment))
+            self.head_metric = inverse_root(self.head_moment)
+            self.step_length = StepLength(self.step_length.value)
 
 
 def limit_rotation(change: Array) -> Array:
@@ -233,5 +258,27 @@ def scale_change(mean: float) -> float:
 
     ``mean`` is the released mean of 1/√(1 + ρ²) over users.
     """
-    mean = min(max(mean, 0.02), 0.995)
-    return min(max(math.sqrt(1.0 / mean**2 - 1.0) / TARGET_RATIO, 0.2), 3.0)
+    return min(max(ratio_of(mean) / TARGET_RATIO, 0.2), 3.0)
+
+
+def ratio_of(mean: float) -> float:
+    """Return ρ from the released mean of 1/√(1 + ρ²) over users."""
+    return math.sqrt(1.0 / min(max(mean, 0.02), 0.995) ** 2 - 1.0)
+
+
+def used_directions(moment: Array, floor: float) -> Array:
+    """Return the orthonormal combinations of directions along which heads spread more than noise makes them.
+
+    ``moment`` is the released second moment of heads, ``floor`` the variance that noise gives a fitted head; with k
+    directions and m rows least squares makes it (m − k)/(m − k − 1) times that. All directions where the largest spread
+    is not far above the floor: corrections then still carry what the basis misses, and are no measure of noise.
+
+    >>> used_directions(np.diag([2.9, 0.01, 0.09]), 0.01).round(1) + 0.0
+    array([[0., 1.],
+           [0., 0.],
+           [1., 0.]])
+    """
+    values, vectors = np.linalg.eigh(moment)
+    free = max(_ROWS - len(values), 2.0)
+    used = values >= _UNUSED * free / (free - 1.0) * floor
+    return np.asarray(vectors[:, used] if values[-1] > _CONVERGED * floor else vectors)

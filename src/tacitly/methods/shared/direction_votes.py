@@ -173,8 +173,8 @@ def first_basis(
 def over_wide(rank: int, found: int) -> str:
     """Return the warning for a rank far above the number of directions that stand out."""
     return (
-        f"{found} of the {rank} directions asked for stand out of the privacy noise. The others share the budget, and "
-        "where they do not exist they cost accuracy: rank='auto' takes those that stand out."
+        f"{found} of the {rank} directions asked for stand out of the privacy noise. The others share the budget until "
+        "the rounds show that users' heads do not need them: rank='auto' takes those that stand out."
     )
 
 
