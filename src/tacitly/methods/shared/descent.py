@@ -71,6 +71,15 @@ class StepQuery(Query):
         return released[: d * k].reshape(d, k), unpack_symmetric(released[d * k :], k)
 
 
+class FirstBasis(NamedTuple):
+    """Where the rounds start."""
+
+    whitening: Whitening
+    basis: Array  # in whitened coordinates, orthonormal
+    strengths: Array  # how heads are expected to spread over its directions
+    found: int  # how many of them are known to be there: the rounds keep at least as many
+
+
 class LearnedBasis(NamedTuple):
     """A basis in whitened coordinates, and the whitening."""
 
@@ -120,22 +129,22 @@ def run_rounds(
 def refine_basis(
     federation: Federation,
     plan: Plan,
-    start: tuple[Whitening, Array, Array],
+    start: FirstBasis,
     make_query: Callable[[Array, Array, float, Whitening], StepQuery],
     rounds: int,
     averaging: float,
     on_round: Callable[[Array], None] | None = None,
     *,
-    squared: bool = True,
+    drops: bool = True,
 ) -> LearnedBasis:
     """Run the rounds from a first basis; return the last one.
 
-    ``start`` is the whitening, the first basis in it and the strengths of its directions. ``make_query`` makes a
-    round's query from the fields of :class:`StepQuery`. ``on_round`` is called with the basis after every round. With
-    the ``squared`` loss a private basis loses the directions that no head uses: its rank is an upper limit.
+    ``make_query`` makes a round's query from the fields of :class:`StepQuery`. ``on_round`` is called with the basis
+    after every round. A private basis that ``drops`` loses the directions that did not stand out at the start and that
+    no head uses: its rank is an upper limit.
     """
-    whitening, basis, strengths = start
-    state = Descent(basis, np.diag(strengths), drops=squared and plan.budget.private)
+    whitening, basis, strengths, found = start
+    state = Descent(basis, np.diag(strengths), least=found if drops and plan.budget.private else None)
 
     def next_query() -> StepQuery:
         return make_query(state.basis, state.head_metric, state.scale, whitening)
@@ -184,7 +193,7 @@ class Descent:
     head_moment: Array
     scale: float = 1.0 / TARGET_RATIO
     step_length: StepLength = field(default_factory=StepLength)
-    drops: bool = False  # whether directions that no head uses leave the basis
+    least: int | None = None  # directions that stay, while others that no head uses leave; None for all
     steps: int = 0
     head_metric: Array = field(init=False)
 
@@ -219,8 +228,8 @@ class Descent:
         self.scale *= scale_change(mean) * units
         self.basis, self.head_moment, self.head_metric = basis, moment, metric
         self.steps += 1
-        if self.drops and self.steps >= _SETTLED:
-            self._keep(used_directions(moment, floor))
+        if self.least is not None and self.steps >= _SETTLED:
+            self._keep(used_directions(moment, floor, self.least))
 
     def _keep(self, directions: Array) -> None:
         """Turn the basis into these orthonormal combinations of its columns, if they are fewer."""
@@ -266,14 +275,15 @@ def ratio_of(mean: float) -> float:
     return math.sqrt(1.0 / min(max(mean, 0.02), 0.995) ** 2 - 1.0)
 
 
-def used_directions(moment: Array, floor: float) -> Array:
+def used_directions(moment: Array, floor: float, least: int) -> Array:
     """Return the orthonormal combinations of directions along which heads spread more than noise makes them.
 
+    At least the ``least`` largest.
     ``moment`` is the released second moment of heads, ``floor`` the variance that noise gives a fitted head; with k
     directions and m rows least squares makes it (m − k)/(m − k − 1) times that. All directions where the largest spread
     is not far above the floor: corrections then still carry what the basis misses, and are no measure of noise.
 
-    >>> used_directions(np.diag([2.9, 0.01, 0.09]), 0.01).round(1) + 0.0
+    >>> used_directions(np.diag([2.9, 0.01, 0.09]), 0.01, 1).round(1) + 0.0
     array([[0., 1.],
            [0., 0.],
            [1., 0.]])
@@ -281,4 +291,5 @@ def used_directions(moment: Array, floor: float) -> Array:
     values, vectors = np.linalg.eigh(moment)
     free = max(_ROWS - len(values), 2.0)
     used = values >= _UNUSED * free / (free - 1.0) * floor
+    used[len(used) - min(least, len(used)) :] = True
     return np.asarray(vectors[:, used] if values[-1] > _CONVERGED * floor else vectors)

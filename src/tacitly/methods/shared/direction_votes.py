@@ -26,6 +26,7 @@ from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.federation.base import Federation, Query
 from tacitly.heads.losses import Loss
 from tacitly.linalg import pack_symmetric, unpack_symmetric
+from tacitly.methods.shared.descent import FirstBasis
 from tacitly.methods.shared.whitening import Whitening, private_whitening
 from tacitly.privacy.calibration import Plan
 from tacitly.privacy.clipping import GUARD, LEAST, clip_factor
@@ -150,8 +151,8 @@ _STANDS_OUT = 1.15  # times the edge of what noise and users in random direction
 
 def first_basis(
     federation: Federation, plan: Plan, rank: int | str, *, centered: bool = False, loss: Loss | None = None
-) -> tuple[Whitening, Array, Array]:
-    """Release a whitening (phase ``whitening``) and a first basis (phase ``start``); return both and its strengths.
+) -> FirstBasis:
+    """Release a whitening (phase ``whitening``) and a first basis (phase ``start``).
 
     With rank "auto" the basis has the directions that stand out in the released votes.
     """
@@ -167,7 +168,7 @@ def first_basis(
     found = rank_of(votes, sigma, d, plan.sampling_rate * federation.n_users)
     if not isinstance(rank, str) and rank > _OVER_WIDE * found and plan.budget.private:
         warnings.warn(over_wide(rank, found), TooFewUsersWarning, stacklevel=2)
-    return whitening, *top_directions(votes, sigma, d, found if isinstance(rank, str) else rank)
+    return FirstBasis(whitening, *top_directions(votes, sigma, d, found if isinstance(rank, str) else rank), found)
 
 
 def over_wide(rank: int, found: int) -> str:
