@@ -39,8 +39,8 @@ class PrivateFedRep(_Continued, SharedBasisModel):
     Parameters
     ----------
     rank
-        Number of shared directions, k, at most: with the squared loss, directions that the rounds show no head to use
-        leave the basis. ``"auto"``: those that stand out of the noise in the spectrum of a release that is made anyway,
+        Number of shared directions, k, at most: where it is far too large, directions that no head uses leave the basis
+        (squared loss). ``"auto"``: those that stand out of the noise in the spectrum of a release that is made anyway,
         at most 8.
     epsilon
         The privacy budget for everything that is released, together. ``math.inf`` for none (not certified).

@@ -28,7 +28,7 @@ from tacitly.privacy.guarantee import GaussianEvent
 TARGET_RATIO = 3.0
 """The ρ to aim at: 95 % of a contribution's unit norm is then about the basis, 32 % about the head."""
 
-_SETTLED = 4  # steps after which a direction that users need has been found, if it ever is
+_SETTLED = 8  # steps after which a direction that users need has been found, if it ever is
 _CONVERGED = 20.0  # times the floor: the largest spread of heads once corrections are noise
 _UNUSED = 1.7  # times the floor, with few directions: the spread of heads along a direction that says nothing
 _ROWS = 10.0  # of a usual user: how many there are is private
@@ -77,7 +77,7 @@ class FirstBasis(NamedTuple):
     whitening: Whitening
     basis: Array  # in whitened coordinates, orthonormal
     strengths: Array  # how heads are expected to spread over its directions
-    found: int  # how many of them are known to be there: the rounds keep at least as many
+    found: int  # how many of them stay whatever the rounds show
 
 
 class LearnedBasis(NamedTuple):
@@ -140,8 +140,8 @@ def refine_basis(
     """Run the rounds from a first basis; return the last one.
 
     ``make_query`` makes a round's query from the fields of :class:`StepQuery`. ``on_round`` is called with the basis
-    after every round. A private basis that ``drops`` loses the directions that did not stand out at the start and that
-    no head uses: its rank is an upper limit.
+    after every round. A private basis that ``drops`` loses directions beyond those that the start has found, if no head uses
+    them: its rank is an upper limit.
     """
     whitening, basis, strengths, found = start
     state = Descent(basis, np.diag(strengths), least=found if drops and plan.budget.private else None)

@@ -145,7 +145,7 @@ class ClassVote(DirectionVote):
 MOST_DIRECTIONS = 8
 """Most directions that rank "auto" takes."""
 
-_OVER_WIDE = 2  # a rank above this many times what stands out is worth a warning: weak directions are hidden in votes
+_OVER_WIDE = 2  # a rank above this many times what stands out is doubted: weak directions are hidden in votes
 _STANDS_OUT = 1.15  # times the edge of what noise and users in random directions do
 
 
@@ -166,9 +166,11 @@ def first_basis(
     votes = federation.release(vote, event, "direction votes")
     sigma = federation.sum_sigma(event)
     found = rank_of(votes, sigma, d, plan.sampling_rate * federation.n_users)
-    if not isinstance(rank, str) and rank > _OVER_WIDE * found and plan.budget.private:
-        warnings.warn(over_wide(rank, found), TooFewUsersWarning, stacklevel=2)
-    return FirstBasis(whitening, *top_directions(votes, sigma, d, found if isinstance(rank, str) else rank), found)
+    size = found if isinstance(rank, str) else rank
+    wide = size > _OVER_WIDE * found
+    if wide and plan.budget.private:
+        warnings.warn(over_wide(size, found), TooFewUsersWarning, stacklevel=2)
+    return FirstBasis(whitening, *top_directions(votes, sigma, d, size), found if wide else size)
 
 
 def over_wide(rank: int, found: int) -> str:
