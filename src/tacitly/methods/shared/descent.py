@@ -140,8 +140,8 @@ def refine_basis(
     """Run the rounds from a first basis; return the last one.
 
     ``make_query`` makes a round's query from the fields of :class:`StepQuery`. ``on_round`` is called with the basis
-    after every round. A private basis that ``drops`` loses directions beyond those that the start has found, if no head uses
-    them: its rank is an upper limit.
+    after every round. A private basis that ``drops`` loses directions beyond those that the start has found, if no head
+    uses them: its rank is an upper limit.
     """
     whitening, basis, strengths, found = start
     state = Descent(basis, np.diag(strengths), least=found if drops and plan.budget.private else None)
