@@ -62,7 +62,8 @@ class Problem:
 
 def problem(n_users: int, seed: int) -> Problem:
     data = make_shared_subspace(n_users, D, K, ROWS, NOISE, random_state=7000 + seed)
-    X, y = data.X.reshape(n_users, ROWS, D), data.y.reshape(n_users, ROWS)
+    X = np.asarray(data.X, dtype=np.float64).reshape(n_users, ROWS, D)
+    y = np.asarray(data.y, dtype=np.float64).reshape(n_users, ROWS)
     penalty = 0.3 * np.square(X).sum(axis=(1, 2)) / ROWS
     gram = X @ X.transpose(0, 2, 1) + penalty[:, None, None] * np.eye(ROWS)
     own = np.einsum("nmd,nm->nd", X, np.linalg.solve(gram, y[..., None])[..., 0])
@@ -99,7 +100,8 @@ def corrections(found: Problem, state: Descent) -> tuple[Array, Array]:
 
 def power_step(found: Problem, basis: Array, share: float) -> Array:
     along = found.directions @ basis
-    return found.directions.T @ (along / np.linalg.norm(along, axis=1, keepdims=True)) + found.noise(share)
+    total: Array = found.directions.T @ (along / np.linalg.norm(along, axis=1, keepdims=True))
+    return total + found.noise(share)
 
 
 def power_rounds(found: Problem, rounds: int, *, together: bool) -> Array:
