@@ -210,6 +210,17 @@ def test_a_csv_cell_that_is_no_plain_number_is_read_as_before_wherever_it_is(
             Cohort.from_table(write(tmp_path, text.replace("True", "x1")), user="who")
 
 
+@pytest.mark.parametrize(
+    "content", [b"PK\x03\x04\x14\x00", bytes(range(256)) * 9, b"\x7fELF\x02\x01\n,;\n\x05\x06\x07"]
+)
+def test_a_file_of_bytes_is_no_table_and_none_of_it_is_shown(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "rows.csv").write_bytes(content)
+    with pytest.raises(DataError, match=r"^The file 'rows\.csv' is not a text table") as raised:
+        tacitly.data.tables.open_table(tmp_path / "rows.csv", "who")
+    assert str(raised.value).isprintable()
+    assert ("save the sheet as CSV" in str(raised.value)) == content.startswith(b"PK")
+
+
 def test_csv_of_other_tools_is_understood(tmp_path: Path) -> None:
     text = b'\xef\xbb\xbfwho,"a, b",c\r\n"x\ny",1,True\r\n\r\nz,2,false\r\n'
     cohort = Cohort.from_table(write(tmp_path, text), user="who")
