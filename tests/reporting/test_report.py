@@ -140,6 +140,7 @@ def test_only_the_private_edition_is_marked_and_it_is_on_screen_and_on_paper(mod
         assert mark not in public
     assert "For whom did it help?" in private
     assert "For whom did it help?" not in public
+    assert ["this page, byte for byte" in page for page in (public, private)] == [True, False]
 
 
 def test_the_private_edition_is_for_its_owner_only(model: Any, cohort: Any, tmp_path: Path) -> None:

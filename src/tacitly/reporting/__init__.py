@@ -85,7 +85,7 @@ def _page(part: PublicPart, private: list[Section]) -> str:
         Section("releases", "What was released, and when", guarantee.timeline(certificate)),
         Section("audit", "Was it attacked?", guarantee.audited(part)),
         Section("open", "What is not protected", guarantee.not_protected(certificate)),
-        Section("verify", "How to verify this page", guarantee.how_to_verify(part)),
+        Section("verify", "How to verify this page", guarantee.how_to_verify(part, private=bool(private))),
     ]
     about = certificate.purpose or part.about
     users = (
