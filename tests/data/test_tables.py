@@ -398,7 +398,7 @@ def test_a_table_of_users_and_targets_alone_has_no_features(tmp_path: Path) -> N
         (f'who,a\nx,1\ny,"{SECRET}\nz,2\n'.encode(), "1 row without|column 'a': 1 row not numbers"),
         (f"who,a\nx,1\ny,\xff{SECRET}\n".encode("latin-1"), "column 'a': 1 row not numbers"),
         (f"who,a\nx,{SECRET}\n".encode("utf-16"), "column 'a': 1 row not numbers|at least two users"),
-        (b"\x00\x01\x02\x03", "has no user column|could not be read as CSV"),
+        (b"\x00\x01\x02\x03", "is not a text table"),
         (f"17,0,0,{SECRET}\n18,2,0.1,1\n".encode(), "first line looks like data"),
         (f"{SECRET_USER},0,0,1\nother,2,0.1,1\n".encode(), "first line looks like data"),
     ],

@@ -210,6 +210,17 @@ def test_every_method_is_shown_as_what_it_means(method: Any, monkeypatch: pytest
     assert len(page.encode()) < 100_000
 
 
+def test_classes_keep_their_names_in_both_editions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarantee, "verify", lambda *_, **__: Verdict(()))
+    X, y, users = rows()
+    named = np.where(y > 0, "yes", "no")
+    model = tacitly.MixedEffects(epsilon=50.0, loss="logistic", classes=("no", "yes")).fit(X, named, users)
+    numbered = tacitly.Cohort.from_arrays(X, (y > 0) * 1.0, users)
+    pages = [report(model), report(model, rows=numbered), report(model, rows=(X, named, users))]
+    assert all("is yes for one more unit" in page for page in pages)
+    assert pages[1] == pages[2]
+
+
 def test_networks_and_arrays_nobody_knows_are_listed(model: Any) -> None:
     part = PublicPart.of_model(model)
     network = replace(part, kind="neural.Centaur", arrays={"body.0": np.ones((3, 2)), "head.0": np.ones(2)})
