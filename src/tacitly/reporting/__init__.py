@@ -113,9 +113,9 @@ def _private_sections(model: Any, rows: Cohort | tuple[Any, Any, Any]) -> list[S
             f"the private edition compares personal models with local ones. Found a {type(model).__name__}, which has "
             "none: leave the table out for the public edition."
         )
-    words = isinstance((model._loss().classes or (0,))[0], str)
+    named = isinstance((model._loss().classes or (0,))[0], str)
     if isinstance(rows, Cohort):  # holds numbers: of labels that are text, their positions
-        cohort = (_by_positions(model) if words else model)._cohort(rows, None, None)
+        cohort = (_by_positions(model) if named else model)._cohort(rows, None, None)
     else:
         cohort = model._cohort(*rows)
     model = _by_positions(model)  # which the cohort has now
