@@ -49,6 +49,13 @@ def test_papers_are_named_not_numbered(page: Path) -> None:
     assert not re.search(r"[Pp]aper 00\d", written)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_lists_and_tables_start_after_an_empty_line(page: Path) -> None:
+    """Or the site shows their asterisks and bars in a paragraph, though GitHub shows a list."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    assert re.findall(r"^(?![\s|#<]|[*] |\d+[.] ).+\n(?=[*] |[|] |1[.] )", text, flags=re.MULTILINE) == []
+
+
 def python_blocks() -> dict[str, str]:
     """Return every Python block of every page, by page and number."""
     found = {}

@@ -38,7 +38,7 @@ def members() -> dict[str, list[str]]:
         full = f"{home}.{name}"
         if full in methods:
             continue
-        place = "baselines" if home == "tacitly.baselines" else "models"
+        place = "baselines" if home.startswith("tacitly.baselines.") else "models"
         place = "privacy" if name in _PRIVACY else "data" if name in _DATA else place
         found[place].append(defined(full))
     found["data"] += exported("tacitly.datasets")

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from tacitly import datasets as datasets
     from tacitly import neural as neural
     from tacitly import theory as theory
-    from tacitly.baselines import CentralModel as CentralModel
-    from tacitly.baselines import FedRep as FedRep
-    from tacitly.baselines import FullFineTuning as FullFineTuning
-    from tacitly.baselines import LocalModels as LocalModels
-    from tacitly.baselines import NuclearNorm as NuclearNorm
-    from tacitly.baselines import PromptLearning as PromptLearning
-    from tacitly.baselines import RGrad as RGrad
-    from tacitly.baselines import SingleModel as SingleModel
+    from tacitly.baselines.fedrep import FedRep as FedRep
+    from tacitly.baselines.fine_tuned import CentralModel as CentralModel
+    from tacitly.baselines.fine_tuned import FullFineTuning as FullFineTuning
+    from tacitly.baselines.fine_tuned import PromptLearning as PromptLearning
+    from tacitly.baselines.local import LocalModels as LocalModels
+    from tacitly.baselines.rgrad import NuclearNorm as NuclearNorm
+    from tacitly.baselines.rgrad import RGrad as RGrad
+    from tacitly.baselines.single import SingleModel as SingleModel
     from tacitly.data.cohort import Cohort as Cohort
     from tacitly.data.splitting import WithinUsers as WithinUsers
     from tacitly.data.validation import DataError as DataError
@@ -68,22 +68,22 @@ __version__ = "0.1.0"
 _HOMES = {
     "Budget": "tacitly.privacy.guarantee",
     "BudgetExceeded": "tacitly.privacy.ledger",
-    "CentralModel": "tacitly.baselines",
+    "CentralModel": "tacitly.baselines.fine_tuned",
     "Certificate": "tacitly.privacy.certificate",
     "Cohort": "tacitly.data.cohort",
     "DataError": "tacitly.data.validation",
-    "FedRep": "tacitly.baselines",
-    "FullFineTuning": "tacitly.baselines",
+    "FedRep": "tacitly.baselines.fedrep",
+    "FullFineTuning": "tacitly.baselines.fine_tuned",
     "Ledger": "tacitly.privacy.ledger",
-    "LocalModels": "tacitly.baselines",
-    "NuclearNorm": "tacitly.baselines",
+    "LocalModels": "tacitly.baselines.local",
+    "NuclearNorm": "tacitly.baselines.rgrad",
     "Plan": "tacitly.planning",
     "Predictor": "tacitly.predictor",
-    "PromptLearning": "tacitly.baselines",
-    "RGrad": "tacitly.baselines",
+    "PromptLearning": "tacitly.baselines.fine_tuned",
+    "RGrad": "tacitly.baselines.rgrad",
     "LargeDeltaWarning": "tacitly.privacy.guarantee",
     "SearchWarning": "tacitly.methods.copies",
-    "SingleModel": "tacitly.baselines",
+    "SingleModel": "tacitly.baselines.single",
     "UncertifiedWarning": "tacitly.privacy.guarantee",
     "WithinUsers": "tacitly.data.splitting",
     "choose": "tacitly.methods.evaluation",

@@ -210,6 +210,17 @@ def test_a_csv_cell_that_is_no_plain_number_is_read_as_before_wherever_it_is(
             Cohort.from_table(write(tmp_path, text.replace("True", "x1")), user="who")
 
 
+@pytest.mark.parametrize(
+    "content", [b"PK\x03\x04\x14\x00", bytes(range(256)) * 9, b"\x7fELF\x02\x01\n,;\n\x05\x06\x07"]
+)
+def test_a_file_of_bytes_is_no_table_and_none_of_it_is_shown(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "rows.csv").write_bytes(content)
+    with pytest.raises(DataError, match=r"^The file 'rows\.csv' is not a text table") as raised:
+        tacitly.data.tables.open_table(tmp_path / "rows.csv", "who")
+    assert str(raised.value).isprintable()
+    assert ("save the sheet as CSV" in str(raised.value)) == content.startswith(b"PK")
+
+
 def test_csv_of_other_tools_is_understood(tmp_path: Path) -> None:
     text = b'\xef\xbb\xbfwho,"a, b",c\r\n"x\ny",1,True\r\n\r\nz,2,false\r\n'
     cohort = Cohort.from_table(write(tmp_path, text), user="who")
@@ -387,7 +398,7 @@ def test_a_table_of_users_and_targets_alone_has_no_features(tmp_path: Path) -> N
         (f'who,a\nx,1\ny,"{SECRET}\nz,2\n'.encode(), "1 row without|column 'a': 1 row not numbers"),
         (f"who,a\nx,1\ny,\xff{SECRET}\n".encode("latin-1"), "column 'a': 1 row not numbers"),
         (f"who,a\nx,{SECRET}\n".encode("utf-16"), "column 'a': 1 row not numbers|at least two users"),
-        (b"\x00\x01\x02\x03", "has no user column|could not be read as CSV"),
+        (b"\x00\x01\x02\x03", "is not a text table"),
         (f"17,0,0,{SECRET}\n18,2,0.1,1\n".encode(), "first line looks like data"),
         (f"{SECRET_USER},0,0,1\nother,2,0.1,1\n".encode(), "first line looks like data"),
     ],

@@ -11,6 +11,7 @@ import tacitly
 from tacitly.data.schema import Schema
 from tacitly.heads.losses import Loss
 from tacitly.methods import REGISTRY
+from tacitly.planning.components import Components
 from tacitly.planning.made_up import FRESH, Described, MadeUp
 from tacitly.planning.sample import Sampled
 from tacitly.planning.sample_losses import SampledLoss
@@ -86,20 +87,36 @@ def test_a_sample_needs_users_with_two_rows() -> None:
         Sampled.of(tacitly.Cohort.from_arrays(X, X[:, 0], np.arange(30)), 100)
 
 
-def test_fewer_users_have_the_noise_of_the_many_they_stand_for() -> None:
-    """Of the mean over users: the standard deviation of a sum by the number of users, exactly."""
-    simulation = Simulation(
-        population=Described(Shape(users=5000, rows=2, features=1)),
-        n_users=50,
-        repeats=1,
-        delta=1e-6,
-        adjacency="zero-out",
-    )
-    level = simulation.level(1.0, 5000)
-    simulation.errors(REGISTRY["mixed-effects"], {}, level)
-    releases = simulation.certificates["mixed-effects", level].releases
-    mu = total_mu([release.event for release in releases], Adjacency.ZERO_OUT)
-    assert mu * 50 == pytest.approx(5000 * mu_of(1.0, 1e-6), rel=1e-5)
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("mixed-effects", {}),
+        ("mixed-effects", {"loss": "logistic"}),
+        ("mixed-effects", {"loss": "poisson"}),
+        ("fedrep", {}),
+        ("centaur", {}),
+        ("low-rank-sparse", {}),
+        ("svd", {"target": False, "directions": 1, "levels": 0.0, "slopes": 0.0}),
+    ],
+)
+def test_fewer_users_have_the_releases_and_the_noise_of_the_many_they_stand_for(
+    method: str, more: dict[str, Any]
+) -> None:
+    """Of the mean over users, release by release: what the estimator itself plans for the many, divided by them."""
+    shape = Shape(users=400, rows=3, features=2, **more)
+    population = Components(shape) if method == "svd" else Described(shape)
+    parameters = REGISTRY[method].simulated(shape.to_dict())
+    assert not isinstance(parameters, str)
+    simulation = Simulation(population=population, n_users=100, repeats=1, delta=1e-6, adjacency="zero-out")
+    level = simulation.level(2.0, 400)
+    simulation.errors(REGISTRY[method], parameters, level)
+    fewer = [release.event for release in simulation.certificates[method, level].releases]
+
+    many = population.draw(400, np.random.default_rng(0)).train
+    planned = REGISTRY[method].build(epsilon=2.0, delta=1e-6, **parameters).plan(many)[1]
+    precise = [sorted(total_mu([event], Adjacency.ZERO_OUT) for event in events) for events in (fewer, planned)]
+    assert 100 * np.array(precise[0]) == pytest.approx(400 * np.array(precise[1]), rel=1e-5)
+    assert 100 * total_mu(fewer, Adjacency.ZERO_OUT) == pytest.approx(400 * mu_of(2.0, 1e-6), rel=1e-5)
 
 
 @pytest.mark.parametrize(("loss", "more"), [("logistic", {}), ("logistic", {"classes": 3}), ("poisson", {})])

@@ -140,6 +140,7 @@ def test_only_the_private_edition_is_marked_and_it_is_on_screen_and_on_paper(mod
         assert mark not in public
     assert "For whom did it help?" in private
     assert "For whom did it help?" not in public
+    assert ["this page, byte for byte" in page for page in (public, private)] == [True, False]
 
 
 def test_the_private_edition_is_for_its_owner_only(model: Any, cohort: Any, tmp_path: Path) -> None:
@@ -207,6 +208,17 @@ def test_every_method_is_shown_as_what_it_means(method: Any, monkeypatch: pytest
     page = report(model)
     checked(page)
     assert len(page.encode()) < 100_000
+
+
+def test_classes_keep_their_names_in_both_editions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarantee, "verify", lambda *_, **__: Verdict(()))
+    X, y, users = rows()
+    named = np.where(y > 0, "yes", "no")
+    model = tacitly.MixedEffects(epsilon=50.0, loss="logistic", classes=("no", "yes")).fit(X, named, users)
+    numbered = tacitly.Cohort.from_arrays(X, (y > 0) * 1.0, users)
+    pages = [report(model), report(model, rows=numbered), report(model, rows=(X, named, users))]
+    assert all("is yes for one more unit" in page for page in pages)
+    assert pages[1] == pages[2]
 
 
 def test_networks_and_arrays_nobody_knows_are_listed(model: Any) -> None:

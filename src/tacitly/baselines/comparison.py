@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tacitly.arrays import Array
-from tacitly.baselines import FedRep, LocalModels, SingleModel
+from tacitly.baselines.local import LocalModels
+from tacitly.baselines.single import SingleModel
 from tacitly.data.cohort import Cohort
 from tacitly.heads.losses import Loss
-from tacitly.methods.margin.estimator import MarginClassifier
 from tacitly.privacy.certificate import Certificate, shown
 
 _MOST_USERS = 4000  # enough for two digits; fitting local models of all users would take longer than the fit
@@ -293,8 +293,12 @@ def _alone(loss: Loss, same: dict[str, Any], train: Cohort, test: Cohort) -> npt
 
 def _not_private(model: Comparable, train: Cohort) -> Any:
     """Fit the same method without noise."""
+    from tacitly.methods.margin.estimator import MarginClassifier
+
     given = model.get_params(deep=False)
     if isinstance(model, MarginClassifier):  # without noise there is nothing to choose among
+        from tacitly.baselines.fedrep import FedRep
+
         same = {name: given[name] for name in ("rank", "fit_intercept", "loss", "classes")}
         return FedRep(**same).fit(train)
     # Not scikit-learn's clone: it copies parameters, and an open ledger cannot be copied.

@@ -186,12 +186,13 @@ def show_summary(model: Any) -> None:
 def with_heads(folder: Path) -> Any:
     """Load a model that predicts with one personal part per user."""
     from tacitly.methods.personal import PersonalModel
-    from tacitly.methods.trace_regression.estimator import TraceRegression
     from tacitly.model_folder import load
 
     model = load(folder)
+    if isinstance(model, PersonalModel):
+        return model
+    from tacitly.methods.trace_regression.estimator import TraceRegression  # brings Numba: only if it is needed
+
     if isinstance(model, TraceRegression):
         raise ValueError(f"{folder} holds a matrix, the same for all users: there are no heads. Use 'tacitly predict'.")
-    if not isinstance(model, PersonalModel):
-        raise ValueError(f"{folder} holds a {type(model).__name__}: components only, nothing to predict with.")
-    return model
+    raise ValueError(f"{folder} holds a {type(model).__name__}: components only, nothing to predict with.")

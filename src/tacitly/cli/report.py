@@ -42,28 +42,20 @@ def report(
     fitted = console.with_heads(model)
     with console.status("comparing with what you would have without it"):
         cohort = _rows(fitted, table, user, separator, decimal)
-        written(fitted, target, rows=cohort, audit=said, name=name or model.resolve().name)
+        written(model, target, rows=cohort, audit=said, name=name)
     say(f"report: {target} (PRIVATE edition: computed from people's rows, do not publish)")
 
 
 def _rows(fitted: Any, table: Path, user: str | None, separator: str | None, decimal: str | None) -> Cohort:
-    """Read the table as the model's fit did; text labels become their positions, in the model too."""
+    """Read the table as the model's fit did; labels that are text become their positions."""
     column, target = user or fitted.user_column_, fitted.target_name_
     if column is None or target is None:
         raise ValueError("the model does not say which column holds the users. Give --user.")
-    labels = text_labels(fitted)
+    classes = getattr(fitted, "classes", None) or ()
+    labels = tuple(classes) if classes and isinstance(classes[0], str) else ()
     schema = fitted._schema if hasattr(fitted, "_schema") else None
     features = list(fitted.feature_names_in_ if schema is None else schema.names)
     declared = None if schema is None else schema.to_dict()["columns"]
     source = reading.opened(table, column, separator, decimal)
     columns = reading.Columns(column, target, [str(name) for name in features], (), labels)
     return reading.read_cohort(source, columns, declared, drop_missing=False, folder=None)
-
-
-def text_labels(fitted: Any) -> tuple[str, ...]:
-    """Return a model's classes where they are text, and let it have their positions from now on, as its fit did."""
-    labels = tuple(getattr(fitted, "classes", None) or ())
-    if not (labels and isinstance(labels[0], str)):
-        return ()
-    fitted.classes = list(range(len(labels)))
-    return labels

@@ -100,6 +100,7 @@ def look(path: Path, given: CsvFormat, user: str | None = None) -> tuple[CsvForm
     encoding = given.encoding or _encoding(path)
     with opened(path) as file:
         text = file.read(_SAMPLE_BYTES).decode(encoding, errors="ignore").removeprefix("\ufeff")
+    _check_text(path, text)
     lines = text.splitlines(keepends=True)
     if len(text) >= _SAMPLE_BYTES // 4 and len(lines) > 1:
         lines.pop()  # cut in the middle, most likely
@@ -113,6 +114,17 @@ def look(path: Path, given: CsvFormat, user: str | None = None) -> tuple[CsvForm
         return CsvFormat(separator, given.decimal, encoding, skipped), None
     decimal = given.decimal if given.decimal is not None else _decimal(rows[1:], separator)
     return CsvFormat(separator, decimal, encoding, skipped), rows[0]
+
+
+def _check_text(path: Path, text: str) -> None:
+    """Raise for a file that holds bytes instead of words: many characters that nobody types, or a zero."""
+    strange = sum(character < " " and not character.isspace() for character in text)
+    if "\0" in text or strange > len(text) / 100:
+        packed = " It looks like a spreadsheet or an archive: save the sheet as CSV." * text.startswith("PK\x03\x04")
+        raise DataError(
+            f"The file {path.name!r} is not a text table. Expected lines of cells (CSV); Parquet and Arrow files "
+            f"are known by their extensions (.parquet, .arrow, .feather).{packed}"
+        )
 
 
 def _preamble(lines: Sequence[str]) -> tuple[int, str | None]:

@@ -85,7 +85,7 @@ def _page(part: PublicPart, private: list[Section]) -> str:
         Section("releases", "What was released, and when", guarantee.timeline(certificate)),
         Section("audit", "Was it attacked?", guarantee.audited(part)),
         Section("open", "What is not protected", guarantee.not_protected(certificate)),
-        Section("verify", "How to verify this page", guarantee.how_to_verify(part)),
+        Section("verify", "How to verify this page", guarantee.how_to_verify(part, private=bool(private))),
     ]
     about = certificate.purpose or part.about
     users = (
@@ -113,10 +113,12 @@ def _private_sections(model: Any, rows: Cohort | tuple[Any, Any, Any]) -> list[S
             f"the private edition compares personal models with local ones. Found a {type(model).__name__}, which has "
             "none: leave the table out for the public edition."
         )
-    cohort = model._cohort(rows, None, None) if isinstance(rows, Cohort) else model._cohort(*rows)
-    if model._loss().classes is not None:  # the cohort has their positions
-        model = copy(model)
-        model.classes = list(range(len(model._loss().classes)))
+    named = isinstance((model._loss().classes or (0,))[0], str)
+    if isinstance(rows, Cohort):  # holds numbers: of labels that are text, their positions
+        cohort = (_by_positions(model) if named else model)._cohort(rows, None, None)
+    else:
+        cohort = model._cohort(*rows)
+    model = _by_positions(model)  # which the cohort has now
     found = held_out(model, cohort)
     if found is None:
         words = "No comparison: it holds out rows of users who have two or more, and no user has."
@@ -125,6 +127,16 @@ def _private_sections(model: Any, rows: Cohort | tuple[Any, Any, Any]) -> list[S
         Section("comparison", "Did sharing help?", gains.comparison(found)),
         Section("helped", "For whom did it help?", gains.helped(found)),
     ]
+
+
+def _by_positions(model: Any) -> Any:
+    """Return the same model with its classes numbered from 0."""
+    classes = model._loss().classes
+    if classes is None:
+        return model
+    model = copy(model)
+    model.classes = list(range(len(classes)))
+    return model
 
 
 __all__ = ["PublicPart", "report"]

@@ -42,7 +42,9 @@ def mixed_effects(part: PublicPart) -> str:
 
 
 def _scale_of(model: MixedEffects, summary: Summary) -> str:
-    words = {"logistic": "the log odds of {}", "poisson": "the log rate of {}"}
+    classes = list(model.classes or (0, 1))
+    odds = f"the log odds that {{}} is {classes[1]}" if len(classes) == 2 else "the log odds of {}"
+    words = {"logistic": odds, "poisson": "the log rate of {}"}
     return words.get(model.loss, "{}").format(summary.target)
 
 

@@ -219,9 +219,12 @@ def not_protected(certificate: Certificate) -> str:
     )
 
 
-def how_to_verify(part: PublicPart) -> str:
+def how_to_verify(part: PublicPart, *, private: bool) -> str:
     """Return how a reader checks all this, and what the check said when the page was made."""
     certificate = part.certificate
+    again = "tacitly report MODEL --out again.html   # " + (
+        "the public edition" if private else "this page, byte for byte"
+    )
     verdict = verify(certificate.to_json(), files=part.files, allow_uncertified=True)
     words = (
         "A page can say anything. Take the model folder and derive ε again from its releases, with code that shares no "
@@ -246,7 +249,7 @@ def how_to_verify(part: PublicPart) -> str:
     ]
     return (
         paragraph(words)
-        + _commands("tacitly verify MODEL", "tacitly report MODEL --out again.html   # this page, byte for byte")
+        + _commands("tacitly verify MODEL", again)
         + paragraph(said, "good" if verdict.ok else "warn")
         + folded("Checks", checks)
         + facts(rows, "What to compare")

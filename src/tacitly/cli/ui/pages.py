@@ -92,7 +92,7 @@ def columns(path: str, names: Sequence[str]) -> str:
 <label for="loss">What it is</label><select id="loss" name="loss">{_options(KINDS)}</select>
 <label for="classes">If it is a class: all labels that may occur, with commas</label>
 <input type="text" id="classes" name="classes" placeholder="no,yes">
-<fieldset><legend>Leave out (ids, row numbers)</legend>{boxes}</fieldset>
+<fieldset><legend>Leave out (ids, row numbers, dates)</legend>{boxes}</fieldset>
 <p class="dim small">All others are learned from; text, yes/no values and missing cells are taken as they are.</p>
 <details><summary>Another method</summary><label for="method">Method</label>
 <select id="method" name="method">{_options(_methods())}</select>
@@ -121,6 +121,10 @@ def plan(order: Order, looked: Looked, found: Any, name: str, nonce: str) -> str
     said = f"{looked.users:,} users, {rows}; to predict: {target}; method: {order.method}."
     body = "<h2>What is in the table</h2>" + paragraph(said)
     body += bullets(looked.kinds)
+    if any(kind.startswith("text") for kind in looked.kinds):
+        body += paragraph(
+            "A text column counts as several features: one per level, or per group of levels.", "dim small"
+        )
     body += "<h2>How much privacy?</h2>" + _slider(order, looked, found, name, nonce)
     return _framed(order.path, body, (("tables", "./"), ("columns", f"table?path={quote(order.path)}")))
 

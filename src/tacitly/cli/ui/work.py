@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from tacitly.cli import console, reading
 from tacitly.cli import fit as fitting
 from tacitly.cli.accounts import opened_account
-from tacitly.cli.report import text_labels
 from tacitly.methods import REGISTRY
 from tacitly.methods.options import labels
 
@@ -222,7 +221,6 @@ class Desk:
 
     def report(self, name: str, edition: str) -> str:
         """Return a report: the public one of any model here, the private one of a model fitted in this session."""
-        from tacitly.model_folder import load
         from tacitly.reporting import report
 
         if name not in self.models() or edition not in ("public", "private"):
@@ -232,9 +230,7 @@ class Desk:
         order = next((job.order for job in self._jobs if job.order.name == name and job.done), None)
         if order is None:
             raise ValueError("the private edition needs the table: fit the model here, or tacitly report --table.")
-        fitted = load(self._folder / name)
-        text_labels(fitted)
-        return report(fitted, rows=self._cohort(order), name=name)
+        return report(self._folder / name, rows=self._cohort(order))
 
     def _file(self, path: str) -> Path:
         return self._folder / Path(path).expanduser()

@@ -61,7 +61,7 @@ def clear_confidence(d: int) -> float:
     >>> round(clear_confidence(12), 2)
     0.71
     """
-    edge = 1.0 + d ** (-2 / 3)
+    edge = 1.0 + math.pow(d, -2 / 3)
     return 1.0 - (edge + math.sqrt(edge**2 - 1.0)) ** -2
 
 
