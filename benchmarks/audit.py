@@ -27,12 +27,18 @@ from tacitly.neural.centaur import audit_network
 from tacitly.privacy.accounting import compose
 from tacitly.privacy.guarantee import GaussianEvent, Unit
 
-ESTIMATORS: dict[str, Callable[[], PrivateModel]] = {
-    trial.title: lambda method=method, trial=trial: method.load()(**trial.built())  # type: ignore[misc]
-    for method in REGISTRY.values()
-    for trial in method.audits
-    if trial.title
-}
+Makers = dict[str, Callable[[], PrivateModel]]
+
+ESTIMATORS, NETWORKS = (
+    {
+        trial.title: lambda method=method, trial=trial: method.load()(**trial.built())  # type: ignore[misc]
+        for method in REGISTRY.values()
+        for trial in method.audits
+        if trial.title and method.network is network
+    }
+    for network in (False, True)
+)
+"""What is audited, by its title. Networks are too slow for thousands of runs: theirs have many canaries each."""
 
 CROWD, CROWDED_RUNS = 100, 100
 """Canaries in a run, and runs, where many canaries share a run."""
@@ -60,7 +66,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few runs, nothing is written")
     parser.add_argument("--only", action="append", help="models whose name contains this; others keep their results")
     parser.add_argument("--runs", type=int, default=10_000, help="runs of every estimator in each world")
-    parser.add_argument("--many", action="store_true", help="only few runs with many canaries each")
+    parser.add_argument("--workers", type=int, help="processes; all cores if not given")
     arguments = parser.parse_args()
     quick, runs = arguments.quick, 20 if arguments.quick else arguments.runs
     wanted = arguments.only or ("",)
@@ -73,17 +79,15 @@ def main() -> None:
         kept = json.loads((RESULTS / "audit.json").read_text("utf-8"))
     if quick:
         ours, papers = {"FedPower, users": ESTIMATORS["FedPower, users"]}, dict(list(PAPERS.items())[1:2])
+        crowded = {"PrivateAltMin": ESTIMATORS["PrivateAltMin"]}
     else:
-        ours, papers = chosen(ESTIMATORS), chosen(PAPERS)
-    if arguments.many:
-        ours, papers = {}, {}
+        ours, papers, crowded = chosen(ESTIMATORS), chosen(PAPERS), chosen(NETWORKS)
     kept.setdefault("flaws", [])
     if not kept["flaws"] or any(part in "flaws" for part in wanted):
         kept["flaws"] = flaw_rows(2_000 if quick else 200_000)
-    crowded = {"PrivateAltMin": ESTIMATORS["PrivateAltMin"]} if quick else chosen(ESTIMATORS)
     tables = {
-        "estimators": estimator_rows(runs, ours),
-        "papers": paper_rows(runs, papers),
+        "estimators": estimator_rows(runs, ours, arguments.workers),
+        "papers": paper_rows(runs, papers, arguments.workers),
         "many": canary_rows(8 if quick else CROWDED_RUNS, crowded),
     }
     for key, rows in tables.items():
@@ -115,7 +119,7 @@ def as_text(found: dict[str, list[dict[str, Any]]]) -> str:
 def merged(kept: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Replace rows of the same name by new ones, in the order of the lists above."""
     rows = {row["name"]: row for row in [*kept, *found]}
-    return [rows[name] for name in (*ESTIMATORS, *PAPERS) if name in rows]
+    return [rows[name] for name in (*ESTIMATORS, *NETWORKS, *PAPERS) if name in rows]
 
 
 def flaw_rows(runs: int) -> list[dict[str, Any]]:
@@ -136,10 +140,10 @@ def flaw_rows(runs: int) -> list[dict[str, Any]]:
     return rows
 
 
-def estimator_rows(runs: int, chosen: dict[str, Callable[[], PrivateModel]]) -> Iterator[dict[str, Any]]:
+def estimator_rows(runs: int, chosen: Makers, workers: int | None) -> Iterator[dict[str, Any]]:
     for name, make in chosen.items():
         began = time.perf_counter()
-        report = audit(make(), runs=runs)
+        report = audit(make(), runs=runs, workers=workers)
         gaussian = report.gaussian.epsilon if report.gaussian is not None else None
         cells = [
             name,
@@ -156,7 +160,7 @@ def estimator_rows(runs: int, chosen: dict[str, Callable[[], PrivateModel]]) -> 
         yield {**entry, "canary": report.canary, "cells": cells}
 
 
-def canary_rows(runs: int, chosen: dict[str, Callable[[], PrivateModel]]) -> Iterator[dict[str, Any]]:
+def canary_rows(runs: int, chosen: Makers) -> Iterator[dict[str, Any]]:
     """Audit claims of Gaussian privacy for whole users by few runs with many canaries each."""
     for name, make in chosen.items():
         certificate = first_certificate(make())
@@ -178,11 +182,11 @@ def _wide(estimator: PrivateModel, features: int) -> PrivateModel:
     return wide
 
 
-def paper_rows(runs: int, chosen: dict[str, PrivateModel]) -> Iterator[dict[str, Any]]:
+def paper_rows(runs: int, chosen: dict[str, PrivateModel], workers: int | None) -> Iterator[dict[str, Any]]:
     for name, model in chosen.items():
         certificate = first_certificate(model)
         exact = compose([r.event for r in certificate.releases], certificate.adjacency, certificate.delta)
-        report = audit(model, runs=runs)
+        report = audit(model, runs=runs, workers=workers)
         broken = "; ".join(report.findings)
         audited = "" if math.isinf(exact) else f"≥ {report.proved:.2f}"
         cells = [name, f"{report.claimed:.2f}", "∞" if math.isinf(exact) else f"{exact:.2f}", audited, broken]
