@@ -25,7 +25,7 @@ from tacitly.methods import REGISTRY
 from tacitly.methods.base import PrivateModel
 from tacitly.neural.centaur import audit_network
 from tacitly.privacy.accounting import compose
-from tacitly.privacy.guarantee import GaussianEvent, Unit
+from tacitly.privacy.guarantee import GaussianEvent
 
 Makers = dict[str, Callable[[], PrivateModel]]
 
@@ -43,9 +43,9 @@ ESTIMATORS, NETWORKS = (
 CROWD, CROWDED_RUNS = 100, 100
 """Canaries in a run, and runs, where many canaries share a run."""
 
-CROWDED_FEATURES = {"neural": 200}
-"""Features of runs with many canaries, 30 where nothing is said. A network's update has as many numbers as the network:
-in the 15 of the small network that single canaries attack, a hundred canaries would hide one another."""
+CROWDED_FEATURES = 200
+"""Features of runs with many canaries. A network's update has as many numbers as the network, a basis of rank one as
+many as there are features: in the few of the worlds that single canaries attack, a hundred would hide one another."""
 
 PAPERS: dict[str, PrivateModel] = {
     **{
@@ -67,6 +67,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", help="models whose name contains this; others keep their results")
     parser.add_argument("--runs", type=int, default=10_000, help="runs of every estimator in each world")
     parser.add_argument("--workers", type=int, help="processes; all cores if not given")
+    parser.add_argument("--many", action="store_true", help="only few runs with many canaries each, of all models")
     arguments = parser.parse_args()
     quick, runs = arguments.quick, 20 if arguments.quick else arguments.runs
     wanted = arguments.only or ("",)
@@ -82,6 +83,8 @@ def main() -> None:
         crowded = {"PrivateAltMin": ESTIMATORS["PrivateAltMin"]}
     else:
         ours, papers, crowded = chosen(ESTIMATORS), chosen(PAPERS), chosen(NETWORKS)
+    if arguments.many:
+        ours, papers, crowded = {}, {}, chosen(ESTIMATORS | NETWORKS)
     kept.setdefault("flaws", [])
     if not kept["flaws"] or any(part in "flaws" for part in wanted):
         kept["flaws"] = flaw_rows(2_000 if quick else 200_000)
@@ -161,24 +164,26 @@ def estimator_rows(runs: int, chosen: Makers, workers: int | None) -> Iterator[d
 
 
 def canary_rows(runs: int, chosen: Makers) -> Iterator[dict[str, Any]]:
-    """Audit claims of Gaussian privacy for whole users by few runs with many canaries each."""
+    """Audit claims of Gaussian privacy by few runs with many canaries each."""
     for name, make in chosen.items():
         certificate = first_certificate(make())
         events = [row.event for row in certificate.releases]
         gaussian = all(isinstance(event, GaussianEvent) and event.sampling_rate == 1 for event in events)
-        if not gaussian or certificate.unit is not Unit.USER:
+        if not gaussian:
             continue
-        features = next((width for part, width in CROWDED_FEATURES.items() if part in name), 30)
-        bound = audit_canaries(_wide(make(), features), canaries=CROWD, runs=runs, n_features=features)
+        bound = audit_canaries(_wide(make()), canaries=CROWD, runs=runs, n_features=CROWDED_FEATURES)
         cells = [name, f"{certificate.epsilon:.2f}", str(runs), f"{CROWD * runs:,}", f"≥ {bound.epsilon:.2f}"]
         yield {"name": name, "audited": bound.epsilon, "runs": runs, "canaries": CROWD, "cells": cells}
 
 
-def _wide(estimator: PrivateModel, features: int) -> PrivateModel:
-    """Return the estimator with a network for so many features, where it was given a network."""
-    if not hasattr(estimator, "body"):
-        return estimator
-    wide: PrivateModel = type(estimator)(**{**estimator.get_params(deep=False), **audit_network(features)})
+def _wide(estimator: PrivateModel) -> PrivateModel:
+    """Return the estimator with a network or a matrix for so many features, where it was given one."""
+    parameters = estimator.get_params(deep=False)
+    if "body" in parameters:
+        parameters |= audit_network(CROWDED_FEATURES)
+    if "shape" in parameters:
+        parameters["shape"] = (10, CROWDED_FEATURES // 10)
+    wide: PrivateModel = type(estimator)(**parameters)
     return wide
 
 

@@ -23,9 +23,10 @@ from tacitly.audit.sensitivity import added_by
 from tacitly.audit.worlds import ROWS, Worlds
 from tacitly.data.cohort import Cohort
 from tacitly.methods.base import PrivateModel
-from tacitly.privacy.guarantee import Adjacency, SelectionEvent, Unit
+from tacitly.privacy.guarantee import Adjacency, SelectionEvent
 
 _GUESSES = 0.1
+_SINGLE_ROWS = ("row", "observation")  # units of which a user may have several
 _SIZES = (1.0, 1e3)  # of canaries: large rows reach every clip, but switch off the units of some networks
 
 
@@ -98,7 +99,7 @@ def _one_run(
     estimator: PrivateModel, canaries: int, n_features: int, rng: np.random.Generator, size: float = 1e3
 ) -> tuple[npt.NDArray[np.bool_], Array, float, float]:
     """Run once; return who was there, the attacker's score of each canary, δ, and the canaries' mean power."""
-    rows_each = 1 if getattr(estimator, "unit", None) == Unit.ROW else ROWS
+    rows_each = 1 if getattr(estimator, "unit", None) in _SINGLE_ROWS else ROWS
     X = size * rng.normal(size=(canaries, rows_each, n_features))
     y = 1e3 * np.einsum("cmd,cd->cm", X, rng.normal(size=(canaries, n_features)))
     other_y, labels = -y, estimator.audit_labels
