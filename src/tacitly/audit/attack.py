@@ -140,11 +140,8 @@ class Attacker:
         return np.array([ratio, energy, largest]), Power(math.sqrt(power), tuple(pure), tuple(often))
 
     def power(self) -> Power:
-        """Return the canary's power in a run with it; zero if the run fails."""
-        try:
-            return self.read(self.run(self.worlds.inside)[1])[1]
-        except Exception:
-            return Power()
+        """Return the canary's power in a run with it."""
+        return self.read(self.run(self.worlds.inside)[1])[1]
 
     def screen(self, entries: Sequence[Entry]) -> Power:
         """Return the power that the canary would have in a run with these releases; zero if that fails."""
@@ -299,10 +296,14 @@ def strongest(estimator: PrivateModel, unit: Unit, adjacency: Adjacency) -> Sear
         findings.extend(attacker.excesses(transcripts[kind], adjacency))
     tried = []
     for at in _finalists(screened, [max(float(np.abs(part).max()) for part in canary) for canary, _ in everybody]):
-        powers = [attackers[at].power()]
-        if math.isinf(powers[0].mu):
-            return Search(attackers[at], powers[0], powers[0])  # without noise any canary that moves a sum is seen
-        powers.extend(attackers[at].power() for _ in range(_REPEATS))
+        try:
+            powers = [attackers[at].power()]
+            if math.isinf(powers[0].mu):  # without noise any canary that moves a sum is seen
+                return Search(attackers[at], powers[0], powers[0], tuple(dict.fromkeys(findings)))
+            powers.extend(attackers[at].power() for _ in range(_REPEATS))
+        except Exception as error:
+            findings.append(f"a canary's values raise {type(error).__name__}")
+            powers = [Power()]
         tried.append((attackers[at], powers))
     attacker, powers = max(tried, key=lambda one: _typical(one[1]).size)
     found = tuple(dict.fromkeys(findings))
