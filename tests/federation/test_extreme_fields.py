@@ -79,3 +79,16 @@ def test_a_clip_over_a_huge_moment_does_not_lengthen_equations() -> None:
     for exponent in np.linspace(128.0, 132.0, 80):
         moved = query.block_sum(rows * 10.0**exponent, targets, np.array([0, 5]), bound)
         assert np.linalg.norm(moved / bound) <= 1.0
+
+
+@pytest.mark.parametrize("bound", [2.0**-199, 1e-20])
+def test_a_bound_over_a_huge_norm_does_not_lengthen_a_step(bound: float) -> None:
+    """Two clips, before factors that lost digits to underflow were left out."""
+    query = BasisStep(np.eye(7)[:, :2], np.eye(2), 1.0, Whitening.identity(7))
+    if not fused_agrees(query, 7, bound):
+        return
+    rng = np.random.default_rng(0)
+    for exponent in np.linspace(125.0, 153.0, 60):
+        X, y = rng.normal(size=(9, 7)), 10.0**exponent * rng.normal(size=9)
+        moved = query.block_sums(X, y, np.array([0, 9]), bound, 1)
+        assert np.linalg.norm(moved / bound) <= 1.0
