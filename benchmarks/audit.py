@@ -40,12 +40,13 @@ ESTIMATORS, NETWORKS = (
 )
 """What is audited, by its title. Networks are too slow for thousands of runs: theirs have many canaries each."""
 
-CROWD, CROWDED_RUNS = 100, 100
+CROWD, CROWDED_RUNS = 100, 300
 """Canaries in a run, and runs, where many canaries share a run."""
 
 CROWDED_FEATURES, FEWER_FEATURES = 200, {"MixedEffects": 30}
-"""Features of runs with many canaries; fewer where releases have as many numbers as pairs of features. A network's update has as many numbers as the network, a basis of rank one as
-many as there are features: in the few of the worlds that single canaries attack, a hundred would hide one another."""
+"""Features of runs with many canaries. A network's update has as many numbers as the network, a basis of rank one as
+many as there are features: in the few of the worlds that single canaries attack, a hundred would hide one another.
+Fewer where releases have a number for each pair of features."""
 
 PAPERS: dict[str, PrivateModel] = {
     **{
