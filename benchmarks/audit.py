@@ -40,8 +40,8 @@ ESTIMATORS, NETWORKS = (
 )
 """What is audited, by its title. Networks are too slow for thousands of runs: theirs have many canaries each."""
 
-CROWD, CROWDED_RUNS = 100, 300
-"""Canaries in a run, and runs, where many canaries share a run."""
+CROWD = 100
+"""Canaries in a run, where many share one."""
 
 CROWDED_FEATURES, FEWER_FEATURES = 200, {"MixedEffects": 30}
 """Features of runs with many canaries. A network's update has as many numbers as the network, a basis of rank one as
@@ -68,6 +68,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", help="models whose name contains this; others keep their results")
     parser.add_argument("--runs", type=int, default=10_000, help="runs of every estimator in each world")
     parser.add_argument("--workers", type=int, help="processes; all cores if not given")
+    parser.add_argument("--crowds", type=int, default=300, help="runs with many canaries each")
     parser.add_argument("--many", action="store_true", help="only few runs with many canaries each, of all models")
     arguments = parser.parse_args()
     quick, runs = arguments.quick, 20 if arguments.quick else arguments.runs
@@ -92,7 +93,7 @@ def main() -> None:
     tables = {
         "estimators": estimator_rows(runs, ours, arguments.workers),
         "papers": paper_rows(runs, papers, arguments.workers),
-        "many": canary_rows(8 if quick else CROWDED_RUNS, crowded),
+        "many": canary_rows(8 if quick else arguments.crowds, crowded),
     }
     for key, rows in tables.items():
         for row in rows:  # written after every row, because all together take long
