@@ -17,8 +17,8 @@ from tacitly.federation.engine import Population
 from tacitly.methods.base import PrivateModel, Procedure
 from tacitly.privacy.accounting import compose
 from tacitly.privacy.certificate import Certificate
-from tacitly.privacy.guarantee import Unit
-from tacitly.privacy.ledger import Ledger
+from tacitly.privacy.guarantee import Budget, Unit
+from tacitly.privacy.ledger import Ledger, Run
 
 
 class Continued(PrivateModel):
@@ -26,6 +26,7 @@ class Continued(PrivateModel):
 
     _before: Certificate | None = None  # of the calls before, during a further one
     _roster: npt.NDArray[Any] | None = None  # everybody who was asked so far, where that is known here
+    _asked: npt.NDArray[Any] | None = None  # the same, with those of the call that is going on
 
     def _check_account(self, before: Certificate) -> None:
         """Raise unless a further call is charged where the calls before were charged, and that still shows there."""
@@ -44,9 +45,7 @@ class Continued(PrivateModel):
 
     def _placed(self, source: Population, procedure: Procedure) -> Population:
         population = super()._placed(source, procedure)
-        if self._before is None:
-            self._roster = None
-        else:
+        if self._before is not None:
             budget = self._budget(self._unit(source))
             if budget.unit is not self._before.unit:
                 raise ValueError(
@@ -57,11 +56,18 @@ class Continued(PrivateModel):
                 raise ValueError(
                     "further calls must run where the fit ran: certificates state one trust. Start anew with fit()."
                 )
-        if source.users is not None:
-            known = self._roster if self._roster is not None else getattr(self, "users_", ())
-            everybody = known if self._before is not None else ()
-            self._roster = np.unique(np.concatenate([np.asarray(ids, dtype=str) for ids in (everybody, source.users)]))
+        self._asked = self._everybody(source.users)
         return population
+
+    def _everybody(self, users: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
+        """Return these users and those of the calls before, as far as they are known here."""
+        known = getattr(self, "users_", None) if self._roster is None else self._roster
+        rosters = [ids for ids in (known if self._before is not None else None, users) if ids is not None]
+        return np.unique(np.concatenate([np.asarray(ids, dtype=str) for ids in rosters])) if rosters else None
+
+    def _certify(self, run: Run, budget: Budget, units: int, engine_trust: str | None) -> None:
+        super()._certify(run, budget, units, engine_trust)
+        self._roster = self._asked  # only now: whom a call that failed would have asked is not in the model
 
     def _added_up(self, before: Certificate) -> Certificate:
         """Return the certificate of all calls: its ε is that of a unit with data in every call.
