@@ -85,33 +85,59 @@ def audit_canaries(
     """
     rng = np.random.default_rng(random_state)
     right, delta = [], 0.0
-    # Public numbers decide: what canaries of each size would add, not who was there.
-    size = max(_SIZES, key=lambda size: _one_run(estimator, canaries, n_features, rng, size)[3])
+    # Public numbers decide: what canaries of each kind would add, not who was there.
+    kinds = [(size, turned) for size in _SIZES for turned in ((False, True) if _replaces(estimator) else (False,))]
+    kind = max(kinds, key=lambda kind: _one_run(estimator, canaries, n_features, rng, *kind)[3])
     for _ in range(runs):
-        there, scores, delta, _ = _one_run(estimator, canaries, n_features, rng, size)
+        there, scores, delta, _ = _one_run(estimator, canaries, n_features, rng, *kind)
         right.append(float(np.mean((scores > 0) == there)))
         if progress is not None:
             progress(1)
     return from_accuracy(right, delta, confidence=confidence)
 
 
+def _replaces(estimator: PrivateModel) -> bool:
+    return bool(getattr(estimator, "adjacency", None) == Adjacency.REPLACE_ONE)
+
+
+def _pairs(
+    estimator: PrivateModel, canaries: int, n_features: int, rng: np.random.Generator, size: float, turned: bool
+) -> tuple[Array, Array, Array, Array]:
+    """Return rows and targets of canaries, and those of their replacements: other features, or ``turned`` targets.
+
+    Of a user with two rows, whatever a basis of one direction leaves of the targets lies on one line; whose targets are
+    turned by a right angle leaves the opposite, or has the opposite head.
+    """
+    rows = 1 if getattr(estimator, "unit", None) in _SINGLE_ROWS else 2 if turned else ROWS
+    X = size * rng.normal(size=(canaries, rows, n_features))
+    if turned:
+        y = np.full((canaries, rows), 1e3 * size * np.sqrt(n_features))
+        other_X, other_y = X, y * np.where(np.arange(rows) % 2, -1.0, 1.0)
+    else:
+        y = 1e3 * np.einsum("cmd,cd->cm", X, rng.normal(size=(canaries, n_features)))
+        other_X, other_y = np.roll(X, 1, axis=2), -y
+    if (labels := estimator.audit_labels) is not None:
+        y, other_y = np.where(y > 0, *labels[::-1]), np.where(other_y > 0, *labels[::-1])
+    return X, y, other_X, other_y
+
+
 def _one_run(
-    estimator: PrivateModel, canaries: int, n_features: int, rng: np.random.Generator, size: float = 1e3
+    estimator: PrivateModel,
+    canaries: int,
+    n_features: int,
+    rng: np.random.Generator,
+    size: float = 1e3,
+    turned: bool = False,
 ) -> tuple[npt.NDArray[np.bool_], Array, float, float]:
     """Run once; return who was there, the attacker's score of each canary, δ, and the canaries' mean power."""
-    rows_each = 1 if getattr(estimator, "unit", None) in _SINGLE_ROWS else ROWS
-    X = size * rng.normal(size=(canaries, rows_each, n_features))
-    y = 1e3 * np.einsum("cmd,cd->cm", X, rng.normal(size=(canaries, n_features)))
-    other_y, labels = -y, estimator.audit_labels
-    if labels is not None:
-        y, other_y = np.where(y > 0, *labels[::-1]), np.where(y > 0, *labels)
-    there = rng.random(canaries) < 0.5
-    replaced = getattr(estimator, "adjacency", None) == Adjacency.REPLACE_ONE
-    other_X = np.roll(X, 1, axis=2) if replaced else np.full_like(X, np.nan)
+    X, y, other_X, other_y = _pairs(estimator, canaries, n_features, rng, size, turned)
+    there, replaced = rng.random(canaries) < 0.5, _replaces(estimator)
+    if not replaced:
+        other_X = np.full_like(X, np.nan)
     names = tuple(f"x{j}" for j in range(n_features))
 
     def cohort(rows: Array, targets: Array) -> Cohort:
-        offsets = np.arange(canaries + 1) * rows_each
+        offsets = np.arange(canaries + 1) * X.shape[1]
         return Cohort(rows.reshape(-1, n_features), targets.ravel(), offsets, np.arange(canaries), names, "y")
 
     who = there[:, None, None]
