@@ -119,6 +119,7 @@ def test_other_users_add_to_the_number_and_the_same_do_not() -> None:
     assert again.certificate_.n_users == 1200
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_copy_of_an_estimator_is_refreshed_on_the_account_of_its_fit() -> None:
     model = clone(tacitly.PrivateFedRep(rank=1, epsilon=4.0, rounds=1))
     model.fit(DATA.X[FIRST], DATA.y[FIRST], DATA.users[FIRST])
