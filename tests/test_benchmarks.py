@@ -46,6 +46,7 @@ def run(*words: str) -> str:
         "audit",
         "ledger",
         "families",
+        "few_users",
         "plan",
         "ratings",
         "speed.round",

@@ -3,8 +3,9 @@
 The rows of a9a are dealt to m devices; the unit is the device (user-level ε, δ = 1e-5, zero-out). *Gram*: one noisy sum
 of matrices. *Power*: noisy power steps. *In turns*: the same, a quarter of the devices at a time. *Coins*: half of the
 devices by secret coins. *Device, p = 2*: two local steps between communications, as in the paper. *Local noise, p = 2*:
-the same with noise in every device's own steps, so that no unit but the row is protected (row-level ε). The sine is 1
-where nothing was found; *noise* says that the model warned of it. Bytes are those that one device sends in all rounds.
+the same with noise in every device's own steps, so that no unit but the row is protected (row-level ε). The sine is
+that of the largest angle, so it is 1 as soon as one of the five components was not found; *noise* says that the model
+warned that none was. Bytes are those that one device sends in all rounds.
 
 ``python -m benchmarks.papers.fedpower_routes`` (``--quick`` for a smoke test).
 """

@@ -149,7 +149,8 @@ def plot(data: dict[str, Any]) -> None:
     for axes, (heads, errors) in zip(panels[0], shown.items(), strict=True):
         mean = {name: float(np.mean(values)) for name, values in errors.items()}
         for name, style in (("ours, zero-out", "o-"), ("ours, replace-one", "s--"), ("Priv-AltMin, zero-out", "^-")):
-            axes.loglog(true, [mean[f"{name}, {e:g}"] for e in true], style, label=name.replace("ours", "tacitly"))
+            errors_at = [mean[f"{name}, {e:g}"] for e in true]
+            axes.loglog(list(true), errors_at, style, label=name.replace("ours", "tacitly"))
         printed = [mean[f"paper as printed, {e:g}"] for e in true]
         axes.loglog([both[1] for both in true.values()], printed, "v-", label="paper as printed, at its true ε")
         lines = {

@@ -31,7 +31,8 @@ from tacitly.methods.personal import PersonalModel, Positions, of_classes_only, 
 from tacitly.methods.shared.column_scales import scale_phases
 from tacitly.methods.shared.descent import LearnedBasis
 from tacitly.methods.shared.direction_votes import MOST_DIRECTIONS
-from tacitly.methods.shared.population import learn_population, population_phases, too_few_users
+from tacitly.methods.shared.population import affordable, learn_population, population_phases, too_few_users
+from tacitly.methods.shared.settings import basis_share, whitening_share
 from tacitly.methods.targets import TargetsOfLoss
 from tacitly.privacy.calibration import Plan
 from tacitly.privacy.guarantee import Budget, TooFewUsersWarning
@@ -44,6 +45,8 @@ FREE_HEADS = (
     "heads and personalize() cost no privacy: a head is computed from the public basis and its user's own rows, so for "
     "all others it is post-processing, and it is not released"
 )
+USUAL_RANK = 2
+"""What rank "auto" is planned for: the directions that are found are those that need no more."""
 _SQUARED = Loss()
 
 
@@ -196,16 +199,24 @@ class SharedBasisModel(HeadsOnBasis, TargetsOfLoss, EngineParameter, RankParamet
         self.heads_, self.intercepts_ = arrays["heads"], arrays["intercepts"]
 
     def _around_the_basis(self, population: Population, budget: Budget) -> dict[str, Any]:
-        """Return what the budget buys before and after the basis: scales of columns, and the population of heads.
+        """Return what the budget buys around the basis: scales of columns, a whitening, the population of heads.
 
-        The latter for the squared loss. Not for a paper's version as printed.
+        The population for the squared loss, and where it leaves the basis what that needs. Not for a paper's version as
+        printed.
         """
         if self.mode == "paper":
             return {}
         sizes = population.n_users, population.n_features
-        most = self._most_directions(sizes[1])
-        after = population_phases(budget, *sizes, most) if self.loss == "squared" else ()
-        return {"before": scale_phases(budget, *sizes), "after": after}
+        before = scale_phases(budget, *sizes)
+        if self.loss != "squared":
+            return {"before": before}
+        usual = USUAL_RANK if isinstance(self.rank, str) else int(self.rank)
+        needed = basis_share(budget, *sizes, min(usual, sizes[1]))
+        after = population_phases(budget, *sizes, self._most_directions(sizes[1]))
+        # With intercepts users need the population: a few rows do not tell a level from a slope.
+        if not (self.fit_intercept or affordable(after, needed)):
+            after = ()
+        return {"before": before, "after": after, "whitening_share": whitening_share(budget, *sizes, needed)}
 
     def _most_directions(self, n_features: int) -> int:
         """Return how many directions the basis may have before the population's joins it."""
@@ -224,8 +235,8 @@ class SharedBasisModel(HeadsOnBasis, TargetsOfLoss, EngineParameter, RankParamet
     def head_work(self) -> HeadWork:
         """Return what fits a head: data, so that it can travel to users."""
         prior = self._prior_at_home()
-        if prior is None:
-            return super().head_work()
+        if prior is None or (self.prior_ is None and not self.fit_intercept):
+            return super().head_work()  # one's own ridge regression, which chooses how far to shrink by one's own rows
         return PopulationHeads(self.basis_, prior, bool(self.fit_intercept), self._belief())
 
     def _with_population(self, federation: Federation, plan: Plan, found: LearnedBasis) -> dict[str, Array]:
@@ -239,7 +250,8 @@ class SharedBasisModel(HeadsOnBasis, TargetsOfLoss, EngineParameter, RankParamet
         super()._work_at_home(federation, population)
         if self.prior_ is None and self.loss == "squared" and self.mode != "paper":
             sizes = population.n_users, population.n_features, self.basis_.shape[1]
-            warnings.warn(too_few_users(*sizes, self._budget()), TooFewUsersWarning, stacklevel=4)
+            said = too_few_users(*sizes, self._budget(), intercept=bool(self.fit_intercept))
+            warnings.warn(said, TooFewUsersWarning, stacklevel=4)
 
     def _home_work(self) -> HeadWork:
         """Return how the users of the fit compute their heads; new users follow :meth:`head_work`."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tacitly.linalg import orthonormal, subspace_distance
-from tacitly.methods.shared.descent import Descent, limit_rotation
+from tacitly.methods.shared.descent import Descent, limit_rotation, used_directions
 
 
 def after_rounds(excess: float, seed: int) -> float:
@@ -42,3 +42,14 @@ def test_no_direction_turns_by_more_than_half_a_right_angle() -> None:
     assert subspace_distance(basis, turned) == pytest.approx(np.sqrt(0.5))
     small = change / 1000.0
     np.testing.assert_allclose(limit_rotation(small), small, rtol=1e-12)
+
+
+def test_directions_that_no_head_uses_are_dropped_once_corrections_are_noise() -> None:
+    turn = orthonormal(np.random.default_rng(1).normal(size=(4, 4)))[0]
+    moment = (turn * [2.0, 1.5, 0.012, 0.01]) @ turn.T
+    kept = used_directions(moment, 0.01, 1)
+    assert kept.shape == (4, 2)
+    assert subspace_distance(kept, turn[:, :2]) < 1e-9
+    assert used_directions(moment, 0.2, 1).shape == (4, 4)  # 2.0 is not far above the floor: nothing has converged
+    assert used_directions((turn * [2.0, 1.5, 0.03, 0.01]) @ turn.T, 0.01, 1).shape == (4, 3)  # weak, but used
+    assert used_directions(moment, 0.01, 3).shape == (4, 3)  # it stood out at the start

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,13 @@ import pytest
 import tacitly
 from tacitly.arrays import Array
 from tacitly.datasets import make_shared_subspace
+from tacitly.heads.ridge import RidgeHeads
 from tacitly.methods.shared.batch import circle
 from tacitly.methods.shared.column_scales import gains_of, scale_phases
 from tacitly.methods.shared.direction_votes import rank_of
 from tacitly.methods.shared.population import population_phases
+from tacitly.methods.shared.settings import basis_share, whitening_share
+from tacitly.privacy.accounting import mu_of
 from tacitly.privacy.guarantee import Budget, TooFewUsersWarning
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
@@ -144,3 +148,51 @@ def test_plans_follow_public_numbers_and_leave_room() -> None:
     assert scale_phases(BUDGET, 300, 50) == ()
     for n, d, bought in ((10_000, 2, False), (10_000, 3, True), (300, 50, False)):
         assert ("central steps" in {phase.name for phase in population_phases(BUDGET, n, d, 2)}) is bought
+
+
+def test_the_basis_needs_less_with_more_users_and_fewer_directions() -> None:
+    assert (
+        basis_share(BUDGET, 300, 50, 2) > 1.0 > 0.7 > basis_share(BUDGET, 700, 50, 2) > basis_share(BUDGET, 700, 50, 1)
+    )
+    assert basis_share(BUDGET, 1000, 50, 2) == pytest.approx(4.0 * basis_share(BUDGET, 2000, 50, 2))
+    assert basis_share(BUDGET, 545, 6, 2) < 0.05
+
+
+def test_a_whitening_is_cut_to_what_a_dominant_direction_needs_where_the_basis_needs_the_rest() -> None:
+    assert whitening_share(BUDGET, 5000, 50, 0.02) == whitening_share(BUDGET, 100, 50, 5.0) == 0.1
+    few = whitening_share(BUDGET, 500, 50, 2.0)
+    assert 0.01 < few < 0.03
+    noise = math.sqrt(2.0 * 50) / (few**0.5 * mu_of(1.0, 1e-6))  # the edge of the noise's eigenvalues
+    assert noise == pytest.approx(0.6 * 500, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "intercept", "bought"),
+    [(500, 50, False, False), (500, 50, True, True), (545, 6, False, True), (1000, 50, False, True)],
+)
+def test_the_population_is_bought_where_it_leaves_the_basis_what_it_needs(
+    n: int, d: int, intercept: bool, bought: bool
+) -> None:
+    for rank in (2, "auto"):
+        model = tacitly.PrivateFedRep(rank=rank, epsilon=1.0, fit_intercept=intercept)
+        around = model._around_the_basis(SimpleNamespace(n_users=n, n_features=d), BUDGET)
+        assert bool(around["after"]) is bought
+
+
+def test_without_a_population_heads_are_the_users_own_ridge_regressions() -> None:
+    data = make_shared_subspace(120, 30, 2, 10, 0.1, random_state=1)
+    with pytest.warns(TooFewUsersWarning, match="users would do"):
+        model = fitted(data.X, data.y, data.users, rank=2, epsilon=1.0, fit_intercept=False)
+    assert model.prior_ is None
+    assert "spread" not in {release.name for release in model.certificate_.releases}
+    assert isinstance(model.head_work(), RidgeHeads)
+
+
+def test_a_rank_is_an_upper_limit() -> None:
+    """Seeded. Two of six directions are there; the rounds show that no head uses the others."""
+    data = make_shared_subspace(1500, 20, 2, 12, 0.1, random_state=3)
+    wide = fitted(data.X, data.y, data.users, rank=6, epsilon=2.0, fit_intercept=False)
+    assert wide.basis_.shape[1] == wide.heads_.shape[1] <= 3
+    exact = fitted(data.X, data.y, data.users, rank=2, epsilon=2.0, fit_intercept=False)
+    errors = [data.population_mse(model.basis_, model.heads_) for model in (exact, wide)]
+    assert errors[1] < 1.2 * errors[0]

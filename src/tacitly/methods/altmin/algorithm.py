@@ -44,7 +44,7 @@ class Settings(RoundSettings):
 
 def learn(federation: Federation, plan: Plan, settings: Settings, rank: int | str) -> LearnedBasis:
     """Learn a shared basis of ``rank`` columns."""
-    whitening, basis, _ = first_basis(federation, plan, rank)
+    whitening, basis, *_ = first_basis(federation, plan, rank)
     event = plan.event("clips", clip=1.0, acute=True)
     gram = private_clip(federation, NormalEquations(basis, whitening, parts="gram"), event, "gram norms")
     right = private_clip(federation, NormalEquations(basis, whitening, parts="right"), event, "right-hand norms")

@@ -26,7 +26,7 @@ from tacitly.linalg import orthonormal
 from tacitly.methods.centaur.queries import PowerVote
 from tacitly.methods.fedrep import algorithm as fedrep
 from tacitly.methods.fedrep.queries import BasisStep
-from tacitly.methods.shared.descent import LearnedBasis, refine_basis
+from tacitly.methods.shared.descent import FirstBasis, LearnedBasis, refine_basis
 from tacitly.methods.shared.direction_votes import first_basis
 from tacitly.methods.shared.whitening import Whitening, private_whitening
 from tacitly.privacy.calibration import Plan
@@ -99,7 +99,7 @@ def learn(
     else:
         assert isinstance(rank, int)
         whitening, basis = power_start(federation, plan, settings, rank, rng, centered)
-        start = whitening, basis, np.ones(rank)
+        start = FirstBasis(whitening, basis, np.ones(rank), rank)
     base = settings.base
     return refine_basis(federation, plan, start, partial(BasisStep, centered=centered), base.rounds, base.averaging)
 

@@ -36,7 +36,7 @@ from tacitly.federation.base import Federation
 from tacitly.heads.losses import Loss
 from tacitly.linalg import orthonormal
 from tacitly.methods.fedrep.queries import BasisStep, LossStep
-from tacitly.methods.shared.descent import LearnedBasis, StepQuery, refine_basis
+from tacitly.methods.shared.descent import FirstBasis, LearnedBasis, StepQuery, refine_basis
 from tacitly.methods.shared.direction_votes import first_basis
 from tacitly.methods.shared.settings import RoundSettings
 from tacitly.methods.shared.whitening import private_whitening
@@ -90,12 +90,16 @@ def learn(
     every round; every such basis is public.
     """
     if public is None:
-        whitening, basis, strengths = first_basis(federation, plan, rank, centered=centered, loss=loss)
+        start = first_basis(federation, plan, rank, centered=centered, loss=loss)
     else:
         whitening = private_whitening(federation, plan, centered=centered)
-        basis, strengths = orthonormal(whitening.from_raw(public))[0], np.ones(public.shape[1])
+        k = public.shape[1]
+        start = FirstBasis(whitening, orthonormal(whitening.from_raw(public))[0], np.ones(k), k)
     make_query: Callable[..., StepQuery] = partial(step, centered=centered)
     if loss is not None:
         make_query = partial(LossStep, loss=loss, intercept=centered)
-    start = whitening, basis, strengths
-    return refine_basis(federation, plan, start, make_query, settings.rounds, settings.averaging, on_round)
+    # What a head is where it has nothing to say is known for the plain squared loss.
+    drops = loss is None and step is BasisStep
+    return refine_basis(
+        *(federation, plan, start, make_query, settings.rounds, settings.averaging, on_round), drops=drops
+    )

@@ -39,8 +39,9 @@ class PrivateFedRep(_Continued, SharedBasisModel):
     Parameters
     ----------
     rank
-        Number of shared directions, k. ``"auto"``: those that stand out of the noise in the spectrum of a release that
-        is made anyway, at most 8.
+        Number of shared directions, k, at most: where it is far too large, directions that no head uses leave the basis
+        (squared loss). ``"auto"``: those that stand out of the noise in the spectrum of a release that is made anyway,
+        at most 8.
     epsilon
         The privacy budget for everything that is released, together. ``math.inf`` for none (not certified).
     delta
@@ -85,9 +86,9 @@ class PrivateFedRep(_Continued, SharedBasisModel):
 
     Attributes
     ----------
-    basis_ : (n_features, rank) orthonormal; public. One column more, the population's direction, where that stands out
+    basis_ : (n_features, directions) orthonormal; public. One of them may be the population's, where that stands out
     prior_ : how heads are spread over users (squared loss): mean, covariance, noise; public. None where noise hides it
-    heads_ : (n_users, rank), rows in the order of ``users_``; private; (n_users, rank, classes) for more than two
+    heads_ : (n_users, directions), rows in the order of ``users_``; private; one column per class for more than two
     intercepts_ : (n_users,), zeros unless ``fit_intercept``; private; (n_users, classes) for more than two
     classes_ : the declared labels, where the target is a class
     users_ : ids, sorted

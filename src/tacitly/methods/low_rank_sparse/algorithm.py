@@ -99,7 +99,7 @@ def learn(
 def _learn_by_equations(
     federation: Federation, plan: Plan, settings: Settings, rank: int | str, sparsity: Sparsity, centered: bool
 ) -> LearnedBasis:
-    whitening, basis, _ = first_basis(federation, plan, rank, centered=centered)
+    whitening, basis, *_ = first_basis(federation, plan, rank, centered=centered)
     scales, event = plan.event("scales", clip=1.0, acute=True), plan.event("rounds", clip=1.0)
     d, k = basis.shape
     gram = 0.0

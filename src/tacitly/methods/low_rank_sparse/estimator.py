@@ -179,10 +179,13 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
         )
 
     def _around_the_basis(self, population: Population, budget: Budget) -> dict[str, Any]:
-        around = super()._around_the_basis(population, budget)
-        if self.shared_weight and around:
+        around, sizes = super()._around_the_basis(population, budget), (population.n_users, population.n_features)
+        if around and not self.shared_weight:
+            # However few users there are: without the population, coordinates of one's own fit the noise.
+            around["after"] = population_phases(budget, *sizes, self._most_directions(sizes[1]))
+        elif around:
             # The central model is the population's direction, and its weight is one: only intercepts are spread.
-            around["after"] = population_phases(budget, population.n_users, 1, 1) if self.fit_intercept else ()
+            around["after"] = population_phases(budget, sizes[0], 1, 1) if self.fit_intercept else ()
         return around
 
     def _with_population(self, federation: Federation, plan: Plan, found: LearnedBasis) -> dict[str, Array]:

@@ -28,6 +28,11 @@ from tacitly.privacy.guarantee import GaussianEvent
 TARGET_RATIO = 3.0
 """The ρ to aim at: 95 % of a contribution's unit norm is then about the basis, 32 % about the head."""
 
+_SETTLED = 8  # steps after which a direction that users need has been found, if it ever is
+_CONVERGED = 20.0  # times the floor: the largest spread of heads once corrections are noise
+_UNUSED = 1.7  # times the floor, with few directions: the spread of heads along a direction that says nothing
+_ROWS = 10.0  # of a usual user: how many there are is private
+
 
 @dataclass(frozen=True)
 class StepQuery(Query):
@@ -64,6 +69,15 @@ class StepQuery(Query):
         """Split the released vector into its two matrices: the step (times 1/c) and the heads' second moment."""
         d, k = self.basis.shape
         return released[: d * k].reshape(d, k), unpack_symmetric(released[d * k :], k)
+
+
+class FirstBasis(NamedTuple):
+    """Where the rounds start."""
+
+    whitening: Whitening
+    basis: Array  # in whitened coordinates, orthonormal
+    strengths: Array  # how heads are expected to spread over its directions
+    found: int  # how many of them stay whatever the rounds show
 
 
 class LearnedBasis(NamedTuple):
@@ -115,19 +129,22 @@ def run_rounds(
 def refine_basis(
     federation: Federation,
     plan: Plan,
-    start: tuple[Whitening, Array, Array],
+    start: FirstBasis,
     make_query: Callable[[Array, Array, float, Whitening], StepQuery],
     rounds: int,
     averaging: float,
     on_round: Callable[[Array], None] | None = None,
+    *,
+    drops: bool = True,
 ) -> LearnedBasis:
     """Run the rounds from a first basis; return the last one.
 
-    ``start`` is the whitening, the first basis in it and the strengths of its directions. ``make_query`` makes a
-    round's query from the fields of :class:`StepQuery`. ``on_round`` is called with the basis after every round.
+    ``make_query`` makes a round's query from the fields of :class:`StepQuery`. ``on_round`` is called with the basis
+    after every round. A private basis that ``drops`` loses directions beyond those that the start has found, if no head
+    uses them: its rank is an upper limit.
     """
-    whitening, basis, strengths = start
-    state = Descent(basis, np.diag(strengths))
+    whitening, basis, strengths, found = start
+    state = Descent(basis, np.diag(strengths), least=found if drops and plan.budget.private else None)
 
     def next_query() -> StepQuery:
         return make_query(state.basis, state.head_metric, state.scale, whitening)
@@ -176,6 +193,8 @@ class Descent:
     head_moment: Array
     scale: float = 1.0 / TARGET_RATIO
     step_length: StepLength = field(default_factory=StepLength)
+    least: int | None = None  # directions that stay, while others that no head uses leave; None for all
+    steps: int = 0
     head_metric: Array = field(init=False)
 
     def __post_init__(self) -> None:
@@ -199,12 +218,27 @@ class Descent:
         denoised = (vectors * values) @ vectors.T
         root = np.linalg.inv(self.head_metric)
         moment = rotation @ root @ denoised @ root @ rotation.T
-        moment *= k / np.trace(moment)
+        mean, unit = float(np.trace(second)) / n_users, k / float(np.trace(moment))
+        # Along a direction that says nothing a fitted head is noise, of the variance of an entry of the correction g.
+        floor = unit * (ratio_of(mean) * self.scale) ** 2 * float(np.trace(second)) / max(len(basis) - k, 1)
+        moment *= unit
         metric = inverse_root(moment)
         # c is measured in units of the metric, so it changes with it.
         units = math.sqrt(np.trace(self.head_metric @ moment @ self.head_metric) / np.trace(metric @ moment @ metric))
-        self.scale *= scale_change(float(np.trace(second)) / n_users) * units
+        self.scale *= scale_change(mean) * units
         self.basis, self.head_moment, self.head_metric = basis, moment, metric
+        self.steps += 1
+        if self.least is not None and self.steps >= _SETTLED:
+            self._keep(used_directions(moment, floor, self.least))
+
+    def _keep(self, directions: Array) -> None:
+        """Turn the basis into these orthonormal combinations of its columns, if they are fewer."""
+        k, kept = directions.shape
+        if kept < k:
+            self.basis, moment = self.basis @ directions, directions.T @ self.head_moment @ directions
+            self.head_moment = moment * (kept / np.trace(moment))
+            self.head_metric = inverse_root(self.head_moment)
+            self.step_length = StepLength(self.step_length.value)
 
 
 def limit_rotation(change: Array) -> Array:
@@ -233,5 +267,29 @@ def scale_change(mean: float) -> float:
 
     ``mean`` is the released mean of 1/√(1 + ρ²) over users.
     """
-    mean = min(max(mean, 0.02), 0.995)
-    return min(max(math.sqrt(1.0 / mean**2 - 1.0) / TARGET_RATIO, 0.2), 3.0)
+    return min(max(ratio_of(mean) / TARGET_RATIO, 0.2), 3.0)
+
+
+def ratio_of(mean: float) -> float:
+    """Return ρ from the released mean of 1/√(1 + ρ²) over users."""
+    return math.sqrt(1.0 / min(max(mean, 0.02), 0.995) ** 2 - 1.0)
+
+
+def used_directions(moment: Array, floor: float, least: int) -> Array:
+    """Return the orthonormal combinations of directions along which heads spread more than noise makes them.
+
+    At least the ``least`` largest.
+    ``moment`` is the released second moment of heads, ``floor`` the variance that noise gives a fitted head; with k
+    directions and m rows least squares makes it (m − k)/(m − k − 1) times that. All directions where the largest spread
+    is not far above the floor: corrections then still carry what the basis misses, and are no measure of noise.
+
+    >>> used_directions(np.diag([2.9, 0.01, 0.09]), 0.01, 1).round(1) + 0.0
+    array([[0., 1.],
+           [0., 0.],
+           [1., 0.]])
+    """
+    values, vectors = np.linalg.eigh(moment)
+    free = max(_ROWS - len(values), 2.0)
+    used = values >= _UNUSED * free / (free - 1.0) * floor
+    used[len(used) - min(least, len(used)) :] = True
+    return np.asarray(vectors[:, used] if values[-1] > _CONVERGED * floor else vectors)

@@ -26,6 +26,7 @@ from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.federation.base import Federation, Query
 from tacitly.heads.losses import Loss
 from tacitly.linalg import pack_symmetric, unpack_symmetric
+from tacitly.methods.shared.descent import FirstBasis
 from tacitly.methods.shared.whitening import Whitening, private_whitening
 from tacitly.privacy.calibration import Plan
 from tacitly.privacy.clipping import GUARD, LEAST, clip_factor
@@ -144,14 +145,14 @@ class ClassVote(DirectionVote):
 MOST_DIRECTIONS = 8
 """Most directions that rank "auto" takes."""
 
-_OVER_WIDE = 2  # a rank above this many times what stands out is worth a warning: weak directions are hidden in votes
+_OVER_WIDE = 2  # a rank above this many times what stands out is doubted: weak directions are hidden in votes
 _STANDS_OUT = 1.15  # times the edge of what noise and users in random directions do
 
 
 def first_basis(
     federation: Federation, plan: Plan, rank: int | str, *, centered: bool = False, loss: Loss | None = None
-) -> tuple[Whitening, Array, Array]:
-    """Release a whitening (phase ``whitening``) and a first basis (phase ``start``); return both and its strengths.
+) -> FirstBasis:
+    """Release a whitening (phase ``whitening``) and a first basis (phase ``start``).
 
     With rank "auto" the basis has the directions that stand out in the released votes.
     """
@@ -165,16 +166,18 @@ def first_basis(
     votes = federation.release(vote, event, "direction votes")
     sigma = federation.sum_sigma(event)
     found = rank_of(votes, sigma, d, plan.sampling_rate * federation.n_users)
-    if not isinstance(rank, str) and rank > _OVER_WIDE * found and plan.budget.private:
-        warnings.warn(over_wide(rank, found), TooFewUsersWarning, stacklevel=2)
-    return whitening, *top_directions(votes, sigma, d, found if isinstance(rank, str) else rank)
+    size = found if isinstance(rank, str) else rank
+    wide = size > _OVER_WIDE * found
+    if wide and plan.budget.private:
+        warnings.warn(over_wide(size, found), TooFewUsersWarning, stacklevel=2)
+    return FirstBasis(whitening, *top_directions(votes, sigma, d, size), found if wide else size)
 
 
 def over_wide(rank: int, found: int) -> str:
     """Return the warning for a rank far above the number of directions that stand out."""
     return (
-        f"{found} of the {rank} directions asked for stand out of the privacy noise. The others share the budget, and "
-        "where they do not exist they cost accuracy: rank='auto' takes those that stand out."
+        f"{found} of the {rank} directions asked for stand out of the privacy noise. The others share the budget until "
+        "the rounds show that users' heads do not need them: rank='auto' takes those that stand out."
     )
 
 

@@ -30,6 +30,7 @@ from tacitly.methods.mixed_effects.queries import Coverage
 from tacitly.methods.mixed_effects.units import learn_units
 from tacitly.methods.shared.central import direction_phases, population_direction
 from tacitly.methods.shared.descent import LearnedBasis
+from tacitly.methods.shared.settings import basis_share
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget
 
@@ -72,6 +73,11 @@ def population_phases(budget: Budget, n_users: int, n_features: int, rank: int) 
     total = math.fsum(parts) * (1.0 + 1e-12)
     heads = [replace(phase, share=share * part / total, acute=False) for phase, part in zip(phases, parts, strict=True)]
     return (*direction, *heads)
+
+
+def affordable(phases: tuple[Phase, ...], needed: float) -> bool:
+    """Whether these phases leave the basis the share of the budget that it needs: heads on noise are worth nothing."""
+    return math.fsum(phase.share for phase in phases) + needed <= 1.0
 
 
 def heads_share(budget: Budget, n_users: int) -> float:
@@ -127,9 +133,9 @@ def in_raw_units(units: Coordinates, prior: Prior) -> HeadPrior:
     return HeadPrior(mean, back @ prior.root, prior.noise * units.spread**2)
 
 
-def too_few_users(n_users: int, n_features: int, rank: int, budget: Budget) -> str:
+def too_few_users(n_users: int, n_features: int, rank: int, budget: Budget, *, intercept: bool) -> str:
     """Return the warning for a prior of heads that the noise hides, with the number of users that would do."""
-    needed = _users_needed(n_users, n_features, rank, budget)
+    needed = _users_needed(n_users, n_features, rank, budget, intercept)
     would_do = f"About {needed:,} users would do at" if needed > n_users else "More users would help, or more than"
     return (
         f"the privacy noise hides how users' heads are spread: every user falls back on their own rows, and users "
@@ -139,16 +145,18 @@ def too_few_users(n_users: int, n_features: int, rank: int, budget: Budget) -> s
 
 
 @lru_cache(maxsize=64)
-def _users_needed(n_users: int, n_features: int, rank: int, budget: Budget) -> int:
+def _users_needed(n_users: int, n_features: int, rank: int, budget: Budget, intercept: bool) -> int:
     """Return how many users would do; remembered, because an audit fits the same shape many times."""
     needed = max(n_users, 1)
-    while not _enough(needed, n_features, rank, budget):
+    while not _enough(needed, n_features, rank, budget, intercept):
         needed = math.ceil(1.1 * needed)
     return needed
 
 
-def _enough(n_users: int, n_features: int, rank: int, budget: Budget) -> bool:
-    return _blur(Plan(budget, population_phases(budget, n_users, n_features, rank)), n_users) <= _SEEN
+def _enough(n_users: int, n_features: int, rank: int, budget: Budget, intercept: bool) -> bool:
+    phases = population_phases(budget, n_users, n_features, rank)
+    bought = intercept or affordable(phases, basis_share(budget, n_users, n_features, rank))
+    return bought and _blur(Plan(budget, phases), n_users) <= _SEEN
 
 
 def _blur(plan: Plan, n_users: float) -> float:
