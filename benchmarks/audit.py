@@ -25,21 +25,28 @@ from tacitly.methods import REGISTRY
 from tacitly.methods.base import PrivateModel
 from tacitly.neural.centaur import audit_network
 from tacitly.privacy.accounting import compose
-from tacitly.privacy.guarantee import GaussianEvent, Unit
+from tacitly.privacy.guarantee import GaussianEvent
 
-ESTIMATORS: dict[str, Callable[[], PrivateModel]] = {
-    trial.title: lambda method=method, trial=trial: method.load()(**trial.built())  # type: ignore[misc]
-    for method in REGISTRY.values()
-    for trial in method.audits
-    if trial.title
-}
+Makers = dict[str, Callable[[], PrivateModel]]
 
-CROWD, CROWDED_RUNS = 100, 100
-"""Canaries in a run, and runs, where many canaries share a run."""
+ESTIMATORS, NETWORKS = (
+    {
+        trial.title: lambda method=method, trial=trial: method.load()(**trial.built())  # type: ignore[misc]
+        for method in REGISTRY.values()
+        for trial in method.audits
+        if trial.title and method.network is network
+    }
+    for network in (False, True)
+)
+"""What is audited, by its title. Networks are too slow for thousands of runs: theirs have many canaries each."""
 
-CROWDED_FEATURES = {"neural": 200}
-"""Features of runs with many canaries, 30 where nothing is said. A network's update has as many numbers as the network:
-in the 15 of the small network that single canaries attack, a hundred canaries would hide one another."""
+CROWD = 100
+"""Canaries in a run, where many share one."""
+
+CROWDED_FEATURES, FEWER_FEATURES = 200, {"MixedEffects": 30}
+"""Features of runs with many canaries. A network's update has as many numbers as the network, a basis of rank one as
+many as there are features: in the few of the worlds that single canaries attack, a hundred would hide one another.
+Fewer where releases have a number for each pair of features."""
 
 PAPERS: dict[str, PrivateModel] = {
     **{
@@ -60,7 +67,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few runs, nothing is written")
     parser.add_argument("--only", action="append", help="models whose name contains this; others keep their results")
     parser.add_argument("--runs", type=int, default=10_000, help="runs of every estimator in each world")
-    parser.add_argument("--many", action="store_true", help="only few runs with many canaries each")
+    parser.add_argument("--workers", type=int, help="processes; all cores if not given")
+    parser.add_argument("--crowds", type=int, default=300, help="runs with many canaries each")
+    parser.add_argument("--many", action="store_true", help="only few runs with many canaries each, of all models")
     arguments = parser.parse_args()
     quick, runs = arguments.quick, 20 if arguments.quick else arguments.runs
     wanted = arguments.only or ("",)
@@ -73,18 +82,18 @@ def main() -> None:
         kept = json.loads((RESULTS / "audit.json").read_text("utf-8"))
     if quick:
         ours, papers = {"FedPower, users": ESTIMATORS["FedPower, users"]}, dict(list(PAPERS.items())[1:2])
+        crowded = {"PrivateAltMin": ESTIMATORS["PrivateAltMin"]}
     else:
-        ours, papers = chosen(ESTIMATORS), chosen(PAPERS)
+        ours, papers, crowded = chosen(ESTIMATORS), chosen(PAPERS), chosen(NETWORKS)
     if arguments.many:
-        ours, papers = {}, {}
+        ours, papers, crowded = {}, {}, chosen(ESTIMATORS | NETWORKS)
     kept.setdefault("flaws", [])
     if not kept["flaws"] or any(part in "flaws" for part in wanted):
         kept["flaws"] = flaw_rows(2_000 if quick else 200_000)
-    crowded = {"PrivateAltMin": ESTIMATORS["PrivateAltMin"]} if quick else chosen(ESTIMATORS)
     tables = {
-        "estimators": estimator_rows(runs, ours),
-        "papers": paper_rows(runs, papers),
-        "many": canary_rows(8 if quick else CROWDED_RUNS, crowded),
+        "estimators": estimator_rows(runs, ours, arguments.workers),
+        "papers": paper_rows(runs, papers, arguments.workers),
+        "many": canary_rows(8 if quick else arguments.crowds, crowded),
     }
     for key, rows in tables.items():
         for row in rows:  # written after every row, because all together take long
@@ -115,7 +124,7 @@ def as_text(found: dict[str, list[dict[str, Any]]]) -> str:
 def merged(kept: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Replace rows of the same name by new ones, in the order of the lists above."""
     rows = {row["name"]: row for row in [*kept, *found]}
-    return [rows[name] for name in (*ESTIMATORS, *PAPERS) if name in rows]
+    return [rows[name] for name in (*ESTIMATORS, *NETWORKS, *PAPERS) if name in rows]
 
 
 def flaw_rows(runs: int) -> list[dict[str, Any]]:
@@ -136,10 +145,10 @@ def flaw_rows(runs: int) -> list[dict[str, Any]]:
     return rows
 
 
-def estimator_rows(runs: int, chosen: dict[str, Callable[[], PrivateModel]]) -> Iterator[dict[str, Any]]:
+def estimator_rows(runs: int, chosen: Makers, workers: int | None) -> Iterator[dict[str, Any]]:
     for name, make in chosen.items():
         began = time.perf_counter()
-        report = audit(make(), runs=runs)
+        report = audit(make(), runs=runs, workers=workers)
         gaussian = report.gaussian.epsilon if report.gaussian is not None else None
         cells = [
             name,
@@ -156,33 +165,36 @@ def estimator_rows(runs: int, chosen: dict[str, Callable[[], PrivateModel]]) -> 
         yield {**entry, "canary": report.canary, "cells": cells}
 
 
-def canary_rows(runs: int, chosen: dict[str, Callable[[], PrivateModel]]) -> Iterator[dict[str, Any]]:
-    """Audit claims of Gaussian privacy for whole users by few runs with many canaries each."""
+def canary_rows(runs: int, chosen: Makers) -> Iterator[dict[str, Any]]:
+    """Audit claims of Gaussian privacy by few runs with many canaries each."""
     for name, make in chosen.items():
         certificate = first_certificate(make())
         events = [row.event for row in certificate.releases]
         gaussian = all(isinstance(event, GaussianEvent) and event.sampling_rate == 1 for event in events)
-        if not gaussian or certificate.unit is not Unit.USER:
+        if not gaussian:
             continue
-        features = next((width for part, width in CROWDED_FEATURES.items() if part in name), 30)
-        bound = audit_canaries(_wide(make(), features), canaries=CROWD, runs=runs, n_features=features)
+        features = next((few for part, few in FEWER_FEATURES.items() if part in name), CROWDED_FEATURES)
+        bound = audit_canaries(_wide(make()), canaries=CROWD, runs=runs, n_features=features)
         cells = [name, f"{certificate.epsilon:.2f}", str(runs), f"{CROWD * runs:,}", f"≥ {bound.epsilon:.2f}"]
         yield {"name": name, "audited": bound.epsilon, "runs": runs, "canaries": CROWD, "cells": cells}
 
 
-def _wide(estimator: PrivateModel, features: int) -> PrivateModel:
-    """Return the estimator with a network for so many features, where it was given a network."""
-    if not hasattr(estimator, "body"):
-        return estimator
-    wide: PrivateModel = type(estimator)(**{**estimator.get_params(deep=False), **audit_network(features)})
+def _wide(estimator: PrivateModel) -> PrivateModel:
+    """Return the estimator with a network or a matrix for so many features, where it was given one."""
+    parameters = estimator.get_params(deep=False)
+    if "body" in parameters:
+        parameters |= audit_network(CROWDED_FEATURES)
+    if "shape" in parameters:
+        parameters["shape"] = (10, CROWDED_FEATURES // 10)
+    wide: PrivateModel = type(estimator)(**parameters)
     return wide
 
 
-def paper_rows(runs: int, chosen: dict[str, PrivateModel]) -> Iterator[dict[str, Any]]:
+def paper_rows(runs: int, chosen: dict[str, PrivateModel], workers: int | None) -> Iterator[dict[str, Any]]:
     for name, model in chosen.items():
         certificate = first_certificate(model)
         exact = compose([r.event for r in certificate.releases], certificate.adjacency, certificate.delta)
-        report = audit(model, runs=runs)
+        report = audit(model, runs=runs, workers=workers)
         broken = "; ".join(report.findings)
         audited = "" if math.isinf(exact) else f"≥ {report.proved:.2f}"
         cells = [name, f"{report.claimed:.2f}", "∞" if math.isinf(exact) else f"{exact:.2f}", audited, broken]

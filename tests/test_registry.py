@@ -154,7 +154,8 @@ def test_a_method_has_conformance_configurations_and_is_audited(method: Method) 
     assert method.audits
     assert {trial.depth for trial in method.audits} <= {"quick", "brief", "long"}
     assert any(trial.depth != "long" for trial in method.audits)
-    assert any(trial.title in benchmarks.audit.ESTIMATORS for trial in method.audits if trial.title)
+    benched = {*benchmarks.audit.ESTIMATORS, *benchmarks.audit.NETWORKS}
+    assert any(trial.title in benched for trial in method.audits)
     for audited in method.audits:
         assert audited.reach == 0.8 or audited.reason
 

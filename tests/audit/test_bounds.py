@@ -19,7 +19,7 @@ from tacitly.audit.bounds import (
     rate_at_least,
     rate_at_most,
 )
-from tacitly.privacy.accounting import epsilon_of
+from tacitly.privacy.accounting import epsilon_of, mu_of
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 7), (3, 7), (7, 7), (40, 100), (999, 1000)])
@@ -49,6 +49,31 @@ def test_a_bound_is_right_as_often_as_it_says(gaussian: bool) -> None:
     ]
     assert sum(bound > epsilon_of(mu, delta) for bound in bounds) <= 28
     assert np.median(bounds) > (0.75 if gaussian else 0.35) * epsilon_of(mu, delta)
+
+
+@pytest.mark.parametrize(("power", "alarms"), [(0.5, 0.5), (0.6, 0.5), (0.9, 0.7), (0.1, 0.02), (1.0, 0.4)])
+@pytest.mark.parametrize("confidence", [0.9, 0.999])
+def test_guesses_of_unequal_chances_are_within_the_binomial_interval(
+    power: float, alarms: float, confidence: float
+) -> None:
+    """Exactly, by adding up all outcomes of twenty runs in each world."""
+    runs, share = 20, (power + 1 - alarms) / 2
+    counts = np.arange(runs + 1)
+    wrong = 0.0
+    for seen, chance in enumerate(binom.pmf(counts, runs, power)):
+        over = [rate_at_least(seen + runs - rare, 2 * runs, confidence) > share * (1 + 1e-12) for rare in counts]
+        wrong += chance * float(binom.pmf(counts, runs, alarms) @ np.array(over))
+    assert wrong <= 1 - confidence
+
+
+def test_half_of_the_noise_is_proved_and_all_of_it_is_not() -> None:
+    """At ε = 1 and 10,000 runs, at a confidence of 1 - 1e-9."""
+    delta, rng = 1e-6, np.random.default_rng(5)
+    mu = mu_of(1.0, delta)
+    outside, inside = rng.normal(0, 1, 10_000), rng.normal(0, 1, 10_000)
+    assert from_runs(inside + mu, outside, delta, confidence=1 - 1e-9, gaussian=True).epsilon <= 1.0
+    assert from_runs(inside + 2 * mu, outside, delta, confidence=1 - 1e-9, gaussian=True).epsilon > 1.0
+    assert from_runs(inside + mu, outside, delta, gaussian=True).epsilon > 0.6
 
 
 def test_identical_worlds_prove_nothing() -> None:

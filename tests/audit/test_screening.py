@@ -75,6 +75,23 @@ class RaisesForSome(Honest):
         return super()._ask(federation, event)
 
 
+class RaisesForTargets(Honest):
+    """Fails for targets of one user only if its features are small: the first canary of that size has small targets."""
+
+    def _ask(self, federation: Any, event: Any) -> Any:
+        if np.nanmax(np.abs(federation._cohort.X)) < 10 and np.nanmax(np.abs(federation._cohort.y)) > 100:
+            raise ValueError("unusual numbers")
+        return super()._ask(federation, event)
+
+
+def test_a_finalist_that_makes_a_fit_raise_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Screening took its failure for a canary without power. Here everybody is a finalist."""
+    monkeypatch.setattr("tacitly.audit.attack._FINALISTS", 100)
+    monkeypatch.setattr("tacitly.audit.attack._REPEATS", 0)
+    found = strongest(RaisesForTargets(rank=1, epsilon=1.0), Unit.USER, Adjacency.ZERO_OUT)
+    assert any("raise ValueError" in finding for finding in found.findings)
+
+
 @pytest.mark.parametrize("broken", [BreaksForOneRow, LessNoiseForSome, RaisesForSome])
 def test_what_breaks_for_some_canaries_only_is_found(broken: type) -> None:
     found = strongest(broken(rank=1, epsilon=1.0), Unit.USER, Adjacency.ZERO_OUT)

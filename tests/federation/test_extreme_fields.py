@@ -11,9 +11,10 @@ from tacitly.data.cohort import Cohort
 from tacitly.federation import shard
 from tacitly.federation.bounds import fused_agrees
 from tacitly.linalg import orthonormal
+from tacitly.methods.altmin.queries import NormalEquations
 from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
-from tacitly.methods.mixed_effects.queries import Information
+from tacitly.methods.mixed_effects.queries import Information, MeasuredScore, Score
 from tacitly.methods.shared.whitening import Whitening
 
 D, USERS, ROWS = 16, 1024, 4
@@ -54,3 +55,40 @@ def test_a_tiny_bound_is_kept_where_squares_underflow(monkeypatch: pytest.Monkey
         cohort = Cohort.from_offsets(X, np.zeros(len(X)), np.append(np.arange(users), len(X)))
         sums.append(shard.Shard(cohort, threads=1).exact_sum(query, bound, grid) * grid)
     assert np.linalg.norm(sums[1] - sums[0]) <= 2.0 * bound
+
+
+def test_two_factors_whose_product_underflows_do_not_lengthen_a_score() -> None:
+    """The clip over the norm of a score, times what the bound leaves: 1.8 clips, before such products were left out."""
+    units, prior = Coordinates(np.zeros(1), np.ones(1), 0.0, 1.0), Prior(np.zeros(2), np.eye(2), 1.0)
+    query = MeasuredScore(Score(units, prior, 1e153 * np.eye(2), np.eye(2), 1.0), 1e-30, np.zeros(2))
+    form = shard._OfStatistics(query, query.statistics)
+    if not fused_agrees(query, 1, query.bound, form):
+        return  # the definition runs, which clips whatever it gets
+    targets = 10.0 ** np.linspace(138.0, 142.0, 200)
+    X, offsets = np.zeros((len(targets), 1)), np.arange(len(targets) + 1)
+    moved = form.block_sums(X, targets, offsets, query.bound, 1)
+    assert np.linalg.norm(moved / query.bound, axis=1).max() <= 1.0
+
+
+def test_a_clip_over_a_huge_moment_does_not_lengthen_equations() -> None:
+    """A user's rows alone make the norm of the moment; a bound over it loses digits."""
+    query, bound = NormalEquations(np.eye(3)[:, :1], Whitening.identity(3), 1.0, 1.0), 2.0**-199
+    if not fused_agrees(query, 3, bound):
+        return
+    rows, targets = np.random.default_rng(0).normal(size=(5, 3)), np.arange(5.0)
+    for exponent in np.linspace(128.0, 132.0, 80):
+        moved = query.block_sum(rows * 10.0**exponent, targets, np.array([0, 5]), bound)
+        assert np.linalg.norm(moved / bound) <= 1.0
+
+
+@pytest.mark.parametrize("bound", [2.0**-199, 1e-20])
+def test_a_bound_over_a_huge_norm_does_not_lengthen_a_step(bound: float) -> None:
+    """Two clips, before factors that lost digits to underflow were left out."""
+    query = BasisStep(np.eye(7)[:, :2], np.eye(2), 1.0, Whitening.identity(7))
+    if not fused_agrees(query, 7, bound):
+        return
+    rng = np.random.default_rng(0)
+    for exponent in np.linspace(125.0, 153.0, 60):
+        X, y = rng.normal(size=(9, 7)), 10.0**exponent * rng.normal(size=9)
+        moved = query.block_sums(X, y, np.array([0, 9]), bound, 1)
+        assert np.linalg.norm(moved / bound) <= 1.0

@@ -53,21 +53,27 @@ from tacitly.privacy.guarantee import (
 STATISTICS = ("likelihood ratio", "energy", "largest", "seconds")
 _FALSE_ALARM = 1e-9
 _FAILED, _CERTAIN = 1e300, 1e6
+_OFTEN = 0.1  # of runs
 _CLOSE = 0.97  # of the largest power counts as much
 _FINALISTS, _REPEATS = 3, 3  # canaries of each kind that are tried in runs of their own, and how often again
 
 
 @dataclass(frozen=True)
 class Power:
-    """Power of the canary: μ = √Σ‖S_in − S_out‖²/σ² over sums, and the largest log-odds of each selection."""
+    """Power of the canary: μ = √Σ‖S_in − S_out‖²/σ² over sums, and the log-odds of each selection.
+
+    ``pure`` has the largest log-odds, which the claim must cover, ``often`` those that one run in ten shows at least:
+    odds that are large for candidates that are hardly ever chosen prove nothing.
+    """
 
     mu: float = 0.0
     pure: tuple[float, ...] = ()
+    often: tuple[float, ...] = ()
 
     @property
     def size(self) -> float:
         """One number to compare canaries by."""
-        return math.hypot(self.mu, *self.pure)
+        return math.hypot(self.mu, *self.often)
 
     def share(self, claimed: float, delta: float) -> float:
         """Return the canary's power as a fraction of the claim: of μ, or of ε if there are selections."""
@@ -110,7 +116,7 @@ class Attacker:
     def read(self, entries: Sequence[Entry], alone: bool = False) -> tuple[Array, Power]:
         """Return the statistics of one run, and the canary's power in it (``alone``: the power only)."""
         ratio = energy = largest = power = 0.0
-        pure = []
+        pure, often = [], []
         for entry in entries:
             event = entry.event
             inside, outside = self._moves(entry) if alone else self.known(entry)
@@ -119,9 +125,11 @@ class Attacker:
                 ratio, power = ratio + seen, power + (math.inf if seen else 0.0)
                 continue
             if isinstance(event, SelectionEvent):
-                odds = log_odds(entry, inside) - log_odds(entry, outside)
+                without = log_odds(entry, outside)
+                odds = log_odds(entry, inside) - without
                 ratio += float(odds[int(entry.value[0])])
                 pure.append(float(np.abs(odds).max()))
+                often.append(_seen_often(np.abs(odds), np.exp(without)))
                 continue
             sigma = self.sigma(entry)
             shift, rest = (inside - outside) / sigma, (entry.value.ravel() - event.sampling_rate * outside) / sigma
@@ -129,14 +137,11 @@ class Attacker:
             energy += float(rest @ rest)
             largest = max(largest, float(np.abs(rest).max()))
             power += float(shift @ shift)
-        return np.array([ratio, energy, largest]), Power(math.sqrt(power), tuple(pure))
+        return np.array([ratio, energy, largest]), Power(math.sqrt(power), tuple(pure), tuple(often))
 
     def power(self) -> Power:
-        """Return the canary's power in a run with it; zero if the run fails."""
-        try:
-            return self.read(self.run(self.worlds.inside)[1])[1]
-        except Exception:
-            return Power()
+        """Return the canary's power in a run with it."""
+        return self.read(self.run(self.worlds.inside)[1])[1]
 
     def screen(self, entries: Sequence[Entry]) -> Power:
         """Return the power that the canary would have in a run with these releases; zero if that fails."""
@@ -223,6 +228,12 @@ def _without_noise(value: Array, inside: Array, outside: Array) -> float:
     return 0.0 if length == 0.0 else _CERTAIN * float((value - outside) @ shift / length - 0.5)
 
 
+def _seen_often(odds: Array, chances: Array) -> float:
+    """Return the largest log-odds that a share of at least ``_OFTEN`` of runs reaches."""
+    order = np.argsort(-odds)
+    return float(odds[order[int(np.searchsorted(np.cumsum(chances[order]), _OFTEN))]])
+
+
 def log_odds(entry: Entry, totals: Array) -> Array:
     """Return the log-probability of every candidate, given the total losses in integer steps."""
     query, event = entry.queries[0], entry.event
@@ -285,14 +296,18 @@ def strongest(estimator: PrivateModel, unit: Unit, adjacency: Adjacency) -> Sear
         findings.extend(attacker.excesses(transcripts[kind], adjacency))
     tried = []
     for at in _finalists(screened, [max(float(np.abs(part).max()) for part in canary) for canary, _ in everybody]):
-        powers = [attackers[at].power()]
-        if math.isinf(powers[0].mu):
-            return Search(attackers[at], powers[0], powers[0])  # without noise any canary that moves a sum is seen
-        powers.extend(attackers[at].power() for _ in range(_REPEATS))
+        try:
+            powers = [attackers[at].power()]
+            if math.isinf(powers[0].mu):  # without noise any canary that moves a sum is seen
+                return Search(attackers[at], powers[0], powers[0], tuple(dict.fromkeys(findings)))
+            powers.extend(attackers[at].power() for _ in range(_REPEATS))
+        except Exception as error:
+            findings.append(f"a canary's values raise {type(error).__name__}")
+            powers = [Power()]
         tried.append((attackers[at], powers))
     attacker, powers = max(tried, key=lambda one: _typical(one[1]).size)
     found = tuple(dict.fromkeys(findings))
-    return Search(attacker, _typical(powers), max(powers, key=lambda power: power.size), found)
+    return Search(attacker, _typical(powers), max(powers, key=lambda power: math.hypot(power.mu, *power.pure)), found)
 
 
 def _finalists(powers: Sequence[float], sizes: Sequence[float]) -> list[int]:
@@ -314,8 +329,12 @@ def _distinct(pairs: Iterator[tuple[User, User]], adjacency: Adjacency) -> Itera
 
 def _typical(powers: Sequence[Power]) -> Power:
     mu = math.sqrt(np.mean([power.mu**2 for power in powers]))
-    choices = [power.pure for power in powers if len(power.pure) == len(powers[0].pure)]
-    return Power(mu, tuple(float(mean) for mean in np.mean(choices, axis=0)))
+    alike = [power for power in powers if len(power.pure) == len(powers[0].pure)]
+    pure, often = (
+        tuple(float(mean) for mean in np.mean(choices, axis=0))
+        for choices in ([power.pure for power in alike], [power.often for power in alike])
+    )
+    return Power(mu, pure, often)
 
 
 def exact_findings(attacker: Attacker, adjacency: Adjacency) -> Iterator[str]:

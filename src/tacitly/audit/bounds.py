@@ -12,7 +12,11 @@ The event is chosen on a quarter of the runs and measured on the rest, so choosi
 
 If the claim is Gaussian differential privacy (sums with Gaussian noise, no sampling), the whole trade-off curve is
 claimed, and μ ≥ Φ⁻¹(power) − Φ⁻¹(false alarms) can use the middle of the two distributions, where samples are dense: a
-far stronger test of the same claim with the same number of runs.
+far stronger test of the same claim with the same number of runs. There the share of right guesses says the same with
+one interval instead of two: (power + 1 − false alarms)/2 ≤ Φ(μ/2). The guesses of both worlds are independent, and
+however their chances differ, so many are right at most as often as with equal chances of the same mean (Hoeffding
+1956, theorem 4: for counts above the mean), so the binomial interval holds. Which of the two intervals is used is
+chosen with the event.
 """
 
 from __future__ import annotations
@@ -53,12 +57,16 @@ class Bound:
 
 @dataclass(frozen=True)
 class Event:
-    """A statistic lies beyond a threshold; ``swapped`` if that is more frequent in the outside world."""
+    """A statistic lies beyond a threshold; ``swapped`` if that is more frequent in the outside world.
+
+    ``guesses``: measured by the share of right guesses of both worlds together, not by the two rates.
+    """
 
     column: int
     threshold: float
     above: bool
     swapped: bool
+    guesses: bool = False
 
     def rates(self, inside: Array, outside: Array) -> tuple[int, int]:
         """Return the number of runs with the event where it should be frequent, and where it should be rare."""
@@ -109,6 +117,15 @@ def mu_from_counts(frequent: int, rare: int, runs: int, confidence: float = 0.95
     return max(0.0, float(norm.ppf(often) - norm.ppf(seldom)))
 
 
+def mu_from_guesses(frequent: int, rare: int, runs: int, confidence: float = 0.95) -> float:
+    """Return the μ proved by how often the event guesses the world correctly, if the trade-off curve is Gaussian.
+
+    >>> round(mu_from_guesses(600, 500, 1000), 2)
+    0.16
+    """
+    return max(0.0, 2 * float(norm.ppf(rate_at_least(frequent + runs - rare, 2 * runs, confidence))))
+
+
 def from_runs(
     inside: npt.ArrayLike, outside: npt.ArrayLike, delta: float, *, confidence: float = 0.95, gaussian: bool = False
 ) -> Bound:
@@ -146,7 +163,8 @@ def from_runs(
 
     def proved(frequent: int, rare: int) -> float:
         if gaussian:
-            return epsilon_of(mu_from_counts(frequent, rare, held, confidence), delta)
+            mu = (mu_from_guesses if chosen.guesses else mu_from_counts)(frequent, rare, held, confidence)
+            return epsilon_of(mu, delta)
         return from_counts(frequent, rare, held, delta, confidence)
 
     found = proved(*chosen.rates(here[~choosing], there[~choosing]))
@@ -178,10 +196,16 @@ def _best_event(inside: Array, outside: Array, delta: float, confidence: float, 
                 seldom = np.nan_to_num(beta.ppf(each, rare + 1, runs - rare), nan=1.0)
                 with np.errstate(divide="ignore", invalid="ignore"):
                     worth = norm.ppf(often) - norm.ppf(seldom) if gaussian else np.log((often - delta) / seldom)
-                worth = np.nan_to_num(worth, nan=-1.0)
-                index = int(np.argmax(worth))
-                if worth[index] > best:
-                    best, event = float(worth[index]), Event(column, float(thresholds[index]), above, swapped)
+                worths = [worth]
+                if gaussian:
+                    right = frequent + runs - rare
+                    least = np.nan_to_num(beta.ppf(1 - confidence, right, 2 * runs - right + 1))
+                    worths.append(2 * norm.ppf(least))
+                for guesses, worth in enumerate(worths):
+                    index = int(np.argmax(worth := np.nan_to_num(worth, nan=-1.0)))
+                    if worth[index] > best:
+                        threshold = float(thresholds[index])
+                        best, event = float(worth[index]), Event(column, threshold, above, swapped, bool(guesses))
     return event
 
 

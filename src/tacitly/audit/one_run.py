@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from tacitly.arrays import Array
+from tacitly.arrays import Array, read_only
 from tacitly.audit.attack import Attacker, log_odds
 from tacitly.audit.bounds import Bound, from_accuracy, from_one_run
 from tacitly.audit.recording import Entry
@@ -26,6 +26,7 @@ from tacitly.methods.base import PrivateModel
 from tacitly.privacy.guarantee import Adjacency, SelectionEvent
 
 _GUESSES = 0.1
+_SINGLE_ROWS = ("row", "observation")  # units of which a user may have several
 _SIZES = (1.0, 1e3)  # of canaries: large rows reach every clip, but switch off the units of some networks
 
 
@@ -42,7 +43,7 @@ def audit_one_run(
     Parameters
     ----------
     estimator
-        The estimator to attack; its unit must be the user.
+        The estimator to attack. Where its unit is the row, canaries have one row each.
     canaries
         Number of users, each included with probability one half (or replaced, if the adjacency is replace-one).
     n_features
@@ -84,32 +85,59 @@ def audit_canaries(
     """
     rng = np.random.default_rng(random_state)
     right, delta = [], 0.0
-    # Public numbers decide: what canaries of each size would add, not who was there.
-    size = max(_SIZES, key=lambda size: _one_run(estimator, canaries, n_features, rng, size)[3])
+    # Public numbers decide: what canaries of each kind would add, not who was there.
+    kinds = [(size, turned) for size in _SIZES for turned in ((False, True) if _replaces(estimator) else (False,))]
+    kind = max(kinds, key=lambda kind: _one_run(estimator, canaries, n_features, rng, *kind)[3])
     for _ in range(runs):
-        there, scores, delta, _ = _one_run(estimator, canaries, n_features, rng, size)
+        there, scores, delta, _ = _one_run(estimator, canaries, n_features, rng, *kind)
         right.append(float(np.mean((scores > 0) == there)))
         if progress is not None:
             progress(1)
     return from_accuracy(right, delta, confidence=confidence)
 
 
+def _replaces(estimator: PrivateModel) -> bool:
+    return bool(getattr(estimator, "adjacency", None) == Adjacency.REPLACE_ONE)
+
+
+def _pairs(
+    estimator: PrivateModel, canaries: int, n_features: int, rng: np.random.Generator, size: float, turned: bool
+) -> tuple[Array, Array, Array, Array]:
+    """Return rows and targets of canaries, and those of their replacements: other features, or ``turned`` targets.
+
+    Of a user with two rows, whatever a basis of one direction leaves of the targets lies on one line; whose targets are
+    turned by a right angle leaves the opposite, or has the opposite head.
+    """
+    rows = 1 if getattr(estimator, "unit", None) in _SINGLE_ROWS else 2 if turned else ROWS
+    X = size * rng.normal(size=(canaries, rows, n_features))
+    if turned:
+        y = np.full((canaries, rows), 1e3 * size * np.sqrt(n_features))
+        other_X, other_y = X, y * np.where(np.arange(rows) % 2, -1.0, 1.0)
+    else:
+        y = 1e3 * np.einsum("cmd,cd->cm", X, rng.normal(size=(canaries, n_features)))
+        other_X, other_y = np.roll(X, 1, axis=2), -y
+    if (labels := estimator.audit_labels) is not None:
+        y, other_y = np.where(y > 0, *labels[::-1]), np.where(other_y > 0, *labels[::-1])
+    return X, y, other_X, other_y
+
+
 def _one_run(
-    estimator: PrivateModel, canaries: int, n_features: int, rng: np.random.Generator, size: float = 1e3
+    estimator: PrivateModel,
+    canaries: int,
+    n_features: int,
+    rng: np.random.Generator,
+    size: float = 1e3,
+    turned: bool = False,
 ) -> tuple[npt.NDArray[np.bool_], Array, float, float]:
     """Run once; return who was there, the attacker's score of each canary, δ, and the canaries' mean power."""
-    X = size * rng.normal(size=(canaries, ROWS, n_features))
-    y = 1e3 * np.einsum("cmd,cd->cm", X, rng.normal(size=(canaries, n_features)))
-    other_y, labels = -y, estimator.audit_labels
-    if labels is not None:
-        y, other_y = np.where(y > 0, *labels[::-1]), np.where(y > 0, *labels)
-    there = rng.random(canaries) < 0.5
-    replaced = getattr(estimator, "adjacency", None) == Adjacency.REPLACE_ONE
-    other_X = np.roll(X, 1, axis=2) if replaced else np.full_like(X, np.nan)
+    X, y, other_X, other_y = _pairs(estimator, canaries, n_features, rng, size, turned)
+    there, replaced = rng.random(canaries) < 0.5, _replaces(estimator)
+    if not replaced:
+        other_X = np.full_like(X, np.nan)
     names = tuple(f"x{j}" for j in range(n_features))
 
     def cohort(rows: Array, targets: Array) -> Cohort:
-        offsets = np.arange(canaries + 1) * ROWS
+        offsets = np.arange(canaries + 1) * X.shape[1]
         return Cohort(rows.reshape(-1, n_features), targets.ravel(), offsets, np.arange(canaries), names, "y")
 
     who = there[:, None, None]
@@ -147,5 +175,14 @@ def _added(entry: Entry, X: Array, y: Array) -> Array:
     """Return what each canary would add to a release, one row per canary."""
     query, clip = entry.queries[0], entry.event.sensitivity.zero_out
     rows = X if entry.through is None else X @ entry.through.T
-    each = (added_by(query, (own, targets), clip) for own, targets in zip(rows, y, strict=True))
-    return np.array([np.zeros(query.coordinates) if one is None else one for one in each])
+    number, each, width = rows.shape
+    try:  # all at once, each canary as a block of its own
+        flat, targets = read_only(np.ascontiguousarray(rows.reshape(-1, width))), read_only(y.ravel())
+        with np.errstate(all="ignore"):
+            sums = query.block_sums(flat, targets, np.arange(number + 1) * each, clip, 1)
+        if sums.shape == (number, query.coordinates):
+            return np.asarray(sums, dtype=np.float64)
+    except Exception:
+        pass  # one by one below, without those that fail, as federations do
+    alone = (added_by(query, (own, targets), clip) for own, targets in zip(rows, y, strict=True))
+    return np.array([np.zeros(query.coordinates) if one is None else one for one in alone])

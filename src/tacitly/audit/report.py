@@ -152,12 +152,12 @@ def audit(
     workers = (os.cpu_count() or 1 if runs >= 1000 else 1) if workers is None else workers
     inside, outside = many_runs(attacker, runs, workers=workers, progress=progress)
     seen, unseen = inside[:, :-1], outside[:, :-1]
-    # Two bounds come from the same runs, so each gets half of the allowed error probability.
-    each = 1 - (1 - confidence) / 2
     whole = all(
         isinstance(release.event, GaussianEvent) and release.event.sampling_rate == 1.0
         for release in certificate.releases
     )
+    # Where two bounds come from the same runs, each gets half of the allowed error probability.
+    each = 1 - (1 - confidence) / 2 if whole and promises else confidence
     return Audit(
         estimator=type(estimator).__name__,
         claimed=claimed,

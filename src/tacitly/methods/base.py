@@ -393,15 +393,13 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
         """State what was released; close the run unless a ledger was given, whose owner closes it."""
         mode, reasons = self._standing(budget)
         statement, account = self._statement(budget), self._account(certified=not reasons)
-        # Where users add the noise to their own messages, it does not matter who runs the engine.
-        trust = statement.trust if self.trust == "local" else engine_trust or statement.trust
         self.certificate_ = Certificate(
             algorithm=type(self).__name__,
             mode=mode,
             budget=budget,
             releases=tuple(run.releases),
             n_users=units,
-            trust=trust,
+            trust=self._stated_trust(budget, engine_trust),
             reasons=reasons,
             nominal_epsilon=statement.nominal_epsilon if mode == "paper" else None,
             notes=(*statement.notes, *self.account_notes),
@@ -411,6 +409,11 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
         self._run = run
         if self.ledger is None:
             self.close()
+
+    def _stated_trust(self, budget: Budget, engine_trust: str | None) -> str:
+        """Return who sees what; where users add noise to their own messages, whoever runs the engine."""
+        own = self._statement(budget).trust
+        return own if self.trust == "local" else engine_trust or own
 
     def _standing(self, budget: Budget) -> tuple[str, tuple[str, ...]]:
         """Return the certificate's mode, and the reasons why the run cannot be certified."""

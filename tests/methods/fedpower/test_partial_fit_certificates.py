@@ -79,6 +79,23 @@ def test_no_account_is_stated_to_have_spent_less_than_the_model(tmp_path: Path) 
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
+def test_users_of_several_calls_are_counted_once() -> None:
+    model = tacitly.FedPower(1, epsilon=0.5)
+    for rows, first in zip(DAYS, (0, 0, 30), strict=True):
+        model.partial_fit(rows, users=first + np.arange(500) % 50)
+    assert model.certificate_.n_users == 80
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_calls_with_and_without_users_are_not_mixed() -> None:
+    model = tacitly.FedPower(1, epsilon=0.5).partial_fit(DAYS[0])
+    before = model.certificate_
+    with pytest.raises(ValueError, match="unit of the fit"):
+        model.partial_fit(DAYS[1], users=np.arange(500) % 5)
+    assert model.certificate_ is before
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("some", [{"sampling_rate": 0.1}, {"participants": 100}])
 def test_nobody_is_asked_where_a_call_cannot_ask_some_users(some: dict[str, float]) -> None:
     released: list[str] = []

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 import tacitly
+from tacitly.data.cohort import Cohort
+from tacitly.federation.local import LocalPopulation
 from tacitly.methods.fedrep import as_printed
 from tacitly.methods.shared.whitening import Whitening
 from tacitly.privacy.accounting import compose
@@ -78,6 +82,49 @@ def test_a_model_that_was_loaded_is_refreshed_on_the_account_of_its_fit_only(tmp
         assert ledger.spent() == spent
         loaded.ledger = ledger
         assert refreshed(loaded).certificate_.account["epsilon"] == pytest.approx(ledger.spent())
+
+
+def test_an_older_copy_of_the_account_is_refused(tmp_path: Path) -> None:
+    """Its total would state less than the model's releases cost together."""
+    with Ledger(tmp_path / "account.db", ceiling=Budget(epsilon=6.0, delta=1e-6)):
+        pass
+    shutil.copy(tmp_path / "account.db", tmp_path / "older.db")
+    with Ledger(tmp_path / "account.db") as ledger, Ledger(tmp_path / "older.db") as older:
+        model = fitted(ledger=ledger)
+        model.ledger = older
+        with pytest.raises(ValueError, match="older copy"):
+            refreshed(model)
+        assert older.spent() == 0.0
+
+
+class Elsewhere:
+    """An engine with another trust model."""
+
+    def population(self, cohort: Cohort) -> LocalPopulation:
+        return LocalPopulation(cohort, trust="secure: nobody sees a sum without noise")
+
+
+def test_a_refresh_elsewhere_is_refused_before_it_spends() -> None:
+    model, released = fitted(), []
+    model.engine = Elsewhere()
+    with pytest.raises(ValueError, match="one trust"):
+        model.refresh(DATA.X[SECOND], DATA.y[SECOND], DATA.users[SECOND], on_release=released.append)
+    assert not released
+
+
+def test_other_users_add_to_the_number_and_the_same_do_not() -> None:
+    model = refreshed(fitted())
+    assert model.certificate_.n_users == 1200
+    again = model.refresh(DATA.X[FIRST], DATA.y[FIRST], DATA.users[FIRST])
+    assert again.certificate_.n_users == 1200
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_copy_of_an_estimator_is_refreshed_on_the_account_of_its_fit() -> None:
+    model = clone(tacitly.PrivateFedRep(rank=1, epsilon=4.0, rounds=1))
+    model.fit(DATA.X[FIRST], DATA.y[FIRST], DATA.users[FIRST])
+    account = refreshed(model).certificate_.account
+    assert account["epsilon"] >= model.certificate_.epsilon * (1 - 1e-6)
 
 
 def test_a_refresh_must_promise_what_the_fit_did() -> None:

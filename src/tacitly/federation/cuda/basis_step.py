@@ -41,7 +41,7 @@ class Public(NamedTuple):
     gains: torch.Tensor
     further: torch.Tensor  # what the squared norm has more along them
     metric: torch.Tensor
-    limits: torch.Tensor  # the norm of a contribution, and the smallest squared norm of a head
+    limits: torch.Tensor  # the norm of a contribution, and the smallest squared norm of a head and smallest factor
     c: float
     centered: bool
 
@@ -113,6 +113,7 @@ def block_sums(steps: Steps, public: Public, size: int, who: torch.Tensor | None
     norms = size_of_head.sqrt() * (sizes + size_of_head).sqrt()
     parts = public.limits[0] / norms
     usable = (steps.lengths > 0) & torch.isfinite(norms) & (norms > 0) & torch.isfinite(parts) & (size_of_head > LEAST)
+    usable = usable & (parts > LEAST)  # smaller ones have lost digits, and would exceed the norm
     parts = taking_part(torch.where(usable, parts, 0.0), who)
     kept = (parts > 0)[:, None]
     heads, rows = torch.where(kept, heads, 0.0), torch.where(kept, rows, 0.0)

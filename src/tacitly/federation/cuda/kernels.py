@@ -172,7 +172,8 @@ def add_steps(
         part = tl.load(limits) / norm
         # Comparisons with NaN are false, and an infinite norm or part is excluded by the upper bounds.
         usable = (length > 0) & (length < float("inf")) & (norm > 0) & (norm < float("inf"))
-        usable = usable & (part < float("inf")) & (length_of_head > tl.load(limits + 1))
+        least = tl.load(limits + 1)
+        usable = usable & (part < float("inf")) & (part > least) & (length_of_head > least)
         part = tl.where(usable, part, 0.0)
         r = tl.where(usable[:, None], r, 0.0)
         added, moments, kept = (), (), ()

@@ -24,7 +24,8 @@ from tacitly.methods.shared.batch import clip_factors, norms_of
 from tacitly.methods.shared.whitening import Whitening
 
 _TOGETHER, _CELLS = 64, 1 << 18  # users whose second moments are held at once, and cells of their rows
-_LEAST_SPREAD = 1e-280  # norm of a second moment below which it has lost digits to underflow
+# Norms of second moments below which they have lost digits to underflow, and above which a clip over the norm has.
+_LEAST_SPREAD, _MOST_SPREAD = 1e-280, 1e240
 
 
 class _Factors(NamedTuple):
@@ -125,7 +126,7 @@ class NormalEquations(Query):
             gram = size * size * (spread / (max(count, 1) * self.gram_scale))
             right = size * (pull / (max(count, 1) * self.right_scale))
             both = np.hypot(gram, right)
-        usable = np.isfinite(both) & (spread > _LEAST_SPREAD) & (count > self.basis.shape[1])
+        usable = np.isfinite(both) & (spread > _LEAST_SPREAD) & (spread < _MOST_SPREAD) & (count > self.basis.shape[1])
         moment[~usable], spread[~usable] = 0.0, 1.0
         return _Factors(head, moment, spread, side, *(np.where(usable, norms, 0.0) for norms in (gram, right, both)))
 

@@ -22,17 +22,16 @@ from tacitly.data.validation import DataError, plain_numbers
 from tacitly.federation.base import Federation
 from tacitly.federation.engine import Population, engine_named
 from tacitly.federation.local import LocalPopulation
-from tacitly.methods.base import PrivateModel, Procedure, Statement
+from tacitly.methods.base import Procedure, Statement
 from tacitly.methods.fedpower import algorithm as fedpower
 from tacitly.methods.fedpower import as_printed as paper_fedpower
 from tacitly.methods.fedpower import route as fedpower_route
 from tacitly.methods.fedpower.power import DECAYS
 from tacitly.methods.fedpower.refinement import FEATURES_PER_COMPONENT
 from tacitly.methods.fedpower.spectrum import Spectrum, clear_confidence
-from tacitly.methods.further_calls import added_up
+from tacitly.methods.further_calls import Continued
 from tacitly.methods.parameters import EngineParameter
 from tacitly.privacy.calibration import Plan
-from tacitly.privacy.certificate import Certificate
 from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity, TooFewUsersWarning, Unit
 
 TRUST = {
@@ -53,7 +52,7 @@ class _Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):  # type: 
     """What scikit-learn gives its transformers: names of outputs, and ``set_output``."""
 
 
-class _Additive:
+class _Additive(Continued):
     """What ``partial_fit`` keeps between calls. Not a dataclass: none of it is a parameter."""
 
     _stream: fedpower.Stream | None = None
@@ -70,7 +69,7 @@ class ComponentsParameter:
 
 
 @dataclass(eq=False, repr=False)
-class FedPower(_Transformer, _Additive, PrivateModel, EngineParameter, ComponentsParameter):
+class FedPower(_Transformer, _Additive, EngineParameter, ComponentsParameter):
     """Learn the top principal components of all users' rows under differential privacy.
 
     Parameters
@@ -200,25 +199,27 @@ class FedPower(_Transformer, _Additive, PrivateModel, EngineParameter, Component
             raise ValueError(
                 f"partial_fit adds Gram matrices: route 'gram' or 'auto', not paper mode. Found {self.route!r}."
             )
-        who = type(engine_named(self.engine)), self.noise_by, getattr(self.ledger, "id", None)
+        who = type(engine_named(self.engine)), self.noise_by
         promise = self.unit, self.trust, self._standing(self._budget()), who
         if self._calls and promise != self._promise:
             raise ValueError(
                 "further calls must promise what the first did: the same unit and trust, noise of the same kind, the "
-                "same engine and account, and a finite epsilon or none throughout. Start anew with fit()."
+                "same engine, and a finite epsilon or none throughout. Start anew with fit()."
             )
+        before = self.certificate_ if self._calls else None
+        if before is not None:
+            self._check_account(before)
         state = dict(self.__dict__)
         try:
-            self._adding, self.run = True, f"{self.run}-{self._calls + 1}"
+            self._before, self._adding, self.run = before, True, f"{self.run}-{self._calls + 1}"
             super().fit(X, None, users, on_release=on_release)
-            if self._calls:
-                before: Certificate = state["certificate_"]
-                self.certificate_ = added_up(before, self.certificate_, before.n_users + self.certificate_.n_users)
+            if before is not None:
+                self.certificate_ = self._added_up(before)
         except BaseException:  # whatever stops a call, model and certificate stay those of the calls before
             self.__dict__.clear()
             self.__dict__.update(state)
             raise
-        self._adding, self.run = False, state["run"]
+        self._before, self._adding, self.run = None, False, state["run"]
         self._calls, self._promise = self._calls + 1, promise
         self._warn_if_hidden()
         return self

@@ -15,7 +15,7 @@ from tacitly.heads.base import HeadWork
 from tacitly.methods.base import Procedure
 from tacitly.methods.fedrep import algorithm as fedrep
 from tacitly.methods.fedrep import as_printed as paper_fedrep
-from tacitly.methods.further_calls import added_up
+from tacitly.methods.further_calls import Continued
 from tacitly.methods.shared_basis import SharedBasisModel
 from tacitly.privacy.guarantee import Budget
 
@@ -23,7 +23,7 @@ PRINTED = ("step_size", "clip", "start_clip", "batch")
 """Parameters of paper mode only: η, ψ, ψ_init, b."""
 
 
-class _Continued:
+class _Continued(Continued):
     """What ``refresh`` tells the fit. Not a dataclass: it is no parameter."""
 
     _public: Array | None = None  # the basis that it starts from
@@ -155,25 +155,17 @@ class PrivateFedRep(_Continued, SharedBasisModel):
                 "refresh must promise what the fit did: the same adjacency, noise of the same kind. Found "
                 f"{mode}, {self.adjacency} after {before.mode}, {before.budget.adjacency}. Start anew with fit()."
             )
-        if (before.account or {}).get("id") != getattr(self.ledger, "id", None):
-            raise ValueError(
-                "refresh must be charged to the account of the fit: the certificate adds up all calls. Set ledger to "
-                "that account (tacitly.Ledger(path)), or start anew with fit()."
-            )
+        self._check_account(before)
         state, calls = dict(self.__dict__), sum(release.name == "feature moment" for release in before.releases)
         try:
-            self._public, self.run = self.basis_, f"{self.run}-{calls + 1}"
+            self._before, self._public, self.run = before, self.basis_, f"{self.run}-{calls + 1}"
             super().fit(X, y, users, on_release=on_release)
-            if self.certificate_.trust != before.trust:
-                raise ValueError(
-                    "refresh must run where the fit ran: certificates state one trust. Start anew with fit()."
-                )
-            self.certificate_ = added_up(before, self.certificate_, max(before.n_users, self.certificate_.n_users))
+            self.certificate_ = self._added_up(before)
         except BaseException:  # whatever stops a call, model and certificate stay those of the calls before
             self.__dict__.clear()
             self.__dict__.update(state)
             raise
-        self._public, self.run = None, state["run"]
+        self._before, self._public, self.run = None, None, state["run"]
         return self
 
     def _procedure(self, population: Population, budget: Budget) -> Procedure:

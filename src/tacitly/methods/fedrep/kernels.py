@@ -315,6 +315,7 @@ def weigh(heads, metric, lengths, sizes, weight, measured, weights):
     # A length of zero means that the energy overflowed.
     part = where_usable(load(lengths, 0), where_usable(norm, spread(weight) / norm))
     part = where_usable(size - spread(LEAST), part)
+    part = where_usable(part - spread(LEAST), part)  # smaller ones have lost digits, and would exceed the norm
     for b in range(k):
         value = where_usable(part, load(measured, b * _USERS))
         store(measured, b * _USERS, value)

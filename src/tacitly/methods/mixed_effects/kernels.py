@@ -324,7 +324,7 @@ def add_spreads(moments, mean, turn, diagonal, noise, careful, clip, limit, size
                 if moments[first + u, moments.shape[1] - 1] > 0.0 and math.isfinite(norm):
                     part = min(1.0, clip / max(norm, 1e-300))
                     whole = math.sqrt((part * norm) ** 2 + part * part * square[1, u])
-                    factors[0, u] = part * _clip_factor(whole, limit)
+                    factors[0, u] = _both(part, _clip_factor(whole, limit))
         _add(line, factors, sums)
         block, first = first // size, min(first + LANES, (first // size + 1) * size)
         if first // size > block or first >= len(moments):
@@ -429,9 +429,10 @@ def add_scores(scores, freedoms, constant, shared, clip, extra, limit, size, nor
         squares = varying * varying + fixed * fixed + length * length * (first * first + second * second)
         whole = math.sqrt((factor * norm) ** 2 + (extra * clip) ** 2 * squares)
         weight, block = _clip_factor(whole, limit), user // size
-        if weight > 0.0:
+        both = _both(factor, weight)
+        if both > 0.0:
             for a in range(p):
-                out[block, a] += scores[user, a] * (factor * weight)
+                out[block, a] += scores[user, a] * both
             out[block, p] += extra * clip * varying * weight
             out[block, p + 1] += extra * clip * fixed * weight
             out[block, p + 2] += extra * clip * length * first * weight
@@ -454,6 +455,13 @@ def _norm(square, values, lane, first, last):
     for a in range(first, last):
         square += (values[a, lane] / largest) ** 2
     return largest * math.sqrt(square)
+
+
+@_kernel
+def _both(factor, weight):
+    """Return the product of two factors; 0 where it has lost digits to underflow, so that it could exceed the clip."""
+    product = factor * weight
+    return product if product > LEAST else 0.0
 
 
 @_kernel

@@ -25,6 +25,7 @@ from tacitly.federation.base import Query
 from tacitly.linalg import pack_symmetric, unpack_symmetric
 from tacitly.methods.recommender.factors import covariance_factors
 from tacitly.methods.recommender.posterior import Catalogue
+from tacitly.methods.recommender.queries import LEAST, MOST, check_places
 from tacitly.privacy.clipping import GUARD
 
 _KEPT = 1.0  # tastes that are not there cost more than tastes that are missed
@@ -47,11 +48,9 @@ class ChoiceMoments(Query):
         check_shape("place", self.place, self.catalogue.items)
         check_shape("shares", self.shares, None)
         check_size("shares", len(self.shares), _MOST)
-        chosen = np.sort(self.place[self.place >= 0])
-        if len(chosen) < 2 or not np.array_equal(chosen, np.arange(len(self.shares))):
-            raise ValueError("places must be -1, or different numbers from 0, one for each share, at least two.")
-        if not (self.shares > 0).all():
-            raise ValueError("shares of popularity must be positive.")
+        check_places(self.place, len(self.shares))
+        if len(self.shares) < 2 or not (self.shares.min() >= LEAST and self.shares.max() <= MOST):
+            raise ValueError("shares of popularity must be positive and finite, and at least two.")
 
     @property
     def size(self) -> int:

@@ -29,6 +29,7 @@ from tacitly.methods.recommender.posterior import Catalogue, Codes, Posteriors, 
 from tacitly.methods.shared.batch import BatchQuery
 from tacitly.privacy.clipping import GUARD
 
+LEAST, MOST = 2.0**-200, 2.0**200
 _CUT = 3.0  # an excess of squared residuals beyond three times the expected one counts as that
 
 
@@ -106,8 +107,9 @@ class ItemSums(_ResidualQuery):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_shape("gains", self.gains, self.catalogue.items)
-        if not ((self.gains > 0).all() and self.scale > 0):
-            raise ValueError("gains and the scale of weights must be positive.")
+        # Beyond these, squares lose digits, and norms with them.
+        if not all(LEAST <= number <= MOST for number in (self.gains.min(), self.gains.max(), self.scale)):
+            raise ValueError("gains and the scale of weights must be positive, and neither tiny nor huge.")
 
     @property
     def coordinates(self) -> int:
@@ -137,8 +139,9 @@ class PairMoments(_ResidualQuery):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_shape("place", self.place, self.catalogue.items)
-        if not (self.scale > 0 and _places(self.place)):
-            raise ValueError("places must be -1, or different numbers from 0, and the scale positive.")
+        check_places(self.place)
+        if not self.scale > 0:
+            raise ValueError("the scale must be positive.")
 
     @property
     def size(self) -> int:
@@ -230,6 +233,15 @@ WEIGHT = 0.25
 """What the weight of :class:`TasteMoment` is multiplied by."""
 
 
-def _places(place: Array) -> bool:
-    chosen = np.sort(place[place >= 0])
-    return bool(len(chosen)) and np.array_equal(chosen, np.arange(len(chosen)))
+def check_places(place: Array, size: int | None = None) -> None:
+    """Raise unless places are -1, or different whole numbers from 0 (``size`` of them): kernels use them as positions.
+
+    >>> check_places(np.array([1.0, -1.0, 0.0]))
+    >>> check_places(np.array([0.0, -0.5]))  # would be rounded to 0
+    Traceback (most recent call last):
+    ValueError: places must be -1, or different whole numbers from 0.
+    """
+    chosen = np.sort(place[place != -1.0])
+    right = bool(len(chosen)) and np.array_equal(chosen, np.arange(len(chosen)))
+    if not (right and size in (None, len(chosen))):
+        raise ValueError("places must be -1, or different whole numbers from 0.")
