@@ -3,8 +3,8 @@
 ``python -m benchmarks.ratings`` runs MovieLens latest-small and Jester from the folder of data sets;
 ``python -m benchmarks.ratings FOLDER`` any MovieLens (100k, 1M, 10M, 20M, 25M, latest) or Jester table of your own.
 ``--epsilon 1 --epsilon 4`` chooses budgets, ``--splits`` how many splits are averaged, ``--fast`` leaves out the slow
-baselines, ``--only DPALS`` measures some methods again, ``--quick`` is a smoke test on generated ratings. A fifth of
-each user's ratings is held out. Results of a folder of your own are kept under its name.
+baselines, ``--set jester`` runs one set, ``--only DPALS`` measures some methods again, ``--quick`` is a smoke test on
+generated ratings. A fifth of each user's ratings is held out. Results of a folder of your own are kept under its name.
 ``python -m benchmarks.like_ml_1m FOLDER`` writes a folder like MovieLens 1M, with ratings that are made up.
 
 The unit of privacy is the user with all ratings, δ = 1e-6, zero-out. NDCG counts held-out ratings above the lowest as
@@ -67,6 +67,7 @@ class Problem:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="*", type=Path, help="a MovieLens folder or a Jester table")
+    parser.add_argument("--set", default="", help="of the sets that are run without folders, this one")
     parser.add_argument("--epsilon", action="append", type=float)
     parser.add_argument("--splits", type=int, default=1)
     parser.add_argument("--fast", action="store_true", help="leave out MixedEffects, ALS, DPALS and DP-SGD")
@@ -77,6 +78,8 @@ def main() -> None:
     kept = RESULTS / "ratings.json"
     sets: dict[str, Any] = json.loads(kept.read_text())["sets"] if kept.exists() and not options.quick else {}
     for name, load in chosen(options.folders, quick=options.quick).items():
+        if options.set not in ("", name):
+            continue
         fast = options.fast or options.quick
         kept_rows = sets[name]["methods"] if options.only and name in sets else {}
         sets[name] = measured(name, load, epsilons, options.splits, kept_rows, fast=fast, only=options.only)

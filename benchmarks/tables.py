@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,25 @@ def keep(name: str, data: dict[str, Any], text: str, *, quick: bool) -> None:
     data = {**data, "machine": machine, "date": datetime.datetime.now(datetime.UTC).date().isoformat()}
     (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     (RESULTS / f"{name}.md").write_text(text + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What pieces of a long run found, written to a file one by one: a run that was stopped goes on from there.
+
+    Delete the file when the code has changed. Without a path nothing is written.
+    """
+
+    path: Path | None = None
+
+    def __call__(self, name: str, measure: Callable[[], Any]) -> Any:
+        """Return what is in the file under this name, or measure it."""
+        found = json.loads(self.path.read_text()) if self.path is not None and self.path.exists() else {}
+        if name not in found:
+            found[name] = measure()
+            if self.path is not None:
+                self.path.write_text(json.dumps(found), encoding="utf-8")
+        return found[name]
 
 
 def _cell(value: Any) -> str:

@@ -7,7 +7,8 @@ Two lower bounds on ε are proved from the runs. One makes no assumption; at ε 
 runs. The other tests the claim itself, that the whole transcript is as private as one Gaussian of this ε and δ
 (:mod:`tacitly.audit.bounds`), and proves most of it.
 
-``python -m benchmarks.papers.trace_attack`` (ten minutes on one core; ``--quick`` for a smoke test).
+``python -m benchmarks.papers.trace_attack`` (half an hour on one core; ``--quick`` for a smoke test; ``--pieces FILE``
+keeps what is done in a file, so that a run that was stopped goes on from there).
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from __future__ import annotations
 import argparse
 import math
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.tables import keep, table
+from benchmarks.tables import Pieces, keep, table
 from tacitly.arrays import Array
 from tacitly.audit import from_runs
 from tacitly.audit.bounds import mu_from_counts
@@ -34,14 +37,18 @@ from tacitly.methods.trace_regression.designs import Design
 from tacitly.privacy.accounting import epsilon_of
 from tacitly.privacy.guarantee import Budget, GaussianEvent, Unit
 
+_PIECE = 250  # runs of one piece
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few runs, nothing is written")
-    quick = parser.parse_args().quick
-    plans = ((1.0, 10 if quick else 5000), (8.0, 10 if quick else 1000))
-    data = {"attacks": [spent_by_outlier(runs=runs, epsilon=epsilon) for epsilon, runs in plans]}
-    keep("trace_attack", data, as_text(data), quick=quick)
+    parser.add_argument("--pieces", type=Path, help="a file for what is done")
+    options = parser.parse_args()
+    pieces = Pieces(options.pieces)
+    plans = ((1.0, 10 if options.quick else 5000), (8.0, 10 if options.quick else 1000))
+    data = {"attacks": [spent_by_outlier(runs=runs, epsilon=epsilon, pieces=pieces) for epsilon, runs in plans]}
+    keep("trace_attack", data, as_text(data), quick=options.quick)
 
 
 def as_text(data: dict[str, list[dict[str, Any]]]) -> str:
@@ -78,35 +85,19 @@ class Watched(LocalFederation):
 
 
 def spent_by_outlier(
-    *, runs: int, n: int = 200, d: int = 6, rank: int = 2, epsilon: float = 1.0, delta: float = 1e-6
+    *, runs: int, epsilon: float = 1.0, delta: float = 1e-6, pieces: Pieces | None = None
 ) -> dict[str, Any]:
     """Attack ``runs`` transcripts of all default releases with the outlier, and as many without it."""
-    rng = np.random.default_rng(0)
-    M = orthonormal(rng.normal(size=(d, rank)))[0] @ orthonormal(rng.normal(size=(d, rank)))[0].T
-    X = rng.normal(size=(n, d * d))
-    y = X @ M.ravel() + 0.5 * rng.normal(size=n)
-    outlier = np.zeros((1, d * d)), np.array([100.0])
-    outlier[0][0, d * d // 2] = 100.0
-    present = Cohort.from_offsets(np.vstack([outlier[0], X[1:]]), np.append(outlier[1], y[1:]), [0, n])
-    # An observation that is not finite contributes nothing to any sum or histogram.
-    absent = replace(present, X=np.vstack([np.full((1, d * d), np.nan), X[1:]]))
-    cohorts = {True: present, False: absent}
-    design, settings, budget = (
-        Design("dense", d, d),
-        Settings(centres=1, private_level=True),
-        Budget(epsilon=epsilon, delta=delta, unit=Unit.ROW),
-    )
-    plan = settings.plan(budget)
+    budget, pieces = Budget(epsilon=epsilon, delta=delta, unit=Unit.ROW), pieces or Pieces()
     ratios: dict[bool, list[float]] = {True: [], False: []}
     spent = 0.0
-    for present, cohort in cohorts.items():
-        for _ in range(runs):
-            # What is spent is added up here, so a ledger would only take time.
-            run: Any = Recording().run("attack", config={})
-            federation = Watched(cohort, run, noise="float", threads=1).watch(cohorts[False], outlier)
-            learn(federation, plan, settings, design, rank)
-            ratios[present].append(federation.ratio)
-            spent = max(spent, federation.spent)
+    for first in range(0, runs, _PIECE):
+        count = min(_PIECE, runs - first)
+        for present in (True, False):
+            name = f"ε = {epsilon:g}, {'present' if present else 'absent'}, {count} runs from {first}"
+            found = pieces(name, partial(transcripts, budget, present, count))
+            ratios[present] += found["ratios"]
+            spent = max(spent, found["spent"])
     odds = np.array(ratios[True]), np.array(ratios[False])
     return {
         "claimed": epsilon,
@@ -115,6 +106,30 @@ def spent_by_outlier(
         "audited_freely": proved(*odds, delta, gaussian=False),
         "runs": runs,
     }
+
+
+def transcripts(budget: Budget, present: bool, runs: int, *, n: int = 200, d: int = 6, rank: int = 2) -> dict[str, Any]:
+    """Return likelihood ratios of transcripts with the outlier, or without it, and the most that it spent."""
+    rng = np.random.default_rng(0)
+    M = orthonormal(rng.normal(size=(d, rank)))[0] @ orthonormal(rng.normal(size=(d, rank)))[0].T
+    X = rng.normal(size=(n, d * d))
+    y = X @ M.ravel() + 0.5 * rng.normal(size=n)
+    outlier = np.zeros((1, d * d)), np.array([100.0])
+    outlier[0][0, d * d // 2] = 100.0
+    attacked = Cohort.from_offsets(np.vstack([outlier[0], X[1:]]), np.append(outlier[1], y[1:]), [0, n])
+    # An observation that is not finite contributes nothing to any sum or histogram.
+    absent = replace(attacked, X=np.vstack([np.full((1, d * d), np.nan), X[1:]]))
+    design, settings = Design("dense", d, d), Settings(centres=1, private_level=True)
+    plan = settings.plan(budget)
+    ratios, spent = [], 0.0
+    for _ in range(runs):
+        # What is spent is added up here, so a ledger would only take time.
+        run: Any = Recording().run("attack", config={})
+        federation = Watched(attacked if present else absent, run, noise="float", threads=1).watch(absent, outlier)
+        learn(federation, plan, settings, design, rank)
+        ratios.append(federation.ratio)
+        spent = max(spent, federation.spent)
+    return {"ratios": ratios, "spent": spent}
 
 
 def proved(attacked: Array, absent: Array, delta: float, *, gaussian: bool) -> float:

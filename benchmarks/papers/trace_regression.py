@@ -4,7 +4,8 @@ Error ‖M̂ − M‖_F of the certified method against n, d, r and ε, with fit
 bound (Theorem 2, constant 1), non-private RGrad, the nuclear norm, a naive noisy gradient on factors and paper mode at
 its own sensitivities; privacy of labels only; the outlier attack; linear convergence of non-private RGrad.
 
-``python -m benchmarks.papers.trace_regression`` (about ten minutes on two cores; ``--quick`` for a smoke test).
+``python -m benchmarks.papers.trace_regression`` (half an hour on one core; ``--quick`` for a smoke test; ``--pieces
+FILE`` keeps what is done in a file, so that a run that was stopped goes on from there).
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ import argparse
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.papers.trace_attack import spent_by_outlier
 from benchmarks.papers.trace_factorised import factorised
-from benchmarks.tables import IMAGES, keep, table
+from benchmarks.tables import IMAGES, Pieces, keep, table
 from tacitly import NuclearNorm, RGrad, TraceRegression, UncertifiedWarning
 from tacitly.linalg import orthonormal
 from tacitly.theory.trace_regression import loop_rate, minimax_lower_bound, paper_sensitivities
@@ -38,20 +41,23 @@ QUICK: dict[str, Sequence[float]] = {"n": (2_000, 4_000), "d": (8, 12), "r": (1,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a small problem, nothing is written")
-    quick = parser.parse_args().quick
+    parser.add_argument("--pieces", type=Path, help="a file for what is done")
+    options = parser.parse_args()
+    quick, pieces = options.quick, Pieces(options.pieces)
     base = {**BASE, "n": 4_000, "d": 8} if quick else BASE
     draws, sweeps = (1, QUICK) if quick else (2, SWEEPS)
 
     data: dict[str, Any] = {"base": base, "noise": NOISE, "delta": DELTA, "draws": draws}
     # All sweeps contain the base problem, which is measured once.
     settings = {tuple({**base, name: value}.items()) for name, values in sweeps.items() for value in values}
-    measured = {setting: measure(dict(setting), draws) for setting in sorted(settings)}
+    measured = {setting: pieces(str(setting), partial(measure, dict(setting), draws)) for setting in sorted(settings)}
     data["sweeps"] = {
         name: [measured[tuple({**base, name: value}.items())] for value in values] for name, values in sweeps.items()
     }
-    data["methods"] = methods(base, draws)
-    data["convergence"] = convergence(*((20, 2, 2_000) if quick else (100, 3, 6_000)))
-    data["outlier"] = spent_by_outlier(runs=20 if quick else 300)
+    data["methods"] = pieces("methods", lambda: methods(base, draws))
+    shape = (20, 2, 2_000) if quick else (100, 3, 6_000)
+    data["convergence"] = pieces("convergence", lambda: convergence(*shape))
+    data["outlier"] = spent_by_outlier(runs=20 if quick else 300, pieces=pieces)
     keep("trace_regression", data, report(data, sweeps), quick=quick)
     if not quick:
         plot(data, sweeps)

@@ -20,6 +20,8 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with open(folder / "items.csv", "w", newline="") as file:
         rows = [[f"film {i}", features[1]] for i, features in enumerate(ratings.item_features)]
         csv.writer(file).writerows([["item", "drama"], *rows])
+    rows = "u1,film 1,4\n\nu1,film 2,good\nu2,film 1,\nu3,no such film,9\n"
+    (folder / "text.csv").write_text(f"user,item,rating\n{rows}")
     return folder
 
 
@@ -38,6 +40,12 @@ def test_ratings_become_recommendations(
     _, new, _ = run(capsys, monkeypatch, "recommend", out, "--rated", "film 1=5,film 2=1", "-k", 2)
     assert new.splitlines()[0] == "item,score"
     assert "film 1," not in new
+    _, stranger, said = run(capsys, monkeypatch, "recommend", out, "--for", "nobody", "-k", 2)
+    assert len(stranger.splitlines()) == 3
+    assert "not among" in said
+    code, _, complaint = run(capsys, monkeypatch, "recommend", out, "--rated", "film 1=5,filn 2=1")
+    assert code == 2
+    assert "not in the catalogue: filn 2" in complaint
     assert run(capsys, monkeypatch, "verify", out)[0] == 0
 
 
@@ -48,6 +56,12 @@ def test_ratings_become_recommendations(
         (["ratings.csv", "--catalogue", "items.csv", "--epsilon", 1, "--rating", "rating"], "needs --range"),
         (["ratings.csv", "--catalogue", "items.csv", "--epsilon", 1, "--range", "1,5"], "is for --rating"),
         (["ratings.csv", "--catalogue", "items.csv", "--epsilon", 1, "--features", "year"], "no column 'year'"),
+        (["ratings.csv", "--catalogue", "items.csv", "--epsilon", 1, "--item", "film"], "Name it with --item"),
+        (["missing.csv", "--for", "u7"], "there is no"),
+        (
+            ["text.csv", "--catalogue", "items.csv", "--epsilon", 1, "--rating", "rating", "--range", "1,5"],
+            "column 'rating': 1 of 4 cells",
+        ),
     ],
 )
 def test_what_is_missing_is_said(

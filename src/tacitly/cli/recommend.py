@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 Source = Annotated[
     Path, typer.Argument(help="Table of ratings (user, item, rating) to fit, or a model folder.", show_default=False)
 ]
+
+_RATING = r"\s*([^\s,][^=]*?)\s*=\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*(?:,|$)"
 
 
 def recommend(
@@ -57,16 +61,30 @@ def recommend(
     if source.is_dir():
         _show(source, for_, rated, k)
         return
+    if not source.exists():
+        raise ValueError(f"there is no {source}. Expected a table of ratings to fit, or the folder of a fitted model.")
     if catalogue is None or epsilon is None:
         raise ValueError(
             "to fit, give --catalogue ITEMS.csv (the list of items is public, so it is not read from ratings) and "
             "--epsilon. To recommend, give a model folder."
         )
+    _check_items(source, item)
     check_columns(source, out, user=user, target=rating, features=[item])
     with status("reading the tables"):
         model, columns = _read(source, catalogue, user, item, rating, range_, names_in(features) or [])
     model.set_params(epsilon=epsilon, delta=delta, adjacency=adjacency, run=out.name)
     _fit(model, columns, user, ledger, out)
+
+
+def _check_items(source: Path, item: str) -> None:
+    """Raise if the table has no column of items."""
+    from tacitly.data.grouping import no_such_column
+    from tacitly.data.tables import open_table
+    from tacitly.data.validation import DataError
+
+    opened = open_table(source)
+    if item not in opened.types:
+        raise DataError(f"{no_such_column(opened, 'item', item)} Name it with --item.")
 
 
 def _read(
@@ -139,13 +157,30 @@ def _show(folder: Path, user: str | None, rated: str | None, k: int) -> None:
         )
     if (user is None) == (rated is None):
         raise ValueError("give --for USER (somebody who was there) or --rated ITEM=RATING,… (somebody who was not).")
-    best = (
-        model.recommend(user, k)
-        if rated is None
-        else model.recommend_new(_ratings(rated, plays=model.learned_.plays), k)
-    )
-    lines = ["item,score", *(f"{item},{score:.6g}" for item, score in zip(best.items, best.scores, strict=True))]
-    sys.stdout.write("\n".join(lines) + "\n")
+    if rated is None:
+        if not _found(model.users_, [user]).all():
+            say(f"{user} is not among this folder's users: these are recommendations for somebody unknown.", err=True)
+        best = model.recommend(user, k)
+    else:
+        ratings = _ratings(rated, plays=model.learned_.plays)
+        names = list(ratings)
+        if unknown := [name for name, there in zip(names, _found(model.items, names), strict=True) if not there]:
+            raise ValueError(f"--rated: not in the catalogue: {', '.join(unknown)}. Expected ids of the catalogue.")
+        best = model.recommend_new(ratings, k)
+    written = csv.writer(sys.stdout, lineterminator="\n")
+    written.writerow(["item", "score"])
+    written.writerows([item, f"{score:.6g}"] for item, score in zip(best.items, best.scores, strict=True))
+
+
+def _found(ids: Any, wanted: list[Any]) -> Any:
+    """Return which of these ids there are."""
+    import numpy as np
+
+    from tacitly.data.user_ids import Directory
+
+    if not (len(ids) and wanted):
+        return np.zeros(len(wanted), dtype=bool)
+    return Directory(np.asarray(ids)).find(np.asarray(wanted)) >= 0
 
 
 def _ratings(text: str, *, plays: bool) -> Any:
@@ -153,11 +188,12 @@ def _ratings(text: str, *, plays: bool) -> Any:
 
     >>> _ratings("a=4,b=2.5", plays=False), _ratings("a, b", plays=True)
     ({'a': 4.0, 'b': 2.5}, ['a', 'b'])
+    >>> _ratings("Ran=4, Cats, the Film=2", plays=False)  # a comma inside a name
+    {'Ran': 4.0, 'Cats, the Film': 2.0}
     """
-    parts = [part.strip() for part in text.split(",") if part.strip()]
     if plays:
-        return parts
-    try:
-        return {name: float(value) for name, value in (part.rsplit("=", 1) for part in parts)}
-    except ValueError:
-        raise ValueError(f"--rated must be written as ITEM=RATING,ITEM=RATING. Found {text!r}.") from None
+        return [part.strip() for part in text.split(",") if part.strip()]
+    found = re.findall(_RATING, text)
+    if re.sub(_RATING, "", text).strip(" ,"):
+        raise ValueError(f"--rated must be written as ITEM=RATING,ITEM=RATING. Found {text!r}.")
+    return {name: float(value) for name, value in found}

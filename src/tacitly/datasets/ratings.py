@@ -209,8 +209,12 @@ def load_ratings(
     listed = Directory(items).find(columns[item]) >= 0
     kept = listed | _only_sign(columns[user], listed)
     found = {name: numbers(columns[name][kept]) for name in (rating, time) if name is not None}
-    if any(invalid for _, invalid in found.values()):
-        raise DataError(f"{Path(path).name}: ratings and times must be numbers. Found other text.")
+    for name, (_, invalid) in found.items():
+        if invalid:
+            raise DataError(
+                f"column {name!r}: {invalid} of {int(kept.sum())} cells are not numbers. Expected numbers; a row whose "
+                "rating is empty is left out."
+            )
     values, times = (None if name is None else found[name][0].astype(np.float64) for name in (rating, time))
     return columns[user][kept], columns[item][kept], values, times
 

@@ -240,7 +240,7 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         privacy = f"ε = {shown(certificate.epsilon)}" if math.isfinite(certificate.epsilon) else "no privacy"
         lines = [
             f"recommender for {certificate.n_users} users and {self.learned_.catalogue.items} items; {privacy} at "
-            f"δ = {self.delta:g} ({self.adjacency}), {len(certificate.releases)} releases",
+            f"δ = {self.delta:g} ({self.adjacency}), {_counted(len(certificate.releases), 'release')}",
         ]
         if not self.learned_.plays:
             unit = self.learned_.catalogue.unit
@@ -303,8 +303,9 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
                 "items must be given: the ids of the whole catalogue are public, and not read from ratings."
             )
         ids = self._ids()
-        if not len(ids) or len(np.unique(ids)) < len(ids):
-            raise ValueError(f"items must be different ids, at least one. Found {len(ids)} ids.")
+        different = len(np.unique(ids))
+        if not 0 < different == len(ids):
+            raise ValueError(f"items must be different ids, at least one. Found {len(ids)} ids, {different} different.")
         self._features()
         if self.rating_range is not None:
             low, high = (float(bound) for bound in self.rating_range)
@@ -412,6 +413,10 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         left = scores.shape[1] - len(np.unique(seen))
         best = largest(scores, min(int(k), left))[0]
         return Recommendations(self._ids()[best], scores[0, best])
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _targets(cohort: Cohort) -> npt.NDArray[Any]:

@@ -25,7 +25,8 @@ def features_of(given: Any, count: int) -> Array:
     if table.ndim != 2 or len(table) != count:
         raise DataError(f"item_features must have one row per item ({count}). Found shape {table.shape}.")
     if not np.isfinite(table).all():
-        raise DataError("item_features must be finite numbers. Found missing or infinite values.")
+        count = int(np.count_nonzero(~np.isfinite(table).all(axis=1)))
+        raise DataError(f"item_features must be finite numbers. Found missing or infinite values for {count} items.")
     spread = table.std(axis=0)
     table, spread = table[:, spread > 0], spread[spread > 0]
     yes_no = ((table == 0) | (table == 1)).all(axis=0)
