@@ -1,6 +1,6 @@
 """CENTAUR's Table 1 on CIFAR-10 with few learned parameters, from five starts, at ε = 1, δ = 1e-5.
 
-    python -m benchmarks.papers.centaur_starts [--quick] [--starts NAME ...]
+    python -m benchmarks.papers.centaur_starts [--quick] [--starts NAME ...] [--features]
 
 The network is the paper's LeNet (the last start: :func:`tacitly.neural.conv_features`). Its layers up to the first
 hidden one are fixed; the next is public principal directions (over synthetic images) followed by a private layer that
@@ -16,6 +16,8 @@ comes from:
 Settings of every method on every start are the best of ``TRIES`` on a development split: users of seed 7, tested on the
 tenth of the *training* images that no user has. Results are those of seeds 0, 1 and 2 on the test images. The deeper
 start takes the settings of CIFAR-100's. What ``SEARCHED`` adds was tried after results of the first list had been seen.
+
+``--features`` only computes what the fixed parts see (:func:`kept_features`), for a machine that has no images.
 """
 
 from __future__ import annotations
@@ -162,6 +164,19 @@ def directions(
     return np.concatenate([features(images.rows(X)) for X in (data.X, data.test_X)]).astype(np.float32)
 
 
+def kept_features(start: str, seed: int, width: int = 128) -> tuple[images.Images, npt.NDArray[np.float32]]:
+    """Return the labels of CIFAR-10 and all images in public directions, from a file if there is one."""
+    path = CACHE / f"cifar10 {start} {seed}.npz"
+    if not path.is_file():
+        data = images.cifar10()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Z = directions(start, seed, data, width).astype(np.float16)
+        np.savez(path, Z=Z, y=data.y.astype(np.uint8), test_y=data.test_y.astype(np.uint8))
+    stored, no_images = np.load(path), np.zeros((0, 3, 32, 32), dtype=np.uint8)
+    y, test_y = (stored[name].astype(np.int64) for name in ("y", "test_y"))
+    return images.Images(no_images, y, no_images, test_y), stored["Z"].astype(np.float32)
+
+
 def deal(data: images.Images, Z: npt.NDArray[np.float32], n: int, classes: int, seed: int) -> Task:
     """Return the paper's allocation; the development split is tested on training images that no user has."""
     rng = np.random.default_rng(1000 + seed)
@@ -272,9 +287,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--starts", nargs="*", default=list(STARTS), choices=STARTS)
+    parser.add_argument("--features", action="store_true")
     options = parser.parse_args()
     if options.quick:
         _quick()
+        return
+    if options.features:
+        for start in options.starts:
+            for seed in SEEDS if start in OWN else SEEDS[:1]:
+                kept_features(start, seed)
         return
     path = RESULTS / "centaur_starts.json"
     empty: dict[str, Any] = {"choice": [], "rows": [], "sweep": [], "alone": []}

@@ -175,6 +175,24 @@ class Centaur(FittedNetwork):
         """Two classes, unless numbers are predicted."""
         return (0.0, 1.0) if self.loss == "classes" else None
 
+    def so_far(self) -> tuple[nn.Module, nn.Module]:
+        """Return body and public head after the rounds before the one that ``on_release`` was just called for.
+
+        They are post-processing of what is released already. How well they predict somebody's rows is not: look at it
+        only where you may look at the rows, and choose nothing by it that you publish.
+
+        >>> from tacitly.neural import linear
+        >>> model, bodies = Centaur(*linear(2, 1), epsilon=9.0, rounds=3, loss="squares", device="cpu"), []
+        >>> X = np.random.default_rng(0).normal(size=(400, 2))
+        >>> fitted = model.fit(X, X[:, 0], np.arange(400) // 4, on_release=lambda name: bodies.append(model.so_far()))
+        >>> len(bodies), bool((bodies[0][0][0][0].weight == model.body[0].weight).all())  # before any round
+        (3, True)
+        """
+        if "_so_far" not in self.__dict__:
+            raise ValueError("so_far() is for on_release, while fit runs. After it, body_ is the body.")
+        setup, state = self._so_far
+        return self._with(setup, state)
+
     def as_asked(self, cohort: Cohort) -> Cohort:
         """Return the cohort as queries see it: after the public part of the body."""
         return self._after_prefix(self._round_setup(cohort.n_features), cohort)
@@ -193,7 +211,9 @@ class Centaur(FittedNetwork):
         warn_of_noise(event.sigma, setup.executor.size, population.n_users * self.sampling_rate, self.rounds)
 
         def learn(federation: Federation) -> dict[str, npt.NDArray[Any]]:
+            self._so_far = setup, public_start(setup.update)
             learned = self._learn(federation, plan, setup.executor, setup.update)
+            del self._so_far
             self._at_home = setup.executor.home, setup.update
             return self._learned_state(setup, learned)
 
@@ -251,6 +271,7 @@ class Centaur(FittedNetwork):
             state = state + self._setting("step") * moved / (unit * self.sampling_rate * federation.n_users)
             if 2 * number >= self.rounds:
                 later.append(state)
+            self._so_far = self._so_far[0], state
         return np.mean(later, axis=0) if self._setting("average") and later else state
 
     def _update(self, body: nn.Module, **variant: Any) -> UserUpdate:
@@ -267,12 +288,16 @@ class Centaur(FittedNetwork):
 
     def _learned_state(self, setup: RoundSetup, learned: Array) -> dict[str, npt.NDArray[Any]]:
         """Return the state of a copy of the body (and the head, where it is shared) with what was learned."""
+        return state_arrays(*self._with(setup, learned))
+
+    def _with(self, setup: RoundSetup, learned: Array) -> tuple[nn.Module, nn.Module]:
+        """Return copies of the whole body and the head with what was learned."""
         update, vector = setup.update, torch.as_tensor(learned, dtype=setup.executor.dtype)
         rest, head = copy.deepcopy(setup.rest), copy.deepcopy(self.head)
         load(rest, update.body, vector[: update.body.size])
         if update.move_head:
             load(head, update.head, vector[update.body.size :])
-        return state_arrays(nn.Sequential(setup.prefix, rest), head)
+        return nn.Sequential(setup.prefix, rest), head
 
     def _setting(self, name: str) -> Any:
         """Return a parameter, or what None means in this mode."""
