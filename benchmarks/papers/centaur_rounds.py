@@ -18,11 +18,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import warnings
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,6 +32,7 @@ from benchmarks import images
 from benchmarks.papers.centaur import DELTA, DEVICE, PAPER, Task, free_layer
 from benchmarks.papers.centaur import accuracy as accuracy_of
 from benchmarks.papers.centaur_starts import CHOOSING, KINDS, SEEDS, deal, kept_features
+from benchmarks.several import Job, Row, several
 from benchmarks.tables import IMAGES, keep, table
 from tacitly import neural
 from tacitly.privacy.accounting import compose
@@ -52,7 +51,6 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"head_steps": 3, **_STRONG, "step": step, "warm_heads": warm} for step in STEPS for warm in (False, True)
     ],
 }
-Job = dict[str, Any]
 
 
 @cache
@@ -93,17 +91,6 @@ def run(job: Job) -> list[dict[str, Any]]:
 
 def _shown(job: Job) -> dict[str, Any]:
     return {key: value for key, value in job.items() if key not in ("quick", "checkpoints")}
-
-
-def _all(jobs: Sequence[Job], workers: int) -> Iterator[dict[str, Any]]:
-    """Run jobs, several at a time; yield rows as they come."""
-    if workers < 2:
-        for job in jobs:
-            yield from run(job)
-        return
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(run, job) for job in jobs]):
-            yield from done.result()
 
 
 def choices(quick: bool) -> list[Job]:
@@ -247,24 +234,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write rows here as they come")
     parser.add_argument("--read", type=Path, help="make the tables of such a file; fit nothing")
     options = parser.parse_args()
-    rows: list[dict[str, Any]] = []
-
-    def note(jobs: Sequence[Job]) -> None:
-        for row in _all(jobs, options.workers):
-            rows.append(row)
-            print(rows[-1], flush=True)
-            if options.out:
-                with options.out.open("a") as file:
-                    file.write(json.dumps(rows[-1]) + "\n")
-
+    rows: list[Row] = []
     if options.read:
         rows = [json.loads(line) for line in options.read.read_text().splitlines()]
     else:
         if "table 3" in options.only:
-            note(choices(options.quick))
-            note(results([row for row in rows if row["part"] == "choice"], options.quick))
+            rows += several(run, choices(options.quick), options.workers, options.out)
+            rows += several(run, results(rows, options.quick), options.workers, options.out)
         if "clips" in options.only:
-            note(clips(options.quick))
+            rows += several(run, clips(options.quick), options.workers, options.out)
     on_gpu = torch.cuda.get_device_name() if DEVICE == "cuda" else os.environ.get("TACITLY_DEVICE", "CPU")
     keep("centaur_rounds", {"rows": rows, "device": on_gpu}, report(rows, on_gpu), quick=options.quick)
     if not options.quick:
