@@ -115,8 +115,7 @@ def load(folder: str | os.PathLike[str], **modules: Any) -> PrivateModel:
         key: math.inf if value == "inf" else value for key, value in config["parameters"].items()
     }
     code = {"body", "head"} & set(kind._get_param_names())
-    if parameters.pop("augment", False):
-        code.add("augment")
+    code |= {name for name in ("augment", "module") if parameters.pop(name, False)}
     if set(modules) != code:
         given = ", ".join(f"{name}=…" for name in sorted(code))
         raise ModelError(
