@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -110,3 +111,16 @@ def test_a_stranger_fits_predicts_verifies_and_reports_a_network(command: Callab
     assert "ok" in command("verify model").lower()
     assert "public edition" in command("report model")
     assert "PRIVATE edition" in command("report model --table rows.csv")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        neural.Centaur(*neural.mlp(3, (2,), 2), epsilon=1.0, engine="ray"),
+        neural.LowRankSparse(1, 1, 1.0, engine="ray"),
+        neural.TableNetwork(1.0, engine="ray"),
+    ],
+)
+def test_networks_say_why_they_stay_in_one_process_and_what_to_do(model: Any) -> None:
+    with pytest.raises(ValueError, match=r"a module is code.*neural\.Features"):
+        model.fit(np.zeros((4, 3)), np.zeros(4), np.arange(4))

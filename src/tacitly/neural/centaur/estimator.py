@@ -30,6 +30,7 @@ from tacitly.neural.engine.executor import Executor
 from tacitly.neural.engine.flat import load
 from tacitly.neural.engine.layers import custom_layers, custom_layers_note
 from tacitly.neural.engine.module_properties import fingerprint, n_outputs, output_width
+from tacitly.neural.engine.one_process import check_engine
 from tacitly.neural.engine.public_prefix import apply_prefix, split_body
 from tacitly.neural.engine.query import BodyUpdate
 from tacitly.neural.engine.rehearsal import check_modules, rehearse, rehearse_rows
@@ -117,6 +118,8 @@ class Centaur(FittedNetwork):
     device, chunk, tf32, threads
         ``"auto"`` uses a GPU if there is one; users per batch on it; whether its products may round to TF32 (faster;
         updates are rounded more, not protected less); threads on a CPU.
+    engine
+        None: networks run in this process; any other raises, and says what to do instead.
     epsilon, delta, adjacency, random_state, noise, noise_seed, ledger, run
         As for :class:`tacitly.PrivateFedRep`.
 
@@ -164,6 +167,7 @@ class Centaur(FittedNetwork):
     chunk: int | None = None
     tf32: bool = False
     run: str = "neural-centaur"
+    engine: Any = None
 
     _modes = ("auto", "paper")
     _learns: ClassVar[bool] = True
@@ -338,6 +342,7 @@ class Centaur(FittedNetwork):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
+        check_engine(self.engine)
         if self.rounds < 1:
             raise ValueError(f"rounds must be at least 1. Found {self.rounds!r}.")
         if self.clip == "auto" and self.per_layer:

@@ -76,8 +76,9 @@ class LowRankSparse(PersonalPartModel, RankAndSparsity):
         Whether U's gradient sees other rows than those the personal part was fitted to.
     rows_per_user
         Rows per user in a round; a user with more uses others in the next.
-    device, chunk
-        ``"auto"`` uses a GPU for the rounds if there is one; users per batch.
+    device, chunk, engine
+        ``"auto"`` uses a GPU for the rounds if there is one; users per batch; None, as for
+        :class:`tacitly.neural.Centaur`.
     epsilon, delta, adjacency, mode, noise, noise_seed, ledger, run, threads
         As for :class:`tacitly.PrivateFedRep`; ``threads`` has no effect here.
 

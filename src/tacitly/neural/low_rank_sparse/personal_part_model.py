@@ -32,6 +32,7 @@ from tacitly.methods.base import HomeWork, PrivateModel, Procedure, Statement
 from tacitly.methods.personal import PersonalModel, Positions, by_user, with_type
 from tacitly.neural.engine.bound import update_bound
 from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.one_process import check_engine
 from tacitly.neural.engine.progress import Progress
 from tacitly.neural.engine.query import BodyUpdate
 from tacitly.neural.engine.rehearsal import rehearse
@@ -99,6 +100,7 @@ class NetworkParameters:
     rows_per_user: int = 64
     device: str = "auto"
     chunk: int | None = None
+    engine: Any = None
 
 
 class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParameters):
@@ -314,6 +316,7 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
+        check_engine(self.engine)
         for name in ("rounds", "head_steps", "final_steps", "rows_per_user"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1. Found {getattr(self, name)!r}.")

@@ -55,7 +55,7 @@ class TableNetwork(Centaur):
         Public range of a target that is a number, which is mapped to [−1, 1]. None: it is taken as it is.
     random_state
         Seed of the first weights, which are public.
-    rounds, sampling_rate, local_steps, local_rate, head_steps, device, noise, noise_seed, ledger, run, threads
+    rounds, sampling_rate, local_steps, local_rate, head_steps, device, engine, noise, noise_seed, ledger, run, threads
         As for :class:`~tacitly.neural.Centaur`.
 
     Examples
@@ -92,6 +92,7 @@ class TableNetwork(Centaur):
         run: str = "networks",
         threads: int | None = None,
         on_bad_rows: str = "drop",
+        engine: Any = None,
     ) -> None:
         self.epsilon, self.delta, self.adjacency = epsilon, delta, adjacency
         self.classes, self.widths, self.shape = classes, widths, shape
@@ -100,6 +101,7 @@ class TableNetwork(Centaur):
         self.local_steps, self.local_rate, self.head_steps = local_steps, local_rate, head_steps
         self.device, self.random_state, self.noise, self.noise_seed = device, random_state, noise, noise_seed
         self.ledger, self.run, self.threads, self.on_bad_rows = ledger, run, threads, on_bad_rows
+        self.engine = engine
 
     @property
     def loss(self) -> str:  # type: ignore[override]
