@@ -393,7 +393,7 @@ class Centaur(FittedNetwork):
     def _public_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         config = super()._public_config(sizes)
         for name in ("device", "chunk", "tf32", "augment"):
-            config.pop(name)
+            config.pop(name, None)
         return {
             **config,
             "body": fingerprint(self.body),
