@@ -6,7 +6,7 @@ CIFAR-10 by :mod:`benchmarks.papers.centaur_starts`' *random filters*: no data s
 parameters are learned. Filters are those of seed 0; users are those of seeds 0, 1 and 2. δ = 1e-5.
 
 * Table 3: 400 rounds at ε = 1. Step lengths (and, for CENTAUR, warm heads) are the best of ``OPTIONS`` on the
-  development split: users of seed 7, tested on training images that no user has.
+  development split of n = 1000, S = 5: users of seed 7, tested on training images that no user has.
 * Table 2: the clip out of the paper's four that is best for each ε, with the authors' settings (``mode="paper"``, 200
   rounds) on the same network; on the development split. Choosing a clip by looking is not paid for in the paper; the
   last column is our default, which scales every update to norm one, so that there is nothing to choose.
@@ -101,7 +101,7 @@ def choices(quick: bool) -> list[Job]:
         {**base, "part": "choice", "n": n, "S": s, "method": m, "epsilon": 1.0, "settings": {**one, "rounds": rounds}}
         for m, several in OPTIONS.items()
         for one in several
-        for n, s in TASKS
+        for n, s in TASKS[1:]
     ]
     return found[-1:] if quick else found
 
