@@ -36,6 +36,12 @@ def _done(function: Callable[[Job], list[Row]], jobs: Sequence[Job], workers: in
         yield from ((number, function(job)) for number, job in enumerate(jobs))
         return
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        pending = {pool.submit(function, job): number for number, job in enumerate(jobs)}
+        pending, failures = {pool.submit(function, job): number for number, job in enumerate(jobs)}, []
         for done in as_completed(pending):
-            yield pending[done], done.result()
+            if (error := done.exception()) is None:
+                yield pending[done], done.result()
+            else:  # the others are hours of work: they come first
+                print(f"failed: {jobs[pending[done]]}: {error!r}", flush=True)
+                failures.append(error)
+    if failures:
+        raise failures[0]
