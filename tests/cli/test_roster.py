@@ -104,6 +104,8 @@ def estimator(name: str) -> Any:
     method = REGISTRY[name]
     if method.network:
         torch = pytest.importorskip("torch")
+        if name == "networks":
+            return method.build(widths=(3,), epsilon=4.0, rounds=1, device="cpu")
         if "centaur" in name:
             body = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh())
             return method.build(body=body, head=torch.nn.Linear(3, 2), epsilon=4.0, rounds=1, device="cpu")

@@ -64,5 +64,5 @@ METHOD = Method(
     check=_check,
     rank=None,
     engines=("local",),
-    audits=(AuditTrial("networks, from a table", small_network, depth="brief"),),
+    audits=(AuditTrial("networks, from a table", small_network, depth="brief", title="neural.TableNetwork, 2 rounds"),),
 )

@@ -125,6 +125,18 @@ class TableNetwork(Centaur):
             raise AttributeError("a model of numbers has no classes.")
         return np.asarray(self.classes)
 
+    @property
+    def audit_labels(self) -> tuple[float, float] | None:
+        """Two classes, unless numbers are predicted or labels are text."""
+        if self.classes is None or isinstance(self.classes[0], str):
+            return None
+        return float(self.classes[0]), float(self.classes[1])
+
+    def as_asked(self, cohort: Cohort) -> Cohort:
+        """Return the cohort as queries see it: targets as the network sees them, rows after the public part."""
+        self._columns = cohort.n_features
+        return super().as_asked(self._cohort(cohort, None, None))
+
     def folder_parameters(self) -> dict[str, Any]:
         """Return all parameters: the network follows from them."""
         return {key: value for key, value in super().folder_parameters().items() if key != "augment"}
