@@ -1,6 +1,6 @@
 """A public encoder, then what? Private heads on its features: CENTAUR, Private FedRep or MixedEffects, the same users.
 
-    python -m benchmarks.features [--quick] [--tasks NAME ...] [--workers N] [--out FILE] [--keep-features]
+    python -m benchmarks.features [--quick] [--tasks NAME ...] [--seeds N ...] [--workers N] [--out FILE] [--read FILE ...]
 
 Features are ``neural.Features(encoder)``: rows in other columns, at no price, because the encoder is public. CIFAR-10
 by the five convolutions that :mod:`benchmarks.papers.centaur_starts` trains on CIFAR-100; the writers of MNIST by the
@@ -13,8 +13,10 @@ leading ones. Then, with ten classes, δ = 1e-5, and at each ε:
 * *PrivateFedRep*: nine shared directions of the columns, softmax heads;
 * *MixedEffects*: a population's classifier and personal deviations.
 
-The last two have no settings but the number of columns, so every number that was tried is in the table. Test accuracy,
-mean over users; all methods answer with classes that the user's own rows contain.
+The last two have no settings but the number of columns. On the development split of CIFAR-10 (n = 500, S = 5, ε = 1),
+users of seed 7, MixedEffects had 56.1, 61.9 and 63.6 % with 16, 32 and 64 columns (97, 133 and 305 s), PrivateFedRep
+63.3 and 64.4 % with 32 and 64. Test accuracy, mean over users; all methods answer with classes that the user's own rows
+contain.
 """
 
 from __future__ import annotations
@@ -41,10 +43,10 @@ from benchmarks.several import Job, Row, several
 from benchmarks.tables import keep, table
 from tacitly import neural
 
-EPSILONS, SEEDS, WIDEST = (0.5, 1.0, 4.0), (0, 1, 2), 64
+EPSILONS, WIDEST = (1.0, 4.0), 64
 TASKS = {"cifar10-5": (500, 5), "cifar10-2": (1000, 2), "mnist-writers": None}
-LINES = (("heads alone", 64), ("CENTAUR", 64), ("PrivateFedRep", 32), ("PrivateFedRep", 64), ("MixedEffects", 32))
-SLOW = ("MixedEffects", 64)  # minutes per fit: one seed, one ε
+LINES = (("heads alone", 64), ("CENTAUR", 64), ("PrivateFedRep", 64), ("MixedEffects", 32))
+"""How many columns each method sees. MixedEffects takes minutes with 32, and the square of the columns more."""
 
 
 def mnist_features() -> tuple[images.Images, npt.NDArray[np.float32]]:
@@ -110,23 +112,16 @@ def _accuracy(model: Any, task: Task, classes: int) -> float:
     return 100.0 * float(np.mean(right))
 
 
-def jobs(tasks: Sequence[str], seeds: Sequence[int], epsilons: Sequence[float]) -> list[Job]:
-    """Return all fits, slow ones first."""
-    found = []
-    for name in tasks:
-        for method, columns in (SLOW, *LINES):
-            for seed in seeds[:1] if (method, columns) == SLOW else seeds:
-                for epsilon in _epsilons(method, columns, epsilons):
-                    job = {"task": name, "method": method, "columns": columns, "epsilon": epsilon, "seed": seed}
-                    found.append(job)
-    return sorted(found, key=lambda job: (job["seed"], job["method"] != "MixedEffects", -job["columns"]))
-
-
-def _epsilons(method: str, columns: int, epsilons: Sequence[float]) -> Sequence[float]:
-    """Return the ε of a line: none where nothing is released, the middle one for slow fits."""
-    if method == "heads alone":
-        return (0.0,)
-    return epsilons[len(epsilons) // 2 :][:1] if (method, columns) == SLOW else epsilons
+def jobs(tasks: Sequence[str], seeds: Sequence[int]) -> list[Job]:
+    """Return all fits, quick ones first."""
+    found = [
+        {"task": name, "method": method, "columns": columns, "epsilon": epsilon, "seed": seed}
+        for seed in seeds
+        for method, columns in LINES
+        for name in tasks
+        for epsilon in ((0.0,) if method == "heads alone" else EPSILONS)
+    ]
+    return sorted(found, key=lambda job: (job["seed"], job["method"] == "MixedEffects"))
 
 
 def report(rows: Sequence[Row]) -> str:
@@ -172,18 +167,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0])
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--out", type=Path, help="write rows here as they come")
     parser.add_argument("--read", type=Path, nargs="*", help="make the table of such files; fit nothing")
-    parser.add_argument("--keep-features", action="store_true", help="only compute features, for another machine")
     options = parser.parse_args()
-    if options.keep_features:
-        mnist_features()
-        return
     if options.quick:
-        todo = [{**job, "columns": 6} for job in jobs(["quick"], (0,), (4.0,)) if job["columns"] == WIDEST]
+        todo = [{**job, "columns": 6} for job in jobs(["quick"], (0,)) if job["epsilon"] != 1.0]
     else:
-        todo = jobs(options.tasks, SEEDS, EPSILONS)
+        todo = jobs(options.tasks, options.seeds)
     if options.read:
         rows = [json.loads(line) for path in options.read for line in path.read_text().splitlines()]
     else:
