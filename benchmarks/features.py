@@ -1,6 +1,6 @@
 """A public encoder, then what? Private heads on its features: CENTAUR, Private FedRep or MixedEffects, the same users.
 
-    python -m benchmarks.features [--quick] [--tasks NAME ...] [--seeds N ...] [--workers N] [--out FILE] [--read FILE ...]
+    python -m benchmarks.features [--quick] [--tasks NAME ...] [--seeds N ...] [--workers N] [--out FILE]
 
 Features are ``neural.Features(encoder)``: rows in other columns, at no price, because the encoder is public. CIFAR-10
 by the five convolutions that :mod:`benchmarks.papers.centaur_starts` trains on CIFAR-100; the writers of MNIST by the
@@ -14,8 +14,8 @@ leading ones. Then, with ten classes, δ = 1e-5, and at each ε:
 * *MixedEffects*: a population's classifier and personal deviations.
 
 The last two have no settings but the number of columns. On the development split of CIFAR-10 (n = 500, S = 5, ε = 1),
-users of seed 7, MixedEffects had 56.1, 61.9 and 63.6 % with 16, 32 and 64 columns (97, 133 and 305 s), PrivateFedRep
-63.3 and 64.4 % with 32 and 64. Test accuracy, mean over users; all methods answer with classes that the user's own rows
+users of seed 7 (a hundred of them, every fifth image), MixedEffects had 56.1, 61.9 and 63.6 % with 16, 32 and 64
+columns (97, 133 and 305 s), PrivateFedRep 63.3 and 64.4 % with 32 and 64. Test accuracy, mean over users; all methods answer with classes that the user's own rows
 contain.
 """
 
