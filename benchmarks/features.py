@@ -14,9 +14,9 @@ leading ones. Then, with ten classes, δ = 1e-5, and at each ε:
 * *MixedEffects*: a population's classifier and personal deviations.
 
 The last two have no settings but the number of columns. On the development split of CIFAR-10 (n = 500, S = 5, ε = 1),
-users of seed 7 (a hundred of them, every fifth image), MixedEffects had 56.1, 61.9 and 63.6 % with 16, 32 and 64
-columns (97, 133 and 305 s), PrivateFedRep 63.3 and 64.4 % with 32 and 64. Test accuracy, mean over users; all methods answer with classes that the user's own rows
-contain.
+users of seed 7, a hundred of them tested on every fifth image, MixedEffects had 56.1, 61.9 and 63.6 % with 16, 32 and
+64 columns (97, 133 and 305 s), PrivateFedRep 63.3 and 64.4 % with 32 and 64. Test accuracy, mean over users; all
+methods answer with classes that the user's own rows contain.
 """
 
 from __future__ import annotations
