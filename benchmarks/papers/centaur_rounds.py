@@ -80,12 +80,12 @@ def run(job: Job) -> list[dict[str, Any]]:
         rows = [{**_shown(job), "accuracy": accuracy_of(model, task)}]
         if not job.get("checkpoints"):
             return rows
-        spent = model.certificate_.releases
-        rows = [{**rows[0], "round": len(spent), "spent": model.certificate_.epsilon}]
+        spent, curve = model.certificate_.releases, {**_shown(job), "part": "figure 3"}
+        rows.append({**rows[0], **curve, "round": len(spent), "spent": model.certificate_.epsilon})
         for number, (middle, top) in seen:
             alone = neural.LocalHeads(middle, top, **shared).fit(task.X, task.y, task.users)
             cost = compose([release.event for release in spent[:number]], model._budget().adjacency, DELTA)
-            rows.append({**_shown(job), "accuracy": accuracy_of(alone, task), "round": number, "spent": cost})
+            rows.append({**curve, "accuracy": accuracy_of(alone, task), "round": number, "spent": cost})
     return rows
 
 
@@ -113,7 +113,7 @@ def clips(quick: bool) -> list[Job]:
     ours = {"head_steps": 3, **_STRONG, "rounds": 5}  # as centaur_starts chose
     base = {"part": "clips", "n": 500, "S": 5, "seed": CHOOSING, "quick": quick, "method": "CENTAUR"}
     found = [
-        {**base, "epsilon": e, "settings": given}
+        {**base, "epsilon": e, "clip": given.get("clip"), "settings": given}
         for e in EPSILONS
         for given in (*({**paper, "clip": clip} for clip in CLIPS), ours)
     ]
@@ -143,20 +143,15 @@ def results(choice: Sequence[dict[str, Any]], quick: bool) -> list[Job]:
 def report(rows: Sequence[dict[str, Any]], device: str) -> str:
     """Return Table 3, Table 2 and Figure 3's numbers."""
     parts = []
-    if third := [row for row in rows if row["part"] == "table 3" and row.get("round") in (None, _last(rows))]:
+    if third := [row for row in rows if row["part"] == "table 3"]:
+        rounds = third[0]["settings"]["rounds"]
         parts.append(_table_3(third))
-        parts.append(
-            f"{_last(rows) or ROUNDS} rounds, mean (standard deviation) over seeds; zero-out ε = 1, δ = 1e-5. {device}."
-        )
+        parts.append(f"{rounds} rounds, mean (standard deviation) over seeds; zero-out ε = 1, δ = 1e-5. {device}.")
     if second := [row for row in rows if row["part"] == "clips"]:
         parts.append(_table_2(second))
-    if curve := [row for row in rows if row["part"] == "table 3" and "round" in row and row["epsilon"] == 1.0]:
+    if curve := [row for row in rows if row["part"] == "figure 3"]:
         parts.append(_figure_3(curve))
     return "\n\n".join(parts)
-
-
-def _last(rows: Sequence[dict[str, Any]]) -> int | None:
-    return max((row["round"] for row in rows if "round" in row), default=None)
 
 
 def _table_3(rows: Sequence[dict[str, Any]]) -> str:
@@ -205,7 +200,7 @@ def plot(rows: Sequence[dict[str, Any]]) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    curve = [row for row in rows if row["part"] == "table 3" and "round" in row and row["epsilon"] == 1.0]
+    curve = [row for row in rows if row["part"] == "figure 3"]
     figure, axis = plt.subplots(figsize=(6, 4))
     for method in dict.fromkeys(row["method"] for row in curve):
         line = sorted((row["spent"], row["accuracy"]) for row in curve if row["method"] == method)
