@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import tacitly
 from tacitly import neural
 from tacitly.cli.main import main
+from tacitly.neural.table_network import estimator
 
 SMALL = {"epsilon": 8.0, "widths": (3,), "rounds": 2, "device": "cpu"}
 
@@ -39,6 +41,8 @@ def test_numbers_are_answered_in_the_units_of_the_target() -> None:
     X, users = rows()
     y = 1000.0 + 10.0 * (X[:, 0] - 50)
     model = neural.TableNetwork(target_range=(900, 1100), feature_range=(40, 60), **SMALL).fit(X, y, users)
+    again = model.with_heads_of(tacitly.Cohort.from_arrays(X, y, users))
+    assert np.allclose(again.predict(X, users), model.predict(X, users))
     assert np.abs(model.predict(X, users) - y).mean() < 30  # the target's own spread is 58
     assert np.abs(model.personalize(X[:6], y[:6]).predict(X[:6]) - y[:6]).mean() < 30
 
@@ -53,6 +57,9 @@ def test_heads_of_other_rows_stand_on_the_same_public_network() -> None:
 
 
 def test_images_load_without_computing_their_filters_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {"filters": 4, "directions": 8}
+    for name in ("image_network", "image_architecture"):
+        monkeypatch.setattr(f"{estimator.__name__}.{name}", partial(getattr(estimator, name), **small))
     rng = np.random.default_rng(0)
     y, users = np.arange(80) % 2, np.arange(80) // 8
     X = rng.integers(0, 256, size=(80, 64)) // (1 + y[:, None])

@@ -242,7 +242,7 @@ class Centaur(FittedNetwork):
         return partial(self._after_prefix, setup, population.cohort)
 
     def _after_prefix(self, setup: RoundSetup, cohort: Cohort) -> Cohort:
-        return apply_prefix(setup.prefix, cohort, self.rows_per_user, setup.executor.device)
+        return self._with_inner_targets(apply_prefix(setup.prefix, cohort, self.rows_per_user, setup.executor.device))
 
     def _statement(self, budget: Budget) -> Statement:
         own = custom_layers(self.body, self.head)

@@ -94,10 +94,14 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
         self._check_fitted()
         refitted, given = copy.copy(self), self._cohort(cohort, None, None)
         prefix: nn.Module = self.body_[0]  # type: ignore[index]
-        asked = apply_prefix(prefix, given, self._training().rows, self._torch_device())
+        asked = self._with_inner_targets(apply_prefix(prefix, given, self._training().rows, self._torch_device()))
         refitted._take_heads(self._fit_heads(asked.X, np.asarray(asked.y), asked.offsets))
         refitted.users_ = given.users
         return refitted
+
+    def _with_inner_targets(self, cohort: Cohort) -> Cohort:
+        """Return the cohort with targets as the network sees them: here, as they are."""
+        return cohort
 
     @property
     def folder_class(self) -> str:

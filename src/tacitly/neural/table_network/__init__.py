@@ -37,7 +37,8 @@ def _check(parameters: Parameters) -> None:
 
 def small_network(**settings: Any) -> dict[str, Any]:
     """Return a network that an auditor fits in a second."""
-    return {"classes": (0, 1), "widths": (3,), "rounds": 2, "device": "cpu", "random_state": 0, **settings}
+    steps = {"rounds": 1, "local_steps": 1, "head_steps": 1}
+    return {"classes": (0, 1), "widths": (2,), "device": "cpu", "random_state": 0, **steps, **settings}
 
 
 METHOD = Method(
@@ -64,5 +65,5 @@ METHOD = Method(
     check=_check,
     rank=None,
     engines=("local",),
-    audits=(AuditTrial("networks, from a table", small_network, depth="brief", title="neural.TableNetwork, 2 rounds"),),
+    audits=(AuditTrial("networks, from a table", small_network, depth="brief", title="neural.TableNetwork, 1 round"),),
 )

@@ -211,14 +211,18 @@ class TableNetwork(Centaur):
         whole = isinstance(X, Cohort) or y is None
         given = y if whole or self.classes is None else self._loss().encode(y, blank=policy != "raise")
         cohort: Cohort = read_cohort(flat_rows(X), given, users, dtype=np.float32, on_bad_rows=policy)
-        if not whole and self.classes is not None:
+        if not whole or self.classes is None:
             return cohort
-        return replace(cohort, y=self._inside(cohort.y).astype(cohort.dtype)).settled(policy)
+        codes = self._loss().encode(cohort.y, blank=policy != "raise")
+        return replace(cohort, y=codes.astype(cohort.dtype)).settled(policy)
+
+    def _with_inner_targets(self, cohort: Cohort) -> Cohort:
+        if self.target_range is None or cohort.y is None:
+            return cohort
+        return replace(cohort, y=self._inside(cohort.y).astype(cohort.dtype))
 
     def _inside(self, y: Any) -> Array:
-        """Return targets as the network sees them: positions of labels, or numbers of about one."""
-        if self.classes is not None:
-            return self._loss().encode(y, blank=self._bad_rows() != "raise")
+        """Return numbers as the network sees them: from −1 to 1, where their range is public."""
         numbers = np.asarray(y, dtype=np.float64)
         if self.target_range is None:
             return numbers
@@ -235,7 +239,7 @@ class TableNetwork(Centaur):
         return np.asarray(low + (answers + 1.0) * ((high - low) / 2.0))
 
     def _encoded(self, y: npt.ArrayLike) -> Array:
-        return self._inside(super()._encoded(y) if self.classes is None else y)
+        return self._inside(super()._encoded(y)) if self.classes is None else self._loss().encode(y)
 
     def _predictions(self, rows: npt.NDArray[Any], positions: Positions) -> npt.NDArray[Any]:
         return self._outside(super()._predictions(rows, positions))
