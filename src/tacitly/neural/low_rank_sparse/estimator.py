@@ -23,8 +23,9 @@ from tacitly.neural.centaur.heads import check_labels, usable_labels
 from tacitly.neural.engine.layers import check_layers
 from tacitly.neural.engine.module_properties import fingerprint, n_outputs
 from tacitly.neural.low_rank_sparse.module_network import ModuleNetwork
+from tacitly.neural.low_rank_sparse.network import Network
 from tacitly.neural.low_rank_sparse.personal_part import SparseUpdate
-from tacitly.neural.low_rank_sparse.personal_part_model import Network, PersonalPartModel
+from tacitly.neural.low_rank_sparse.personal_part_model import PersonalPartModel
 
 SLOW = (
     "personal parts of a module are fitted through torch.func, which is slow: compiled kernels exist for networks of "

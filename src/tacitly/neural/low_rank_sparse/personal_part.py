@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.neural.engine.update import Flat, UserUpdate
 from tacitly.neural.low_rank_sparse.kernels import cross_fitted, early_stopped
-from tacitly.neural.low_rank_sparse.module_network import ModuleNetwork
+from tacitly.neural.low_rank_sparse.network import Network
 from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork
 
 _SUPPORT_SHARES = (0.25, 0.5, 0.75, 1.0, 1.0, 1.0)  # of b's support, selected at every eighth of the steps
@@ -52,7 +52,7 @@ def _no_module() -> Flat:
 class PersonalPartUpdate(UserUpdate):
     """What the two frameworks have in common. ``training`` gives rows and steps per round; everything is public."""
 
-    network: TanhNetwork | ModuleNetwork
+    network: Network
     penalty: float = 1.0
     # Placeholders without parameters, for the executor to move to its device.
     body: Flat = field(default_factory=_no_module, repr=False)
@@ -250,6 +250,7 @@ class SparseUpdate(PersonalPartUpdate):
 
     def _known(self, public: Tensor) -> tuple[Array, ...]:
         """Return what is public: U, the preconditioner, its metric, and the shapes of layers."""
+        assert isinstance(self.network, TanhNetwork)
         reach, metric = self.preconditioner(public.double())
         basis = public.double().view(-1, self.rank)
         arrays = (np.ascontiguousarray(part.numpy()) for part in (basis, reach, metric))
@@ -327,6 +328,7 @@ class SparseUpdate(PersonalPartUpdate):
 class PromptUpdate(PersonalPartUpdate):
     """Rows followed by an embedding c. The public vector is the network's without it, then V (units × e)."""
 
+    network: TanhNetwork
     embedding: int = 1
 
     @property

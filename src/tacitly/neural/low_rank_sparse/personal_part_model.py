@@ -37,7 +37,7 @@ from tacitly.neural.engine.progress import Progress
 from tacitly.neural.engine.query import BodyUpdate
 from tacitly.neural.engine.rehearsal import rehearse
 from tacitly.neural.engine.update import LocalTraining
-from tacitly.neural.low_rank_sparse.module_network import ModuleNetwork
+from tacitly.neural.low_rank_sparse.network import Network
 from tacitly.neural.low_rank_sparse.personal_part import PersonalPartUpdate, SparseUpdate
 from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork
 from tacitly.privacy.calibration import Phase, Plan
@@ -53,8 +53,6 @@ FREE_OWN_PARTS = (
 )
 PUBLIC_SCALES = "the scaling of features and targets before fit is assumed to be public"
 
-Network = TanhNetwork | ModuleNetwork
-
 _CELLS = 1 << 16  # parameters of users computed together on a CPU: what fits a core's cache
 _ROWS = 1 << 12  # rows, including padding, of users whose personal parts are fitted together at the end
 _STANDARD_ROWS = 256  # synthetic rows of independent standard normals, to measure how far a step moves outputs
@@ -65,7 +63,7 @@ _TINY = float(np.finfo(np.float64).tiny)
 class OwnNetwork:
     """One user's network. Private to that user."""
 
-    network: TanhNetwork | ModuleNetwork
+    network: Network
     parameters: Array
     own: Array
 
