@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,7 @@ def main() -> None:
         while not (hub / "hub" / "settings.json").exists():
             if processes[0].poll() is not None:
                 raise SystemExit("the coordinator did not start")
+            time.sleep(0.2)
         for site in (north, south):
             shutil.copy(invitation, site)
             processes.append(start(as_site(TAKE_PART, site) + PATIENT, cwd=site))

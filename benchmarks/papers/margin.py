@@ -104,7 +104,7 @@ class Oracle(HeadsOnBasis):
 
 def losses(quick: bool) -> dict[str, list[float]]:
     """Return wrong labels of logistic users, and the share of the gap lost to privacy."""
-    n, draws, epsilons = (400, 1, (4.0,)) if quick else (10_000, 2, (1.0,))
+    n, draws, epsilons = (150, 1, (4.0,)) if quick else (10_000, 2, (1.0,))
     errors: dict[str, list[float]] = {}
     for draw in range(draws):
         rng = np.random.default_rng(2000 + draw)
@@ -165,7 +165,7 @@ def margins(quick: bool) -> list[dict[str, Any]]:
         *({"epsilon": epsilon} for epsilon in (0.3, 3.0)),
     ]
     if quick:
-        base, changes = {**base, "n": 300}, [{}]
+        base, changes = {**base, "n": 100}, [{}]
     return [_margin_row({**base, **change}, draws=1 if quick else _DRAWS) for change in changes]
 
 
@@ -199,8 +199,8 @@ def wide_apart(n: int) -> dict[str, Any]:
 
 def wide(n: int) -> dict[str, Any]:
     """Return the risk at d = 100 and 5,000 with the same users, the time of a selection and the peak memory."""
-    risk = {}
-    for d in (100, 5000):
+    risk, widest = {}, 5000 if n >= 1000 else 300
+    for d in (100, widest):
         X, y, users, _ = separable(n, 20, d, 0.1, 4000)
         counts = np.full(n, 20)
         first = np.tile(np.arange(20) < 10, n)
@@ -216,7 +216,7 @@ def wide(n: int) -> dict[str, Any]:
                 right = [np.sum(model.predict(cohort.X[part], users[part]) == y[part]) for part in tested]
                 errors.append(1.0 - float(np.sum(right)) / int(first.sum()))
             risk[f"d = {d}, ε = {epsilon:g}"] = errors
-    signs = sign_matrix(48, 5000, 0)
+    signs = sign_matrix(48, widest, 0)
     federation = LocalFederation(cohort, Ledger().run("time", config={}), threads=1)
     reduced = federation.projected(signs)
     candidates = np.array([orthonormal(np.random.default_rng(i).normal(size=(48, 2)))[0] for i in range(256)])

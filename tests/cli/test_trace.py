@@ -17,7 +17,7 @@ def ratings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     rows, columns, users = rng.integers(6, size=20_000), rng.integers(5, size=20_000), np.arange(20_000) % 5000
     path = tmp_path_factory.mktemp("table") / "ratings.csv"
-    cells = zip(users, rows, columns, M[rows, columns], strict=True)
+    cells = zip(users, rows, columns, M[rows, columns] + 0.02 * rng.normal(size=20_000), strict=True)
     path.write_text("who,place,item,stars\n" + "".join(f"u{u:04d},{i},{j},{y}\n" for u, i, j, y in cells))
     return path
 

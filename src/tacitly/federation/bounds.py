@@ -111,7 +111,7 @@ def fused_agrees(query: Query, n_features: int, bound: float, form: Query | None
     Decided once per query: the answer depends on public fields only, which do not change.
     """
     fused_form = query if form is None else form
-    if math.isfinite(bound) and not _LEAST_BOUND <= bound <= _MOST_BOUND:
+    if not _ordinary(bound):
         return False
     if type(query).__name__ not in KNOWN or isinstance(query, Scores):
         return True  # written here, by nobody else; and losses are clamped in both forms
@@ -126,6 +126,15 @@ def fused_agrees(query: Query, n_features: int, bound: float, form: Query | None
     found = _compare_forms(query, fused_form, n_features, bound)
     _AGREED[key] = weakref.ref(query, lambda _: _AGREED.pop(key, None)), found
     return found
+
+
+def one_form(query: Query, bound: float) -> bool:
+    """Whether many users at once are computed by the definition itself, at a bound that arrays of them can clip to."""
+    return query.one_form and _ordinary(bound)
+
+
+def _ordinary(bound: float) -> bool:
+    return not math.isfinite(bound) or _LEAST_BOUND <= bound <= _MOST_BOUND
 
 
 def _compare_forms(query: Query, fused_form: Query, n_features: int, bound: float) -> bool:

@@ -23,7 +23,7 @@ from threadpoolctl import ThreadpoolController
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
 from tacitly.federation.base import BLOCK, ROW_BLOCK, Chosen, Query
-from tacitly.federation.bounds import check_sums, fused_agrees
+from tacitly.federation.bounds import check_sums, fused_agrees, one_form
 from tacitly.federation.projected import Projected
 from tacitly.federation.query import rehearse, synthetic_rows
 from tacitly.federation.scores import Scores
@@ -71,7 +71,9 @@ class Shard:
         if of_statistics:
             # Bugs surface here; below, no exception may, because it could depend on private numbers.
             rehearse(form, *synthetic_rows(self.cohort.n_features))
-        if self._plain or not fused_agrees(query, self.cohort.n_features, bound, form):
+        # Where a batch is the definition, many users at once are as plain as one.
+        agrees = one_form(query, bound) if self._plain else fused_agrees(query, self.cohort.n_features, bound, form)
+        if not agrees:
             return self._sum(query, _Plain(query), bound, grid, chosen)
         shard = self._with(query.statistics) if of_statistics and query.statistics is not None else None
         if shard is None:

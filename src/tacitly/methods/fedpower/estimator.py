@@ -28,7 +28,7 @@ from tacitly.methods.fedpower import as_printed as paper_fedpower
 from tacitly.methods.fedpower import route as fedpower_route
 from tacitly.methods.fedpower.power import DECAYS
 from tacitly.methods.fedpower.refinement import FEATURES_PER_COMPONENT
-from tacitly.methods.fedpower.spectrum import Spectrum
+from tacitly.methods.fedpower.spectrum import Spectrum, clear_confidence
 from tacitly.methods.further_calls import added_up
 from tacitly.methods.parameters import EngineParameter
 from tacitly.privacy.calibration import Plan
@@ -224,10 +224,12 @@ class FedPower(_Transformer, _Additive, PrivateModel, EngineParameter, Component
         return self
 
     def _warn_if_hidden(self) -> None:
-        """Warn where the released numbers show that no component stands out of the noise."""
-        if self.certificate_.mode in ("certified", "seeded") and not (self.confidence_ > 0).any():
+        """Warn where no component stands out of the noise by more than noise alone does once in a hundred times."""
+        hidden = not (self.confidence_ > clear_confidence(self.n_features_in_)).any()
+        if self.certificate_.mode in ("certified", "seeded") and hidden:
             warnings.warn(
-                f"the privacy noise hides all {len(self.confidence_)} components: those found are noise. Route: "
+                f"the privacy noise hides all {len(self.confidence_)} components: noise alone could look like those "
+                f"found. Route: "
                 f"{self.route_!r}. More units, a larger epsilon or unit='row' help, and so do fewer local steps, or "
                 "route='gram' where there are few features.",
                 TooFewUsersWarning,
@@ -344,7 +346,7 @@ class FedPower(_Transformer, _Additive, PrivateModel, EngineParameter, Component
 
     def _public(self, found: Spectrum, route: str, groups: int = 1) -> dict[str, Array]:
         """Return a spectrum as :meth:`take_public_arrays` expects it."""
-        known = found.n_rows - (1 if self.center else 0) if found.n_rows > 1 else math.nan
+        known = max(found.n_rows - (1 if self.center else 0), 1.0) if found.n_rows > 0 else math.nan
         error = math.nan if found.predicted_error is None else found.predicted_error
         return {
             "components": found.components,

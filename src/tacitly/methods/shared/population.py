@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -128,15 +129,22 @@ def in_raw_units(units: Coordinates, prior: Prior) -> HeadPrior:
 
 def too_few_users(n_users: int, n_features: int, rank: int, budget: Budget) -> str:
     """Return the warning for a prior of heads that the noise hides, with the number of users that would do."""
-    needed = max(n_users, 1)
-    while not _enough(needed, n_features, rank, budget):
-        needed = math.ceil(1.1 * needed)
+    needed = _users_needed(n_users, n_features, rank, budget)
     would_do = f"About {needed:,} users would do at" if needed > n_users else "More users would help, or more than"
     return (
         f"the privacy noise hides how users' heads are spread: every user falls back on their own rows, and users "
         f"without rows have no prediction. {would_do} epsilon = {budget.epsilon:g}. Found {n_users:,}. A lower rank or "
         "a larger epsilon helps too."
     )
+
+
+@lru_cache(maxsize=64)
+def _users_needed(n_users: int, n_features: int, rank: int, budget: Budget) -> int:
+    """Return how many users would do; remembered, because an audit fits the same shape many times."""
+    needed = max(n_users, 1)
+    while not _enough(needed, n_features, rank, budget):
+        needed = math.ceil(1.1 * needed)
+    return needed
 
 
 def _enough(n_users: int, n_features: int, rank: int, budget: Budget) -> bool:
