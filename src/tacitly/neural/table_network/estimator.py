@@ -213,7 +213,7 @@ class TableNetwork(Centaur):
         cohort: Cohort = read_cohort(flat_rows(X), given, users, dtype=np.float32, on_bad_rows=policy)
         if not whole or self.classes is None:
             return cohort
-        codes = self._loss().encode(cohort.y, blank=policy != "raise")
+        codes = self._loss().encode(np.asarray(cohort.y), blank=policy != "raise")
         return replace(cohort, y=codes.astype(cohort.dtype)).settled(policy)
 
     def _with_inner_targets(self, cohort: Cohort) -> Cohort:
