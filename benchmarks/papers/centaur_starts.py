@@ -1,6 +1,6 @@
 """CENTAUR's Table 1 on CIFAR-10 with few learned parameters, from five starts, at ε = 1, δ = 1e-5.
 
-    python -m benchmarks.papers.centaur_starts [--quick] [--starts NAME ...]
+    python -m benchmarks.papers.centaur_starts [--quick] [--starts NAME ...] [--features] [--workers N]
 
 The network is the paper's LeNet (the last start: :func:`tacitly.neural.conv_features`). Its layers up to the first
 hidden one are fixed; the next is public principal directions (over synthetic images) followed by a private layer that
@@ -16,14 +16,16 @@ comes from:
 Settings of every method on every start are the best of ``TRIES`` on a development split: users of seed 7, tested on the
 tenth of the *training* images that no user has. Results are those of seeds 0, 1 and 2 on the test images. The deeper
 start takes the settings of CIFAR-100's. What ``SEARCHED`` adds was tried after results of the first list had been seen.
+
+``--features`` only computes what the fixed parts see (:func:`kept_features`), for a machine that has no images.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +44,10 @@ from benchmarks.papers.centaur import (
     fitted,
     free_layer,
     paper_layer,
-    plain,
     public_start,
 )
 from benchmarks.papers.public_labels import train
+from benchmarks.several import Job, Row, several
 from benchmarks.tables import RESULTS, keep, table
 from tacitly import neural
 from tacitly.datasets.shards import class_shards
@@ -162,6 +164,19 @@ def directions(
     return np.concatenate([features(images.rows(X)) for X in (data.X, data.test_X)]).astype(np.float32)
 
 
+def kept_features(start: str, seed: int, width: int = 128) -> tuple[images.Images, npt.NDArray[np.float32]]:
+    """Return the labels of CIFAR-10 and all images in public directions, from a file if there is one."""
+    path = CACHE / f"cifar10 {start} {seed}.npz"
+    if not path.is_file():
+        data = images.cifar10()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Z = directions(start, seed, data, width).astype(np.float16)
+        np.savez(path, Z=Z, y=data.y.astype(np.uint8), test_y=data.test_y.astype(np.uint8))
+    stored, no_images = np.load(path), np.zeros((0, 3, 32, 32), dtype=np.uint8)
+    y, test_y = (stored[name].astype(np.int64) for name in ("y", "test_y"))
+    return images.Images(no_images, y, no_images, test_y), stored["Z"].astype(np.float32)
+
+
 def deal(data: images.Images, Z: npt.NDArray[np.float32], n: int, classes: int, seed: int) -> Task:
     """Return the paper's allocation; the development split is tested on training images that no user has."""
     rng = np.random.default_rng(1000 + seed)
@@ -190,16 +205,37 @@ def accuracy(task: Task, method: str, one: Try, epsilon: float) -> float:
     return fitted(cut, make, KINDS[method], epsilon, **one[1])[0]
 
 
-def choose(start: str, data: images.Images, Z: npt.NDArray[np.float32]) -> list[dict[str, Any]]:
-    """Try all settings on the development split, both allocations of the first two tasks."""
-    found = []
-    tasks = [deal(data, Z, n, classes, CHOOSING) for n, classes in TASKS[:2]]
-    for method, tries in TRIES.items():
-        for layer, settings in [*tries, *SEARCHED.get(start, {}).get(method, [])]:
-            values = [accuracy(task, method, (layer, settings), 1.0) for task in tasks]
-            found.append({"start": start, "method": method, "layer": layer, "settings": settings, "accuracy": values})
-            print(found[-1], flush=True)
-    return found
+@cache
+def _kept(start: str, seed: int) -> tuple[images.Images, npt.NDArray[np.float32]]:
+    return kept_features(start, seed, WIDEST if start == "random numbers" else 128)
+
+
+def run(job: Job) -> list[Row]:
+    """Fit one model; return its row."""
+    torch.set_num_threads(1)
+    data, Z = _kept(job["start"], job["seed"] if job["start"] in OWN and job["seed"] != CHOOSING else 0)
+    task = deal(data, Z, job["n"], job["S"], job["seed"])
+    known = "CENTAUR" if job["method"].startswith("FedRep") else job["method"]
+    epsilon = 1.0 if job["epsilon"] == 0.0 else float(job["epsilon"])  # heads alone spend nothing
+    value = accuracy(task, known, (job["layer"], job["settings"]), epsilon)
+    return [{**job, "task": task.name, "accuracy": value}]
+
+
+def choices(start: str) -> list[Job]:
+    """Return all settings on the development split, both allocations of the first two tasks."""
+    return [
+        {"start": start, "method": m, "layer": layer, "settings": s, "epsilon": 1.0, "n": n, "S": c, "seed": CHOOSING}
+        for m, tries in TRIES.items()
+        for layer, s in [*tries, *SEARCHED.get(start, {}).get(m, [])]
+        for n, c in TASKS[:2]
+    ]
+
+
+def chosen(rows: Sequence[Row]) -> list[Row]:
+    """Return one row per setting, with the accuracies of both allocations."""
+    named = [{key: row[key] for key in ("start", "method", "layer", "settings")} for row in rows]
+    pairs = zip(named[::2], rows[::2], rows[1::2], strict=True)
+    return [{**name, "accuracy": [first["accuracy"], second["accuracy"]]} for name, first, second in pairs]
 
 
 def best_of(choice: Sequence[dict[str, Any]], start: str, method: str) -> Try:
@@ -210,37 +246,30 @@ def best_of(choice: Sequence[dict[str, Any]], start: str, method: str) -> Try:
     return best["layer"], best["settings"]
 
 
-def results(
-    start: str, data: images.Images, every: Sequence[npt.NDArray[np.float32]], choice: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Run all methods at ε = 1, FedRep without privacy, on all tasks and seeds."""
+def results(start: str, choice: Sequence[Row]) -> list[Job]:
+    """Return all methods at ε = 1 and FedRep without privacy, on all tasks and seeds."""
     found = []
     for n, classes in TASKS:
         for seed in SEEDS:
-            task = deal(data, every[seed % len(every)], n, classes, seed)
             for method in (*KINDS, "FedRep, no privacy"):
                 known = "CENTAUR" if method in ("heads alone", "FedRep, no privacy") else method
                 layer, settings = best_of(choice, start, known)
-                epsilon = math.inf if method.startswith("FedRep") else 1.0
-                given = (layer, {} if method == "heads alone" else settings)
-                value = accuracy(task, known if method.startswith("FedRep") else method, given, epsilon)
-                shown = 0.0 if method == "heads alone" else plain(epsilon)
-                row = {"start": start, "task": task.name, "seed": seed, "method": method, "epsilon": shown}
-                found.append({**row, "accuracy": value, "layer": layer, "settings": given[1]})
-                print(found[-1], flush=True)
+                epsilon = "inf" if method.startswith("FedRep") else 0.0 if method == "heads alone" else 1.0
+                given = {} if method == "heads alone" else settings
+                job = {"start": start, "method": method, "epsilon": epsilon, "layer": layer, "settings": given}
+                found.append({**job, "n": n, "S": classes, "seed": seed})
     return found
 
 
-def sweep(
-    start: str, data: images.Images, Z: npt.NDArray[np.float32], choice: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
+def sweep(start: str, choice: Sequence[Row]) -> list[Job]:
     """Return Figure 1: accuracy against ε, with the settings that were chosen at ε = 1, seed 0."""
-    task, found = deal(data, Z, *TASKS[0], 0), []
+    n, classes = TASKS[0]
+    found = []
     for epsilon in EPSILONS:
         for method in list(KINDS)[1:]:
-            value = accuracy(task, method, best_of(choice, start, method), epsilon)
-            found.append({"start": start, "task": task.name, "method": method, "epsilon": epsilon, "accuracy": value})
-            print(found[-1], flush=True)
+            layer, settings = best_of(choice, start, method)
+            job = {"start": start, "method": method, "epsilon": epsilon, "layer": layer, "settings": settings}
+            found.append({**job, "n": n, "S": classes, "seed": 0})
     return found
 
 
@@ -272,24 +301,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--starts", nargs="*", default=list(STARTS), choices=STARTS)
+    parser.add_argument("--features", action="store_true")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="write rows here as they come")
     options = parser.parse_args()
     if options.quick:
         _quick()
         return
+    if options.features:
+        for start in options.starts:
+            for seed in SEEDS if start in OWN else SEEDS[:1]:
+                _kept(start, seed)
+        return
     path = RESULTS / "centaur_starts.json"
     empty: dict[str, Any] = {"choice": [], "rows": [], "sweep": [], "alone": []}
     found = {**empty, **(json.loads(path.read_text()) if path.is_file() else {})}
-    data = images.cifar10()
     for start in options.starts:
-        every = [directions(start, seed, data) for seed in (SEEDS if start in OWN else SEEDS[:1])]
         if not start.endswith("deeper"):
             kept = [row for row in found["choice"] if row["start"] != start]
-            found["choice"] = kept + choose(start, data, every[0])
+            found["choice"] = kept + chosen(several(run, choices(start), options.workers, options.out))
         kept = [row for row in found["rows"] if row["start"] != start]
-        found["rows"] = kept + results(start, data, every, found["choice"])
+        found["rows"] = kept + several(run, results(start, found["choice"]), options.workers, options.out)
         if start in SWEPT:
             kept = [row for row in found["sweep"] if row["start"] != start]
-            found["sweep"] = kept + sweep(start, data, every[0], found["choice"])
+            found["sweep"] = kept + several(run, sweep(start, found["choice"]), options.workers, options.out)
         found |= {"device": torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU", "pretraining": PRETRAINING}
         keep("centaur_starts", found, report(found), quick=False)
 

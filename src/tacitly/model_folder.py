@@ -115,8 +115,7 @@ def load(folder: str | os.PathLike[str], **modules: Any) -> PrivateModel:
         key: math.inf if value == "inf" else value for key, value in config["parameters"].items()
     }
     code = {"body", "head"} & set(kind._get_param_names())
-    if parameters.pop("augment", False):
-        code.add("augment")
+    code |= {name for name in ("augment", "module") if parameters.pop(name, False)}
     if set(modules) != code:
         given = ", ".join(f"{name}=…" for name in sorted(code))
         raise ModelError(
@@ -248,7 +247,7 @@ def write_private(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def save_head(head: Head | Posterior, path: str | os.PathLike[str]) -> None:
+def save_head(head: Any, path: str | os.PathLike[str]) -> None:
     """Write one user's head to a file only its owner can read."""
     target = Path(path)
     if target.exists():
@@ -256,18 +255,22 @@ def save_head(head: Head | Posterior, path: str | os.PathLike[str]) -> None:
     write_private(target, (json.dumps(head_content(head)) + "\n").encode())
 
 
-def head_content(head: Head | Posterior) -> dict[str, Any]:
-    """Return a head as plain data: a posterior, or weights, intercept and coordinates of the user's own."""
+def head_content(head: Any) -> dict[str, Any]:
+    """Return a head as plain data: a posterior, a network's, or weights, intercept and own coordinates."""
     if isinstance(head, Posterior):
         return {"posterior": head.numbers.tolist()}
+    if hasattr(head, "held"):  # a network's, whose class needs PyTorch
+        return {"head": head.head.tolist(), "held": head.held.tolist()}
     content: dict[str, Any] = {"weights": head.weights.tolist(), "intercept": np.asarray(head.intercept).tolist()}
     if head.values.size:
         content |= {"indices": head.indices.tolist(), "values": head.values.tolist()}
     return content
 
 
-def load_head(path: str | os.PathLike[str], model: SharedBasisModel | MixedEffects) -> Head | Posterior:
+def load_head(path: str | os.PathLike[str], model: Any) -> Any:
     """Read a head written for ``model``."""
+    if hasattr(model, "with_head"):
+        return _load_network_head(path, model)
     return _load_posterior(path, model) if isinstance(model, MixedEffects) else _load_weights(path, model)
 
 
@@ -282,6 +285,20 @@ def _load_posterior(path: str | os.PathLike[str], model: MixedEffects) -> Poster
             "Was the head fitted for another model?"
         )
     return Posterior(model, numbers)
+
+
+def _load_network_head(path: str | os.PathLike[str], model: Any) -> Any:
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        head, held = (np.array(content[name], dtype=np.float64) for name in ("head", "held"))
+    except (KeyError, TypeError, AttributeError, OverflowError, ValueError):
+        raise ModelError(f"{path} is not a head written by 'tacitly personalize' for a network.") from None
+    if head.shape != model.heads_.shape[1:] or held.shape != model.held_.shape[1:]:
+        raise ModelError(
+            f"{path} has {head.size} numbers; this model's heads have {model.heads_.shape[1]}. "
+            "Was the head fitted for another model?"
+        )
+    return model.with_head(head, held)
 
 
 def _load_weights(path: str | os.PathLike[str], model: SharedBasisModel) -> Head:

@@ -104,6 +104,8 @@ def estimator(name: str) -> Any:
     method = REGISTRY[name]
     if method.network:
         torch = pytest.importorskip("torch")
+        if name == "networks":
+            return method.build(widths=(3,), epsilon=4.0, rounds=1, device="cpu")
         if "centaur" in name:
             body = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh())
             return method.build(body=body, head=torch.nn.Linear(3, 2), epsilon=4.0, rounds=1, device="cpu")
@@ -127,6 +129,8 @@ def test_the_certified_number_of_users_is_the_number_of_ids_whatever_the_targets
         return
     silent = cohort.index_of(SILENT)  # they have a model: finite numbers whatever they gave
     assert np.isfinite(model.heads_[silent]).all()
+    if method.network:  # whose home work is code, which does not travel
+        return
     work = model._home_work()
     kept = tacitly.load(tacitly.save(model, tmp_path / "model"))
     assert digest_of(wire.decode(wire.encode(work))) == digest_of(kept._home_work())

@@ -145,7 +145,6 @@ REASONS = {
     "components": {
         "check_dtype_object": BAD_CELLS,
         "check_estimators_nan_inf": BAD_CELLS,
-        "check_pipeline_consistency": "score needs the variance outside the components: below the noise of so few rows",
     },
 }
 # Seeded noise, because the checks compare fits; so nothing here is certified.

@@ -163,7 +163,7 @@ def show_comparison(model: Comparable, cohort: Cohort) -> None:
     if not lines:
         say("no comparison: it holds out rows of users who have two or more, and no user has.")
         return
-    measures = _MEASURES["classes" if model._loss().classifies else model.loss]
+    measures = _MEASURES["classes" if model._loss().classifies else model._loss().name]
     grid = Grid("", "private?", *measures, title="On held-out rows (private: do not publish)")
     for line in lines:
         grid.add_row(line.method, line.private, f"{line.error:.4g}", f"{line.score:.3f}")

@@ -55,7 +55,7 @@ def fit(
     chosen = Chosen.of(context)
     check_budget(chosen.method, chosen.values, epsilon, delta, adjacency)
     shared = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
-    shared |= _engine(engine, address, workers)
+    shared |= _engine(chosen.method, engine, address, workers)
     values, labels = _values(chosen, ranges, levels)
     columns = reading.Columns(user, target, console.names_in(features), reading.split_names(exclude), labels)
     source = reading.opened(table, user, separator, decimal)
@@ -103,10 +103,15 @@ def _values(
     return values, labels
 
 
-def _engine(engine: str, address: str | None, workers: int | None) -> dict[str, Any]:
+def _engine(method: Method, engine: str, address: str | None, workers: int | None) -> dict[str, Any]:
     """Return the estimator's parameter that says where users are; nothing for this process."""
     if engine not in ("local", "cuda", "ray"):
         raise ValueError(f"--engine must be local, cuda or ray. Found {engine!r}.")
+    if engine not in method.engines and method.network:
+        raise ValueError(
+            f"--method {method.name} runs in this process, on its GPU if there is one. Found --engine {engine}: "
+            "leave it out."
+        )
     if engine == "local":
         return {}
     if engine == "cuda":

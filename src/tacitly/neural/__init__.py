@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tacitly.neural.centaur.estimator import Centaur as Centaur
     from tacitly.neural.low_rank_sparse.estimator import LowRankSparse as LowRankSparse
     from tacitly.neural.low_rank_sparse.frameworks import PromptLearning as PromptLearning
+    from tacitly.neural.table_network.estimator import TableNetwork as TableNetwork
 # </methods>
 
 # Modules load when a name is first used: the engine and the networks need PyTorch and NumPy alone.

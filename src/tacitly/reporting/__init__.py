@@ -16,7 +16,6 @@ from typing import Any
 from tacitly.baselines.comparison import held_out
 from tacitly.data.cohort import Cohort
 from tacitly.methods.base import PrivateModel
-from tacitly.methods.targets import TargetsOfLoss
 from tacitly.model_folder import load, write_private
 from tacitly.reporting import gains, guarantee
 from tacitly.reporting.learned import learned
@@ -108,7 +107,7 @@ def _page(part: PublicPart, private: list[Section]) -> str:
 
 def _private_sections(model: Any, rows: Cohort | tuple[Any, Any, Any]) -> list[Section]:
     """Compute what only whoever holds the rows may see."""
-    if not isinstance(model, TargetsOfLoss):
+    if not hasattr(model, "with_heads_of"):
         raise ValueError(
             f"the private edition compares personal models with local ones. Found a {type(model).__name__}, which has "
             "none: leave the table out for the public edition."

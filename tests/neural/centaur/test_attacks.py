@@ -63,10 +63,13 @@ def lengths(kind: type[neural.Centaur], canary: bool, **settings: object) -> Arr
     return np.array(found)[:, None]
 
 
-@pytest.mark.parametrize("rate", [1.0, 0.5])
-def test_a_canary_without_a_gradient_is_not_noticed(rate: float) -> None:
-    """Denominators are public, so a user whose update is zero has no effect, not even on a count."""
-    inside, outside = (lengths(neural.Centaur, canary, sampling_rate=rate) for canary in (True, False))
+STATE = {"rounds": 2, "head_steps": 1, "cross_fit": False, "warm_heads": True, "local_steps": 2, "local_momentum": 0.9}
+
+
+@pytest.mark.parametrize("settings", [{}, {"sampling_rate": 0.5}, STATE], ids=["all", "sampled", "warm, momentum"])
+def test_a_canary_without_a_gradient_is_not_noticed(settings: dict[str, object]) -> None:
+    """Denominators are public, so a user whose update is zero has no effect, not even on a count or others' state."""
+    inside, outside = (lengths(neural.Centaur, canary, **settings) for canary in (True, False))
     assert from_runs(inside, outside, 1e-6, confidence=CONFIDENCE).epsilon < 0.01
 
 

@@ -35,5 +35,10 @@ METHOD = Method(
             lambda: audit_network(clip="auto", head_steps=0, rounds=1),
             depth="brief",
         ),
+        AuditTrial(
+            "neural centaur, warm heads and momentum",
+            lambda: audit_network(warm_heads=True, local_steps=2, local_momentum=0.9, head_decay=0.01),
+            depth="long",
+        ),
     ),
 )

@@ -30,6 +30,7 @@ from tacitly.neural.engine.executor import Executor
 from tacitly.neural.engine.flat import load
 from tacitly.neural.engine.layers import custom_layers, custom_layers_note
 from tacitly.neural.engine.module_properties import fingerprint, n_outputs, output_width
+from tacitly.neural.engine.one_process import check_engine
 from tacitly.neural.engine.public_prefix import apply_prefix, split_body
 from tacitly.neural.engine.query import BodyUpdate
 from tacitly.neural.engine.rehearsal import check_modules, rehearse, rehearse_rows
@@ -117,6 +118,8 @@ class Centaur(FittedNetwork):
     device, chunk, tf32, threads
         ``"auto"`` uses a GPU if there is one; users per batch on it; whether its products may round to TF32 (faster;
         updates are rounded more, not protected less); threads on a CPU.
+    engine
+        None: networks run in this process; any other raises, and says what to do instead.
     epsilon, delta, adjacency, random_state, noise, noise_seed, ledger, run
         As for :class:`tacitly.PrivateFedRep`.
 
@@ -164,6 +167,7 @@ class Centaur(FittedNetwork):
     chunk: int | None = None
     tf32: bool = False
     run: str = "neural-centaur"
+    engine: Any = None
 
     _modes = ("auto", "paper")
     _learns: ClassVar[bool] = True
@@ -174,6 +178,24 @@ class Centaur(FittedNetwork):
     def audit_labels(self) -> tuple[float, float] | None:
         """Two classes, unless numbers are predicted."""
         return (0.0, 1.0) if self.loss == "classes" else None
+
+    def so_far(self) -> tuple[nn.Module, nn.Module]:
+        """Return body and public head after the rounds before the one that ``on_release`` was just called for.
+
+        They are post-processing of what is released already. How well they predict somebody's rows is not: look at it
+        only where you may look at the rows, and choose nothing by it that you publish.
+
+        >>> from tacitly.neural import linear
+        >>> model, bodies = Centaur(*linear(2, 1), epsilon=9.0, rounds=3, loss="squares", device="cpu"), []
+        >>> X = np.random.default_rng(0).normal(size=(400, 2))
+        >>> fitted = model.fit(X, X[:, 0], np.arange(400) // 4, on_release=lambda name: bodies.append(model.so_far()))
+        >>> len(bodies), bool((bodies[0][0][0][0].weight == model.body[0].weight).all())  # before any round
+        (3, True)
+        """
+        if "_so_far" not in self.__dict__:
+            raise ValueError("so_far() is for on_release, while fit runs. After it, body_ is the body.")
+        setup, state = self._so_far
+        return self._with(setup, state)
 
     def as_asked(self, cohort: Cohort) -> Cohort:
         """Return the cohort as queries see it: after the public part of the body."""
@@ -193,7 +215,9 @@ class Centaur(FittedNetwork):
         warn_of_noise(event.sigma, setup.executor.size, population.n_users * self.sampling_rate, self.rounds)
 
         def learn(federation: Federation) -> dict[str, npt.NDArray[Any]]:
+            self._so_far = setup, public_start(setup.update)
             learned = self._learn(federation, plan, setup.executor, setup.update)
+            del self._so_far
             self._at_home = setup.executor.home, setup.update
             return self._learned_state(setup, learned)
 
@@ -218,7 +242,7 @@ class Centaur(FittedNetwork):
         return partial(self._after_prefix, setup, population.cohort)
 
     def _after_prefix(self, setup: RoundSetup, cohort: Cohort) -> Cohort:
-        return apply_prefix(setup.prefix, cohort, self.rows_per_user, setup.executor.device)
+        return self._with_inner_targets(apply_prefix(setup.prefix, cohort, self.rows_per_user, setup.executor.device))
 
     def _statement(self, budget: Budget) -> Statement:
         own = custom_layers(self.body, self.head)
@@ -251,6 +275,7 @@ class Centaur(FittedNetwork):
             state = state + self._setting("step") * moved / (unit * self.sampling_rate * federation.n_users)
             if 2 * number >= self.rounds:
                 later.append(state)
+            self._so_far = self._so_far[0], state
         return np.mean(later, axis=0) if self._setting("average") and later else state
 
     def _update(self, body: nn.Module, **variant: Any) -> UserUpdate:
@@ -267,12 +292,16 @@ class Centaur(FittedNetwork):
 
     def _learned_state(self, setup: RoundSetup, learned: Array) -> dict[str, npt.NDArray[Any]]:
         """Return the state of a copy of the body (and the head, where it is shared) with what was learned."""
+        return state_arrays(*self._with(setup, learned))
+
+    def _with(self, setup: RoundSetup, learned: Array) -> tuple[nn.Module, nn.Module]:
+        """Return copies of the whole body and the head with what was learned."""
         update, vector = setup.update, torch.as_tensor(learned, dtype=setup.executor.dtype)
         rest, head = copy.deepcopy(setup.rest), copy.deepcopy(self.head)
         load(rest, update.body, vector[: update.body.size])
         if update.move_head:
             load(head, update.head, vector[update.body.size :])
-        return state_arrays(nn.Sequential(setup.prefix, rest), head)
+        return nn.Sequential(setup.prefix, rest), head
 
     def _setting(self, name: str) -> Any:
         """Return a parameter, or what None means in this mode."""
@@ -313,6 +342,7 @@ class Centaur(FittedNetwork):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
+        check_engine(self.engine)
         if self.rounds < 1:
             raise ValueError(f"rounds must be at least 1. Found {self.rounds!r}.")
         if self.clip == "auto" and self.per_layer:
@@ -363,7 +393,7 @@ class Centaur(FittedNetwork):
     def _public_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         config = super()._public_config(sizes)
         for name in ("device", "chunk", "tf32", "augment"):
-            config.pop(name)
+            config.pop(name, None)
         return {
             **config,
             "body": fingerprint(self.body),

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tacitly.arrays import Array, Offsets
+from tacitly.data.cohort import Cohort
 from tacitly.data.validation import plain_numbers
 from tacitly.heads.losses import Loss
 from tacitly.methods.base import HomeWork, PrivateModel
@@ -25,7 +26,7 @@ from tacitly.neural.centaur.personal_network import PersonalNetwork
 from tacitly.neural.engine.home import LAST_ROUND, key_of
 from tacitly.neural.engine.layers import check_layers
 from tacitly.neural.engine.module_properties import n_outputs
-from tacitly.neural.engine.public_prefix import split_body
+from tacitly.neural.engine.public_prefix import apply_prefix, split_body
 from tacitly.neural.engine.update import Flat, LocalTraining
 from tacitly.neural.engine.windows import ForwardPass
 
@@ -88,6 +89,20 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
         """Set the heads."""
         self.heads_, self.held_ = arrays["heads"], arrays["held"]
 
+    def with_heads_of(self, cohort: Cohort) -> Self:
+        """Return the same public model with heads of these users instead."""
+        self._check_fitted()
+        refitted, given = copy.copy(self), self._cohort(cohort, None, None)
+        prefix: nn.Module = self.body_[0]  # type: ignore[index]
+        asked = self._with_inner_targets(apply_prefix(prefix, given, self._training().rows, self._torch_device()))
+        refitted._take_heads(self._fit_heads(asked.X, np.asarray(asked.y), asked.offsets))
+        refitted.users_ = given.users
+        return refitted
+
+    def _with_inner_targets(self, cohort: Cohort) -> Cohort:
+        """Return the cohort with targets as the network sees them: here, as they are."""
+        return cohort
+
     @property
     def folder_class(self) -> str:
         """The name of this kind of model in a model folder."""
@@ -130,7 +145,12 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
         maker = self._maker()
         if self.loss == "classes":
             check_labels(targets, maker.classes)
-        return PersonalNetwork(self._features, maker.answers, *maker.fit(*self._seen(rows, targets, self._features)))
+        return self.with_head(*maker.fit(*self._seen(rows, targets, self._features)))
+
+    def with_head(self, head: Array, held: Array) -> PersonalNetwork:
+        """Return the public body with one user's head; ``held`` marks the user's classes."""
+        maker = self._maker()
+        return PersonalNetwork(self._features, maker.answers, maker.probabilities, head, held)
 
     def _rows(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
         return super()._rows(flat_rows(X))

@@ -21,12 +21,12 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
 from tacitly.neural.networks.adapters import LowRankAdapter
-from tacitly.neural.networks.architectures import FlatToImage, LinearWithSkip
+from tacitly.neural.networks.architectures import FlatToImage, InRange, LinearWithSkip
 from tacitly.neural.networks.blocks import MeanOverPositions, Residual, SelfAttention, Tokens
 
 KNOWN: frozenset[type[nn.Module]] = frozenset(
     {
-        *(nn.Sequential, nn.Identity, nn.Flatten, nn.Unflatten, FlatToImage, LinearWithSkip),
+        *(nn.Sequential, nn.Identity, nn.Flatten, nn.Unflatten, FlatToImage, InRange, LinearWithSkip),
         *(Residual, SelfAttention, Tokens, MeanOverPositions, LowRankAdapter),
         *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding, nn.Upsample),
         *(nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.ELU),

@@ -41,4 +41,5 @@ def apply_prefix(prefix: nn.Module, cohort: Cohort, window: int, device: torch.d
         if (found := forward.or_none(cohort.X[first:last])) is not None:
             with np.errstate(all="ignore"):
                 rows[first:last] = found
-    return replace(cohort, X=rows, feature_names=tuple(f"feature {j}" for j in range(width)))
+    y = None if cohort.y is None else cohort.y.astype(np.float32)
+    return replace(cohort, X=rows, y=y, feature_names=tuple(f"feature {j}" for j in range(width)))

@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tacitly.arrays import Array
+from tacitly.data.cohort import Cohort
 from tacitly.federation.engine import Population
+from tacitly.heads.losses import Loss
 from tacitly.methods.parameters import RankAndSparsity
+from tacitly.methods.personal import by_user, with_type
+from tacitly.neural.centaur.heads import check_labels, usable_labels
+from tacitly.neural.engine.layers import check_layers
+from tacitly.neural.engine.module_properties import fingerprint, n_outputs
+from tacitly.neural.low_rank_sparse.module_network import ModuleNetwork
+from tacitly.neural.low_rank_sparse.network import Network
 from tacitly.neural.low_rank_sparse.personal_part import SparseUpdate
 from tacitly.neural.low_rank_sparse.personal_part_model import PersonalPartModel
-from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork
+
+SLOW = (
+    "personal parts of a module are fitted through torch.func, which is slow: compiled kernels exist for networks of "
+    "tanh units only (module=None)."
+)
 
 
 @dataclass(eq=False, repr=False)
 class LowRankSparse(PersonalPartModel, RankAndSparsity):
     """Learn a basis of networks privately; every user adds a few personal parameters (AMHT-LRS, appendix B.2).
 
-    The parameters of user i's tanh network are U wᵢ + bᵢ with bᵢ sparse; wᵢ and bᵢ stay with their user. For regression
-    by squared error. Features and targets should be of size about one, by public scales: tanh units saturate beyond a
-    few.
+    The parameters of user i's network are U wᵢ + bᵢ with bᵢ sparse; wᵢ and bᵢ stay with their user. The network has
+    tanh units and one output, for regression by squared error, or is a module of your own, for numbers or classes.
+    Features and targets should be of size about one, by public scales: tanh units saturate beyond a few.
 
     Parameters
     ----------
@@ -39,6 +52,12 @@ class LowRankSparse(PersonalPartModel, RankAndSparsity):
         Seeds public randomness only: the network that rounds begin from. None is a fixed one too.
     hidden
         Units of the hidden layers: ``(50,)`` and ``(50, 50)`` are the paper's two- and three-layer networks.
+    module
+        A network of known layers (:mod:`tacitly.neural.engine.layers`) instead of tanh units; its parameters as given
+        are public and the first column of U. Its derivatives come from ``torch.func``, which is slower than the
+        compiled kernels for tanh units; ``fit`` says so.
+    loss
+        ``"squares"`` for numbers; ``"classes"`` for class numbers from 0, as many as the module has outputs.
     shared_weight
         All users have weight one (rank 1): one network, sparsely fine-tuned by every user.
     rounds
@@ -58,8 +77,9 @@ class LowRankSparse(PersonalPartModel, RankAndSparsity):
         Whether U's gradient sees other rows than those the personal part was fitted to.
     rows_per_user
         Rows per user in a round; a user with more uses others in the next.
-    device, chunk
-        ``"auto"`` uses a GPU for the rounds if there is one; users per batch.
+    device, chunk, engine
+        ``"auto"`` uses a GPU for the rounds if there is one; users per batch; None, as for
+        :class:`tacitly.neural.Centaur`.
     epsilon, delta, adjacency, mode, noise, noise_seed, ledger, run, threads
         As for :class:`tacitly.PrivateFedRep`; ``threads`` has no effect here.
 
@@ -83,6 +103,8 @@ class LowRankSparse(PersonalPartModel, RankAndSparsity):
     """
 
     _: KW_ONLY
+    module: nn.Module | None = None
+    loss: str = "squares"
     shared_weight: bool = False
     run: str = "neural-low-rank-sparse"
 
@@ -129,7 +151,67 @@ class LowRankSparse(PersonalPartModel, RankAndSparsity):
             return size * users
         return self.shared_.size + (0 if self.shared_weight else self.rank * users) + own * users
 
-    def _sparsity(self, network: TanhNetwork | None = None) -> int:
+    def predict_proba(self, X: npt.ArrayLike, users: npt.ArrayLike) -> Array:
+        """Return one probability per class for each row."""
+        if self.loss != "classes":
+            raise AttributeError(f"predict_proba needs loss='classes'. Found loss={self.loss!r}.")
+        rows, positions = self._rows_and_positions(X, users)
+        found = np.zeros((len(rows), len(self._loss().classes or ())))
+        for user, mine in by_user(positions):
+            found[mine] = self._network_of(self.own_[user]).predict_proba(rows[mine])
+        return found
+
+    @property
+    def audit_labels(self) -> tuple[float, float] | None:
+        """Two classes, unless numbers are predicted."""
+        return (0.0, 1.0) if self.loss == "classes" else None
+
+    def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags: a classifier or a regressor, by the loss."""
+        return with_type(super().__sklearn_tags__(), classifies=self.loss == "classes")
+
+    def folder_parameters(self) -> dict[str, Any]:
+        """Return the parameters a model folder keeps; a module is code and is left out."""
+        return {**super().folder_parameters(), "module": self.module is not None}
+
+    def _network(self, n_features: int | None = None) -> Network:
+        """Return the network: tanh units, or the module; a copy of its own for a new fit."""
+        if self.module is None:
+            return super()._network(n_features)
+        classes = n_outputs(self.module) if self.loss == "classes" else None
+        if n_features is not None:
+            return ModuleNetwork(self.module, n_features, classes)
+        known = self.__dict__.get("_kept_network")
+        if known is None or known[0] is not self.module:
+            self._kept_network = known = self.module, ModuleNetwork(self.module, self.n_features_in_, classes)
+        network: Network = known[1]
+        return network
+
+    def _task(self) -> str:
+        return self.loss
+
+    def _loss(self) -> Loss:
+        return Loss() if self.loss == "squares" else Loss("logistic", range(self._network_outputs()))
+
+    def _network_outputs(self) -> int:
+        assert self.module is not None
+        return n_outputs(self.module)
+
+    def _cohort(self, X: Any, y: Any, users: Any) -> Cohort:
+        cohort = super()._cohort(X, y, users)
+        if self.loss == "squares":
+            return cohort
+        numbers, policy = np.asarray(cohort.y), self._bad_rows()
+        if policy == "raise":
+            check_labels(numbers, self._network_outputs())
+            return cohort
+        return replace(cohort, y=usable_labels(numbers, self._network_outputs())).settled(policy)
+
+    def _public_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        config = super()._public_config(sizes)
+        return {**config, "module": None if self.module is None else fingerprint(self.module)}
+
+    def _sparsity(self, network: Network | None = None) -> int:
         """Return k, the number of personal parameters; for the fitted network by default."""
         size, given = (network or self._network()).size, self.sparsity
         if isinstance(given, float) and 0.0 < given <= 1.0:
@@ -138,7 +220,7 @@ class LowRankSparse(PersonalPartModel, RankAndSparsity):
             return int(given)
         raise ValueError(f"sparsity must be a count from 0 to {size}, or a fraction up to 1.0. Found {given!r}.")
 
-    def _update(self, network: TanhNetwork) -> SparseUpdate:
+    def _update(self, network: Network) -> SparseUpdate:
         return SparseUpdate(
             network=network,
             training=self._training(),
@@ -148,12 +230,12 @@ class LowRankSparse(PersonalPartModel, RankAndSparsity):
             shared_weight=self.shared_weight,
         )
 
-    def _start(self, network: TanhNetwork, rng: np.random.Generator) -> Array:
+    def _start(self, network: Network, rng: np.random.Generator) -> Array:
         """Return a network, and directions of length one."""
         others = rng.normal(size=(network.size, self.rank - 1)) / math.sqrt(network.size)
         return np.column_stack([network.start(rng), others]).ravel()
 
-    def _packed_size(self, network: TanhNetwork) -> int:
+    def _packed_size(self, network: Network) -> int:
         return int(self.rank + 2 * self._sparsity(network))
 
     def _packed(self, own: Tensor) -> Tensor:
@@ -169,10 +251,22 @@ class LowRankSparse(PersonalPartModel, RankAndSparsity):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
+        if self.loss not in ("squares", "classes"):
+            raise ValueError(f"loss must be 'squares' or 'classes'. Found {self.loss!r}.")
+        if self.loss == "classes" and self.module is None:
+            raise ValueError(
+                "loss='classes' needs a module with one output per class: networks of tanh units have one."
+            )
+        if self.module is not None and tuple(self.hidden) != type(self).hidden:
+            raise ValueError(f"hidden has no effect beside a module. Found hidden={self.hidden!r}: leave it out.")
         if self.rank < 1:
             raise ValueError(f"rank must be at least 1. Found {self.rank!r}.")
         if self.shared_weight and self.rank != 1:
             raise ValueError(f"shared_weight is for rank 1: one network. Found rank {self.rank!r}.")
 
     def _check_population(self, population: Population) -> None:
+        if self.module is not None:
+            on_gpu = self.device != "cpu" and torch.cuda.is_available()
+            check_layers(self.module, nn.Linear(1, 1), cuda=on_gpu)
+            warnings.warn(SLOW, stacklevel=5)
         self._sparsity(self._network(population.n_features))

@@ -20,6 +20,7 @@ import numpy as np
 
 from tacitly.arrays import Array
 from tacitly.neural.low_rank_sparse.estimator import LowRankSparse
+from tacitly.neural.low_rank_sparse.network import Network
 from tacitly.neural.low_rank_sparse.personal_part import PromptUpdate
 from tacitly.neural.low_rank_sparse.personal_part_model import PersonalPartModel
 from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork
@@ -83,7 +84,8 @@ class PromptLearning(PersonalPartModel):
         self._check_fitted()
         return self.shared_.size + self.own_.size
 
-    def _update(self, network: TanhNetwork) -> PromptUpdate:
+    def _update(self, network: Network) -> PromptUpdate:
+        assert isinstance(network, TanhNetwork)
         return PromptUpdate(
             network=network,
             training=self._training(),
@@ -91,13 +93,15 @@ class PromptLearning(PersonalPartModel):
             embedding=self._packed_size(network),
         )
 
-    def _start(self, network: TanhNetwork, rng: np.random.Generator) -> Array:
+    def _start(self, network: Network, rng: np.random.Generator) -> Array:
         """Return a network, and the first layer's weights of the embedding, drawn like those of the features."""
+        assert isinstance(network, TanhNetwork)
         begin = network.start(rng)
         prompts = rng.normal(size=network.hidden[0] * self._packed_size(network)) / math.sqrt(network.features)
         return np.concatenate([begin, prompts])
 
-    def _packed_size(self, network: TanhNetwork) -> int:
+    def _packed_size(self, network: Network) -> int:
+        assert isinstance(network, TanhNetwork)
         return network.features if self.embedding is None else self.embedding
 
     def _check_parameters(self) -> None:

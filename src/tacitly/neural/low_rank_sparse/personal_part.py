@@ -36,7 +36,8 @@ from torch import Tensor, nn
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.neural.engine.update import Flat, UserUpdate
 from tacitly.neural.low_rank_sparse.kernels import cross_fitted, early_stopped
-from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork, half_mean_square
+from tacitly.neural.low_rank_sparse.network import Network
+from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork
 
 _SUPPORT_SHARES = (0.25, 0.5, 0.75, 1.0, 1.0, 1.0)  # of b's support, selected at every eighth of the steps
 _BACKTRACK = 0.25  # factor for a step that raised the loss
@@ -51,7 +52,7 @@ def _no_module() -> Flat:
 class PersonalPartUpdate(UserUpdate):
     """What the two frameworks have in common. ``training`` gives rows and steps per round; everything is public."""
 
-    network: TanhNetwork
+    network: Network
     penalty: float = 1.0
     # Placeholders without parameters, for the executor to move to its device.
     body: Flat = field(default_factory=_no_module, repr=False)
@@ -100,9 +101,10 @@ class PersonalPartUpdate(UserUpdate):
         return _at(list(self.path(public, rows, targets, weights, steps=steps)), torch.argmin(total))
 
     def losses(self, public: Tensor, parts: list[Tensor], rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Return half the mean squared error of several personal parts; infinity instead of NaN."""
-        residuals = [self.network(self.parameters(public, personal), rows) - targets for personal in parts]
-        return torch.stack([half_mean_square(each, weights) for each in residuals]).nan_to_num(nan=torch.inf)
+        """Return the mean loss of several personal parts; infinity instead of NaN."""
+        outputs = [self.network(self.parameters(public, personal), rows) for personal in parts]
+        found = [self.network.loss(each, targets, weights) for each in outputs]
+        return torch.stack(found).nan_to_num(nan=torch.inf)
 
     def path(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor, *, steps: int) -> Iterator[Tensor]:
         """Yield the best personal part so far, before the first step and after each step of conjugate gradients."""
@@ -137,7 +139,7 @@ class PersonalPartUpdate(UserUpdate):
             new_direction = torch.where(descent > 0.0, new_direction, -new_gradient)
             descent = -_inner(metric, new_direction, new_gradient)
             changes = self.network.jvp(passed, self.shift(public, new_direction))
-            along = 2.0 * half_mean_square(changes, weights) + prior * _inner(metric, new_direction, new_direction)
+            along = self.network.bend(passed, changes, weights) + prior * _inner(metric, new_direction, new_direction)
             move = torch.where(better, new_direction * (descent / along.clamp_min(_TINY)), _BACKTRACK * move)
             direction = torch.where(better, new_direction, direction)
             gradient = torch.where(better, new_gradient, gradient)
@@ -219,8 +221,13 @@ class SparseUpdate(PersonalPartUpdate):
     compiled: bool = False
 
     def alone_in_place(self) -> SparseUpdate:
-        """Return the update for one user at a time, on a CPU: compiled."""
-        return replace(self, compiled=True)
+        """Return the update for one user at a time, on a CPU: compiled, where the network is one of tanh units."""
+        return replace(self, compiled=self.compiles)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether there are compiled kernels for this network."""
+        return isinstance(self.network, TanhNetwork)
 
     def __call__(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return minus the gradient in U before clipping, in float32."""
@@ -243,6 +250,7 @@ class SparseUpdate(PersonalPartUpdate):
 
     def _known(self, public: Tensor) -> tuple[Array, ...]:
         """Return what is public: U, the preconditioner, its metric, and the shapes of layers."""
+        assert isinstance(self.network, TanhNetwork)
         reach, metric = self.preconditioner(public.double())
         basis = public.double().view(-1, self.rank)
         arrays = (np.ascontiguousarray(part.numpy()) for part in (basis, reach, metric))
@@ -320,6 +328,7 @@ class SparseUpdate(PersonalPartUpdate):
 class PromptUpdate(PersonalPartUpdate):
     """Rows followed by an embedding c. The public vector is the network's without it, then V (units × e)."""
 
+    network: TanhNetwork
     embedding: int = 1
 
     @property

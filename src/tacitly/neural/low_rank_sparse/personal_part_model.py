@@ -32,10 +32,12 @@ from tacitly.methods.base import HomeWork, PrivateModel, Procedure, Statement
 from tacitly.methods.personal import PersonalModel, Positions, by_user, with_type
 from tacitly.neural.engine.bound import update_bound
 from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.one_process import check_engine
 from tacitly.neural.engine.progress import Progress
 from tacitly.neural.engine.query import BodyUpdate
 from tacitly.neural.engine.rehearsal import rehearse
 from tacitly.neural.engine.update import LocalTraining
+from tacitly.neural.low_rank_sparse.network import Network
 from tacitly.neural.low_rank_sparse.personal_part import PersonalPartUpdate, SparseUpdate
 from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork
 from tacitly.privacy.calibration import Phase, Plan
@@ -61,14 +63,22 @@ _TINY = float(np.finfo(np.float64).tiny)
 class OwnNetwork:
     """One user's network. Private to that user."""
 
-    network: TanhNetwork
+    network: Network
     parameters: Array
     own: Array
 
-    def predict(self, X: npt.ArrayLike) -> Array:
-        """Return predictions for this user's rows."""
-        rows = torch.as_tensor(plain_numbers(X, "X"))
-        return np.asarray(self.network(torch.as_tensor(self.parameters), rows).numpy())
+    def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
+        """Return predictions for this user's rows: numbers, or class numbers."""
+        return np.asarray(self.network.answers(self._outputs(X)).numpy())
+
+    def predict_proba(self, X: npt.ArrayLike) -> Array:
+        """Return one probability per class for each of this user's rows."""
+        return np.asarray(self._outputs(X).softmax(dim=-1).numpy())
+
+    def _outputs(self, X: npt.ArrayLike) -> Tensor:
+        rows = torch.as_tensor(np.asarray(plain_numbers(X, "X"), dtype=np.float64))
+        with torch.no_grad():
+            return self.network(torch.as_tensor(self.parameters), rows)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -88,6 +98,7 @@ class NetworkParameters:
     rows_per_user: int = 64
     device: str = "auto"
     chunk: int | None = None
+    engine: Any = None
 
 
 class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParameters):
@@ -152,15 +163,15 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
         return f"neural.{type(self).__name__}"
 
     @abstractmethod
-    def _update(self, network: TanhNetwork) -> PersonalPartUpdate:
+    def _update(self, network: Network) -> PersonalPartUpdate:
         """Return the user's half of a round."""
 
     @abstractmethod
-    def _start(self, network: TanhNetwork, rng: np.random.Generator) -> Array:
+    def _start(self, network: Network, rng: np.random.Generator) -> Array:
         """Return the public vector that rounds begin from."""
 
     @abstractmethod
-    def _packed_size(self, network: TanhNetwork) -> int:
+    def _packed_size(self, network: Network) -> int:
         """Return the length of a stored personal part."""
 
     def _packed(self, own: Tensor) -> Tensor:
@@ -171,9 +182,13 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
         """Return one user's personal part from its stored form."""
         return torch.as_tensor(row)
 
-    def _network(self, n_features: int | None = None) -> TanhNetwork:
+    def _network(self, n_features: int | None = None) -> Network:
         """Return the network for this many features; by default, those of training."""
         return TanhNetwork(self.n_features_in_ if n_features is None else n_features, tuple(self.hidden))
+
+    def _task(self) -> str:
+        """Return the loss: squared error."""
+        return "squares"
 
     def _loss(self) -> Loss:
         return Loss()
@@ -196,7 +211,7 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
         return Statement(TRUST, notes=(FREE_OWN_PARTS, PUBLIC_SCALES))
 
     def _predictions(self, rows: npt.NDArray[Any], positions: Positions) -> npt.NDArray[Any]:
-        predicted = np.zeros(len(rows))
+        predicted = np.zeros(len(rows), dtype=np.float64 if self._task() == "squares" else np.int64)
         for user, mine in by_user(positions):
             predicted[mine] = self._network_of(self.own_[user]).predict(rows[mine])
         return predicted
@@ -215,7 +230,7 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
             head_steps=self.head_steps,
             cross_fit=self.cross_fit,
             rows=self.rows_per_user,
-            loss="squares",
+            loss=self._task(),
         )
 
     def _plan(self, budget: Budget) -> Plan:
@@ -234,10 +249,10 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
             for _ in range(phase.releases)
         ]
 
-    def _learn(self, federation: Federation, plan: Plan, network: TanhNetwork) -> Array:
+    def _learn(self, federation: Federation, plan: Plan, network: Network) -> Array:
         """Move the public vector by noisy sums; steps shrink over the rounds, and where a sum is mostly noise."""
         update = self._update(network)
-        compiled = isinstance(update, SparseUpdate)
+        compiled = isinstance(update, SparseUpdate) and update.compiles
         executor = Executor(update, device=self.device, chunk=self.chunk, workers=None if compiled else 1)
         if not (executor.batched or compiled):  # small networks run three times as fast in batches, on a CPU too
             executor.batched, executor.chunk = True, self.chunk or _together(update.size)
@@ -261,7 +276,8 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
         update, shared = self._update(network), torch.as_tensor(self.shared_)
         out = np.zeros((len(offsets) - 1, self._packed_size(network)))
         nothing = self._packed(update.start(shared)[None]).numpy()
-        fitted = self._compiled if isinstance(update, SparseUpdate) else self._padded
+        compiled = isinstance(update, SparseUpdate) and update.compiles
+        fitted = self._compiled if compiled else self._padded
         for mine, parts in fitted(update, shared, X, y, offsets):
             own = self._packed(parts).numpy()
             out[mine] = np.where(np.isfinite(own).all(axis=1, keepdims=True), own, nothing)
@@ -298,6 +314,7 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
+        check_engine(self.engine)
         for name in ("rounds", "head_steps", "final_steps", "rows_per_user"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1. Found {getattr(self, name)!r}.")

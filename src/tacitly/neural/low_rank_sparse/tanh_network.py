@@ -82,12 +82,20 @@ class TanhNetwork:
 
     def gradient(self, passed: Activations, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradient of half the mean squared error, and that loss."""
-        residuals, shares = passed.outputs - targets, _shares(weights)
+        residuals, shares = passed.outputs - targets, row_shares(weights)
         errors, pieces = (residuals * shares)[:, None], []
         for inputs, derivatives in self._backward(passed, torch.ones_like(errors)):
             deltas = derivatives * errors
             pieces += [deltas.sum(0), (deltas.T @ inputs).reshape(-1)]
         return torch.cat(pieces[::-1]), half_mean_square(residuals, weights)
+
+    def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Return half the mean squared error."""
+        return half_mean_square(outputs - targets, weights)
+
+    def bend(self, passed: Activations, changes: Tensor, weights: Tensor) -> Tensor:
+        """Return the second derivative of the loss where outputs change like this: their mean square."""
+        return 2.0 * half_mean_square(changes, weights)
 
     def jvp(self, passed: Activations, direction: Tensor) -> Tensor:
         """Return the Jacobian-vector product: each output's derivative along a direction of the parameters."""
@@ -102,11 +110,15 @@ class TanhNetwork:
 
     def curvature(self, passed: Activations, weights: Tensor) -> Tensor:
         """Return the diagonal of the Gauss–Newton matrix: mean squared derivatives in each parameter."""
-        shares, pieces = _shares(weights)[:, None], []
+        shares, pieces = row_shares(weights)[:, None], []
         for inputs, derivatives in self._backward(passed, torch.ones_like(shares)):
             squares = derivatives * derivatives * shares
             pieces += [squares.sum(0), (squares.T @ (inputs * inputs)).reshape(-1)]
         return torch.cat(pieces[::-1])
+
+    def answers(self, outputs: Tensor) -> Tensor:
+        """Return predictions: the outputs."""
+        return outputs
 
     def _layers(self, vector: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each layer's weights and biases."""
@@ -124,8 +136,9 @@ class TanhNetwork:
 
 def half_mean_square(residuals: Tensor, weights: Tensor) -> Tensor:
     """Return half the mean square of residuals, without padding."""
-    return 0.5 * (residuals * residuals * _shares(weights)).sum()
+    return 0.5 * (residuals * residuals * row_shares(weights)).sum()
 
 
-def _shares(weights: Tensor) -> Tensor:
+def row_shares(weights: Tensor) -> Tensor:
+    """Return the share of each row in a mean without padding."""
     return weights / weights.sum().clamp_min(1.0)

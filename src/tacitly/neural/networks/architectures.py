@@ -27,6 +27,27 @@ class FlatToImage(nn.Module):
         return str(self.shape)
 
 
+class InRange(nn.Module):
+    """Clip columns to a public range and map it to [lowest, 1].
+
+    >>> InRange(0.0, 255.0)(torch.tensor([[0.0, 255.0, 300.0]]))
+    tensor([[-1.,  1.,  1.]])
+    """
+
+    def __init__(self, low: float, high: float, lowest: float = -1.0) -> None:
+        super().__init__()
+        self.low, self.high, self.lowest = low, high, lowest
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return the columns on the new range."""
+        share = (rows.clamp(self.low, self.high) - self.low) / (self.high - self.low)
+        return self.lowest + (1.0 - self.lowest) * share
+
+    def extra_repr(self) -> str:
+        """Return the range for ``repr``."""
+        return f"{self.low:g}, {self.high:g}"
+
+
 class LinearWithSkip(nn.Module):
     """A linear layer whose first ``kept`` inputs are passed on beside its outputs.
 

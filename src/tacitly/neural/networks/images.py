@@ -34,9 +34,26 @@ def image_network(
     >>> sum(p.numel() for p in body.parameters() if p.requires_grad), head.in_features
     (51, 11)
     """
+    body, head = image_architecture(classes, shape, filters=filters, directions=directions, kept=kept, seed=seed)
+    *features, _, learned = body
+    filtered = nn.Sequential(*features)
+    layer = public_directions(filtered, directions, images=4_000, size=shape[1], channels=shape[0], seed=seed)
+    return nn.Sequential(*features, layer, learned), head
+
+
+def image_architecture(
+    classes: int = 10,
+    shape: tuple[int, int, int] = (1, 28, 28),
+    *,
+    filters: int = 64,
+    directions: int = 128,
+    kept: int | None = None,
+    seed: int = 0,
+) -> tuple[nn.Sequential, nn.Linear]:
+    """Return the same with directions that are not computed: for numbers that come from a file."""
     kept = directions // 2 if kept is None else kept
     features = random_filters(shape, filters, seed=seed)
-    layer = public_directions(features, directions, images=4_000, size=shape[1], channels=shape[0], seed=seed)
+    layer = nn.Linear(32 * filters, directions).requires_grad_(False)
     body = nn.Sequential(*features, layer, LinearWithSkip(directions, classes, kept))
     return body, identity_head(classes + kept, classes)
 

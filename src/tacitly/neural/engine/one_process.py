@@ -1,0 +1,21 @@
+"""Why networks run in one process, said where somebody asks for more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def check_engine(engine: Any) -> None:
+    """Raise unless the users are in this process.
+
+    What travels to a Ray actor or to a site is data, a name and numbers (:mod:`tacitly.federation.wire`), so that no
+    answer can depend on code that the other side has not reviewed. A module is code.
+    """
+    if engine is None:
+        return
+    name = engine if isinstance(engine, str) else type(engine).__name__
+    raise ValueError(
+        f"networks run in one process, on its GPU if there is one (device='auto'). Found engine {name}: a module is "
+        "code, and only data travels to other processes. Compute neural.Features(encoder) where the rows are, and fit "
+        "MixedEffects or PrivateFedRep to them on any engine."
+    )

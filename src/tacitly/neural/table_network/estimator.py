@@ -1,0 +1,250 @@
+"""CENTAUR on a network that is named, not written: ``tacitly fit --method networks``, and folders without code.
+
+The network follows from public numbers alone (how many columns, widths or the shape of images, how many classes, a
+seed), so a model folder can say which one it is and :func:`tacitly.load` needs no modules. Privacy is that of
+:class:`~tacitly.neural.Centaur`: the same queries, events and clips, on the same user updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from tacitly.arrays import Array
+from tacitly.data.cohort import Cohort
+from tacitly.data.reading import read_cohort
+from tacitly.federation.engine import Population
+from tacitly.heads.losses import Loss
+from tacitly.methods.personal import Positions
+from tacitly.neural.centaur.estimator import Centaur
+from tacitly.neural.centaur.fitted import flat_rows
+from tacitly.neural.centaur.personal_network import PersonalNetwork
+from tacitly.neural.networks.architectures import InRange, mlp
+from tacitly.neural.networks.images import image_architecture, image_network
+from tacitly.privacy.ledger import Ledger
+
+Network = tuple[nn.Sequential, nn.Linear]
+"""Body and head."""
+
+
+class TableNetwork(Centaur):
+    """A perceptron for columns, or fixed filters and a learned layer for images; one private head per user.
+
+    Parameters
+    ----------
+    epsilon, delta, adjacency
+        The privacy budget for everything that is released, together; as for :class:`tacitly.PrivateFedRep`.
+    classes
+        The labels that may occur, declared; None where the target is a number.
+    widths
+        Units of the perceptron's hidden layers, all of which are learned. Noise grows with the square root of their
+        number of weights: :meth:`fit` warns before it spends anything if they are too many for this many users. None:
+        one layer of 16.
+    shape
+        (channels, side, side) of images that rows are: the network is :func:`tacitly.neural.image_network`.
+    feature_range
+        Public lowest and highest value of all features: they are clipped to it and mapped to [−1, 1], or to [0, 1] for
+        images. None: they are taken as they are, and should be of that size.
+    target_range
+        Public range of a target that is a number, which is mapped to [−1, 1]. None: it is taken as it is.
+    random_state
+        Seed of the first weights, which are public.
+    rounds, sampling_rate, local_steps, local_rate, head_steps, device, engine, noise, noise_seed, ledger, run, threads
+        As for :class:`~tacitly.neural.Centaur`.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> X, users = rng.uniform(-1, 1, size=(3000, 2)), np.arange(3000) // 10
+    >>> y = np.where(X[:, 0] * X[:, 1] > 0, "same", "other")
+    >>> model = TableNetwork(epsilon=4.0, classes=("other", "same"), rounds=3, device="cpu").fit(X, y, users)
+    >>> model.predict(X[:2], users[:2]).dtype.kind, model.certificate_.certified
+    ('U', True)
+    """
+
+    def __init__(
+        self,
+        epsilon: float,
+        delta: float = 1e-6,
+        adjacency: str = "zero-out",
+        *,
+        classes: Sequence[Any] | None = None,
+        widths: Sequence[int] | None = None,
+        shape: Sequence[int] | None = None,
+        feature_range: Sequence[float] | None = None,
+        target_range: Sequence[float] | None = None,
+        rounds: int = 10,
+        sampling_rate: float = 1.0,
+        local_steps: int = 5,
+        local_rate: float = 0.1,
+        head_steps: int = 3,
+        device: str = "auto",
+        random_state: int | None = 0,
+        noise: str = "auto",
+        noise_seed: int | None = None,
+        ledger: Ledger | None = None,
+        run: str = "networks",
+        threads: int | None = None,
+        on_bad_rows: str = "drop",
+        engine: Any = None,
+    ) -> None:
+        self.epsilon, self.delta, self.adjacency = epsilon, delta, adjacency
+        self.classes, self.widths, self.shape = classes, widths, shape
+        self.feature_range, self.target_range = feature_range, target_range
+        self.rounds, self.sampling_rate = rounds, sampling_rate
+        self.local_steps, self.local_rate, self.head_steps = local_steps, local_rate, head_steps
+        self.device, self.random_state, self.noise, self.noise_seed = device, random_state, noise, noise_seed
+        self.ledger, self.run, self.threads, self.on_bad_rows = ledger, run, threads, on_bad_rows
+        self.engine = engine
+
+    @property
+    def loss(self) -> str:  # type: ignore[override]
+        """``"classes"`` where classes are declared, ``"squares"`` otherwise."""
+        return "squares" if self.classes is None else "classes"
+
+    @property
+    def body(self) -> nn.Module:  # type: ignore[override]
+        """The body as it starts."""
+        return self._network()[0]
+
+    @property
+    def head(self) -> nn.Module:  # type: ignore[override]
+        """The public head."""
+        return self._network()[1]
+
+    @property
+    def classes_(self) -> npt.NDArray[Any]:
+        """The declared labels."""
+        if self.classes is None:
+            raise AttributeError("a model of numbers has no classes.")
+        return np.asarray(self.classes)
+
+    @property
+    def audit_labels(self) -> tuple[float, float] | None:
+        """Two classes, unless numbers are predicted or labels are text."""
+        if self.classes is None or isinstance(self.classes[0], str):
+            return None
+        return float(self.classes[0]), float(self.classes[1])
+
+    def as_asked(self, cohort: Cohort) -> Cohort:
+        """Return the cohort as queries see it: targets as the network sees them, rows after the public part."""
+        self._columns = cohort.n_features
+        return super().as_asked(self._cohort(cohort, None, None))
+
+    def folder_parameters(self) -> dict[str, Any]:
+        """Return all parameters: the network follows from them."""
+        return {key: value for key, value in super().folder_parameters().items() if key != "augment"}
+
+    def take_public_arrays(self, arrays: Any) -> None:
+        """Set body and public head. Where they come from a folder, nothing of the network is computed again."""
+        self._columns, loaded = self.n_features_in_, "_built" not in self.__dict__
+        if loaded:
+            self._built = self._facts(), self._built_network(image_architecture)
+        super().take_public_arrays(arrays)
+        if loaded:
+            del self._built
+
+    def _source(self, X: Any, y: Any, users: Any) -> Population:
+        source = super()._source(X, y, users)
+        self._columns = source.n_features
+        return source
+
+    def _facts(self) -> tuple[Any, ...]:
+        """Return what the network follows from: the number of columns, of outputs, and parameters."""
+        outputs = 1 if self.classes is None else len(self.classes)
+        return self._columns, outputs, self.widths, self.shape, self.feature_range, self.random_state
+
+    def _network(self) -> Network:
+        """Return body and head; the same ones as long as what they follow from is the same."""
+        known: tuple[tuple[Any, ...], Network] | None = self.__dict__.get("_built")
+        if known is None or known[0] != self._facts():
+            self._built = known = self._facts(), self._built_network(image_network)
+        return known[1]
+
+    def _built_network(self, for_images: Callable[..., Network]) -> Network:
+        columns, outputs, *_ = self._facts()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.random_state or 0)
+            if self.shape is None:
+                body, head = mlp(columns, tuple(self.widths or (16,)), outputs)
+            else:
+                body, head = for_images(outputs, tuple(self.shape), seed=self.random_state or 0)
+        first = [] if self.feature_range is None else [self._in_range()]
+        return nn.Sequential(*first, *body), head
+
+    def _in_range(self) -> InRange:
+        assert self.feature_range is not None
+        low, high = self.feature_range
+        return InRange(low, high, lowest=-1.0 if self.shape is None else 0.0)
+
+    def _check_parameters(self) -> None:
+        for name in ("feature_range", "target_range"):
+            bounds = getattr(self, name)
+            if bounds is not None and not (len(bounds) == 2 and bounds[0] < bounds[1]):
+                raise ValueError(f"{name} must be two numbers, the lower first. Found {bounds!r}.")
+        if self.target_range is not None and self.classes is not None:
+            raise ValueError("target_range is for numbers. Found classes too.")
+        if self.shape is not None and (self.widths is not None or self.classes is None):
+            raise ValueError("shape is for images in classes, and has no widths.")
+        super()._check_parameters()
+
+    def _check_population(self, population: Population) -> None:
+        if self.shape is not None and int(np.prod(self.shape)) != population.n_features:
+            pixels = int(np.prod(self.shape))
+            raise ValueError(
+                f"shape {tuple(self.shape)} means {pixels} columns. Found {population.n_features}: name those of the "
+                "pixels with features, or exclude the others."
+            )
+        super()._check_population(population)
+
+    def _loss(self) -> Loss:
+        return Loss() if self.classes is None else Loss("logistic", self.classes)
+
+    def _cohort(self, X: Any, y: Any, users: Any) -> Cohort:
+        policy = self._bad_rows()
+        whole = isinstance(X, Cohort) or y is None
+        given = y if whole or self.classes is None else self._loss().encode(y, blank=policy != "raise")
+        cohort: Cohort = read_cohort(flat_rows(X), given, users, dtype=np.float32, on_bad_rows=policy)
+        if not whole or self.classes is None:
+            return cohort
+        codes = self._loss().encode(np.asarray(cohort.y), blank=policy != "raise")
+        return replace(cohort, y=codes.astype(cohort.dtype)).settled(policy)
+
+    def _with_inner_targets(self, cohort: Cohort) -> Cohort:
+        if self.target_range is None or cohort.y is None:
+            return cohort
+        return replace(cohort, y=self._inside(cohort.y).astype(cohort.dtype))
+
+    def _inside(self, y: Any) -> Array:
+        """Return numbers as the network sees them: from −1 to 1, where their range is public."""
+        numbers = np.asarray(y, dtype=np.float64)
+        if self.target_range is None:
+            return numbers
+        low, high = self.target_range
+        return np.asarray((np.clip(numbers, low, high) - low) * (2.0 / (high - low)) - 1.0)
+
+    def _outside(self, answers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return answers of the network as labels, or in the units of the target."""
+        if self.classes is not None:
+            return np.asarray(self.classes)[answers.astype(np.int64)]
+        if self.target_range is None:
+            return answers
+        low, high = self.target_range
+        return np.asarray(low + (answers + 1.0) * ((high - low) / 2.0))
+
+    def _encoded(self, y: npt.ArrayLike) -> Array:
+        return self._inside(super()._encoded(y)) if self.classes is None else self._loss().encode(y)
+
+    def _predictions(self, rows: npt.NDArray[Any], positions: Positions) -> npt.NDArray[Any]:
+        return self._outside(super()._predictions(rows, positions))
+
+    def with_head(self, head: Array, held: Array) -> PersonalNetwork:
+        """Return the public body with one user's head, with answers in the target's units or labels."""
+        inner = super().with_head(head, held)
+        return replace(inner, answers=lambda features, own: self._outside(inner.answers(features, own)))
