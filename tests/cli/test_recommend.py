@@ -60,7 +60,7 @@ def test_ratings_become_recommendations(
         (["missing.csv", "--for", "u7"], "there is no"),
         (
             ["text.csv", "--catalogue", "items.csv", "--epsilon", 1, "--rating", "rating", "--range", "1,5"],
-            "column 'rating': 1 of 4 cells",
+            "column 'rating' must be numbers",
         ),
     ],
 )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from adversary import Rows, attacked, clipped, neighbour_violations, placed, violations
+from tacitly.arrays import read_only
 from tacitly.audit.sensitivity import SensitivityReport
 from tacitly.federation.base import Query
 from tacitly.heads.losses import Loss
@@ -254,6 +255,17 @@ def test_no_unit_among_others_moves_the_sum_by_more_than_its_sensitivity(name: s
 @pytest.mark.parametrize("name", QUERIES)
 def test_some_user_reaches_the_clip(name: str) -> None:
     assert 0.999 < attack(name).zero_out <= 1 - GUARD / 2
+
+
+@pytest.mark.parametrize("name", [name for name in QUERIES if QUERIES[name][0].unit is Unit.USER])
+def test_blocks_of_one_user_are_what_each_user_adds(name: str) -> None:
+    """The auditor computes what many canaries add at once."""
+    query, bound = QUERIES[name]
+    rng, offsets = np.random.default_rng(6), np.array([0, 8, 9, 20, 40])
+    X, y = read_only(placed(query, rng.normal(size=(40, features(query))))), read_only(rng.normal(size=40))
+    at_once = query.block_sums(X, y, offsets, bound, 1)
+    alone = [query.block_sum(X[a:b], y[a:b], np.array([0, b - a]), bound) for a, b in itertools.pairwise(offsets)]
+    np.testing.assert_allclose(at_once, alone, rtol=0, atol=1e-9 * bound)
 
 
 @pytest.mark.parametrize("name", ["feature moment", "direction votes"])

@@ -212,8 +212,8 @@ def load_ratings(
     for name, (_, invalid) in found.items():
         if invalid:
             raise DataError(
-                f"column {name!r}: {invalid} of {int(kept.sum())} cells are not numbers. Expected numbers; a row whose "
-                "rating is empty is left out."
+                f"column {name!r} must be numbers, and some of its cells are not. Correct them, or leave them empty: a "
+                "row without a rating is left out."
             )
     values, times = (None if name is None else found[name][0].astype(np.float64) for name in (rating, time))
     return columns[user][kept], columns[item][kept], values, times

@@ -59,7 +59,7 @@ def clear_confidence(d: int) -> float:
     times (Tracy and Widom 1996; 0.4 % for d = 2, 0.8 % for d = 200).
 
     >>> round(clear_confidence(12), 2)
-    0.71
+    0.7
     """
     edge = 1.0 + math.pow(d, -2 / 3)
     return 1.0 - (edge + math.sqrt(edge**2 - 1.0)) ** -2

@@ -24,6 +24,7 @@ from tacitly.simd.lazy_njit import njit
 from tacitly.simd.registers import fetch, load, load_every, root, spread, store, total, where_usable
 
 LANES = 8  # users solved together: doubles in a register
+_WHOLE = 2.0**-1010  # factors above it have all their digits: smaller ones may be denormal numbers
 _ROWS = 64  # rows that are standardised before their products are added: few enough for the first-level cache
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
@@ -461,7 +462,7 @@ def _norm(square, values, lane, first, last):
 def _both(factor, weight):
     """Return the product of two factors; 0 where it has lost digits to underflow, so that it could exceed the clip."""
     product = factor * weight
-    return product if product > LEAST else 0.0
+    return product if product > _WHOLE else 0.0
 
 
 @_kernel

@@ -189,7 +189,8 @@ class Centaur(FittedNetwork):
         >>> model, bodies = Centaur(*linear(2, 1), epsilon=9.0, rounds=3, loss="squares", device="cpu"), []
         >>> X = np.random.default_rng(0).normal(size=(400, 2))
         >>> fitted = model.fit(X, X[:, 0], np.arange(400) // 4, on_release=lambda name: bodies.append(model.so_far()))
-        >>> len(bodies), bool((bodies[0][0][0][0].weight == model.body[0].weight).all())  # before any round
+        >>> before, first = next(bodies[0][0].parameters()), next(model.body.parameters())
+        >>> len(bodies), bool((before == first).all())  # the first is from before any round
         (3, True)
         """
         if "_so_far" not in self.__dict__:
