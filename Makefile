@@ -1,6 +1,7 @@
 # `make demo` shows the library; `make test` runs what CI runs. Both need Python 3.11 or later and set up .venv themselves.
 PYTHON ?= python3
-WORKERS ?= 2
+# One more than the cores of a small machine: tests that wait for processes, disks and deadlines leave a core idle.
+WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 MAKEFLAGS += --no-print-directory
@@ -31,7 +32,7 @@ suite coverage: export TMPDIR := $(or $(TMPDIR),$(ROOM),/tmp)
 # Where the environment forbids bytecode, every process of the tests would compile all the libraries again.
 suite coverage: export PYTHONDONTWRITEBYTECODE :=
 suite: $(ALL)
-	@echo "tests: about twenty minutes on two cores"
+	@echo "tests: about a quarter of an hour on two cores"
 	@$(BIN)/pytest -n $(WORKERS) --disable-warnings
 
 # Apart from the tests: tracing makes them half as long again. sys.monitoring (Python 3.12) costs less than a trace

@@ -42,11 +42,12 @@ FIRST = (
     # This file compiles most kernels, while another worker runs tests that need none of them and take as long.
     "tests/methods/test_sensitivity.py",
     "tests/neural/",
+    # Not before kernels are compiled: processes that start together would each compile one that is not there yet. Not
+    # later either: these wait more than they compute, one after the other, and would be left alone at the end.
+    "processes",
     "tests/methods/",
     "tests/privacy/",
-    # Processes that start together would each compile a kernel that is not there yet. Then the slowest files, so that
-    # no worker is left alone with one at the end.
-    "processes",
+    # Then the slowest files, so that no worker is left alone with one at the end.
     "tests/data/",
     "tests/audit/",
     "tests/federation/",
