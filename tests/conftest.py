@@ -55,18 +55,22 @@ FIRST = (
 )
 LIBRARIES = ("torch", "sklearn.utils.estimator_checks", "scipy.stats", "pandas", "polars", "ray", "flwr.app",
              "matplotlib.pyplot", "numba", "dp_accounting.pld", "opendp.prelude", "selenium.webdriver")  # fmt: skip
-PROCESSES = ("tests/federation/test_ray.py", "tests/deployment/test_processes.py", "engines_runs", "two_sites]")
+PROCESSES = {
+    "processes, a cluster": ("tests/federation/test_ray.py", "engines_runs"),
+    "processes, sites": ("tests/deployment/test_processes.py", "two_sites]"),
+}
 
 
 def group_of(name: str) -> str:
     """Return the group of a test; a group runs in one worker: the tests of a file share kernels and fixtures.
 
-    Tests that start many processes are one group too, so that there is one cluster and not one per worker, and so are
+    Tests that start many processes are two groups, so that there is one cluster and not one per worker; one group are
     the files that need the largest kernels of networks, which two workers would compile twice. Benchmarks and examples
     are independent processes, each its own group.
     """
-    if any(part in name for part in PROCESSES):
-        return "processes"
+    for group, parts in PROCESSES.items():
+        if any(part in name for part in parts):
+            return group
     if name.startswith("tests/browser/"):
         return "browser"  # one browser, and not one per worker
     if name.startswith(together := "tests/neural/low_rank_sparse/"):
