@@ -130,7 +130,7 @@ def fused_agrees(query: Query, n_features: int, bound: float, form: Query | None
 
 def one_form(query: Query, bound: float) -> bool:
     """Whether many users at once are computed by the definition itself, at a bound that arrays of them can clip to."""
-    return query.one_form and _ordinary(bound)
+    return query.one_form and query.unit is Unit.USER and _ordinary(bound)
 
 
 def _ordinary(bound: float) -> bool:

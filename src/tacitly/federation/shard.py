@@ -37,6 +37,7 @@ Numbers = TypeVar("Numbers", bound=npt.NDArray[np.floating])
 
 _ROW_CELLS = 1 << 22  # numbers in a block of rows: 32 MiB of float64
 _MANY = 8192  # users from which on statistics are computed by compiled kernels: fewer would wait for the compiler
+_AT_ONCE = 16  # users in a batch of a node: public, because last bits may depend on the shape of a batch
 _KEPT = 1 << 28  # most numbers of statistics that are kept: 2 GiB
 
 
@@ -71,10 +72,10 @@ class Shard:
         if of_statistics:
             # Bugs surface here; below, no exception may, because it could depend on private numbers.
             rehearse(form, *synthetic_rows(self.cohort.n_features))
-        # Where a batch is the definition, many users at once are as plain as one.
-        agrees = one_form(query, bound) if self._plain else fused_agrees(query, self.cohort.n_features, bound, form)
-        if not agrees:
-            return self._sum(query, _Plain(query), bound, grid, chosen)
+        if self._plain or not fused_agrees(query, self.cohort.n_features, bound, form):
+            # Where a batch is the definition, several users at once are as plain as one.
+            plain = _Few(query) if self._plain and one_form(query, bound) else _Plain(query)
+            return self._sum(query, plain, bound, grid, chosen)
         shard = self._with(query.statistics) if of_statistics and query.statistics is not None else None
         if shard is None:
             return self._sum(query, form, bound, grid, chosen)
@@ -252,6 +253,25 @@ class _Plain(Query):
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         return self._query.contribution(X, y)
+
+
+class _Few(_Plain):
+    """A query whose batch is its definition, evaluated for a few users at a time.
+
+    A few, because whoever asks chooses the numbers: a block of users might need a thousand times the memory of one. And
+    if one user's numbers make a batch fail, the others in it are summed again, not a block: little of that is seen in
+    the time that an answer takes.
+    """
+
+    def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
+        total = np.zeros(self.coordinates)
+        for start in range(0, len(offsets) - 1, _AT_ONCE):
+            bounds = offsets[start : start + _AT_ONCE + 1]
+            rows = slice(int(bounds[0]), int(bounds[-1]))
+            few = X[rows], y[rows], bounds - bounds[0], bound
+            found = _attempt(partial(self._query.block_sum, *few), total.shape)
+            total += _without_failing_units(self._query, *few)[0] if found is None else found
+        return total
 
 
 @cache

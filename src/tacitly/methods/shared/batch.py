@@ -30,8 +30,8 @@ class BatchQuery(Query):
     @property
     def one_form(self) -> bool:
         """True unless a subclass has a sum of its own: :meth:`contribution` is a batch of one."""
-        own = type(self)
-        return own.contribution is BatchQuery.contribution and own.block_sum is BatchQuery.block_sum
+        names = ("contribution", "block_sum", "block_sums")
+        return all(getattr(type(self), name) is getattr(BatchQuery, name) for name in names)
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return the contribution of one user: a batch of one."""

@@ -39,6 +39,11 @@ class TypicalNorm(BatchQuery):
         """A point in the plane."""
         return 2
 
+    @property
+    def one_form(self) -> bool:
+        """True where the norms are of a batch that is the definition."""
+        return super().one_form and self.query.one_form
+
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one point per user."""
         return self._points(self.query.norms(X, y, offsets))
