@@ -280,10 +280,7 @@ def _load_posterior(path: str | os.PathLike[str], model: MixedEffects) -> Poster
     except (KeyError, TypeError, AttributeError, OverflowError, ValueError):
         raise ModelError(f"{path} is not a head written by 'tacitly personalize' for a MixedEffects model.") from None
     if numbers.shape != model.heads_.shape[1:]:
-        raise ModelError(
-            f"{path} has {numbers.size} numbers; this model's heads have {model.heads_.shape[1]}. "
-            "Was the head fitted for another model?"
-        )
+        raise _of_another_model(path, numbers.size, model.heads_.shape[1])
     return Posterior(model, numbers)
 
 
@@ -294,11 +291,14 @@ def _load_network_head(path: str | os.PathLike[str], model: Any) -> Any:
     except (KeyError, TypeError, AttributeError, OverflowError, ValueError):
         raise ModelError(f"{path} is not a head written by 'tacitly personalize' for a network.") from None
     if head.shape != model.heads_.shape[1:] or held.shape != model.held_.shape[1:]:
-        raise ModelError(
-            f"{path} has {head.size} numbers; this model's heads have {model.heads_.shape[1]}. "
-            "Was the head fitted for another model?"
-        )
+        raise _of_another_model(path, head.size, model.heads_.shape[1])
     return model.with_head(head, held)
+
+
+def _of_another_model(path: str | os.PathLike[str], found: int, expected: int) -> ModelError:
+    return ModelError(
+        f"{path} has {found} numbers; this model's heads have {expected}. Was the head fitted for another model?"
+    )
 
 
 def _load_weights(path: str | os.PathLike[str], model: SharedBasisModel) -> Head:

@@ -217,8 +217,10 @@ class Centaur(FittedNetwork):
 
         def learn(federation: Federation) -> dict[str, npt.NDArray[Any]]:
             self._so_far = setup, public_start(setup.update)
-            learned = self._learn(federation, plan, setup.executor, setup.update)
-            del self._so_far
+            try:
+                learned = self._learn(federation, plan, setup.executor, setup.update)
+            finally:
+                del self._so_far  # it leads to what users keep at home, also where a fit fails
             self._at_home = setup.executor.home, setup.update
             return self._learned_state(setup, learned)
 
