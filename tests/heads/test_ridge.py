@@ -7,7 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from tacitly.heads.ridge import PENALTIES, fit_head, fit_heads
+from tacitly.heads.penalties import PENALTIES
+from tacitly.heads.ridge import fit_head, fit_heads
 
 
 def loo_reference(P: np.ndarray, y: np.ndarray, penalties: np.ndarray, intercept: bool) -> np.ndarray:

@@ -19,15 +19,12 @@ import numpy.typing as npt
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.heads.base import HeadWork
+from tacitly.heads.penalties import LEAST_NONE, LEAST_ONE, LEAST_TRACE, PENALTIES
 from tacitly.simd.elementary import logarithms, powers_of_two
 from tacitly.simd.lazy_njit import Elsewhere, njit
 
-PENALTIES = np.array([1e-9, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1e9])
-# Index of the smallest penalty to use with no free row, and with one.
-LEAST_NONE, LEAST_ONE = 3, 2
 _LANES = 16  # penalties for which left_out_errors works: at least as many as there are
 _FEW, _SWEEPS = 8, 30  # columns whose eigenvectors are found here, without a call of LAPACK; most sweeps of it
-LEAST_TRACE = 2.0**-450  # below it penalties underflow: treated as no data
 
 
 left_out_errors: Any = Elsewhere("tacitly.heads.left_out", "left_out_errors")

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tacitly.arrays import Array, Offsets
-from tacitly.heads.ridge import LEAST_NONE, LEAST_ONE, LEAST_TRACE, PENALTIES
+from tacitly.heads.penalties import LEAST_NONE, LEAST_ONE, LEAST_TRACE, PENALTIES
 from tacitly.simd.elementary import logarithms, powers_of_two
 from tacitly.simd.lanes import LANES, normal_equations, place_of, project_doubles
 from tacitly.simd.lazy_njit import njit
