@@ -28,7 +28,7 @@ sys.path[:0] = [str(HERE / "support"), str(HERE), str(HERE.parent)]  # helpers, 
 # the processor time. Tests that sums do not depend on it set two themselves: tests/federation/test_release.py.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Ray gives its workers the least share of a busy machine: beside the other tests, an answer of milliseconds took seconds.
+# Ray gives its workers the smallest share of a busy machine: beside other tests, answers took seconds.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
 # Keys and what was seen of ledgers belong to the tests, not to whoever runs them. Workers inherit the folder.

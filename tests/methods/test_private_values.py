@@ -145,7 +145,8 @@ def test_a_certified_fit_does_not_raise_on_private_values(name: str, bad: Any) -
         for place in range(min(2, len(data))):
             if name == "components" and place == 1:
                 continue  # there is no target
-            sizes.append(certified_size(name, [with_bad(p, bad, rows) if i == place else p for i, p in enumerate(data)]))
+            spoiled = [with_bad(part, bad, rows) if i == place else part for i, part in enumerate(data)]
+            sizes.append(certified_size(name, spoiled))
     assert len(set(sizes)) == 1
 
 
