@@ -81,7 +81,7 @@ def _compile_uncollected() -> None:
     """Pause the garbage collector of this process whenever Numba compiles. Numba compiles in one thread at a time."""
     from numba.core import event
 
-    class Uncollected(event.Listener):  # type: ignore[misc]
+    class Uncollected(event.Listener):
         def __init__(self) -> None:
             self.depth, self.enabled = 0, False  # a function that calls others is compiled around them
 
@@ -96,7 +96,7 @@ def _compile_uncollected() -> None:
             if self.depth == 0 and self.enabled:
                 gc.enable()
 
-    event.register("numba:compile", Uncollected())
+    event.register("numba:compile", Uncollected())  # type: ignore[no-untyped-call]
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
