@@ -5,7 +5,7 @@ takes longer than the answer. So modules that define kernels use :func:`njit` fr
 
 Kernels call each other far more often than Python calls them. A function that compiled code calls is compiled without
 the two wrappers through which Python and C would call it: a quarter of the time of compiling. The garbage collector
-pauses meanwhile: looking for cycles among the compiler's many objects takes another fifth.
+pauses meanwhile: looking for cycles among the compiler's many objects takes another tenth or more.
 """
 
 from __future__ import annotations
