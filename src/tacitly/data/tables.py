@@ -170,8 +170,9 @@ def _open_csv(title: str, path: Path, user: str | None, given: CsvFormat) -> Sou
         )
     types = _types(title, header, ["text"] * len(header))
 
-    def stream(names: Sequence[str], numeric: bool, malformed: list[int]) -> Iterator[Any]:
+    def stream(names: Sequence[str], numeric: bool, malformed: list[int] | None) -> Iterator[Any]:
         def skip(row: Any) -> str:
+            assert malformed is not None
             malformed.append(row.actual_columns)
             return "skip"
 
@@ -183,7 +184,11 @@ def _open_csv(title: str, path: Path, user: str | None, given: CsvFormat) -> Sou
                     encoding=form.encoding,
                     skip_rows=form.skipped,
                 ),
-                arrow_csv.ParseOptions(delimiter=form.separator, newlines_in_values=True, invalid_row_handler=skip),
+                arrow_csv.ParseOptions(
+                    delimiter=form.separator,
+                    newlines_in_values=True,
+                    invalid_row_handler=None if malformed is None else skip,
+                ),
                 arrow_csv.ConvertOptions(
                     include_columns=list(names),
                     column_types={name: pa.float64() if numeric and name != user else pa.string() for name in names},
@@ -193,21 +198,24 @@ def _open_csv(title: str, path: Path, user: str | None, given: CsvFormat) -> Sou
             )
 
     def batches(names: Sequence[str], rows: int) -> Iterator[list[Array]]:
+        # Cells as numbers; as text if one is not written as a number; and if some rows are malformed, counting them. No
+        # earlier: Arrow's threads hold the function that counts, and one that lets go of it while Python ends aborts.
         malformed: list[int] = []
-        done, numeric = 0, form.decimal is None
+        ways: list[tuple[bool, list[int] | None]] = [(False, None), (False, malformed)]
+        done = 0
         with _replacing_errors(title, "CSV"):
-            try:
-                for batch in stream(names, numeric, malformed):
-                    yield from columns(batch, names, rows)
-                    done += batch.num_rows
-            except pa.ArrowInvalid:
-                if not numeric:
-                    raise
-                # Some cell is not written as a number. From here on, all cells are read as text.
-                malformed.clear()
-                for batch in stream(names, False, malformed):
-                    yield from columns(batch.slice(min(done, batch.num_rows)), names, rows)
-                    done -= min(done, batch.num_rows)
+            for numeric, counting in ways if form.decimal else [(True, None), *ways]:
+                seen = done
+                try:
+                    for batch in stream(names, numeric, counting):
+                        new = batch.slice(min(seen, batch.num_rows))
+                        seen -= batch.num_rows - new.num_rows
+                        yield from columns(new, names, rows)
+                        done += new.num_rows
+                    break
+                except pa.ArrowInvalid:
+                    if counting is not None:
+                        raise
         if malformed:
             raise DataError(
                 f"{title} has {rows_in_words(len(malformed))} without exactly {len(header)} cells, the number of "
