@@ -43,6 +43,7 @@ from tacitly.methods.mixed_effects.queries import (
     Spread,
     Variances,
 )
+from tacitly.methods.mixed_effects.statistics import few_digits
 from tacitly.methods.mixed_effects.units import Angles, Magnitudes
 from tacitly.methods.shared.typical_norm import TypicalNorm
 from tacitly.privacy.ledger import Ledger
@@ -138,7 +139,8 @@ def releases(units: Coordinates, size: int) -> dict[str, Query]:
     rng = np.random.default_rng(1)
     mean, ones, groups = np.full(size, 0.2), np.ones(size), np.minimum(np.arange(size), 2.0) // 1
     early = Prior(mean, 0.3 * np.eye(size), 0.2)
-    late = Prior(mean, 0.3 * np.linalg.qr(rng.normal(size=(size, size)))[0], 0.2)
+    axes = few_digits(0.3 * np.linalg.qr(rng.normal(size=(size, size)))[0])
+    late = Prior(mean, axes, 0.2)
     found: dict[str, Query] = {"magnitudes": Magnitudes(ones, ones), "centers": Angles(ones, 0 * ones, ones, ones)}
     for name, prior in (("", early), (", full covariance", late)):
         information = Information(units, prior, np.eye(size))
@@ -154,7 +156,9 @@ def releases(units: Coordinates, size: int) -> dict[str, Query]:
                 "spread norm": TypicalNorm(Spread(units, prior), 8.0),
                 "spread": MeasuredSpread(units, prior, 2.0),
             }
-        found[f"variances{name}"] = Variances(units, prior, groups)
+        # As in a fit, variances have changed since: the directions of the covariance, and what is kept, are the same.
+        later = prior if prior is early else Prior(mean, axes * few_digits(np.linspace(1.0, 1.3, size)), 0.21)
+        found[f"variances{name}"] = Variances(units, later, groups)
     return found | {"coverage": Coverage(units, late)}
 
 

@@ -1,0 +1,66 @@
+"""Eight users at a time, one per SIMD lane: their numbers into lanes, and back.
+
+Arrays of lanes have a row of :data:`LANES` doubles, a register, for each number; they start on a cache line.
+"""
+
+# Numba-compiled functions have no types that mypy knows.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tacitly.simd.lazy_njit import njit
+from tacitly.simd.registers import fetch
+from tacitly.simd.tiles import transpose_eight
+
+LANES = 8  # doubles in a register
+
+_kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+
+
+@_kernel
+def aligned(rows, columns):
+    """Return zeros that start on a cache line."""
+    flat = np.zeros(rows * columns + LANES)
+    start = -(flat.ctypes.data // 8) % LANES
+    return flat[start : start + rows * columns].reshape(rows, columns)
+
+
+@_kernel
+def lane_zeros(count):
+    """Return zeros for this many numbers of eight users."""
+    return aligned(count, LANES)
+
+
+@_kernel
+def load_eight(rows, first, spare, out, place, ahead):
+    """Write the rows of eight users from ``first`` on to lanes from ``place`` on; users that are not there have zeros.
+
+    Eight columns are read at a time: lanes and ``spare``, of eight rows, need room for a multiple of that. ``ahead``
+    says whether to fetch the next eight users: lanes read eight rows at once, which the processor does not foresee.
+    """
+    width = rows.shape[1]
+    if first + LANES < len(rows):  # columns past the end of a row are the next user's: nothing is done with them
+        start = first * width
+        for a in range(0, width, LANES):
+            if ahead:  # a few lines at a time, which is twice as fast as all at once
+                for b in range(0, LANES * LANES, LANES):
+                    fetch(rows, start + LANES * (width + a) + b)
+            transpose_eight(rows, start + a, width, out, place + a)
+        return
+    for u in range(LANES):
+        for a in range(width):
+            spare[u, a] = rows[first + u, a] if first + u < len(rows) else 0.0
+    for a in range(0, width, LANES):
+        transpose_eight(spare, a, spare.shape[1], out, place + a)
+
+
+@_kernel
+def scatter(lanes, first, out):
+    """Write what the lanes hold to the rows of the users that are there."""
+    for u in range(min(LANES, len(out) - first)):
+        for a in range(len(lanes)):
+            out[first + u, a] = lanes[a, u]
