@@ -233,10 +233,11 @@ def fed(monkeypatch: pytest.MonkeyPatch, many: int, kept: int = 1 << 28) -> Shar
 
 def test_statistics_are_kept_while_queries_ask_for_equal_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     shard = fed(monkeypatch, 1)
-    first = shard._with(Spread(UNITS, FULL).statistics)
-    assert first is shard._with(Variances(UNITS, DIAGONAL, GROUPS).statistics)
     other = replace(UNITS, level=0.5)
-    assert first is not shard._with(Spread(other, FULL).statistics)
+    for prior, later in ((DIAGONAL, TINY), (FULL, replace(FULL, mean=np.zeros(P), noise=0.7))):
+        first = shard._with(Spread(UNITS, prior).statistics)
+        assert first is shard._with(Variances(UNITS, later, GROUPS).statistics)
+        assert first is not shard._with(Spread(other, prior).statistics)
     score = QUERIES["score, full"]
     likelihoods = shard._with(score.statistics)
     assert likelihoods is shard._with(replace(score, prior=replace(FULL, mean=np.zeros(P))).statistics)
