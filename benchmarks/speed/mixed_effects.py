@@ -12,6 +12,7 @@ one part).
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import subprocess
@@ -76,15 +77,21 @@ def main() -> None:
     if arguments.only != "releases":
         cases = ((1_000, 6, 13, "float64", False), (5_000, 6, 13, "float32", True)) if quick else FITS
         data["fits"] = [alone(*case) for case in cases]
-    last = RESULTS / "speed_mixed_effects.json"
+    last, today = RESULTS / "speed_mixed_effects.json", datetime.datetime.now(datetime.UTC).date().isoformat()
+    data["dates"] = {part: today for part in PARTS if part in data}
     if arguments.only and last.exists():
-        data = {**json.loads(last.read_text("utf-8")), **data}
+        before = json.loads(last.read_text("utf-8"))
+        data = {**before, **data, "dates": {**before.get("dates", {}), **data["dates"]}}
     keep("speed_mixed_effects", data, as_text(data), quick=quick)
 
 
 def as_text(data: dict[str, Any]) -> str:
     """Return both tables."""
     parts = []
+
+    def measured(part: str) -> str:
+        return f"; measured {data['dates'][part]}" if part in data.get("dates", {}) else ""
+
     if "releases" in data:
         rows = [
             [
@@ -99,7 +106,9 @@ def as_text(data: dict[str, Any]) -> str:
             for case in data["releases"]
         ]
         header = ["release", "rows", "first", "reading rows once", "release", "ratio", "ratio of processor times"]
-        sizes = f"{data['users']:,} users, {ROWS} rows, d = {FEATURES}; 2 cores; best of {REPEATS}."
+        sizes = (
+            f"{data['users']:,} users, {ROWS} rows, d = {FEATURES}; 2 cores; best of {REPEATS}{measured('releases')}."
+        )
         parts.append(f"{sizes}\n\n{table(header, rows)}")
     if "fits" in data:
         rows = [
@@ -115,7 +124,8 @@ def as_text(data: dict[str, Any]) -> str:
             for case in data["fits"]
         ]
         header = ["users × rows × features", "rows", "data", "fit", "processor time", "memory beside the data", "load"]
-        parts.append("Whole certified fits, 31 releases, heads included, after a first fit.\n\n" + table(header, rows))
+        title = f"Whole certified fits, 31 releases, heads included, after a first fit{measured('fits')}."
+        parts.append(f"{title}\n\n{table(header, rows)}")
     return "\n\n".join(parts)
 
 
