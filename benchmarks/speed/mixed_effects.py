@@ -12,6 +12,7 @@ one part).
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import subprocess
@@ -43,6 +44,7 @@ from tacitly.methods.mixed_effects.queries import (
     Spread,
     Variances,
 )
+from tacitly.methods.mixed_effects.statistics import few_digits
 from tacitly.methods.mixed_effects.units import Angles, Magnitudes
 from tacitly.methods.shared.typical_norm import TypicalNorm
 from tacitly.privacy.ledger import Ledger
@@ -75,15 +77,21 @@ def main() -> None:
     if arguments.only != "releases":
         cases = ((1_000, 6, 13, "float64", False), (5_000, 6, 13, "float32", True)) if quick else FITS
         data["fits"] = [alone(*case) for case in cases]
-    last = RESULTS / "speed_mixed_effects.json"
+    last, today = RESULTS / "speed_mixed_effects.json", datetime.datetime.now(datetime.UTC).date().isoformat()
+    data["dates"] = {part: today for part in PARTS if part in data}
     if arguments.only and last.exists():
-        data = {**json.loads(last.read_text("utf-8")), **data}
+        before = json.loads(last.read_text("utf-8"))
+        data = {**before, **data, "dates": {**before.get("dates", {}), **data["dates"]}}
     keep("speed_mixed_effects", data, as_text(data), quick=quick)
 
 
 def as_text(data: dict[str, Any]) -> str:
     """Return both tables."""
     parts = []
+
+    def measured(part: str) -> str:
+        return f"; measured {data['dates'][part]}" if part in data.get("dates", {}) else ""
+
     if "releases" in data:
         rows = [
             [
@@ -98,7 +106,9 @@ def as_text(data: dict[str, Any]) -> str:
             for case in data["releases"]
         ]
         header = ["release", "rows", "first", "reading rows once", "release", "ratio", "ratio of processor times"]
-        sizes = f"{data['users']:,} users, {ROWS} rows, d = {FEATURES}; 2 cores; best of {REPEATS}."
+        sizes = (
+            f"{data['users']:,} users, {ROWS} rows, d = {FEATURES}; 2 cores; best of {REPEATS}{measured('releases')}."
+        )
         parts.append(f"{sizes}\n\n{table(header, rows)}")
     if "fits" in data:
         rows = [
@@ -114,7 +124,8 @@ def as_text(data: dict[str, Any]) -> str:
             for case in data["fits"]
         ]
         header = ["users × rows × features", "rows", "data", "fit", "processor time", "memory beside the data", "load"]
-        parts.append("Whole certified fits, 31 releases, heads included, after a first fit.\n\n" + table(header, rows))
+        title = f"Whole certified fits, 31 releases, heads included, after a first fit{measured('fits')}."
+        parts.append(f"{title}\n\n{table(header, rows)}")
     return "\n\n".join(parts)
 
 
@@ -138,7 +149,8 @@ def releases(units: Coordinates, size: int) -> dict[str, Query]:
     rng = np.random.default_rng(1)
     mean, ones, groups = np.full(size, 0.2), np.ones(size), np.minimum(np.arange(size), 2.0) // 1
     early = Prior(mean, 0.3 * np.eye(size), 0.2)
-    late = Prior(mean, 0.3 * np.linalg.qr(rng.normal(size=(size, size)))[0], 0.2)
+    axes = few_digits(0.3 * np.linalg.qr(rng.normal(size=(size, size)))[0])
+    late = Prior(mean, axes, 0.2)
     found: dict[str, Query] = {"magnitudes": Magnitudes(ones, ones), "centers": Angles(ones, 0 * ones, ones, ones)}
     for name, prior in (("", early), (", full covariance", late)):
         information = Information(units, prior, np.eye(size))
@@ -154,7 +166,9 @@ def releases(units: Coordinates, size: int) -> dict[str, Query]:
                 "spread norm": TypicalNorm(Spread(units, prior), 8.0),
                 "spread": MeasuredSpread(units, prior, 2.0),
             }
-        found[f"variances{name}"] = Variances(units, prior, groups)
+        # As in a fit, variances have changed since: the directions of the covariance, and what is kept, are the same.
+        later = prior if prior is early else Prior(mean, axes * few_digits(np.linspace(1.0, 1.3, size)), 0.21)
+        found[f"variances{name}"] = Variances(units, later, groups)
     return found | {"coverage": Coverage(units, late)}
 
 

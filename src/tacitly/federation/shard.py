@@ -152,6 +152,9 @@ class Shard:
         if shard is None or not same(kept, statistics):
             base = self if statistics.source is None else self._with(statistics.source)
             self._statistics.pop(type(statistics), None)  # so that two of a kind are never held at once
+            for kind, (other, _) in list(self._statistics.items()):
+                if type(other.source) is type(statistics):  # they came from what is replaced now
+                    del self._statistics[kind]
             try:
                 rows = self.users_map(statistics.of_rows) if base is None else base.users_map(statistics)
             except MemoryError:

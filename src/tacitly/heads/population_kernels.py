@@ -17,8 +17,9 @@ import numpy as np
 
 from tacitly.heads.ridge_kernels import fit_group, level_of, total_of
 from tacitly.simd.elementary import logarithms, powers_of_two
-from tacitly.simd.lanes import LANES, normal_equations, place_of, project_doubles
+from tacitly.simd.lanes import LANES
 from tacitly.simd.lazy_njit import njit
+from tacitly.simd.normal_equations import normal_equations, place_of, project_doubles
 from tacitly.simd.registers import (
     aligned_zeros,
     at_least,

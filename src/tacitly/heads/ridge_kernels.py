@@ -22,8 +22,9 @@ import numpy as np
 from tacitly.arrays import Array, Offsets
 from tacitly.heads.penalties import LEAST_NONE, LEAST_ONE, LEAST_TRACE, PENALTIES
 from tacitly.simd.elementary import logarithms, powers_of_two
-from tacitly.simd.lanes import LANES, normal_equations, place_of, project_doubles
+from tacitly.simd.lanes import LANES
 from tacitly.simd.lazy_njit import njit
+from tacitly.simd.normal_equations import normal_equations, place_of, project_doubles
 from tacitly.simd.registers import (
     aligned_zeros,
     at_least,

@@ -28,7 +28,7 @@ from numba.extending import intrinsic, models, overload, register_model
 
 _operation: Any = intrinsic  # its declared type describes the generators below, not the functions that kernels call
 _BYTES = 64
-_FUSE = ("contract",)  # allow fused multiply-add, and no other change of the arithmetic
+FUSE = ("contract",)  # allow fused multiply-add, and no other change of the arithmetic
 
 
 def padded(matrix: npt.NDArray[np.floating], dtype: npt.DTypeLike) -> npt.NDArray[np.floating]:
@@ -75,7 +75,8 @@ def address_of(context, builder, kind, array, position, *, pointee=None):
     return address if pointee is None else builder.bitcast(address, pointee.as_pointer())
 
 
-def _shuffle(builder, a, b, lanes):
+def shuffle(builder, a, b, lanes):
+    """Return a vector of these lanes of two, the second's numbered after the first's."""
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes)))
 
 
@@ -83,7 +84,7 @@ def splat(builder, value, lanes):
     """Return a vector with one value in every lane."""
     vector = ir.VectorType(value.type, lanes)
     single = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.IntType(32)(0))
-    return _shuffle(builder, single, single, [0] * lanes)
+    return shuffle(builder, single, single, [0] * lanes)
 
 
 def _cast(builder, value, lane):
@@ -196,7 +197,7 @@ def repeat_pair(typing_context, array, position):
         two = ir.VectorType(context.get_value_type(array.dtype), 2)
         address = address_of(context, builder, signature.args[0], *arguments, pointee=two)
         pair, half = builder.load(address, align=array.dtype.bitwidth // 8), register.lanes // 2
-        return _shuffle(builder, pair, pair, [0] * half + [1] * half)
+        return shuffle(builder, pair, pair, [0] * half + [1] * half)
 
     return register(array, types.intp), generate
 
@@ -279,7 +280,7 @@ def _arithmetic(name):
     @_operation
     def operation(typing_context, a, b):
         def generate(context, builder, signature, arguments):
-            return getattr(builder, name)(*arguments, flags=_FUSE)
+            return getattr(builder, name)(*arguments, flags=FUSE)
 
         return a(a, b), generate
 
@@ -360,7 +361,7 @@ def total(typing_context, register):
 
 def _fold(builder, value):
     half = value.type.count // 2
-    low, high = (_shuffle(builder, value, value, range(start, start + half)) for start in (0, half))
+    low, high = (shuffle(builder, value, value, range(start, start + half)) for start in (0, half))
     return builder.fadd(low, high)
 
 
@@ -391,7 +392,7 @@ def add_products(typing_context, sums, rows, columns, part):
     def generate(context, builder, signature, arguments):
         old, left, right = (cgutils.unpack_tuple(builder, argument) for argument in arguments[:3])
         new = [
-            builder.fadd(old[4 * i + j], builder.fmul(left[i], right[j], flags=_FUSE), flags=_FUSE)
+            builder.fadd(old[4 * i + j], builder.fmul(left[i], right[j], flags=FUSE), flags=FUSE)
             if wanted(i, j)
             else old[4 * i + j]
             for i in range(4)
@@ -411,7 +412,7 @@ def store_totals(typing_context, array, position, stride, sums):
         totals = _totals(builder, cgutils.unpack_tuple(builder, registers))
         for value in totals:
             for start in range(0, value.type.count, 4):
-                four = _shuffle(builder, value, value, range(start, start + 4))
+                four = shuffle(builder, value, value, range(start, start + 4))
                 four = _cast(builder, four, context.get_value_type(array.dtype))
                 address = address_of(context, builder, signature.args[0], values, position, pointee=four.type)
                 builder.store(four, address, align=array.dtype.bitwidth // 8)
@@ -432,7 +433,7 @@ def _totals(builder, registers):
     lanes = halves[0].type.count
 
     def add(a, b, even, odd):
-        return builder.fadd(_shuffle(builder, a, b, even), _shuffle(builder, a, b, odd))
+        return builder.fadd(shuffle(builder, a, b, even), shuffle(builder, a, b, odd))
 
     def label(a, b, even, odd):
         return [(a + b)[lane] for lane in even]

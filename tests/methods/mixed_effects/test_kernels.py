@@ -15,6 +15,7 @@ from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
 from tacitly.federation import shard as shard_module
 from tacitly.federation.shard import Shard, _OfStatistics
+from tacitly.federation.statistics import same
 from tacitly.methods.mixed_effects import heads as heads_module
 from tacitly.methods.mixed_effects.evidence import TRUSTED
 from tacitly.methods.mixed_effects.heads import PosteriorHeads
@@ -30,7 +31,7 @@ from tacitly.methods.mixed_effects.queries import (
     Spread,
     Variances,
 )
-from tacitly.methods.mixed_effects.statistics import CAREFUL
+from tacitly.methods.mixed_effects.statistics import CAREFUL, directions_of, few_digits
 from tacitly.methods.mixed_effects.units import Angles, Magnitudes
 from tacitly.methods.shared.batch import BatchQuery, norms_of
 from tacitly.methods.shared.typical_norm import TypicalNorm
@@ -42,6 +43,7 @@ P = UNITS.size
 FULL = Prior(RNG.normal(size=P) * 0.3, RNG.normal(size=(P, P)) * 0.08 + 0.4 * np.eye(P), 0.3)
 DIAGONAL = replace(FULL, root=np.diag(RNG.uniform(0.2, 1.0, P)))
 TINY = replace(DIAGONAL, root=np.diag(np.append(0.5, np.full(P - 1, 1e-4))))  # I − R would lose eight digits
+NEARLY_SINGULAR = replace(FULL, root=1e-6 * np.eye(P) + np.linspace(0.1, 0.5, P)[:, None])  # has no directions
 GROUPS = np.append(0.0, 1.0 + (np.arange(P - 1) > 6))
 ONES = np.ones(D + 1)
 
@@ -73,7 +75,8 @@ QUERIES: dict[str, BatchQuery] = {
     **{f"{name}, diagonal": query for name, query in queries(DIAGONAL).items()},
     **{f"{name}, tiny": query for name, query in queries(TINY).items() if not name.endswith("norm")},
 }
-FULL_ONES = [name for name in QUERIES if name.split(", ")[-1] not in ("diagonal", "tiny")]
+QUERIES["variances, nearly singular"] = Variances(UNITS, NEARLY_SINGULAR, GROUPS)
+FULL_ONES = [name for name in QUERIES if name.split(", ")[-1] not in ("diagonal", "tiny", "nearly singular")]
 
 
 def people(counts: tuple[int, ...] = (1, 7, 0, 30, 5, 3, 12, 1, 300, 9, 2, 20)) -> tuple[Array, Array, np.ndarray]:
@@ -114,6 +117,15 @@ def test_contributions_are_those_of_the_definition(name: str) -> None:
         for one, other, size in zip(expected, found, sizes, strict=True):
             if math.isfinite(size):
                 np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-9 * size)
+
+
+def test_moments_along_directions_serve_all_priors_with_these_directions() -> None:
+    axes = few_digits(FULL.root)
+    scaled = replace(FULL, root=axes * few_digits(RNG.uniform(0.2, 5.0, P)), noise=0.7)
+    kept = [Variances(UNITS, prior, GROUPS).statistics for prior in (replace(FULL, root=axes), scaled)]
+    assert len(directions_of(axes)) == P
+    assert same(*kept)
+    assert [len(directions_of(root)) for root in (DIAGONAL.root, NEARLY_SINGULAR.root, 0.0 * axes)] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("size", [5, 8, 12])
@@ -221,10 +233,11 @@ def fed(monkeypatch: pytest.MonkeyPatch, many: int, kept: int = 1 << 28) -> Shar
 
 def test_statistics_are_kept_while_queries_ask_for_equal_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     shard = fed(monkeypatch, 1)
-    first = shard._with(Spread(UNITS, FULL).statistics)
-    assert first is shard._with(Variances(UNITS, DIAGONAL, GROUPS).statistics)
     other = replace(UNITS, level=0.5)
-    assert first is not shard._with(Spread(other, FULL).statistics)
+    for prior, later in ((DIAGONAL, TINY), (FULL, replace(FULL, mean=np.zeros(P), noise=0.7))):
+        first = shard._with(Spread(UNITS, prior).statistics)
+        assert first is shard._with(Variances(UNITS, later, GROUPS).statistics)
+        assert first is not shard._with(Spread(other, prior).statistics)
     score = QUERIES["score, full"]
     likelihoods = shard._with(score.statistics)
     assert likelihoods is shard._with(replace(score, prior=replace(FULL, mean=np.zeros(P))).statistics)

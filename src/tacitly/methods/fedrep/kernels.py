@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 
 from tacitly.privacy.clipping import LEAST
-from tacitly.simd.lanes import lane_zeros, normal_equations, place_of
+from tacitly.simd.lanes import aligned
 from tacitly.simd.lazy_njit import njit
+from tacitly.simd.normal_equations import normal_equations, place_of
 from tacitly.simd.projections import combine_rows, four, project_rows, store_four
 from tacitly.simd.registers import (
     lanes_of,
@@ -62,13 +63,13 @@ def basis_steps(X, y, offsets, size, basis, scale, directions, gains, metric, c,
     k, K, width = metric.shape[0], basis.shape[0], basis.shape[1]
     n, d, row_bytes = offsets.size - 1, X.shape[1], X.shape[1] * X.itemsize
     room = _longest_group(offsets, size, row_bytes)
-    projected, errors = lane_zeros(K, room), np.empty(room, dtype=X.dtype)
+    projected, errors = aligned(K, room), np.empty(room, dtype=X.dtype)
     mean, squared = np.zeros((1, width), dtype=X.dtype), (scale * scale).astype(X.dtype)
-    systems, cholesky = lane_zeros(_USERS * (K + 4), K), lane_zeros(K * K, _USERS)
-    heads, measured, weights = lane_zeros(k, _USERS), lane_zeros(K, _USERS), lane_zeros(K, _USERS)
-    free, energy, level = lane_zeros(1, _USERS)[0], lane_zeros(1, _USERS)[0], lane_zeros(1, _USERS)[0]
-    lengths, sizes = lane_zeros(1, _USERS)[0], lane_zeros(1, _USERS)[0]
-    rows, along = lane_zeros(_USERS, out.shape[2]), lane_zeros(directions.shape[0], _USERS)
+    systems, cholesky = aligned(_USERS * (K + 4), K), aligned(K * K, _USERS)
+    heads, measured, weights = aligned(k, _USERS), aligned(K, _USERS), aligned(K, _USERS)
+    free, energy, level = aligned(1, _USERS)[0], aligned(1, _USERS)[0], aligned(1, _USERS)[0]
+    lengths, sizes = aligned(1, _USERS)[0], aligned(1, _USERS)[0]
+    rows, along = aligned(_USERS, out.shape[2]), aligned(directions.shape[0], _USERS)
 
     start = 0
     while start < n:

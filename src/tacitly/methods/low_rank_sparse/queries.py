@@ -34,7 +34,7 @@ from tacitly.methods.low_rank_sparse.kernels import fit_users, group_end, layout
 from tacitly.methods.low_rank_sparse.lane_kernels import Workspace, kernel
 from tacitly.methods.shared.whitening import Whitening, user_chunks
 from tacitly.privacy.clipping import LEAST, clip_factor
-from tacitly.simd.lanes import lane_zeros
+from tacitly.simd.lanes import aligned
 from tacitly.simd.registers import load, padded, store
 from tacitly.simd.top_k import LANES
 
@@ -264,8 +264,8 @@ def _steps(  # type: ignore[no-untyped-def]
     errors, mean = np.zeros_like(work.small), np.zeros((1, basis.shape[1]), dtype=X.dtype)
     squared, group = (scale * scale).astype(X.dtype), np.zeros((4, LANES), dtype=np.int64)
     free, coefficients = group[3], work.coefficients
-    heads, measured, weights = np.ones((k, LANES)), lane_zeros(basis.shape[0], LANES), lane_zeros(basis.shape[0], LANES)
-    lengths, norms, along = np.zeros(LANES), np.zeros(LANES), lane_zeros(directions.shape[0], LANES)
+    heads, measured, weights = np.ones((k, LANES)), aligned(basis.shape[0], LANES), aligned(basis.shape[0], LANES)
+    lengths, norms, along = np.zeros(LANES), np.zeros(LANES), aligned(directions.shape[0], LANES)
     start = np.int64(0)  # a literal would compile what is called twice
     while start < n:
         stop = group_end(offsets, start, min(n, start - start % size + size))

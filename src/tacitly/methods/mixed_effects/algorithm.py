@@ -41,6 +41,7 @@ from tacitly.methods.mixed_effects.queries import (
     Variances,
     WithinVariance,
 )
+from tacitly.methods.mixed_effects.statistics import few_digits
 from tacitly.methods.shared.noisy_mean import noisy_mean
 from tacitly.methods.shared.typical_norm import typical_norm
 from tacitly.privacy.calibration import Phase, Plan
@@ -158,6 +159,8 @@ class Learner:
     newton: Newton = field(init=False)
     _metric: Array = field(init=False)
     _constant: Array = field(init=False)
+    _axes: Array = field(init=False)  # the prior's root is their columns times the scales
+    _scales: Array = field(init=False)
 
     def __post_init__(self) -> None:
         size = self.units.size
@@ -165,7 +168,8 @@ class Learner:
         within = typical_norm(self.federation, WithinVariance(self.units), event, "within", reach=20.0)
         noise = min(max(0.7 * within.size, 1e-10), 2.0) if within.found else 0.5
         variances = np.append(0.5, np.full(size - 1, 0.1 / size))
-        self.prior = Prior(np.zeros(size), np.diag(np.sqrt(variances)), noise)
+        self._axes, self._scales = np.diag(few_digits(np.sqrt(variances))), np.ones(size)
+        self.prior = Prior(np.zeros(size), self._axes, noise)
         self.groups = np.append(0.0, np.ones(size - 1))
         self.newton = Newton(size, self.federation.n_users)
         self._metric, self._constant = self._first_metric()
@@ -205,7 +209,8 @@ class Learner:
         measured = MeasuredSpread(self.units, self.prior, clip)
         mean, noise = self._mean(measured, "spread", "spread", measured.bound)
         root, self.groups = grown(mean, noise, self.prior.root)
-        self.prior = replace(self.prior, root=root)
+        self._axes, self._scales = few_digits(root), np.ones(self.units.size)
+        self.prior = replace(self.prior, root=self._axes)
         self._variances("after growth 1")
         self._variances("after growth 2")
 
@@ -228,7 +233,9 @@ class Learner:
     def _rescale(self, factors: Array) -> None:
         scales = np.sqrt(factors[self.groups.astype(np.int64)])
         noise = max(self.prior.noise * float(factors[-1]), 1e-14)
-        self.prior = replace(self.prior, root=self.prior.root * scales, noise=noise)
+        # The same directions to the last bit: what users' machines keep along them serves all later releases.
+        self._scales = self._scales * scales
+        self.prior = replace(self.prior, root=self._axes * few_digits(self._scales), noise=noise)
 
     def _clip(self, query: Query, phase: str, name: str, *, reach: float) -> float:
         return typical_norm(self.federation, query, self.plan.event(phase, clip=1.0), name, reach=reach).size

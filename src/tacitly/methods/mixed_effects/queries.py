@@ -32,7 +32,9 @@ from tacitly.methods.mixed_effects.posterior import Coordinates, Posteriors, Pri
 from tacitly.methods.mixed_effects.statistics import (
     Likelihoods,
     Moments,
+    along,
     clipped_scores,
+    directions_of,
     information_and_score,
     left_out_sums,
     log_variance_sums,
@@ -102,8 +104,8 @@ class _PriorQuery(BatchQuery):
 
     @property
     def statistics(self) -> Statistics | None:
-        """Moments, from which posteriors follow."""
-        return Moments(self.units)
+        """Moments, from which posteriors follow, along the prior's directions."""
+        return Moments(self.units, directions_of(self.prior.root))
 
     def _posteriors(self, X: Rows, y: Rows, offsets: Offsets) -> Posteriors:
         return posteriors(X, y, offsets, self.units, self.prior)
@@ -125,7 +127,7 @@ class InformationShares(_PriorQuery):
 
     def contributions_of(self, statistics: Array) -> Array:
         """Return one vector per user."""
-        return share_roots(spread_of(statistics, self.prior)[1], statistics[:, -1])
+        return share_roots(spread_of(statistics, along(self.prior))[1], statistics[:, -1])
 
 
 def share_roots(diagonals: Array, rows: Array) -> Array:
@@ -368,7 +370,7 @@ class _GroupQuery(_PriorQuery):
         return self._of(*self._ratios(self._sizes_of(statistics)))
 
     def _sizes_of(self, statistics: Array) -> Array:
-        return sizes(statistics, self.prior, self.groups, GROUPS)
+        return sizes(statistics, along(self.prior), self.groups, GROUPS)
 
     @abstractmethod
     def _of(self, ratio: Array, freedom: Array, weight: Array) -> Array:
@@ -417,8 +419,9 @@ class LogVariances(_GroupQuery):
 
     def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
         """Clip each contribution and add up those of each block."""
-        found, reaches = self._sizes_of(statistics), np.array(REACHES)
-        return log_variance_sums(found, self.prior.noise, bound, size, reaches, weight=_WEIGHT)
+        return log_variance_sums(
+            statistics, along(self.prior), self.groups, bound, size, np.array(REACHES), weight=_WEIGHT
+        )
 
     @staticmethod
     def factors(released: Array, noise: float) -> Array:
@@ -446,8 +449,10 @@ class Variances(_GroupQuery):
 
     def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
         """Clip each contribution and add up those of each block."""
-        found, tables = self._sizes_of(statistics), (np.log(_FREEDOM), _CAPPED)
-        return variance_sums(found, self.prior.noise, bound, size, *tables, weight=_WEIGHT, cap=_CAP)
+        tables = np.log2(_FREEDOM), _CAPPED
+        return variance_sums(
+            statistics, along(self.prior), self.groups, GROUPS, bound, size, *tables, weight=_WEIGHT, cap=_CAP
+        )
 
     @staticmethod
     def factors(released: Array, noise: float) -> Array:
@@ -477,11 +482,11 @@ class Spread(_PriorQuery):
 
     def contributions_of(self, statistics: Array) -> Array:
         """Return one packed matrix per user."""
-        return spread_of(statistics, self.prior)[0]
+        return spread_of(statistics, along(self.prior))[0]
 
     def norms_of(self, statistics: Array) -> Array:
         """Return one norm per user."""
-        return spread_norms(statistics, self.prior)
+        return spread_norms(statistics, along(self.prior))
 
 
 @dataclass(frozen=True)
@@ -507,11 +512,11 @@ class MeasuredSpread(_PriorQuery):
 
     def contributions_of(self, statistics: Array) -> Array:
         """Return one packed matrix and one diagonal per user."""
-        return self._measured(*spread_of(statistics, self.prior), statistics[:, -1])
+        return self._measured(*spread_of(statistics, along(self.prior)), statistics[:, -1])
 
     def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
         """Clip each contribution and add up those of each block."""
-        return spread_sums(statistics, self.prior, self.clip, bound, size)
+        return spread_sums(statistics, along(self.prior), self.clip, bound, size)
 
     def _measured(self, spread: Array, diagonal: Array, rows: Array) -> Array:
         norms = norms_of(spread)

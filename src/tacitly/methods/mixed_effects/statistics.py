@@ -1,6 +1,8 @@
 """What the queries need to know of each user, computed once by compiled kernels and kept where the rows are.
 
-* :class:`Moments`: ZᵀZ, Zᵀt, tᵀt. They do not depend on the prior, so all releases after the units share them.
+* :class:`Moments`: ZᵀZ, Zᵀt, tᵀt. They do not depend on the prior, so all releases after the units share them. Under a
+  prior whose root L = B·diag(l) is not diagonal, they are kept as moments of the rows ZB: to turn them costs more than
+  all that follows, and the directions B stay while variances l change from release to release.
 * :class:`Likelihoods`: while the prior's covariance and noise stay, a user's log likelihood of the population's weights
   w̄ is −½w̄ᵀHw̄ + gᵀw̄, with H the user's information and g its score at zero. So the score at any w̄ is g − Hw̄ and
   needs no solve.
@@ -11,7 +13,7 @@ definitions and serve small numbers of users, are in :mod:`~tacitly.methods.mixe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,17 +21,29 @@ import numpy as np
 from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.federation.statistics import Statistics
 from tacitly.methods.mixed_effects.posterior import KNEE, LIMIT, Coordinates, Prior, Slopes
+from tacitly.methods.shared.batch import norms_of
 from tacitly.privacy.clipping import GUARD
 
 CAREFUL = 1e-4
 """Prior variances over the noise variance below which I − R would lose digits of J; public."""
 
+_CONDITION = 1e5  # of directions: beyond it, moments along them would lose more digits than they save time
+
 
 @dataclass(frozen=True)
 class Moments(Statistics):
-    """The upper triangle of ZᵀZ, then Zᵀt, tᵀt and the number of rows; zeros for numbers that cannot be used."""
+    """The upper triangle of ZᵀZ, then Zᵀt, tᵀt and the number of rows; zeros for numbers that cannot be used.
+
+    Of rows ZB with the directions B, a matrix with finite entries, if there are some (else 0×0).
+    """
 
     units: Coordinates
+    directions: Array = field(default_factory=lambda: np.zeros((0, 0)))
+
+    @property
+    def source(self) -> Moments | None:
+        """Computed from moments without directions, if there are some."""
+        return Moments(self.units) if len(self.directions) else None
 
     @property
     def width(self) -> int:
@@ -37,9 +51,14 @@ class Moments(Statistics):
         return triangle(self.units.size) + self.units.size + 2
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return one row per user."""
-        from tacitly.methods.mixed_effects.kernels import write_moments
+        """Return one row per user; X holds moments without directions, if there are some."""
+        from tacitly.methods.mixed_effects.posterior_kernels import write_turned
+        from tacitly.methods.mixed_effects.row_kernels import write_moments
 
+        if len(self.directions):
+            moments, out = read_only(np.ascontiguousarray(X, dtype=np.float64)), np.empty((len(X), self.width))
+            write_turned(moments, np.ascontiguousarray(self.directions), out)
+            return out
         if isinstance(self.units, Slopes):
             return _without_level(Moments(self.units.levelled)(X, y, offsets), self.units.size + 1)
         out = np.empty((len(offsets) - 1, self.width))
@@ -62,7 +81,7 @@ class Likelihoods(Statistics):
     @property
     def source(self) -> Moments:
         """Computed from moments."""
-        return Moments(self.units)
+        return Moments(self.units, directions_of(self.root))
 
     @property
     def width(self) -> int:
@@ -71,10 +90,10 @@ class Likelihoods(Statistics):
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one row per user; X holds moments."""
-        from tacitly.methods.mixed_effects.kernels import weigh_likelihoods
+        from tacitly.methods.mixed_effects.sum_kernels import weigh_likelihoods
 
         size = self.units.size
-        prior = Prior(np.zeros(size), self.root, self.noise)
+        prior = along(Prior(np.zeros(size), self.root, self.noise))
         out = np.empty((len(X), self.width))
         moments = np.asarray(X, dtype=np.float64)
         _write_rows(
@@ -89,6 +108,47 @@ def triangle(size: int) -> int:
     return size * (size + 1) // 2
 
 
+def directions_of(root: Array) -> Array:
+    """Return the columns of a root over their largest entries; 0×0 for a diagonal root, or a nearly singular one.
+
+    Columns of 26 binary digits times factors of 26 digits (:func:`few_digits`) have the same directions to the last
+    bit, whatever the factors: the products are exact, and a quotient is that of the exact numbers, rounded.
+
+    >>> axes, factors = few_digits(np.array([[1.0, 0.3], [0.2, 1.0]])), few_digits(np.array([0.7, 1.1]))
+    >>> np.array_equal(directions_of(axes), directions_of(axes * factors))
+    True
+    """
+    none = np.zeros((0, 0))
+    if _is_diagonal(root):
+        return none
+    with np.errstate(all="ignore"):
+        found = np.asarray(root / _largest(root))
+    try:
+        size = float(np.linalg.norm(found) * np.linalg.norm(np.linalg.inv(found)))
+    except np.linalg.LinAlgError:
+        return none
+    return found if size < _CONDITION else none  # false for NaN
+
+
+def few_digits(values: Array) -> Array:
+    """Round to 26 binary digits, so that products of two such numbers are exact."""
+    fractions, exponents = np.frexp(values)
+    return np.asarray(np.ldexp(np.round(np.ldexp(fractions, 26)), exponents - 26))
+
+
+def along(prior: Prior) -> Prior:
+    """Return the prior in the coordinates of its directions, where its root is diagonal; as it is without any."""
+    directions = directions_of(prior.root)
+    if not len(directions):
+        return prior
+    mean = np.asarray(np.linalg.solve(directions, prior.mean))
+    return replace(prior, mean=mean, root=np.diag(_largest(prior.root)))
+
+
+def _largest(root: Array) -> Array:
+    return np.asarray(np.take_along_axis(root, np.argmax(np.abs(root), axis=0)[None], axis=0)[0])
+
+
 def information_and_score(moments: Array, prior: Prior, back: Array) -> Array:
     """Return the upper triangle of BᵀJB, then Bᵀu, one row per user; B is ``back``."""
     return _rows(moments, prior, back, covariance=False)
@@ -101,39 +161,55 @@ def covariance_and_mean(moments: Array, prior: Prior, back: Array) -> Array:
 
 def sizes(moments: Array, prior: Prior, groups: Array, count: int) -> Array:
     """Return ‖u‖², tr J and ‖J‖² of each group of coordinates, then the residual, tr J and the number of rows."""
-    from tacitly.methods.mixed_effects.kernels import write_sizes
-
-    out, size = np.empty((len(moments), 3 * count + 3)), len(prior.mean)
-    first, second = np.triu_indices(size)
-    places = [
-        np.flatnonzero((groups[first] == group) & (groups[second] == group) & ((first == second) == diagonal))
-        for group in range(count)
-        for diagonal in (False, True)
-    ]
-    starts = np.cumsum([0, *(len(part) for part in places)])
-    pairs = (first * size + second)[np.concatenate(places)]
-    write_sizes(_checked(moments, prior), *_public(prior), pairs, starts, out)
-    out[:, -3] = np.maximum(out[:, -3], 0.0)
-    return out
+    return _sizes(moments, prior, groups, count)[:, : len(moments)].T
 
 
 def variance_sums(
-    found: Array, noise: float, bound: float, size: int, *tables: Array, weight: float, cap: float
+    moments: Array,
+    prior: Prior,
+    groups: Array,
+    count: int,
+    bound: float,
+    size: int,
+    *tables: Array,
+    weight: float,
+    cap: float,
 ) -> Array:
     """Return the sums over blocks of excesses and weights, each user's clipped; ``tables`` are interpolated."""
-    from tacitly.methods.mixed_effects.kernels import add_variances
+    from tacitly.methods.mixed_effects.sum_kernels import add_variances
 
-    out = np.zeros((-(-len(found) // size), 2 * (found.shape[1] // 3)))
-    add_variances(found, float(noise), weight, cap, *tables, bound * (1.0 - GUARD), size, out)
+    out = np.zeros((-(-len(moments) // size), 2 * (count + 1)))
+    public = float(prior.noise), weight, cap, *tables, bound * (1.0 - GUARD), size
+    add_variances(_sizes(moments, prior, groups, count), len(moments), *public, out)
     return out
 
 
-def log_variance_sums(found: Array, noise: float, bound: float, size: int, reaches: Array, *, weight: float) -> Array:
+def log_variance_sums(
+    moments: Array, prior: Prior, groups: Array, bound: float, size: int, reaches: Array, *, weight: float
+) -> Array:
     """Return the sums over blocks of points on circles, each user's clipped."""
-    from tacitly.methods.mixed_effects.kernels import add_log_variances
+    from tacitly.methods.mixed_effects.sum_kernels import add_log_variances
 
-    out = np.zeros((-(-len(found) // size), 2 * len(reaches)))
-    add_log_variances(found, float(noise), weight, reaches, bound * (1.0 - GUARD), size, out)
+    count = len(reaches) - 1
+    out = np.zeros((-(-len(moments) // size), 2 * len(reaches)))
+    public = float(prior.noise), weight, reaches, bound * (1.0 - GUARD), size
+    add_log_variances(_sizes(moments, prior, groups, count), len(moments), *public, out)
+    return out
+
+
+def _sizes(moments: Array, prior: Prior, groups: Array, count: int) -> Array:
+    """Return :func:`sizes` with a column per user, and columns of zeros after the last."""
+    from tacitly.methods.mixed_effects.sum_kernels import USERS, write_sizes
+
+    size = len(prior.mean)
+    first, second = np.triu_indices(size, 1)
+    own = [np.flatnonzero(groups == group) for group in range(count)]
+    pairs = [np.flatnonzero((groups[first] == group) & (groups[second] == group)) for group in range(count)]
+    starts = np.cumsum([[0, 0], *([len(part), len(pair)] for part, pair in zip(own, pairs, strict=True))], axis=0)
+    places = (first * size + second)[np.concatenate(pairs)]
+    out = np.zeros((3 * count + 3, len(moments) + -len(moments) % USERS))
+    write_sizes(_checked(moments, prior), *_public(prior), places, np.concatenate(own), starts, out)
+    out[-3] = np.maximum(out[-3], 0.0)
     return out
 
 
@@ -148,7 +224,7 @@ def spread_sums(moments: Array, prior: Prior, clip: float, bound: float, size: i
 
 
 def _spreads(moments: Array, prior: Prior, clip: float, bound: float, size: int) -> tuple[Array, Array]:
-    from tacitly.methods.mixed_effects.kernels import add_spreads
+    from tacitly.methods.mixed_effects.sum_kernels import add_spreads
 
     weights = len(prior.mean)
     norms, out = np.zeros(len(moments)), np.zeros((-(-len(moments) // size), triangle(weights) + weights))
@@ -159,7 +235,7 @@ def _spreads(moments: Array, prior: Prior, clip: float, bound: float, size: int)
 
 def scores(likelihoods: Array, point: Array, turn: Array, clip: float) -> Array:
     """Return (score − H·point)·turn, weighted as information clipped to ``clip`` is; one row per user."""
-    from tacitly.methods.mixed_effects.kernels import write_scores
+    from tacitly.methods.mixed_effects.sum_kernels import write_scores
 
     size = len(point)
     check_shape("likelihoods", likelihoods, None, triangle(size) + size + 2)
@@ -171,8 +247,9 @@ def scores(likelihoods: Array, point: Array, turn: Array, clip: float) -> Array:
 
 def score_norms(found: Array) -> Array:
     """Return the norms of scores."""
-    plain = np.ones(len(found)), np.zeros(found.shape[1]), 0.0
-    return clipped_scores(found, *plain, clip=1.0, extra=0.0, bound=1.0, size=max(1, len(found)))[0]
+    squares = np.einsum("ij,ij->i", found, found)
+    usual = (squares > 1e-200) & (squares < 1e200)
+    return np.sqrt(squares) if usual.all() else np.where(usual, np.sqrt(squares), norms_of(found))
 
 
 def clipped_scores(
@@ -182,7 +259,7 @@ def clipped_scores(
 
     A user's score and what the clip did to it are clipped to the bound together.
     """
-    from tacitly.methods.mixed_effects.kernels import add_scores
+    from tacitly.methods.mixed_effects.sum_kernels import add_scores
 
     norms, out = np.zeros(len(found)), np.zeros((-(-len(found) // size), found.shape[1] + 4))
     public = np.ascontiguousarray(constant, dtype=np.float64), shared, float(clip), extra
@@ -204,7 +281,7 @@ def left_out_sums(
     How many residuals lie beyond each number of standard deviations; squared errors of the user's mean; squared errors
     of the posterior; the number of rows. Posteriors as the upper triangle of the weights' covariance, and their mean.
     """
-    from tacitly.methods.mixed_effects.kernels import write_left_out
+    from tacitly.methods.mixed_effects.row_kernels import write_left_out
 
     moments = Moments(units)(X, y, offsets) if moments is None else moments
     posterior = covariance_and_mean(moments, prior, prior.root.T)
@@ -243,7 +320,7 @@ def _rows(moments: Array, prior: Prior, back: Array, *, covariance: bool) -> Arr
 
 
 def _write_rows(moments: Array, prior: Prior, back: Array, out: Array, *, covariance: bool) -> None:
-    from tacitly.methods.mixed_effects.kernels import write_rows
+    from tacitly.methods.mixed_effects.posterior_kernels import write_rows
 
     check_shape("back", back, len(prior.mean), len(prior.mean))
     public = covariance, np.ascontiguousarray(back), _is_diagonal(back)
