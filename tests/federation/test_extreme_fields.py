@@ -16,6 +16,9 @@ from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.queries import Information, MeasuredScore, Score
 from tacitly.methods.shared.whitening import Whitening
+from tacitly.methods.trace_regression.designs import Design
+from tacitly.methods.trace_regression.queries import Scales, TangentSum
+from tacitly.privacy.guarantee import Unit
 
 D, USERS, ROWS = 16, 1024, 4
 
@@ -92,3 +95,16 @@ def test_a_bound_over_a_huge_norm_does_not_lengthen_a_step(bound: float) -> None
         X, y = rng.normal(size=(9, 7)), 10.0**exponent * rng.normal(size=9)
         moved = query.block_sums(X, y, np.array([0, 9]), bound, 1)
         assert np.linalg.norm(moved / bound) <= 1.0
+
+
+def test_factors_that_are_not_orthonormal_do_not_lengthen_what_was_clipped() -> None:
+    """A projection along them comes after the clip: 7.6 clips, where the synthetic users missed the changed entry."""
+    design, right = Design("entries", 4, 12), np.eye(12)[:, :2]
+    right[5, 0] = 3.0
+    try:
+        query = TangentSum(design, Scales(np.ones(4), np.ones(12)), np.eye(4)[:, :2], right, np.ones(2), unit=Unit.USER)
+    except ValueError:
+        return  # refused
+    if fused_agrees(query, 2, 1.0):
+        X, y = np.array([[0.0, 5.0], [0.0, 0.0]]), np.array([1.0, -2.0])
+        assert np.linalg.norm(query.block_sum(X, y, np.array([0, 2]), 1.0)) <= 1.0
