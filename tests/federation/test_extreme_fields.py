@@ -16,6 +16,7 @@ from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.queries import Information, MeasuredScore, Score
 from tacitly.methods.shared.whitening import Whitening
+from tacitly.methods.trace_regression.curvature import StepEnergy
 from tacitly.methods.trace_regression.designs import Design
 from tacitly.methods.trace_regression.queries import Scales, TangentSum
 from tacitly.privacy.guarantee import Unit
@@ -108,3 +109,10 @@ def test_factors_that_are_not_orthonormal_do_not_lengthen_what_was_clipped() -> 
     if fused_agrees(query, 2, 1.0):
         X, y = np.array([[0.0, 5.0], [0.0, 0.0]]), np.array([1.0, -2.0])
         assert np.linalg.norm(query.block_sum(X, y, np.array([0, 2]), 1.0)) <= 1.0
+
+
+@pytest.mark.parametrize("mean", [-1e30, 0.0, math.nan])
+def test_levels_at_which_energies_are_clipped_are_positive(mean: float) -> None:
+    """A share of a negative level has no lower end: 10⁵⁰ clips, where the synthetic users have small energies."""
+    with pytest.raises(ValueError, match="mean must be positive"):
+        StepEnergy(Design("entries", 4, 3), np.ones((4, 1)), np.ones((3, 1)), mean)
