@@ -16,6 +16,10 @@ from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.queries import Information, MeasuredScore, Score
 from tacitly.methods.shared.whitening import Whitening
+from tacitly.methods.trace_regression.curvature import StepEnergy
+from tacitly.methods.trace_regression.designs import Design
+from tacitly.methods.trace_regression.queries import Scales, TangentSum
+from tacitly.privacy.guarantee import Unit
 
 D, USERS, ROWS = 16, 1024, 4
 
@@ -92,3 +96,23 @@ def test_a_bound_over_a_huge_norm_does_not_lengthen_a_step(bound: float) -> None
         X, y = rng.normal(size=(9, 7)), 10.0**exponent * rng.normal(size=9)
         moved = query.block_sums(X, y, np.array([0, 9]), bound, 1)
         assert np.linalg.norm(moved / bound) <= 1.0
+
+
+def test_factors_that_are_not_orthonormal_do_not_lengthen_what_was_clipped() -> None:
+    """A projection along them comes after the clip: 7.6 clips, where the synthetic users missed the changed entry."""
+    design, right = Design("entries", 4, 12), np.eye(12)[:, :2]
+    right[5, 0] = 3.0
+    try:
+        query = TangentSum(design, Scales(np.ones(4), np.ones(12)), np.eye(4)[:, :2], right, np.ones(2), unit=Unit.USER)
+    except ValueError:
+        return  # refused
+    if fused_agrees(query, 2, 1.0):
+        X, y = np.array([[0.0, 5.0], [0.0, 0.0]]), np.array([1.0, -2.0])
+        assert np.linalg.norm(query.block_sum(X, y, np.array([0, 2]), 1.0)) <= 1.0
+
+
+@pytest.mark.parametrize("mean", [-1e30, 0.0, math.nan])
+def test_levels_at_which_energies_are_clipped_are_positive(mean: float) -> None:
+    """A share of a negative level has no lower end: 10⁵⁰ clips, where the synthetic users have small energies."""
+    with pytest.raises(ValueError, match="mean must be positive"):
+        StepEnergy(Design("entries", 4, 3), np.ones((4, 1)), np.ones((3, 1)), mean)

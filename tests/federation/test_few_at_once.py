@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
+from tacitly.federation import wire
+from tacitly.federation.flower.node import Node
+from tacitly.federation.query import Query
 from tacitly.federation.shard import Shard
 from tacitly.methods.shared.batch import BatchQuery, per_user
 from tacitly.methods.shared.typical_norm import TypicalNorm
@@ -21,16 +26,17 @@ class Fragile(BatchQuery):
     """A sum of rows that fails for a whole batch if one of its users has a row of ones, as an inverse would."""
 
     sizes: list[int] = field(default_factory=list)
+    width: int = 3
 
     @property
     def coordinates(self) -> int:
-        return 3
+        return self.width
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         self.sizes.append(len(offsets) - 1)
         if (X == 1.0).all(axis=1).any():
             raise np.linalg.LinAlgError("singular matrix")
-        return per_user(np.asarray(X, dtype=np.float64), offsets)
+        return np.resize(per_user(np.asarray(X, dtype=np.float64), offsets), (len(offsets) - 1, self.width))
 
 
 def plain_sum(query: BatchQuery, X: Array, offsets: Array) -> Array:
@@ -43,6 +49,23 @@ def test_a_batch_has_few_users_however_many_there_are() -> None:
     assert 1 < max(query.sizes) <= 16
     expected = sum(row * min(1.0, 0.5 / np.linalg.norm(row)) for row in X.reshape(100, 3, 3).sum(axis=1))
     np.testing.assert_allclose(found * GRID, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_of_a_wide_query_a_batch_has_fewer_users(wrapped: bool) -> None:
+    """Ten kilobytes can ask for much of one user, and would for sixteen times that; even if only a norm leaves."""
+    query = Fragile(width=1 << 20)
+    asked = TypicalNorm(query, 8.0) if wrapped else query
+    plain_sum(asked, np.random.default_rng(0).normal(size=(15, 3)), np.arange(0, 16, 3))
+    assert max(query.sizes) <= 4
+
+
+@pytest.mark.parametrize("query", [FeatureMoment(60), TypicalNorm(FeatureMoment(60), 8.0)], ids=["itself", "its norm"])
+def test_a_node_refuses_what_is_too_wide(query: Query, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node("north", Cohort.from_offsets(np.ones((3, 60)), None, [0, 1, 3]), tmp_path, threads=1)
+    assert node._fits(query)
+    monkeypatch.setattr(wire, "LIMIT", 8 * 1000)
+    assert not node._fits(query)
 
 
 def test_a_user_who_makes_a_batch_fail_moves_nobody_else_by_a_bit_and_costs_that_batch_only() -> None:

@@ -1,16 +1,20 @@
 """Audit with few runs: hundreds of canaries at once, each included by an independent fair coin.
 
-For mechanisms too expensive to run thousands of times. Canaries are extreme users in random directions. The attacker
-knows every query and so what each canary would add to each sum; given these, coins and noise are nearly Gaussian, and
-the best guess of all coins together is a ridge regression of the released values on the canaries' contributions, which
-also removes what other canaries add. The guesses bound ε: in one run for any mechanism (:func:`from_one_run
+For mechanisms too expensive to run thousands of times. Canaries are extreme users in random directions; they may stand
+in a quiet crowd, whose rows are known and always there: clips and units that a mechanism reads off its users are then
+those of the crowd, and canaries exceed them in every release instead of in some. The attacker knows every query and so
+what each canary would add to each sum; given these, coins and noise are nearly Gaussian, and the best guess of all
+coins together is a ridge regression of the released values on the canaries' contributions, which also removes what
+other canaries add. The guesses bound ε: in one run for any mechanism (:func:`from_one_run
 <tacitly.audit.bounds.from_one_run>`), in a few runs, more tightly, for claims of Gaussian privacy (:func:`from_accuracy
 <tacitly.audit.bounds.from_accuracy>`).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +31,8 @@ from tacitly.privacy.guarantee import Adjacency, SelectionEvent
 
 _GUESSES = 0.1
 _SINGLE_ROWS = ("row", "observation")  # units of which a user may have several
-_SIZES = (1.0, 1e3)  # of canaries: large rows reach every clip, but switch off the units of some networks
+_SIZES = (1.0, 1e3, 1e9)  # of canaries: large rows reach every clip, but switch off the units of some networks
+_MORE, _FEW, _RARE = 4, 2, 0.1  # canaries in a crowd have more rows, the crowd few, and hardly ever the second label
 
 
 def audit_one_run(
@@ -61,7 +66,7 @@ def audit_one_run(
     True
     """
     rng = np.random.default_rng(random_state)
-    there, scores, delta, _ = _one_run(estimator, canaries, n_features, rng)
+    there, scores, delta, _ = _one_run(estimator, canaries, n_features, rng, _Kind())
     guesses = max(2, int(_GUESSES * canaries)) // 2
     order = np.argsort(scores)
     right = int(np.count_nonzero(there[order[-guesses:]]) + np.count_nonzero(~there[order[:guesses]]))
@@ -74,90 +79,122 @@ def audit_canaries(
     canaries: int = 200,
     runs: int = 40,
     n_features: int = 30,
+    crowd: int = 0,
     confidence: float = 0.95,
     random_state: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Bound:
     """Bound ε of a claim of Gaussian privacy from a few runs, each with many canaries and coins of its own.
 
-    The parameters are those of :func:`audit_one_run`. Every coin is guessed: ``canaries × runs`` guesses prove about as
-    much as that many runs with one canary.
+    The parameters are those of :func:`audit_one_run`, and ``crowd``: the number of quiet users that canaries may stand
+    among. Every coin is guessed: ``canaries × runs`` guesses prove about as much as that many runs with one canary. Of
+    which kind canaries are is chosen beforehand, by what they would add to one more run of each kind.
     """
     rng = np.random.default_rng(random_state)
     right, delta = [], 0.0
     # Public numbers decide: what canaries of each kind would add, not who was there.
-    kinds = [(size, turned) for size in _SIZES for turned in ((False, True) if _replaces(estimator) else (False,))]
-    kind = max(kinds, key=lambda kind: _one_run(estimator, canaries, n_features, rng, *kind)[3])
+    kinds = _kinds(estimator, crowd)
+    kind = max(kinds, key=lambda kind: _one_run(estimator, canaries, n_features, rng, kind).power)
     for _ in range(runs):
-        there, scores, delta, _ = _one_run(estimator, canaries, n_features, rng, *kind)
-        right.append(float(np.mean((scores > 0) == there)))
+        run = _one_run(estimator, canaries, n_features, rng, kind)
+        right.append(float(np.mean((run.scores > 0) == run.there)))
+        delta = run.delta
         if progress is not None:
             progress(1)
     return from_accuracy(right, delta, confidence=confidence)
+
+
+class _Kind(NamedTuple):
+    """A kind of canaries: size of their rows, whether they are replaced by ``turned`` targets, users around them."""
+
+    size: float = 1e3
+    turned: bool = False
+    crowd: int = 0
+
+
+class _Users(NamedTuple):
+    """Canaries, what they are if they are away, and the crowd, each as (rows, targets), n×m×d and n×m."""
+
+    there: tuple[Array, Array]
+    away: tuple[Array, Array]
+    crowd: tuple[Array, Array]
+
+
+class _Run(NamedTuple):
+    """Who was there, the attacker's score of each canary, δ, and the canaries' mean power beside all others."""
+
+    there: npt.NDArray[np.bool_]
+    scores: Array
+    delta: float
+    power: float
+
+
+def _kinds(estimator: PrivateModel, crowd: int) -> list[_Kind]:
+    turned = (False, True) if _replaces(estimator) else (False,)
+    return [_Kind(*kind) for kind in itertools.product(_SIZES, turned, sorted({0, crowd}))]
 
 
 def _replaces(estimator: PrivateModel) -> bool:
     return bool(getattr(estimator, "adjacency", None) == Adjacency.REPLACE_ONE)
 
 
-def _pairs(
-    estimator: PrivateModel, canaries: int, n_features: int, rng: np.random.Generator, size: float, turned: bool
-) -> tuple[Array, Array, Array, Array]:
-    """Return rows and targets of canaries, and those of their replacements: other features, or ``turned`` targets.
+def _users(estimator: PrivateModel, canaries: int, n_features: int, rng: np.random.Generator, kind: _Kind) -> _Users:
+    """Return canaries and their replacements: other features, or ``turned`` targets; nothing if nobody is replaced.
 
     Of a user with two rows, whatever a basis of one direction leaves of the targets lies on one line; whose targets are
-    turned by a right angle leaves the opposite, or has the opposite head.
+    turned by a right angle leaves the opposite, or has the opposite head. In a crowd that hardly ever has the second
+    label, canaries have both alike: that is a surprise, and yet their labels are informative.
     """
-    rows = 1 if getattr(estimator, "unit", None) in _SINGLE_ROWS else 2 if turned else ROWS
-    X = size * rng.normal(size=(canaries, rows, n_features))
-    if turned:
-        y = np.full((canaries, rows), 1e3 * size * np.sqrt(n_features))
+    single = getattr(estimator, "unit", None) in _SINGLE_ROWS
+    rows = 1 if single else 2 if kind.turned else _MORE * ROWS if kind.crowd else ROWS
+    X = kind.size * rng.normal(size=(canaries, rows, n_features))
+    quiet = rng.normal(size=(kind.crowd, 1 if single else _FEW, n_features))
+    quiet_y = rng.normal(size=quiet.shape[:2])
+    if kind.turned:
+        y = np.full((canaries, rows), 1e3 * kind.size * np.sqrt(n_features))
         other_X, other_y = X, y * np.where(np.arange(rows) % 2, -1.0, 1.0)
     else:
         y = 1e3 * np.einsum("cmd,cd->cm", X, rng.normal(size=(canaries, n_features)))
         other_X, other_y = np.roll(X, 1, axis=2), -y
     if (labels := estimator.audit_labels) is not None:
+        if kind.crowd and not kind.turned:
+            y = rng.normal(size=y.shape)
         y, other_y = np.where(y > 0, *labels[::-1]), np.where(other_y > 0, *labels[::-1])
-    return X, y, other_X, other_y
+        quiet_y = np.where(rng.random(quiet_y.shape) < _RARE, *labels[::-1])
+    if not _replaces(estimator):
+        other_X, other_y = np.full_like(X, np.nan), np.full_like(y, np.nan) if labels is None else y
+    return _Users((X, y), (other_X, other_y), (quiet, quiet_y))
 
 
-def _one_run(
-    estimator: PrivateModel,
-    canaries: int,
-    n_features: int,
-    rng: np.random.Generator,
-    size: float = 1e3,
-    turned: bool = False,
-) -> tuple[npt.NDArray[np.bool_], Array, float, float]:
-    """Run once; return who was there, the attacker's score of each canary, δ, and the canaries' mean power."""
-    X, y, other_X, other_y = _pairs(estimator, canaries, n_features, rng, size, turned)
-    there, replaced = rng.random(canaries) < 0.5, _replaces(estimator)
-    if not replaced:
-        other_X = np.full_like(X, np.nan)
+def _cohort(*groups: tuple[Array, Array]) -> Cohort:
+    """Return a cohort of several groups of users, each with its own number of rows."""
+    n_features = groups[0][0].shape[2]
+    X = np.concatenate([rows.reshape(-1, n_features) for rows, _ in groups])
+    y = np.concatenate([targets.ravel() for _, targets in groups])
+    rows = np.repeat([rows.shape[1] for rows, _ in groups], [len(rows) for rows, _ in groups])
     names = tuple(f"x{j}" for j in range(n_features))
+    return Cohort(X, y, np.concatenate([[0], np.cumsum(rows)]), np.arange(len(rows)), names, "y")
 
-    def cohort(rows: Array, targets: Array) -> Cohort:
-        offsets = np.arange(canaries + 1) * X.shape[1]
-        return Cohort(rows.reshape(-1, n_features), targets.ravel(), offsets, np.arange(canaries), names, "y")
 
-    who = there[:, None, None]
-    asked = cohort(np.where(who, X, other_X), np.where(there[:, None], y, other_y if replaced else y))
-    attacker = Attacker(estimator, Worlds(asked, asked))
+def _one_run(estimator: PrivateModel, canaries: int, n_features: int, rng: np.random.Generator, kind: _Kind) -> _Run:
+    """Run once and guess every coin."""
+    users = _users(estimator, canaries, n_features, rng, kind)
+    there = rng.random(canaries) < 0.5
+    X, y = (
+        np.where(there.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(users.there, users.away, strict=True)
+    )
+    asked = _cohort((X, y), users.crowd)
+    attacker = Attacker(estimator, Worlds(asked, _cohort(users.crowd) if kind.crowd else asked))
     model, entries = attacker.run(asked)
-
-    def own(rows: Array, targets: Array) -> tuple[Array, Array]:
-        seen = attacker.estimator.as_asked(cohort(rows, targets))
-        return rows, np.asarray(seen.y, dtype=np.float64).reshape(targets.shape)
-
-    inside = own(X, y)
-    outside = own(other_X, other_y) if replaced else None
+    inside, outside = (attacker.estimator.as_asked(_cohort(group)) for group in (users.there, users.away))
     scores, overlap, evidence = np.zeros(canaries), np.zeros((canaries, canaries)), np.zeros(canaries)
     for entry in entries:
         if len(entry.queries) > 1:
             continue  # groups of users took turns; such releases are not used by this attack
-        there_adds = _added(entry, *inside)
-        away_adds = np.zeros_like(there_adds) if outside is None else _added(entry, *outside)
+        there_adds, away_adds = _added(entry, inside), _added(entry, outside)
         adds, expected = there_adds - away_adds, (there_adds + away_adds).sum(axis=0) / 2  # no coin is known
+        if kind.crowd:
+            expected = expected + attacker.without(entry)
         if isinstance(entry.event, SelectionEvent):
             before = log_odds(entry, expected)
             with_one = np.array([log_odds(entry, expected + one) for one in adds])
@@ -166,23 +203,27 @@ def _one_run(
         sigma = attacker.sigma(entry)
         overlap += (adds / sigma) @ (adds / sigma).T
         evidence += (adds / sigma) @ ((entry.value.ravel() - expected) / sigma)
-    # Coins of ±1/2 have variance 1/4.
-    scores += np.linalg.solve(overlap + 4.0 * np.eye(canaries), evidence)
-    return there, scores, model.certificate_.delta, float(np.sqrt(np.diag(overlap)).mean())
+    # Coins of ±1/2 have variance 1/4. What is left of a coin's variance once the values are known says how well it can
+    # be guessed beside all others: 1/(4 + μ²) if its canary had power μ alone.
+    left = np.linalg.inv(overlap + 4.0 * np.eye(canaries))
+    powers = np.sqrt(np.maximum(1.0 / np.diag(left) - 4.0, 0.0))
+    return _Run(there, scores + left @ evidence, model.certificate_.delta, float(powers.mean()))
 
 
-def _added(entry: Entry, X: Array, y: Array) -> Array:
+def _added(entry: Entry, canaries: Cohort) -> Array:
     """Return what each canary would add to a release, one row per canary."""
-    query, clip = entry.queries[0], entry.event.sensitivity.zero_out
-    rows = X if entry.through is None else X @ entry.through.T
-    number, each, width = rows.shape
+    query, clip, offsets = entry.queries[0], entry.event.sensitivity.zero_out, canaries.offsets
+    X, y = np.asarray(canaries.X), np.asarray(canaries.y, dtype=np.float64)
+    rows, number = X if entry.through is None else X @ entry.through.T, len(offsets) - 1
     try:  # all at once, each canary as a block of its own
-        flat, targets = read_only(np.ascontiguousarray(rows.reshape(-1, width))), read_only(y.ravel())
         with np.errstate(all="ignore"):
-            sums = query.block_sums(flat, targets, np.arange(number + 1) * each, clip, 1)
-        if sums.shape == (number, query.coordinates):
+            sums = query.block_sums(read_only(np.ascontiguousarray(rows)), read_only(y), offsets, clip, 1)
+        if sums.shape == (number, query.coordinates) and np.isfinite(sums).all():
             return np.asarray(sums, dtype=np.float64)
     except Exception:
         pass  # one by one below, without those that fail, as federations do
-    alone = (added_by(query, (own, targets), clip) for own, targets in zip(rows, y, strict=True))
-    return np.array([np.zeros(query.coordinates) if one is None else one for one in alone])
+    own = [slice(int(first), int(last)) for first, last in itertools.pairwise(offsets)]
+    alone = (added_by(query, (rows[one], y[one]), clip) for one in own)
+    return np.array(
+        [np.zeros(query.coordinates) if one is None or not np.isfinite(one).all() else one for one in alone]
+    )

@@ -111,6 +111,12 @@ class Query(ABC):
             return np.zeros(self.coordinates)
 
 
+def widest(query: Query) -> int:
+    """Return the most coordinates of a query and those that it wraps: of some that is computed only a norm leaves."""
+    inner = getattr(query, "query", None)
+    return max(query.coordinates, widest(inner)) if isinstance(inner, Query) else query.coordinates
+
+
 def synthetic_rows(n_features: int) -> tuple[Array, Array]:
     """Return fixed synthetic rows and targets, which belong to no user."""
     rows = np.cos(np.arange(8.0 * n_features)).reshape(8, n_features)

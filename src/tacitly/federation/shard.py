@@ -25,7 +25,7 @@ from tacitly.data.cohort import Cohort
 from tacitly.federation.base import BLOCK, ROW_BLOCK, Chosen, Query
 from tacitly.federation.bounds import check_sums, fused_agrees, one_form
 from tacitly.federation.projected import Projected
-from tacitly.federation.query import rehearse, synthetic_rows
+from tacitly.federation.query import rehearse, synthetic_rows, widest
 from tacitly.federation.scores import Scores
 from tacitly.federation.statistics import Statistics, same
 from tacitly.portable import cpu_count
@@ -38,6 +38,7 @@ Numbers = TypeVar("Numbers", bound=npt.NDArray[np.floating])
 _ROW_CELLS = 1 << 22  # numbers in a block of rows: 32 MiB of float64
 _MANY = 8192  # users from which on statistics are computed by compiled kernels: fewer would wait for the compiler
 _AT_ONCE = 16  # users in a batch of a node: public, because last bits may depend on the shape of a batch
+_NUMBERS = 1 << 22  # in an array with a row for each user of such a batch: 32 MiB
 _KEPT = 1 << 28  # most numbers of statistics that are kept: 2 GiB
 
 
@@ -74,7 +75,8 @@ class Shard:
             rehearse(form, *synthetic_rows(self.cohort.n_features))
         if self._plain or not fused_agrees(query, self.cohort.n_features, bound, form):
             # Where a batch is the definition, several users at once are as plain as one.
-            plain = _Few(query) if self._plain and one_form(query, bound) else _Plain(query)
+            few = self._plain and one_form(query, bound)
+            plain = _Few(query, _at_once(query, self.cohort.n_features)) if few else _Plain(query)
             return self._sum(query, plain, bound, grid, chosen)
         shard = self._with(query.statistics) if of_statistics and query.statistics is not None else None
         if shard is None:
@@ -266,15 +268,24 @@ class _Few(_Plain):
     the time that an answer takes.
     """
 
+    def __init__(self, query: Query, at_once: int) -> None:
+        super().__init__(query)
+        self._at_once = at_once
+
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
         total = np.zeros(self.coordinates)
-        for start in range(0, len(offsets) - 1, _AT_ONCE):
-            bounds = offsets[start : start + _AT_ONCE + 1]
+        for start in range(0, len(offsets) - 1, self._at_once):
+            bounds = offsets[start : start + self._at_once + 1]
             rows = slice(int(bounds[0]), int(bounds[-1]))
             few = X[rows], y[rows], bounds - bounds[0], bound
             found = _attempt(partial(self._query.block_sum, *few), total.shape)
             total += _without_failing_units(self._query, *few)[0] if found is None else found
         return total
+
+
+def _at_once(query: Query, n_features: int) -> int:
+    """Return how many users' contributions, or matrices over all features, are held at a time: public numbers."""
+    return max(1, min(_AT_ONCE, _NUMBERS // max(widest(query), (n_features + 1) ** 2)))
 
 
 @cache

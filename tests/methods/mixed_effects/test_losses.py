@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import tracemalloc
 import warnings
 from dataclasses import dataclass, replace
 
@@ -316,3 +317,17 @@ def test_targets_that_are_no_classes_or_counts_are_refused() -> None:
             with pytest.raises(DataError, match="1 row"):
                 strict.fit(*rows)
             tacitly.MixedEffects(epsilon=1.0, loss=loss).fit(*rows)  # without a word: which rows are bad is private
+
+
+def test_a_posterior_of_many_classes_holds_no_matrix_for_each() -> None:
+    """Whoever asks chooses the number of classes: what is kept of each is a vector."""
+    classes, size = 60, 20
+    given = np.ones((2, size)), np.array([0.0, 1.0]), np.array([0, 2])
+    prior = Prior(np.zeros((classes, size)), np.eye(size), 1.0, "logistic")
+    propagated(*given, prior)  # whatever is compiled at first use
+    tracemalloc.start()
+    try:
+        propagated(*given, prior)
+        assert tracemalloc.get_traced_memory()[1] < 8 * classes * size**2
+    finally:
+        tracemalloc.stop()

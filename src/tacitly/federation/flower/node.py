@@ -33,7 +33,7 @@ from tacitly.federation import wire
 from tacitly.federation.base import Query
 from tacitly.federation.flower.messages import Answer, Ask
 from tacitly.federation.projected import losses_in
-from tacitly.federation.query import rehearse, synthetic_rows
+from tacitly.federation.query import rehearse, synthetic_rows, widest
 from tacitly.federation.scores import Scores
 from tacitly.federation.shard import Shard
 from tacitly.heads.base import HeadWork
@@ -162,7 +162,7 @@ class Node:
                     if self.plain:
                         return self._affordable(lambda: thing.own(rows, targets))
                     return self._affordable(lambda: thing(rows, targets, np.array([0, len(rows)])), runs=2)
-                if not (isinstance(thing, Query) and thing.clipped and 8 * thing.coordinates <= wire.LIMIT):
+                if not (isinstance(thing, Query) and thing.clipped and 8 * widest(thing) <= wire.LIMIT):
                     return False
                 rehearse(thing, *synthetic_rows(features))
                 return not self.plain or self._affordable(lambda: thing.contribution(*synthetic_rows(features)))

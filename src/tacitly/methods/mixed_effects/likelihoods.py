@@ -60,21 +60,27 @@ def propagated(design: Array, targets: Array, offsets: Offsets, prior: Prior) ->
             targets = np.where(targets >= 0, np.minimum(targets, LARGEST_COUNT), np.nan)
         return _propagated(design, targets, offsets, prior, code)
     usable = np.isfinite(targets)
-    found = [
-        _propagated(design, np.where(usable, targets == k, np.nan), offsets, replace(prior, mean=mean), code)
-        for k, mean in enumerate(prior.mean)
-    ]
-    return LossPosteriors(
-        means=np.stack([one.means for one in found], axis=1),
-        covariances=_average([one.covariances for one in found]),
-        information=_average([one.information for one in found]),
-        residuals=found[0].residuals,
-        rows=np.min([one.rows for one in found], axis=0),
-        expected=_average([one.expected for one in found]),
-        shares=np.hstack([one.shares for one in found]),
-        noise_excess=found[0].noise_excess,
-        noise_information=found[0].noise_information,
-    )
+
+    def against_the_rest(k: int) -> LossPosteriors:
+        own = np.where(usable, targets == k, np.nan)
+        return _propagated(design, own, offsets, replace(prior, mean=prior.mean[k]), code)
+
+    whole = against_the_rest(0)
+    means, shares, rows = [whole.means], [whole.shares], whole.rows
+    for k in range(1, len(prior.mean)):  # vectors of each class are kept, matrices are added up
+        one = against_the_rest(k)
+        means.append(one.means)
+        shares.append(one.shares)
+        rows = np.minimum(rows, one.rows)
+        for total, matrices in zip(_matrices(whole), _matrices(one), strict=True):
+            total += matrices
+    for total in _matrices(whole):
+        total /= len(means)
+    return replace(whole, means=np.stack(means, axis=1), rows=rows, shares=np.hstack(shares))
+
+
+def _matrices(found: LossPosteriors) -> tuple[Array, Array, Array]:
+    return found.covariances, found.information, found.expected
 
 
 def _propagated(design: Array, targets: Array, offsets: Offsets, prior: Prior, code: int) -> LossPosteriors:
@@ -106,13 +112,6 @@ def _propagated(design: Array, targets: Array, offsets: Offsets, prior: Prior, c
         noise_excess=extra[:, 0],
         noise_information=extra[:, 1],
     )
-
-
-def _average(matrices: list[Array]) -> Array:
-    total = matrices[0].copy()
-    for matrix in matrices[1:]:
-        total += matrix
-    return np.asarray(total / len(matrices))
 
 
 def mean_response(scores: Array, variances: Array, prior: Prior) -> Array:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tacitly.arrays import Array, Offsets, Rows, check_shape
+from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size
 from tacitly.federation.base import Query
 from tacitly.linalg import pack_symmetric
 from tacitly.methods.recommender import kernels
@@ -30,6 +30,7 @@ from tacitly.methods.shared.batch import BatchQuery
 from tacitly.privacy.clipping import GUARD
 
 LEAST, MOST = 2.0**-200, 2.0**200
+_FEATURES = 1024  # of items, at most: a user's matrix has a number for each pair
 _CUT = 3.0  # an excess of squared residuals beyond three times the expected one counts as that
 
 
@@ -205,6 +206,7 @@ class TasteMoment(BatchQuery):
 
     def __post_init__(self) -> None:
         check_shape("features", self.features, self.catalogue.items, None)
+        check_size("features + 1", self.features.shape[1] + 1, _FEATURES)
 
     @property
     def coordinates(self) -> int:

@@ -58,6 +58,8 @@ class StepEnergy(Query):
         check_shape("left", self.left, self.design.d1, None)
         check_shape("right", self.right, self.design.d2, self.left.shape[1])
         check_centre(self.centre, self.design)
+        if not self.mean > 0:  # or shares of a level have no lower end
+            raise ValueError(f"mean must be positive. Found {self.mean!r}.")
 
     @property
     def coordinates(self) -> int:

@@ -41,6 +41,7 @@ from tacitly.privacy.guarantee import Unit
 from tacitly.simd.registers import padded
 
 PARTS = {"left": 1, "right": 2, "both": 3}
+_ORTHONORMAL = 1e-7  # a tenth of the clip's guard
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,10 @@ class TangentSum(Query):
                 "parts must be 'left', 'right' or 'both', tracked in [0, 1) and clip positive. "
                 f"Found {self.parts!r}, {self.tracked!r} and {self.clip!r}."
             )
+        if self.parts == "both":  # projects along V after the clip, which lengthens nothing if VVᵀ is a projection
+            gram = self.right.T @ self.right
+            if not np.linalg.norm(gram @ gram - gram) <= _ORTHONORMAL:
+                raise ValueError("the right factors must be orthonormal (or zero). Found some that are not.")
 
     @property
     def coordinates(self) -> int:
