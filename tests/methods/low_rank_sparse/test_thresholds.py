@@ -92,6 +92,7 @@ def test_paper_mode_without_noise_finds_the_basis(rank: int, shared: bool, thres
     [
         ({"thresholds": {"d": 1.0}}, "unknown names"),
         ({"thresholds": {"c1": 0.6}}, "c1 must be at most 1/2"),
+        ({"thresholds": {"c4": 1.5}}, "c4 must be at most 1"),
         ({"thresholds": {"spread": -1.0}}, "spread must be"),
         ({"thresholds": {"noise": math.nan}}, "noise must be"),
         ({"sparsity": "auto"}, "number of personal coordinates"),
@@ -109,6 +110,8 @@ def test_constants_that_cannot_be_are_refused_before_anything_is_released(option
 
 def test_a_message_cannot_ask_for_endless_work() -> None:
     clips = Clips(rows=1.0, targets=1.0, sparse_part=1.0, weights=1.0, count=5)
+    with pytest.raises(ValueError, match="steps must lie between"):
+        ClippedGram(np.zeros((9, 3, 1)), 1, clips, Thresholds(distance=1e308, spread=1e308, accuracy=1e-300, c3=1.0))
     with pytest.raises(ValueError, match="rounds must lie between"):
         ClippedGram(np.zeros((2000, 3, 1)), 1, clips, PLAIN)
     with pytest.raises(ValueError, match="steps must lie between"):

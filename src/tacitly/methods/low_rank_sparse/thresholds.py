@@ -76,6 +76,9 @@ class Thresholds:
             raise ValueError(f"noise must be a number from 0 on. Found {self.noise!r}.")
         if self.c1 > 0.5:
             raise ValueError(f"c1 must be at most 1/2, or thresholds grow. Found {self.c1!r}.")
+        for name in ("c3", "c4", "c5"):
+            if getattr(self, name) > 1.0:
+                raise ValueError(f"{name} must be at most 1, or bounds grow. Found {getattr(self, name)!r}.")
 
     def rounds(self, k: int, count: int, *, shared_weight: bool) -> Iterator[Errors]:
         """Yield the bounds and steps of each round.
@@ -95,9 +98,10 @@ class Thresholds:
                 self.alpha * decayed[0] / root + self.noise,
                 self.beta * decayed[1] + self.noise,
                 gamma + self.noise,
-                max(1, math.ceil(number * math.log(gamma / self.accuracy))),
+                max(1, math.ceil(number * (math.log(gamma) - math.log(self.accuracy)))),
             )
-            gamma = max(self.c3 ** (number - 1) * self.accuracy * self.distance + self.noise, np.finfo(float).tiny)
+            gamma = self.c3 ** (number - 1) * self.accuracy * self.distance + self.noise
+            gamma = min(max(gamma, np.finfo(float).tiny), np.finfo(float).max)
 
     def _shared(self, k: int) -> Iterator[Errors]:
         gamma, root = self.spread, math.sqrt(k)
