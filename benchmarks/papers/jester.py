@@ -156,7 +156,7 @@ def text_of(data: dict[str, Any]) -> str:
             cells = [f"{np.mean(values):.3f} ({np.std(values):.2f})" for values in found.values()]
             rows.append([name, *cells, f"{np.mean(over):.3f}", f"{max(over):.3f}"])
         header = ["model", "all users", *(f"{of} of ratings kept" for of in KEPT), f"over {plain}", "worst draw"]
-        parts.append(f"{title}, {len(draws)} draws\n\n" + table(header, rows))
+        parts.append(f"{title}, {len(draws)} {'draw' if len(draws) == 1 else 'draws'}\n\n" + table(header, rows))
     return "\n\n".join(parts)
 
 

@@ -58,7 +58,7 @@ falling where the server's noise, which is the same at every ε₁, is all that 
 
 RUN = """## When and where were these numbers measured?
 
-Every file of results is written by one command; `make benchmarks` runs all of them.
+Every file of results is written by one command. `make benchmarks` runs those that need no GPU, `make bench-gpu` the others.
 
 {table}"""
 
@@ -151,13 +151,12 @@ def quoted() -> set[str]:
 
 
 def runs() -> str:
-    """Return a table of the quoted results: the command that writes them, date and machine."""
-    programs = {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / "benchmarks").rglob("*.py"))}
-    lines = ["| results | command | date | machine |", "|---|---|---|---|"]
+    """Return a table of the quoted results: the command that writes them (of the same name), date and machine."""
+    lines = ["| command | date | machine |", "|---|---|---|"]
     for name in sorted(quoted()):
-        (program,) = (path for path, code in programs.items() if f'keep("{name}",' in code)
-        module, found = ".".join(program.relative_to(ROOT).with_suffix("").parts), _results(name)
-        lines.append(f"| {name} | `python -m {module}` | {found['date']} | {found['machine']} |")
+        found = _results(name)
+        assert (HERE / f"{name}.py").is_file(), name
+        lines.append(f"| `python -m benchmarks.papers.{name}` | {found['date']} | {found['machine']} |")
     return "\n".join(lines)
 
 
