@@ -58,7 +58,8 @@ falling where the server's noise, which is the same at every ε₁, is all that 
 
 RUN = """## When and where were these numbers measured?
 
-Every file of results is written by one command. `make benchmarks` runs those that need no GPU, `make bench-gpu` the others.
+Every file of results is written by one command. `make benchmarks` runs those that need no GPU, `make bench-gpu` the
+others.
 
 {table}"""
 
