@@ -77,10 +77,12 @@ bench: $(ALL)
 	$(BIN)/python -m benchmarks.speed.goals
 	$(BIN)/python -m benchmarks.readme
 
+# Every program that writes results on this machine's CPU, half a day in all; those that need a GPU are in bench-gpu.
 benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.papers.private_fedrep
 	$(BIN)/python -m benchmarks.papers.fedpower
 	$(BIN)/python -m benchmarks.papers.fedpower_tables --seconds 1e9
+	$(BIN)/python -m benchmarks.papers.fedpower_connect4
 	$(BIN)/python -m benchmarks.papers.pca
 	$(BIN)/python -m benchmarks.papers.fedpower_figures
 	$(BIN)/python -m benchmarks.papers.fedpower_routes
@@ -101,12 +103,24 @@ benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.papers.trace_designs
 	$(BIN)/python -m benchmarks.speed.trace
 	$(BIN)/python -m benchmarks.families
+	$(BIN)/python -m benchmarks.few_users
+	$(BIN)/python -m benchmarks.late_starts
+	$(BIN)/python -m benchmarks.panels
+	$(BIN)/python -m benchmarks.panel_losses
+	$(BIN)/python -m benchmarks.shared_basis_panels
+	$(BIN)/python -m benchmarks.standard_errors
+	$(BIN)/python -m benchmarks.growth_curves
+	$(BIN)/python -m benchmarks.ratings
+	$(BIN)/python -m benchmarks.ledger
+	$(BIN)/python -m benchmarks.lost_sites
 	$(BIN)/python -m benchmarks.plan
 	$(BIN)/python -m benchmarks.audit
 	$(BIN)/python -m benchmarks.speed.round
 	$(BIN)/python -m benchmarks.speed.low_rank_sparse
 	$(BIN)/python -m benchmarks.speed.mixed_effects
 	$(BIN)/python -m benchmarks.speed.engines
+	$(BIN)/python -m benchmarks.speed.ratings
+	$(BIN)/python -m benchmarks.speed.scale
 	$(BIN)/python -m benchmarks.papers.theory
 	$(BIN)/python -m benchmarks.readme
 	$(BIN)/python -m benchmarks.papers.page
@@ -114,6 +128,10 @@ benchmarks: $(ALL)
 # Needs a CUDA device and a PyTorch that sees it.
 bench-gpu: $(ALL)
 	$(BIN)/python -m benchmarks.speed.cuda
+	$(BIN)/python -m benchmarks.papers.centaur_starts
+	$(BIN)/python -m benchmarks.papers.centaur_rounds
+	$(BIN)/python -m benchmarks.adapters
+	$(BIN)/python -m benchmarks.features
 	$(BIN)/python -m benchmarks.readme
 
 $(BIN)/python:

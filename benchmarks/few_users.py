@@ -9,6 +9,12 @@ compare designs, not to certify anything.
 * *power rounds*: d×k numbers each, Σ a·(direction of aᵀQ) for users' directions a, from a random Q; Q is then the last
   release's column space, or that of all releases together;
 * *votes, then power rounds*: Q maximises the likelihood of votes and rounds together;
+* *votes, weighted*: a user's direction counts by the length of their own fit, a measure of how much of it lies in the
+  subspace; the longest tenth count in full (a quantile that is told, not paid for);
+* *groups*: sample and aggregate, as private subspace estimators do whose noise does not grow with d (Tsfadia 2024).
+  Each group of users computes its own subspace P without noise, and the mean of all P is released. Where groups agree,
+  noise follows the distance between them instead of their size. Here the largest distance is told, and the test whether
+  groups agree, which needs at least log(1/δ)/ε = 14 groups, is left out: better than any private version can be;
 * *told all heads*: one sum Σ a·headᵀ: what no method knows.
 
 ``python -m benchmarks.few_users`` (a minute; ``--quick`` for a smoke test).
@@ -17,6 +23,7 @@ compare designs, not to certify anything.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,6 +51,7 @@ class Problem:
     basis: Array
     heads: Array
     directions: Array
+    lengths: Array
     rng: np.random.Generator
 
     def missed(self, basis: Array) -> float:
@@ -67,8 +75,8 @@ def problem(n_users: int, seed: int) -> Problem:
     penalty = 0.3 * np.square(X).sum(axis=(1, 2)) / ROWS
     gram = X @ X.transpose(0, 2, 1) + penalty[:, None, None] * np.eye(ROWS)
     own = np.einsum("nmd,nm->nd", X, np.linalg.solve(gram, y[..., None])[..., 0])
-    directions = own / np.linalg.norm(own, axis=1, keepdims=True)
-    return Problem(X, y, data.basis, data.heads, directions, np.random.default_rng([7, seed]))
+    lengths = np.linalg.norm(own, axis=1)
+    return Problem(X, y, data.basis, data.heads, own / lengths[:, None], lengths, np.random.default_rng([7, seed]))
 
 
 def votes_then_rounds(found: Problem, start: float, rounds: int) -> Array:
@@ -127,6 +135,22 @@ def votes_and_power_rounds(found: Problem, start: float, rounds: int) -> Array:
     return basis
 
 
+def weighted_votes(found: Problem) -> Array:
+    weights = np.minimum(1.0, found.lengths / np.quantile(found.lengths, 0.9))
+    votes = (weights[:, None] * found.directions).T @ found.directions + found.symmetric_noise(D, SIGMA)
+    return np.linalg.eigh(votes)[1][:, ::-1][:, :K]
+
+
+def grouped(found: Problem, groups: int) -> Array:
+    spaces = []
+    for members in np.array_split(np.arange(len(found.X)), groups):
+        basis = np.linalg.svd(found.directions[members].T, full_matrices=False)[0][:, :K]
+        spaces.append(basis @ basis.T)
+    apart = max(float(np.linalg.norm(a - b)) for a, b in itertools.combinations(spaces, 2))
+    total = np.sum(spaces, axis=0) + found.symmetric_noise(D, SIGMA * apart)
+    return np.linalg.eigh(total)[1][:, ::-1][:, :K]
+
+
 def told_all_heads(found: Problem) -> Array:
     return orthonormal(found.directions.T @ found.heads + found.noise(1.0))[0]
 
@@ -141,6 +165,11 @@ DESIGNS: dict[str, Callable[[Problem], Array]] = {
     "8 power rounds together": lambda found: power_rounds(found, 8, together=True),
     "votes (0.4) and 4 power rounds together": lambda found: votes_and_power_rounds(found, 0.4, 4),
     "votes (0.4) and 8 power rounds together": lambda found: votes_and_power_rounds(found, 0.4, 8),
+    "votes, weighted by confidence": weighted_votes,
+    "5 groups, told how far apart": lambda found: grouped(found, 5),
+    "15 groups, told how far apart": lambda found: grouped(found, 15),
+    "30 groups, told how far apart": lambda found: grouped(found, 30),
+    "100 groups, told how far apart": lambda found: grouped(found, 100),
     "told all heads": told_all_heads,
 }
 

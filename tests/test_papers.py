@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -50,6 +51,19 @@ def test_an_error_above_the_printed_one_is_not_said_to_work() -> None:
     assert page.larger([0.02, 0.021], 0.01, 1e-3)
     assert not page.larger([0.02, 0.001], 0.01, 1e-3)  # within the spread of draws
     assert not page.larger([3e-11], 1e-12, 1e-13)
+
+
+def test_every_quoted_result_says_when_and_where_it_was_measured() -> None:
+    for name in page.quoted():
+        assert {"date", "machine"} <= set(page._results(name)), name
+
+
+def test_make_names_every_program_that_writes_results() -> None:
+    makefile = (page.ROOT / "Makefile").read_text(encoding="utf-8")
+    for path in sorted((page.ROOT / "benchmarks").rglob("*.py")):
+        module = ".".join(path.relative_to(page.ROOT).with_suffix("").parts)
+        if re.search(r"^ +keep\(", path.read_text(encoding="utf-8"), re.MULTILINE):
+            assert re.search(rf"-m {re.escape(module)}\b", makefile), f"add {module} to the Makefile's benchmarks."
 
 
 def test_the_page_is_up_to_date() -> None:

@@ -5,9 +5,11 @@
 vectors are taken (``Ratings.uncertified_item_features``: private, so nothing here is certified). No noise, no
 intercepts, the defaults of every model; root mean squared error on the other ratings. The paper shows figures without
 numbers. Which 100 users, and which of their ratings are kept, is drawn anew each time. ``sparsity`` of ``"auto"`` and
-numbers beside ``sparsity=0``, on the same rows.
+numbers beside ``sparsity=0``, on the same rows. Networks get targets on [−1, 1] (the public range is ±10) and features
+of size one, because tanh units need numbers of that size.
 
-``python -m benchmarks.papers.jester [--draws 5] [--networks]`` (``--quick`` for a smoke test on made-up ratings).
+``python -m benchmarks.papers.jester [--draws 5] [--networks] [--pieces FILE]`` (``--quick`` for a smoke test on made-up
+ratings; a run with the same FILE goes on where it was stopped).
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ import json
 import math
 import sys
 import warnings
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks import data as folder
-from benchmarks.tables import RESULTS, keep, table
+from benchmarks.tables import RESULTS, Pieces, keep, table
 from tacitly import Cohort, FedRep, FullFineTuning, LowRankSparse, PromptLearning, SingleModel, UncertifiedWarning
 from tacitly.datasets import Ratings, load_jester
 from tacitly.datasets.ratings import ratings_of
@@ -39,6 +43,7 @@ MODELS: dict[str, Any] = {
     "low rank + sparse, r = 1, k = auto": lambda: LowRankSparse(1, "auto", math.inf),
 }
 PLAIN = "low rank, r = 1, k = 0"
+PLAIN_RUN = Pieces()
 
 
 def main() -> None:
@@ -46,6 +51,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="made-up ratings, one draw, nothing is kept")
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--networks", action="store_true", help="Figure 6 only; the linear results stay")
+    parser.add_argument("--pieces", type=Path, help="a file for models that are done")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", UncertifiedWarning)
     if arguments.quick:
@@ -59,9 +65,10 @@ def main() -> None:
     found = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
     data: dict[str, Any] = {part: found[part] for part in ("linear", "networks") if part in found}
     part, models = ("networks", networks()) if arguments.networks else ("linear", MODELS)
+    scale = 10.0 if arguments.networks else None
     data[part] = []
     for draw in range(arguments.draws):
-        data[part].append(errors(whole, draw, models))
+        data[part].append(errors(whole, draw, models, scale, Pieces(arguments.pieces)))
         keep("jester", data, text_of(data), quick=False)
 
 
@@ -89,8 +96,13 @@ def networks() -> dict[str, Any]:
     }
 
 
-def errors(whole: np.ndarray, draw: int, models: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Return the error of every model on all held-out ratings, and by how many ratings a user kept."""
+def errors(
+    whole: np.ndarray, draw: int, models: dict[str, Any], scale: float | None = None, pieces: Pieces = PLAIN_RUN
+) -> dict[str, dict[str, float]]:
+    """Return the error of every model on all held-out ratings, and by how many ratings a user kept.
+
+    With a ``scale``, targets are divided by it for the fit and features have size one.
+    """
     rng = np.random.default_rng([4, draw])
     matrix = whole[rng.permutation(len(whole))[:USERS]]
     users, items = np.divmod(np.arange(matrix.size), matrix.shape[1])
@@ -100,15 +112,20 @@ def errors(whole: np.ndarray, draw: int, models: dict[str, Any]) -> dict[str, di
             train[user, rng.permutation(matrix.shape[1])[: round(share * matrix.shape[1])]] = True
     train = train.ravel()
     seen = ratings_of(users[train], items[train], matrix.ravel()[train], {joke: ("", ()) for joke in range(100)})
-    X = features(seen)[items]
-    cohort = Cohort.from_arrays(X[train], matrix.ravel()[train], users[train])
+    columns, unit = features(seen), 1.0 if scale is None else scale
+    if scale is not None:
+        columns = columns / np.sqrt(np.mean(np.square(columns), axis=0))
+    X, of = columns[items], users[~train]
+    cohort = Cohort.from_arrays(X[train], matrix.ravel()[train] / unit, users[train])
+
+    def measured(make: Any) -> dict[str, float]:
+        left = unit * make().fit(cohort).predict(X[~train], of) - matrix.ravel()[~train]
+        parts = {label: left[(of >= first) & (of < last)] for label, (first, last, _) in KEPT.items()}
+        return {label: root_mean_square(part) for label, part in {"all": left, **parts}.items()}
+
     out = {}
     for name, make in models.items():
-        left = make().fit(cohort).predict(X[~train], users[~train]) - matrix.ravel()[~train]
-        of = users[~train]
-        out[name] = {"all": root_mean_square(left)} | {
-            label: root_mean_square(left[(of >= first) & (of < last)]) for label, (first, last, _) in KEPT.items()
-        }
+        out[name] = pieces(f"{draw}, {name}", partial(measured, make))
         print(f"draw {draw}, {name}: {out[name]['all']:.3f}", file=sys.stderr, flush=True)
     return out
 
@@ -139,7 +156,7 @@ def text_of(data: dict[str, Any]) -> str:
             cells = [f"{np.mean(values):.3f} ({np.std(values):.2f})" for values in found.values()]
             rows.append([name, *cells, f"{np.mean(over):.3f}", f"{max(over):.3f}"])
         header = ["model", "all users", *(f"{of} of ratings kept" for of in KEPT), f"over {plain}", "worst draw"]
-        parts.append(f"{title}, {len(draws)} draws\n\n" + table(header, rows))
+        parts.append(f"{title}, {len(draws)} {'draw' if len(draws) == 1 else 'draws'}\n\n" + table(header, rows))
     return "\n\n".join(parts)
 
 

@@ -19,6 +19,7 @@ ROOT = HERE.parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "papers.md"
 STATUS = ("works", "partly", "not reproduced")
+PLACE = re.compile(r"\{(\w+) ([^{}]+):([^:{}]+)\}")
 KEYS = {"item", "where", "status", "because", "printed", "ours"}
 TABLES = (  # of FedPower: every printed cell of the sets that are here
     ("table2", "Table 2, p = 4, no noise:", ("OPT", "sign-fixing", "vanilla", "DR-SVD", "UDA", "WDA")),
@@ -51,7 +52,16 @@ numbers say how an error moves with n, d and ε, not how large it is. Drawn besi
 {table}
 
 With constant 1 sampling decides in Theorem 10; what is measured is noise, whose clip, rounds and log(1/δ) the Õ hides.
-CENTAUR's clips here are not the theorem's but shrink with the gradients, so errors fall faster."""
+CENTAUR's clips here are not the theorem's but shrink with the gradients, so errors fall faster. FedPower's error stops
+falling where the server's noise, which is the same at every ε₁, is all that is left."""
+
+
+RUN = """## When and where were these numbers measured?
+
+Every file of results is written by one command. `make benchmarks` runs those that need no GPU, `make bench-gpu` the
+others.
+
+{table}"""
 
 
 def papers() -> list[dict[str, Any]]:
@@ -130,12 +140,30 @@ def text() -> str:
     summary = (
         f"{counts['works']} of {sum(counts.values())} work, {counts['partly']} partly, {counts[STATUS[2]]} do not."
     )
+    parts.append(THEORY.format(table=(RESULTS / "theory.md").read_text(encoding="utf-8").strip()))
+    parts.append(RUN.format(table=runs()))
     return HEADER.format(summary=summary) + "\n" + "\n\n".join(parts) + "\n"
+
+
+def quoted() -> set[str]:
+    """Return the results files whose numbers are on the page."""
+    texts = [item.get("ours", "") for paper in papers() for item in paper["item"]]
+    return {match[1] for text in texts for match in PLACE.finditer(text)} | {"fedpower_tables", "theory"}
+
+
+def runs() -> str:
+    """Return a table of the quoted results: the command that writes them (of the same name), date and machine."""
+    lines = ["| command | date | machine |", "|---|---|---|"]
+    for name in sorted(quoted()):
+        found = _results(name)
+        assert (HERE / f"{name}.py").is_file(), name
+        lines.append(f"| `python -m benchmarks.papers.{name}` | {found['date']} | {found['machine']} |")
+    return "\n".join(lines)
 
 
 def filled(template: str) -> str:
     """Return a text with {file path:format} replaced by numbers of ``benchmarks/results``."""
-    return re.sub(r"\{(\w+) ([^{}]+):([^:{}]+)\}", lambda m: format(_value(m[1], m[2]), m[3]), template)
+    return PLACE.sub(lambda m: format(_value(m[1], m[2]), m[3]), template)
 
 
 def _value(file: str, path: str) -> float:

@@ -11,7 +11,7 @@ import pytest
 
 import tacitly.heads.ridge
 import tacitly.methods
-from methods.test_sensitivity import BASIS, ONE, QUERIES, THREE, D, features
+from methods.test_sensitivity import BASIS, ONE, QUERIES, THREE, THRESHOLDS, D, features
 from tacitly.federation import wire
 from tacitly.federation.base import Query
 from tacitly.heads.base import HeadWork
@@ -20,6 +20,7 @@ from tacitly.heads.losses import Loss
 from tacitly.heads.ridge import RidgeHeads
 from tacitly.methods.fedrep.as_printed import PaperHeads
 from tacitly.methods.low_rank_sparse.heads import SparseHeadWork
+from tacitly.methods.low_rank_sparse.thresholds import PrintedSparseHeads
 
 
 def of_ours(kind: type) -> set[type]:
@@ -84,6 +85,7 @@ WORKS = {
     "hinge, second half": LossHeads(BASIS, Loss("hinge"), half=True),
     "classes": LossHeads(BASIS, THREE),
     "sparse": SparseHeadWork(BASIS, ONE, True),
+    "sparse, as printed": PrintedSparseHeads(BASIS, 2, THRESHOLDS, 3),
 }
 
 

@@ -26,6 +26,7 @@ from tacitly.methods.fedrep.queries import BasisStep, LossStep
 from tacitly.methods.low_rank_sparse.as_printed import ClippedGram, ClippedRight, Clips, TargetMoment
 from tacitly.methods.low_rank_sparse.heads import Sparsity
 from tacitly.methods.low_rank_sparse.queries import SparseEquations, SparseStep
+from tacitly.methods.low_rank_sparse.thresholds import Thresholds
 from tacitly.methods.mixed_effects.posterior import Prior, Slopes
 from tacitly.methods.mixed_effects.queries import MeasuredSpread
 from tacitly.methods.shared.batch import BatchQuery
@@ -53,6 +54,8 @@ TWO = np.eye(D)[:, :K]
 ONE, AUTO = Sparsity(1), Sparsity(2, chosen=True)
 CENTRAL = SparseStep(BASIS[:, :1], np.eye(1), 0.5, WHITENING, sparsity=ONE, shared_weight=True)
 CLIPS = Clips(rows=0.5, targets=0.1, sparse_part=1e-6, weights=0.01, count=12)
+THRESHOLDS = Thresholds(distance=1.0, spread=1.0)
+PRINTED = (np.array([BASIS, BASIS[::-1]]), 1, CLIPS, THRESHOLDS)
 THREE = Loss("logistic", (0, 1, 2))
 HEADS = MeasuredSpread(Slopes(np.zeros(D), np.ones(D), 0.0, 1.0), Prior(np.zeros(D), np.eye(D), 1.0), 0.5)
 
@@ -198,8 +201,9 @@ QUERIES: dict[str, tuple[Query, float]] = (
         "sparse equations, centred": (SparseEquations(BASIS, WHITENING, ONE, 0.3, 0.7, centered=True), 1.0),
         "norms of sparse equations": (NormHistogram(SparseEquations(BASIS, WHITENING, ONE, parts="right")), 1.0),
         "target moment": (TargetMoment(D), 1.0),
-        "clipped gram": (ClippedGram(BASIS, ONE, CLIPS), CLIPS.gram),
-        "clipped right": (ClippedRight(BASIS, ONE, CLIPS), CLIPS.right),
+        "clipped gram": (ClippedGram(*PRINTED), CLIPS.gram),
+        "clipped right": (ClippedRight(*PRINTED), CLIPS.right),
+        "clipped right, one weight": (ClippedRight(PRINTED[0][:, :, :1], *PRINTED[1:], True), CLIPS.right),
         "norm histogram": (NormHistogram(PairStatistic(D)), 1.0),
         "pair statistic": (PairStatistic(D), 10.0),
         "basis gradient": (BasisGradient(BASIS, 1, 5), 10.0),
@@ -709,7 +713,7 @@ def test_a_broken_tangent_sum_is_caught(mutant: Query) -> None:
         (NormOfOneClass(BASIS, METRIC, 0.5, WHITENING, THREE), 1.0),
         (ForgetsTheWeights(BASIS, METRIC, 0.5, WHITENING, sparsity=ONE), 1.0),
         (ClipsApart(BASIS, WHITENING, ONE, 0.3, 0.7), 1.0),
-        (CountsAllRows(BASIS, ONE, CLIPS), CLIPS.gram),
+        (CountsAllRows(*PRINTED), CLIPS.gram),
         (ClipsTheRowOnly(BASIS, CENTRE, 0.5), 3.0),
         (CountsTheRowForMore(CENTRE, 0.5), 3.0),
         (Unclipped(D), 1.0),

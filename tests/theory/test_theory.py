@@ -47,6 +47,8 @@ MODULES = (centaur, fedpower, low_rank_sparse, private_fedrep, trace_regression)
         (low_rank_sparse.noise_multiplier(1.0, math.exp(-3), in_proof=True), 2.0),
         (low_rank_sparse.users_needed(4, 1, 1.0, math.exp(-8)), 8 * 3.0),
         (trace_regression.score_attack_lower_bound(100, 5, 2, 2, 0.5, noise=2.0), 4 * (0.1 + 0.04)),
+        (trace_regression.minimax_lower_bound(100, 4, 4, 4, 1.0, noise=2.0), 2 * (2 * 0.2 + 4 * 0.04)),
+        (trace_regression.minimax_lower_bound(100, 4, 4, 4, 1.0, noise=2.0, signal=0.1), 2 * 0.1),
     ],
 )
 def test_a_formula_by_hand(found: float, by_hand: float) -> None:
@@ -76,6 +78,13 @@ def test_a_formula_by_hand(found: float, by_hand: float) -> None:
             (16, 16 * math.log(8), 0.5 * 3 * 16 * 2),
         ),
         (trace_regression.loop_sample_sizes(4, 4, 2, 1.0, SIZE5, n=E, length=0.5, weak=True)[2:], (0.5 * 16 * 2,)),
+        (
+            trace_regression.loop_rate(E, 4, 4, 2, 1.0, SIZE5, noise=2.0),
+            (2 * math.sqrt(16 / E * math.log(8)), 3 * 16 / E * 2),
+        ),
+        (trace_regression.loop_rate(E, 4, 4, 2, 1.0, SIZE5, noise=2.0, weak=True)[1:], (2 * 16 / E * 2,)),
+        (trace_regression.paper_sensitivities(E, 2, 2, 1, largest=2.0, smallest=0.5), (6 / E, 3 / E, 2.25 / E)),
+        (centaur.start_settings(E, 4, 1), (4, 12, E / (4 * math.sqrt(4 * math.log(12))))),
     ],
 )
 def test_terms_by_hand(found: tuple[float, ...], by_hand: tuple[float, ...]) -> None:

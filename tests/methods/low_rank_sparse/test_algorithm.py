@@ -14,6 +14,7 @@ from tacitly.methods.low_rank_sparse import as_printed as paper_low_rank_sparse
 from tacitly.methods.low_rank_sparse.as_printed import ClippedGram, ClippedRight, Clips, TargetMoment
 from tacitly.methods.low_rank_sparse.heads import Sparsity
 from tacitly.methods.low_rank_sparse.queries import SparseEquations, SparseStep
+from tacitly.methods.low_rank_sparse.thresholds import Thresholds
 from tacitly.methods.shared.whitening import Whitening
 from tacitly.privacy.accounting import compose
 from tacitly.privacy.clipping import GUARD
@@ -161,7 +162,8 @@ def test_the_paper_is_given_the_whole_budget_too() -> None:
     clips = Clips(rows=4.0, targets=3.0, sparse_part=2.0, weights=1.5, count=30)
     assert clips.gram == 30 * 16 * 2.25
     assert clips.right == 30 * 4 * 5 * 1.5
-    settings = paper_low_rank_sparse.Settings(clips=clips, rounds=7, start="moments")
+    thresholds = Thresholds(distance=1.0, spread=1.0)
+    settings = paper_low_rank_sparse.Settings(clips=clips, thresholds=thresholds, rounds=7, start="moments")
     events = settings.events(settings.plan(Budget(epsilon=1.0, delta=1e-5)))
     assert len(events) == 15
     assert compose(events, Adjacency.ZERO_OUT, 1e-5) == pytest.approx(1.0, abs=1e-6)
@@ -170,7 +172,8 @@ def test_the_paper_is_given_the_whole_budget_too() -> None:
 def test_clips_that_cut_nothing_leave_the_papers_equations() -> None:
     data = make_low_rank_sparse(1, 9, 2, 20, 0, noise=0.1, random_state=3)
     clips = Clips(rows=1e3, targets=1e3, sparse_part=1e3, weights=1e3, count=20)
-    gram, right = (kind(BASIS, Sparsity(0), clips).contribution(data.X, data.y) for kind in (ClippedGram, ClippedRight))
+    public = (BASIS[None], 0, clips, Thresholds(distance=1.0, spread=1.0))
+    gram, right = (kind(*public).contribution(data.X, data.y) for kind in (ClippedGram, ClippedRight))
     weights = np.linalg.lstsq(data.X @ BASIS, data.y)[0]
     np.testing.assert_allclose(gram.reshape(18, 18), np.kron(np.outer(weights, weights), data.X.T @ data.X), rtol=1e-8)
     np.testing.assert_allclose(right, np.outer(weights, data.X.T @ data.y).ravel(), rtol=1e-8)

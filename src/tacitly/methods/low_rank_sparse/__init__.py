@@ -47,6 +47,8 @@ METHOD = Method(
         "heads:Sparsity",
         "queries:SparseEquations",
         "queries:SparseStep",
+        "thresholds:PrintedSparseHeads",
+        "thresholds:Thresholds",
     ),
     coordinates=_normal_equations,
     engines=ENGINES,

@@ -1,7 +1,8 @@
 """AMHT-LRS with privacy as printed (Pal et al. 2024, Algorithm 5, equations 8 and 9), for comparison.
 
-Rows, targets, xᵀb and w are clipped one by one at public A₁, A₂, A₃ and A_w. A user contributes m rows (further rows
-are dropped, missing ones count as zero), so
+Users choose their coordinates by the printed thresholds (:mod:`tacitly.methods.low_rank_sparse.thresholds`). Rows,
+targets, xᵀb and w are clipped one by one at public A₁, A₂, A₃ and A_w. A user contributes m rows (further rows are
+dropped, missing ones count as zero), so
 
     ‖A_i‖ ≤ Γ₁ = m A₁² A_w²    and    ‖V_i‖ ≤ Γ₂ = m A₁ (A₂ + A₃) A_w,
 
@@ -27,8 +28,7 @@ import numpy as np
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.federation.base import Federation, Query
 from tacitly.linalg import orthonormal, unpack_symmetric
-from tacitly.methods.low_rank_sparse.heads import Sparsity
-from tacitly.methods.low_rank_sparse.queries import check_model, fit_one
+from tacitly.methods.low_rank_sparse.thresholds import Thresholds, check_rounds, follow
 from tacitly.methods.shared.whitening import FeatureMoment
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.clipping import clip
@@ -64,24 +64,21 @@ class Clips:
 
 @dataclass(frozen=True)
 class _Clipped(Query):
-    basis: Array
-    sparsity: Sparsity
+    bases: Array  # of all rounds so far, one d×r matrix each: a user's state follows from them
+    most: int
     clips: Clips
+    thresholds: Thresholds
     shared_weight: bool = False
-    centered: ClassVar[bool] = False
-    swaps: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        check_model(self)
+        check_rounds(self.bases, self.most, self.thresholds, shared_weight=self.shared_weight)
 
-    def _parts(self, X: Rows, y: Rows) -> tuple[Array, Array, Array] | None:
+    def _parts(self, X: Rows, y: Rows) -> tuple[Array, Array, Array]:
         """Return one user's clipped rows, clipped targets minus the clipped sparse part, and clipped weights."""
-        fit = fit_one(X, y, self.basis, np.ones(X.shape[1]), self)
-        if fit is None:
-            return None
-        weights, residual, _ = fit
-        rows, targets = X[: self.clips.count].astype(np.float64), y[: self.clips.count].astype(np.float64)
-        sparse_part = targets - residual[: len(targets)] - rows @ (self.basis @ weights)
+        rows, targets = X.astype(np.float64), y.astype(np.float64)
+        weights, b = follow(rows, targets, self.bases, self.most, self.thresholds, shared_weight=self.shared_weight)
+        rows, targets = rows[: self.clips.count], targets[: self.clips.count]
+        sparse_part = rows @ b
         sizes = np.linalg.norm(rows, axis=1, keepdims=True)
         # If a size overflows, the contribution is not finite and the final clip turns it into zero.
         kept = rows * np.minimum(1.0, self.clips.rows / np.maximum(sizes, np.finfo(float).tiny))
@@ -99,14 +96,11 @@ class ClippedGram(_Clipped):
     @property
     def coordinates(self) -> int:
         """Entries of a dr×dr matrix."""
-        return int(self.basis.size**2)
+        return int(self.bases[0].size ** 2)
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return the matrix, row by row."""
-        parts = self._parts(X, y)
-        if parts is None:
-            return np.zeros(self.coordinates)
-        rows, _, weights = parts
+        rows, _, weights = self._parts(X, y)
         return np.asarray(np.kron(np.outer(weights, weights), rows.T @ rows).ravel(), dtype=np.float64)
 
 
@@ -117,14 +111,11 @@ class ClippedRight(_Clipped):
     @property
     def coordinates(self) -> int:
         """Entries of a d×r matrix."""
-        return int(self.basis.size)
+        return int(self.bases[0].size)
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return the matrix, column by column."""
-        parts = self._parts(X, y)
-        if parts is None:
-            return np.zeros(self.coordinates)
-        rows, left, weights = parts
+        rows, left, weights = self._parts(X, y)
         return np.outer(weights, rows.T @ left).ravel()
 
 
@@ -146,6 +137,7 @@ class Settings:
     """Iterations, clips, and the start of U: random (public), or method of moments (a private release)."""
 
     clips: Clips
+    thresholds: Thresholds
     rounds: int = 15
     start: str = "random"
     start_share: float = 0.1
@@ -169,7 +161,7 @@ def learn(
     plan: Plan,
     settings: Settings,
     rank: int,
-    sparsity: Sparsity,
+    most: int,
     *,
     shared_weight: bool,
     random_state: int,
@@ -178,8 +170,10 @@ def learn(
     d = federation.n_features
     basis = np.zeros((d, 1)) if shared_weight else _start(federation, plan, settings, rank, random_state)
     gram, right = settings.events(plan)[-2:]
+    bases = []
     for number in range(settings.rounds):
-        public = (basis, sparsity, settings.clips, shared_weight)
+        bases.append(basis)
+        public = (np.array(bases), most, settings.clips, settings.thresholds, shared_weight)
         matrix = federation.release(ClippedGram(*public), gram, f"gram {number + 1}").reshape(d * rank, d * rank)
         side = federation.release(ClippedRight(*public), right, f"right-hand side {number + 1}")
         basis = np.asarray(np.linalg.lstsq(matrix, side)[0].reshape(rank, d).T, dtype=np.float64)

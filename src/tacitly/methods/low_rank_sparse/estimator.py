@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,13 @@ import numpy.typing as npt
 from tacitly.arrays import Array
 from tacitly.federation.base import Federation
 from tacitly.federation.engine import Population
+from tacitly.heads.base import HeadWork
 from tacitly.heads.population import HeadPrior
 from tacitly.methods.base import Procedure
 from tacitly.methods.low_rank_sparse import algorithm as low_rank_sparse
 from tacitly.methods.low_rank_sparse import as_printed as paper_low_rank_sparse
 from tacitly.methods.low_rank_sparse.heads import EXPECTED, UNKNOWN, SparseHeads, SparseHeadWork, Sparsity
+from tacitly.methods.low_rank_sparse.thresholds import PrintedSparseHeads, Thresholds
 from tacitly.methods.parameters import RankAndSparsity
 from tacitly.methods.personal import Positions
 from tacitly.methods.shared.descent import LearnedBasis
@@ -42,7 +44,8 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
         Number of personal coordinates per user: a count, a fraction of the features, or ``"auto"``, where every user
         chooses by cross-validation on their own rows. It is chosen at home and costs no privacy.
     mode
-        ``"auto"``: ours. ``"paper"``: Algorithm 5 with the public ``clips``, certified too, to compare with.
+        ``"auto"``: ours. ``"paper"``: Algorithm 5 with the public ``clips`` and ``thresholds``, certified too, to
+        compare with; it needs a number for ``sparsity``.
     random_state
         Seeds public randomness only: where paper mode starts. None is a fixed start too, so that an interrupted run
         resumes from the same one.
@@ -60,6 +63,10 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
     clips
         Paper mode: (A₁, A₂, A₃, A_w, m), bounds on rows, targets, xᵀb and weights, and the rows per user. Public: they
         must not come from the data.
+    thresholds
+        Paper mode: public constants of Algorithm 2 by name, where they differ from the defaults: ``distance`` (B; A_w,
+        or A₂ with a shared weight), ``spread`` (γ⁽⁰⁾; A₃), ``accuracy`` (ϵ; 0.01), ``noise`` (A; 0), ``alpha`` and
+        ``beta`` (what O(·) hides; 1), ``c1`` (0.2), ``c2`` (0.1), ``c3`` (0.05), ``c4``, ``c5`` (0.75).
     start
         Paper mode: ``"random"``, or ``"moments"`` (Appendix F, paid from the budget).
     epsilon, delta, adjacency, fit_intercept, noise, noise_seed, ledger, run, threads, engine
@@ -94,6 +101,7 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
     rounds: int | None = None
     penalty: float | None = None
     clips: Sequence[float] | None = None
+    thresholds: Mapping[str, float] | None = None
     start: str = "random"
     run: str = "low-rank-sparse"
 
@@ -132,7 +140,9 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
     def _settings(self, around: Mapping[str, Any]) -> low_rank_sparse.Settings | paper_low_rank_sparse.Settings:
         if self.mode == "paper":
             rounds = 15 if self.rounds is None else self.rounds
-            return paper_low_rank_sparse.Settings(clips=self._paper_clips(), rounds=rounds, start=self.start)
+            clips = self._paper_clips()
+            thresholds = self._paper_thresholds(clips)
+            return paper_low_rank_sparse.Settings(clips=clips, thresholds=thresholds, rounds=rounds, start=self.start)
         route = "gradient" if self.route == "auto" else self.route
         route = "central" if self.shared_weight else route
         rounds = self.rounds if self.rounds is not None else (3 if route == "equations" else 16)
@@ -148,6 +158,14 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
             rows=rows, targets=targets, sparse_part=quirks, weights=weights, count=int(count)
         )
 
+    def _paper_thresholds(self, clips: paper_low_rank_sparse.Clips) -> Thresholds:
+        given = {"distance": clips.targets if self.shared_weight else clips.weights, "spread": clips.sparse_part}
+        given |= dict(self.thresholds or {})
+        known = [field.name for field in fields(Thresholds)]
+        if unknown := sorted(set(given) - set(known)):
+            raise ValueError(f"thresholds has unknown names: {unknown}. Known are {known}.")
+        return Thresholds(**{name: float(value) for name, value in given.items()})
+
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
         settings = self._settings(self._around_the_basis(population, budget))
         plan = settings.plan(budget)
@@ -161,7 +179,7 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
                 return self._with_population(federation, plan, found)
             return {
                 "basis": paper_low_rank_sparse.learn(
-                    *(federation, plan, settings, int(self.rank), sparsity),
+                    *(federation, plan, settings, int(self.rank), sparsity.most),
                     shared_weight=self.shared_weight,
                     random_state=0 if self.random_state is None else self.random_state,
                 )
@@ -169,9 +187,13 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
 
         return Procedure(settings.events(plan), learn)
 
-    def head_work(self) -> SparseHeadWork:
+    def head_work(self) -> HeadWork:
         """Return what fits a head: data, so that it can travel to users."""
         sparsity = Sparsity.of(self.sparsity, len(self.basis_))
+        if self.mode == "paper":
+            rounds, clips = 15 if self.rounds is None else self.rounds, self._paper_clips()
+            thresholds = self._paper_thresholds(clips)
+            return PrintedSparseHeads(self.basis_, sparsity.most, thresholds, rounds, bool(self.shared_weight))
         flags = bool(self.fit_intercept), bool(self.shared_weight)
         penalty = (UNKNOWN if sparsity.chosen else EXPECTED) if self.penalty is None else float(self.penalty)
         return SparseHeadWork(
@@ -220,7 +242,8 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
         return scores
 
     def _personal_model(self, rows: npt.NDArray[Any], targets: Array) -> Head:
-        one = self.head_work().fit(rows, targets, np.array([0, len(rows)]))
+        table = self.head_work()(rows, targets, np.array([0, len(rows)]))
+        one = SparseHeads.unpacked(table, self.basis_.shape[1])
         intercept = float(one.intercepts[0])
         return Head(one.weights[0], intercept, self.basis_, indices=one.indices[0], values=one.values[0])
 
@@ -236,8 +259,8 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
             raise ValueError(f"penalty must be a number from 0 on, or None. Found {self.penalty!r}.")
         if self.start not in ("random", "moments"):
             raise ValueError(f"start must be 'random' or 'moments'. Found {self.start!r}.")
-        if self.mode != "paper" and (self.clips is not None or self.start != "random"):
-            raise ValueError("clips and start are for mode='paper' only.")
+        if self.mode != "paper" and (self.clips, self.thresholds, self.start) != (None, None, "random"):
+            raise ValueError("clips, thresholds and start are for mode='paper' only.")
         if self.mode == "paper":
             self._check_paper()
 
@@ -246,6 +269,8 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
         Sparsity.of(self.sparsity, population.n_features)
 
     def _check_paper(self) -> None:
+        if self.sparsity == "auto":
+            raise ValueError("paper mode needs the number of personal coordinates: set sparsity to a number.")
         if self.fit_intercept:
             raise ValueError("paper mode has no intercept. Set fit_intercept=False.")
         if self.route != "auto":
