@@ -56,7 +56,8 @@ SEEDS = (0, 1, 2)
 DIRECTIONS, WIDTH = 64, 32
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CACHE = Path(os.environ.get("TACITLY_CACHE", Path.home() / ".cache" / "tacitly"))
-PRETRAINING = {"lenet": 6000, "deep": 2500} if DEVICE == "cuda" else {"lenet": 60, "deep": 30}  # steps
+LONG = {"lenet": 6000, "deep": 2500}  # steps
+PRETRAINING = LONG if DEVICE == "cuda" else {"lenet": 60, "deep": 30}
 BATCH = 2048 if DEVICE == "cuda" else 128
 
 
@@ -114,7 +115,8 @@ def public_start(which: str, directions: int, quick: bool) -> Public:
     """Return a body trained on synthetic images, cached in a file, and its public directions."""
     torch.manual_seed(0)
     body = nn.Sequential(*list(neural.lenet()[0])[:10]) if which == "lenet" else neural.conv_features()
-    path = CACHE / f"{which}-{PRETRAINING[which]}.npz"
+    path = CACHE / f"{which}-{LONG[which]}.npz"  # from a machine with a GPU, if there is one
+    path = path if path.is_file() else CACHE / f"{which}-{PRETRAINING[which]}.npz"
     if path.is_file():
         stored = np.load(path)
         body.load_state_dict({name: torch.as_tensor(stored[name]) for name in stored.files})

@@ -282,6 +282,24 @@ def against_epsilon(rows: Sequence[dict[str, Any]]) -> str:
     return table([f"{rows[0]['task']}, seed 0: start", "ε", *methods], lines)
 
 
+def ahead(rows: Sequence[Row]) -> str:
+    """Return by how much CENTAUR is ahead of each other method: the mean over seeds, and each seed's difference."""
+    tasks, lines = list(dict.fromkeys(row["task"] for row in rows)), []
+    for start in dict.fromkeys(row["start"] for row in rows):
+        for other in ("DP-FedAvg", "PMTL", "PPSGD"):
+            cells = []
+            for task in tasks:
+                one, two = (
+                    {r["seed"]: r["accuracy"] for r in rows if (r["start"], r["task"], r["method"]) == (start, task, m)}
+                    for m in ("CENTAUR", other)
+                )
+                apart = [one[seed] - two[seed] for seed in sorted(one.keys() & two.keys())]
+                mean, *each = (f"{round(value, 1) + 0.0:+.1f}" for value in [np.mean(apart or [0.0]), *apart])
+                cells.append(f"{mean} ({', '.join(each)})" if apart else "–")
+            lines.append([f"{start}: CENTAUR − {other}", *cells])
+    return table(["points, mean (each seed)", *tasks], lines)
+
+
 def report(found: dict[str, Any]) -> str:
     """Return two tables, never mixed: without any data set, beside the paper's numbers; and from a public start."""
     rows = [{**row, "method": f"{row['start']}: {row['method']}"} for row in found["rows"]]
@@ -294,7 +312,7 @@ def report(found: dict[str, Any]) -> str:
     )
     tables = [accuracies(own, PRINTED), *([accuracies(public)] if public else [])]
     swept = [against_epsilon(found["sweep"])] if found["sweep"] else []
-    return "\n\n".join([*tables, " ".join(ends[: 1 + bool(found["alone"])]), *swept])
+    return "\n\n".join([*tables, " ".join(ends[: 1 + bool(found["alone"])]), *swept, ahead(found["rows"])])
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from tacitly.privacy.ledger import Ledger
 
 ray = pytest.importorskip("ray")
 
-from tacitly.federation.ray import Part, RayEngine, RayPopulation, ShardsLost  # noqa: E402
+from tacitly.federation.ray import Part, RayEngine, RayPopulation, ShardsLost, _actor_class  # noqa: E402
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -60,6 +60,12 @@ def kept() -> Kept:
 def test_every_algorithm_finds_the_same_basis_as_in_one_process(name: str, kept: Kept) -> None:
     data = users(12 if name in FEW else 200, name=name)
     assert distance(fit(name, data), fit(name, data, kept)) < ROUGH[name]
+
+
+def test_shards_have_the_share_of_a_gpu_that_was_asked_for() -> None:
+    for share in (0.0, 0.25, 1.0):
+        assert _actor_class(share)._default_options["num_gpus"] == share
+        assert RayEngine(gpus=share).gpus == share
 
 
 def test_sparse_rows_are_spread_too() -> None:

@@ -109,8 +109,7 @@ def _engine(method: Method, engine: str, address: str | None, workers: int | Non
         raise ValueError(f"--engine must be local, cuda or ray. Found {engine!r}.")
     if engine not in method.engines and method.network:
         raise ValueError(
-            f"--method {method.name} runs in this process, on its GPU if there is one. Found --engine {engine}: "
-            "leave it out."
+            f"--method {method.name} uses a GPU of this process by itself. Found --engine {engine}: leave it out."
         )
     if engine == "local":
         return {}

@@ -17,6 +17,8 @@ from tacitly.federation.flower.keys import make_node_key, write_private
 from tacitly.federation.flower.masks import new_key
 from tacitly.federation.flower.node import Card, Node, digest_of, read_heads
 from tacitly.federation.flower.version import check_flower
+from tacitly.heads.base import HeadWork
+from tacitly.methods import REGISTRY
 from tacitly.privacy.accounting import mu_of
 from tacitly.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity
 from tacitly.privacy.ledger import BudgetExceeded, Ledger
@@ -227,6 +229,9 @@ def _warm(node: Node, learns: dict[str, Any], say: Callable[[str], None]) -> Non
     """Compile before the site reports as online, so that no round waits for it; the site joins even if this fails."""
     from tacitly.deployment.warm_up import warm_up
 
+    method = REGISTRY.get(str(learns.get("method")))
+    if method is not None and method.network:
+        method.load()  # says what to install where PyTorch is missing: every answer would be an error
     started = time.monotonic()
     try:
         if warm_up(node, learns):
@@ -241,7 +246,7 @@ def personalize(folder: Path, model: Any) -> Path:
     names = tuple(str(name) for name in model.feature_names_in_)
     if cohort.feature_names != names:
         raise ValueError("this site's columns are not those of the model. Expected the same names in the same order.")
-    return Node("here", model.as_asked(cohort), folder).keep_heads(model.head_work())
+    return Node("here", model.for_site(cohort), folder).keep_heads(model.head_work())
 
 
 def take_heads(folder: Path, model: Any) -> str | None:
@@ -253,8 +258,9 @@ def take_heads(folder: Path, model: Any) -> str | None:
     if not path.is_file():
         raise ValueError(f"{folder} has no heads yet: tacitly join {folder} --personalize-only MODEL fits them here.")
     # Users of the fit may follow other rules than newcomers: heads of either are the model's.
-    stored, known = read_heads(path), {digest_of(work) for work in (model.head_work(), model._home_work())}
-    if str(stored["model"]) not in known:
+    works = [work for work in (model.head_work(), model._home_work()) if isinstance(work, HeadWork)]
+    stored = read_heads(path)
+    if str(stored["model"]) not in [digest_of(work) for work in works]:
         raise ValueError(f"the heads in {folder} are of another model. Fit them anew: --personalize-only MODEL.")
     model._take_heads(stored["heads"])
     model.users_ = stored["users"]

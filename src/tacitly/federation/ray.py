@@ -92,6 +92,8 @@ class RayEngine:
         Fraction of the users that must be reached in every release; below it nothing is drawn.
     timeout
         Seconds after which a shard that does not answer counts as lost.
+    gpus
+        GPUs of each shard, for networks: 1, or a fraction that shards share.
 
     Examples
     --------
@@ -107,6 +109,7 @@ class RayEngine:
     parts: tuple[Part, ...] = ()
     quorum: float = 0.5
     timeout: float = 3600.0
+    gpus: float = 0.0
 
     def population(self, source: Cohort | SparseCohort | None) -> RayPopulation:
         """Distribute the users of ``source`` (or of ``parts``) over actors."""
@@ -123,7 +126,7 @@ class RayEngine:
             )
         cores = ray.cluster_resources().get("CPU", 1)  # type: ignore[no-untyped-call]
         workers = self.workers or max(1, int(cores))
-        actor = _actor_class()
+        actor = _actor_class(self.gpus)
         if source is None:
             if not self.parts:
                 raise ValueError("fit was called without rows, and the engine has no parts to read. Give one of them.")
@@ -159,8 +162,8 @@ class RayPopulation:
             about = ray.get([actor.about.remote() for actor in actors], timeout=_START_SECONDS)
         except ray.exceptions.GetTimeoutError:
             raise RuntimeError(
-                f"the cluster did not start {len(actors)} shards within {_START_SECONDS:g} s: each needs a core. "
-                "Use fewer workers."
+                f"the cluster did not start {len(actors)} shards within {_START_SECONDS:g} s: each needs a core, and "
+                "its share of a GPU where gpus says so. Use fewer workers, or a smaller share."
             ) from None
         self.sizes = [int(facts["users"]) for facts in about]
         self.digests = [str(facts["digest"]) for facts in about]
@@ -342,10 +345,10 @@ class _Actor:
             raise DataError("the users of this shard differ from those at the start of the run. Restore the data.")
 
 
-def _actor_class() -> Any:
+def _actor_class(gpus: float = 0.0) -> Any:
     import ray
 
-    return ray.remote(num_cpus=1, max_restarts=_RESTARTS, max_task_retries=_RESTARTS)(_Actor)
+    return ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=_RESTARTS, max_task_retries=_RESTARTS)(_Actor)
 
 
 def _add(*sums: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

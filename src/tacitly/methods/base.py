@@ -237,6 +237,10 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
         """Return the cohort as queries see it: labels as numbers, rows after a public map."""
         return cohort
 
+    def for_site(self, cohort: Cohort) -> Cohort:
+        """Return a site's cohort as the work on heads sees it that travels there."""
+        return self.as_asked(cohort)
+
     def _check_parameters(self) -> None:
         """Raise on parameters that are wrong whatever the data are."""
         if self.mode not in self._modes:

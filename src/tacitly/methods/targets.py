@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any, Self
@@ -61,9 +62,16 @@ class TargetsOfLoss(PrivateModel):
 
     def _check_elsewhere(self) -> None:
         """Raise unless labels that are read elsewhere need no translation there."""
-        classes = self._loss().classes
-        if classes is not None and list(classes) != list(range(len(classes))):
-            raise ValueError(
-                f"where rows stay with others, labels must be the numbers 0 to {len(classes) - 1} there. "
-                f"Found classes={list(classes)!r}."
-            )
+        check_labels_elsewhere(self._loss().classes)
+
+
+def check_labels_elsewhere(classes: Sequence[Any] | None) -> None:
+    """Raise unless labels that are read where rows stay need no translation there.
+
+    >>> check_labels_elsewhere((0, 1, 2))
+    """
+    if classes is not None and list(classes) != list(range(len(classes))):
+        raise ValueError(
+            f"where rows stay with others, labels must be the numbers 0 to {len(classes) - 1} there. "
+            f"Found classes={list(classes)!r}."
+        )

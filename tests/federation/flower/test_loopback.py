@@ -477,6 +477,7 @@ def test_trace_regression_refuses_what_needs_rows_here(options: dict[str, object
         ("margin", {"rank": 1, "dimension": 2, "mode": "cover"}),
         ("trace", {"rank": 1, "shape": [2, 3]}),
         ("svd", {"n_components": 1, "unit": "row", "route": "gram"}),
+        ("networks", {"rounds": 1, "widths": [3], "target_range": [-9, 9]}),
     ],
 )
 def test_a_coordinator_learns_by_every_method(method: str, options: dict[str, object], tmp_path: Path) -> None:

@@ -41,10 +41,10 @@ def users(canary: bool) -> Cohort:
 class CountsThePresent(neural.Centaur):
     """Mutation (the papers' flaw F4): rounds are divided by the number of users who are present."""
 
-    def _learn(self, federation, plan, executor, update):  # type: ignore[no-untyped-def]
+    def _learn(self, federation, plan, setup):  # type: ignore[no-untyped-def]
         there = np.isfinite(federation._cohort.X).all(axis=1).reshape(3, 2).all(axis=1).sum()
-        moved = super()._learn(federation, plan, executor, update) - update.body.start.numpy()
-        return update.body.start.numpy() + moved * 3.0 / there
+        moved = super()._learn(federation, plan, setup) - setup.update.body.start.numpy()
+        return setup.update.body.start.numpy() + moved * 3.0 / there
 
 
 def lengths(kind: type[neural.Centaur], canary: bool, **settings: object) -> Array:
@@ -76,15 +76,15 @@ def test_a_canary_without_a_gradient_is_not_noticed(settings: dict[str, object])
 class StartsFromTheMean(neural.Centaur):
     """Mutation: between rounds users start from the mean of all kept heads, which nobody paid for."""
 
-    def _learn(self, federation, plan, executor, update):  # type: ignore[no-untyped-def]
-        home, kept = executor.home, executor.home.start
+    def _learn(self, federation, plan, setup):  # type: ignore[no-untyped-def]
+        home, kept = setup.executor.home, setup.executor.home.start
 
         def start(keys, round_number):  # type: ignore[no-untyped-def]
             everybody = kept(list(home._places), round_number)
             return everybody.mean(0).repeat(len(keys), 1) if len(everybody) else kept(keys, round_number)
 
         home.start = start
-        return super()._learn(federation, plan, executor, update)
+        return super()._learn(federation, plan, setup)
 
 
 def test_a_head_that_is_kept_at_home_moves_nobody_elses_contributions() -> None:

@@ -58,5 +58,5 @@ def test_another_pull_is_another_run(tmp_path: Path) -> None:
     for pull in (1.0, 2.0):
         asked = neural.MeanRegularised(body, head, epsilon=2.0)
         asked.pull = pull
-        configs.append(asked._public_config({}))
+        configs.append(asked._public_config({"n_features": D}))
     assert configs[0] != configs[1]

@@ -87,10 +87,10 @@ def test_frozen_layers_cost_nothing_and_stay() -> None:
 class Recorded(neural.Centaur):
     """Replaces every released sum with ones."""
 
-    def _learn(self, federation, plan, executor, update):  # type: ignore[no-untyped-def]
+    def _learn(self, federation, plan, setup):  # type: ignore[no-untyped-def]
         genuine = federation.release
         federation.release = lambda query, event, name: np.ones_like(genuine(query, event, name))
-        return super()._learn(federation, plan, executor, update)
+        return super()._learn(federation, plan, setup)
 
 
 @pytest.mark.parametrize(("clip", "rate"), [(None, 1.0), (0.5, 1.0), (0.5, 0.25), (None, 0.25)])

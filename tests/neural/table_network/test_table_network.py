@@ -107,7 +107,7 @@ def test_a_stranger_fits_predicts_verifies_and_reports_a_network(command: Callab
     new = [line.replace("p0,", "new,") for line in lines[:6]]
     (tmp_path / "new.csv").write_text("\n".join(["person,a,b,c,kind", *new]) + "\n")
     fit = "fit rows.csv --user person --target kind --epsilon 8 --method networks --feature-range 40:60 --rounds 2"
-    assert "leave it out" in command(f"{fit} --classes down,up --engine ray")
+    assert "leave it out" in command(f"{fit} --classes down,up --engine cuda")
     assert "--shape is for images in classes" in command(f"{fit} --shape 1x8x8")
     said = command(f"{fit} --classes down,up --widths 3")
     assert "ε = 8.00" in said
@@ -125,7 +125,6 @@ def test_a_stranger_fits_predicts_verifies_and_reports_a_network(command: Callab
     [
         neural.Centaur(*neural.mlp(3, (2,), 2), epsilon=1.0, engine="ray"),
         neural.LowRankSparse(1, 1, 1.0, engine="ray"),
-        neural.TableNetwork(1.0, engine="ray"),
     ],
 )
 def test_networks_say_why_they_stay_in_one_process_and_what_to_do(model: Any) -> None:

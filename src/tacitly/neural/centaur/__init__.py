@@ -39,6 +39,7 @@ METHOD = Method(
             "neural centaur, warm heads and momentum",
             lambda: audit_network(warm_heads=True, local_steps=2, local_momentum=0.9, head_decay=0.01),
             depth="long",
+            title="neural.Centaur, warm heads",
         ),
     ),
 )

@@ -30,8 +30,8 @@ class FedAvg(Centaur):
 
     _fits_heads: ClassVar[bool] = False
 
-    def _update(self, body: nn.Module, **variant: Any) -> UserUpdate:
-        return super()._update(body, shared="both", **variant)
+    def _update(self, body: nn.Module, head: nn.Module, **variant: Any) -> UserUpdate:
+        return super()._update(body, head, shared="both", **variant)
 
 
 class MeanRegularised(Centaur):
@@ -39,8 +39,8 @@ class MeanRegularised(Centaur):
 
     pull = 1.0
 
-    def _update(self, body: nn.Module, **variant: Any) -> UserUpdate:
-        return super()._update(body, shared="both", pull=self.pull, **variant)
+    def _update(self, body: nn.Module, head: nn.Module, **variant: Any) -> UserUpdate:
+        return super()._update(body, head, shared="both", pull=self.pull, **variant)
 
     def _public_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         return {**super()._public_config(sizes), "pull": self.pull}
@@ -49,8 +49,8 @@ class MeanRegularised(Centaur):
 class TwoHeads(Centaur):
     """A shared network whose head is added to the user's private one. Parameters are those of :class:`Centaur`."""
 
-    def _update(self, body: nn.Module, **variant: Any) -> UserUpdate:
-        return super()._update(body, shared="sum", **variant)
+    def _update(self, body: nn.Module, head: nn.Module, **variant: Any) -> UserUpdate:
+        return super()._update(body, head, shared="sum", **variant)
 
 
 class LocalHeads(Centaur):
@@ -65,7 +65,7 @@ class LocalHeads(Centaur):
 
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
         setup = self._round_setup(population.n_features)
-        rehearse_rows(self.body, population.n_features, setup.executor.device)
+        rehearse_rows(self._modules(population.n_features)[0], population.n_features, setup.executor.device)
         return Procedure(
             [],
             lambda federation: self._learned_state(setup, public_start(setup.update)),

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
 from tacitly.data.reading import read_cohort
-from tacitly.federation.base import Federation
-from tacitly.federation.engine import Population
+from tacitly.federation.base import Federation, Query
+from tacitly.federation.engine import Population, engine_named
 from tacitly.federation.local import LocalPopulation
 from tacitly.methods.base import Procedure, Statement
 from tacitly.neural.centaur.fitted import FittedNetwork, flat_rows, state_arrays
@@ -56,15 +56,17 @@ PAPER = {"step": 1.0, "average": False, "cross_fit": False, "warm_heads": True}
 
 
 class RoundSetup(NamedTuple):
-    """What rounds run with: the body's public prefix, the rest of it, each user's update, and its executor.
+    """What rounds run with: the body's public prefix, the rest of it, the head, each user's update, and its executor.
 
-    ``width`` is the number of features after the prefix.
+    ``n_features`` is the number of features, ``width`` that after the prefix.
     """
 
     prefix: nn.Module
     rest: nn.Module
+    head: nn.Module
     update: UserUpdate
     executor: Executor
+    n_features: int
     width: int
 
 
@@ -218,13 +220,14 @@ class Centaur(FittedNetwork):
         def learn(federation: Federation) -> dict[str, npt.NDArray[Any]]:
             self._so_far = setup, public_start(setup.update)
             try:
-                learned = self._learn(federation, plan, setup.executor, setup.update)
+                learned = self._learn(federation, plan, setup)
             finally:
                 del self._so_far  # it leads to what users keep at home, also where a fit fails
             self._at_home = setup.executor.home, setup.update
             return self._learned_state(setup, learned)
 
-        return Procedure(self._events(plan), learn, rows=self._rows_asked(setup, population))
+        here = isinstance(population, LocalPopulation) and engine_named(self.engine) is None
+        return Procedure(self._events(plan), learn, rows=self._rows_asked(setup, population) if here else None)
 
     def _rehearse(self, setup: RoundSetup, users: int) -> None:
         """Run synthetic users; batch custom layers on a GPU if that leaves every update as it is alone."""
@@ -248,7 +251,7 @@ class Centaur(FittedNetwork):
         return self._with_inner_targets(apply_prefix(setup.prefix, cohort, self.rows_per_user, setup.executor.device))
 
     def _statement(self, budget: Budget) -> Statement:
-        own = custom_layers(self.body, self.head)
+        own = custom_layers(*self._modules(self.n_features_in_))
         unverified: tuple[str, ...] = (custom_layers_note(own),) if own else ()
         if self.augment is not None:
             unverified += (AUGMENT,)
@@ -265,15 +268,15 @@ class Centaur(FittedNetwork):
         clip = [plan.event("clip", clip=1.0, acute=True)] if self.clip == "auto" else []
         return clip + [plan.event("rounds", clip=1.0)] * self.rounds
 
-    def _learn(self, federation: Federation, plan: Plan, executor: Executor, update: UserUpdate) -> Array:
+    def _learn(self, federation: Federation, plan: Plan, setup: RoundSetup) -> Array:
         """Run Algorithm 1: move the public state by noisy sums of clipped updates."""
-        state = public_start(update)
-        bound = update_bound(federation, plan, self.clip, BodyUpdate(state, 0, executor), "update norms")
+        state = public_start(setup.update)
+        bound = update_bound(federation, plan, self.clip, BodyUpdate(state, 0, setup.executor), "update norms")
         event = plan.event("rounds", clip=bound)
         unit = 1.0 if self.mode == "paper" else bound
         later: list[Array] = []
         for number in range(self.rounds):
-            query = BodyUpdate(state, number, executor, normalised=self.clip is None)
+            query = self._query(setup, state, number)
             moved = federation.release(query, event, f"body update {number + 1}")
             state = state + self._setting("step") * moved / (unit * self.sampling_rate * federation.n_users)
             if 2 * number >= self.rounds:
@@ -281,17 +284,22 @@ class Centaur(FittedNetwork):
             self._so_far = self._so_far[0], state
         return np.mean(later, axis=0) if self._setting("average") and later else state
 
-    def _update(self, body: nn.Module, **variant: Any) -> UserUpdate:
-        flat, head = Flat(body), Flat(self.head)
-        return UserUpdate(body=flat, head=head, training=self._training(), classes=n_outputs(self.head), **variant)
+    def _query(self, setup: RoundSetup, state: Array, number: int) -> Query:
+        """Return the question of a round."""
+        return BodyUpdate(state, number, setup.executor, normalised=self.clip is None)
+
+    def _update(self, body: nn.Module, head: nn.Module, **variant: Any) -> UserUpdate:
+        parts = {"body": Flat(body), "head": Flat(head), "classes": n_outputs(head)}
+        return UserUpdate(**parts, training=self._training(), **variant)  # type: ignore[arg-type]
 
     def _round_setup(self, n_features: int) -> RoundSetup:
-        prefix, rest = split_body(self.body, n_features, whole=self.augment is not None)
-        update = self._update(rest)
+        body, head = self._modules(n_features)
+        prefix, rest = split_body(body, n_features, whole=self.augment is not None)
+        update = self._update(rest, head)
         groups = self._groups(update)
         placed = {"device": self.device, "chunk": self.chunk, "workers": self.threads, "tf32": self.tf32}
         executor = Executor(update, groups=groups, **placed)  # type: ignore[arg-type]
-        return RoundSetup(prefix, rest, update, executor, output_width(prefix, n_features))
+        return RoundSetup(prefix, rest, head, update, executor, n_features, output_width(prefix, n_features))
 
     def _learned_state(self, setup: RoundSetup, learned: Array) -> dict[str, npt.NDArray[Any]]:
         """Return the state of a copy of the body (and the head, where it is shared) with what was learned."""
@@ -300,7 +308,7 @@ class Centaur(FittedNetwork):
     def _with(self, setup: RoundSetup, learned: Array) -> tuple[nn.Module, nn.Module]:
         """Return copies of the whole body and the head with what was learned."""
         update, vector = setup.update, torch.as_tensor(learned, dtype=setup.executor.dtype)
-        rest, head = copy.deepcopy(setup.rest), copy.deepcopy(self.head)
+        rest, head = copy.deepcopy(setup.rest), copy.deepcopy(setup.head)
         load(rest, update.body, vector[: update.body.size])
         if update.move_head:
             load(head, update.head, vector[update.body.size :])
@@ -345,7 +353,7 @@ class Centaur(FittedNetwork):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        check_engine(self.engine)
+        self._check_engine()
         if self.rounds < 1:
             raise ValueError(f"rounds must be at least 1. Found {self.rounds!r}.")
         if self.clip == "auto" and self.per_layer:
@@ -362,6 +370,9 @@ class Centaur(FittedNetwork):
                 raise ValueError(f"{name} must be positive and finite. Found {value!r}.")
         self._check_without_effect()
         self._training()
+
+    def _check_engine(self) -> None:
+        check_engine(self.engine)
 
     def _check_without_effect(self) -> None:
         """Raise on parameters that would be ignored, and on warm heads under sampling."""
@@ -388,18 +399,20 @@ class Centaur(FittedNetwork):
 
     def _check_population(self, population: Population) -> None:
         """Check that the modules suit the rows and may be used at all, then the labels."""
-        self._check_layers()
-        check_modules(self.body, self.head, population.n_features, learned=self._learns)
+        body, head = self._modules(population.n_features)
+        self._check_layers(body, head)
+        check_modules(body, head, population.n_features, learned=self._learns)
         if self.loss == "classes" and self.on_bad_rows == "raise" and isinstance(population, LocalPopulation):
-            check_labels(np.asarray(population.cohort.y), n_outputs(self.head))
+            check_labels(np.asarray(population.cohort.y), n_outputs(head))
 
     def _public_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         config = super()._public_config(sizes)
         for name in ("device", "chunk", "tf32", "augment"):
             config.pop(name, None)
+        body, head = self._modules(sizes["n_features"])
         return {
             **config,
-            "body": fingerprint(self.body),
-            "head": fingerprint(self.head),
+            "body": fingerprint(body),
+            "head": fingerprint(head),
             "augment": self.augment is not None,
         }

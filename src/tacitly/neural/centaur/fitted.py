@@ -69,10 +69,11 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
 
     def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Set body and public head; no user has a head yet."""
-        self._check_layers()
-        parts = split_body(self.body, self.n_features_in_, whole=self.augment is not None)
+        body, head = self._modules_to_fill()
+        self._check_layers(body, head)
+        parts = split_body(body, self.n_features_in_, whole=self.augment is not None)
         self.body_ = nn.Sequential(*(copy.deepcopy(part) for part in parts)).eval()
-        self.public_head_ = copy.deepcopy(self.head).eval()
+        self.public_head_ = copy.deepcopy(head).eval()
         for part, module in (("body", self.body_), ("head", self.public_head_)):
             names = list(module.state_dict())
             values = [torch.as_tensor(np.array(arrays[f"{part}.{i}"])) for i in range(len(names))]
@@ -82,8 +83,8 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
         self.users_ = np.zeros(0, dtype=np.int64)
 
     def private_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the heads, and which classes occur in their users' rows."""
-        return {"heads": self.heads_, "held": self.held_}
+        """Return heads and the classes in their users' rows; nothing where they stayed with their users."""
+        return {"heads": self.heads_, "held": self.held_} if len(self.users_) else {}
 
     def take_private_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Set the heads."""
@@ -112,6 +113,14 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
         """Return the parameters a model folder keeps; modules are code and are left out."""
         kept = {key: value for key, value in super().folder_parameters().items() if key not in ("body", "head")}
         return {**kept, "augment": self.augment is not None}
+
+    def _modules(self, n_features: int) -> tuple[nn.Module, nn.Module]:
+        """Return body and head as they start, for rows of so many features."""
+        return self.body, self.head
+
+    def _modules_to_fill(self) -> tuple[nn.Module, nn.Module]:
+        """Return body and head whose numbers :meth:`take_public_arrays` sets, whatever they are."""
+        return self._modules(self.n_features_in_)
 
     @abstractmethod
     def _training(self) -> LocalTraining:
@@ -162,10 +171,9 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
     def _torch_device(self) -> torch.device:
         return torch.device("cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu")
 
-    def _check_layers(self) -> None:
-        check_layers(
-            self.body, self.head, cuda=self._torch_device().type == "cuda", trust_custom_layers=self.trust_custom_layers
-        )
+    def _check_layers(self, body: nn.Module, head: nn.Module) -> None:
+        cuda = self._torch_device().type == "cuda"
+        check_layers(body, head, cuda=cuda, trust_custom_layers=self.trust_custom_layers)
 
     def _maker(self) -> HeadMaker:
         return HeadMaker(self.public_head_, self._training(), by_steps=self.mode == "paper")

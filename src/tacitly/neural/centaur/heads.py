@@ -80,9 +80,11 @@ class HeadMaker:
     def safely(self, seen: Callable[[], tuple[Array, npt.NDArray[Any], int]], warm: Tensor | None = None) -> Own:
         """Return one user's head, or the public one where fitting fails: whose rows fail stays private."""
         try:
-            head, held = self.fit(*seen(), warm=warm)
-            if np.isfinite(head).all():
-                return head, held
+            features, targets, views = seen()
+            if len(features):  # a mean of no rows would be a warning that shows whose they are
+                head, held = self.fit(features, targets, views, warm)
+                if np.isfinite(head).all():
+                    return head, held
         except MemoryError:
             raise
         except Exception:

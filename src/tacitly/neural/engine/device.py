@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,15 +25,27 @@ def device_failures() -> Iterator[None]:
         raise
 
 
+class _OneThread:
+    """How many are inside, and how many threads there were before the first of them."""
+
+    lock, inside, before = threading.Lock(), 0, 1
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep PyTorch from starting threads inside our worker threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    """Keep PyTorch from starting threads inside our worker threads, until the last of them has left."""
+    with _OneThread.lock:
+        if not _OneThread.inside:
+            _OneThread.before = torch.get_num_threads()
+            torch.set_num_threads(1)
+        _OneThread.inside += 1
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        with _OneThread.lock:
+            _OneThread.inside -= 1
+            if not _OneThread.inside:
+                torch.set_num_threads(_OneThread.before)
 
 
 @contextmanager

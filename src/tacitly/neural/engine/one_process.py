@@ -16,6 +16,7 @@ def check_engine(engine: Any) -> None:
     name = engine if isinstance(engine, str) else type(engine).__name__
     raise ValueError(
         f"networks run in one process, on its GPU if there is one (device='auto'). Found engine {name}: a module is "
-        "code, and only data travels to other processes. Compute neural.Features(encoder) where the rows are, and fit "
-        "MixedEffects or PrivateFedRep to them on any engine."
+        "code, and only data travels to other processes. Take neural.TableNetwork, which travels as numbers, or "
+        "compute neural.Features(encoder) where the rows are, and fit MixedEffects or PrivateFedRep to them on any "
+        "engine."
     )

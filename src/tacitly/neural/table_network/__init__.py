@@ -1,9 +1,10 @@
 """CENTAUR (Shen et al. 2023): a small network for tables or images by user, without writing PyTorch."""
 
+import itertools
 from typing import Any
 
 from tacitly.methods.options import CLASSES, TARGET_RANGE, low_high
-from tacitly.methods.registry import AuditTrial, Method, Option, Parameters
+from tacitly.methods.registry import ON_HOSTS, AuditTrial, Method, Option, Parameters, Trial
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
@@ -35,6 +36,14 @@ def _check(parameters: Parameters) -> None:
         raise ValueError("--widths is for tables: with --shape one layer is learned on fixed filters. Leave it out.")
 
 
+def _learned(columns: int, parameters: Parameters) -> int:
+    """Return how many parameters are learned; of a network for images, those on its 128 directions."""
+    if parameters.get("shape"):
+        return 129 * len(parameters["classes"])
+    edges = [columns, *(parameters.get("widths") or (16,))]
+    return sum((a + 1) * b for a, b in itertools.pairwise(edges))
+
+
 def small_network(**settings: Any) -> dict[str, Any]:
     """Return a network that an auditor fits in a second."""
     steps = {"rounds": 1, "local_steps": 1, "head_steps": 1}
@@ -64,6 +73,20 @@ METHOD = Method(
     ),
     check=_check,
     rank=None,
-    engines=("local",),
+    wire=("queries:NetworkUpdate", "queries:NetworkHeads", "named_network:NamedNetwork"),
+    engines=ON_HOSTS,
+    limits={"node": "`sampling_rate=1` only: nodes see who answers"},
+    coordinates=_learned,
+    small=lambda d, rank, words: {"rounds": 1, "widths": (2,)},
+    trials=(
+        # Bodies of two engines agree to float32's last bit; heads of users with few units that answer are as large as
+        # 65, and theirs to five digits.
+        Trial(
+            "network", {"widths": (3,), "rounds": 2, "feature_range": (-6, 6), "target_range": (-9, 9)}, tolerance=1e-3
+        ),
+        Trial(
+            "network, classes", {"classes": (0, 1, 2), "rounds": 2, "feature_range": (-6, 6)}, labels=3, tolerance=1e-5
+        ),
+    ),
     audits=(AuditTrial("networks, from a table", small_network, depth="brief", title="neural.TableNetwork, 1 round"),),
 )

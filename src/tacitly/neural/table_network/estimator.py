@@ -7,30 +7,35 @@ seed), so a model folder can say which one it is and :func:`tacitly.load` needs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import nn
 
 from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
 from tacitly.data.reading import read_cohort
-from tacitly.federation.engine import Population
+from tacitly.federation.base import Query
+from tacitly.federation.cuda.engine import CudaEngine
+from tacitly.federation.engine import Population, engine_named
 from tacitly.heads.losses import Loss
+from tacitly.methods.base import HomeWork
 from tacitly.methods.personal import Positions
-from tacitly.neural.centaur.estimator import Centaur
+from tacitly.methods.targets import check_labels_elsewhere
+from tacitly.neural.centaur.estimator import Centaur, RoundSetup
 from tacitly.neural.centaur.fitted import flat_rows
 from tacitly.neural.centaur.personal_network import PersonalNetwork
-from tacitly.neural.networks.architectures import InRange, mlp
+from tacitly.neural.engine.flat import Flat
+from tacitly.neural.engine.public_prefix import split_body
 from tacitly.neural.networks.images import image_architecture, image_network
+from tacitly.neural.table_network.named_network import NamedNetwork, Network, named_network, to_unit_range
+from tacitly.neural.table_network.queries import NetworkHeads, NetworkUpdate
 from tacitly.privacy.ledger import Ledger
-
-Network = tuple[nn.Sequential, nn.Linear]
-"""Body and head."""
 
 
 class TableNetwork(Centaur):
@@ -55,7 +60,10 @@ class TableNetwork(Centaur):
         Public range of a target that is a number, which is mapped to [−1, 1]. None: it is taken as it is.
     random_state
         Seed of the first weights, which are public.
-    rounds, sampling_rate, local_steps, local_rate, head_steps, device, engine, noise, noise_seed, ledger, run, threads
+    engine
+        As for :class:`tacitly.PrivateFedRep`: the network travels as numbers (:class:`NamedNetwork
+        <tacitly.neural.table_network.named_network.NamedNetwork>`), so users may be on a Ray cluster or at sites.
+    rounds, sampling_rate, local_steps, local_rate, head_steps, device, noise, noise_seed, ledger, run, threads
         As for :class:`~tacitly.neural.Centaur`.
 
     Examples
@@ -103,6 +111,8 @@ class TableNetwork(Centaur):
         self.ledger, self.run, self.threads, self.on_bad_rows = ledger, run, threads, on_bad_rows
         self.engine = engine
 
+    _modes = ("auto",)  # type: ignore[assignment]
+
     @property
     def loss(self) -> str:  # type: ignore[override]
         """``"classes"`` where classes are declared, ``"squares"`` otherwise."""
@@ -110,13 +120,15 @@ class TableNetwork(Centaur):
 
     @property
     def body(self) -> nn.Module:  # type: ignore[override]
-        """The body as it starts."""
-        return self._network()[0]
+        """The body as it started; it follows from the number of columns, so there is none before ``fit``."""
+        self._check_fitted()
+        return copy.deepcopy(self._modules(self.n_features_in_)[0])
 
     @property
     def head(self) -> nn.Module:  # type: ignore[override]
         """The public head."""
-        return self._network()[1]
+        self._check_fitted()
+        return copy.deepcopy(self._modules(self.n_features_in_)[1])
 
     @property
     def classes_(self) -> npt.NDArray[Any]:
@@ -134,54 +146,64 @@ class TableNetwork(Centaur):
 
     def as_asked(self, cohort: Cohort) -> Cohort:
         """Return the cohort as queries see it: targets as the network sees them, rows after the public part."""
-        self._columns = cohort.n_features
         return super().as_asked(self._cohort(cohort, None, None))
 
     def folder_parameters(self) -> dict[str, Any]:
         """Return all parameters: the network follows from them."""
         return {key: value for key, value in super().folder_parameters().items() if key != "augment"}
 
-    def take_public_arrays(self, arrays: Any) -> None:
-        """Set body and public head. Where they come from a folder, nothing of the network is computed again."""
-        self._columns, loaded = self.n_features_in_, "_built" not in self.__dict__
-        if loaded:
-            self._built = self._facts(), self._built_network(image_architecture)
-        super().take_public_arrays(arrays)
-        if loaded:
-            del self._built
+    def _modules(self, n_features: int) -> Network:
+        return _network(image_network, **self._facts(n_features))
 
-    def _source(self, X: Any, y: Any, users: Any) -> Population:
-        source = super()._source(X, y, users)
-        self._columns = source.n_features
-        return source
+    def _modules_to_fill(self) -> Network:
+        return _network(image_architecture, **self._facts(self.n_features_in_))
 
-    def _facts(self) -> tuple[Any, ...]:
-        """Return what the network follows from: the number of columns, of outputs, and parameters."""
-        outputs = 1 if self.classes is None else len(self.classes)
-        return self._columns, outputs, self.widths, self.shape, self.feature_range, self.random_state
+    def _facts(self, n_features: int) -> dict[str, Any]:
+        """Return what the network follows from."""
+        return {
+            "columns": n_features,
+            "outputs": 1 if self.classes is None else len(self.classes),
+            **self._layout(),
+            "feature_range": None if self.feature_range is None else tuple(self.feature_range),
+            "seed": self.random_state or 0,
+        }
 
-    def _network(self) -> Network:
-        """Return body and head; the same ones as long as what they follow from is the same."""
-        known: tuple[tuple[Any, ...], Network] | None = self.__dict__.get("_built")
-        if known is None or known[0] != self._facts():
-            self._built = known = self._facts(), self._built_network(image_network)
-        return known[1]
+    def _layout(self) -> dict[str, tuple[int, ...]]:
+        if self.shape is not None:
+            return {"widths": (), "shape": tuple(self.shape)}
+        return {"widths": tuple(self.widths or (16,)), "shape": ()}
 
-    def _built_network(self, for_images: Callable[..., Network]) -> Network:
-        columns, outputs, *_ = self._facts()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.random_state or 0)
-            if self.shape is None:
-                body, head = mlp(columns, tuple(self.widths or (16,)), outputs)
-            else:
-                body, head = for_images(outputs, tuple(self.shape), seed=self.random_state or 0)
-        first = [] if self.feature_range is None else [self._in_range()]
-        return nn.Sequential(*first, *body), head
+    def _described(self, prefix: nn.Module, head: nn.Module, n_features: int) -> NamedNetwork:
+        """Return the network as data, for users who are elsewhere."""
+        facts = {**self._facts(n_features), "target_range": self.target_range}
+        del facts["seed"]
+        return NamedNetwork.of(prefix, head, self._training(), **facts)
 
-    def _in_range(self) -> InRange:
-        assert self.feature_range is not None
-        low, high = self.feature_range
-        return InRange(low, high, lowest=-1.0 if self.shape is None else 0.0)
+    def head_work(self) -> NetworkHeads:
+        """Return how users fit heads to the learned network, as data."""
+        self._check_fitted()
+        prefix, rest = self.body_.children()
+        learned = np.asarray(Flat(rest).start.cpu().numpy(), dtype=np.float64)
+        return NetworkHeads(learned, self._described(prefix, self.public_head_, self.n_features_in_))
+
+    def for_site(self, cohort: Cohort) -> Cohort:
+        """Return a site's cohort as :meth:`head_work` sees it: labels as class numbers."""
+        return self._cohort(cohort, None, None)
+
+    def _query(self, setup: RoundSetup, state: Array, number: int) -> Query:
+        if engine_named(self.engine) is None:
+            return super()._query(setup, state, number)
+        return NetworkUpdate(state, number, self._described(setup.prefix, setup.head, setup.n_features))
+
+    def _home_work(self) -> HomeWork:
+        return super()._home_work() if engine_named(self.engine) is None else self.head_work()
+
+    def _check_engine(self) -> None:
+        if isinstance(self.engine, CudaEngine) or self.engine == "cuda":
+            raise ValueError("networks use a GPU by themselves: device='auto' or 'cuda'. Leave engine out.")
+
+    def _check_elsewhere(self) -> None:
+        check_labels_elsewhere(self.classes)
 
     def _check_parameters(self) -> None:
         for name in ("feature_range", "target_range"):
@@ -202,6 +224,9 @@ class TableNetwork(Centaur):
                 "pixels with features, or exclude the others."
             )
         super()._check_population(population)
+        if engine_named(self.engine) is not None:  # what cannot travel is refused before anything is spent
+            body, head = self._modules(population.n_features)
+            self._described(split_body(body, population.n_features)[0], head, population.n_features)
 
     def _loss(self) -> Loss:
         return Loss() if self.classes is None else Loss("logistic", self.classes)
@@ -224,10 +249,7 @@ class TableNetwork(Centaur):
     def _inside(self, y: Any) -> Array:
         """Return numbers as the network sees them: from −1 to 1, where their range is public."""
         numbers = np.asarray(y, dtype=np.float64)
-        if self.target_range is None:
-            return numbers
-        low, high = self.target_range
-        return np.asarray((np.clip(numbers, low, high) - low) * (2.0 / (high - low)) - 1.0)
+        return numbers if self.target_range is None else to_unit_range(numbers, *self.target_range)
 
     def _outside(self, answers: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return answers of the network as labels, or in the units of the target."""
@@ -248,3 +270,7 @@ class TableNetwork(Centaur):
         """Return the public body with one user's head, with answers in the target's units or labels."""
         inner = super().with_head(head, held)
         return replace(inner, answers=lambda features, own: self._outside(inner.answers(features, own)))
+
+
+_network = lru_cache(maxsize=4)(named_network)
+"""The directions of a network for images take seconds to compute, and a fit asks for its network several times."""
