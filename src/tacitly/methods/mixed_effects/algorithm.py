@@ -28,9 +28,9 @@ from tacitly.arrays import Array
 from tacitly.federation.base import Federation, Query
 from tacitly.linalg import pack_symmetric, unpack_symmetric
 from tacitly.methods.mixed_effects import units
+from tacitly.methods.mixed_effects.advantage import Advantage
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.queries import (
-    Coverage,
     Information,
     InformationShares,
     LogVariances,
@@ -211,7 +211,7 @@ class Learner:
 
     def checked(self) -> tuple[float, bool]:
         """Release how left-out rows are predicted; return by what to multiply deviations, and if the prior helps."""
-        query = Coverage(self.units, self.prior.doubted(self.newton.covariance()))
+        query = Advantage(self.units, self.prior.doubted(self.newton.covariance()))
         released, noise = self._mean(query, "coverage", "coverage", query.bound)
         return query.inflation(released, noise), query.helps(released, noise)
 
@@ -247,38 +247,47 @@ class Newton:
     def __init__(self, size: int, n_users: int) -> None:
         self._rounds: list[tuple[Array, Array, Array, float, float, Array]] = []
         self._size = size
-        self._precision = np.eye(size)
-        self._extra, self._sampling = np.zeros((size, size)), np.zeros((size, size))
+        self._weights: Array = np.zeros(size)
 
     def add(self, slope: Array, score: Array, at: Array, noise: float, slope_noise: float, sampling: Array) -> Array:
         """Add a round; return the estimate of the weights from all of them."""
         self._rounds.append((slope, score, at, noise, slope_noise, sampling))
-        weights = at
-        for iteration in range(6):
-            weights = self._solve(weights, first=iteration == 0)
-        return weights
+        known = np.zeros((self._size, self._size))
+        for number in range(6):
+            precision, right, _, _ = self._sums(self._weights if number else None, known)
+            self._weights = np.asarray(np.linalg.solve(precision, right))
+        return self._weights
 
     def covariance(self) -> Array:
-        """Return the covariance of the estimate's error; 1.1 for the information matrix being noisy itself."""
-        inverse = np.linalg.inv(self._precision)
-        return np.asarray(1.1 * inverse @ (self._extra + self._sampling @ self._sampling.T) @ inverse)
+        """Return the covariance of the estimate's error; 1.1 for the information matrix being noisy itself.
 
-    def _solve(self, weights: Array, *, first: bool) -> Array:
+        A step to the true weights is the step to the estimate and what is unknown about that: where noise hides the
+        slope, estimates are shrunk and steps look small, yet the slope's noise is multiplied by the true ones. What no
+        round says stays as unknown as it was before them, with the variance of the standard normal prior.
+        """
+        unknown: Array = np.eye(self._size)
+        for _ in range(6):
+            precision, _, extra, sampling = self._sums(self._weights, unknown)
+            unknown = np.asarray(np.linalg.inv(precision))
+        return np.asarray(unknown @ (1.1 * (extra + sampling @ sampling.T) + np.eye(self._size)) @ unknown)
+
+    def _sums(self, weights: Array | None, unknown: Array) -> tuple[Array, Array, Array, Array]:
+        """Return precision, right side and both parts of the noise, with steps to ``weights`` ± ``unknown``."""
         # In standardised units weights are of order one: a standard normal prior holds what rounds do not say.
         precision, right = np.eye(self._size), np.zeros(self._size)
         extra, shared = np.zeros((self._size, self._size)), np.zeros((self._size, self._size))
         for slope, score, at, noise, slope_noise, sampling in self._rounds:
-            step = np.zeros(self._size) if first else weights - at
-            added = noise**2 + slope_noise**2 * float(step @ step) / 2.0
-            added += 0.15**2 * float(np.sum(np.square(slope @ step))) / self._size
+            step = np.zeros(self._size) if weights is None else weights - at
+            squares = np.outer(step, step) + unknown
+            added = noise**2 + slope_noise**2 * float(np.trace(squares)) / 2.0
+            added += 0.15**2 * float(np.sum((slope @ squares) * slope)) / self._size
             variance = added + sampling
             precision += slope.T / variance @ slope
             right += slope.T / variance @ (score + slope @ at)
             extra += slope.T * (added / variance**2) @ slope
             # Every round asks the same users, so what sampling them does to the rounds is one and the same.
             shared += slope.T * (np.sqrt(sampling) / variance)
-        self._precision, self._extra, self._sampling = precision, extra, shared
-        return np.asarray(np.linalg.solve(precision, right))
+        return precision, right, extra, shared
 
 
 def evened(roots: Array, noise: float, scales: Array) -> tuple[Array, Array]:
