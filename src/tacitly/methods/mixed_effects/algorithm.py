@@ -51,7 +51,8 @@ ROUNDS = (2, 3)
 
 # Parts of the budget that is left after the units; they are scaled to 1.
 _SHARES, _INFORMATION, _SCORE = 0.03, (0.06, 0.08), (0.10, 0.26)
-_TEXT = 0.05  # of what the units leave, if there are text columns without declared levels
+_TEXT, _MOST_TEXT = 0.05, 0.20  # of what the units leave, if there are text columns without declared levels
+_FREQUENT = 0.1  # share of a level that should stand out of the noise
 _SPREAD, _VARIANCES, _NORMS, _COVERAGE = 0.34, 0.08, 0.05, 0.05
 _LOG_CLIP, _RATIO_CLIP = math.sqrt(3.0), 2.2
 _USUAL = (0.8, 0.65)  # slope and squared length of clipped scores
@@ -90,7 +91,7 @@ class Settings:
             phases += [
                 Phase(name=f"centers {step + 1}", share=share * part) for step, part in enumerate(units.ANGLES_SHARES)
             ]
-        text_share = _TEXT * (1.0 - share) if any(self.texts) else 0.0
+        text_share = self._text_share(whole) * (1.0 - share)
         if text_share:
             phases.append(Phase(name="shares of text", share=text_share))
             share += text_share
@@ -112,6 +113,18 @@ class Settings:
             phases.append(Phase(name=f"information {stage + 1}", share=_INFORMATION[stage] * rest))
             phases.append(Phase(name=f"score {stage + 1}", share=_SCORE[stage] * rest, releases=ROUNDS[stage]))
         return Plan(budget, phases)
+
+    def _text_share(self, sigma: float) -> float:
+        """Return the part of the budget that finds frequent levels of text columns, more where users are few.
+
+        A level that is not found is as good as a column that is not there, so what matters most is that those stand out
+        which a tenth of the rows have: three times the noise, σ·√(text columns)/(n·√share), is below that.
+        """
+        columns = len(set(self.texts) - {0})
+        if not columns:
+            return 0.0
+        needed = columns * (3.0 * sigma / (_FREQUENT * self.n_users)) ** 2
+        return min(max(needed, _TEXT), _MOST_TEXT)
 
     def events(self, plan: Plan) -> list[GaussianEvent]:
         """Every release the algorithm will make; clips that follow from releases are of norm one here."""
