@@ -53,7 +53,7 @@ def main() -> None:
             processes.append(start(as_site(TAKE_PART, site) + PATIENT, cwd=site))
         try:
             for process in processes:
-                process.wait(timeout=900)
+                process.wait(timeout=3600)
         finally:
             for process in processes:
                 process.kill()

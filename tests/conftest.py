@@ -24,9 +24,12 @@ HERE = Path(__file__).parent
 SOURCE = HERE.parent / "src" / "tacitly"
 sys.path[:0] = [str(HERE / "support"), str(HERE), str(HERE.parent)]  # helpers, other tests, benchmarks and tools
 
-# Workers share few cores. BLAS keeps its second thread, because tests check that sums do not depend on it.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "2")
+# Workers share few cores, and a second thread of BLAS waits for the first in a busy loop: some tests took twenty times
+# the processor time. Tests that sums do not depend on it set two themselves: tests/federation/test_release.py.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Ray gives its workers the smallest share of a busy machine: beside other tests, answers took seconds.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 # Keys and what was seen of ledgers belong to the tests, not to whoever runs them. Workers inherit the folder.
 if "TACITLY_HOME" not in os.environ:
@@ -39,18 +42,22 @@ settings.register_profile("suite", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("suite")
 
 FIRST = (
-    # This file compiles most kernels, while another worker runs tests that need none of them and take as long.
+    # This file compiles most kernels, while the other workers run tests that need few of them and take as long.
     "tests/methods/test_sensitivity.py",
-    "tests/neural/",
+    "tests/neural/low_rank_sparse/",
+    "tests/neural/engine/",
+    "tests/neural/centaur/",
+    "tests/neural/networks/",
+    "tests/privacy/",
     # Not before kernels are compiled: processes that start together would each compile one that is not there yet. Not
     # later either: these wait more than they compute, one after the other, and would be left alone at the end.
     "processes",
+    "tests/neural/",
     "tests/methods/",
-    "tests/privacy/",
     # Then the slowest files, so that no worker is left alone with one at the end.
-    "tests/data/",
     "tests/audit/",
     "tests/federation/",
+    "tests/data/",
     "tests/test_benchmarks.py",
 )
 LIBRARIES = ("torch", "sklearn.utils.estimator_checks", "scipy.stats", "pandas", "polars", "ray", "flwr.app",
@@ -65,8 +72,8 @@ def group_of(name: str) -> str:
     """Return the group of a test; a group runs in one worker: the tests of a file share kernels and fixtures.
 
     Tests that start many processes are two groups, so that there is one cluster and not one per worker; one group are
-    the files that need the largest kernels of networks, which two workers would compile twice. Benchmarks and examples
-    are independent processes, each its own group.
+    the files that need the largest kernels of networks, which two workers would compile twice. Benchmarks, examples
+    and audits are slow and share nothing: each is a group of its own.
     """
     for group, parts in PROCESSES.items():
         if any(part in name for part in parts):
@@ -76,7 +83,7 @@ def group_of(name: str) -> str:
     if name.startswith(together := "tests/neural/low_rank_sparse/"):
         return together
     file = name.split("::")[0]
-    return name if file == "tests/test_benchmarks.py" else file
+    return name if file in ("tests/test_benchmarks.py", "tests/audit/test_report.py") else file
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -174,8 +181,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep the garbage collector away from libraries and tests: they stay until the end."""
+    """Keep the garbage collector away from libraries and tests, which stay until the end, and let it run less often."""
     gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,20 @@ MODULES = {
 }
 
 
-def imports(path: Path) -> set[str]:
+@cache
+def imports(path: Path) -> frozenset[str]:
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module} | {f"{node.module}.{name.name}" for name in node.names}
-    return found
+    return frozenset(found)
+
+
+@cache
+def room_graph() -> dict[str, dict[str, int]]:
+    return import_graph.room_graph()
 
 
 def users_of(module: str) -> set[str]:
@@ -32,7 +39,7 @@ def users_of(module: str) -> set[str]:
 
 
 def test_no_room_imports_a_room_that_imports_it() -> None:
-    assert not import_graph.cycle(import_graph.room_graph())
+    assert not import_graph.cycle(room_graph())
 
 
 def test_a_cycle_between_rooms_would_be_found() -> None:
@@ -55,7 +62,7 @@ def test_imports_count_wherever_they_are_but_for_type_checkers(text: str, expect
 
 
 def test_the_picture_of_the_import_graph_is_up_to_date() -> None:
-    drawn = import_graph.drawn(import_graph.room_graph())
+    drawn = import_graph.drawn(room_graph())
     assert import_graph.PICTURE.read_text(encoding="utf-8") == drawn, "Run make generated."
 
 

@@ -70,9 +70,13 @@ def test_every_benchmark_runs(name: str, monkeypatch: pytest.MonkeyPatch, capsys
     """Here, not in processes of their own: libraries are imported and kernels loaded once."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", [name, "--quick"])
+    torch = sys.modules.get("torch")
+    threads = torch.get_num_threads() if torch else 1
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         importlib.import_module(f"benchmarks.{name}").main()
+    if torch:
+        torch.set_num_threads(threads)  # a benchmark's choice would slow all tests after it
     assert "|---|" in capsys.readouterr().out
 
 

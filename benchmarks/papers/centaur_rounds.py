@@ -62,7 +62,7 @@ def _task(n: int, classes: int, seed: int, quick: bool) -> Task:
 
 def run(job: Job) -> list[dict[str, Any]]:
     """Fit one model; return a row, or one row per checkpoint."""
-    torch.set_num_threads(2)
+    torch.set_num_threads(1 if job["quick"] else 2)
     task = _task(job["n"], job["S"], job["seed"], job["quick"])
     body, head = free_layer(task.X.shape[1])
     settings, kind = dict(job["settings"]), KINDS[job["method"]]

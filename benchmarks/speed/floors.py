@@ -1,8 +1,12 @@
-"""Queries, heads and noise against their floors: reading the rows once, one round, or the random bits they need.
+"""Queries, heads and noise against their floors: reading the rows once, their products, or the random bits they need.
 
 ``python -m benchmarks.speed.floors`` (a minute; ``--quick`` for a smoke test). All on one core and in processor time,
 which other programs on the machine disturb least; best of several. ``tests/test_speed.py`` measures the same on a
 small problem and compares with what was kept here, so that a query that becomes twice as slow is noticed.
+
+The start multiplies for longer than it reads. The moment's floor is one product XᵀX of all rows by BLAS, in the
+precision of the rows and without a norm per user; that of the votes is the time of their multiplications (each user's
+XXᵀ, its factor, the sum of projectors) at the rate of a large matrix product.
 """
 
 from __future__ import annotations
@@ -56,10 +60,11 @@ def as_text(data: dict[str, Any]) -> str:
             line["floor"],
             f"{line['ratio']:.1f}×",
             f"{line['seconds'] / rounds:.1f}" if line["unit"] == "user" else "",
+            f"{line['least'] / rounds:.1f}" if line["unit"] == "user" else "",
         ]
         for name, line in data["lines"].items()
     ]
-    header = ["", "one core", "floor", "ratio to its floor", "in rounds"]
+    header = ["", "one core", "floor", "ratio to its floor", "in rounds", "floor in rounds"]
     users = f"{data['users']:,} users, 5 to 40 rows, d = {FEATURES}, k = {RANK}, float32; processor time, one thread."
     return f"{users}\n\n{table(header, rows)}"
 
@@ -85,10 +90,14 @@ def measured(users: int, dtype: type, repeats: int) -> dict[str, dict[str, Any]]
     work["heads under a prior"] = lambda: PopulationHeads(basis, prior)(X, y, offsets)
     zeros = np.zeros(COORDINATES, dtype=np.int64)
     reading, bits = seconds(lambda: X.sum(), repeats), seconds(lambda: os.urandom(16 * COORDINATES), repeats)
-    lines = {
-        name: _line(seconds(one, repeats), reading, users, "user", "reading the rows once")
-        for name, one in work.items()
+    products = {
+        "start: moment of features": (seconds(lambda: X.T @ X, repeats), "XᵀX by BLAS"),
+        "start: direction votes": (_multiplications(offsets) * _multiplying(dtype, repeats), "its multiplications"),
     }
+    lines = {}
+    for name, one in work.items():
+        floor, what = products.get(name, (reading, "reading the rows once"))
+        lines[name] = _line(seconds(one, repeats), floor, users, "user", what)
     exact = seconds(lambda: add_noise(zeros, 10.0, 2.0**-40, "exact"), repeats)
     lines["exact noise"] = _line(exact, bits, COORDINATES, "coordinate", "16 random bytes")
     return lines
@@ -121,8 +130,21 @@ def seconds(work: Callable[[], object], repeats: int) -> float:
     return min(times)
 
 
+def _multiplications(offsets: Any) -> float:
+    """Return how many multiplications the votes of users with fewer rows than features take."""
+    m = np.diff(offsets).astype(np.float64)
+    own = FEATURES * m * (m + 1) / 2 + m**3 / 6 + FEATURES * m
+    return float(own.sum() + len(m) * FEATURES * (FEATURES + 1) / 2)
+
+
+def _multiplying(dtype: type, repeats: int) -> float:
+    """Return the seconds of a multiplication and addition in a large matrix product."""
+    square = np.random.default_rng(2).standard_normal((512, 512)).astype(dtype)
+    return seconds(lambda: square @ square, repeats) / 512**3
+
+
 def _line(taken: float, floor: float, units: int, unit: str, what: str) -> dict[str, Any]:
-    return {"seconds": taken, "units": units, "unit": unit, "floor": what, "ratio": taken / floor}
+    return {"seconds": taken, "units": units, "unit": unit, "floor": what, "least": floor, "ratio": taken / floor}
 
 
 if __name__ == "__main__":

@@ -49,7 +49,10 @@ def of_floors(data: dict[str, Any]) -> Lines:
     lines = data["lines"]
     rounds = {name: line["seconds"] / lines[ROUND]["seconds"] for name, line in lines.items()}
     two = rounds["start: moment of features"] + rounds["start: direction votes"]
-    yield "the start's moment and votes, d = 64", "≤ 3 rounds", f"{two:.1f} rounds"
+    least = [lines[f"start: {name}"]["least"] for name in ("moment of features", "direction votes")]
+    floor = sum(least) / lines[ROUND]["seconds"]
+    yield "the start's moment and votes, d = 64", "≤ 3 rounds", f"{two:.1f} rounds (their products: {floor:.1f})"
+    yield "the start's moment / XᵀX by BLAS", "≤ 1.3", f"{lines['start: moment of features']['ratio']:.2f}"
     yield "the start's scales of columns", "none given", f"{rounds['start: scales of columns']:.1f} rounds"
     yield "heads by ridge regression", "≤ 2 rounds", f"{rounds['heads: ridge']:.1f} rounds"
     yield "heads under a prior", "≤ 2 rounds", f"{rounds['heads under a prior']:.1f} rounds"

@@ -13,7 +13,7 @@ from scipy.special import ndtri
 
 from tacitly.privacy.noise import add_noise, default_mode, grid_of, slack_of, to_grid
 
-FALSE_ALARM = 1e-6
+FALSE_ALARM = 1e-7  # of one comparison; a test has two at most
 
 
 def chi_square_p(values: np.ndarray, sigma: float) -> float:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+
+import numpy as np
+
 from tacitly.simd.lazy_njit import njit
 
 
@@ -25,3 +29,29 @@ def test_python_and_other_kernels_may_call_the_same_function() -> None:
     )  # or one's cached code would be loaded as the other's
     assert len(inside.signatures) == 2
     assert len(outside.signatures) == 1
+
+
+def test_the_garbage_collector_pauses_while_numba_compiles_and_only_then() -> None:
+    from numba.core import event
+
+    seen = []
+
+    class Watching(event.Listener):  # type: ignore[misc]
+        def on_start(self, event: object) -> None:
+            seen.append(gc.isenabled())
+
+        def on_end(self, event: object) -> None:
+            seen.append(gc.isenabled())
+
+    twice(1j)  # pauses are registered with the first function, so before this listener
+    with event.install_listener("numba:compile", Watching()):
+        twice_and_one(1j)
+    assert seen
+    assert not any(seen[:-1])  # nested: the last to end is the one around the others
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        twice_and_one(np.float32(1))
+        assert not gc.isenabled()  # whoever had paused it keeps it paused
+    finally:
+        gc.enable()

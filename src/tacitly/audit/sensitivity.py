@@ -133,9 +133,13 @@ def _extent(vectors: Sequence[Array], clip: float) -> tuple[float, float]:
     """Return the length of the longest vector, and the largest distance between two, in clips."""
     if not vectors:
         return 0.0, 0.0
-    stacked = np.array(vectors) / clip
+    different: dict[bytes, Array] = {}  # many are equal to the last bit: a histogram's, or what a clip made of them
+    for vector in vectors:
+        different.pop(told := vector.tobytes(), None)
+        different[told] = vector
+    stacked = np.array(list(different.values())) / clip
     longest = math.sqrt(np.einsum("ij,ij->i", stacked, stacked).max())
-    # Many contributions are equal but for rounding, so one of each is kept; all pairs at once would take gigabytes.
+    # Most of the others are equal but for rounding, so one of each is kept; all pairs at once would take gigabytes.
     near = np.round(stacked, 11)
     stacked = stacked[list({row.tobytes(): i for i, row in enumerate(near)}.values())]
     lengths, furthest = np.einsum("ij,ij->i", stacked, stacked), 0.0

@@ -24,16 +24,7 @@ import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.heads.base import HeadWork
-from tacitly.heads.ridge import (
-    PENALTIES,
-    average_ridges,
-    product,
-    projected,
-    ridge_and_error,
-    second_moments,
-    small_inverse,
-)
-from tacitly.simd.lazy_njit import njit
+from tacitly.heads.ridge import ridge_and_error
 
 BELIEFS = {
     "usual": (0.02, 0.945, 0.02, 0.015),
@@ -129,17 +120,20 @@ class PopulationHeads(HeadWork):
 
     def with_errors(self, X: Rows, y: Rows, offsets: Offsets) -> tuple[Array, Array]:
         """Return all users' heads and their leave-one-out sums of squared errors."""
+        from tacitly.heads.population_kernels import new_posteriors, population_heads
+        from tacitly.heads.ridge_kernels import longest_group, new_work, padded_penalties
+        from tacitly.simd.registers import padded
+
         check_shape("X", X, None, len(self.basis))
         heads, errors = np.empty((len(offsets) - 1, len(self.prior.mean))), np.empty(len(offsets) - 1)
+        rows, targets = read_only(np.ascontiguousarray(X)), read_only(np.ascontiguousarray(y))
+        with np.errstate(divide="ignore"):
+            belief = np.log2(self._belief)
         public = (self.prior.mean, np.ascontiguousarray(self.prior.root), float(self.prior.noise), self.prior.metric)
-        _fit(
-            *(
-                read_only(np.ascontiguousarray(X)),
-                np.ascontiguousarray(self.basis.T),
-                read_only(np.ascontiguousarray(y)),
-            ),
-            *(np.array(offsets), *public, self._belief, PENALTIES, bool(self.intercept), heads, errors),
-        )
+        others = belief, padded_penalties(), bool(self.intercept)
+        basis, k, r = padded(self.basis.T, np.float64), self.basis.shape[1], self.prior.root.shape[1]
+        work = new_work(k, -k % 4, offsets), new_posteriors(k, r, longest_group(offsets))
+        population_heads(rows, targets, np.array(offsets), basis, *public, *others, *work, heads, errors)
         return heads, errors
 
     def own(self, X: Rows, y: Rows) -> Array:
@@ -190,115 +184,3 @@ def _weights(belief: Array, errors: Array, rows: int, slopes: int, intercept: in
     scores = np.log(belief) - paid - (rows - 1.0) / 2.0 * np.log(np.maximum(errors, least))
     weights = np.where(np.isfinite(scores), np.exp(scores - scores[np.isfinite(scores)].max()), 0.0)
     return np.asarray(weights / weights.sum())
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _fit(  # type: ignore[no-untyped-def]
-    X, directions, y, offsets, mean, root, noise, metric, belief, penalties, intercept, heads, errors
-):
-    for i in range(offsets.size - 1):
-        first, last = offsets[i], offsets[i + 1]
-        rows = projected(X, first, last, directions)
-        targets = y[first:last].astype(np.float64)
-        errors[i] = _fit_user(rows, targets, mean, root, noise, metric, belief, penalties, intercept, heads[i])
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _fit_user(  # type: ignore[no-untyped-def]
-    rows, targets, mean, root, noise, metric, belief, penalties, intercept, head
-):
-    m, k = rows.shape
-    head[:] = mean
-    if m == 0:
-        return 0.0
-    left, turned, squares = np.empty(m), product(rows, root[:k]), 0.0
-    for j in range(m):
-        value = targets[j] - mean[k]
-        for b in range(k):
-            value -= rows[j, b] * mean[b]
-        left[j] = value
-        squares += value * value
-        if intercept:
-            for c in range(root.shape[1]):
-                turned[j, c] += root[k, c]
-    system, right = second_moments(turned, left)
-    if not (np.isfinite(system).all() and math.isfinite(squares)):
-        return math.inf
-    for c in range(len(system)):
-        system[c, c] += noise
-    inverse = small_inverse(system)
-    shift, after = product(inverse, right.reshape(-1, 1))[:, 0], 0.0
-    spread = product(turned, inverse)
-    for j in range(m):
-        leverage, fitted = 0.0, 0.0
-        for b in range(spread.shape[1]):
-            leverage += spread[j, b] * turned[j, b]
-            fitted += turned[j, b] * shift[b]
-        error = (left[j] - fitted) / max(1.0 - leverage, 1e-6)
-        after += error * error
-    alone, error = _alone(product(rows, metric), targets, intercept, penalties)
-    level, around = 0.0, 0.0
-    for j in range(m):
-        level += targets[j] / m
-    for j in range(m):
-        around += (targets[j] - level) ** 2
-    around *= (m / max(m - 1.0, 1e-6)) ** 2
-    least, chosen = 1e-300 + 1e-12 * squares, 1 if intercept else 0
-    scores = np.log(belief)
-    scores[0] -= (m - 1.0) / 2.0 * math.log(max(squares, least))
-    scores[1] -= (m - 1.0) / 2.0 * math.log(max(after, least))
-    scores[2] -= (m - 1.0) / 2.0 * math.log(max(error, least)) + (k + chosen) / 2.0 * math.log(m + 1.0)
-    scores[3] -= (m - 1.0) / 2.0 * math.log(max(around, least)) + chosen / 2.0 * math.log(m + 1.0)
-    if not intercept:
-        scores[3] = -math.inf
-    if m == 1:  # a single row says nothing about how to predict it from others
-        scores[:] = -math.inf
-        scores[1] = 0.0
-    best, total = -math.inf, 0.0
-    for c in range(4):
-        if math.isfinite(scores[c]):
-            best = max(best, scores[c])
-    for c in range(4):
-        scores[c] = math.exp(scores[c] - best) if math.isfinite(scores[c]) else 0.0
-        total += scores[c]
-    scores /= total
-    head *= scores[0] + scores[1]
-    for a in range(k + 1):
-        for c in range(len(shift)):
-            head[a] += scores[1] * root[a, c] * shift[c]
-    error_of_all = scores[0] * squares + scores[1] * after
-    if scores[2] > 0.0:
-        for a in range(k):
-            for c in range(k):
-                head[a] += scores[2] * metric[a, c] * alone[c]
-        head[k] += scores[2] * alone[k]
-        error_of_all += scores[2] * error
-    if scores[3] > 0.0:
-        head[k] += scores[3] * level
-        error_of_all += scores[3] * around
-    return error_of_all
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _alone(rows, targets, intercept, penalties):  # type: ignore[no-untyped-def]
-    """Return the user's own ridge regression, intercept (or 0) last, and its leave-one-out sum of squares."""
-    m, k = rows.shape
-    head, means, level = np.zeros(k + 1), np.zeros(k), 0.0
-    if intercept:
-        for j in range(m):
-            level += targets[j] / m
-            means += rows[j] / m
-        rows, targets = rows - means, targets - level
-    weights, error = average_ridges(rows, targets, intercept, penalties)
-    if math.isfinite(error):
-        head[:k] = weights
-    elif intercept:  # no slope to fit: the user's own mean
-        error = 0.0
-        for j in range(m):
-            error += targets[j] * targets[j]
-        error *= (m / max(m - 1.0, 1e-6)) ** 2
-    if intercept:
-        head[k] = level
-        for b in range(k):
-            head[k] -= means[b] * head[b]
-    return head, error

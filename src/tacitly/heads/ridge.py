@@ -19,15 +19,12 @@ import numpy.typing as npt
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.heads.base import HeadWork
+from tacitly.heads.penalties import LEAST_NONE, LEAST_ONE, LEAST_TRACE, PENALTIES
 from tacitly.simd.elementary import logarithms, powers_of_two
 from tacitly.simd.lazy_njit import Elsewhere, njit
 
-PENALTIES = np.array([1e-9, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1e9])
-# Index of the smallest penalty to use with no free row, and with one.
-_LEAST_NONE, _LEAST_ONE = 3, 2
 _LANES = 16  # penalties for which left_out_errors works: at least as many as there are
 _FEW, _SWEEPS = 8, 30  # columns whose eigenvectors are found here, without a call of LAPACK; most sweeps of it
-_LEAST_TRACE = 2.0**-450  # below it penalties underflow: treated as no data
 
 
 left_out_errors: Any = Elsewhere("tacitly.heads.left_out", "left_out_errors")
@@ -40,10 +37,16 @@ def fit_heads(X: Rows, y: Rows, offsets: Offsets, basis: npt.ArrayLike, *, inter
     >>> fit_heads(X, y, np.array([0, 3]), np.eye(2)[:, :1]).round(6)
     array([[2., 0.]])
     """
-    directions = np.ascontiguousarray(basis, dtype=np.float64)
+    from tacitly.heads.ridge_kernels import new_work, padded_penalties, ridge_heads
+    from tacitly.simd.registers import padded
+
+    directions = np.asarray(basis, dtype=np.float64)
+    check_shape("X", X, None, len(directions))
     heads = np.zeros((len(offsets) - 1, directions.shape[1] + 1))
-    rows, targets = read_only(np.asarray(X)), read_only(np.asarray(y))
-    _fit(rows, directions.T.copy(), targets, np.array(offsets), PENALTIES, intercept, heads)
+    rows, targets = read_only(np.ascontiguousarray(X)), read_only(np.ascontiguousarray(y))
+    public = padded(directions.T, np.float64), padded_penalties(), np.zeros((0, 0)), bool(intercept)
+    k = directions.shape[1]
+    ridge_heads(rows, targets, np.array(offsets), *public, new_work(k, -k % 4, offsets), heads)
     return heads
 
 
@@ -67,7 +70,7 @@ def ridge_and_error(rows: Array, targets: Array, *, intercept: bool) -> tuple[Ar
         rows, targets = rows - mean, targets - level
     system, right = rows.T @ rows, rows.T @ targets
     trace = float(np.trace(system))
-    if not (math.isfinite(trace) and trace > _LEAST_TRACE and np.isfinite(right).all()):
+    if not (math.isfinite(trace) and trace > LEAST_TRACE and np.isfinite(right).all()):
         alone = float(np.sum(np.square(targets))) * (m / max(m - 1.0, 1e-6)) ** 2 if intercept and m > 0 else math.inf
         return np.append(np.zeros(k), level if math.isfinite(level) else 0.0), alone
     values, vectors = np.linalg.eigh(system)
@@ -116,67 +119,7 @@ class RidgeHeads(HeadWork):
 
 def _least_penalty(free: int) -> int:
     """Return the index of the smallest penalty to use; ``free`` is the number of rows beyond the unknowns."""
-    return _LEAST_NONE if free <= 0 else (_LEAST_ONE if free == 1 else 0)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _fit(X, directions, y, offsets, penalties, intercept, heads):  # type: ignore[no-untyped-def]
-    k = directions.shape[0]
-    for i in range(offsets.size - 1):
-        first, last = offsets[i], offsets[i + 1]
-        m = last - first
-        rows = projected(X, first, last, directions)
-        targets = np.empty(m)
-        means = np.zeros(k)
-        mean_y = 0.0
-        for j in range(m):
-            targets[j] = y[first + j]
-        if intercept and m > 0:
-            for j in range(m):
-                mean_y += targets[j] / m
-                for b in range(k):
-                    means[b] += rows[j, b] / m
-            for j in range(m):
-                targets[j] -= mean_y
-                for b in range(k):
-                    rows[j, b] -= means[b]
-        head, error = average_ridges(rows, targets, intercept, penalties)
-        if not math.isfinite(error):
-            if intercept and math.isfinite(mean_y):
-                heads[i, k] = mean_y
-            continue
-        offset = 0.0
-        if intercept:
-            offset = mean_y
-            for b in range(k):
-                offset -= means[b] * head[b]
-        for b in range(k):
-            heads[i, b] = head[b]
-        heads[i, k] = offset
-
-
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def projected(X, first, last, directions):  # type: ignore[no-untyped-def]
-    """Return rows first to last on the directions, one by one: no head may depend on how many rows other users have."""
-    k, d = directions.shape
-    rows = np.empty((last - first, k))
-    for j in range(last - first):
-        row, even = first + j, k - k % 4
-        for b in range(0, even, 4):  # one load of a row serves four directions
-            s0 = s1 = s2 = s3 = 0.0
-            for a in range(d):
-                value = np.float64(X[row, a])
-                s0 += value * directions[b, a]
-                s1 += value * directions[b + 1, a]
-                s2 += value * directions[b + 2, a]
-                s3 += value * directions[b + 3, a]
-            rows[j, b], rows[j, b + 1], rows[j, b + 2], rows[j, b + 3] = s0, s1, s2, s3
-        for b in range(even, k):
-            dot = 0.0
-            for a in range(d):
-                dot += X[row, a] * directions[b, a]
-            rows[j, b] = dot
-    return rows
+    return LEAST_NONE if free <= 0 else (LEAST_ONE if free == 1 else 0)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -237,7 +180,7 @@ def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-unty
     m, k = rows.shape
     system, right = second_moments(rows, targets)
     trace = np.trace(system)
-    if not (math.isfinite(trace) and trace > _LEAST_TRACE and np.isfinite(right).all()):
+    if not (math.isfinite(trace) and trace > LEAST_TRACE and np.isfinite(right).all()):
         return np.zeros(k), math.inf
     if k <= _FEW:
         vectors, values = np.eye(k), np.empty(k)
@@ -258,7 +201,7 @@ def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-unty
             shrinkage[b, q] = 1.0 / (value + penalties[min(q, penalties.size - 1)] * trace / k)
     left_out_errors(turned, targets, right, shrinkage, 1.0 - (1.0 / m if intercept else 0.0), errors)
     free = m - k - (1 if intercept else 0)
-    least = _LEAST_NONE if free <= 0 else (_LEAST_ONE if free == 1 else 0)
+    least = LEAST_NONE if free <= 0 else (LEAST_ONE if free == 1 else 0)
     weights = _weights_of(errors, least, penalties.size, m)
     total, mean = 0.0, 0.0
     for q in range(_LANES):
@@ -307,31 +250,4 @@ def product(rows, matrix):  # type: ignore[no-untyped-def]
             value = rows[j, b]
             for c in range(matrix.shape[1]):
                 out[j, c] += value * matrix[b, c]
-    return out
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def small_inverse(matrix):  # type: ignore[no-untyped-def]
-    """Return the inverse of a small matrix, by elimination with pivots."""
-    k = len(matrix)
-    left, out = matrix.copy(), np.eye(k)
-    for c in range(k):
-        pivot = c
-        for b in range(c + 1, k):
-            if abs(left[b, c]) > abs(left[pivot, c]):
-                pivot = b
-        if pivot != c:
-            for a in range(k):
-                left[c, a], left[pivot, a] = left[pivot, a], left[c, a]
-                out[c, a], out[pivot, a] = out[pivot, a], out[c, a]
-        factor = 1.0 / left[c, c]
-        for a in range(k):
-            left[c, a] *= factor
-            out[c, a] *= factor
-        for b in range(k):
-            if b != c:
-                factor = left[b, c]
-                for a in range(k):
-                    left[b, a] -= factor * left[c, a]
-                    out[b, a] -= factor * out[c, a]
     return out

@@ -4,12 +4,14 @@ A node that answers for a handful of users runs the plain NumPy form of a query 
 takes longer than the answer. So modules that define kernels use :func:`njit` from here instead of Numba's.
 
 Kernels call each other far more often than Python calls them. A function that compiled code calls is compiled without
-the two wrappers through which Python and C would call it: a quarter of the time of compiling.
+the two wrappers through which Python and C would call it: a quarter of the time of compiling. The garbage collector
+pauses meanwhile: looking for cycles among the compiler's many objects takes another tenth or more.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import threading
 from collections.abc import Callable
@@ -39,6 +41,7 @@ class Compiled:
         from numba import njit as compile_lazily
 
         with _LOCK:
+            _compile_uncollected()
             if inside not in self._dispatchers:
                 wrappers: dict[str, Any] = {"no_cfunc_wrapper": True, "no_cpython_wrapper": inside}
                 self._dispatchers[inside] = compile_lazily(**self._options, **wrappers)(self._copy(inside))
@@ -71,6 +74,29 @@ class Elsewhere(Compiled):
         """Return Numba's dispatcher, or what else compiled functions may call."""
         found = getattr(importlib.import_module(self._module), self._name)
         return found.dispatcher(inside=inside) if isinstance(found, Compiled) else found
+
+
+@functools.cache
+def _compile_uncollected() -> None:
+    """Pause the garbage collector of this process whenever Numba compiles. Numba compiles in one thread at a time."""
+    from numba.core import event
+
+    class Uncollected(event.Listener):
+        def __init__(self) -> None:
+            self.depth, self.enabled = 0, False  # a function that calls others is compiled around them
+
+        def on_start(self, event: Any) -> None:
+            if self.depth == 0:
+                self.enabled = gc.isenabled()
+                gc.disable()
+            self.depth += 1
+
+        def on_end(self, event: Any) -> None:
+            self.depth -= 1
+            if self.depth == 0 and self.enabled:
+                gc.enable()
+
+    event.register("numba:compile", Uncollected())  # type: ignore[no-untyped-call]
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:

@@ -163,6 +163,19 @@ def load_doubles(typing_context, array, position, count):
 
 
 @_operation
+def widened(typing_context, array, position):
+    """Load eight elements, converted to double precision."""
+    register = Register(types.float64)
+
+    def generate(context, builder, signature, arguments):
+        vector = ir.VectorType(context.get_value_type(array.dtype), register.lanes)
+        address = address_of(context, builder, signature.args[0], *arguments, pointee=vector)
+        return _cast(builder, builder.load(address, align=array.dtype.bitwidth // 8), ir.DoubleType())
+
+    return register(array, types.intp), generate
+
+
+@_operation
 def repeat(typing_context, array, position):
     """Return a register with one element of an array in every lane."""
     register = Register(array.dtype)
@@ -170,6 +183,20 @@ def repeat(typing_context, array, position):
     def generate(context, builder, signature, arguments):
         address = address_of(context, builder, signature.args[0], *arguments)
         return splat(builder, builder.load(address), register.lanes)
+
+    return register(array, types.intp), generate
+
+
+@_operation
+def repeat_pair(typing_context, array, position):
+    """Return a register with one element of an array in the first half of the lanes and the next one in the second."""
+    register = Register(array.dtype)
+
+    def generate(context, builder, signature, arguments):
+        two = ir.VectorType(context.get_value_type(array.dtype), 2)
+        address = address_of(context, builder, signature.args[0], *arguments, pointee=two)
+        pair, half = builder.load(address, align=array.dtype.bitwidth // 8), register.lanes // 2
+        return _shuffle(builder, pair, pair, [0] * half + [1] * half)
 
     return register(array, types.intp), generate
 
@@ -280,6 +307,18 @@ def root(typing_context, register):
         return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
 
     return register(register), generate
+
+
+@_operation
+def with_sign_of(typing_context, register, other):
+    """Return the sizes of one register with the signs of another."""
+
+    def generate(context, builder, signature, arguments):
+        kind = ir.FunctionType(arguments[0].type, [arguments[0].type] * 2)
+        name = f"llvm.copysign.v{register.lanes}f{register.dtype.bitwidth}"
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
+
+    return register(register, other), generate
 
 
 @_operation

@@ -89,14 +89,16 @@ class NormalEquations(Query):
         if self.parts != "both":
             return super().block_sum(X, y, offsets, bound)
         d, k = self.basis.shape
-        gram_sum, right_sum = np.zeros((k * k, d * d)), np.zeros((k, d))
+        first, second = np.triu_indices(k)  # vvᵀ is symmetric
+        gram_sum, right_sum = np.zeros((len(first), d * d)), np.zeros((k, d))
         for _, some in self._factors(X, y, offsets):
             weights = clip_factors(some.both, bound)
-            outers = (some.head[:, :, None] * some.head[:, None, :]).reshape(-1, k * k)
+            outers = some.head[:, first] * some.head[:, second]
             gram_sum += (outers * (weights * some.gram / some.spread)[:, None]).T @ some.moment.reshape(-1, d * d)
             right_sum += (some.head * (weights * some.right)[:, None]).T @ some.side
-        whole = gram_sum.reshape(k, k, d, d).transpose(0, 2, 1, 3).reshape(k * d, k * d)
-        return np.concatenate([pack_symmetric(whole), right_sum.ravel()])
+        whole = np.empty((k, d, k, d))
+        whole[first, :, second] = whole[second, :, first] = gram_sum.reshape(-1, d, d)
+        return np.concatenate([pack_symmetric(whole.reshape(k * d, k * d)), right_sum.ravel()])
 
     def _factors(self, X: Rows, y: Rows, offsets: Offsets) -> Iterator[tuple[Offsets, _Factors]]:
         """Yield positions and factors of users who have the same number of rows, a few at a time.
@@ -119,7 +121,7 @@ class NormalEquations(Query):
         count = rows.shape[1]
         turned = rows.transpose(0, 2, 1)
         head, size = _units(heads)
-        moment = turned @ rows
+        moment = turned @ rows.copy()  # NumPy takes a slower product where both are the same memory
         spread = _norms(moment.reshape(len(moment), -1))
         side, pull = _units((turned @ targets[:, :, None])[:, :, 0])
         with np.errstate(over="ignore", invalid="ignore"):

@@ -26,20 +26,18 @@ from typing import Any
 import numpy as np
 
 from tacitly.privacy.clipping import LEAST
+from tacitly.simd.lanes import lane_zeros, normal_equations, place_of
 from tacitly.simd.lazy_njit import njit
 from tacitly.simd.projections import combine_rows, four, project_rows, store_four
 from tacitly.simd.registers import (
-    add_products,
     lanes_of,
     load,
     load_doubles,
     load_every,
     load_first,
-    no_products,
     root,
     spread,
     store,
-    store_totals,
     total,
     where_usable,
 )
@@ -80,23 +78,23 @@ def basis_steps(X, y, offsets, size, basis, scale, directions, gains, metric, c,
             first, last = offsets[start + u], offsets[start + u + 1]
             free[u] = max(0, last - first - k - centered)
             if free[u] > 0:
-                place = _place(first - offsets[start], u)
+                place = place_of(first - offsets[start], u)
                 project_rows(X, first, last, d, basis, projected, place, _AHEAD)
                 if centered:
                     mean_row(X, first, last, errors, mean)
                     level[u] = _center(projected, place, y, first, last)
                 energy[u] = mean_square(X, first, last, mean, squared)
-                _normal_equations(projected, place, y, first, last, level[u], systems, u)
+                normal_equations(projected, place, y, first, last, level[u], systems, u)
         _solve(systems, k, cholesky, heads)
         store(lengths, 0, spread(1.0 / c) / (load(free, 0) * load(energy, 0)))
         for u in range(stop - start):
             first, last = offsets[start + u], offsets[start + u + 1]
             if free[u] > 0:
-                _residuals(projected, _place(first - offsets[start], u), y, first, last, level[u], heads, u, errors)
+                _residuals(projected, place_of(first - offsets[start], u), y, first, last, level[u], heads, u, errors)
         for u in range(stop - start - 1, -1, -1):  # backwards: the rows read last are still in the first-level cache
             first, last = offsets[start + u], offsets[start + u + 1]
             if free[u] > 0:
-                combine_rows(X, first, last, errors, _place(first - offsets[start], u), 1, rows, u)
+                combine_rows(X, first, last, errors, place_of(first - offsets[start], u), 1, rows, u)
                 sizes[u] = scale_row(rows, u, lengths[u], scale)
         add_gains(rows, directions, gains, along, sizes)
         weigh(heads, metric, lengths, sizes, weight, measured, weights)
@@ -109,14 +107,6 @@ def add_steps(measured, weights, k, rows, width, out, block):
     """Add the weighted steps of eight users to their block."""
     _complete_rows(measured, weights, k, rows, width)
     _add_outer(weights, rows, out, block)
-
-
-@_kernel
-def lane_zeros(rows, columns):
-    """Return zeros that start on a cache line: a register that straddles two takes twice as long to read."""
-    flat = np.zeros(rows * columns + 8)
-    start = -(flat.ctypes.data // 8) % 8
-    return flat[start : start + rows * columns].reshape(rows, columns)
 
 
 @_kernel
@@ -138,13 +128,7 @@ def _longest_group(offsets, size, row_bytes):
         stop = _group_end(offsets, start, size, row_bytes)
         rows = max(rows, offsets[stop] - offsets[start])
         start = stop
-    return _place(rows, _USERS) + 8
-
-
-@_kernel
-def _place(rows, u):
-    """Return where a user's projections start: aligned, with three columns of padding after the previous user's."""
-    return (rows + 10 * u) // 8 * 8
+    return place_of(rows, _USERS) + 8
 
 
 @_kernel
@@ -193,40 +177,6 @@ def mean_square(X, first, last, mean, squared):
             part = part + value * value
         sums = sums + part * load(squared, a)
     return total(sums) / ((last - first + 3) // 4 * d)
-
-
-@_kernel
-def _normal_equations(P, place, y, first, last, level, systems, u):
-    """Write the lower triangle of PPᵀ to systems[u], and P(y − level) as the row after it."""
-    m, K = last - first, P.shape[0]
-    for b in range(0, K, 4):
-        for c in range(0, b, 4):
-            sums = no_products(P)
-            for i in range(0, m, _USERS):
-                rows = some_rows(P, b, place + i, m - i)
-                sums = add_products(sums, rows, some_rows(P, c, place + i, m - i), "all")
-            store_totals(systems, (u * (K + 4) + b) * K + c, K, sums)
-        sums, right = no_products(P), no_products(P)
-        for i in range(0, m, _USERS):
-            rows = some_rows(P, b, place + i, m - i)
-            target = load_doubles(y, first + i, m - i) - spread(level)
-            sums = add_products(sums, rows, rows, "lower")
-            right = add_products(right, (target, target, target, target), rows, "first")
-        store_totals(systems, (u * (K + 4) + b) * K + b, K, sums)
-        store_totals(systems, (u * (K + 4) + K) * K + b, K, right)
-
-
-@_kernel
-def some_rows(P, b, place, count):
-    """Read ``count`` elements, then zeros, of four consecutive rows."""
-    room = P.shape[1]
-    position = b * room + place
-    return (
-        load_first(P, position, count),
-        load_first(P, position + room, count),
-        load_first(P, position + 2 * room, count),
-        load_first(P, position + 3 * room, count),
-    )
 
 
 @_kernel

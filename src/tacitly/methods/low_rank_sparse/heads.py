@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, read_only
 from tacitly.heads.base import HeadWork
+from tacitly.heads.penalties import PENALTIES
 from tacitly.heads.population import HeadPrior, PopulationHeads
-from tacitly.heads.ridge import PENALTIES, average_ridges
+from tacitly.heads.ridge import average_ridges
 from tacitly.methods.low_rank_sparse.kernels import (
     LONG,
     affordable,

@@ -27,13 +27,14 @@ import numpy as np
 from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, read_only
 from tacitly.federation.base import Query
 from tacitly.linalg import pack_symmetric, unpack_symmetric
-from tacitly.methods.fedrep.kernels import add_gains, add_steps, lane_zeros, mean_row, mean_square, scale_row, weigh
+from tacitly.methods.fedrep.kernels import add_gains, add_steps, mean_row, mean_square, scale_row, weigh
 from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.low_rank_sparse.heads import NONE, Sparsity, choose_size
 from tacitly.methods.low_rank_sparse.kernels import fit_users, group_end, layout_of, workspace_for
 from tacitly.methods.low_rank_sparse.lane_kernels import Workspace, kernel
 from tacitly.methods.shared.whitening import Whitening, user_chunks
 from tacitly.privacy.clipping import LEAST, clip_factor
+from tacitly.simd.lanes import lane_zeros
 from tacitly.simd.registers import load, padded, store
 from tacitly.simd.top_k import LANES
 
