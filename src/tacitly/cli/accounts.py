@@ -160,10 +160,10 @@ def _tell_of(other: str, budget: Budget, people: People) -> str:
         shared, delta = _shared(account, people), budget.delta or 1e-6
         spent = shown(account.spent(budget.adjacency, delta=delta))
         note = (
-            f"{shared} of {len(people)} {budget.unit}s have spent ε = {spent} ({budget.adjacency}, δ = {delta:g}) on "
-            f"another account, {account.id}, which is not counted here"
+            f"{shared} of {len(people)} {budget.unit} ids are also on another account, {account.id}, which has spent "
+            f"ε = {spent} ({budget.adjacency}, δ = {delta:g}) and is not counted here"
         )
-    say(f"{note}: {other}")
+    say(wrapped(f"{note} (right if they are other people with the same ids): {other}"))
     return note
 
 

@@ -19,6 +19,7 @@ from tacitly.methods.fedpower.gram import CentreVote, ShiftedGram
 from tacitly.methods.fedpower.power import PowerStep
 from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.mixed_effects import queries as about
+from tacitly.methods.mixed_effects.advantage import Advantage
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, Slopes
 from tacitly.methods.mixed_effects.units import Angles, Magnitudes, Shares
 from tacitly.methods.shared.central import CentralStep, Correction
@@ -78,7 +79,7 @@ QUERIES: dict[str, tuple[Query, float]] = {
     "power step": (PowerStep(BASIS, RNG.normal(size=D), 0.5), 3.0),
     "norms of rows": (NormHistogram(ShiftedGram(RNG.normal(size=D), 0.0)), 1.0),
     "norms of steps": (NormHistogram(PowerStep(BASIS, RNG.normal(size=D), 0.5), 8), 1.0),
-    "coverage": (about.Coverage(UNITS, PRIOR), about.Coverage(UNITS, PRIOR).bound),
+    "coverage": (Advantage(UNITS, PRIOR), Advantage(UNITS, PRIOR).bound),
 }
 
 

@@ -141,6 +141,14 @@ def test_three_hundred_users_are_never_far_behind_their_own_means() -> None:
         assert error < 1.02 * alone
 
 
+def test_a_text_column_without_a_second_frequent_level_is_said_to_be_left_out() -> None:
+    X, y, users, _ = hierarchy(400, 3, 7)
+    frame = pd.DataFrame({"age": X[:, 0], "sex": np.where(np.arange(len(y)) == 0, "f", "m")})
+    model = fitted(2.0, frame, y, users)
+    assert model.summary().left_out == ("sex",)
+    assert "sex" in str(model.summary())
+
+
 def test_a_table_with_text_and_missing_cells(tmp_path: Path) -> None:
     X, y, users, _ = hierarchy(2000, 5, 7)
     rng = np.random.default_rng(8)

@@ -17,11 +17,11 @@ from tacitly.federation import shard as shard_module
 from tacitly.federation.shard import Shard, _OfStatistics
 from tacitly.federation.statistics import same
 from tacitly.methods.mixed_effects import heads as heads_module
+from tacitly.methods.mixed_effects.advantage import Advantage
 from tacitly.methods.mixed_effects.evidence import TRUSTED
 from tacitly.methods.mixed_effects.heads import PosteriorHeads
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.queries import (
-    Coverage,
     Information,
     InformationShares,
     LogVariances,
@@ -62,7 +62,7 @@ def queries(prior: Prior) -> dict[str, BatchQuery]:
         "spread": Spread(UNITS, prior),
         "spread norm": TypicalNorm(Spread(UNITS, prior), 8.0),
         "measured spread": MeasuredSpread(UNITS, prior, 1.3),
-        "coverage": Coverage(UNITS, prior),
+        "coverage": Advantage(UNITS, prior),
     }
 
 

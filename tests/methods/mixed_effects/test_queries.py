@@ -14,9 +14,9 @@ import scipy.stats
 from tacitly.arrays import Array
 from tacitly.linalg import pack_symmetric
 from tacitly.methods.mixed_effects import queries as module
+from tacitly.methods.mixed_effects.advantage import Advantage
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, posteriors
 from tacitly.methods.mixed_effects.queries import (
-    Coverage,
     Information,
     InformationShares,
     LogVariances,
@@ -57,7 +57,7 @@ QUERIES: dict[str, BatchQuery] = {
     "variances": Variances(UNITS, PRIOR, GROUPS),
     "spread": Spread(UNITS, PRIOR),
     "measured spread": MeasuredSpread(UNITS, PRIOR, 1.3),
-    "coverage": Coverage(UNITS, PRIOR),
+    "coverage": Advantage(UNITS, PRIOR),
 }
 BOUNDED = {
     # Norms that no user exceeds, whatever the rows: what the clip is set to needs no cutting.
@@ -198,9 +198,9 @@ def test_intervals_are_calibrated_to_cover_ninety_percent() -> None:
     for residuals in laws:
         outside = np.array([np.mean(np.abs(residuals) > reach) for reach in module.REACHED])
         released = np.array([*((outside - module._OUTSIDE) * module._TAIL), 0.2, module._EXTRA])
-        multiple = Coverage.inflation(released, 0.0)
+        multiple = Advantage.inflation(released, 0.0)
         assert np.mean(np.abs(residuals) < module.NOMINAL * multiple) == pytest.approx(0.9, abs=0.015)
-    assert 1.0 < Coverage.inflation(np.array([0.5, 0.5, 0.2, 0.3]), 1e9) < 1.15  # noise alone: nearly as if normal
+    assert 1.0 < Advantage.inflation(np.array([0.5, 0.5, 0.2, 0.3, 0.3]), 1e9) < 1.15  # noise alone: as if normal
 
 
 def test_left_out_residuals_are_those_of_refitting() -> None:

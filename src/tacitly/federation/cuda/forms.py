@@ -37,7 +37,7 @@ FORMS: dict[str, str] = {
     "mixed_effects.queries.LogVariances": "posteriors:log_variances",
     "mixed_effects.queries.Variances": "posteriors:variances",
     "mixed_effects.queries.MeasuredSpread": "posteriors:measured_spread",
-    "mixed_effects.queries.Coverage": "posteriors:coverage",
+    "mixed_effects.advantage.Advantage": "posteriors:coverage",
     "fedpower.gram.CentreVote": "rows_as_units:centre_vote",
     "fedpower.gram.ShiftedGram": "rows_as_units:shifted_gram",
     "fedpower.power.PowerStep": "rows_as_units:power_step",

@@ -166,7 +166,7 @@ def coverage(query: Any, context: Context) -> BlockSums:
         alone = own.centered(targets[:, None])[:, 0] * factor
         columns = [far.to(torch.float64), alone.square()[:, None], (residuals / free).square()[:, None]]
         sums = own.total(torch.cat(columns, dim=1))
-        return _covered(sums[:, :-2], sums[:, -2], sums[:, -1], found.rows, outside, tail, home._EXTRA)
+        return _covered(sums[:, :-2], sums[:, -2], sums[:, -1], found.rows, prior.noise, outside, tail, home._EXTRA)
 
     return _form(query, prior, context, of)
 
@@ -176,15 +176,18 @@ def _covered(
     own: torch.Tensor,
     shared: torch.Tensor,
     rows: torch.Tensor,
+    noise: float,
     outside: torch.Tensor,
     tail: torch.Tensor,
     extra: float,
 ) -> torch.Tensor:
-    comparable = (rows > 1) & torch.isfinite(own) & torch.isfinite(shared) & (own + shared > 0)
-    advantage = torch.where(comparable, (own - shared) / torch.where(comparable, own + shared, 1.0), 0.0)
+    comparable = (rows > 1) & torch.isfinite(own) & torch.isfinite(shared)
+    difference = torch.where(comparable, own, 0.0) - torch.where(comparable, shared, 0.0)
+    advantage = (difference / (2.0 * noise * rows.clamp(min=1.0))).clamp(-1.0, 1.0)
     weight = (rows / 4.0).clamp(max=1.0)[:, None]
     excess = (counts / rows.clamp(min=1.0)[:, None] - outside) * tail
-    return torch.cat([excess * weight, advantage[:, None] * weight, extra * weight], dim=1)
+    weights = [extra * comparable[:, None] * weight, extra * weight]
+    return torch.cat([excess * weight, advantage[:, None] * weight, *weights], dim=1)
 
 
 def interpolated(at: torch.Tensor, places: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -27,6 +27,7 @@ METHOD = Method(
     check=classes_need_a_loss_for_classes,
     rank=None,
     wire=(
+        "advantage:Advantage",
         "heads:PosteriorHeads",
         "loss_heads:LossPosteriorHeads",
         "loss_queries:Level",

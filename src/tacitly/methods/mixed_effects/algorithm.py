@@ -28,9 +28,9 @@ from tacitly.arrays import Array
 from tacitly.federation.base import Federation, Query
 from tacitly.linalg import pack_symmetric, unpack_symmetric
 from tacitly.methods.mixed_effects import units
+from tacitly.methods.mixed_effects.advantage import Advantage
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.queries import (
-    Coverage,
     Information,
     InformationShares,
     LogVariances,
@@ -52,7 +52,8 @@ ROUNDS = (2, 3)
 
 # Parts of the budget that is left after the units; they are scaled to 1.
 _SHARES, _INFORMATION, _SCORE = 0.03, (0.06, 0.08), (0.10, 0.26)
-_TEXT = 0.05  # of what the units leave, if there are text columns without declared levels
+_TEXT, _MOST_TEXT = 0.05, 0.20  # of what the units leave, if there are text columns without declared levels
+_FREQUENT = 0.1  # share of a level that should stand out of the noise
 _SPREAD, _VARIANCES, _NORMS, _COVERAGE = 0.34, 0.08, 0.05, 0.05
 _LOG_CLIP, _RATIO_CLIP = math.sqrt(3.0), 2.2
 _USUAL = (0.8, 0.65)  # slope and squared length of clipped scores
@@ -91,7 +92,7 @@ class Settings:
             phases += [
                 Phase(name=f"centers {step + 1}", share=share * part) for step, part in enumerate(units.ANGLES_SHARES)
             ]
-        text_share = _TEXT * (1.0 - share) if any(self.texts) else 0.0
+        text_share = self._text_share(whole) * (1.0 - share)
         if text_share:
             phases.append(Phase(name="shares of text", share=text_share))
             share += text_share
@@ -113,6 +114,18 @@ class Settings:
             phases.append(Phase(name=f"information {stage + 1}", share=_INFORMATION[stage] * rest))
             phases.append(Phase(name=f"score {stage + 1}", share=_SCORE[stage] * rest, releases=ROUNDS[stage]))
         return Plan(budget, phases)
+
+    def _text_share(self, sigma: float) -> float:
+        """Return the part of the budget that finds frequent levels of text columns, more where users are few.
+
+        A level that is not found is as good as a column that is not there, so what matters most is that those stand out
+        which a tenth of the rows have: three times the noise, σ·√(text columns)/(n·√share), is below that.
+        """
+        columns = len(set(self.texts) - {0})
+        if not columns:
+            return 0.0
+        needed = columns * (3.0 * sigma / (_FREQUENT * self.n_users)) ** 2
+        return min(max(needed, _TEXT), _MOST_TEXT)
 
     def events(self, plan: Plan) -> list[GaussianEvent]:
         """Every release the algorithm will make; clips that follow from releases are of norm one here."""
@@ -216,7 +229,7 @@ class Learner:
 
     def checked(self) -> tuple[float, bool]:
         """Release how left-out rows are predicted; return by what to multiply deviations, and if the prior helps."""
-        query = Coverage(self.units, self.prior.doubted(self.newton.covariance()))
+        query = Advantage(self.units, self.prior.doubted(self.newton.covariance()))
         released, noise = self._mean(query, "coverage", "coverage", query.bound)
         return query.inflation(released, noise), query.helps(released, noise)
 
@@ -254,38 +267,47 @@ class Newton:
     def __init__(self, size: int, n_users: int) -> None:
         self._rounds: list[tuple[Array, Array, Array, float, float, Array]] = []
         self._size = size
-        self._precision = np.eye(size)
-        self._extra, self._sampling = np.zeros((size, size)), np.zeros((size, size))
+        self._weights: Array = np.zeros(size)
 
     def add(self, slope: Array, score: Array, at: Array, noise: float, slope_noise: float, sampling: Array) -> Array:
         """Add a round; return the estimate of the weights from all of them."""
         self._rounds.append((slope, score, at, noise, slope_noise, sampling))
-        weights = at
-        for iteration in range(6):
-            weights = self._solve(weights, first=iteration == 0)
-        return weights
+        known = np.zeros((self._size, self._size))
+        for number in range(6):
+            precision, right, _, _ = self._sums(self._weights if number else None, known)
+            self._weights = np.asarray(np.linalg.solve(precision, right))
+        return self._weights
 
     def covariance(self) -> Array:
-        """Return the covariance of the estimate's error; 1.1 for the information matrix being noisy itself."""
-        inverse = np.linalg.inv(self._precision)
-        return np.asarray(1.1 * inverse @ (self._extra + self._sampling @ self._sampling.T) @ inverse)
+        """Return the covariance of the estimate's error; 1.1 for the information matrix being noisy itself.
 
-    def _solve(self, weights: Array, *, first: bool) -> Array:
+        A step to the true weights is the step to the estimate and what is unknown about that: where noise hides the
+        slope, estimates are shrunk and steps look small, yet the slope's noise is multiplied by the true ones. What no
+        round says stays as unknown as it was before them, with the variance of the standard normal prior.
+        """
+        unknown: Array = np.eye(self._size)
+        for _ in range(6):
+            precision, _, extra, sampling = self._sums(self._weights, unknown)
+            unknown = np.asarray(np.linalg.inv(precision))
+        return np.asarray(unknown @ (1.1 * (extra + sampling @ sampling.T) + np.eye(self._size)) @ unknown)
+
+    def _sums(self, weights: Array | None, unknown: Array) -> tuple[Array, Array, Array, Array]:
+        """Return precision, right side and both parts of the noise, with steps to ``weights`` ± ``unknown``."""
         # In standardised units weights are of order one: a standard normal prior holds what rounds do not say.
         precision, right = np.eye(self._size), np.zeros(self._size)
         extra, shared = np.zeros((self._size, self._size)), np.zeros((self._size, self._size))
         for slope, score, at, noise, slope_noise, sampling in self._rounds:
-            step = np.zeros(self._size) if first else weights - at
-            added = noise**2 + slope_noise**2 * float(step @ step) / 2.0
-            added += 0.15**2 * float(np.sum(np.square(slope @ step))) / self._size
+            step = np.zeros(self._size) if weights is None else weights - at
+            squares = np.outer(step, step) + unknown
+            added = noise**2 + slope_noise**2 * float(np.trace(squares)) / 2.0
+            added += 0.15**2 * float(np.sum((slope @ squares) * slope)) / self._size
             variance = added + sampling
             precision += slope.T / variance @ slope
             right += slope.T / variance @ (score + slope @ at)
             extra += slope.T * (added / variance**2) @ slope
             # Every round asks the same users, so what sampling them does to the rounds is one and the same.
             shared += slope.T * (np.sqrt(sampling) / variance)
-        self._precision, self._extra, self._sampling = precision, extra, shared
-        return np.asarray(np.linalg.solve(precision, right))
+        return precision, right, extra, shared
 
 
 def evened(roots: Array, noise: float, scales: Array) -> tuple[Array, Array]:

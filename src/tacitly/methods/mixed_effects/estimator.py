@@ -218,9 +218,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
             used[:] = False
         names = np.append("(intercept)", self.feature_names_in_)
         schema = self._schema
-        buckets = np.append(
-            False, np.zeros(len(used) - 1, dtype=bool) if schema is None else np.array(schema.texts) > 0
-        )
+        texts = np.append(0, np.zeros(len(used) - 1, dtype=np.int64) if schema is None else np.array(schema.texts))
         privacy = f"ε = {shown(certificate.epsilon)}" if math.isfinite(certificate.epsilon) else "no privacy"
         title = f"mixed effects of {certificate.n_users} users; {privacy} at δ = {self.delta:g} ({self.adjacency})"
         shown_names = [str(name) for name in names[used]]
@@ -236,7 +234,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
             spreads=np.broadcast_to(spreads, raw.shape)[..., used].ravel(),
             residual=math.nan if self.loss == "logistic" else math.sqrt(self.noise_variance_),
             target=self.target_name_ or "y",
-            left_out=tuple(str(name) for name in names[~used & ~buckets][int(not self.units_.spread > 0) :]),
+            left_out=_left_out(names, used, texts),
             warning="" if self.helps_ else self._too_few(),
         )
 
@@ -521,6 +519,16 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
             f"{needed:,} users would do at epsilon = {self.epsilon:g}. Found {found:,}. Fewer columns, "
             "declared ranges or a larger epsilon help too."
         )
+
+
+def _left_out(names: npt.NDArray[Any], used: npt.NDArray[np.bool_], texts: npt.NDArray[np.int64]) -> tuple[str, ...]:
+    """Return columns without a coefficient, the intercept apart; a text column if none of its buckets has one."""
+    found: list[str] = []
+    for name, own, text in zip(names[1:].tolist(), used[1:], texts[1:], strict=True):
+        whole = str(name) if not text else str(name).rsplit("#", 1)[0]
+        if not (own if not text else used[texts == text].any()) and whole not in found:
+            found.append(whole)
+    return tuple(found)
 
 
 def _one_or_all(values: Array) -> Any:

@@ -117,14 +117,16 @@ def _propagated(design: Array, targets: Array, offsets: Offsets, prior: Prior, c
 def mean_response(scores: Array, variances: Array, prior: Prior) -> Array:
     """Return the probability of class 1, or the expected count, where a row's score is N(score, variance).
 
-    For classes by quadrature; for counts exp(score + (variance + s²)/2), the mean of a log-normal variable.
+    For classes by quadrature; for counts exp(score + (variance + s²)/2), the mean of a log-normal variable. A variance
+    counts up to that of a usual row of somebody without rows, tr S: in a row far out it grows with the square of the
+    distance, and the mean of so wide a log-normal variable is made of rates that nobody has.
 
     >>> prior = Prior(np.zeros(1), np.eye(1), 1.0, "logistic")
     >>> mean_response(np.array([0.0, 2.0]), np.array([4.0, 0.0]), prior).round(3)
     array([0.5  , 0.881])
     """
     if prior.loss == "poisson":
-        return np.asarray(np.exp(np.minimum(scores + (np.maximum(variances, 0.0) + prior.noise) / 2.0, LARGEST_SCORE)))
+        return np.asarray(np.exp(np.minimum(scores + _usual(variances, prior) / 2.0, LARGEST_SCORE)))
     return _mean_share(scores, variances)
 
 
@@ -144,8 +146,13 @@ def class_probabilities(scores: Array, variances: Array) -> Array:
 def count_deviation(scores: Array, variances: Array, prior: Prior) -> Array:
     """Return the standard deviation of a new count: Poisson's, and that of its log-normal rate."""
     mean = mean_response(scores, variances, prior)
-    relative = np.expm1(np.minimum(np.maximum(variances, 0.0) + prior.noise, LARGEST_SCORE))
+    relative = np.expm1(np.minimum(_usual(variances, prior), LARGEST_SCORE))
     return np.asarray(np.sqrt(mean + np.square(mean) * relative))
+
+
+def _usual(variances: Array, prior: Prior) -> Array:
+    """Return variances of log rates, the noise included, up to that of a usual row."""
+    return np.asarray(np.clip(variances, 0.0, float(np.trace(prior.covariance))) + prior.noise)
 
 
 def _mean_share(scores: Array, variances: Array) -> Array:

@@ -50,7 +50,7 @@ class Summary:
             interval = f"[{low:>10.4g}, {high:>10.4g}]"
             lines.append(f"{name:{width}}  {estimate:>10.4g}  {error:>10.4g}  {interval:^23}  {spread:>13.4g}")
         if self.left_out:
-            lines += ["", f"left out (no scale was found for them): {', '.join(self.left_out)}"]
+            lines += ["", f"left out (no scale, or no second frequent level, was found): {', '.join(self.left_out)}"]
         if self.warning:
             lines += ["", self.warning]
         return "\n".join(lines)

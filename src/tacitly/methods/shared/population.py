@@ -25,8 +25,8 @@ from tacitly.federation.base import Federation
 from tacitly.heads.population import HeadPrior
 from tacitly.linalg import orthonormal
 from tacitly.methods.mixed_effects import algorithm as mixed_effects
+from tacitly.methods.mixed_effects.advantage import Advantage
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, Slopes
-from tacitly.methods.mixed_effects.queries import Coverage
 from tacitly.methods.mixed_effects.units import learn_units
 from tacitly.methods.shared.central import direction_phases, population_direction
 from tacitly.methods.shared.descent import LearnedBasis
@@ -161,5 +161,5 @@ def _enough(n_users: int, n_features: int, rank: int, budget: Budget, intercept:
 
 def _blur(plan: Plan, n_users: float) -> float:
     """Return the noise of what says whether the prior helps; public beforehand."""
-    level = Coverage(Coordinates(np.zeros(0), np.zeros(0), 0.0, 1.0), Prior(np.zeros(1), np.eye(1), 1.0))
+    level = Advantage(Coordinates(np.zeros(0), np.zeros(0), 0.0, 1.0), Prior(np.zeros(1), np.eye(1), 1.0))
     return plan.event("coverage", clip=level.bound).sigma / n_users

@@ -1,0 +1,47 @@
+"""Whether the prior helps: what users lose or gain in squared error decides, and only users who can compare."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tacitly
+from tacitly.data.cohort import Cohort
+from tacitly.methods.mixed_effects.advantage import Advantage, five
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
+
+UNITS = Coordinates(np.zeros(0), np.zeros(0), 0.0, 1.0)
+
+
+def test_two_rows_per_user_show_the_advantage_of_the_right_prior() -> None:
+    """Own means of two rows lose a third of the error; a ratio per user would show next to nothing of that."""
+    rng = np.random.default_rng(0)
+    n, prior = 20_000, Prior(np.zeros(1), 0.5 * np.eye(1), 1.0)
+    y = np.repeat(0.5 * rng.normal(size=n), 2) + rng.normal(size=2 * n)
+    found = Advantage(UNITS, prior).contributions(np.zeros((2 * n, 0)), y, np.arange(0, 2 * n + 1, 2)).mean(axis=0)
+    assert found[2] / (found[3] / 0.25) > 0.2
+    assert Advantage.helps(found, 0.05)
+
+
+def test_a_wrong_prior_is_seen() -> None:
+    rng = np.random.default_rng(1)
+    y = np.repeat(rng.normal(size=500), 4) + 0.1 * rng.normal(size=2000)
+    wrong = Prior(np.array([5.0]), 0.1 * np.eye(1), 0.05)
+    found = Advantage(UNITS, wrong).contributions(np.zeros((2000, 0)), y, np.arange(0, 2001, 4)).mean(axis=0)
+    assert not Advantage.helps(found, 0.02)
+
+
+def test_users_with_one_row_say_nothing_about_their_own_means() -> None:
+    sent = five(np.zeros((2, 2)), np.array([0.0, 8.0]), np.array([9.0, 2.0]), np.array([1.0, 4.0]), 1.0)
+    np.testing.assert_allclose(sent[:, 2:], [[0.0, 0.0, 0.0625], [0.75, 0.25, 0.25]])
+
+
+@pytest.mark.filterwarnings("ignore:not certified")
+def test_with_one_row_per_user_the_population_is_used() -> None:
+    """Nobody can compare: that is no reason to predict with the one row that everybody has."""
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(600, 1))
+    cohort = Cohort.from_arrays(x, 3.0 * x[:, 0] + rng.normal(size=600), np.arange(600))
+    model = tacitly.MixedEffects(epsilon=float("inf")).fit(cohort)
+    assert model.helps_
+    assert abs(model.predict([[2.0]])[0] - 6.0) < 0.5
