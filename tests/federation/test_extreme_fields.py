@@ -18,6 +18,7 @@ from tacitly.methods.mixed_effects.queries import Information, MeasuredScore, Sc
 from tacitly.methods.shared.whitening import Whitening
 from tacitly.methods.trace_regression.curvature import StepEnergy
 from tacitly.methods.trace_regression.designs import Design
+from tacitly.methods.trace_regression.effects import EffectSum
 from tacitly.methods.trace_regression.queries import Scales, TangentSum
 from tacitly.privacy.guarantee import Unit
 
@@ -109,6 +110,17 @@ def test_factors_that_are_not_orthonormal_do_not_lengthen_what_was_clipped() -> 
     if fused_agrees(query, 2, 1.0):
         X, y = np.array([[0.0, 5.0], [0.0, 0.0]]), np.array([1.0, -2.0])
         assert np.linalg.norm(query.block_sum(X, y, np.array([0, 2]), 1.0)) <= 1.0
+
+
+@pytest.mark.parametrize("bound", [2.0**-199, 1e-15])
+def test_a_bound_over_a_huge_label_does_not_lengthen_effects(bound: float) -> None:
+    """Two clips (1.3 at a bound of 1e-15), before factors that lost digits to underflow were left out."""
+    query = EffectSum(Design("entries", 4, 3), 0.5)
+    assert fused_agrees(query, 2, bound)
+    largest = math.log10(bound) + 323.5
+    for label in 10.0 ** np.linspace(largest - 4.0, min(largest, 308.2), 200):
+        moved = query.block_sum(np.array([[0.0, 1.0]]), np.array([label]), np.array([0, 1]), bound)
+        assert np.linalg.norm(moved / bound) <= 1.0
 
 
 @pytest.mark.parametrize("mean", [-1e30, 0.0, math.nan])

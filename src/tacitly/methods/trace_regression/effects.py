@@ -24,7 +24,7 @@ from tacitly.federation.base import Federation, Query
 from tacitly.methods.trace_regression.centering import LabelSum, bound_of
 from tacitly.methods.trace_regression.designs import Design
 from tacitly.privacy.calibration import Plan
-from tacitly.privacy.clipping import GUARD
+from tacitly.privacy.clipping import GUARD, LEAST
 from tacitly.privacy.guarantee import GaussianEvent, Unit
 
 _MATTERS = 0.5  # the level, relative to how labels spread around it
@@ -64,8 +64,8 @@ class EffectSum(Query):
         with np.errstate(all="ignore"):
             norms = math.sqrt(2.0) * np.hypot(labels, self.weight)
             factors = np.where(norms > limit, limit / norms, 1.0)
-        # Labels beyond the range of floats: as long as the clip.
-        usable = np.isfinite(norms)
+        # A factor as small as LEAST has lost digits to underflow, so that the product could exceed the clip.
+        usable = np.isfinite(norms) & (factors > LEAST)
         labels, factors = np.where(usable, labels, 0.0), np.where(usable, factors, 0.0)
         d1, d2 = self.design.d1, self.design.d2
         parts = [
