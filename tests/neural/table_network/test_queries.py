@@ -14,6 +14,8 @@ import torch
 
 import tacitly
 from engines import EVERY, fit, promised, users
+from federation.test_work_per_user import ROWS as MANY
+from federation.test_work_per_user import peak_per_row
 from loopback import loopback
 from tacitly import neural
 from tacitly.arrays import Array
@@ -123,6 +125,14 @@ def test_heads_fitted_elsewhere_are_those_of_one_process(kind: dict[str, Any]) -
     assert np.array_equal(
         work.own(np.full((2, cohort.n_features), np.nan), np.zeros(2))[: model.heads_.shape[1]], public(model)
     )
+
+
+@pytest.mark.parametrize("kind", [CLASSES, NUMBERS], ids=["classes", "numbers"])
+def test_one_users_head_needs_no_matrix_of_rows_by_rows(kind: dict[str, Any]) -> None:
+    """30,000 rows of one user were 7 GB and hours at a site, and the coordinator saw who has them."""
+    _, query, _ = asked(kind)
+    X, y = np.random.default_rng(0).normal(size=(MANY, 6)), np.arange(MANY) % 2.0
+    assert peak_per_row(NetworkHeads(query.public, query.network).own, X, y) < MANY / 10
 
 
 def public(model: neural.TableNetwork) -> Array:

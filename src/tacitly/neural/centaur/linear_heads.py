@@ -39,20 +39,19 @@ def fit_linear(
         prior = prior - prior.mean(axis=0)  # only differences between the user's classes count
     m, target_mean, mean = len(z), y.mean(axis=0), z.mean(axis=0)
     z, y = z - mean, y - target_mean
-    gram = z @ z.T
-    scale = float(np.trace(gram)) / m
+    scale = float(np.sum(z * z)) / m
     if not (np.isfinite(scale) and scale > 0.0):
         return np.zeros_like(prior), np.nan_to_num(target_mean)
-    values, vectors = np.linalg.eigh(gram)
-    values = np.maximum(values, 0.0)
+    values, vectors = _directions(z)
     public_scores = z @ prior.T
     size = float(np.sum(public_scores * public_scores))
     factor = max(0.0, float(np.sum(public_scores * y)) / size) if size > 0.0 else 0.0
     shares = _SHARES if factor > 0.0 else (0.0,)
-    penalised = values + scale * np.array(PENALTIES)[:, None]  # penalties × m
+    penalised = values + scale * np.array(PENALTIES)[:, None]  # penalties × directions
     kept = values / penalised
-    rotated = np.array([vectors.T @ (y - share * factor * public_scores) for share in shares])  # shares × m × outputs
-    residuals = vectors @ ((1.0 - kept)[None, :, :, None] * rotated[:, None])
+    left = np.array([y - share * factor * public_scores for share in shares])  # shares × m × outputs
+    rotated = vectors.T @ left
+    residuals = left[:, None] - vectors @ (kept[None, :, :, None] * rotated[:, None])
     errors = _left_out_errors(residuals, vectors, kept, views)
     best = float(errors.min())
     averaging = np.where(errors <= best, 1.0, (best / np.maximum(errors, 1e-300)) ** (m / views / 2.0))
@@ -63,17 +62,29 @@ def fit_linear(
     return weights, target_mean - weights @ mean
 
 
+def _directions(z: Array) -> tuple[Array, Array]:
+    """Return eigenvalues and eigenvectors of zzᵀ, all that are not zero among them, without a matrix of rows by rows.
+
+    A user may have many rows, which nobody must see in the memory or the time that a head takes.
+    """
+    if len(z) <= z.shape[1]:
+        values, vectors = np.linalg.eigh(z @ z.T)
+        return np.maximum(values, 0.0), np.asarray(vectors)
+    vectors, roots, _ = np.linalg.svd(z, full_matrices=False)
+    return np.square(roots), np.asarray(vectors)
+
+
 def _left_out_errors(residuals: Array, vectors: Array, kept: Array, views: int) -> Array:
     """Return squared leave-one-out errors, shares × penalties: (I − H)⁻¹ times residuals, H the hat matrix of a row.
 
     H is a number for one view, and views × views for several.
     """
-    m = len(vectors)
+    m, directions = vectors.shape
     if views == 1:
         free = np.maximum(1.0 - kept @ (vectors * vectors).T - 1.0 / m, 1e-6)
         left_out = residuals / free[None, :, :, None]
         return np.asarray(np.sum(left_out * left_out, axis=(2, 3)))
-    by_row = vectors.reshape(views, m // views, m).transpose(1, 0, 2)  # rows × views × m
+    by_row = vectors.reshape(views, m // views, directions).transpose(1, 0, 2)  # rows × views × directions
     hats = np.einsum("gak,pk,gbk->pgab", by_row, kept, by_row, optimize=True) + 1.0 / m
     values, turns = np.linalg.eigh(hats)
     shares, penalties, _, outputs = residuals.shape
