@@ -154,8 +154,11 @@ def follow(
 
 
 def _weights(X: Array, y: Array, basis: Array, b: Array) -> Array:
-    """Return w by least squares (equation 5)."""
-    return np.asarray(np.linalg.lstsq(X @ basis, y - X @ b)[0], dtype=np.float64)
+    """Return w by least squares (equation 5); raise, as for any fit that fails, if its numbers are not finite."""
+    rows, left = X @ basis, y - X @ b
+    if not (np.isfinite(rows).all() and np.isfinite(left).all()):
+        raise np.linalg.LinAlgError("not finite")  # LAPACK would print a message
+    return np.asarray(np.linalg.lstsq(rows, left)[0], dtype=np.float64)
 
 
 def check_rounds(bases: Array, k: int, thresholds: Thresholds, *, shared_weight: bool) -> None:
