@@ -68,6 +68,19 @@ def test_a_node_refuses_what_is_too_wide(query: Query, tmp_path: Path, monkeypat
     assert not node._fits(query)
 
 
+def test_work_is_judged_by_a_user_with_as_many_rows_as_are_contributed(tmp_path: Path) -> None:
+    """Eight rows say little: a user of a network contributes 128, and work may grow with the square of rows."""
+    cohort, seen = Cohort.from_offsets(np.ones((3, 6)), None, [0, 1, 3]), []
+
+    class Counting(FeatureMoment):
+        def contribution(self, X: Rows, y: Rows) -> Array:
+            seen.append(len(X))
+            return super().contribution(X, y)
+
+    assert Node("north", cohort, tmp_path, threads=1)._fits(Counting(6))
+    assert seen == [8, 128]
+
+
 def test_a_user_who_makes_a_batch_fail_moves_nobody_else_by_a_bit_and_costs_that_batch_only() -> None:
     X, offsets = np.random.default_rng(1).normal(size=(300, 3)), np.arange(0, 301, 3)
     failing, nothing, asked = X.copy(), X.copy(), Fragile()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ from tacitly.neural.engine.device import one_thread
 from tacitly.neural.engine.query import BodyUpdate
 from tacitly.neural.engine.update import public_start
 from tacitly.neural.table_network.named_network import NamedNetwork
-from tacitly.neural.table_network.queries import NetworkHeads, NetworkUpdate
+from tacitly.neural.table_network.queries import NetworkHeads, NetworkUpdate, SeenRows
 from tacitly.privacy.ledger import Ledger
 
 CLASSES = {"classes": (0, 1), "feature_range": (-6, 6)}
@@ -95,6 +97,35 @@ def test_nobody_moves_a_sum_beyond_the_clip_and_nobody_moves_anothers_part(kind:
     assert np.linalg.norm(own) == 0.0  # rows that are no numbers count as none
     usual = query.block_sum(cohort.X[first:last], cohort.y[first:last], bounds, 2.0)
     assert np.linalg.norm(usual) == pytest.approx(2.0)  # the sensitivity is attained
+
+
+@KINDS
+def test_only_the_rows_of_a_round_pass_the_public_part_and_one_user_of_a_gpu_at_a_time(
+    kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks chooses the public part; a user's further rows made an answer late."""
+    _, query, local = asked(kind)
+    rng, seen, inside = np.random.default_rng(0), [], [False]
+    X = rng.uniform(0, 1, size=(300, 16 if "shape" in kind else 6))
+    y = rng.integers(0, 2, 300).astype(float)
+    forward = query._seen._forward.or_none
+
+    def passed(rows: Array) -> Array | None:
+        seen.append((len(rows), inside[0]))
+        return forward(rows)
+
+    @contextlib.contextmanager
+    def alone(self: NetworkUpdate) -> Iterator[None]:
+        inside[0] = True
+        yield
+        inside[0] = False
+
+    expected, whole = query.contribution(X, y), SeenRows(query.network, query._modules[0], torch.device("cpu"))
+    assert np.allclose(local.contribution(*whole(X, y)), expected, atol=1e-6)
+    monkeypatch.setattr(query._seen._forward, "or_none", passed)
+    monkeypatch.setattr(NetworkUpdate, "_alone", alone)
+    assert np.allclose(query.block_sum(X, y, np.array([0, 300]), 1.0), expected, atol=1e-5)
+    assert seen == [(128, True)]
 
 
 @pytest.mark.parametrize("mutation", ["not scaled", "scaled to twice the bound"])

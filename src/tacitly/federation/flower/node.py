@@ -50,6 +50,8 @@ ASK_SECONDS = 600.0
 
 TAG, _DIGEST = 16, 32  # bytes of a vote, and of the digest of a question
 
+_TIMES, _CELLS = 16, 1 << 22  # how often a synthetic user has each row, and how many numbers in all
+
 FEW = 64
 """Number of users up to which a node answers in plain NumPy, because compiling would take longer."""
 
@@ -158,14 +160,14 @@ class Node:
                         return False
                     if thing.own(*synthetic_rows(features)).shape != thing.shape:
                         return False
-                    rows, targets = synthetic_rows(features)
+                    rows, targets = _many_rows(features)
                     if self.plain:
                         return self._affordable(lambda: thing.own(rows, targets))
                     return self._affordable(lambda: thing(rows, targets, np.array([0, len(rows)])), runs=2)
                 if not (isinstance(thing, Query) and thing.clipped and 8 * widest(thing) <= wire.LIMIT):
                     return False
                 rehearse(thing, *synthetic_rows(features))
-                return not self.plain or self._affordable(lambda: thing.contribution(*synthetic_rows(features)))
+                return not self.plain or self._affordable(lambda: thing.contribution(*_many_rows(features)))
         except Exception:
             return False
 
@@ -328,6 +330,16 @@ class Node:
             except RuntimeError:  # a different question under this name, or the ceiling is reached
                 return None
         return np.rint(value / ask.grid).astype(np.int64)
+
+
+def _many_rows(features: int) -> tuple[Rows, Rows]:
+    """Return a synthetic user with as many rows as a user contributes to a round of a network, 128; fewer wide ones.
+
+    What work costs with few rows says little about users: it may grow with their rows, or start with them.
+    """
+    rows, targets = synthetic_rows(features)
+    times = max(1, min(_TIMES, _CELLS // rows.size))
+    return np.tile(rows, (times, 1)), np.tile(targets, times)
 
 
 def _head_or_zeros(work: HeadWork, X: Rows, y: Rows, end: float = math.inf) -> npt.NDArray[np.float64]:

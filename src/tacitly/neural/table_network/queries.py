@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -31,6 +32,8 @@ from tacitly.neural.table_network.named_network import NamedNetwork, with_number
 
 _ONE_AT_A_TIME = threading.Lock()  # on a GPU, where what kernels are chosen is a setting of the process
 _ROUNDS = 1 << 20
+Chosen = Callable[[Rows, Rows], tuple[Rows, Rows]]
+"""From rows and targets of one user to some of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,10 +63,10 @@ class NetworkUpdate(Query):
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
         """Clip and sum a block of users."""
-        each = [self._seen(X[a:b], y[a:b]) for a, b in itertools.pairwise(offsets.tolist())]
-        rows, targets = (np.concatenate(part) for part in zip(*each, strict=True))
-        bounds = np.append(0, np.cumsum([len(mine) for _, mine in each])).astype(np.int64)
         with self._alone():
+            each = [self._seen(X[a:b], y[a:b]) for a, b in itertools.pairwise(offsets.tolist())]
+            rows, targets = (np.concatenate(part) for part in zip(*each, strict=True))
+            bounds = np.append(0, np.cumsum([len(mine) for _, mine in each])).astype(np.int64)
             return self._asked.block_sum(rows, targets, bounds, bound)
 
     @cached_property
@@ -81,7 +84,9 @@ class NetworkUpdate(Query):
 
     @cached_property
     def _seen(self) -> SeenRows:
-        return SeenRows(self.network, self._modules[0], self._asked.executor.device)
+        # Rows of the round alone pass the public part: whoever asks chooses it, and a user may have many rows.
+        of_round = partial(self._asked.executor.packing.rows_of_round, round_number=self.round_number)
+        return SeenRows(self.network, self._modules[0], self._asked.executor.device, of_round)
 
     def _alone(self) -> AbstractContextManager[object]:
         return nullcontext() if self._asked.executor.device.type == "cpu" else _ONE_AT_A_TIME
@@ -138,11 +143,13 @@ class SeenRows:
     """One user's usable rows after the public part of a body, and targets as the network sees them.
 
     Rows with something that is not a finite number are left out, and all of them if the public part fails. Both depend
-    on the rows of this user alone.
+    on the rows of this user alone. ``chosen`` returns those of the usable rows that are asked for (None: all).
     """
 
-    def __init__(self, network: NamedNetwork, prefix: nn.Module, device: torch.device) -> None:
-        self._network = network
+    def __init__(
+        self, network: NamedNetwork, prefix: nn.Module, device: torch.device, chosen: Chosen | None = None
+    ) -> None:
+        self._network, self._chosen = network, chosen
         self._forward = ForwardPass(prefix, device, network.window)
         self._width = output_width(prefix, network.columns)
 
@@ -152,10 +159,13 @@ class SeenRows:
             rows = np.asarray(X, dtype=np.float32)
             targets = self._network.targets(np.asarray(y, dtype=np.float64)).astype(np.float32)
             usable = np.isfinite(rows).all(axis=1) & np.isfinite(targets)
-            found = self._forward.or_none(rows[usable])
+            rows, targets = rows[usable], targets[usable]
+            if self._chosen is not None:
+                rows, targets = self._chosen(rows, targets)
+            found = self._forward.or_none(rows)
         if found is None:
             return np.zeros((0, self._width), dtype=np.float32), targets[:0]
-        return np.asarray(found, dtype=np.float32), targets[usable]
+        return np.asarray(found, dtype=np.float32), targets
 
 
 def _check_learned(learned: Array, network: NamedNetwork) -> None:
