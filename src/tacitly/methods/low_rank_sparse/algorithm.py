@@ -132,7 +132,7 @@ def _learn_central(
     event = plan.event("scales", clip=1.0)
     first = state.query(whitening, sparsity, centered)
     typical = typical_norm(federation, first, event, "correction norm", reach=_REACH)
-    # With a scale that is far too small the model stays at zero and harms nobody; one far too large fills it with noise.
+    # If far too small, the model stays at zero, which harms nobody; a scale far too large would fill it with noise.
     state.scale = (typical.size if typical.found else 2.0**-_REACH) / TARGET_RATIO
     run_rounds(
         federation,
