@@ -36,6 +36,7 @@ from tacitly.methods.fedpower.gram import ShiftedGram
 from tacitly.methods.fedpower.power import PowerStep
 from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.mixed_effects import queries as about
+from tacitly.methods.mixed_effects.advantage import Advantage
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.units import Angles, Magnitudes
 from tacitly.methods.shared.direction_votes import DirectionVote
@@ -108,7 +109,7 @@ def panel_queries(d: int) -> dict[str, tuple[Any, float]]:
         "score": (measured, measured.bound),
         "variances": (about.Variances(units, prior, groups), 2.2),
         "spread": (spread, spread.bound),
-        "coverage": (about.Coverage(units, prior), about.Coverage(units, prior).bound),
+        "coverage": (Advantage(units, prior), Advantage(units, prior).bound),
     }
 
 

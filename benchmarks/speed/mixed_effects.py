@@ -33,9 +33,9 @@ from benchmarks.tables import RESULTS, keep, table
 from tacitly.data.cohort import Cohort
 from tacitly.federation.base import Query
 from tacitly.federation.local import LocalFederation
+from tacitly.methods.mixed_effects.advantage import Advantage
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.queries import (
-    Coverage,
     Information,
     LogVariances,
     MeasuredScore,
@@ -169,7 +169,7 @@ def releases(units: Coordinates, size: int) -> dict[str, Query]:
         # As in a fit, variances have changed since: the directions of the covariance, and what is kept, are the same.
         later = prior if prior is early else Prior(mean, axes * few_digits(np.linspace(1.0, 1.3, size)), 0.21)
         found[f"variances{name}"] = Variances(units, later, groups)
-    return found | {"coverage": Coverage(units, late)}
+    return found | {"coverage": Advantage(units, late)}
 
 
 def race(users: int, dtype: str, repeats: int) -> list[dict[str, Any]]:

@@ -68,7 +68,7 @@ class BatchQuery(Query):
     def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
         """Clip each contribution and add up those of each block, from statistics."""
         if isinstance(self.statistics, Contributions):
-            return _compiled_sums(statistics, bound, size)
+            return clipped_sums(statistics, bound, size)
         starts = range(0, len(statistics), size)
         return np.array(
             [clipped_sum(self.contributions_of(statistics[start : start + size]), bound) for start in starts]
@@ -92,7 +92,7 @@ class Contributions(Statistics):
         return self.query.fused(X, y, offsets)
 
 
-def _compiled_sums(rows: Array, bound: float, size: int) -> Array:
+def clipped_sums(rows: Array, bound: float, size: int) -> Array:
     """Return :func:`clipped_sum` of each block of ``size`` rows, compiled."""
     from tacitly.methods.shared.clip_kernels import add_clipped
 
