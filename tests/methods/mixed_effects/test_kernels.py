@@ -202,9 +202,15 @@ def test_statistics_of_a_user_alone_are_the_same_to_the_last_bit(name: str) -> N
         np.testing.assert_array_equal(alone[0], together[user])
 
 
-@pytest.mark.parametrize("name", ["information", "measured score", "variances", "log variances", "measured spread"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"{name}, full" for name in ("information", "measured score", "variances", "log variances")),
+        *("measured spread, full", "coverage, full", "magnitudes"),
+    ],
+)
 def test_no_user_exceeds_the_clip_of_the_compiled_form(name: str) -> None:
-    query = QUERIES[f"{name}, full"]
+    query = QUERIES[name]
     assert query.statistics is not None
     assert violations(_OfStatistics(query, query.statistics), 0.2, D) == []
 
