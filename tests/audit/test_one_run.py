@@ -47,7 +47,7 @@ def test_what_a_crowd_adds_is_known() -> None:
 def test_the_attacker_knows_what_a_canary_adds_that_starts_from_its_own_warm_head() -> None:
     """Rounds are replayed in order on the same rows, so the attacker's canaries keep heads as those of the run do."""
     warm = {"warm_heads": True, "head_steps": 5, "local_steps": 2, "local_momentum": 0.9}
-    model = neural.Centaur(epsilon=1e5, noise="float", **audit_network(20, **warm))
+    model = neural.Centaur(epsilon=1e7, noise="float", **audit_network(20, **warm))
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(6, 8, 20)), rng.integers(2, size=(6, 8)).astype(float)
     cohort = _cohort((X, y))
