@@ -28,6 +28,7 @@ from numba.extending import intrinsic, models, overload, register_model
 
 _operation: Any = intrinsic  # its declared type describes the generators below, not the functions that kernels call
 _BYTES = 64
+_HALF_ROOT = int(np.array([math.sqrt(0.5)]).view(np.int64)[0])  # the bits of the least significand: up to √2
 FUSE = ("contract",)  # allow fused multiply-add, and no other change of the arithmetic
 
 
@@ -298,16 +299,21 @@ overload(operator.mul)(_arithmetic("fmul"))
 overload(operator.truediv)(_arithmetic("fdiv"))
 
 
-@_operation
-def root(typing_context, register):
-    """Return the square root of every lane; NaN where it is negative."""
+def _of_one_argument(name, register):
+    """Return signature and generator of LLVM's function of this name."""
 
     def generate(context, builder, signature, arguments):
         kind = ir.FunctionType(arguments[0].type, [arguments[0].type])
-        name = f"llvm.sqrt.v{register.lanes}f{register.dtype.bitwidth}"
-        return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
+        intrinsic_name = f"llvm.{name}.v{register.lanes}f{register.dtype.bitwidth}"
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, intrinsic_name), arguments)
 
     return register(register), generate
+
+
+@_operation
+def root(typing_context, register):
+    """Return the square root of every lane; NaN where it is negative."""
+    return _of_one_argument("sqrt", register)
 
 
 @_operation
@@ -323,6 +329,47 @@ def with_sign_of(typing_context, register, other):
 
 
 @_operation
+def nearest(typing_context, register):
+    """Return the nearest whole number to every lane."""
+    return _of_one_argument("nearbyint", register)
+
+
+@_operation
+def absolute(typing_context, register):
+    """Return the size of every lane."""
+    return _of_one_argument("fabs", register)
+
+
+@_operation
+def exponent(typing_context, register):
+    """Return the exponents e of doubles m·2^e with √½ ≤ m < √2, as numbers; for positive normal numbers."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.sitofp(_exponents(builder, arguments[0])[1], arguments[0].type)
+
+    return register(register), generate
+
+
+@_operation
+def significand(typing_context, register):
+    """Return the m of :func:`exponent`."""
+
+    def generate(context, builder, signature, arguments):
+        bits, exponents = _exponents(builder, arguments[0])
+        exponents = builder.shl(exponents, splat(builder, bits.type.element(52), register.lanes))
+        return builder.bitcast(builder.sub(bits, exponents), arguments[0].type)
+
+    return register(register), generate
+
+
+def _exponents(builder, value):
+    """Return the bits of doubles, and their exponents as integers."""
+    bits = builder.bitcast(value, ir.VectorType(ir.IntType(64), value.type.count))
+    least = splat(builder, bits.type.element(_HALF_ROOT), value.type.count)
+    return bits, builder.ashr(builder.sub(bits, least), splat(builder, bits.type.element(52), value.type.count))
+
+
+@_operation
 def at_least(typing_context, register, value):
     """Return ``register``, or ``value`` where that is more; ``value`` also where a lane is not a number."""
 
@@ -331,6 +378,30 @@ def at_least(typing_context, register, value):
         return builder.select(builder.fcmp_ordered(">", arguments[0], least), arguments[0], least)
 
     return register(register, register.dtype), generate
+
+
+@_operation
+def at_most(typing_context, register, value):
+    """Return ``register``, or ``value`` where that is less; ``value`` also where a lane is not a number."""
+
+    def generate(context, builder, signature, arguments):
+        most = splat(builder, arguments[1], register.lanes)
+        return builder.select(builder.fcmp_ordered("<", arguments[0], most), arguments[0], most)
+
+    return register(register, register.dtype), generate
+
+
+@_operation
+def where_finite(typing_context, test, register):
+    """Return ``register`` where ``test`` is finite, else zero."""
+
+    def generate(context, builder, signature, arguments):
+        # x − x is zero for finite numbers only.
+        zero = ir.Constant(arguments[0].type, None)
+        finite = builder.fcmp_ordered("==", builder.fsub(arguments[0], arguments[0]), zero)
+        return builder.select(finite, arguments[1], zero)
+
+    return register(test, register), generate
 
 
 @_operation

@@ -17,6 +17,7 @@ from sklearn.base import clone
 import tacitly
 from tacitly.baselines.comparison import compare
 from tacitly.datasets import make_low_rank_sparse
+from tacitly.methods.low_rank_sparse import algorithm
 from tacitly.methods.low_rank_sparse import as_printed as paper_low_rank_sparse
 from tacitly.model_folder import ModelError, load_head, publish, save_head
 
@@ -60,6 +61,20 @@ def test_a_central_model_is_found_from_zero_whatever_the_units() -> None:
         np.testing.assert_allclose(model.basis_ / factor, data.basis, atol=1e-4)
         assert model.certificate_.certified
         assert (model.heads_ == 1.0).all()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_noise_is_not_taken_for_the_scale_of_a_central_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scale read off noise made predictions of 10²² on a real panel in one fit of forty."""
+    few = make_low_rank_sparse(40, 5, 1, 6, 1, noise=0.1, random_state=0, shared_weight=True)
+    scales: list[float] = []
+    monkeypatch.setattr(algorithm, "run_rounds", lambda *given, **more: scales.append(given[2].scale))
+    for seed in range(8):
+        model = tacitly.LowRankSparse(1, 1, 0.1, shared_weight=True, noise="float", noise_seed=seed)
+        with contextlib.suppress(RuntimeError):  # rounds that were planned are missing
+            model.fit(few.X, few.y, few.users)
+    assert len(scales) == 8
+    assert max(scales) < 1e-6
 
 
 @pytest.mark.parametrize("options", [{}, {"start": "moments"}, {"shared_weight": True}])

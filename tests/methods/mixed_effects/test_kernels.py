@@ -31,9 +31,9 @@ from tacitly.methods.mixed_effects.queries import (
     Spread,
     Variances,
 )
-from tacitly.methods.mixed_effects.statistics import CAREFUL, directions_of, few_digits
+from tacitly.methods.mixed_effects.statistics import CAREFUL, _precision, directions_of, few_digits
 from tacitly.methods.mixed_effects.units import Angles, Magnitudes
-from tacitly.methods.shared.batch import BatchQuery, norms_of
+from tacitly.methods.shared.batch import BatchQuery, clipped_sum, clipped_sums, norms_of
 from tacitly.methods.shared.typical_norm import TypicalNorm
 
 D = 10
@@ -119,6 +119,18 @@ def test_contributions_are_those_of_the_definition(name: str) -> None:
                 np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-9 * size)
 
 
+def test_points_of_cells_of_any_size_are_accurate() -> None:
+    """From the smallest numbers to the largest; nearly whole turns, and turns that are lost to rounding."""
+    sizes = np.concatenate([2.0 ** np.linspace(-1074.0, 1023.9, 2500), np.linspace(0.4, 3.0, 500), [5e-324, 0.0]])
+    cells = np.resize(np.concatenate([sizes, -sizes]), (len(sizes), D))
+    for y in (cells[:, 3].copy(), np.full(len(cells), np.inf)):
+        offsets = np.arange(len(cells) + 1)
+        for query in (QUERIES["magnitudes"], QUERIES["angles"], QUERIES["angles of some"]):
+            with np.errstate(all="ignore"):
+                expected = query.contributions(cells, y, offsets)
+            np.testing.assert_allclose(compiled(query, cells, y, offsets), expected, rtol=0.0, atol=1e-13)
+
+
 def test_moments_along_directions_serve_all_priors_with_these_directions() -> None:
     axes = few_digits(FULL.root)
     scaled = replace(FULL, root=axes * few_digits(RNG.uniform(0.2, 5.0, P)), noise=0.7)
@@ -141,6 +153,24 @@ def test_sums_are_clipped_as_in_the_definition(name: str, size: int) -> None:
             np.testing.assert_allclose(
                 query.sums_of(statistics, bound, size), expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max()
             )
+
+
+@pytest.mark.parametrize("width", [1, 5, 8, 51])
+def test_rows_are_clipped_and_added_as_in_the_definition(width: int) -> None:
+    rows = RNG.normal(size=(40, width)) * 10.0 ** RNG.integers(-3, 3, (40, 1))
+    rows[3:9] *= np.array([1e-250, 1e-160, 0.0, 1e150, 1e250, np.inf])[:, None]
+    rows[11, -1], rows[12, 0] = np.nan, -np.inf
+    for bound in (1e-3, 1.0):
+        expected = [clipped_sum(rows[first : first + 16], bound) for first in range(0, 40, 16)]
+        np.testing.assert_allclose(clipped_sums(rows, bound, 16), expected, rtol=1e-12, atol=1e-13 * bound)
+
+
+def test_nearly_singular_priors_are_not_inverted() -> None:
+    assert [len(_precision(prior)) for prior in (FULL, DIAGONAL, TINY)] == [P, P, P]
+    assert [len(_precision(replace(FULL, root=root))) for root in (NEARLY_SINGULAR.root, 0.0 * FULL.root)] == [0, 0]
+    X, y, offsets = people()
+    query = Advantage(UNITS, NEARLY_SINGULAR)
+    np.testing.assert_allclose(compiled(query, X, y, offsets), query.contributions(X, y, offsets), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("spread, full", np.float32), *((name, np.float64) for name in FULL_ONES)])
@@ -172,9 +202,15 @@ def test_statistics_of_a_user_alone_are_the_same_to_the_last_bit(name: str) -> N
         np.testing.assert_array_equal(alone[0], together[user])
 
 
-@pytest.mark.parametrize("name", ["information", "measured score", "variances", "log variances", "measured spread"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"{name}, full" for name in ("information", "measured score", "variances", "log variances")),
+        *("measured spread, full", "coverage, full", "magnitudes"),
+    ],
+)
 def test_no_user_exceeds_the_clip_of_the_compiled_form(name: str) -> None:
-    query = QUERIES[f"{name}, full"]
+    query = QUERIES[name]
     assert query.statistics is not None
     assert violations(_OfStatistics(query, query.statistics), 0.2, D) == []
 

@@ -13,8 +13,8 @@ import scipy.stats
 
 from tacitly.arrays import Array
 from tacitly.linalg import pack_symmetric
-from tacitly.methods.mixed_effects import queries as module
-from tacitly.methods.mixed_effects.advantage import Advantage
+from tacitly.methods.mixed_effects import advantage, queries
+from tacitly.methods.mixed_effects.advantage import Advantage, left_out
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, posteriors
 from tacitly.methods.mixed_effects.queries import (
     Information,
@@ -26,7 +26,6 @@ from tacitly.methods.mixed_effects.queries import (
     Spread,
     Variances,
     WithinVariance,
-    left_out,
 )
 from tacitly.methods.mixed_effects.units import Angles, Magnitudes, Shares
 from tacitly.methods.shared.batch import BatchQuery, norms_of
@@ -196,10 +195,10 @@ def test_intervals_are_calibrated_to_cover_ninety_percent() -> None:
     mixture = normal * np.where(rng.random(400_000) < 0.2, 2.5, 0.7)
     laws = (normal, 1.2 * normal, 0.9 * normal, mixture, 1.3 * mixture, rng.standard_t(4, size=400_000))
     for residuals in laws:
-        outside = np.array([np.mean(np.abs(residuals) > reach) for reach in module.REACHED])
-        released = np.array([*((outside - module._OUTSIDE) * module._TAIL), 0.2, module._EXTRA])
+        outside = np.array([np.mean(np.abs(residuals) > reach) for reach in advantage.REACHED])
+        released = np.array([*((outside - advantage._OUTSIDE) * advantage._TAIL), 0.2, advantage._EXTRA])
         multiple = Advantage.inflation(released, 0.0)
-        assert np.mean(np.abs(residuals) < module.NOMINAL * multiple) == pytest.approx(0.9, abs=0.015)
+        assert np.mean(np.abs(residuals) < advantage.NOMINAL * multiple) == pytest.approx(0.9, abs=0.015)
     assert 1.0 < Advantage.inflation(np.array([0.5, 0.5, 0.2, 0.3, 0.3]), 1e9) < 1.15  # noise alone: as if normal
 
 
@@ -245,11 +244,11 @@ def test_measured_slopes_are_the_slopes_of_clipped_scores() -> None:
 
 
 def test_tables_and_series_agree_with_scipy() -> None:
-    freedom = module._FREEDOM
+    freedom = queries._FREEDOM
     exact = scipy.stats.chi2.cdf(3 * freedom, freedom + 2) + 3 * scipy.stats.chi2.sf(3 * freedom, freedom)
-    np.testing.assert_allclose(module._CAPPED, exact, atol=1e-6)
+    np.testing.assert_allclose(queries._CAPPED, exact, atol=1e-6)
     x = np.array([0.25, 0.5, 1.0, 3.0, 50.0])
-    np.testing.assert_allclose(module.digamma(x), scipy.special.digamma(x), rtol=1e-8)
+    np.testing.assert_allclose(queries.digamma(x), scipy.special.digamma(x), rtol=1e-8)
 
 
 class _UnclippedExtras(MeasuredScore):

@@ -35,6 +35,7 @@ from tacitly.methods.shared.descent import TARGET_RATIO, LearnedBasis, run_round
 from tacitly.methods.shared.direction_votes import first_basis
 from tacitly.methods.shared.norm_histogram import private_clip
 from tacitly.methods.shared.settings import RoundSettings
+from tacitly.methods.shared.typical_norm import typical_norm
 from tacitly.methods.shared.whitening import Whitening, private_whitening
 from tacitly.privacy.calibration import Phase, Plan
 
@@ -42,6 +43,8 @@ from tacitly.privacy.calibration import Phase, Plan
 # coordinates cause in the basis are independent between users and average out, and a round takes a third less time. (On
 # synthetic data with 12,000 to 20,000 users the basis was as accurate either way; with 75 users it was not.)
 _MANY_USERS = 10_000
+
+_REACH = 30.0  # octaves around one in which the norm of a correction is looked for
 
 
 def swaps_per_round(n_users: int) -> int:
@@ -74,7 +77,7 @@ class Settings(RoundSettings):
             return [whitening, start]
         if self.route == "equations":
             return [whitening, start, Phase(name="scales", share=self.scale_share, releases=self.rounds + 1)]
-        return [whitening, Phase(name="scales", share=self.scale_share)]
+        return [whitening, Phase(name="scales", share=self.scale_share, acute=False)]
 
 
 def learn(
@@ -126,9 +129,11 @@ def _learn_central(
 ) -> LearnedBasis:
     whitening = private_whitening(federation, plan, centered=centered)
     state = Central(np.zeros((federation.n_features, 1)), swaps=swaps_per_round(federation.n_users))
-    event = plan.event("scales", clip=1.0, acute=True)
-    typical = private_clip(federation, state.query(whitening, sparsity, centered), event, "correction norms")
-    state.scale = typical / TARGET_RATIO
+    event = plan.event("scales", clip=1.0)
+    first = state.query(whitening, sparsity, centered)
+    typical = typical_norm(federation, first, event, "correction norm", reach=_REACH)
+    # If far too small, the model stays at zero, which harms nobody; a scale far too large would fill it with noise.
+    state.scale = (typical.size if typical.found else 2.0**-_REACH) / TARGET_RATIO
     run_rounds(
         federation,
         plan.event("rounds", clip=1.0),

@@ -40,7 +40,6 @@ METHOD = Method(
         "posterior:Coordinates",
         "posterior:Prior",
         "posterior:Slopes",
-        "queries:Coverage",
         "queries:Information",
         "queries:InformationShares",
         "queries:LogVariances",

@@ -13,24 +13,40 @@ a contribution has norm at most :attr:`Advantage.bound`, and the release is one 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows
-from tacitly.methods.mixed_effects.queries import _EXTRA, _OUTSIDE, _TAIL, REACHED, Coverage, left_out
+from tacitly.federation.statistics import Statistics
+from tacitly.methods.mixed_effects.posterior import Coordinates, Posteriors, Prior
+from tacitly.methods.mixed_effects.queries import PriorQuery
 from tacitly.methods.mixed_effects.statistics import left_out_sums
-from tacitly.methods.shared.batch import per_user
+from tacitly.methods.shared.batch import Contributions, per_user
+
+NOMINAL = 1.6448536269514722
+"""Standard deviations of a 90 % interval."""
+
+REACHED = np.array([NOMINAL, 2.1])
+"""Standard deviations beyond which residuals are counted; the second shows how heavy the tails are."""
+
+_OUTSIDE = np.array([2.0 - 2.0 * NormalDist().cdf(reach) for reach in REACHED])
+_TAIL = np.array([1.0, 0.7])  # weights of the two counts
+_NARROWED = NormalDist().inv_cdf(1.0 - 0.085 / 2.0)  # intervals that are too wide are narrowed to 91.5 %
+_EXTRA = 0.25  # weight of what says how many users can compare
 
 USUAL = (0.25, 0.3)
 """Mean and standard deviation of the advantage, before anything is released about it: the prior nearly always helps."""
 
 
 @dataclass(frozen=True)
-class Advantage(Coverage):
-    """Coverage with the advantage of the posterior in squared error, and the weight of users who can compare.
+class Advantage(PriorQuery):
+    """How well posteriors predict rows that they have not seen: each row of a user from the user's other rows.
 
-    In order: two shares of residuals that are far out, less what a normal law expects; the advantage; its weight;
-    the weight of the first two. Users with fewer than four rows count less, in proportion.
+    In order: two shares of residuals that are far out, less what a normal law expects; the advantage of the posterior
+    in squared error; the weight of users who can compare; the weight of the first two. Users with fewer than four rows
+    count less, in proportion. All are bounded, so nothing is cut: a clip would hide exactly the users whose intervals
+    are too narrow.
     """
 
     @property
@@ -54,6 +70,11 @@ class Advantage(Coverage):
         own, shared = per_user(np.square(alone), offsets), per_user(np.square(errors), offsets)
         return five(outside, own, shared, found.rows, self.prior.noise)
 
+    @property
+    def statistics(self) -> Statistics | None:
+        """Its own contributions, since it needs rows."""
+        return Contributions(self)
+
     def fused(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return the contributions, compiled."""
         found, _ = left_out_sums(X, y, offsets, self.units, self.prior, REACHED)
@@ -71,6 +92,27 @@ class Advantage(Coverage):
         usual, deviation = USUAL
         return usual * noise**2 + deviation**2 * seen * float(released[2]) >= 0.0
 
+    @staticmethod
+    def inflation(released: Array, noise: float) -> float:
+        """Return by what to multiply standard deviations so that 90 % intervals cover 90 %.
+
+        Excesses are shrunk by their noise to 0.02 ± 0.03 (real residuals have heavier tails than normal ones), turned
+        into normal quantiles, and the reach that leaves 10 % outside is interpolated.
+        """
+        weight = max(float(released[-1]) / _EXTRA, 0.05)
+        excess, error = released[:2] / (_TAIL * weight), noise / (_TAIL * weight)
+        excess = 0.02 + (excess - 0.02) * 0.03**2 / (0.03**2 + error**2)
+        outside = np.clip(_OUTSIDE + excess, 0.001, 0.5)
+        near, far = (NormalDist().inv_cdf(1.0 - share / 2.0) for share in np.minimum.accumulate(outside))
+        if near >= NOMINAL:
+            # Narrowed less than a normal law allows: targets such as ratings jump, and so does what they cover.
+            multiple = min(_NARROWED / near, 1.0)
+        elif far <= NOMINAL:
+            multiple = REACHED[1] / far
+        else:
+            multiple = np.interp(NOMINAL, [near, far], REACHED) / NOMINAL
+        return float(min(max(multiple, 0.7), 1.8))
+
 
 def five(outside: Array, own: Array, shared: Array, rows: Array, noise: float) -> Array:
     """Return what users send: from how many residuals are far out, both sums of squared errors, and rows."""
@@ -81,3 +123,25 @@ def five(outside: Array, own: Array, shared: Array, rows: Array, noise: float) -
     excess = (outside / np.maximum(rows, 1.0)[:, None] - _OUTSIDE) * _TAIL
     numbers = [excess, advantage[:, None], _EXTRA * comparable[:, None], np.full((len(rows), 1), _EXTRA)]
     return np.hstack(numbers) * weight
+
+
+def left_out(
+    X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prior: Prior, found: Posteriors
+) -> tuple[Array, Array]:
+    """Return each row's error when its user's posterior is computed without it: in standard deviations, and as it is.
+
+    No refitting: with q = lᵀRl/s² for the whitened row l, a residual r becomes r/(1 − q), of variance s²/(1 − q).
+    """
+    design = units.design(X)
+    owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    weights = prior.mean + found.means @ prior.root.T
+    fitted = np.einsum("ij,ij->i", design, weights[owner])
+    spread = prior.root @ found.covariances @ prior.root.T
+    leverage = np.zeros(len(design))
+    step = max(1, (1 << 22) // units.size**2)
+    for first in range(0, len(design), step):
+        rows = slice(first, first + step)
+        leverage[rows] = np.einsum("ri,rij,rj->r", design[rows], spread[owner[rows]], design[rows])
+    free = np.maximum(1.0 - leverage / prior.noise, 1e-9)
+    residuals = units.targets(y) - fitted
+    return np.asarray(residuals / np.sqrt(prior.noise * free)), np.asarray(residuals / free)

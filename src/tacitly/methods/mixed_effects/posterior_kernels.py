@@ -52,6 +52,36 @@ def write_rows(moments, mean, turn, diagonal, noise, careful, covariance, back, 
 
 
 @_kernel
+def write_weights(moments, mean, precision, noise, out):
+    """Write the upper triangle of V = (P + ZᵀZ/s²)⁻¹, then w̄ + VZᵀ(t − Zw̄)/s²; P is the prior's ``precision``."""
+    p, width = mean.size, moments.shape[1]
+    room, spare, line = lanes_for(p, width), spare_for(width), lane_zeros(p * (p + 3) // 2)
+    _, means, work, columns = places(p)
+    rights = columns + p * (p + 1) // 2
+    for first in range(0, len(moments), LANES):
+        load_eight(moments, first, spare, room, columns, False)
+        place, share = columns, spread(1.0 / noise)
+        for i in range(p):
+            store(room, (means + i) * LANES, load(room, (rights + i) * LANES))
+        for i in range(p):
+            _move_row(room, place, p, i, mean, means)
+            for k in range(i, p):
+                store(room, (i * p + k) * LANES, load(room, place * LANES) * share + repeat(precision, i * p + k))
+                place += 1
+        for i in range(p):
+            store(room, (means + i) * LANES, load(room, (means + i) * LANES) * share)
+        invert(room, 0, p, 0, means, work + p * p, moments, (first + LANES) * width, width)
+        place = 0
+        for i in range(p):
+            for k in range(i, p):
+                store(line, place, spread(0.0) - load(room, (i * p + k) * LANES))
+                place += LANES
+        for i in range(p):
+            store(line, place + i * LANES, load(room, (means + i) * LANES) + repeat(mean, i))
+        scatter(line, first, out)
+
+
+@_kernel
 def write_turned(moments, directions, out):
     """Write the moments of the rows ZB for the directions B."""
     p, width = len(directions), moments.shape[1]

@@ -14,14 +14,14 @@ population's weights in whitened coordinates, and E[u uᵀ] = J if the prior is 
 * :class:`LogVariances` and :class:`Variances` compare ‖u‖² with tr J for groups of coordinates, and residuals with
   their degrees of freedom: first on a logarithmic scale, from any distance, then finely.
 * :class:`Spread` is u uᵀ − J, the direction in which the whole covariance should change.
-* :class:`Coverage` predicts rows from a user's other rows, to calibrate intervals and to see whether the prior helps.
+* :class:`~tacitly.methods.mixed_effects.advantage.Advantage` predicts rows from a user's other rows, to calibrate
+  intervals and to see whether the prior helps.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
@@ -36,7 +36,6 @@ from tacitly.methods.mixed_effects.statistics import (
     clipped_scores,
     directions_of,
     information_and_score,
-    left_out_sums,
     log_variance_sums,
     score_norms,
     scores,
@@ -46,7 +45,7 @@ from tacitly.methods.mixed_effects.statistics import (
     triangle,
     variance_sums,
 )
-from tacitly.methods.shared.batch import BatchQuery, Contributions, circle, clip_factors, norms_of, per_user, uncircle
+from tacitly.methods.shared.batch import BatchQuery, circle, clip_factors, norms_of, per_user, uncircle
 
 GROUPS = 3
 """Groups of coordinates with a variance factor of their own: the intercept, the bulk, directions that stand out."""
@@ -54,16 +53,6 @@ GROUPS = 3
 REACHES = (12.0, 12.0, 12.0, 20.0)
 """Octaves that fit on the circle of :class:`LogVariances`, per group and for the noise."""
 
-NOMINAL = 1.6448536269514722
-"""Standard deviations of a 90 % interval."""
-
-REACHED = np.array([NOMINAL, 2.1])
-"""Standard deviations beyond which :class:`Coverage` counts residuals; the second shows how heavy the tails are."""
-
-_OUTSIDE = np.array([2.0 - 2.0 * NormalDist().cdf(reach) for reach in REACHED])
-_TAIL = np.array([1.0, 0.7])  # weights of the two counts
-
-_NARROWED = NormalDist().inv_cdf(1.0 - 0.085 / 2.0)  # intervals that are too wide are narrowed to 91.5 %
 _CAP, _WEIGHT, _EXTRA = 3.0, 0.2, 0.25
 # E min(χ²_ν/ν, 3), which is P(χ²_{ν+2} ≤ 3ν) + 3 P(χ²_ν > 3ν).
 _FREEDOM = np.array([0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 20, 40, 100])
@@ -93,7 +82,7 @@ class WithinVariance(BatchQuery):
 
 
 @dataclass(frozen=True)
-class _PriorQuery(BatchQuery):
+class PriorQuery(BatchQuery):
     """A query about posteriors under a public prior."""
 
     units: Coordinates
@@ -112,7 +101,7 @@ class _PriorQuery(BatchQuery):
 
 
 @dataclass(frozen=True)
-class InformationShares(_PriorQuery):
+class InformationShares(PriorQuery):
     """How a user's information is divided among the weights: √(Jᵢᵢ / tr J), a vector of norm one (or zero)."""
 
     @property
@@ -144,7 +133,7 @@ def share_roots(diagonals: Array, rows: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Information(_PriorQuery):
+class Information(PriorQuery):
     """A user's information H = ZᵀΩ⁻¹Z about the population's weights, as metric·H·metric / √trace."""
 
     metric: Array
@@ -198,7 +187,7 @@ class Information(_PriorQuery):
 
 
 @dataclass(frozen=True)
-class Score(_PriorQuery):
+class Score(PriorQuery):
     """A user's score ZᵀΩ⁻¹(y − Zw̄), in a metric, weighted as its information was when that was released.
 
     ``information`` is the query that was released and ``information_clip`` its clip; ``prior`` is the one it had, but
@@ -352,7 +341,7 @@ class MeasuredScore(Measured):
 
 
 @dataclass(frozen=True)
-class _GroupQuery(_PriorQuery):
+class _GroupQuery(PriorQuery):
     """A query about sizes of groups of coordinates: ``groups`` has the number of its group for each coordinate."""
 
     groups: Array
@@ -462,7 +451,7 @@ class Variances(_GroupQuery):
 
 
 @dataclass(frozen=True)
-class Spread(_PriorQuery):
+class Spread(PriorQuery):
     """u uᵀ − J: how a user's posterior differs from what the prior expects."""
 
     @property
@@ -490,7 +479,7 @@ class Spread(_PriorQuery):
 
 
 @dataclass(frozen=True)
-class MeasuredSpread(_PriorQuery):
+class MeasuredSpread(PriorQuery):
     """The spread, clipped to ``clip``, with squares of J's diagonal under the same factor: how sensitive it is."""
 
     clip: float
@@ -522,105 +511,6 @@ class MeasuredSpread(_PriorQuery):
         norms = norms_of(spread)
         factors = np.where(rows > 0, self.clip / np.maximum(norms, self.clip), 0.0)
         return np.hstack([spread, np.square(diagonal)]) * factors[:, None]
-
-
-@dataclass(frozen=True)
-class Coverage(_PriorQuery):
-    """How well posteriors predict rows that they have not seen: each row of a user from the user's other rows.
-
-    Two shares of residuals that are far out, less what a normal law expects; then (a − b)/(a + b) for the squared
-    errors a of the user's mean and b of the posterior, which is positive where the prior helps; then the weight: users
-    with fewer than four rows count less, in proportion, and with a single one not at all for the third number.
-    All are bounded, so nothing is cut: a clip would hide exactly the users whose intervals are too narrow.
-    """
-
-    @property
-    def coordinates(self) -> int:
-        """Two excesses, the advantage and the weight."""
-        return 4
-
-    @property
-    def bound(self) -> float:
-        """Largest norm of a contribution: all rows far out, and the prior useless."""
-        return float(np.linalg.norm([*((1.0 - _OUTSIDE) * _TAIL), 1.0, _EXTRA]))
-
-    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return two excesses, the advantage and the weight of each user."""
-        found = self._posteriors(X, y, offsets)
-        residuals, errors = left_out(X, y, offsets, self.units, self.prior, found)
-        rows, owner = np.maximum(found.rows, 1.0), np.repeat(np.arange(len(found.rows)), np.diff(offsets))
-        outside = per_user((np.abs(residuals)[:, None] > REACHED).astype(np.float64), offsets)
-        targets = self.units.targets(y)
-        alone = (targets - (per_user(targets, offsets) / rows)[owner]) * (rows / np.maximum(rows - 1.0, 1.0))[owner]
-        return self._of(outside, per_user(np.square(alone), offsets), per_user(np.square(errors), offsets), found.rows)
-
-    @property
-    def statistics(self) -> Statistics | None:
-        """Its own contributions, since it needs rows."""
-        return Contributions(self)
-
-    def fused(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return the contributions, compiled."""
-        found, _ = left_out_sums(X, y, offsets, self.units, self.prior, REACHED)
-        return self._of(found[:, :-3], found[:, -3], found[:, -2], found[:, -1])
-
-    @staticmethod
-    def _of(outside: Array, own: Array, shared: Array, rows: Array) -> Array:
-        comparable = (rows > 1) & np.isfinite(own) & np.isfinite(shared) & (own + shared > 0)
-        advantage = np.where(comparable, (own - shared) / np.where(comparable, own + shared, 1.0), 0.0)
-        weight = np.minimum(rows / 4.0, 1.0)[:, None]
-        excess = (outside / np.maximum(rows, 1.0)[:, None] - _OUTSIDE) * _TAIL
-        return np.hstack([excess * weight, advantage[:, None] * weight, _EXTRA * weight])
-
-    @staticmethod
-    def helps(released: Array, noise: float) -> bool:
-        """Return whether the prior helps, given that it nearly always does: an advantage of 0.25 ± 0.3 is expected."""
-        weight = max(float(released[-1]) / _EXTRA, 0.05)
-        kept = 0.3**2 / (0.3**2 + (noise / weight) ** 2)
-        return 0.25 + kept * (float(released[2]) / weight - 0.25) > 0.0
-
-    @staticmethod
-    def inflation(released: Array, noise: float) -> float:
-        """Return by what to multiply standard deviations so that 90 % intervals cover 90 %.
-
-        Excesses are shrunk by their noise to 0.02 ± 0.03 (real residuals have heavier tails than normal ones), turned
-        into normal quantiles, and the reach that leaves 10 % outside is interpolated.
-        """
-        weight = max(float(released[-1]) / _EXTRA, 0.05)
-        excess, error = released[:2] / (_TAIL * weight), noise / (_TAIL * weight)
-        excess = 0.02 + (excess - 0.02) * 0.03**2 / (0.03**2 + error**2)
-        outside = np.clip(_OUTSIDE + excess, 0.001, 0.5)
-        near, far = (NormalDist().inv_cdf(1.0 - share / 2.0) for share in np.minimum.accumulate(outside))
-        if near >= NOMINAL:
-            # Narrowed less than a normal law allows: targets such as ratings jump, and so does what they cover.
-            multiple = min(_NARROWED / near, 1.0)
-        elif far <= NOMINAL:
-            multiple = REACHED[1] / far
-        else:
-            multiple = np.interp(NOMINAL, [near, far], REACHED) / NOMINAL
-        return float(min(max(multiple, 0.7), 1.8))
-
-
-def left_out(
-    X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prior: Prior, found: Posteriors
-) -> tuple[Array, Array]:
-    """Return each row's error when its user's posterior is computed without it: in standard deviations, and as it is.
-
-    No refitting: with q = lᵀRl/s² for the whitened row l, a residual r becomes r/(1 − q), of variance s²/(1 − q).
-    """
-    design = units.design(X)
-    owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    weights = prior.mean + found.means @ prior.root.T
-    fitted = np.einsum("ij,ij->i", design, weights[owner])
-    spread = prior.root @ found.covariances @ prior.root.T
-    leverage = np.zeros(len(design))
-    step = max(1, (1 << 22) // units.size**2)
-    for first in range(0, len(design), step):
-        rows = slice(first, first + step)
-        leverage[rows] = np.einsum("ri,rij,rj->r", design[rows], spread[owner[rows]], design[rows])
-    free = np.maximum(1.0 - leverage / prior.noise, 1e-9)
-    residuals = units.targets(y) - fitted
-    return np.asarray(residuals / np.sqrt(prior.noise * free)), np.asarray(residuals / free)
 
 
 def spread_of(moments: Array, prior: Prior) -> tuple[Array, Array]:

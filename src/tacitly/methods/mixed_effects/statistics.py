@@ -27,6 +27,7 @@ from tacitly.privacy.clipping import GUARD
 CAREFUL = 1e-4
 """Prior variances over the noise variance below which I − R would lose digits of J; public."""
 
+_RELATED = 1e4  # condition of a prior's correlations: beyond it, inverting them would lose more digits than allowed
 _CONDITION = 1e5  # of directions: beyond it, moments along them would lose more digits than they save time
 
 
@@ -284,8 +285,7 @@ def left_out_sums(
     from tacitly.methods.mixed_effects.row_kernels import write_left_out
 
     moments = Moments(units)(X, y, offsets) if moments is None else moments
-    posterior = covariance_and_mean(moments, prior, prior.root.T)
-    posterior[:, -len(prior.mean) :] += prior.mean
+    posterior = _weights(moments, prior)
     out = np.empty((len(moments), len(reached) + 3))
     out[:, -1] = moments[:, -1]
     if isinstance(units, Slopes):
@@ -295,6 +295,40 @@ def left_out_sums(
         return out, posterior
     write_left_out(*_rows_and_units(X, y, offsets, units), posterior, float(prior.noise), reached, out)
     return out, posterior
+
+
+def _weights(moments: Array, prior: Prior) -> Array:
+    """Return the upper triangle of the covariance of each user's weights, and their mean."""
+    from tacitly.methods.mixed_effects.posterior_kernels import write_weights
+
+    precision = _precision(prior)
+    if len(precision):
+        out = np.empty((len(moments), triangle(len(prior.mean)) + len(prior.mean)))
+        write_weights(_checked(moments, prior), prior.mean, precision, float(prior.noise), out)
+        return out
+    posterior = covariance_and_mean(moments, prior, prior.root.T)
+    posterior[:, -len(prior.mean) :] += prior.mean
+    return posterior
+
+
+def _precision(prior: Prior) -> Array:
+    """Return the inverse of the prior's covariance; 0×0 where that is singular, or inverting would lose digits.
+
+    With it, nothing is turned into whitened coordinates and back, which would cost more than all else.
+    """
+    none = np.zeros((0, 0))
+    with np.errstate(all="ignore"):
+        deviations = np.sqrt(np.diag(prior.covariance))
+        scales = deviations[:, None] * deviations
+        related = prior.covariance / scales
+    if not (np.isfinite(related).all() and np.isfinite(1.0 / scales).all()):
+        return none
+    try:
+        inverse = np.asarray(np.linalg.inv(related))
+    except np.linalg.LinAlgError:
+        return none
+    well = float(np.linalg.norm(related) * np.linalg.norm(inverse)) < _RELATED
+    return np.ascontiguousarray(inverse / scales) if well else none
 
 
 def _without_level(moments: Array, size: int) -> Array:

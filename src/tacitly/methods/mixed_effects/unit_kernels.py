@@ -1,8 +1,9 @@
 """Compiled forms of the queries about units: cosines and sines of every cell, averaged over each user's rows.
 
-The definitions are in :mod:`~tacitly.methods.mixed_effects.units`. Angles are in half turns, so that reducing them is
-exact; sine and cosine are then Taylor series on an eighth of a turn (accurate to 1e-16), in loops without branches that
-become SIMD code.
+The definitions are in :mod:`~tacitly.methods.mixed_effects.units`. A user's cells are copied in double precision and
+evaluated eight at a time: columns side by side, or the targets of eight rows. No register has cells of two users, so a
+user's numbers depend on that user's rows alone, to the last bit. (Numba caches compiled code and checks for changes in
+this file only: after a change in ``tacitly.simd``, delete the cache.)
 """
 
 # Numba kernels are not typed.
@@ -13,102 +14,143 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
+from tacitly.simd.lanes import LANES, aligned
 from tacitly.simd.lazy_njit import njit
+from tacitly.simd.points import logarithm, point
+from tacitly.simd.registers import (
+    absolute,
+    add_to,
+    at_least,
+    at_most,
+    load,
+    nearest,
+    spread,
+    total,
+    where_finite,
+    where_usable,
+)
+
+_ROWS = 64  # rows that are copied at a time: few enough for the first-level cache; a multiple of the lanes
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
-_inlined: Any = njit(nogil=True, fastmath={"contract"}, error_model="numpy", forceinline=True)
 
 
 @_kernel
-def write_angles(X, y, offsets, columns, center, period, out):
-    """Write mean cosines, then mean sines, of π(x − center)/period for these columns; the number d is the target."""
-    count, line = columns.size, np.empty(columns.size)
-    cosines, sines = np.empty(count), np.empty(count)
+def write_angles(X, y, offsets, features, target, center, period, weights, out):
+    """Write weighted mean cosines, then sines, of π(x − center)/period, for these features and perhaps the target.
+
+    ``center`` and ``period`` have a number for each of the features, padded to whole registers, then a register for
+    the target. ``out`` has room for all columns; those of others are left as they are.
+    """
+    width = center.size - LANES
+    rows, targets, sums = aligned(_ROWS, width), aligned(1, _ROWS), aligned(2, center.size)
     for user in range(offsets.size - 1):
         first, last = offsets[user], offsets[user + 1]
-        cosines.fill(0.0)
-        sines.fill(0.0)
-        for j in range(first, last):
-            _row(X, y, j, columns, line)
-            for a in range(count):
-                seen = abs(line[a]) < math.inf
-                turns = ((line[a] if seen else center[a]) - center[a]) / period[a]
-                cosine, sine = _point(turns)
-                cosines[a] += cosine if seen else 0.0
-                sines[a] += sine if seen else 0.0
-        _write_means(cosines, sines, max(last - first, 1), out[user])
+        sums.fill(0.0)
+        for start in range(first, last, _ROWS):
+            count = min(last - start, _ROWS)
+            _copy(X, y, start, count, features, rows, targets)
+            for a in range(0, features.size, LANES):
+                _add_angles(rows, a, width, count, center, period, a, sums)
+            if target:
+                _add_angles(targets, 0, LANES, -(-count // LANES), center, period, width, sums)
+        _write_means(sums, features, target, weights, max(last - first, 1), out, user)
 
 
 @_kernel
-def write_magnitudes(X, y, offsets, columns, reach, out):
-    """Write mean points of log₂|x| on the circle (cosines, then sines), how many cells are not 0 or 1, and finite."""
-    count, line = columns.size, np.empty(columns.size)
-    cosines, sines, others, finite = np.empty(count), np.empty(count), np.empty(count), np.empty(count)
+def write_magnitudes(X, y, offsets, features, target, reach, weights, out):
+    """Write weighted mean points of log₂|x| on the circle (cosines, then sines), then the weights of binary features.
+
+    A feature whose values are all 0 or 1 has no point but its weight. ``out`` as in :func:`write_angles`.
+    """
+    columns, width = weights.size, max(1, -(-features.size // LANES)) * LANES
+    rows, targets, sums = aligned(_ROWS, width), aligned(1, _ROWS), aligned(3, width + LANES)
     for user in range(offsets.size - 1):
         first, last = offsets[user], offsets[user + 1]
-        for numbers in (cosines, sines, others, finite):
-            numbers.fill(0.0)
-        for j in range(first, last):
-            _row(X, y, j, columns, line)
-            for a in range(count):
-                known = abs(line[a]) < math.inf
-                finite[a] += 1.0 if known else 0.0
-                others[a] += 1.0 if known and line[a] != 0.0 and line[a] != 1.0 else 0.0
-                line[a] = abs(line[a]) if known and line[a] != 0.0 else math.nan
-            for a in range(count):
-                line[a] = math.log2(line[a])
-            for a in range(count):
-                seen = not math.isnan(line[a])
-                size = min(max(line[a], -reach), reach) if seen else 0.0
-                cosine, sine = _point(size * (0.9 / reach))
-                cosines[a] += cosine if seen else 0.0
-                sines[a] += sine if seen else 0.0
-        _write_means(cosines, sines, max(last - first, 1), out[user])
-        for a in range(count):
-            out[user, 2 * count + a], out[user, 3 * count + a] = others[a], finite[a]
+        sums.fill(0.0)
+        for start in range(first, last, _ROWS):
+            count = min(last - start, _ROWS)
+            _copy(X, y, start, count, features, rows, targets)
+            for a in range(0, features.size, LANES):
+                _add_magnitudes(rows, a, width, count, reach, a, sums)
+            if target:
+                _add_magnitudes(targets, 0, LANES, -(-count // LANES), reach, width, sums)
+            _look_for_others(rows, count, features.size, sums)
+        _write_means(sums, features, target, weights, max(last - first, 1), out, user)
+        for a in range(features.size):
+            if sums[2, a] == _BINARY:
+                k = features[a]
+                out[user, k], out[user, columns + k], out[user, 2 * columns + k] = 0.0, 0.0, weights[k]
 
 
 @_kernel
-def _row(X, y, j, columns, out):
-    """Write one row's cells of these columns in double precision."""
-    d, whole = X.shape[1], columns.size == X.shape[1] + 1
-    if whole:
-        for a in range(d):
-            out[a] = X[j, a]
-        out[d] = y[j]
-        return
-    for a in range(columns.size):
-        out[a] = y[j] if columns[a] == d else X[j, columns[a]]
+def _copy(X, y, start, count, features, rows, targets):
+    """Copy rows in double precision: these features, and targets, which are filled up with missing ones."""
+    if features.size == X.shape[1]:  # no positions to look up: the loop becomes SIMD code
+        for j in range(count):
+            for a in range(X.shape[1]):
+                rows[j, a] = X[start + j, a]
+    else:
+        for j in range(count):
+            for a in range(features.size):
+                rows[j, a] = X[start + j, features[a]]
+    for j in range(count):
+        targets[0, j] = y[start + j]
+    for j in range(count, count + -count % LANES):
+        targets[0, j] = math.nan
 
 
 @_kernel
-def _write_means(cosines, sines, rows, out):
-    for a in range(cosines.size):
-        out[a], out[cosines.size + a] = cosines[a] / rows, sines[a] / rows
+def _add_angles(cells, start, step, count, center, period, place, sums):
+    """Add the points of ``count`` registers of cells; those that are not finite add nothing."""
+    middle, length, half, two = load(center, place), load(period, place), spread(0.5), spread(2.0)
+    cosines, sines = spread(0.0), spread(0.0)
+    for j in range(count):
+        x = load(cells, start + j * step)
+        turns = (x - middle) / length
+        cosine, sine = point(turns - two * nearest(half * turns))  # exact
+        cosines, sines = cosines + where_finite(x, cosine), sines + where_finite(x, sine)
+    add_to(sums, place, cosines)
+    add_to(sums, sums.shape[1] + place, sines)
 
 
-@_inlined
-def _point(turns):
-    """Return cos and sin of π·turns."""
-    turns = turns - 2.0 * np.floor(0.5 * turns + 0.5)  # exact
-    quarter = np.floor(2.0 * turns + 0.5)
-    x = math.pi * (turns - 0.5 * quarter)  # at most π/4
-    square = x * x
-    sine = 1.0 - square * (1 / 210) * (1.0 - square * (1 / 272))
-    sine = 1.0 - square * (1 / 110) * (1.0 - square * (1 / 156) * sine)
-    sine = x * (
-        1.0
-        - square * (1 / 6) * (1.0 - square * (1 / 20) * (1.0 - square * (1 / 42) * (1.0 - square * (1 / 72) * sine)))
-    )
-    cosine = 1.0 - square * (1 / 182) * (1.0 - square * (1 / 240) * (1.0 - square * (1 / 306)))
-    cosine = 1.0 - square * (1 / 90) * (1.0 - square * (1 / 132) * cosine)
-    cosine = 1.0 - square * (1 / 2) * (
-        1.0 - square * (1 / 12) * (1.0 - square * (1 / 30) * (1.0 - square * (1 / 56) * cosine))
-    )
-    swapped = quarter == 1.0 or quarter == -1.0
-    c, s = (sine if swapped else cosine), (cosine if swapped else sine)
-    # cos changes its sign in quarters 1, 2 and −2; sin in −1, 2 and −2.
-    half = quarter == 2.0 or quarter == -2.0
-    return (-c if half or quarter == 1.0 else c), (-s if half or quarter == -1.0 else s)
+@_kernel
+def _add_magnitudes(cells, start, step, count, reach, place, sums):
+    """Add the points of ``count`` registers of cells; those that are zero or not finite add nothing."""
+    turn = spread(0.9 / reach)
+    cosines, sines = spread(0.0), spread(0.0)
+    for j in range(count):
+        size = absolute(load(cells, start + j * step))
+        octaves = at_most(at_least(logarithm(size), -reach), reach)
+        cosine, sine = point(octaves * turn)
+        cosines, sines = cosines + where_usable(size, cosine), sines + where_usable(size, sine)
+    add_to(sums, place, cosines)
+    add_to(sums, sums.shape[1] + place, sines)
+
+
+_BINARY, _OTHER = 1.0, 2.0
+
+
+@_kernel
+def _look_for_others(rows, count, features, sums):
+    """Note of each feature whether a value is finite (:data:`_BINARY`), and whether one is not 0 or 1."""
+    for a in range(features):
+        j = 0
+        while j < count and sums[2, a] < _OTHER:  # of most features the first value is another
+            x = rows[j, a]
+            if abs(x) < math.inf:
+                sums[2, a] = _BINARY if x == 0.0 or x == 1.0 else _OTHER
+            j += 1
+
+
+@_kernel
+def _write_means(sums, features, target, weights, rows, out, user):
+    """Write means over this many rows, times weights."""
+    columns, width = weights.size, sums.shape[1]
+    for a in range(features.size):
+        k = features[a]
+        out[user, k], out[user, columns + k] = sums[0, a] / rows * weights[k], sums[1, a] / rows * weights[k]
+    if target:
+        weight, place = weights[columns - 1] / rows, width - LANES
+        out[user, columns - 1] = total(load(sums, place)) * weight
+        out[user, 2 * columns - 1] = total(load(sums, width + place)) * weight

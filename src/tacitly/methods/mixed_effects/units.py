@@ -34,6 +34,7 @@ TARGET_WEIGHT = 1.5
 MAGNITUDES_SHARE = 0.35
 ANGLES_SHARES = (0.35, 0.12, 0.045, 0.045, 0.045, 0.045)
 _REACH, _ZOOM, _PERIOD = 30.0, 6.7, 6.6
+_LANES = 8  # numbers in a register of the kernels
 _RARE = 0.02  # an indicator that is set less often is left out
 _CLEAR = 4.5  # times the noise that a magnitude's point must reach: then it is known to 2.4 octaves
 _BLIND = 0.25  # noise of the target's point beyond which its scale is not found
@@ -79,12 +80,10 @@ class Magnitudes(BatchQuery):
         """Return the contributions, compiled; columns that are not in use are not looked at."""
         from tacitly.methods.mixed_effects.unit_kernels import write_magnitudes
 
-        columns = np.flatnonzero(self.used)
-        found = np.empty((len(offsets) - 1, 4, len(columns)))
-        write_magnitudes(*_kernel_rows(X, y, len(self.used)), offsets, columns, _REACH, found.reshape(len(found), -1))
-        every = np.zeros((len(found), 4, len(self.used)))
-        every[:, :, columns] = found
-        return self._weighted(every[:, 0], every[:, 1], (every[:, 2] == 0) & (every[:, 3] > 0))
+        out, weights = np.zeros((len(offsets) - 1, self.coordinates)), self.weights * self.used
+        rows, in_use = _kernel_rows(X, y, len(self.used)), _in_use(self.used)
+        write_magnitudes(*rows, offsets, *in_use, _REACH, weights, out)
+        return out
 
     def _weighted(self, cosines: Array, sines: Array, binary: npt.NDArray[np.bool_]) -> Array:
         binary[:, -1] = False
@@ -136,12 +135,11 @@ class Angles(BatchQuery):
         """Return the contributions, compiled; columns that are not in use are not looked at."""
         from tacitly.methods.mixed_effects.unit_kernels import write_angles
 
-        columns, every = np.flatnonzero(self.used), np.zeros((len(offsets) - 1, 2, len(self.used)))
-        found = np.empty((len(every), 2, len(columns)))
-        public = columns, self.center[columns], self.period[columns]
-        write_angles(*_kernel_rows(X, y, len(self.used)), offsets, *public, found.reshape(len(found), -1))
-        every[:, :, columns] = found * (self.weights * self.used)[columns]
-        return every.reshape(len(every), -1)
+        out, weights = np.zeros((len(offsets) - 1, self.coordinates)), self.weights * self.used
+        rows, in_use = _kernel_rows(X, y, len(self.used)), _in_use(self.used)
+        public = _in_lanes(self.center, in_use[0], 0.0), _in_lanes(self.period, in_use[0], 1.0)
+        write_angles(*rows, offsets, *in_use, *public, weights, out)
+        return out
 
 
 @dataclass(frozen=True)
@@ -308,6 +306,19 @@ def _kernel_rows(X: Rows, y: Rows, columns: int) -> tuple[Rows, Rows]:
     check_shape("X", X, None, columns - 1)
     check_shape("y", y, len(X))
     return read_only(np.ascontiguousarray(X)), read_only(np.ascontiguousarray(y))
+
+
+def _in_use(used: Array) -> tuple[npt.NDArray[np.int64], bool]:
+    """Return the positions of the features in use, and whether the target is."""
+    return np.flatnonzero(used[:-1]), bool(used[-1])
+
+
+def _in_lanes(values: Array, features: npt.NDArray[np.int64], filling: float) -> Array:
+    """Return the features' numbers, filled up to whole registers of eight, then a register of the target's."""
+    width = max(1, -(-len(features) // _LANES)) * _LANES
+    lanes = np.full(width + _LANES, filling)
+    lanes[: len(features)], lanes[width:] = values[features], values[-1]
+    return lanes
 
 
 def _columns(X: Rows, y: Rows) -> Array:

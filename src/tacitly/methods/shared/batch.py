@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tacitly.arrays import Array, Offsets, Rows
+from tacitly.arrays import Array, Offsets, Rows, read_only
 from tacitly.federation.base import Query
 from tacitly.federation.statistics import Statistics
 from tacitly.privacy.clipping import GUARD, LEAST
@@ -67,6 +67,8 @@ class BatchQuery(Query):
 
     def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
         """Clip each contribution and add up those of each block, from statistics."""
+        if isinstance(self.statistics, Contributions):
+            return clipped_sums(statistics, bound, size)
         starts = range(0, len(statistics), size)
         return np.array(
             [clipped_sum(self.contributions_of(statistics[start : start + size]), bound) for start in starts]
@@ -88,6 +90,15 @@ class Contributions(Statistics):
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return the contributions, one row per user."""
         return self.query.fused(X, y, offsets)
+
+
+def clipped_sums(rows: Array, bound: float, size: int) -> Array:
+    """Return :func:`clipped_sum` of each block of ``size`` rows, compiled."""
+    from tacitly.methods.shared.clip_kernels import add_clipped
+
+    out = np.zeros((-(-len(rows) // size), rows.shape[1]))
+    add_clipped(read_only(np.ascontiguousarray(rows)), bound * (1.0 - GUARD), size, out)
+    return out
 
 
 def clipped_sum(rows: Array, bound: float) -> Array:

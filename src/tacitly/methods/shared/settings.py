@@ -47,7 +47,7 @@ class RoundSettings:
 
     @property
     def preparation(self) -> Sequence[Phase]:
-        """Phases before the rounds, in order. Their contributions are acute."""
+        """Phases before the rounds, in order. Their contributions are acute, unless a phase says otherwise."""
         return [Phase(name="whitening", share=self.whitening_share), Phase(name="start", share=self.start_share)]
 
     @property
@@ -64,7 +64,7 @@ class RoundSettings:
 
     def events(self, plan: Plan) -> list[GaussianEvent]:
         """List every release the algorithm will make, in order."""
-        acute = {phase.name for phase in self.preparation}
+        acute = {phase.name for phase in self.preparation if phase.acute}
         return [
             plan.event(phase.name, clip=1.0, acute=phase.name in acute)
             for phase in self.phases
