@@ -32,7 +32,7 @@ suite coverage: export TMPDIR := $(or $(TMPDIR),$(ROOM),/tmp)
 # Where the environment forbids bytecode, every process of the tests would compile all the libraries again.
 suite coverage: export PYTHONDONTWRITEBYTECODE :=
 suite: $(ALL)
-	@echo "tests: about eleven minutes on two cores"
+	@echo "tests: about a quarter of an hour on two cores"
 	@$(BIN)/pytest -n $(WORKERS) --disable-warnings
 
 # Apart from the tests: tracing makes them half as long again. sys.monitoring (Python 3.12) costs less than a trace

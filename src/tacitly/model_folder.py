@@ -219,7 +219,7 @@ def _amended(certificate: Certificate, ledger: Ledger | None) -> Certificate:
     if certificate.account is not None:
         if ledger is None:
             raise ModelError("a certificate that states more is recorded in its account: name the ledger.")
-        certificate = record(certificate, ledger, certificate.releases[0].run)
+        certificate = record(certificate, ledger, certificate.releases[-1].run)
     return signed(certificate)
 
 

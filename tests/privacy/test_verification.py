@@ -378,13 +378,16 @@ def test_the_certificate_of_a_cheap_run_does_not_cover_the_model_of_an_expensive
         assert honest.ok, str(honest)
 
 
-def test_a_certificate_of_two_runs_is_refused() -> None:
+def test_a_certificate_of_several_runs_holds_all_their_releases_and_is_recorded_in_the_last() -> None:
     with Ledger() as ledger:
         fill(ledger)
         fill(ledger, name="more")
-        budget = replace(BUDGET, epsilon=2.0)
-        claim = certify(ledger, releases=tuple(ledger.releases()), budget=budget).to_json()
-        assert set(verify(claim, ledger=ledger).failed) == {"run", "ledger", "ledger_entry"}
+        both = {"releases": tuple(ledger.releases()), "budget": replace(BUDGET, epsilon=2.0)}
+        whole = verify(record(stated(ledger, **both), ledger, "more").to_json(), ledger=ledger)
+        assert whole.ok, str(whole)
+        assert verify(certify(ledger, **both).to_json(), ledger=ledger).failed == ("ledger_entry",)
+        less = stated(ledger, **{**both, "releases": both["releases"][:-1]})
+        assert "ledger" in verify(record(less, ledger, "more").to_json(), ledger=ledger).failed
 
 
 def test_a_run_that_goes_on_or_recorded_no_certificate_is_not_verified(ledger: Ledger) -> None:

@@ -66,7 +66,10 @@ class Continued(PrivateModel):
         return np.unique(np.concatenate([np.asarray(ids, dtype=str) for ids in rosters])) if rosters else None
 
     def _certify(self, run: Run, budget: Budget, units: int, engine_trust: str | None) -> None:
+        before = None if self._before is None else self.__dict__.get("_run")
         super()._certify(run, budget, units, engine_trust)
+        if before is not None:
+            before.finish()  # what a later call has added to is not resumed, and verifies as part of the whole
         self._roster = self._asked  # only now: whom a call that failed would have asked is not in the model
 
     def _added_up(self, before: Certificate) -> Certificate:

@@ -250,22 +250,23 @@ def _files_match(data: Mapping[str, Any], files: Mapping[str, bytes]) -> Check:
 
 
 def _ledger_agrees(data: Mapping[str, Any], ledger: Ledger) -> Iterable[Check]:
-    """Compare a certificate with the run it comes from: its state, its rows, and every word that it recorded."""
-    runs = ledger.runs()
-    names = sorted({release["run"] for release in data["releases"]})
-    run = next((run for run in runs if [run.name] == names), None)
-    problems = []
-    if run is None:
-        problems.append(f"the releases must come from one run of the ledger, found runs {names}")
-    elif run.state != "finished":
-        problems.append(f"run {run.name!r} is {run.state}, not finished")
-    if run is not None and run.certified != (data["mode"] == "certified"):
-        problems.append(f"mode {data['mode']!r}, but the ledger has the run with certified={run.certified}")
-    yield Check("run", not problems, "; ".join(problems) or f"{names[0]!r}, finished")
-    rows = [] if run is None else [row.to_dict() for row in ledger.releases(run.name)]
+    """Compare a certificate with the runs it comes from: their state, all their rows, and every word that was recorded.
+
+    A model that was refreshed, or fitted in parts, has one run per call; its certificate is recorded in the last.
+    """
+    by_name = {run.name: run for run in ledger.runs()}
+    names = list(dict.fromkeys(release["run"] for release in data["releases"]))
+    runs = [by_name[name] for name in names if name in by_name]
+    problems = [f"run {name!r} is not in the ledger" for name in names if name not in by_name]
+    problems += [f"run {run.name!r} is {run.state}, not finished" for run in runs if run.state != "finished"]
+    if any(run.certified != (data["mode"] == "certified") for run in runs):
+        problems.append(f"mode {data['mode']!r}, but the ledger has a run with certified={data['mode'] != 'certified'}")
+    words = ", ".join(repr(name) for name in names)
+    yield Check("run", bool(runs) and not problems, "; ".join(problems) or f"{words}, finished")
+    rows = [row.to_dict() for run in runs for row in ledger.releases(run.name)]
     agree = bool(rows) and _writable(rows) == _writable(data["releases"])
     yield Check("ledger", agree, f"{len(rows)} rows in the ledger, {len(data['releases'])} releases claimed")
-    yield from _recorded(data, {} if run is None else run.statements, ledger)
+    yield from _recorded(data, runs[-1].statements if runs else {}, ledger)
 
 
 def _recorded(data: Mapping[str, Any], statements: Mapping[int, Mapping[str, Any]], ledger: Ledger) -> Iterable[Check]:

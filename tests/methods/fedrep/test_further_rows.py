@@ -72,6 +72,16 @@ def test_a_refresh_is_a_run_of_its_own_in_the_account(tmp_path: Path) -> None:
         assert model.run == "private-fedrep"
 
 
+def test_a_refreshed_model_verifies_against_its_account(tmp_path: Path) -> None:
+    """Both runs count as finished, though nobody closed the first."""
+    with Ledger(tmp_path / "account.db") as ledger:
+        model = refreshed(fitted(ledger=ledger))
+        claim = model.certify()
+        model.close()
+        verdict = verify(claim.to_json(), ledger=ledger)
+        assert verdict.ok, str(verdict)
+
+
 def test_a_model_that_was_loaded_is_refreshed_on_the_account_of_its_fit_only(tmp_path: Path) -> None:
     with Ledger(tmp_path / "account.db", ceiling=Budget(epsilon=6.0, delta=1e-6)) as ledger:
         tacitly.save(fitted(ledger=ledger), tmp_path / "model")
