@@ -18,8 +18,9 @@ from typing import Any
 
 from tacitly.portable import AlreadyLocked, FileLock, lock_file
 
-PATIENCE = 120.0
-"""Seconds after which a process compiles a kernel although another one seems to."""
+PATIENCE = 600.0
+"""Seconds after which a process compiles a kernel although another one seems to: on a busy machine, the largest kernels
+take minutes."""
 
 _POLL = 0.02
 _held: set[Path] = set()  # by this process, in which Numba compiles in one thread at a time
