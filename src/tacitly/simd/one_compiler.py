@@ -22,7 +22,7 @@ PATIENCE = 600.0
 """Seconds after which a process compiles a kernel although another one seems to: on a busy machine, the largest kernels
 take minutes."""
 
-_POLL = 0.02
+_POLL = 0.1  # seconds
 _held: set[Path] = set()  # by this process, in which Numba compiles in one thread at a time
 
 
