@@ -43,7 +43,7 @@ from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork
 
 _SUPPORT_SHARES = (0.25, 0.5, 0.75, 1.0, 1.0, 1.0)  # of b's support, selected at every eighth of the steps
 _BACKTRACK = 0.25  # factor for a step that raised the loss
-_SHRINKAGES = (1.0, 0.75, 0.5, 0.25, 0.0)  # factors of b among which held-out rows choose
+SHRINKAGES: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25, 0.0)  # factors of b among which held-out rows choose
 _TINY = torch.finfo(torch.float64).tiny
 
 
@@ -292,7 +292,7 @@ class SparseUpdate(PersonalPartUpdate):
     @property
     def shrinkages(self) -> tuple[float, ...]:
         """Factors of b to choose among."""
-        return _SHRINKAGES if self.sparsity else (1.0,)
+        return SHRINKAGES if self.sparsity else (1.0,)
 
     @property
     def dense_length(self) -> int:
