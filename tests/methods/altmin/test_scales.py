@@ -40,8 +40,7 @@ def test_a_scale_that_noise_hides_leaves_the_basis_that_users_voted_for(
 ) -> None:
     """Histograms took noise for a scale there, and released equations at scales such as 2^90 or 2^-70.
 
-    Here users are far below the noise. A scale stands out of it once in 270,000 releases; the equations are solved only
-    if two of them do.
+    Here users are far below the noise, which is never twenty times as large as usual.
     """
     solved: list[object] = []
     monkeypatch.setattr(altmin.NormalEquations, "solve", lambda *a: solved.append(a))

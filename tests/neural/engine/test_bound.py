@@ -23,7 +23,7 @@ def bound(released: Any) -> float:
     return update_bound(federation, PLAN, "auto", FeatureMoment(2), "update norm")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("released", [(0.0, 0.0), (20.0, -20.0), (-35.0, 35.0)])
+@pytest.mark.parametrize("released", [(0.0, 0.0), (20.0, -20.0), (-70.0, 70.0)])
 def test_noise_is_not_taken_for_a_norm(released: tuple[float, float]) -> None:
     """A clip of 2^30 would drown every update; at a tiny one all updates count alike."""
     assert bound(released) == 2.0**-30
@@ -32,4 +32,4 @@ def test_noise_is_not_taken_for_a_norm(released: tuple[float, float]) -> None:
 @pytest.mark.parametrize("octave", [-12.0, 0.0, 5.0])
 def test_a_norm_that_stands_out_is_the_clip(octave: float) -> None:
     point = circle(np.array([octave]), 30.0)[0]
-    assert bound(100.0 * point) == pytest.approx(2.0**octave)
+    assert bound(101.0 * point) == pytest.approx(2.0**octave)

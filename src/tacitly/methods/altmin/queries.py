@@ -23,9 +23,9 @@ from tacitly.linalg import denoise_spectrum, orthonormal, pack_symmetric, unpack
 from tacitly.methods.shared.batch import clip_factors, norms_of
 from tacitly.methods.shared.whitening import Whitening
 
-REACH, SURE = 60.0, 5.0
+REACH, SURE = 60.0, 20.0
 """Octaves around one in which scales of equations are looked for: they go with the squares of targets. And how many
-standard deviations of the noise what is found must stand out."""
+standard deviations of the noise what is found must stand out: it is then known to an octave, REACH/(π·SURE)."""
 
 _TOGETHER, _CELLS = 64, 1 << 18  # users whose second moments are held at once, and cells of their rows
 # Norms of second moments below which they have lost digits to underflow, and above which a clip over the norm has.

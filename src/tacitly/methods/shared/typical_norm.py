@@ -83,7 +83,8 @@ def typical_norm(
 ) -> Typical:
     """Release the typical norm of the contributions to ``query``.
 
-    Noise alone is taken for one once in exp(``sure``²/2) releases: in 90 by default, in 270,000 for ``sure=5``.
+    What is found stands out of the noise by ``sure`` standard deviations. Its logarithm has an error of ``reach``/(π ·
+    ``sure``) octaves then, and noise alone is taken for it once in exp(``sure``²/2) releases: in 90, by default.
     """
     released = federation.release(TypicalNorm(query, reach), event, name)
     found = float(np.hypot(*released)) > sure * federation.sum_sigma(event)

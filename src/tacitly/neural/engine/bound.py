@@ -7,7 +7,7 @@ from tacitly.methods.shared.typical_norm import typical_norm
 from tacitly.neural.engine.query import BodyUpdate
 from tacitly.privacy.calibration import Plan
 
-_REACH, _SURE = 30.0, 5.0  # octaves around one in which norms are looked for; standard deviations they must stand out
+_REACH, _SURE = 30.0, 10.0  # octaves around one in which norms are looked for; a norm is known to one, or not at all
 
 
 def update_bound(federation: Federation, plan: Plan, clip: float | str | None, query: BodyUpdate, name: str) -> float:

@@ -243,11 +243,7 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
         )
 
     def _events(self, plan: Plan) -> list[GaussianEvent]:
-        return [
-            plan.event(phase.name, clip=1.0)
-            for phase in plan.phases
-            for _ in range(phase.releases)
-        ]
+        return [plan.event(phase.name, clip=1.0) for phase in plan.phases for _ in range(phase.releases)]
 
     def _learn(self, federation: Federation, plan: Plan, network: Network) -> Array:
         """Move the public vector by noisy sums; steps shrink over the rounds, and where a sum is mostly noise."""
