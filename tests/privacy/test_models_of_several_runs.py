@@ -185,9 +185,7 @@ def test_totals_are_what_the_ledger_has(
     assert failed(again(dear, ledger, runs(dear)[-1], **changed), ledger)
 
 
-@pytest.mark.parametrize(
-    "changed", [{"n_users": 10_000}, {"n_users": 7}, {"algorithm": "MarginClassifier"}], ids=lambda changed: str(changed)
-)
+@pytest.mark.parametrize("changed", [{"n_users": 10_000}, {"n_users": 7}, {"algorithm": "MarginClassifier"}], ids=str)
 def test_what_runs_announced_is_what_certificates_state(
     spent: tuple[Ledger, Certificate, Certificate], changed: dict[str, Any]
 ) -> None:
