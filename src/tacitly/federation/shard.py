@@ -98,7 +98,7 @@ class Shard:
         return shard._sum(query, _OfStatistics(query), bound, grid, chosen, end)
 
     def _sum(
-        self, query: Query, form: Query, bound: float, grid: float, chosen: Chosen | None, end: float
+        self, query: Query, form: Query, bound: float, grid: float, chosen: Chosen | None, end: float = math.inf
     ) -> npt.NDArray[np.int64]:
         """Return the sum by one form of a query, whose bound is enforced whatever form it is."""
 
