@@ -7,8 +7,9 @@ post-processing of public numbers. In order:
 2. The typical variance of targets within a user, to start the noise level.
 3. Two rounds of Newton's method for w̄ under a diagonal S, each followed by a correction of three variances: of the
    intercept, of the slopes, of the noise (:class:`LogVariances`).
-4. The whole covariance at once: the noisy mean of u uᵀ − J, its eigenvalues shrunk by the known noise, so that S gets
-   as many directions as stand out of the noise (:func:`grow`). With few users none does, and S stays diagonal.
+4. The whole covariance, twice: the noisy mean of u uᵀ − J, in coordinates where J is about diagonal
+   (:func:`turned`), its eigenvalues shrunk by the known noise, so that S gets as many directions as stand out of the
+   noise (:func:`grown`). With few users none does, and S stays as it was.
 5. Three rounds of Newton's method under that S, with fine corrections of the variances.
 6. How well users' left-out rows are predicted: it calibrates intervals, and says whether the prior helps at all.
 
@@ -49,6 +50,9 @@ from tacitly.privacy.guarantee import Budget, GaussianEvent
 
 ROUNDS = (2, 3)
 """Newton rounds before and after the covariance is learned."""
+
+GROWTHS = 2
+"""Releases of the spread: under the diagonal covariance, and under what the first made of it."""
 
 # Parts of the budget that is left after the units; they are scaled to 1.
 _SHARES, _INFORMATION, _SCORE = 0.03, (0.06, 0.08), (0.10, 0.26)
@@ -104,8 +108,8 @@ class Settings:
             Phase(name="information shares", share=_SHARES * rest),
             Phase(name="information norm", share=0.2 * norms, releases=2),
             Phase(name="score norm", share=0.4 * norms, releases=sum(ROUNDS)),
-            Phase(name="spread norm", share=0.2 * norms),
-            Phase(name="spread", share=_SPREAD * rest),
+            Phase(name="spread norm", share=0.2 * norms, releases=GROWTHS),
+            Phase(name="spread", share=_SPREAD * rest, releases=GROWTHS),
             Phase(name="log variances", share=variances / 2.0, releases=ROUNDS[0]),
             Phase(name="variances", share=variances / 2.0, releases=1 + ROUNDS[1]),
             Phase(name="coverage", share=_COVERAGE * rest),
@@ -155,7 +159,8 @@ def learn_prior(federation: Federation, plan: Plan, coordinates: Coordinates) ->
     """Learn the prior of weights in public coordinates, steps 2 to 5; return the last state."""
     state = Learner(federation, plan, coordinates)
     state.newton_rounds(0)
-    state.grow()
+    for number in range(GROWTHS):
+        state.grow(number)
     state.newton_rounds(1)
     return state
 
@@ -215,17 +220,18 @@ class Learner:
                 self._variances(label)
         self._metric = metric
 
-    def grow(self) -> None:
+    def grow(self, number: int) -> None:
         """Release the spread and give the covariance the directions that stand out of the noise."""
+        axes, sizes = turned(self.prior.root, self._metric)
+        self.prior = replace(self.prior, root=few_digits(axes))
         query = Spread(self.units, self.prior)
-        clip = 1.5 * self._clip(query, "spread norm", "spread norm", reach=8.0)
+        clip = 1.5 * self._clip(query, "spread norm", f"spread norm {number + 1}", reach=8.0)
         measured = MeasuredSpread(self.units, self.prior, clip)
-        mean, noise = self._mean(measured, "spread", "spread", measured.bound)
-        root, self.groups = grown(mean, noise, self.prior.root)
+        mean, noise = self._mean(measured, "spread", f"spread {number + 1}", measured.bound)
+        root, self.groups = grown(mean, noise, self.prior.root, sizes, self.federation.n_users)
         self._axes, self._scales = few_digits(root), np.ones(self.units.size)
         self.prior = replace(self.prior, root=self._axes)
-        self._variances("after growth 1")
-        self._variances("after growth 2")
+        self._variances(f"after growth {number + 1}")
 
     def checked(self) -> tuple[float, bool]:
         """Release how left-out rows are predicted; return by what to multiply deviations, and if the prior helps."""
@@ -344,36 +350,50 @@ def preconditioned(matrix: Array, noise: float, metric: Array) -> tuple[Array, A
     return found, found @ information, float(np.linalg.norm(found @ back, 2)) * noise
 
 
-def grown(mean: Array, noise: float, root: Array) -> tuple[Array, Array]:
+def turned(root: Array, metric: Array) -> tuple[Array, Array]:
+    """Return a root of the same covariance in whose coordinates the mean of J is about diagonal, and that diagonal.
+
+    ``metric`` is an inverse root of the mean information. Columns that move together (output and investment of a firm)
+    make J far from diagonal in their own coordinates, and :func:`grown` would divide by the wrong numbers.
+    """
+    half = np.linalg.solve(metric, root)
+    values, vectors = np.linalg.eigh(half.T @ half)
+    return root @ vectors[:, ::-1], np.maximum(values[::-1], 0.0)
+
+
+def grown(mean: Array, noise: float, root: Array, sizes: Array, n_users: int) -> tuple[Array, Array]:
     """Return a root of the new covariance, and the group of each of its directions, from the noisy mean spread.
 
-    The mean of u uᵀ − J is about k∘D for a change I + D of the whitened covariance, kᵢⱼ = E JᵢᵢJⱼⱼ. Eigenvalues of the
-    noise alone fill [−e, e], e = noise·√(2p); those beyond it are shrunk by √(λ² − e²), and what the diagonal says
-    beside them by James and Stein's factor. The group of a direction is 0 for the one nearest the intercept, 2 if its
-    variance stands out.
+    The mean of u uᵀ − J is about k∘D for a change I + D of the whitened covariance, kᵢⱼ = E JᵢᵢJⱼⱼ, if J is about
+    diagonal (:func:`turned`), with about the diagonal ``sizes`` up to a factor. Eigenvalues of the noise alone fill
+    [−e, e], e = noise·√(2p); those beyond it are shrunk by √(λ² − e²), and what the diagonal says beside them by James
+    and Stein's factor. D is of order one, so what is left is divided by k + noise²/k + 4/n instead of k: the noise of
+    privacy and that of sampling n users, whose contributions vary by about 4k. The group of a direction is 0 for the
+    one nearest the intercept, 2 if its variance stands out.
     """
     size = len(root)
     squares = mean[-size:]
-    level = max(float(squares[1:].mean()) if size > 1 else 0.0, 0.0)
-    deviations = squares[1:] - level
-    squares = np.append(squares[0], level + _james_stein(deviations, noise) * deviations)
-    gains = np.sqrt(np.maximum(squares, 1e-9))
+    usual = np.square(sizes) * max(float(squares @ np.square(sizes)), 0.0) / max(float(np.sum(sizes**4)), 1e-300)
+    deviations = squares - usual
+    gains = np.sqrt(np.clip(usual + _james_stein(deviations, noise) * deviations, 1e-9, 1.0))
     matrix = unpack_symmetric(mean[:-size], size)
     values, vectors = np.linalg.eigh(matrix)
     edge = noise * math.sqrt(2.0 * size)
     spikes = (vectors * (np.sign(values) * np.sqrt(np.maximum(values**2 - edge**2, 0.0)))) @ vectors.T
     rest = np.diag(matrix - spikes)
-    change = (spikes + _james_stein(rest, noise) * np.diag(rest)) / (np.outer(gains, gains) + 2.0 * noise + 0.02)
+    slopes = np.outer(gains, gains)
+    change = (spikes + _james_stein(rest, noise) * np.diag(rest)) / (slopes + noise**2 / slopes + 4.0 / n_users)
     values, vectors = np.linalg.eigh(np.eye(size) + change)
     values = np.clip(values, 0.05, 20.0)
-    intercept = int(np.argmax(np.abs(vectors[0])))
+    new = root @ (vectors * np.sqrt(values))
+    intercept = int(np.argmax(np.abs(new[0])))
     others = np.delete(np.arange(size), intercept)
     groups = np.ones(size)
     groups[intercept] = 0.0
     if len(others):
         large = values[others] > 1.5 * max(float(np.median(values[others])), 0.2)
         groups[others[large]] = 2.0
-    return root @ (vectors * np.sqrt(values)), groups
+    return new, groups
 
 
 def users_needed(size: int, budget: Budget) -> int:

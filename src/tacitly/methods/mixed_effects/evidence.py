@@ -2,9 +2,12 @@
 
 Candidates for a user's weights are posteriors with the noise variance multiplied by :data:`SCALES` (from nearly the
 user's own fit to nearly the population) and the user's own mean. Each predicts every row of the user from the others;
-with mean squared error eₖ over m rows, candidate k gets the weight oddsₖ·eₖ^(−(m − 1)/2), which is its evidence if the
-noise variance is unknown. Odds are public and favour the posterior, so that a few rows overrule it only if it is far
-off: for a user who is unlike the others, or under a prior that privacy noise has spoilt.
+with mean squared error eₖ over m rows, candidate k gets the weight oddsₖ·(eₖ/e)^(−(m − 1 − fₖ)/2), e the error of the
+posterior itself. That is the evidence of m − 1 − fₖ independent errors of unknown variance: a candidate that spends fₖ
+degrees of freedom on m rows has no more of them to be judged by. (With m − 1 instead, a user with as many rows as
+weights was now and then given a fit through all rows, whose left-out errors happened to be small.) Odds are public and
+favour the posterior, so that a few rows overrule it only if it is far off: for a user who is unlike the others, or
+under a prior that privacy noise has spoilt.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ def personal_weights(
         values = np.maximum(values, 0.0)
         turned = np.einsum("ri,rij->rj", design @ prior.root, vectors[owner])
         rights = per_user(turned * residuals[:, None], offsets)
-        weights, errors = [], []
+        weights, errors, freedoms = [], [], []
         for scale in SCALES:
             inverse = 1.0 / (values + scale * prior.noise)
             moved = rights * inverse
@@ -55,13 +58,15 @@ def personal_weights(
             left = (residuals - np.einsum("ri,ri->r", turned, moved[owner])) / free
             weights.append(prior.mean + np.einsum("nij,nj->ni", vectors, moved) @ prior.root.T)
             errors.append(per_user(np.square(left), offsets))
+            freedoms.append((values * inverse).sum(axis=1))
         count = np.maximum(rows, 1.0)
         means = np.where(usable, per_user(np.where(usable[owner], targets, 0.0), offsets) / count, prior.mean[0])
         alone = (targets - means[owner]) * (count / np.maximum(count - 1.0, 1.0))[owner]
         errors.append(per_user(np.where(usable[owner], np.square(alone), 0.0), offsets))
         weights.append(np.concatenate([means[:, None], np.zeros((len(rows), units.size - 1))], axis=1))
+        freedoms.append(np.ones(len(rows)))
     candidates = np.stack(weights)
-    shares = shares_of(np.stack(errors) / count + 1e-9 * prior.noise, rows, odds)
+    shares = shares_of(np.stack(errors) / count + 1e-9 * prior.noise, np.stack(freedoms), rows, odds)
     mixed = np.einsum("kn,kni->ni", shares, candidates)
     between = candidates - mixed
     covariance = (vectors * (prior.noise / (values + prior.noise))[:, None, :]) @ vectors.transpose(0, 2, 1)
@@ -69,10 +74,18 @@ def personal_weights(
     return np.where(usable[:, None], mixed, prior.mean), covariance
 
 
-def shares_of(errors: Array, rows: Array, odds: Array) -> Array:
-    """Return the weight of each candidate (first axis) for each user."""
-    with np.errstate(divide="ignore"):
-        logarithms = np.log(np.asarray(odds))[:, None] - np.maximum(rows - 1.0, 0.0) / 2.0 * np.log(errors)
+def shares_of(errors: Array, freedoms: Array, rows: Array, odds: Array) -> Array:
+    """Return the weight of each candidate (first axis) for each user.
+
+    >>> one = np.array([[0.01], [0.1], [1.0], [1.0], [0.1]])  # left-out errors of a user with 5 rows
+    >>> used = np.array([[4.0], [3.0], [2.0], [1.0], [1.0]])  # degrees of freedom
+    >>> shares_of(one, used, np.array([5.0]), np.array(TRUSTED))[:, 0].round(3)
+    array([0.004, 0.047, 0.704, 0.011, 0.234])
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        judged = np.maximum(rows - 1.0 - freedoms, 0.0) / 2.0
+        usual = np.where(np.isfinite(errors[_POSTERIOR]), errors[_POSTERIOR], 1.0)
+        logarithms = np.log(np.asarray(odds))[:, None] - judged * np.log(errors / usual)
     logarithms = np.where(np.isfinite(logarithms), logarithms, -np.inf)
     shares = np.exp(logarithms - logarithms.max(axis=0))
     if odds[_POSTERIOR] > 0:  # a single row says nothing about how to predict it from others

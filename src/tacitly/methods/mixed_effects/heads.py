@@ -64,19 +64,21 @@ class PosteriorHeads(HeadWork):
         moments, size = Moments(self.units)(X, y, offsets), self.units.size
         rows, entries = moments[:, -1], triangle(size)
         candidates, errors = np.zeros((len(SCALES) + 1, len(rows), size)), np.zeros((len(SCALES) + 1, len(rows)))
-        covariance = np.zeros((len(rows), entries))
+        covariance, freedoms = np.zeros((len(rows), entries)), np.ones_like(errors)
+        first, second = np.triu_indices(size)
+        twice = moments[:, :entries] * np.where(first == second, 1.0, 2.0)
         for number, scale in enumerate(SCALES):
             prior = replace(self.prior, noise=scale * self.prior.noise)
             sums, posterior = left_out_sums(X, y, offsets, self.units, prior, np.zeros(0), moments)
             candidates[number], errors[number], errors[-1] = posterior[:, entries:], sums[:, 1], sums[:, 0]
+            freedoms[number] = np.einsum("ij,ij->i", posterior[:, :entries], twice) / prior.noise
             if scale == 1.0:
                 covariance = posterior[:, :entries]
         count = np.maximum(rows, 1.0)
         candidates[-1, :, 0] = np.where(rows > 0, moments[:, entries] / count, self.prior.mean[0])
         errors = np.where(rows > 0, errors, 0.0) / count + 1e-9 * self.prior.noise
-        shares = shares_of(errors, rows, self.odds)
+        shares = shares_of(errors, freedoms, rows, self.odds)
         mixed = np.einsum("kn,kni->ni", shares, candidates)
-        first, second = np.triu_indices(size)
         for share, candidate in zip(shares, candidates, strict=True):
             apart = candidate - mixed
             covariance = covariance + (share[:, None] * apart)[:, first] * apart[:, second]

@@ -1,0 +1,74 @@
+"""The covariance is learned along the directions in which users have information, whatever columns move together."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import tacitly
+from tacitly.arrays import Array
+from tacitly.baselines.mixed_model import MixedModel
+from tacitly.linalg import pack_symmetric
+from tacitly.methods.mixed_effects.algorithm import grown, turned
+from tacitly.methods.mixed_effects.evidence import TRUSTED, personal_weights, shares_of
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
+
+
+def related_columns(n: int, rows: int, seed: int) -> tuple[Array, Array, Array]:
+    """Users whose three columns move together, and who differ most along a difference of two of them."""
+    rng = np.random.default_rng(seed)
+    users = np.repeat(np.arange(n), rows)
+    size = rng.normal(size=n)[users] + 0.5 * rng.normal(size=n * rows)
+    X = size[:, None] + 0.3 * rng.normal(size=(n * rows, 3))
+    slopes = np.array([1.0, -0.5, 0.3]) + rng.normal(size=(n, 1)) * np.array([0.8, -0.8, 0.0])
+    y = 0.5 * rng.normal(size=n)[users] + np.einsum("ij,ij->i", X, slopes[users]) + 0.05 * rng.normal(size=n * rows)
+    return X, y, users
+
+
+def test_turned_roots_have_the_same_covariance_and_a_diagonal_information() -> None:
+    root, metric = np.diag([1.0, 0.3, 0.2]), np.diag([1.0, 2.0, 3.0]) + 0.1
+    axes, sizes = turned(root, metric)
+    np.testing.assert_allclose(axes @ axes.T, root @ root.T, atol=1e-14)
+    half = np.linalg.solve(metric, axes)
+    np.testing.assert_allclose(half.T @ half, np.diag(sizes), atol=1e-12)
+
+
+def test_one_step_finds_the_covariance_where_information_is_diagonal() -> None:
+    gains = np.array([0.9, 0.5, 0.2])
+    change = np.array([[0.5, 0.3, 0.0], [0.3, 1.0, -0.4], [0.0, -0.4, 2.0]])
+    released = np.concatenate([pack_symmetric(change * np.outer(gains, gains)), gains**2])
+    root, _ = grown(released, 1e-12, np.eye(3), gains, 10**9)
+    np.testing.assert_allclose(root @ root.T, np.eye(3) + change, atol=1e-6)
+
+
+def test_columns_that_move_together_cost_nothing_against_maximum_likelihood() -> None:
+    X, y, users = related_columns(600, 6, seed=5)
+    seen = np.tile(np.arange(6) < 5, 600)
+    fresh = ~seen
+    model = tacitly.MixedEffects(epsilon=math.inf)
+    with pytest.warns(tacitly.UncertifiedWarning):
+        model.fit(X[seen], y[seen], users[seen])
+    exact = MixedModel().fit(X[seen], y[seen], users[seen])
+    errors = [np.sqrt(np.mean(np.square(m.predict(X[fresh], users[fresh]) - y[fresh]))) for m in (model, exact)]
+    assert errors[0] < 1.05 * errors[1]
+
+
+def test_a_fit_through_as_many_rows_as_weights_is_not_believed() -> None:
+    errors = np.array([[1e-6], [1e-3], [1.0], [2.0], [3.0]])
+    through = np.array([[5.9], [5.0], [2.0], [1.0], [1.0]])
+    shares = shares_of(errors, through, np.array([6.0]), np.array(TRUSTED))
+    assert shares[2, 0] > 0.9
+    believed = shares_of(errors, np.ones((5, 1)), np.array([6.0]), np.array(TRUSTED))
+    assert believed[0, 0] > 0.9
+
+
+def test_a_user_far_from_the_population_is_still_believed() -> None:
+    units = Coordinates(np.zeros(1), np.ones(1), 0.0, 1.0)
+    prior = Prior(np.zeros(2), 0.1 * np.eye(2), 1.0)
+    rng = np.random.default_rng(1)
+    rows = rng.normal(size=(12, 1))
+    far = 20.0 + 5.0 * rows[:, 0] + 0.1 * rng.normal(size=12)
+    weights, _ = personal_weights(rows, far, np.array([0, 12]), units, prior, np.array(TRUSTED))
+    assert abs(weights[0, 0] - 20.0) < 2.0  # the posterior alone says 2
