@@ -200,7 +200,7 @@ def _wide(estimator: PrivateModel) -> PrivateModel:
     parameters = estimator.get_params(deep=False)
     if "body" in parameters:
         parameters |= audit_network(CROWDED_FEATURES)
-    if "shape" in parameters:
+    if parameters.get("shape") is not None:
         parameters["shape"] = (10, CROWDED_FEATURES // 10)
     wide: PrivateModel = type(estimator)(**parameters)
     return wide

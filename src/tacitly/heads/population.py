@@ -137,7 +137,14 @@ class PopulationHeads(HeadWork):
         return heads, errors
 
     def own(self, X: Rows, y: Rows) -> Array:
-        """Fit one user, in NumPy."""
+        """Fit one user, in NumPy; the population's head for rows that cannot be used."""
+        try:
+            head = self._fitted(X, y)
+        except np.linalg.LinAlgError:  # of a singular system
+            return self.prior.mean.copy()
+        return head if np.isfinite(head).all() else self.prior.mean.copy()
+
+    def _fitted(self, X: Rows, y: Rows) -> Array:
         prior, m = self.prior, len(X)
         with np.errstate(all="ignore"):
             rows, targets = np.asarray(X, dtype=np.float64) @ self.basis, np.asarray(y, dtype=np.float64)
@@ -182,5 +189,8 @@ def _weights(belief: Array, errors: Array, rows: int, slopes: int, intercept: in
     paid = np.array([0.0, 0.0, slopes + intercept, intercept]) / 2.0 * math.log(rows + 1.0)
     least = 1e-300 + 1e-12 * errors[0]
     scores = np.log(belief) - paid - (rows - 1.0) / 2.0 * np.log(np.maximum(errors, least))
-    weights = np.where(np.isfinite(scores), np.exp(scores - scores[np.isfinite(scores)].max()), 0.0)
+    usable = np.isfinite(scores)
+    if not usable.any():  # no error is a number
+        return np.array([1.0, 0.0, 0.0, 0.0])
+    weights = np.where(usable, np.exp(scores - scores[usable].max()), 0.0)
     return np.asarray(weights / weights.sum())

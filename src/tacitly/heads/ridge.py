@@ -59,7 +59,8 @@ def fit_head(X: npt.ArrayLike, y: npt.ArrayLike, basis: npt.ArrayLike, *, interc
     """
     with np.errstate(all="ignore"):
         rows = np.asarray(X, dtype=np.float64) @ np.asarray(basis, dtype=np.float64)
-        return ridge_and_error(rows, np.asarray(y, dtype=np.float64), intercept=intercept)[0]
+        head = ridge_and_error(rows, np.asarray(y, dtype=np.float64), intercept=intercept)[0]
+    return head if np.isfinite(head).all() else np.zeros_like(head)
 
 
 def ridge_and_error(rows: Array, targets: Array, *, intercept: bool) -> tuple[Array, float]:

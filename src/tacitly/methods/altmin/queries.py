@@ -4,7 +4,7 @@ Release :class:`NormalEquations`. Unit: the user. With ``parts="both"`` a contri
 clipped as a whole to norm 1. It is a function of one user's rows and of public fields, so zero-out moves the sum by at
 most 1, replace-one by at most 2 (b can point either way). One Gaussian event per round. One weight per user on both
 sides of the equations reweights users and does not bias the solution. With one part alone it is only measured, by
-:class:`~tacitly.methods.shared.norm_histogram.NormHistogram`.
+:class:`~tacitly.methods.shared.typical_norm.TypicalNorm`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ from tacitly.heads.ridge import fit_head, fit_heads
 from tacitly.linalg import denoise_spectrum, orthonormal, pack_symmetric, unpack_symmetric
 from tacitly.methods.shared.batch import clip_factors, norms_of
 from tacitly.methods.shared.whitening import Whitening
+
+REACH, SURE = 60.0, 20.0
+"""Octaves around one in which scales of equations are looked for: they go with the squares of targets. And how many
+standard deviations of the noise what is found must stand out: it is then known to an octave, REACH/(π·SURE)."""
 
 _TOGETHER, _CELLS = 64, 1 << 18  # users whose second moments are held at once, and cells of their rows
 # Norms of second moments below which they have lost digits to underflow, and above which a clip over the norm has.

@@ -78,8 +78,14 @@ class Typical:
     found: bool
 
 
-def typical_norm(federation: Federation, query: Query, event: GaussianEvent, name: str, *, reach: float) -> Typical:
-    """Release the typical norm of the contributions to ``query``."""
+def typical_norm(
+    federation: Federation, query: Query, event: GaussianEvent, name: str, *, reach: float, sure: float = 3.0
+) -> Typical:
+    """Release the typical norm of the contributions to ``query``.
+
+    What is found stands out of the noise by ``sure`` standard deviations. Its logarithm has an error of ``reach``/(π ·
+    ``sure``) octaves then, and noise alone is taken for it once in exp(``sure``²/2) releases: in 90, by default.
+    """
     released = federation.release(TypicalNorm(query, reach), event, name)
-    found = float(np.hypot(*released)) > 3.0 * federation.sum_sigma(event)
+    found = float(np.hypot(*released)) > sure * federation.sum_sigma(event)
     return Typical(float(2.0 ** uncircle(released, reach)), found)
