@@ -7,15 +7,17 @@ numbers; those that are not finite stay in their user's row.
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, per_user
+from tacitly.linalg import pack_symmetric
 from tacitly.privacy.clipping import LEAST
 from tacitly.simd.small_solves import TINY_RIDGE
 
-_CELLS = 1 << 21  # numbers that products of columns may take at once
+_NARROW = 4  # columns whose products are faster by array operations
 
 
 def of_rows(values: Array, offsets: Offsets) -> Array:
@@ -40,12 +42,15 @@ def packed_moments(rows: Array, offsets: Offsets) -> Array:
     >>> packed_moments(np.array([[1.0, 2.0], [0.0, 1.0]]), np.array([0, 2])).round(3)
     array([[1.   , 2.828, 5.   ]])
     """
-    first, second = np.triu_indices(rows.shape[1])
-    out = np.empty((len(offsets) - 1, len(first)))
-    step = max(1, _CELLS // max(1, len(rows)))
-    for start in range(0, len(first), step):
-        some = slice(start, start + step)
-        out[:, some] = per_user(rows[:, first[some]] * rows[:, second[some]], offsets)
+    size = rows.shape[1]
+    if size > _NARROW:  # a matrix product per user
+        whole = np.empty((len(offsets) - 1, size, size))
+        for user, (start, stop) in enumerate(itertools.pairwise(offsets.tolist())):
+            own = rows[start:stop]
+            np.matmul(own.T, own, out=whole[user])
+        return pack_symmetric(whole)
+    first, second = np.triu_indices(size)
+    out = per_user(rows[:, first] * rows[:, second], offsets)
     out[:, first != second] *= math.sqrt(2.0)
     return out
 

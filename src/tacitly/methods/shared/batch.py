@@ -87,14 +87,11 @@ class ArrayQuery(Query):
     def form_for(self, n_users: int, n_features: int) -> Query:
         """Return the form that sums so many users: public sizes decide.
 
-        A subclass with a ``contribution`` of its own has no array form unless it has ``contributions`` of its own too.
+        A subclass that changes another form has no array form unless it has ``contributions`` of its own too.
         """
-        for kind in type(self).__mro__:
-            if "contributions" in vars(kind):
-                return InArrays(self) if few(n_users, n_features) else self
-            if "contribution" in vars(kind):
-                break
-        return self
+        forms = {"contribution", "contributions", "block_sum", "block_sums"}
+        own = next(forms & set(vars(kind)) for kind in type(self).__mro__ if forms & set(vars(kind)))
+        return InArrays(self) if "contributions" in own and few(n_users, n_features) else self
 
 
 @dataclass(frozen=True)
