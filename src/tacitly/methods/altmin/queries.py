@@ -121,7 +121,7 @@ class NormalEquations(Query):
         """Return the form that sums so many users: public sizes decide."""
         if type(self) is not NormalEquations or not few(n_users, n_features):
             return self
-        return EquationsOfFew(**{field.name: getattr(self, field.name) for field in fields(self)})
+        return _EquationsOfFew(**{field.name: getattr(self, field.name) for field in fields(self)})
 
     def _heads(self, whitened: Array, targets: Array, offsets: Offsets) -> Array:
         return fit_heads(whitened, targets, offsets, self.basis)[:, :-1]
@@ -153,7 +153,7 @@ class NormalEquations(Query):
 
 
 @dataclass(frozen=True)
-class EquationsOfFew(NormalEquations):
+class _EquationsOfFew(NormalEquations):
     """The same with heads fitted by array operations, for users so few that compiling would take longer."""
 
     def _heads(self, whitened: Array, targets: Array, offsets: Offsets) -> Array:

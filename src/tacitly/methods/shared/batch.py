@@ -91,11 +91,11 @@ class ArrayQuery(Query):
         """
         forms = {"contribution", "contributions", "block_sum", "block_sums"}
         own = next(forms & set(vars(kind)) for kind in type(self).__mro__ if forms & set(vars(kind)))
-        return InArrays(self) if "contributions" in own and few(n_users, n_features) else self
+        return _InArrays(self) if "contributions" in own and few(n_users, n_features) else self
 
 
 @dataclass(frozen=True)
-class InArrays(BatchQuery):
+class _InArrays(BatchQuery):
     """The form of a query that clips and adds up contributions computed by array operations."""
 
     query: ArrayQuery
