@@ -224,3 +224,18 @@ def test_nothing_heavy_is_loaded_to_import_or_to_show_help(program: str) -> None
 def test_an_option_without_a_default_must_be_given() -> None:
     assert REGISTRY["fedrep"].options[0].default is REQUIRED
     assert repr(REQUIRED) == "REQUIRED"
+
+
+def test_few_users_never_wait_for_the_compiler() -> None:
+    """A first fit of a few thousand users must not import Numba, let alone compile."""
+    program = """
+import sys, warnings, numpy, tacitly
+warnings.simplefilter("ignore")
+rng, users = numpy.random.default_rng(0), numpy.repeat(numpy.arange(300), 8)
+X, y = rng.normal(size=(2400, 5)), rng.normal(size=2400)
+for model in (tacitly.MixedEffects, tacitly.PrivateFedRep, tacitly.PrivateAltMin, tacitly.Centaur):
+    options = {} if model is tacitly.MixedEffects else {"rank": 1}
+    model(epsilon=50.0, **options).fit(X, y, users).predict(X, users)
+    assert "numba" not in sys.modules, model
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -25,13 +25,14 @@ from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
 from tacitly.federation.base import BLOCK, ROW_BLOCK, Chosen, Query
 from tacitly.federation.bounds import check_sums, fused_agrees, one_form
-from tacitly.federation.projected import Projected
+from tacitly.federation.projected import Projected, project_few
 from tacitly.federation.query import rehearse, synthetic_rows, widest
 from tacitly.federation.scores import Scores
 from tacitly.federation.statistics import Statistics, same
 from tacitly.portable import cpu_count
 from tacitly.privacy.guarantee import Unit
 from tacitly.privacy.noise import to_grid
+from tacitly.simd.lazy_njit import MANY, few
 
 T = TypeVar("T")
 
@@ -43,7 +44,6 @@ class OutOfTime(Exception):
 Numbers = TypeVar("Numbers", bound=npt.NDArray[np.floating])
 
 _ROW_CELLS = 1 << 22  # numbers in a block of rows: 32 MiB of float64
-_MANY = 8192  # users from which on statistics are computed by compiled kernels: fewer would wait for the compiler
 _AT_ONCE = 16  # users in a batch of a node: public, because last bits may depend on the shape of a batch
 _NUMBERS = 1 << 22  # in an array with a row for each user of such a batch: 32 MiB
 _KEPT = 1 << 28  # most numbers of statistics that are kept: 2 GiB
@@ -82,15 +82,16 @@ class Shard:
             return projected.exact_sum(query.query, bound, grid, chosen, end=end)
         if not math.isfinite(bound) and query.clipped and not isinstance(query, Scores):
             raise ValueError(f"a sum without a bound is for losses only. Found {type(query).__name__}.")
-        of_statistics = query.statistics is not None and not self._plain and self.cohort.n_users >= _MANY
-        form = _OfStatistics(query, query.statistics) if of_statistics else query
+        of_statistics = query.statistics is not None and not self._plain and self.cohort.n_users >= MANY
+        form = query.form_for(self.cohort.n_users, self.cohort.n_features)
+        form = _OfStatistics(query, query.statistics) if of_statistics else form
         if of_statistics:
             # Bugs surface here; below, no exception may, because it could depend on private numbers.
             rehearse(form, *synthetic_rows(self.cohort.n_features))
         if self._plain or not fused_agrees(query, self.cohort.n_features, bound, form):
             # Where a batch is the definition, several users at once are as plain as one.
-            few = self._plain and one_form(query, bound)
-            plain = _Few(query, _at_once(query, self.cohort.n_features), end) if few else _Plain(query, end)
+            together = self._plain and one_form(query, bound)
+            plain = _Few(query, _at_once(query, self.cohort.n_features), end) if together else _Plain(query, end)
             return self._sum(query, plain, bound, grid, chosen, end)
         shard = self._with(query.statistics, end) if of_statistics and query.statistics is not None else None
         if shard is None:
@@ -149,11 +150,12 @@ class Shard:
         return self._last_projection[1]
 
     def _project(self, directions: Array, end: float) -> Shard:
-        from tacitly.simd.projections import project_each
+        users, project = self.cohort.n_users, project_few
+        if not few(users, self.cohort.n_features):
+            from tacitly.simd.projections import project_each as project
 
-        users = self.cohort.n_users
         spans = [(a, min(a + BLOCK, users)) for a in range(0, users, BLOCK)]
-        rows = np.concatenate(list(self._blocks(lambda X, y, offsets: project_each(X, directions), spans, end=end)))
+        rows = np.concatenate(list(self._blocks(lambda X, y, offsets: project(X, directions), spans, end=end)))
         names = tuple(f"direction {j}" for j in range(len(directions)))
         other = copy.copy(self)
         other._statistics = {}

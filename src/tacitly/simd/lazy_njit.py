@@ -21,7 +21,23 @@ from typing import Any
 
 from tacitly.simd.one_compiler import OneCompiler
 
+MANY = 8192
+"""Users from which on compiled kernels compute what array operations can: fewer would wait for the compiler."""
+
+_CELLS = 1 << 16  # users times features up to which array operations compute what is linear in both
+_NARROW = 32  # features up to which they form a matrix over all features for every user
 _LOCK = threading.RLock()
+
+
+def few(n_users: int, n_features: int) -> bool:
+    """Whether users are so few that array operations take less time than compiling kernels, or loading them.
+
+    Public sizes decide, never how many rows there are: everybody's last bits depend on the form.
+
+    >>> few(5000, 8), few(5000, 64), few(100_000, 1), few(10, 1000)
+    (True, False, False, False)
+    """
+    return n_users < MANY and n_features <= _NARROW and n_users * n_features <= _CELLS
 
 
 class Compiled:

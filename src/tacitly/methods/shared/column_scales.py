@@ -18,7 +18,7 @@ import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, read_only
 from tacitly.federation.base import Federation
-from tacitly.methods.shared.batch import BatchQuery, circle, per_user, uncircle
+from tacitly.methods.shared.batch import ArrayQuery, BatchQuery, circle, per_user, uncircle
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.clipping import GUARD
 from tacitly.privacy.guarantee import Budget
@@ -40,7 +40,7 @@ _NOTHING = 1e-9  # the gain of a column that hardly any user varies in: nothing 
 
 
 @dataclass(frozen=True)
-class ColumnScales(BatchQuery):
+class ColumnScales(BatchQuery, ArrayQuery):
     """Orders of magnitude of a user's columns; around the user's mean if ``centered``."""
 
     n_features: int

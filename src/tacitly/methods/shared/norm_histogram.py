@@ -12,7 +12,7 @@ post-processing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -49,6 +49,11 @@ class NormHistogram(Query):
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
         """Count a block of units."""
         return self._count(self.query.norms(X, y, offsets), clip_factor(1.0, bound))
+
+    def form_for(self, n_users: int, n_features: int) -> NormHistogram:
+        """Return the form that sums so many units: public sizes decide."""
+        form = self.query.form_for(n_users, n_features)
+        return self if form is self.query else replace(self, query=form)
 
     def _count(self, norms: Array, weight: float) -> Array:
         with np.errstate(all="ignore"):

@@ -10,7 +10,7 @@ so it works with far fewer users, and what it finds is a kind of mean.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -47,6 +47,11 @@ class TypicalNorm(BatchQuery):
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one point per user."""
         return self._points(self.query.norms(X, y, offsets))
+
+    def form_for(self, n_users: int, n_features: int) -> TypicalNorm:
+        """Return the form that sums so many users: public sizes decide."""
+        form = self.query.form_for(n_users, n_features)
+        return self if form is self.query else replace(self, query=form)
 
     @property
     def statistics(self) -> Statistics | None:
