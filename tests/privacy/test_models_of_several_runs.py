@@ -264,3 +264,24 @@ def test_a_debit_of_another_run_does_not_fall_between_totals_and_their_entry(
         threads[0].join()
         verdict = verify(again_recorded.to_json(), ledger=ledger)
         assert verdict.ok, str(verdict)
+
+
+@pytest.mark.parametrize("change", [{"delta": 1e-7}, {"adjacency": "replace-one"}])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_further_call_with_other_terms_spends_nothing(kind: str, change: dict[str, Any]) -> None:
+    """Its certificate would not be what the runs before announced, so it would never verify."""
+    with Ledger(ceiling=CEILING) as ledger:
+        model: Any = tacitly.PrivateFedRep(rank=1, epsilon=1.0, rounds=1, ledger=ledger)
+        more = model.refresh
+        if kind == "partial_fit":
+            model = tacitly.FedPower(1, 1.0, unit="user", ledger=ledger)
+            more = model.partial_fit
+        rows = PARTS[0]
+        (model.fit if kind == "refresh" else more)(DATA.X[rows], DATA.y[rows], DATA.users[rows])
+        before, spent = model.certificate_, ledger.spent()
+        model.set_params(**change)
+        with pytest.raises(ValueError, match="same adjacency"):
+            more(DATA.X[rows], DATA.y[rows], DATA.users[rows])
+        assert ledger.spent() == spent
+        assert model.certificate_ is before
+        model.close()

@@ -640,3 +640,16 @@ def test_the_verifier_shares_no_code_with_the_accountant(module: Any) -> None:
         if isinstance(node, ast.ImportFrom) and id(node) not in for_types and node.module
     }
     assert {name for name in imported if name.startswith("tacitly")} <= {"tacitly.privacy.second_opinion"}
+
+
+@pytest.mark.parametrize("key", ["after", "n_units"])
+@pytest.mark.parametrize("value", [None, 3.5, "fit", ["many"], {"fit": 1}, True])
+def test_words_of_another_program_make_a_verdict_and_no_crash(key: str, value: Any) -> None:
+    """Whoever opens a run writes what it likes into its configuration."""
+    with Ledger() as ledger:
+        run = ledger.run("fit", config={key: value})
+        event = GaussianEvent(sigma=9.0, sensitivity=Sensitivity.of_clip(1.0), slack=200 * (GRID / 9.0) ** 2)
+        run.release("round", event, lambda: np.zeros(1), noise="exact", grid=GRID, coordinates=1)
+        run.finish()
+        verdict = verify(certify(ledger).to_json(), ledger=ledger)
+    assert verdict.failed == ("run" if key == "after" else "ledger_config",)

@@ -53,6 +53,12 @@ class Continued(PrivateModel):
                     f"further calls must have the unit of the fit. Found {budget.unit} after {self._before.unit}: give "
                     "users in all calls or in none, or start anew with fit()."
                 )
+            terms, stated = ((each.adjacency, each.delta) for each in (budget, self._before.budget))
+            if terms != stated:  # what runs announce and what their certificate states could not agree
+                raise ValueError(
+                    "further calls must have the same adjacency and delta as the fit. Found "
+                    f"{budget.adjacency}, {budget.delta:g} after {stated[0]}, {stated[1]:g}: start anew with fit()."
+                )
             if self._stated_trust(budget, population.trust) != self._before.trust:
                 raise ValueError(
                     "further calls must run where the fit ran: certificates state one trust. Start anew with fit()."
