@@ -20,6 +20,7 @@ from tacitly.federation.local import LocalFederation
 from tacitly.federation.projected import Projected
 from tacitly.federation.scores import Scores
 from tacitly.federation.shard import Shard
+from tacitly.methods.shared.batch import _InArrays
 from tacitly.methods.shared.norm_histogram import NormHistogram
 from tacitly.methods.shared.whitening import FeatureMoment
 from tacitly.privacy.guarantee import GaussianEvent, Sensitivity, Unit
@@ -196,16 +197,45 @@ def test_users_who_all_reach_the_clip_in_one_direction_are_never_refused(dtype: 
         assert (least - 2e-6) * users * min(bound, 1.0) < np.linalg.norm(total) <= users * bound
 
 
+@pytest.mark.parametrize("form", ["compiled", "in arrays"])
 def test_a_node_adds_by_the_definition_where_the_fused_form_breaks_its_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    monkeypatch.setattr(FeatureMoment, "block_sum", lambda self, X, y, offsets, bound: np.full(3, 1e3 * bound))
+    broken: list[int] = []
+
+    def too_long(self, X, y, offsets, bound):  # type: ignore[no-untyped-def]
+        broken.append(len(offsets) - 1)
+        return np.full(3, 1e3 * bound)
+
+    if form == "compiled":
+        monkeypatch.setattr(FeatureMoment, "block_sum", too_long)
+        monkeypatch.setattr(FeatureMoment, "form_for", lambda self, n_users, n_features: self)
+    else:
+        monkeypatch.setattr(_InArrays, "block_sum", too_long)
     node = Node("north", cohort(np.ones((70, 2))), tmp_path, threads=1)
     assert not node.plain
     ask = Ask(kind="sum", run="r", step="1", token="a" * 32, thing=wire.encode(FeatureMoment(2)), bound=1.0, grid=GRID)
     answer = Answer.from_bytes(node.answer(ask.to_bytes()))
     assert answer.total is not None
     assert np.linalg.norm(answer.total * GRID) <= 70.0
+    assert set(broken) == {1}  # tried on synthetic users, one at a time, and not on those of the node
+
+
+@dataclass(frozen=True)
+class Obtuse(FeatureMoment):
+    """Moments that turn with the sign of the first number of a user, in the form for few users only."""
+
+    def contributions(self, X, y, offsets):  # type: ignore[no-untyped-def]
+        signs = np.where(X[offsets[:-1], 0] < 0, -1.0, 1.0)
+        return super().contributions(X, y, offsets) * signs[:, None]
+
+
+@pytest.mark.parametrize("query", [Obtuse(2), Projected(Obtuse(2), np.eye(2))])
+def test_the_form_that_runs_is_the_one_that_the_door_checks(query: Query) -> None:
+    few, acute = door(np.ones((8, 2))), GaussianEvent(sigma=1.0, sensitivity=Sensitivity.of_clip(1.0, acute=True))
+    with pytest.raises(BoundExceeded, match="obtuse"):
+        few.release(query, acute, "moment")
+    assert few.ledger_run.releases == []
 
 
 def test_every_travelling_query_stays_within_its_bound_on_the_doors_own_rows() -> None:

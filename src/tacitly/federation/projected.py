@@ -10,7 +10,7 @@ projected rows. Adjacency, sensitivity and event are those of the wrapped query.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tacitly.arrays import Array, Rows, check_shape, check_size, rows_times
 from tacitly.federation.query import Query
@@ -47,6 +47,11 @@ class Projected(Query):
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return the wrapped query's contribution for the projected rows."""
         return self.query.contribution(self.inside(X), y)
+
+    def form_for(self, n_users: int, n_features: int) -> Projected:
+        """Return the form that sums so many users: the wrapped query's, which is the one that runs."""
+        form = self.query.form_for(n_users, len(self.directions))
+        return self if form is self.query else replace(self, query=form)
 
     def inside(self, X: Rows) -> Rows:
         """Return the projected rows."""
