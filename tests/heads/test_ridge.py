@@ -109,3 +109,33 @@ def test_more_directions_than_rows_do_not_explode() -> None:
             np.linalg.norm(fit_head(X, X @ head + 0.1 * rng.normal(size=5), np.eye(5))[:5]) / np.linalg.norm(head)
         )
     assert max(sizes) < 20
+
+
+GRADED = 10.0 ** np.array([-152.6, 2.4, -81.6, 52.6, 57.8, 73.5, -138.6, 70.1, -30.3, 149.6, -133.1, -107.6])
+
+
+@pytest.mark.parametrize("refused", ["by LAPACK", "by us"])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_rows_without_eigenvectors_change_no_other_users_head(
+    refused: str, intercept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LAPACK does not converge for some finite matrices of twelve columns in very different units."""
+    rng, k = np.random.default_rng(12), len(GRADED)
+    users = [(rng.normal(size=(m, k)), rng.normal(size=m)) for m in (20, 3, 30)]
+    known = np.linalg.eigh
+
+    def eigh(matrices):  # type: ignore[no-untyped-def]
+        if (np.abs(matrices) > 1e250).any():
+            raise np.linalg.LinAlgError("Eigenvalues did not converge")
+        return known(matrices)
+
+    found = []
+    for graded in (np.ones(k), GRADED):
+        rows = [users[0], (users[1][0] * graded, users[1][1]), users[2]]
+        X, y = (np.concatenate([user[part] for user in rows]) for part in (0, 1))
+        if refused == "by us":
+            monkeypatch.setattr(np.linalg, "eigh", eigh)
+        found.append(fit_few_heads(X, y, np.array([0, 20, 23, 53]), np.eye(k), intercept=intercept))
+        assert np.isfinite(fit_head(*rows[1], np.eye(k), intercept=intercept)).all()
+    assert np.isfinite(found[1]).all()
+    np.testing.assert_array_equal(found[0][::2], found[1][::2])

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only, rows_times
 from tacitly.heads.base import HeadWork
 from tacitly.heads.penalties import LEAST_NONE, LEAST_ONE, LEAST_TRACE, PENALTIES
-from tacitly.heads.ridge_arrays import ridges_and_errors
+from tacitly.heads.ridge_arrays import eigenvectors, ridges_and_errors
 from tacitly.simd.elementary import logarithms, powers_of_two
 from tacitly.simd.lazy_njit import MANY, Elsewhere, few, njit
 
@@ -86,10 +86,11 @@ def ridge_and_error(rows: Array, targets: Array, *, intercept: bool) -> tuple[Ar
         rows, targets = rows - mean, targets - level
     system, right = rows.T @ rows, rows.T @ targets
     trace = float(np.trace(system))
-    if not (math.isfinite(trace) and trace > LEAST_TRACE and np.isfinite(right).all()):
+    usable = math.isfinite(trace) and trace > LEAST_TRACE and bool(np.isfinite(right).all())
+    (values,), (vectors,), (found,) = eigenvectors((system if usable else np.eye(k))[None])
+    if not (usable and found):
         alone = float(np.sum(np.square(targets))) * (m / max(m - 1.0, 1e-6)) ** 2 if intercept and m > 0 else math.inf
         return np.append(np.zeros(k), level if math.isfinite(level) else 0.0), alone
-    values, vectors = np.linalg.eigh(system)
     turned, right = rows @ vectors, vectors.T @ right
     shrinkage = 1.0 / (np.maximum(values, 0.0) + PENALTIES[:, None] * (trace / k))
     fitted = (shrinkage * right) @ turned.T

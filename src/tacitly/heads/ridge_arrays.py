@@ -26,7 +26,8 @@ def ridges_and_errors(rows: Array, targets: Array, offsets: Offsets, *, intercep
     traces = np.einsum("nii->n", systems)
     usable = np.isfinite(traces) & (traces > LEAST_TRACE) & np.isfinite(rights).all(axis=1)
     usable &= np.isfinite(systems).all(axis=(1, 2))
-    values, vectors = np.linalg.eigh(np.where(usable[:, None, None], systems, np.eye(k)))
+    values, vectors, found = eigenvectors(np.where(usable[:, None, None], systems, np.eye(k)))
+    usable &= found
     traces = np.where(usable, traces, k)
     turned, rights = along(rows, vectors, counts), np.einsum("nb,nbc->nc", rights, vectors)
     shrinkage = 1.0 / (np.maximum(values, 0.0)[:, None] + PENALTIES[:, None] * (traces / k)[:, None, None])
@@ -40,12 +41,12 @@ def ridges_and_errors(rows: Array, targets: Array, offsets: Offsets, *, intercep
     weights = np.where(errors == best, 1.0, (best / errors) ** (counts / 2.0)[:, None])
     totals = weights.sum(axis=1)
     heads = np.einsum("nbc,nc->nb", vectors, np.einsum("nq,nqc->nc", weights, shrinkage) * rights / totals[:, None])
-    found = np.where(weights > 0, weights * errors, 0.0).sum(axis=1) / totals
+    left_out = np.where(weights > 0, weights * errors, 0.0).sum(axis=1) / totals
     alone = own_errors(targets, offsets)
     heads = np.where(usable[:, None], heads, 0.0)
     own = levels - np.einsum("nb,nb->n", np.where(usable[:, None], means, 0.0), heads)
     heads = np.column_stack([heads, np.where(np.isfinite(own), own, 0.0) if intercept else np.zeros(len(counts))])
-    return heads, np.where(usable, found, alone if intercept else np.inf)
+    return heads, np.where(usable, left_out, alone if intercept else np.inf)
 
 
 def own_errors(centred: Array, offsets: Offsets) -> Array:
@@ -65,6 +66,25 @@ def inverses(matrices: Array) -> Array:
             with contextlib.suppress(np.linalg.LinAlgError):
                 found[i] = np.linalg.inv(matrix)
         return found
+
+
+def eigenvectors(matrices: Array) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
+    """Return eigenvalues and eigenvectors of each symmetric matrix, each computed by itself, and where they were found.
+
+    With columns of very different sizes LAPACK may find none; NumPy would then raise for all matrices together. Those of
+    the identity stand in for them.
+    """
+    found = np.ones(len(matrices), dtype=bool)
+    try:
+        values, vectors = np.linalg.eigh(matrices)
+    except np.linalg.LinAlgError:
+        values, vectors = np.ones(matrices.shape[:2]), np.tile(np.eye(matrices.shape[1]), (len(matrices), 1, 1))
+        for i, matrix in enumerate(matrices):
+            try:
+                values[i], vectors[i] = np.linalg.eigh(matrix)
+            except np.linalg.LinAlgError:
+                found[i] = False
+    return values, vectors, found
 
 
 def outer_sums(rows: Array, offsets: Offsets) -> Array:
