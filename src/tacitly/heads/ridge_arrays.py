@@ -71,8 +71,8 @@ def inverses(matrices: Array) -> Array:
 def eigenvectors(matrices: Array) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
     """Return eigenvalues and eigenvectors of each symmetric matrix, each computed by itself, and where they were found.
 
-    With columns of very different sizes LAPACK may find none; NumPy would then raise for all matrices together. Those of
-    the identity stand in for them.
+    With columns of very different sizes LAPACK may find none, and NumPy then raises for all matrices together.
+    Those of the identity stand in for them.
     """
     found = np.ones(len(matrices), dtype=bool)
     try:
