@@ -44,7 +44,9 @@ from tacitly.privacy.calibration import Phase, Plan
 # synthetic data with 12,000 to 20,000 users the basis was as accurate either way; with 75 users it was not.)
 _MANY_USERS = 10_000
 
-_CLEAR = 3.0  # standard deviations of the noise that a weight of the central model has to exceed
+# Standard deviations of the noise that a weight of the central model has to exceed; and on a column whose variance does
+# not stand out of the noise, where such a weight is the exception.
+_CLEAR, _CLEARER = 3.0, 4.0
 _REACH = 30.0  # octaves around one in which the norm of a correction is looked for
 
 
@@ -181,7 +183,7 @@ class Central(CentralState):
         """
         back, varies = whitening.from_raw(np.diag(whitening.scale)), self.sure > 0  # columns apart again
         clear = np.square(self.model[:, 0]) > _CLEAR**2 * self.variances
-        own = np.square(back @ self.model[:, 0]) > _CLEAR**2 * (np.square(back) @ self.variances)
-        clear &= varies | own
+        own = np.square(back @ self.model[:, 0]) > _CLEARER**2 * (np.square(back) @ self.variances)
+        clear = (self.sure == 1.0) | (clear & (varies | own))
         raw = whitening.to_raw(np.where(clear[:, None], self.model, 0.0))
         return whitening.from_raw(np.where((clear | varies)[:, None], raw, 0.0))

@@ -33,7 +33,7 @@ from tacitly.simd.small_solves import center_rows
 # from zero: dividing by them would make their features dominate, and the loop would overshoot.
 _DAMPING = 1.5
 _SMALLEST_EIGENVALUE = 0.02
-_SURE = 2.0  # noise standard deviations below a variance, for its lower limit
+_SURE = 3.0  # noise standard deviations below a variance, for its lower limit
 # Fused sums take the squared norm after whitening as ‖s‖² + Σ((1 + g)² − 1)(a·s)². Its error, relative to the squared
 # norm, is at most that of the directions over the smallest (1 + g)²: 2.7e-7, below the guard of a clip (2^-20).
 # They whiten sums, not contributions, so rounding errors of a sum are multiplied by 1 + g, which is therefore bounded.
@@ -206,15 +206,19 @@ def private_whitening(federation: Federation, plan: Plan, *, centered: bool = Fa
 
 
 def measured_whitening(federation: Federation, plan: Plan, *, centered: bool = False) -> tuple[Whitening, Array]:
-    """Return :func:`private_whitening`, and from the same release what columns vary by at least (:func:`sure_part`)."""
+    """Return :func:`private_whitening`, and from the same releases what columns vary by at least, in its coordinates.
+
+    One where the scales of columns show that a good part of users vary, else by the moment (:func:`sure_part`).
+    """
     d = federation.n_features
-    gains = column_gains(federation, plan, centered=centered)
+    gains, found = column_gains(federation, plan, centered=centered)
     event = plan.event("whitening", clip=1.0, acute=True)
     query = FeatureMoment(d, centered) if (gains == 1.0).all() else ScaledMoment(d, centered, gains=gains)
     moment, sigma = federation.release(query, event, "feature moment"), federation.sum_sigma(event)
-    found = Whitening.from_moment(moment, sigma, d)
+    whitening = Whitening.from_moment(moment, sigma, d)
     variances, trust = _shrunk_variances(np.diag(unpack_symmetric(moment, d)), sigma)
-    return replace(found, scale=found.scale * gains), sure_part(variances, sigma, trust)
+    sure = np.where(found, 1.0, sure_part(variances, sigma, trust))
+    return replace(whitening, scale=whitening.scale * gains), sure
 
 
 def sure_part(variances: Array, sigma: float, trust: float) -> Array:
@@ -224,7 +228,7 @@ def sure_part(variances: Array, sigma: float, trust: float) -> Array:
     to their mean with ``trust``, and so was their noise.
 
     >>> sure_part(np.array([100.0, 1.0]), 1.0, 1.0).round(2)
-    array([0.97, 0.  ])
+    array([0.96, 0.  ])
     """
     least = np.maximum(variances - _SURE * math.sqrt(trust) * sigma, 0.0)
     return np.asarray(least / np.maximum(variances + _DAMPING * sigma, np.finfo(float).tiny))
