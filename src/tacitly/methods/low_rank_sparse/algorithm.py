@@ -24,6 +24,7 @@ from functools import partial
 
 import numpy as np
 
+from tacitly.arrays import Array
 from tacitly.federation.base import Federation
 from tacitly.linalg import orthonormal
 from tacitly.methods.altmin.queries import solve_equations
@@ -167,12 +168,11 @@ class Central(CentralState):
 
     def advance(self, step: Array, second: Array, sigma: float, n_users: float, *, damping: float) -> None:
         """Move the model, and follow the noise in it: a step adds some and corrects what was there, as users vary."""
-        length = damping * self.step_length.value
         weight = self.scale * sigma / max(float(second[0, 0]), sigma * math.sqrt(2.0), np.finfo(float).tiny)
         _, signal = shrink_by_noise(step, sigma, 0)
         super().advance(step, second, sigma, n_users, damping=damping)
-        left = 1.0 - np.minimum(length * signal, 1.0) * self.sure
-        self.variances = np.square(left) * self.variances + (length * signal * weight) ** 2
+        length = damping * self.step_length.value * signal  # of the step that was just made
+        self.variances = np.square(1.0 - min(length, 1.0) * self.sure) * self.variances + (length * weight) ** 2
 
     def cleaned(self, whitening: Whitening) -> Array:
         """Return the model without the weights that noise alone could have made.

@@ -97,9 +97,7 @@ def learn_population(federation: Federation, plan: Plan, found: LearnedBasis, *,
     return Population(basis, learn_heads(federation.projected(basis.T), plan, intercept=intercept))
 
 
-def learn_heads(
-    federation: Federation, plan: Plan, *, intercept: bool, weight_one: bool = False
-) -> HeadPrior | None:
+def learn_heads(federation: Federation, plan: Plan, *, intercept: bool, weight_one: bool = False) -> HeadPrior | None:
     """Release how heads on all columns of the (projected) rows are spread; None where the noise hides it.
 
     ``weight_one``: heads are a level and the weight one on the only column.
