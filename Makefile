@@ -97,6 +97,7 @@ benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.papers.low_rank_sparse
 	$(BIN)/python -m benchmarks.papers.neural_low_rank_sparse
 	$(BIN)/python -m benchmarks.papers.quirks
+	$(BIN)/python -m benchmarks.papers.sparse_values
 	$(BIN)/python -m benchmarks.speed.gram
 	$(BIN)/python -m benchmarks.papers.trace_regression
 	$(BIN)/python -m benchmarks.papers.trace_attack

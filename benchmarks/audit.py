@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--crowds", type=int, default=300, help="runs with many canaries each")
     parser.add_argument("--many", action="store_true", help="only few runs with many canaries each, of all models")
     arguments = parser.parse_args()
-    quick, runs = arguments.quick, 20 if arguments.quick else arguments.runs
+    quick, runs = arguments.quick, 6 if arguments.quick else arguments.runs
     wanted = arguments.only or ("",)
 
     def chosen(everything: dict[str, Any]) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def main() -> None:
         kept = json.loads((RESULTS / "audit.json").read_text("utf-8"))
     if quick:
         ours, papers = {"FedPower, users": ESTIMATORS["FedPower, users"]}, dict(list(PAPERS.items())[1:2])
-        crowded = {"PrivateAltMin": ESTIMATORS["PrivateAltMin"]}
+        crowded = {"PrivateFedRep": ESTIMATORS["PrivateFedRep"]}
     else:
         ours, papers, crowded = chosen(ESTIMATORS), chosen(PAPERS), chosen(NETWORKS)
     if arguments.many:
@@ -200,7 +200,7 @@ def _wide(estimator: PrivateModel) -> PrivateModel:
     parameters = estimator.get_params(deep=False)
     if "body" in parameters:
         parameters |= audit_network(CROWDED_FEATURES)
-    if "shape" in parameters:
+    if parameters.get("shape") is not None:
         parameters["shape"] = (10, CROWDED_FEATURES // 10)
     wide: PrivateModel = type(estimator)(**parameters)
     return wide

@@ -74,7 +74,7 @@ def main() -> None:
             name: [share({**BASE, **family}, draw) for draw in draws] for name, family in families.items()
         }
     if "frontier" in parts:
-        draws, sizes = range(50, 51 if quick else 58), FRONTIER[-1:] if quick else FRONTIER
+        draws, sizes = range(100, 101 if quick else 116), FRONTIER[-1:] if quick else FRONTIER
         problems = {n: {**BASE, "noise": 0.01, "n_users": n} for n in sizes}
         data["frontier"] = {str(n): [share(problem, draw) for draw in draws] for n, problem in problems.items()}
         data["oracle"] = {str(n): [oracle_share(problem, draw) for draw in draws] for n, problem in problems.items()}

@@ -1,4 +1,4 @@
-"""Why are a few fits of 1,000 users worse than the others? Private FedRep's basis, round by round.
+"""Do all fits of 1,000 users converge? Private FedRep's basis, round by round.
 
 d = 50, k = 2, 10 rows per user, ε = 1, the estimator's own plan. What is missed of the worse of the two directions is
 1 − cos² of its angle to the true subspace. Fits are divided by whether the last basis misses more than a thousandth.

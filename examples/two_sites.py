@@ -1,7 +1,7 @@
 """Two sites over Flower.
 
 Two sites and a coordinator on this machine, each in a folder of its own, as three programs. The commands are those of
-a real deployment (docs/deploy.md), with a local address and few rounds. Rows and heads never leave their site's folder.
+a real deployment (docs/deploy.md), with a local address. Rows and heads never leave their site's folder.
 Needs ``pip install tacitly[flower]``.
 """
 
@@ -28,8 +28,8 @@ TAKE_PART = "tacitly join north --invitation invitation.json"
 PUBLISH = ("tacitly verify model", "tacitly publish model public")
 PREDICT = "tacitly predict public new.csv --heads north"
 
-# What this machine needs besides: a short run, and time for sites that compile in the first round.
-SHORT = " --method fedrep --rank 2 --rounds 3 --deadline 300"
+# What this machine needs besides: time for programs that start together and compile at first.
+SLOW = " --deadline 300"
 PATIENT = " --patience 600"
 
 
@@ -42,7 +42,7 @@ def main() -> None:
             run(as_site(PREPARE, site), cwd=site)
             shutil.copy(site / site.name / "card.json", hub / f"{site.name}.json")
         here = SERVE.replace("hub.example:8600", f"127.0.0.1:{free_port()}").replace("8601", str(free_port()))
-        processes = [start(here + SHORT, cwd=hub)]
+        processes = [start(here + SLOW, cwd=hub)]
         invitation = hub / "hub" / "invitation.json"
         while not (hub / "hub" / "settings.json").exists():
             if processes[0].poll() is not None:

@@ -44,6 +44,7 @@ def run(*words: str) -> str:
         "papers.low_rank_sparse",
         "papers.neural_low_rank_sparse",
         "papers.quirks",
+        "papers.sparse_values",
         "papers.margin",
         "adapters",
         "audit",

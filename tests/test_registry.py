@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import pkgutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import benchmarks.audit
 import pytest
+from benchmarks.tables import RESULTS
 from tools import generated
 
 import tacitly
@@ -160,6 +162,20 @@ def test_a_method_has_conformance_configurations_and_is_audited(method: Method) 
         assert audited.reach == 0.8 or audited.reason
 
 
+@METHODS
+def test_the_audit_of_a_method_is_on_its_page_and_proves_half_of_the_claim(method: Method) -> None:
+    """By its best row, of one canary in thousands of runs or of many canaries in hundreds."""
+    results = json.loads((RESULTS / "audit.json").read_text("utf-8"))
+    rows = {}
+    for table, bounds in (("estimators", slice(3, 5)), ("many", slice(4, 5))):
+        for row in results[table]:
+            proved = [float(cell.lstrip("≥ ")) for cell in row["cells"][bounds] if cell]
+            rows.setdefault(row["name"], []).append(max(proved) / float(row["cells"][1]))
+    for title in (trial.title for trial in method.audits if trial.title):
+        assert title in rows, f"python -m benchmarks.audit --only {title!r}"
+        assert max(rows[title]) >= 0.5
+
+
 def test_names_of_configurations_are_unique() -> None:
     for names in (
         [trial.name for method in REGISTRY.values() for trial in method.trials],
@@ -208,3 +224,18 @@ def test_nothing_heavy_is_loaded_to_import_or_to_show_help(program: str) -> None
 def test_an_option_without_a_default_must_be_given() -> None:
     assert REGISTRY["fedrep"].options[0].default is REQUIRED
     assert repr(REQUIRED) == "REQUIRED"
+
+
+def test_few_users_never_wait_for_the_compiler() -> None:
+    """A first fit of a few thousand users must not import Numba, let alone compile."""
+    program = """
+import sys, warnings, numpy, tacitly
+warnings.simplefilter("ignore")
+rng, users = numpy.random.default_rng(0), numpy.repeat(numpy.arange(300), 8)
+X, y = rng.normal(size=(2400, 5)), rng.normal(size=2400)
+for model in (tacitly.MixedEffects, tacitly.PrivateFedRep, tacitly.PrivateAltMin, tacitly.Centaur):
+    options = {} if model is tacitly.MixedEffects else {"rank": 1}
+    model(epsilon=50.0, **options).fit(X, y, users).predict(X, users)
+    assert "numba" not in sys.modules, model
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -6,7 +6,7 @@ tuned on these ratings: rounds, steps and rows are limited by a small machine, t
 on synthetic networks or by reasoning.
 
 ``python -m benchmarks.papers.neural_low_rank_sparse`` (``--quick`` for a smoke test; ``--counts`` writes the text of
-Table 2 anew from the counts of the last run).
+Table 2 anew from the counts of the last run; ``--errors`` keeps these counts and runs the rest).
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a small problem, nothing is written")
     parser.add_argument("--counts", action="store_true", help="only the text of Table 2, from the last run's counts")
+    parser.add_argument("--errors", action="store_true", help="all but Table 2, whose last counts stay")
     arguments = parser.parse_args()
     quick = arguments.quick
     if arguments.counts:
@@ -74,7 +75,8 @@ def main() -> None:
         return
     warnings.simplefilter("ignore", UncertifiedWarning)
     torch.set_num_threads(1)
-    parts = {"parameters": parameters(quick), "synthetic": synthetic(quick), "movielens": movielens(quick)}
+    counts = last_counts() if arguments.errors else parameters(quick)
+    parts = {"parameters": counts, "synthetic": synthetic(quick), "movielens": movielens(quick)}
     text = "\n\n".join(part.pop("text") for part in parts.values())
     keep("neural_low_rank_sparse", parts, text, quick=quick)
 
@@ -147,9 +149,15 @@ def as_they_count(data: str, method: str) -> int:
     return int(rank * (parameters + weights * n) + n * own)
 
 
+def last_counts() -> dict[str, Any]:
+    """Return the counts of the last run."""
+    kept = (RESULTS / "neural_low_rank_sparse.json").read_text(encoding="utf-8")
+    counts = json.loads(kept)["parameters"]["counts"]
+    return {"counts": counts, "text": counts_text(counts)}
+
+
 def counts_again() -> None:
-    kept = RESULTS / "neural_low_rank_sparse"
-    counts = json.loads(kept.with_suffix(".json").read_text(encoding="utf-8"))["parameters"]["counts"]
+    kept, counts = RESULTS / "neural_low_rank_sparse", last_counts()["counts"]
     rest = kept.with_suffix(".md").read_text(encoding="utf-8").split("\n\n**Synthetic", 1)[1]
     kept.with_suffix(".md").write_text(counts_text(counts) + "\n\n**Synthetic" + rest, encoding="utf-8")
 

@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--pieces", type=Path, help="a file for what is done")
     options = parser.parse_args()
     pieces = Pieces(options.pieces)
-    plans = ((1.0, 10 if options.quick else 5000), (8.0, 10 if options.quick else 1000))
+    plans = ((1.0, 4 if options.quick else 5000), (8.0, 4 if options.quick else 1000))
     data = {"attacks": [spent_by_outlier(runs=runs, epsilon=epsilon, pieces=pieces) for epsilon, runs in plans]}
     keep("trace_attack", data, as_text(data), quick=options.quick)
 

@@ -57,7 +57,7 @@ def main() -> None:
     data["methods"] = pieces("methods", lambda: methods(base, draws))
     shape = (20, 2, 2_000) if quick else (100, 3, 6_000)
     data["convergence"] = pieces("convergence", lambda: convergence(*shape))
-    data["outlier"] = spent_by_outlier(runs=20 if quick else 300, pieces=pieces)
+    data["outlier"] = spent_by_outlier(runs=4 if quick else 300, pieces=pieces)
     keep("trace_regression", data, report(data, sweeps), quick=quick)
     if not quick:
         plot(data, sweeps)

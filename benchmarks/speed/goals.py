@@ -103,6 +103,16 @@ def of_driver(data: dict[str, Any]) -> Lines:
     yield name, "measured", f"{line['processor']:.2f} s, {line['sent'] / 1e6:.1f} MB"
 
 
+def of_cold_start(data: dict[str, Any]) -> Lines:
+    for line in data["lines"]:
+        if "import" in line:
+            yield line["what"], "≤ 0.15 s", f"{line['import']:.2f} s"
+            continue
+        for which, goal in (("first", "≤ 5 s"), ("second", "≤ 2 s")):
+            name = f"{which} fit of 5,000 users, {line['what']}, {line['way']}: processor time of the process"
+            yield name, goal, f"{line[f'{which}_processor']:.1f} s"
+
+
 def of_scale(data: dict[str, Any]) -> Lines:
     for name, value in data["exponents"].items():
         if not name.endswith("rank"):  # work grows with the rank by less than its first power
@@ -130,6 +140,7 @@ PROGRAMS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "gram": of_gram,
     "trace": of_trace,
     "way_in": of_way_in,
+    "cold_start": of_cold_start,
     "scale": of_scale,
     "driver": of_driver,
     "engines": of_engines,

@@ -84,7 +84,7 @@ def measure(name: str, device: str, quick: bool) -> list[dict[str, Any]]:
     make, d = NETWORKS[name]
     found: list[dict[str, Any]] = []
     on_gpu = device == "cuda"
-    users = 8 if quick else ((1024 if name == "MLP" else 256) if on_gpu else (8 if name == "LeNet" else 100))
+    users = 2 if quick else ((1024 if name == "MLP" else 256) if on_gpu else (8 if name == "LeNet" else 100))
     rng = np.random.default_rng(0)
     X, y = rng.uniform(size=(users * 100, d)).astype(np.float32), rng.integers(10, size=users * 100).astype(np.float32)
     X.flags.writeable = y.flags.writeable = False  # as in a cohort: rows may then stay on a GPU between rounds
@@ -123,7 +123,7 @@ def measure(name: str, device: str, quick: bool) -> list[dict[str, Any]]:
                 total.cpu()
 
             note("loop over users", rate(loop, 100 * few, repeats))
-            for chunk in (8,) if quick else (64, 128, 256, 1024):
+            for chunk in (2,) if quick else (64, 128, 256, 1024):
                 if chunk <= users:
                     note(f"chunks of {chunk}", rate(added(executor(chunk), users), 100 * users, repeats))
         else:

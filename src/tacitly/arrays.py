@@ -16,6 +16,8 @@ Rows = npt.NDArray[np.floating]
 Offsets = npt.NDArray[np.int64]
 """Where each user's rows begin: user i has rows offsets[i] to offsets[i + 1]."""
 
+_AT_ONCE = 2048  # rows whose columns stay in cache
+
 Kind = TypeVar("Kind", bound=np.generic)
 
 
@@ -28,6 +30,38 @@ def read_only(array: npt.NDArray[Kind]) -> npt.NDArray[Kind]:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def per_user(values: Array, offsets: Offsets) -> Array:
+    """Add up the rows of each user, one after the other; zero for a user without rows.
+
+    >>> per_user(np.array([[1.0], [2.0], [5.0]]), np.array([0, 2, 2, 3])).ravel()
+    array([3., 0., 5.])
+    """
+    out = np.zeros((len(offsets) - 1, *values.shape[1:]))
+    present = np.flatnonzero(np.diff(offsets))
+    if len(present):
+        out[present] = np.add.reduceat(values, offsets[present])
+    return out
+
+
+def rows_times(X: Rows, matrix: Array) -> Array:
+    """Return X·matrix; each row's result depends on that row alone, to the last bit, which BLAS does not promise.
+
+    Columns of X are added one after the other. For a small number of columns; compiled kernels are for others.
+
+    >>> rows_times(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.0], [1.0]]))
+    array([[3.],
+           [7.]])
+    """
+    out = np.empty((len(X), matrix.shape[1]))
+    for start in range(0, len(X), _AT_ONCE):
+        columns = np.ascontiguousarray(X[start : start + _AT_ONCE].T, dtype=np.float64)
+        products = np.zeros((matrix.shape[1], columns.shape[1]))
+        for column, weights in zip(columns, matrix, strict=True):
+            products += weights[:, None] * column
+        out[start : start + _AT_ONCE] = products.T
+    return out
 
 
 def check_shape(name: str, array: npt.NDArray[np.floating], *sizes: int | None) -> None:

@@ -104,9 +104,7 @@ main()
 def test_ctrl_c_leaves_a_state_that_the_same_command_goes_on_from(tmp_path: Path) -> None:
     """The first fit waits in its sixth sum, so that the signal comes in the middle however fast the machine is."""
     rng = np.random.default_rng(0)
-    rows = ["u,a,b,y"] + [
-        f"c{i // 6},{a:.3f},{b:.3f},{a:.3f}" for i, (a, b) in enumerate(rng.normal(size=(120_000, 2)))
-    ]
+    rows = ["u,a,b,y"] + [f"c{i // 6},{a:.3f},{b:.3f},{a:.3f}" for i, (a, b) in enumerate(rng.normal(size=(12_000, 2)))]
     (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
     words = ["fit", "rows.csv", "--user", "u", "--target", "y", "--epsilon", "1", "--no-compare"]
     first, second = [sys.executable, "-c", HELD, *words], [sys.executable, "-m", "tacitly", *words]

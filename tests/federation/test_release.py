@@ -265,7 +265,8 @@ def test_nobodys_contribution_depends_on_how_many_rows_others_have(dtype: type, 
     whitening = Whitening(rng.uniform(0.5, 2, D), orthonormal(rng.normal(size=(D, 3)))[0], rng.uniform(-0.9, 2, 3))
     basis = orthonormal(rng.normal(size=(D, K)))[0]
     for query in (FeatureMoment(D), DirectionVote(whitening), BasisStep(basis, np.eye(K), 0.5, whitening)):
-        assert len(set(layouts(query, (X, y), dtype))) == 1, type(query).__name__
+        for form in (query, query.form_for(3, D)):  # of many users and of few
+            assert len(set(layouts(form, (X, y), dtype))) == 1, type(query).__name__
 
 
 def test_one_users_bad_numbers_do_not_change_how_others_are_computed() -> None:

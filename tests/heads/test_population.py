@@ -26,13 +26,14 @@ def users(counts: list[int], head: Array, noise: float = 0.5, seed: int = 0) -> 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("prior", "intercept"), [(PRIOR, True), (LEVELLESS, False)])
-def test_the_compiled_form_equals_the_plain_one(prior: HeadPrior, intercept: bool, dtype: type) -> None:
+def test_forms_for_many_and_few_users_equal_the_plain_one(prior: HeadPrior, intercept: bool, dtype: type) -> None:
     X, y, offsets = users([0, 1, 2, 3, 9, 40, 0, 5], np.array([2.0, 0.0, 4.0 * intercept]))
     X, y = X.astype(dtype), y.astype(dtype)
     for belief in BELIEFS:
         work = PopulationHeads(BASIS, prior, intercept, belief)
         plain = [work.own(X[a:b], y[a:b]) for a, b in itertools.pairwise(offsets)]
-        np.testing.assert_allclose(work(X, y, offsets), plain, rtol=1e-9, atol=1e-11)
+        np.testing.assert_allclose(work.with_errors(X, y, offsets)[0], plain, rtol=1e-9, atol=1e-11)
+        np.testing.assert_allclose(work.in_arrays(X, y, offsets), plain, rtol=1e-9, atol=1e-11)
 
 
 def test_without_rows_a_user_has_the_populations_head() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tacitly.heads.penalties import PENALTIES
-from tacitly.heads.ridge import fit_head, fit_heads
+from tacitly.heads.ridge import fit_few_heads, fit_head, fit_heads
 
 
 def loo_reference(P: np.ndarray, y: np.ndarray, penalties: np.ndarray, intercept: bool) -> np.ndarray:
@@ -69,30 +69,32 @@ def test_degenerate_users_get_finite_heads(scale: float) -> None:
             assert np.isfinite(fit_head(X, y, np.eye(4)[:, :2])).all()
 
 
-def test_users_do_not_see_each_other() -> None:
+@pytest.mark.parametrize("fit", [fit_heads, fit_few_heads])
+def test_users_do_not_see_each_other(fit) -> None:  # type: ignore[no-untyped-def]
     rng = np.random.default_rng(3)
     X, y = rng.normal(size=(20, 5)), rng.normal(size=20)
     basis = np.linalg.qr(rng.normal(size=(5, 2)))[0]
-    together = fit_heads(X, y, np.array([0, 6, 20]), basis)
+    together = fit(X, y, np.array([0, 6, 20]), basis)
     np.testing.assert_allclose(together[0], fit_head(X[:6], y[:6], basis))
     np.testing.assert_allclose(together[1], fit_head(X[6:], y[6:], basis))
 
 
+@pytest.mark.parametrize("fit", [fit_heads, fit_few_heads])
 @pytest.mark.parametrize("rank", [3, 4, 17])
-def test_the_compiled_form_equals_the_plain_one_and_nobody_changes_a_bit_of_it(rank: int) -> None:
+def test_other_forms_equal_the_plain_one_and_nobody_changes_a_bit_of_them(rank: int, fit) -> None:  # type: ignore[no-untyped-def]
     """Eight users share registers: in groups that are not full, without rows, and beside users who are not finite."""
     rng, counts = np.random.default_rng(5), [7, 0, 1, 40, 18, 3, 25, 9, 9, 30, 5]
     offsets = np.concatenate([[0], np.cumsum(counts)])
     X, basis = rng.normal(size=(offsets[-1], 20)), np.linalg.qr(rng.normal(size=(20, rank)))[0]
     y = X @ basis @ rng.normal(size=rank) + 0.3 * rng.normal(size=len(X))
     for intercept in (False, True):
-        together = fit_heads(X, y, offsets, basis, intercept=intercept)
+        together = fit(X, y, offsets, basis, intercept=intercept)
         plain = [fit_head(X[a:b], y[a:b], basis, intercept=intercept) for a, b in itertools.pairwise(offsets)]
         np.testing.assert_allclose(together, plain, rtol=1e-9, atol=1e-11)
         for bad in (np.nan, np.inf, 1e300):
             beside = X.copy()
             beside[offsets[3] : offsets[4]] = bad
-            found = fit_heads(beside, y, offsets, basis, intercept=intercept)
+            found = fit(beside, y, offsets, basis, intercept=intercept)
             assert (found[3, :-1] == 0.0).all()
             np.testing.assert_array_equal(np.delete(found, 3, axis=0), np.delete(together, 3, axis=0))
 

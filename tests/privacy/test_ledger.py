@@ -558,9 +558,9 @@ def test_of_threads_that_open_one_run_one_has_it() -> None:
 def test_a_run_says_what_its_certificates_state_even_after_it_is_finished(path: Path) -> None:
     with Ledger(path) as ledger:
         run = ledger.run("a", config={})
-        first = ledger.certify("a", {"n_users": 3})
+        first = ledger.certify("a", lambda: {"n_users": 3})
         run.finish()
-        second = ledger.certify("a", {"n_users": 3, "audit": "ab"})
+        second = ledger.certify("a", lambda: {"n_users": 3, "audit": "ab"})
         statements = ledger.runs()[0].statements
         assert statements == {first[0]: {"n_users": 3}, second[0]: {"n_users": 3, "audit": "ab"}}
         assert (ledger.hash_at(first[0]), ledger.head) == (first[1], second)

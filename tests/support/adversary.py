@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tacitly.arrays import read_only
 from tacitly.audit.sensitivity import SensitivityReport, added_by, check_sensitivity
 from tacitly.audit.users import EXPONENTS, adversarial_units
 from tacitly.audit.users import User as Rows
@@ -83,7 +84,7 @@ def neighbour_violations(query: Query, bound: float, X: np.ndarray, offsets: np.
         other = X.copy()
         other[first:last] = value
         with np.errstate(all="ignore"):
-            return query.block_sum(other, np.zeros(len(X)), offsets, bound)
+            return query.block_sum(read_only(other), read_only(np.zeros(len(X))), offsets, bound)
 
     for i, (first, last) in enumerate(itertools.pairwise(bounds)):
         sums = {

@@ -212,7 +212,8 @@ def _one_run(estimator: PrivateModel, canaries: int, n_features: int, rng: np.ra
 
 def _added(entry: Entry, canaries: Cohort) -> Array:
     """Return what each canary would add to a release, one row per canary."""
-    query, clip, offsets = entry.queries[0], entry.event.sensitivity.zero_out, canaries.offsets
+    query, clip = entry.queries[0], entry.event.sensitivity.zero_out
+    offsets = canaries.offsets.copy()  # writable, as blocks of a cohort have them: kernels are compiled for those
     X, y = np.asarray(canaries.X), np.asarray(canaries.y, dtype=np.float64)
     rows, number = X if entry.through is None else X @ entry.through.T, len(offsets) - 1
     try:  # all at once, each canary as a block of its own

@@ -14,6 +14,8 @@ from tacitly.data.sparse_cohort import SparseCohort
 from tacitly.data.tables import is_frame, open_table, quoted
 from tacitly.data.validation import Array, DataError, plain_numbers
 
+_MOST_BYTES = 1 << 34  # of a sparse matrix made dense
+
 
 def read_cohort(
     X: Any,
@@ -23,6 +25,7 @@ def read_cohort(
     needs_target: bool = True,
     needs_users: bool = True,
     sparse: bool = False,
+    densify: bool = False,
     target_name: str | None = None,
     dtype: DTypeLike | None = None,
     schema: Declared | None = None,
@@ -31,9 +34,9 @@ def read_cohort(
     """Return arrays or tables as a cohort; a cohort is returned as it is.
 
     Without ``users``, where they are not needed, all rows belong to one device. ``sparse`` accepts sparse matrices
-    too, as a :class:`~tacitly.data.sparse_cohort.SparseCohort`. A ``schema`` (``{}`` for one that is read off the
-    table) takes text, yes/no values and missing cells. ``on_bad_rows`` says what becomes of rows that cannot be used
-    (:mod:`tacitly.data.bad_rows`).
+    too, as a :class:`~tacitly.data.sparse_cohort.SparseCohort`; ``densify`` as dense rows. A ``schema`` (``{}`` for one
+    that is read off the table) takes text, yes/no values and missing cells. ``on_bad_rows`` says what becomes of rows
+    that cannot be used (:mod:`tacitly.data.bad_rows`).
 
     >>> read_cohort([[1.0], [2.0], [3.0]], [1.0, 0.0, 1.0], ["b", "a", "b"]).users.tolist()
     ['a', 'b']
@@ -50,6 +53,8 @@ def read_cohort(
         raise ValueError((no_target if X is not None and y is None and needs_target else "") + _missing(needed))
     if sparse and hasattr(X, "tocsr"):
         return SparseCohort.from_matrix(X, users, on_bad_rows=on_bad_rows)
+    if densify:
+        X = dense(X)
     options: dict[str, Any] = {"target_name": target_name, "dtype": dtype, "on_bad_rows": on_bad_rows}
     if users is None:
         shape = getattr(X, "shape", None) or np.asarray(X).shape
@@ -67,12 +72,33 @@ def read_rows(X: Any, feature_names: Array, dtype: DTypeLike = np.float64) -> Ar
     array([[1., 2.]])
     """
     names = [str(name) for name in feature_names]
-    rows = plain_numbers(in_order(X, names), "X", dtype)
+    rows = plain_numbers(dense(in_order(X, names)), "X", dtype)
     if rows.ndim == 1:
         raise DataError("X has one dimension. Reshape your data: X.reshape(1, -1) if it is one row.")
     if rows.ndim != 2 or rows.shape[1] != len(names):
         raise DataError(wrong_width(rows.shape, len(names)))
     return rows
+
+
+def dense(X: Any) -> Any:
+    """Return a sparse matrix as a dense array, if that fits; anything else as it is.
+
+    What is released about columns is a matrix of all their products, so a model of many columns has other limits.
+
+    >>> import scipy.sparse
+    >>> dense(scipy.sparse.csr_matrix([[0.0, 2.0]]))
+    array([[0., 2.]])
+    """
+    if not hasattr(X, "tocsr"):
+        return X
+    rows, columns = X.shape
+    if (needed := rows * columns * 8) > _MOST_BYTES:
+        raise DataError(
+            f"X is a sparse matrix of {rows:,} × {columns:,} numbers: {needed / 2**30:.1f} GiB as the dense rows "
+            "that this method reads. Choose fewer columns, or reduce them to components first: FedPower keeps sparse "
+            "rows sparse."
+        )
+    return X.toarray()
 
 
 def wrong_width(shape: tuple[int, ...], expected: int) -> str:

@@ -395,7 +395,8 @@ class Federation(ABC):
         Each query is run; bounds of its fused form are compared once per kind of query and shape of rows, because a fit
         asks the same questions many times, with other public numbers, and whoever holds the rows enforces them anyway.
         """
-        kind_of = (_kind(query), self.n_features, self.sparse, math.isfinite(bound))
+        form = query.form_for(self.n_users, self.n_features)
+        kind_of = (_kind(query), form is query, self.n_features, self.sparse, math.isfinite(bound))
         rows, targets = synthetic_rows(self.n_features)
         kinds: list[Any] = [rows]
         if self.sparse:
@@ -404,9 +405,9 @@ class Federation(ABC):
             kinds.append(scipy.sparse.csr_matrix(np.where(rows > 0, rows, 0.0)))
         for kind in kinds:
             rehearse(query, kind, targets)
-            rehearse(query, kind, targets, lambda X, y: query.block_sum(X, y, np.array([0, 8]), bound))
+            rehearse(query, kind, targets, lambda X, y: form.block_sum(X, y, np.array([0, 8]), bound))
             if kind_of not in _CHECKED_FORMS:
-                check_form(query, kind, targets, bound)
+                check_form(form, kind, targets, bound)
         _CHECKED_FORMS.add(kind_of)
 
     def _mode(self, event: GaussianEvent, coordinates: int) -> Mode:

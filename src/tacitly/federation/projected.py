@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from tacitly.arrays import Array, Rows, check_shape, check_size
+from tacitly.arrays import Array, Rows, check_shape, check_size, rows_times
 from tacitly.federation.query import Query
 from tacitly.federation.scores import Scores
 
@@ -52,10 +50,13 @@ class Projected(Query):
 
     def inside(self, X: Rows) -> Rows:
         """Return the projected rows."""
-        from tacitly.simd.projections import project_each
-
         check_shape("X", X, None, self.directions.shape[1])
-        return project_each(np.ascontiguousarray(X), self.directions)
+        return project_few(X, self.directions)
+
+
+def project_few(X: Rows, directions: Array) -> Rows:
+    """Return each row's projection in the dtype of X without compiled code: for a few users, or one."""
+    return rows_times(X, directions.T).astype(X.dtype)
 
 
 def losses_in(query: Query) -> Scores | None:

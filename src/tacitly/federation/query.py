@@ -74,6 +74,10 @@ class Query(ABC):
             sums.append(self.block_sum(X[rows], y[rows], bounds - bounds[0], bound))
         return np.array(sums)
 
+    def form_for(self, n_users: int, n_features: int) -> Query:
+        """Return the form that sums so many users: public sizes decide. Override where there are several forms."""
+        return self
+
     @property
     def one_form(self) -> bool:
         """Whether the contribution of one user is the fused form of a batch of one, so that they cannot disagree."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -24,19 +25,25 @@ from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
 from tacitly.federation.base import BLOCK, ROW_BLOCK, Chosen, Query
 from tacitly.federation.bounds import check_sums, fused_agrees, one_form
-from tacitly.federation.projected import Projected
+from tacitly.federation.projected import Projected, project_few
 from tacitly.federation.query import rehearse, synthetic_rows, widest
 from tacitly.federation.scores import Scores
 from tacitly.federation.statistics import Statistics, same
 from tacitly.portable import cpu_count
 from tacitly.privacy.guarantee import Unit
 from tacitly.privacy.noise import to_grid
+from tacitly.simd.lazy_njit import MANY, few
 
 T = TypeVar("T")
+
+
+class OutOfTime(Exception):
+    """The time for a sum is over: what was summed so far is discarded. No user's numbers are in it."""
+
+
 Numbers = TypeVar("Numbers", bound=npt.NDArray[np.floating])
 
 _ROW_CELLS = 1 << 22  # numbers in a block of rows: 32 MiB of float64
-_MANY = 8192  # users from which on statistics are computed by compiled kernels: fewer would wait for the compiler
 _AT_ONCE = 16  # users in a batch of a node: public, because last bits may depend on the shape of a batch
 _NUMBERS = 1 << 22  # in an array with a row for each user of such a batch: 32 MiB
 _KEPT = 1 << 28  # most numbers of statistics that are kept: 2 GiB
@@ -62,29 +69,37 @@ class Shard:
         self._last_projection: tuple[bytes, Shard] | None = None
         self._statistics: dict[type[Statistics], tuple[Statistics, Shard]] = {}
 
-    def exact_sum(self, query: Query, bound: float, grid: float, chosen: Chosen | None = None) -> npt.NDArray[np.int64]:
-        """Return the sum of all (or the chosen) users' clipped contributions, in steps of the grid."""
+    def exact_sum(
+        self, query: Query, bound: float, grid: float, chosen: Chosen | None = None, *, end: float = math.inf
+    ) -> npt.NDArray[np.int64]:
+        """Return the sum of all (or the chosen) users' clipped contributions, in steps of the grid.
+
+        Raises :class:`OutOfTime` between two users (between two blocks, where users are summed by compiled code) once
+        ``end``, a time of :func:`time.monotonic`, has passed.
+        """
         if isinstance(query, Projected):
-            return self.projected(query.directions).exact_sum(query.query, bound, grid, chosen)
+            projected = self.projected(query.directions, end)
+            return projected.exact_sum(query.query, bound, grid, chosen, end=end)
         if not math.isfinite(bound) and query.clipped and not isinstance(query, Scores):
             raise ValueError(f"a sum without a bound is for losses only. Found {type(query).__name__}.")
-        of_statistics = query.statistics is not None and not self._plain and self.cohort.n_users >= _MANY
-        form = _OfStatistics(query, query.statistics) if of_statistics else query
+        of_statistics = query.statistics is not None and not self._plain and self.cohort.n_users >= MANY
+        form = query.form_for(self.cohort.n_users, self.cohort.n_features)
+        form = _OfStatistics(query, query.statistics) if of_statistics else form
         if of_statistics:
             # Bugs surface here; below, no exception may, because it could depend on private numbers.
             rehearse(form, *synthetic_rows(self.cohort.n_features))
         if self._plain or not fused_agrees(query, self.cohort.n_features, bound, form):
             # Where a batch is the definition, several users at once are as plain as one.
-            few = self._plain and one_form(query, bound)
-            plain = _Few(query, _at_once(query, self.cohort.n_features)) if few else _Plain(query)
-            return self._sum(query, plain, bound, grid, chosen)
-        shard = self._with(query.statistics) if of_statistics and query.statistics is not None else None
+            together = self._plain and one_form(query, bound)
+            plain = _Few(query, _at_once(query, self.cohort.n_features), end) if together else _Plain(query, end)
+            return self._sum(query, plain, bound, grid, chosen, end)
+        shard = self._with(query.statistics, end) if of_statistics and query.statistics is not None else None
         if shard is None:
-            return self._sum(query, form, bound, grid, chosen)
-        return shard._sum(query, _OfStatistics(query), bound, grid, chosen)
+            return self._sum(query, form, bound, grid, chosen, end)
+        return shard._sum(query, _OfStatistics(query), bound, grid, chosen, end)
 
     def _sum(
-        self, query: Query, form: Query, bound: float, grid: float, chosen: Chosen | None
+        self, query: Query, form: Query, bound: float, grid: float, chosen: Chosen | None, end: float = math.inf
     ) -> npt.NDArray[np.int64]:
         """Return the sum by one form of a query, whose bound is enforced whatever form it is."""
 
@@ -93,17 +108,20 @@ class Shard:
             shape = len(units), query.coordinates
             sums = _attempt(lambda: form.block_sums(X, y, offsets, bound, BLOCK), shape)
             if sums is None:
-                sums = _without_failing_units(form, X, y, offsets, bound)
+                sums = _without_failing_units(form, X, y, offsets, bound, end)
             check_sums(query, sums, units, bound)
             return np.asarray(to_grid(sums, grid).sum(axis=0), dtype=np.int64)
 
         total = np.zeros(query.coordinates, dtype=np.int64)
-        for part in self._blocks(block_sums, self._spans(query, chosen), of_rows=query.unit is not Unit.USER):
+        spans, of_rows = self._spans(query, chosen), query.unit is not Unit.USER
+        for part in self._blocks(block_sums, spans, of_rows=of_rows, end=end):
             total += part
         return total
 
-    def users_map(self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Numbers]) -> Numbers:
-        """Run ``work`` on every block and stack the results, one row per user.
+    def users_map(
+        self, work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Numbers], *, end: float = math.inf
+    ) -> Numbers:
+        """Run ``work`` on every block and stack the results, one row per user; raise :class:`OutOfTime` after ``end``.
 
         Not a door: the result (heads) is private, and the caller must keep it with the users.
         """
@@ -112,14 +130,14 @@ class Shard:
         starts = list(range(0, max(1, users - size + 1), size))  # the last span takes what is left
         spans = list(itertools.pairwise([*starts, users]))
         stacked: Numbers | None = None
-        for (first, last), part in zip(spans, self._blocks(work, spans), strict=True):
+        for (first, last), part in zip(spans, self._blocks(work, spans, end=end), strict=True):
             if stacked is None:  # filled in place: a list of all parts would hold everything twice
                 stacked = cast(Numbers, np.empty((users, *part.shape[1:]), dtype=part.dtype))
             stacked[first:last] = part
         assert stacked is not None
         return stacked
 
-    def projected(self, directions: Array) -> Shard:
+    def projected(self, directions: Array, end: float = math.inf) -> Shard:
         """Return the same users with rows directions·x; the last result is kept and returned for equal directions.
 
         Each projected row depends on its own row alone, to the last bit. Projected rows are held in memory, even if the
@@ -128,22 +146,23 @@ class Shard:
         key = directions.shape[0].to_bytes(8) + directions.tobytes()
         if self._last_projection is None or self._last_projection[0] != key:
             self._last_projection = None  # so that two projections are never held at once
-            self._last_projection = key, self._project(directions)
+            self._last_projection = key, self._project(directions, end)
         return self._last_projection[1]
 
-    def _project(self, directions: Array) -> Shard:
-        from tacitly.simd.projections import project_each
+    def _project(self, directions: Array, end: float) -> Shard:
+        users, project = self.cohort.n_users, project_few
+        if not few(users, self.cohort.n_features):
+            from tacitly.simd.projections import project_each as project
 
-        users = self.cohort.n_users
         spans = [(a, min(a + BLOCK, users)) for a in range(0, users, BLOCK)]
-        rows = np.concatenate(list(self._blocks(lambda X, y, offsets: project_each(X, directions), spans)))
+        rows = np.concatenate(list(self._blocks(lambda X, y, offsets: project(X, directions), spans, end=end)))
         names = tuple(f"direction {j}" for j in range(len(directions)))
         other = copy.copy(self)
         other._statistics = {}
         other.cohort = replace(self.cohort, X=rows, feature_names=names)
         return other
 
-    def _with(self, statistics: Statistics) -> Shard | None:
+    def _with(self, statistics: Statistics, end: float) -> Shard | None:
         """Return the same users with their statistics as the only row of each; None if they are not kept.
 
         Public sizes decide: the number of users and of statistics. (Computed block by block they are the same.)
@@ -152,14 +171,15 @@ class Shard:
             return None
         kept, shard = self._statistics.get(type(statistics), (None, None))
         if shard is None or not same(kept, statistics):
-            base = self if statistics.source is None else self._with(statistics.source)
+            base = self if statistics.source is None else self._with(statistics.source, end)
             self._statistics.pop(type(statistics), None)  # so that two of a kind are never held at once
             for kind, (other, _) in list(self._statistics.items()):
                 if type(other.source) is type(statistics):  # they came from what is replaced now
                     del self._statistics[kind]
             try:
-                rows = self.users_map(statistics.of_rows) if base is None else base.users_map(statistics)
-            except MemoryError:
+                where, work = (self, statistics.of_rows) if base is None else (base, statistics)
+                rows = where.users_map(work, end=end)
+            except (MemoryError, OutOfTime):
                 raise
             except Exception:  # no exception may depend on private numbers: sums leave out who fails
                 return None
@@ -188,11 +208,13 @@ class Shard:
         spans: Sequence[tuple[int, int]],
         *,
         of_rows: bool = False,
+        end: float = math.inf,
     ) -> Iterator[T]:
         cohort = self.cohort
         y = cohort.y if cohort.y is not None else np.zeros(cohort.n_rows, dtype=cohort.dtype)
 
         def one(span: tuple[int, int]) -> T:
+            _check_time(end)
             if of_rows:
                 rows, bounds = slice(*span), np.array([0, span[1] - span[0]])
             else:
@@ -247,10 +269,10 @@ class _OfStatistics(Query):
 
 
 class _Plain(Query):
-    """A query evaluated by its NumPy definition, one contribution at a time."""
+    """A query evaluated by its NumPy definition, one contribution at a time, until ``end``."""
 
-    def __init__(self, query: Query) -> None:
-        self._query, self.unit = query, query.unit
+    def __init__(self, query: Query, end: float) -> None:
+        self._query, self.unit, self._end = query, query.unit, end
 
     @property
     def coordinates(self) -> int:
@@ -258,6 +280,10 @@ class _Plain(Query):
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         return self._query.contribution(X, y)
+
+    def _safely(self, X: Rows, y: Rows) -> Array:
+        _check_time(self._end)
+        return super()._safely(X, y)
 
 
 class _Few(_Plain):
@@ -268,18 +294,19 @@ class _Few(_Plain):
     the time that an answer takes.
     """
 
-    def __init__(self, query: Query, at_once: int) -> None:
-        super().__init__(query)
+    def __init__(self, query: Query, at_once: int, end: float) -> None:
+        super().__init__(query, end)
         self._at_once = at_once
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
         total = np.zeros(self.coordinates)
         for start in range(0, len(offsets) - 1, self._at_once):
+            _check_time(self._end)
             bounds = offsets[start : start + self._at_once + 1]
             rows = slice(int(bounds[0]), int(bounds[-1]))
             few = X[rows], y[rows], bounds - bounds[0], bound
             found = _attempt(partial(self._query.block_sum, *few), total.shape)
-            total += _without_failing_units(self._query, *few)[0] if found is None else found
+            total += _without_failing_units(self._query, *few, self._end)[0] if found is None else found
         return total
 
 
@@ -317,7 +344,12 @@ def _units(query: Query, X: Rows, offsets: Offsets) -> npt.NDArray[np.int64]:
     return np.array([min(BLOCK, users - start) for start in range(0, users, BLOCK)])
 
 
-def _without_failing_units(query: Query, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
+def _check_time(end: float) -> None:
+    if time.monotonic() > end:
+        raise OutOfTime("the time for this sum is over.")
+
+
+def _without_failing_units(query: Query, X: Rows, y: Rows, offsets: Offsets, bound: float, end: float) -> Array:
     """Sum blocks again, leaving out units whose numbers make the fused form fail or return a non-finite sum.
 
     Then the same blocks are summed as if those users had no rows, or with zeros for those rows if the unit is the row
@@ -331,7 +363,8 @@ def _without_failing_units(query: Query, X: Rows, y: Rows, offsets: Offsets, bou
     shape = -(-units // size), query.coordinates
     usable, parts = np.ones(units, dtype=bool), np.zeros(shape)
     for block in range(shape[0]):
-        _sum_parts(query, X, y, bounds, bound, (block * size, min((block + 1) * size, units)), usable, parts[block])
+        span = block * size, min((block + 1) * size, units)
+        _sum_parts(query, X, y, bounds, bound, span, usable, parts[block], end)
     if by_user:
         counts = np.diff(offsets)
         kept = np.repeat(usable, counts)
@@ -352,6 +385,7 @@ def _sum_parts(
     span: tuple[int, int],
     usable: npt.NDArray[np.bool_],
     total: Array,
+    end: float,
 ) -> None:
     """Add the parts of a span of units that can be summed, and mark the units that cannot, by halving what fails.
 
@@ -359,6 +393,7 @@ def _sum_parts(
     """
     spans = [span]
     while spans:
+        _check_time(end)
         first, last = spans.pop()
         start, stop = int(bounds[first]), int(bounds[last])
         own = bounds[first : last + 1] - start if query.unit is Unit.USER else np.array([0, stop - start])
@@ -386,12 +421,13 @@ def _attempt(work: Callable[[], Array], shape: tuple[int, ...]) -> Array | None:
     """Return finite sums, or None if private numbers make the work fail, because no exception may depend on them.
 
     The result and even its shape may depend on those numbers, so both are checked. Running out of memory is different:
-    a sum that lacks the users for whom there was no memory would be certified and useless, so that is raised.
+    a sum that lacks the users for whom there was no memory would be certified and useless, so that is raised. So is the
+    end of the time for a sum.
     """
     try:
         sums = np.asarray(work(), dtype=np.float64)
         return sums if sums.shape == shape and np.isfinite(sums).all() else None
-    except MemoryError:
+    except (MemoryError, OutOfTime):
         raise
     except Exception:
         return None

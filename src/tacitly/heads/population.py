@@ -19,12 +19,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
-from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
+from tacitly.arrays import Array, Offsets, Rows, check_shape, per_user, read_only, rows_times
 from tacitly.heads.base import HeadWork
 from tacitly.heads.ridge import ridge_and_error
+from tacitly.heads.ridge_arrays import along, inverses, outer_sums, own_errors, ridges_and_errors
+from tacitly.simd.lazy_njit import MANY, few
 
 BELIEFS = {
     "usual": (0.02, 0.945, 0.02, 0.015),
@@ -101,6 +105,7 @@ class PopulationHeads(HeadWork):
     prior: HeadPrior
     intercept: bool = False
     belief: str = "usual"
+    span: ClassVar[int] = MANY
 
     def __post_init__(self) -> None:
         if self.belief not in BELIEFS:
@@ -108,8 +113,52 @@ class PopulationHeads(HeadWork):
         check_shape("basis", self.basis, None, len(self.prior.mean) - 1)
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Fit all users, compiled."""
+        """Fit all users, compiled if they are many."""
+        check_shape("X", X, None, len(self.basis))
+        if few(len(offsets) - 1, X.shape[1]):
+            return self.in_arrays(X, y, offsets)
         return self.with_errors(X, y, offsets)[0]
+
+    def in_arrays(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Fit all users by array operations, as :meth:`own` fits one."""
+        prior, counts = self.prior, np.diff(offsets)
+        with np.errstate(all="ignore"):
+            rows, targets = rows_times(X, self.basis), np.asarray(y, dtype=np.float64)
+            design = np.column_stack([rows, np.full(len(rows), float(self.intercept))])
+            left = targets - rows_times(design, prior.mean[:, None])[:, 0]
+            turned = rows_times(design, prior.root)
+            grams, squares = outer_sums(turned, offsets), per_user(np.square(left), offsets)
+            sides = per_user(turned * left[:, None], offsets)
+            usable = (counts > 0) & np.isfinite(grams).all(axis=(1, 2)) & np.isfinite(squares)
+            systems = grams + prior.noise * np.eye(turned.shape[1])
+            inverse = inverses(np.where(usable[:, None, None], systems, np.eye(turned.shape[1])))
+            shifts = np.einsum("nij,nj->ni", inverse, sides)
+            leverage = (along(turned, inverse, counts) * turned).sum(axis=1)
+            after = left - along(turned, shifts[:, :, None], counts)[:, 0]
+            after = per_user(np.square(after / np.maximum(1.0 - leverage, 1e-6)), offsets)
+            alone, errors = ridges_and_errors(
+                rows_times(rows, prior.metric), targets, offsets, intercept=self.intercept
+            )
+            alone = np.column_stack([alone[:, :-1] @ prior.metric.T, alone[:, -1]])
+            levels, spreads = np.zeros(len(counts)), np.full(len(counts), np.inf)
+            if self.intercept:
+                levels = per_user(targets, offsets) / np.maximum(counts, 1)
+                spreads = own_errors(targets - np.repeat(levels, counts), offsets)
+            means = np.column_stack([np.zeros((len(counts), rows.shape[1])), levels])
+            weights = _weights_of(
+                self._belief,
+                np.column_stack([squares, after, errors, spreads]),
+                counts,
+                rows.shape[1],
+                int(self.intercept),
+            )
+            found = [np.broadcast_to(prior.mean, means.shape), prior.mean + shifts @ prior.root.T, alone, means]
+            # Not products with a weight of zero: what has none may be infinite.
+            heads = np.zeros_like(means)
+            for weight, head in zip(weights.T[:, :, None], found, strict=True):
+                heads += np.where(weight > 0, weight * head, 0.0)
+        usable &= np.isfinite(heads).all(axis=1)
+        return np.where(usable[:, None], heads, prior.mean)
 
     def with_errors(self, X: Rows, y: Rows, offsets: Offsets) -> tuple[Array, Array]:
         """Return all users' heads and their leave-one-out sums of squared errors."""
@@ -130,7 +179,14 @@ class PopulationHeads(HeadWork):
         return heads, errors
 
     def own(self, X: Rows, y: Rows) -> Array:
-        """Fit one user, in NumPy."""
+        """Fit one user, in NumPy; the population's head for rows that cannot be used."""
+        try:
+            head = self._fitted(X, y)
+        except np.linalg.LinAlgError:  # of a singular system
+            return self.prior.mean.copy()
+        return head if np.isfinite(head).all() else self.prior.mean.copy()
+
+    def _fitted(self, X: Rows, y: Rows) -> Array:
         prior, m = self.prior, len(X)
         with np.errstate(all="ignore"):
             rows, targets = np.asarray(X, dtype=np.float64) @ self.basis, np.asarray(y, dtype=np.float64)
@@ -170,10 +226,18 @@ def _own_mean(targets: Array) -> tuple[float, float]:
 
 def _weights(belief: Array, errors: Array, rows: int, slopes: int, intercept: int) -> Array:
     """Return the weights of the four heads from their leave-one-out sums of squares."""
-    if rows == 1:  # a single row says nothing about how to predict it from others
-        return np.array([0.0, 1.0, 0.0, 0.0])
-    paid = np.array([0.0, 0.0, slopes + intercept, intercept]) / 2.0 * math.log(rows + 1.0)
-    least = 1e-300 + 1e-12 * errors[0]
-    scores = np.log(belief) - paid - (rows - 1.0) / 2.0 * np.log(np.maximum(errors, least))
-    weights = np.where(np.isfinite(scores), np.exp(scores - scores[np.isfinite(scores)].max()), 0.0)
-    return np.asarray(weights / weights.sum())
+    return np.asarray(_weights_of(belief, errors[None], np.array([rows]), slopes, intercept)[0])
+
+
+def _weights_of(belief: Array, errors: Array, rows: npt.NDArray[np.int64], slopes: int, intercept: int) -> Array:
+    """Return the weights of each user's four heads, one row per user; the population's where no error is a number."""
+    paid = np.array([0.0, 0.0, slopes + intercept, intercept]) / 2.0 * np.log(rows + 1.0)[:, None]
+    least = 1e-300 + 1e-12 * errors[:, :1]
+    scores = np.log(belief) - paid - (rows[:, None] - 1.0) / 2.0 * np.log(np.maximum(errors, least))
+    usable = np.isfinite(scores)
+    scores = np.where(usable, scores, -np.inf)
+    scores[~usable.any(axis=1)] = [0.0, -np.inf, -np.inf, -np.inf]
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
+    weights[rows == 1] = [0.0, 1.0, 0.0, 0.0]  # a single row says nothing about how to predict it from others
+    return np.asarray(weights)

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
+from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only, rows_times
 from tacitly.heads.base import HeadWork
 from tacitly.heads.penalties import LEAST_NONE, LEAST_ONE, LEAST_TRACE, PENALTIES
+from tacitly.heads.ridge_arrays import ridges_and_errors
 from tacitly.simd.elementary import logarithms, powers_of_two
-from tacitly.simd.lazy_njit import Elsewhere, njit
+from tacitly.simd.lazy_njit import MANY, Elsewhere, few, njit
 
 _LANES = 16  # penalties for which left_out_errors works: at least as many as there are
 _FEW, _SWEEPS = 8, 30  # columns whose eigenvectors are found here, without a call of LAPACK; most sweeps of it
@@ -50,6 +51,20 @@ def fit_heads(X: Rows, y: Rows, offsets: Offsets, basis: npt.ArrayLike, *, inter
     return heads
 
 
+def fit_few_heads(X: Rows, y: Rows, offsets: Offsets, basis: npt.ArrayLike, *, intercept: bool = False) -> Array:
+    """Fit heads as :func:`fit_heads` does, by array operations.
+
+    >>> X = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 1.0]]); y = 2 * X[:, 0]
+    >>> fit_few_heads(X, y, np.array([0, 3]), np.eye(2)[:, :1]).round(6)
+    array([[2., 0.]])
+    """
+    directions = np.asarray(basis, dtype=np.float64)
+    check_shape("X", X, None, len(directions))
+    with np.errstate(all="ignore"):
+        rows, targets = rows_times(X, directions), np.asarray(y, dtype=np.float64)
+        return ridges_and_errors(rows, targets, offsets, intercept=intercept)[0]
+
+
 def fit_head(X: npt.ArrayLike, y: npt.ArrayLike, basis: npt.ArrayLike, *, intercept: bool = False) -> Array:
     """Fit one user's head in NumPy, as a device does: k weights and the intercept (or 0).
 
@@ -59,7 +74,8 @@ def fit_head(X: npt.ArrayLike, y: npt.ArrayLike, basis: npt.ArrayLike, *, interc
     """
     with np.errstate(all="ignore"):
         rows = np.asarray(X, dtype=np.float64) @ np.asarray(basis, dtype=np.float64)
-        return ridge_and_error(rows, np.asarray(y, dtype=np.float64), intercept=intercept)[0]
+        head = ridge_and_error(rows, np.asarray(y, dtype=np.float64), intercept=intercept)[0]
+    return head if np.isfinite(head).all() else np.zeros_like(head)
 
 
 def ridge_and_error(rows: Array, targets: Array, *, intercept: bool) -> tuple[Array, float]:
@@ -99,13 +115,15 @@ class RidgeHeads(HeadWork):
 
     basis: Array
     intercept: bool = False
+    span: ClassVar[int] = MANY
 
     def __post_init__(self) -> None:
         check_shape("basis", self.basis, None, None)
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Fit all users, compiled."""
-        return fit_heads(X, y, offsets, self.basis, intercept=self.intercept)
+        """Fit all users, compiled if they are many."""
+        fit = fit_few_heads if few(len(offsets) - 1, X.shape[1]) else fit_heads
+        return fit(X, y, offsets, self.basis, intercept=self.intercept)
 
     def own(self, X: Rows, y: Rows) -> Array:
         """Fit one user, in NumPy."""

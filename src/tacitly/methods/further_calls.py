@@ -7,6 +7,7 @@ What the calls must have in common is checked before a further one spends anythi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -64,6 +65,13 @@ class Continued(PrivateModel):
         known = getattr(self, "users_", None) if self._roster is None else self._roster
         rosters = [ids for ids in (known if self._before is not None else None, users) if ids is not None]
         return np.unique(np.concatenate([np.asarray(ids, dtype=str) for ids in rosters])) if rosters else None
+
+    def _public_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        """Name the runs that this one continues: who states what it cost must state theirs too."""
+        config = super()._public_config(sizes)
+        if self._before is not None:
+            config["after"] = list(dict.fromkeys(release.run for release in self._before.releases))
+        return config
 
     def _certify(self, run: Run, budget: Budget, units: int, engine_trust: str | None) -> None:
         before = None if self._before is None else self.__dict__.get("_run")

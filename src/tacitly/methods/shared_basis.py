@@ -175,6 +175,15 @@ class HeadsOnBasis(PersonalModel[Head]):
 class SharedBasisModel(HeadsOnBasis, TargetsOfLoss, EngineParameter, RankParameter):
     """Common to all estimators that learn a basis through the door and heads at home."""
 
+    def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags: sparse matrices are taken, as dense rows."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _reading(self) -> dict[str, Any]:
+        return {"densify": True}
+
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the basis and, where it is known, how heads are spread."""
         self._check_fitted()

@@ -55,8 +55,14 @@ def totals(ledger: Ledger, budget: Budget) -> dict[str, Any]:
 
 def record(certificate: Certificate, ledger: Ledger, run: str) -> Certificate:
     """Append a certificate's statement to its account; return it with the totals and the entry."""
-    stated = replace(certificate, account=totals(ledger, certificate.budget), signature=None)
+    stated = certificate
+
+    def statement() -> Mapping[str, Any]:
+        nonlocal stated
+        stated = replace(certificate, account=totals(ledger, certificate.budget), signature=None)
+        return stated.statement()
+
+    entry, head = ledger.certify(run, statement)
     assert stated.account is not None
-    entry, head = ledger.certify(run, stated.statement())
     account: Mapping[str, Any] = {**stated.account, "entries": entry, "head": head}
     return replace(stated, account=account)

@@ -34,9 +34,21 @@ class RunRecord:
     planned: str
     certified: bool
     people: Mapping[str, Any] | None
+    seq: int
     state: str = "open"
     releases: int = 0
     statements: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What an account says of itself at an entry: runs so far, its ceiling, the period and when that began."""
+
+    runs: int
+    renews: str | None
+    ceiling: Budget | None
+    period: str
+    since: str
 
 
 @dataclass(frozen=True)
@@ -55,13 +67,19 @@ class Book:
     def __init__(self) -> None:
         self.entries, self.head, self.at = 0, GENESIS, ""
         self.account: dict[str, Any] = {}
-        self.ceiling: Budget | None = None
+        self.ceilings: list[tuple[int, Budget | None]] = []
         self.runs: dict[str, RunRecord] = {}
         self.releases: dict[tuple[str, int], Release] = {}
         self.values: dict[tuple[str, int], tuple[int, str]] = {}
         self.people: list[dict[str, Any]] = []
         self.debits: list[Debit] = []
         self.hashes: list[str] = [GENESIS]
+        self.times: list[str] = [""]
+
+    @property
+    def ceiling(self) -> Budget | None:
+        """What all runs (in a period) together may spend; None for no limit."""
+        return self.ceilings[-1][1] if self.ceilings else None
 
     @property
     def renews(self) -> str | None:
@@ -89,6 +107,14 @@ class Book:
             ) from error
         self.entries, self.head, self.at = entry.seq, entry.hash, at
         self.hashes.append(entry.hash)
+        self.times.append(at)
+
+    def standing(self, entry: int) -> Standing:
+        """Return what the account said of itself at an entry."""
+        ceiling = next(ceiling for seq, ceiling in reversed(self.ceilings) if seq <= entry)
+        runs = sum(run.seq <= entry for run in self.runs.values())
+        name, since = period(self.renews, self.times[entry])
+        return Standing(runs=runs, renews=self.renews, ceiling=ceiling, period=name, since=since)
 
     def of_run(self, run: str | None) -> list[Release]:
         """Return all releases, or those of one run, in the order in which they were debited."""
@@ -104,25 +130,25 @@ class Book:
         if kind == "account":
             self._open_account(body)
         elif kind == "ceiling":
-            self._lower(read_budget(body["ceiling"]))
+            self._lower(seq, read_budget(body["ceiling"]))
         elif kind == "people":
             self.people.append({"seq": seq, "key": body["key"], "sha256": body["sha256"], "users": int(body["users"])})
         elif kind == "run":
-            self._open_run(body)
+            self._open_run(seq, body)
         else:
             self._within(self.runs[body["run"]], seq, kind, body)
 
     def _open_account(self, body: dict[str, Any]) -> None:
         if body["format"] != FORMAT or body.get("renews") not in (None, *RENEWALS):
             raise ValueError(f"format {body['format']!r}, renews {body.get('renews')!r}")
-        self.account, self.ceiling = body, read_budget(body["ceiling"])
+        self.account, self.ceilings = body, [(1, read_budget(body["ceiling"]))]
 
-    def _lower(self, ceiling: Budget | None) -> None:
+    def _lower(self, seq: int, ceiling: Budget | None) -> None:
         if ceiling is None or not may_replace(self.ceiling, ceiling):
             raise ValueError("a ceiling can only become lower")
-        self.ceiling = ceiling
+        self.ceilings.append((seq, ceiling))
 
-    def _open_run(self, body: dict[str, Any]) -> None:
+    def _open_run(self, seq: int, body: dict[str, Any]) -> None:
         if body["name"] in self.runs:
             raise ValueError("the run was opened before")
         certified = bool(body["certified"])
@@ -134,6 +160,7 @@ class Book:
             planned=body["planned"],
             certified=certified,
             people=body["people"],
+            seq=seq,
         )
 
     def _within(self, run: RunRecord, seq: int, kind: str, body: dict[str, Any]) -> None:

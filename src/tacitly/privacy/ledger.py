@@ -32,7 +32,7 @@ import math
 import os
 import secrets
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -40,7 +40,7 @@ from typing import Any
 
 from tacitly.privacy import home
 from tacitly.privacy.accounting import compose, same_for_equal_costs
-from tacitly.privacy.book import FORMAT, RENEWALS, Book, RunRecord, may_replace, now, period
+from tacitly.privacy.book import FORMAT, RENEWALS, Book, RunRecord, Standing, may_replace, now, period
 from tacitly.privacy.guarantee import Adjacency, Budget, Event
 from tacitly.privacy.ledger_file import LedgerFile, LedgerMismatch, RunInUse
 from tacitly.privacy.ledger_run import Run, check_resumable
@@ -275,6 +275,10 @@ class Ledger:
         debited = iter(book.debits)
         return [row for row, d in zip(book.releases.values(), debited, strict=True) if d.seq <= entry and d.at >= since]
 
+    def standing(self, entry: int) -> Standing:
+        """Return what the account said of itself at an entry: runs so far, its ceiling, the period."""
+        return self._state.standing(entry)
+
     def runs(self) -> list[RunSummary]:
         """Return all runs, in the order in which they were opened."""
         return [self._summary(run) for run in list(self._state.runs.values())]
@@ -299,16 +303,17 @@ class Ledger:
             if len(new):
                 self._append_people(new)
 
-    def certify(self, run: str, statement: Mapping[str, Any]) -> tuple[int, str]:
+    def certify(self, run: str, statement: Callable[[], Mapping[str, Any]]) -> tuple[int, str]:
         """Record what a certificate of a run states; return the number and hash of the entry.
 
-        May be done again, for a finished run too: a model can be certified with more files later.
+        The statement is asked for while nobody else can debit: its totals are those at its entry. May be done again,
+        for a finished run too: a model can be certified with more files later.
         """
         with self.writing() as book:
             if run not in book.runs:
                 raise LedgerMismatch(f"{self.path or 'the ledger in memory'} has no run {run!r} to certify.")
             number = book.entries + 1
-            self.append("certify", run=run, statement=dict(statement))
+            self.append("certify", run=run, statement=dict(statement()))
         return number, self._state.hashes[number]
 
     def close(self) -> None:

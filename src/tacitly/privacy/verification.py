@@ -19,7 +19,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from tacitly.privacy.second_opinion import (
@@ -41,6 +41,7 @@ _CROSS_TOLERANCE = 0.02
 _CROSS_RANGE = (0.01, 50.0)
 _FACTORS = (2.0, math.sqrt(2.0))
 _PLACE = ("entries", "head")
+_DELTA = 1e-6  # of totals of noisy sums, where the account or the certificate is at δ = 0
 
 
 @dataclass(frozen=True)
@@ -252,13 +253,19 @@ def _files_match(data: Mapping[str, Any], files: Mapping[str, bytes]) -> Check:
 def _ledger_agrees(data: Mapping[str, Any], ledger: Ledger) -> Iterable[Check]:
     """Compare a certificate with the runs it comes from: their state, all their rows, and every word that was recorded.
 
-    A model that was refreshed, or fitted in parts, has one run per call; its certificate is recorded in the last.
+    A model that was refreshed, or fitted in parts, has one run per call; its certificate is recorded in the last. Each
+    of these runs named those before it when it was opened, so none of them can be left out, replaced or moved.
     """
     by_name = {run.name: run for run in ledger.runs()}
     names = list(dict.fromkeys(release["run"] for release in data["releases"]))
     runs = [by_name[name] for name in names if name in by_name]
     problems = [f"run {name!r} is not in the ledger" for name in names if name not in by_name]
     problems += [f"run {run.name!r} is {run.state}, not finished" for run in runs if run.state != "finished"]
+    problems += [
+        f"run {run.name!r} continues {before or 'none'}, the certificate has {names[:place] or 'none'} before it"
+        for place, run in enumerate(runs)
+        if (before := list(run.config.get("after", []))) != names[:place]
+    ]
     if any(run.certified != (data["mode"] == "certified") for run in runs):
         problems.append(f"mode {data['mode']!r}, but the ledger has a run with certified={data['mode'] != 'certified'}")
     words = ", ".join(repr(name) for name in names)
@@ -266,7 +273,19 @@ def _ledger_agrees(data: Mapping[str, Any], ledger: Ledger) -> Iterable[Check]:
     rows = [row.to_dict() for run in runs for row in ledger.releases(run.name)]
     agree = bool(rows) and _writable(rows) == _writable(data["releases"])
     yield Check("ledger", agree, f"{len(rows)} rows in the ledger, {len(data['releases'])} releases claimed")
+    yield _announced(data, [run.config for run in runs])
     yield from _recorded(data, runs[-1].statements if runs else {}, ledger)
+
+
+def _announced(data: Mapping[str, Any], configs: list[Mapping[str, Any]]) -> Check:
+    """Compare with what runs said of themselves before they spent anything; not every program says all of it."""
+    stated = {"algorithm": data["algorithm"], **{name: data["budget"][name] for name in ("adjacency", "delta")}}
+    wrong = {name for config in configs for name, value in stated.items() if config.get(name, value) != value}
+    units = [config["n_units"] for config in configs if "n_units" in config]
+    # The same units may be in several calls, or others in each.
+    if units and not max(units) <= data["n_users"] <= sum(units):
+        wrong.add("n_users")
+    return Check("ledger_config", not wrong, f"differ: {', '.join(sorted(wrong))}" if wrong else "as announced")
 
 
 def _recorded(data: Mapping[str, Any], statements: Mapping[int, Mapping[str, Any]], ledger: Ledger) -> Iterable[Check]:
@@ -287,16 +306,44 @@ def _recorded(data: Mapping[str, Any], statements: Mapping[int, Mapping[str, Any
     yield Check(
         "ledger_words", not differ, f"differ from what was recorded: {', '.join(differ)}" if differ else "as recorded"
     )
-    sound = all(run.certified for run in ledger.runs())
-    then = ledger.releases_up_to(entry)
-    yield _close("account_total", account["epsilon"], _together(then, account, sound), _TOLERANCE)
-    total = _together(ledger.releases(), account, sound)
+    yield from _totals_follow(data, ledger)
+
+
+def _totals_follow(data: Mapping[str, Any], ledger: Ledger) -> Iterable[Check]:
+    """Compare what a certificate says of its account with what the ledger had at the entry that records it."""
+    account = data["account"]
+    sound, then = all(run.certified for run in ledger.runs()), ledger.standing(account["entries"])
+    ceiling = None if then.ceiling is None else asdict(then.ceiling)
+    rows = ledger.releases_up_to(account["entries"])
+    found = {
+        "runs": then.runs,
+        "renews": then.renews,
+        "period": then.period,
+        "ceiling": ceiling,
+        **_terms(ceiling or data["budget"], [row.to_dict() for row in rows]),
+    }
+    wrong = sorted(name for name, value in found.items() if account[name] != value)
+    yield Check("account", not wrong, f"differ from the ledger: {', '.join(wrong)}" if wrong else "as in the ledger")
+    everything = _together(rows, account, sound)
+    yield _close("account_total", account["epsilon"], everything, _TOLERANCE)
+    lately = ledger.releases_up_to(account["entries"], since=then.since)
+    in_period = everything if lately == rows else _together(lately, account, sound)  # sampled ones take seconds
+    yield _close("account_period", account["period_epsilon"], in_period, _TOLERANCE)
+    by_now = ledger.releases()
+    total = everything if by_now == rows else _together(by_now, account, sound)
     yield Check(
         "ledger_total",
         True,
         f"{account['epsilon']:.6g} when it was certified, {total:.6g} by now ({account['adjacency']}, "
         f"delta = {account['delta']:g})",
     )
+
+
+def _terms(standing: Mapping[str, Any], releases: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the adjacency and δ at which totals are stated: the ceiling's, or the budget's of an account without."""
+    noisy = any(release["event"]["mechanism"] == "gaussian" for release in releases)
+    delta = standing["delta"] or (_DELTA if noisy else 0.0)
+    return {"adjacency": str(standing["adjacency"]), "delta": delta}
 
 
 def _together(releases: Iterable[Any], account: Mapping[str, Any], sound: bool) -> float:

@@ -5,7 +5,8 @@ takes longer than the answer. So modules that define kernels use :func:`njit` fr
 
 Kernels call each other far more often than Python calls them. A function that compiled code calls is compiled without
 the two wrappers through which Python and C would call it: a quarter of the time of compiling. The garbage collector
-pauses meanwhile: looking for cycles among the compiler's many objects takes another tenth or more.
+pauses meanwhile: looking for cycles among the compiler's many objects takes another tenth or more. Processes that need
+the same function at the same time compile it once: :mod:`tacitly.simd.one_compiler`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,25 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+from tacitly.simd.one_compiler import OneCompiler
+
+MANY = 8192
+"""Users from which on compiled kernels compute what array operations can: fewer would wait for the compiler."""
+
+_CELLS = 1 << 16  # users times features up to which array operations compute what is linear in both
+_NARROW = 32  # features up to which they form a matrix over all features for every user
 _LOCK = threading.RLock()
+
+
+def few(n_users: int, n_features: int) -> bool:
+    """Whether users are so few that array operations take less time than compiling kernels, or loading them.
+
+    Public sizes decide, never how many rows there are: everybody's last bits depend on the form.
+
+    >>> few(5000, 8), few(5000, 64), few(100_000, 1), few(10, 1000)
+    (True, False, False, False)
+    """
+    return n_users < MANY and n_features <= _NARROW and n_users * n_features <= _CELLS
 
 
 class Compiled:
@@ -39,12 +58,16 @@ class Compiled:
     def dispatcher(self, *, inside: bool = False) -> Any:
         """Return Numba's dispatcher: for Python, or for calls from ``inside`` other compiled functions only."""
         from numba import njit as compile_lazily
+        from numba.core.caching import FunctionCache
 
         with _LOCK:
-            _compile_uncollected()
+            _watch_compiler()
             if inside not in self._dispatchers:
                 wrappers: dict[str, Any] = {"no_cfunc_wrapper": True, "no_cpython_wrapper": inside}
-                self._dispatchers[inside] = compile_lazily(**self._options, **wrappers)(self._copy(inside))
+                made: Any = compile_lazily(**self._options, **wrappers)(self._copy(inside))
+                if isinstance(made._cache, FunctionCache):
+                    made._cache = OneCompiler(made._cache)
+                self._dispatchers[inside] = made
             return self._dispatchers[inside]
 
     def _copy(self, inside: bool) -> FunctionType:
@@ -77,11 +100,14 @@ class Elsewhere(Compiled):
 
 
 @functools.cache
-def _compile_uncollected() -> None:
-    """Pause the garbage collector of this process whenever Numba compiles. Numba compiles in one thread at a time."""
+def _watch_compiler() -> None:
+    """Pause the garbage collector of this process whenever Numba compiles; unlock functions that cannot be compiled.
+
+    Numba compiles in one thread at a time.
+    """
     from numba.core import event
 
-    class Uncollected(event.Listener):
+    class Watching(event.Listener):
         def __init__(self) -> None:
             self.depth, self.enabled = 0, False  # a function that calls others is compiled around them
 
@@ -93,10 +119,13 @@ def _compile_uncollected() -> None:
 
         def on_end(self, event: Any) -> None:
             self.depth -= 1
+            cache = event.data["dispatcher"]._cache
+            if event._exc_details is not None and isinstance(cache, OneCompiler):  # is_failed says the contrary
+                cache.release()
             if self.depth == 0 and self.enabled:
                 gc.enable()
 
-    event.register("numba:compile", Uncollected())  # type: ignore[no-untyped-call]
+    event.register("numba:compile", Watching())  # type: ignore[no-untyped-call]
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:

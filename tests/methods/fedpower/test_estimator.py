@@ -468,6 +468,22 @@ def test_the_papers_options_are_reachable(X: np.ndarray, options: dict, times: l
     assert model.certificate_.nominal_epsilon == pytest.approx(nominal)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"route": "gram", "rounds": 3},
+        {"route": "gram", "alignment": "signs"},
+        {"route": "power", "decay": True},
+        {"mode": "paper", "route": "gram"},
+        {"mode": "paper", "feature_range": (-1.0, 1.0)},
+        {"mode": "paper", "sampling_rate": 0.5},
+    ],
+)
+def test_parameters_without_effect_are_refused(X: np.ndarray, options: dict) -> None:  # type: ignore[type-arg]
+    with pytest.raises(ValueError, match=f"{list(options)[-1]} has no effect with {next(iter(options))}="):
+        tacitly.FedPower(K, epsilon=1.0, **options).fit(X, users=np.arange(N) % 5)
+
+
 def test_the_papers_options_are_refused_where_they_mean_nothing(X: np.ndarray) -> None:
     for options in ({"iterations": 5}, {"epsilon_central": 1.0}, {"per_round": True}):
         with pytest.raises(ValueError, match="is for mode='paper'"):

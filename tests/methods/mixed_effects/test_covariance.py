@@ -11,7 +11,7 @@ import tacitly
 from tacitly.arrays import Array
 from tacitly.baselines.mixed_model import MixedModel
 from tacitly.linalg import pack_symmetric
-from tacitly.methods.mixed_effects.algorithm import grown, turned
+from tacitly.methods.mixed_effects.algorithm import changed, grown, turned
 from tacitly.methods.mixed_effects.evidence import TRUSTED, personal_weights, shares_of
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 
@@ -37,10 +37,18 @@ def test_turned_roots_have_the_same_covariance_and_a_diagonal_information() -> N
 
 def test_one_step_finds_the_covariance_where_information_is_diagonal() -> None:
     gains = np.array([0.9, 0.5, 0.2])
-    change = np.array([[0.5, 0.3, 0.0], [0.3, 1.0, -0.4], [0.0, -0.4, 2.0]])
-    released = np.concatenate([pack_symmetric(change * np.outer(gains, gains)), gains**2])
-    root, _ = grown(released, 1e-12, np.eye(3), gains, 10**9)
-    np.testing.assert_allclose(root @ root.T, np.eye(3) + change, atol=1e-6)
+    truth = np.array([[0.5, 0.3, 0.0], [0.3, 1.0, -0.4], [0.0, -0.4, 2.0]])
+    released = np.concatenate([pack_symmetric(truth * np.outer(gains, gains)), gains**2])
+    root, _ = grown(np.eye(3), changed(released, 1e-12, gains, 10**9))
+    np.testing.assert_allclose(root @ root.T, np.eye(3) + truth, atol=1e-6)
+
+
+def test_noise_alone_changes_no_covariance() -> None:
+    rng = np.random.default_rng(5)
+    gains, noise = np.full(4, 0.5), 0.1
+    for _ in range(20):
+        released = np.concatenate([pack_symmetric(np.zeros((4, 4))), gains**2]) + 0.5 * noise * rng.normal(size=14)
+        assert not np.any(changed(released, noise, gains, 1000))
 
 
 def test_columns_that_move_together_cost_nothing_against_maximum_likelihood() -> None:
@@ -72,3 +80,13 @@ def test_a_user_far_from_the_population_is_still_believed() -> None:
     far = 20.0 + 5.0 * rows[:, 0] + 0.1 * rng.normal(size=12)
     weights, _ = personal_weights(rows, far, np.array([0, 12]), units, prior, np.array(TRUSTED))
     assert abs(weights[0, 0] - 20.0) < 2.0  # the posterior alone says 2
+
+
+def test_variances_do_not_fall_to_nothing_where_most_users_are_alike() -> None:
+    rng = np.random.default_rng(2)
+    users = np.repeat(np.arange(1500), 2)
+    ill = (rng.random(1500) < 0.2)[users] ^ (rng.random(3000) < 0.05)  # a diagnosis, as 0 and 1
+    model = tacitly.MixedEffects(epsilon=math.inf)
+    with pytest.warns(tacitly.UncertifiedWarning):
+        model.fit(rng.normal(size=(3000, 2)), ill * 1.0, users)
+    assert model.noise_variance_ + model.covariance_[0, 0] > 0.3 * np.var(ill)

@@ -96,6 +96,26 @@ def test_a_user_with_nothing_personal_has_what_everybody_has() -> None:
     assert np.mean(np.array(apart) == 0.0) > 0.25
 
 
+def test_held_out_rows_choose_how_much_of_sparse_values_is_kept() -> None:
+    """Factors of b alone, as listed; with one factor, nothing is shrunk."""
+    update = sparse(rank=2, sparsity=6)
+    vector, rng, found = torch.as_tensor(public(update)), np.random.default_rng(0), []
+    for _ in range(12):
+        X, ones = torch.as_tensor(rng.normal(size=(20, D))), torch.ones(20).double()
+        y = update.network(update.shared_parameters(vector), X) + torch.as_tensor(rng.normal(size=20))
+        y = y + 1.5 * X[:, 0]
+        own = update.early_stopped(vector, X, y, ones, steps=16)
+        whole = list(update.path(vector, X, y, ones, steps=16))
+        kept = [step for step in whole if torch.equal(step[:2], own[:2])]
+        if own[2:].any():
+            ratios = [own[2:][step[2:] != 0] / step[2:][step[2:] != 0] for step in kept if step[2:].any()]
+            found.append(min((float((each - each.mean()).abs().max()), float(each.mean())) for each in ratios)[1])
+    assert all(min(abs(ratio - factor) for factor in update.shrinkages) < 1e-9 for ratio in found)
+    assert min(found) < 1.0
+    assert sparse(sparsity=0).shrinkages == (1.0,)
+    assert KINDS["prompt learning"].shrinkages == (1.0,)
+
+
 def test_a_user_with_much_of_its_own_keeps_it() -> None:
     update, rng = sparse(rank=1, sparsity=3), np.random.default_rng(0)
     vector = torch.as_tensor(public(update))

@@ -45,12 +45,17 @@ class DeviceShard(Shard):
         self._last_form: tuple[Query, float, BlockSums | None] | None = None
         self._said: set[str] = set()
 
-    def exact_sum(self, query: Query, bound: float, grid: float, chosen: Chosen | None = None) -> npt.NDArray[np.int64]:
-        """Return the sum of all (or the chosen) users' clipped contributions, in steps of the grid."""
+    def exact_sum(
+        self, query: Query, bound: float, grid: float, chosen: Chosen | None = None, *, end: float = math.inf
+    ) -> npt.NDArray[np.int64]:
+        """Return the sum of all (or the chosen) users' clipped contributions, in steps of the grid.
+
+        Sums on the device are not interrupted at ``end``: nodes, whose time is limited, have none.
+        """
         usual = math.isfinite(bound) and not isinstance(query, Projected)
         form = self._form(query, bound) if usual else None
         if form is None:
-            return super().exact_sum(query, bound, grid, chosen)
+            return super().exact_sum(query, bound, grid, chosen, end=end)
         if self._rows is None:
             cohort = self.cohort
             self._rows = DeviceRows(cohort.X, cohort.y, cohort.offsets, self._context.device, self._resident)
@@ -69,8 +74,8 @@ class DeviceShard(Shard):
             raise exceeded(query)
         return total
 
-    def _project(self, directions: Array) -> Shard:
-        other = super()._project(directions)
+    def _project(self, directions: Array, end: float) -> Shard:
+        other = super()._project(directions, end)
         assert isinstance(other, DeviceShard)
         other._rows, other._last_form = None, None
         other._context = Context(self._context.device, self._context.plain, self.cohort.n_users)

@@ -187,7 +187,7 @@ class Node:
         end = time.monotonic() + ASK_SECONDS
         if not self.plain:
             with contextlib.suppress(Exception):
-                heads = self._shard.users_map(work)
+                heads = self._shard.users_map(work, end=end)
         if heads is None:
             pairs = zip(cohort.offsets[:-1], cohort.offsets[1:], strict=True)
             y = cohort.y if cohort.y is not None else np.zeros(cohort.n_rows)
@@ -272,7 +272,7 @@ class Node:
         plain = ask.sigma == 0.0 and not ask.group and ask.grid == 1.0 and ask.bound == losses.steps
         if self._trust != "central" or not plain or losses.steps * users >= 2**52:
             return None
-        return self._shard.exact_sum(query, math.inf, 1.0, ask.chosen)
+        return self._shard.exact_sum(query, math.inf, 1.0, ask.chosen, end=time.monotonic() + ASK_SECONDS)
 
     def _group_is_sound(self, ask: Ask) -> bool:
         """Whether the group has enough honest nodes for their shares of the noise to add up to what is charged.
@@ -294,7 +294,7 @@ class Node:
         return fine and max((units + 1) * ask.bound, 64 * ask.sigma) <= ask.grid * 2.0**60
 
     def _exact(self, ask: Ask, query: Query) -> npt.NDArray[np.int64]:
-        return self._shard.exact_sum(query, ask.bound, ask.grid, ask.chosen)
+        return self._shard.exact_sum(query, ask.bound, ask.grid, ask.chosen, end=time.monotonic() + ASK_SECONDS)
 
     def _noisy(self, ask: Ask, query: Query) -> npt.NDArray[np.int64] | None:
         """Return the sum with this node's noise: debited first, drawn once per release, the same if asked again.

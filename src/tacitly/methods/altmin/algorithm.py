@@ -7,8 +7,9 @@ noise to b, and its ridge dominates A.)
 
 Releases: :class:`~tacitly.methods.shared.whitening.FeatureMoment`,
 :class:`~tacitly.methods.shared.direction_votes.DirectionVote`, two
-:class:`~tacitly.methods.shared.norm_histogram.NormHistogram` whose medians are the scales c_A and c_b, and one
+:class:`~tacitly.methods.shared.typical_norm.TypicalNorm`, which are the scales c_A and c_b, and one
 :class:`~tacitly.methods.altmin.queries.NormalEquations` per round: clip 1, sensitivity 1 (zero-out), 2 (replace-one).
+Where the noise hides a scale, what the rounds release is noise too, and the basis stays the one that users voted for.
 The statistic does not shrink as the basis improves, so neither does its noise: that is the difference to Private
 FedRep.
 """
@@ -20,11 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tacitly.federation.base import Federation
-from tacitly.methods.altmin.queries import NormalEquations
+from tacitly.methods.altmin.queries import REACH, SURE, NormalEquations
 from tacitly.methods.shared.descent import LearnedBasis
 from tacitly.methods.shared.direction_votes import first_basis
-from tacitly.methods.shared.norm_histogram import private_clip
 from tacitly.methods.shared.settings import RoundSettings
+from tacitly.methods.shared.typical_norm import typical_norm
 from tacitly.privacy.calibration import Phase, Plan
 
 
@@ -39,19 +40,24 @@ class Settings(RoundSettings):
     @property
     def preparation(self) -> Sequence[Phase]:
         """Phases before the rounds, in order."""
-        return [*super().preparation, Phase(name="clips", share=self.clip_share, releases=2)]
+        return [*super().preparation, Phase(name="clips", share=self.clip_share, releases=2, acute=False)]
 
 
 def learn(federation: Federation, plan: Plan, settings: Settings, rank: int | str) -> LearnedBasis:
     """Learn a shared basis of ``rank`` columns."""
     whitening, basis, *_ = first_basis(federation, plan, rank)
-    event = plan.event("clips", clip=1.0, acute=True)
-    gram = private_clip(federation, NormalEquations(basis, whitening, parts="gram"), event, "gram norms")
-    right = private_clip(federation, NormalEquations(basis, whitening, parts="right"), event, "right-hand norms")
+    event = plan.event("clips", clip=1.0)
+    gram, right = (
+        typical_norm(
+            federation, NormalEquations(basis, whitening, parts=part), event, f"{name} norm", reach=REACH, sure=SURE
+        )
+        for part, name in (("gram", "gram"), ("right", "right-hand"))
+    )
     event = plan.event("rounds", clip=1.0)
     for number in range(settings.rounds):
-        # √2 on both scales: at the median of each, the joint norm is one.
-        query = NormalEquations(basis, whitening, math.sqrt(2.0) * gram, math.sqrt(2.0) * right)
+        # √2 on both scales: where each is typical, the joint norm is one.
+        query = NormalEquations(basis, whitening, math.sqrt(2.0) * gram.size, math.sqrt(2.0) * right.size)
         released = federation.release(query, event, f"normal equations {number + 1}")
-        basis = query.solve(released, federation.sum_sigma(event))
+        if gram.found and right.found:
+            basis = query.solve(released, federation.sum_sigma(event))
     return LearnedBasis(whitening, basis)

@@ -4,24 +4,29 @@ Release :class:`NormalEquations`. Unit: the user. With ``parts="both"`` a contri
 clipped as a whole to norm 1. It is a function of one user's rows and of public fields, so zero-out moves the sum by at
 most 1, replace-one by at most 2 (b can point either way). One Gaussian event per round. One weight per user on both
 sides of the equations reweights users and does not bias the solution. With one part alone it is only measured, by
-:class:`~tacitly.methods.shared.norm_histogram.NormHistogram`.
+:class:`~tacitly.methods.shared.typical_norm.TypicalNorm`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape
 from tacitly.federation.base import Query
-from tacitly.heads.ridge import fit_head, fit_heads
+from tacitly.heads.ridge import fit_few_heads, fit_head, fit_heads
 from tacitly.linalg import denoise_spectrum, orthonormal, pack_symmetric, unpack_symmetric
 from tacitly.methods.shared.batch import clip_factors, norms_of
 from tacitly.methods.shared.whitening import Whitening
+from tacitly.simd.lazy_njit import few
+
+REACH, SURE = 60.0, 20.0
+"""Octaves around one in which scales of equations are looked for: they go with the squares of targets. And how many
+standard deviations of the noise what is found must stand out: it is then known to an octave, REACH/(π·SURE)."""
 
 _TOGETHER, _CELLS = 64, 1 << 18  # users whose second moments are held at once, and cells of their rows
 # Norms of second moments below which they have lost digits to underflow, and above which a clip over the norm has.
@@ -106,7 +111,7 @@ class NormalEquations(Query):
         Each user's products are matrix products of their own, so no number depends on who is beside them.
         """
         whitened, targets = self.whitening.transform(X), y.astype(np.float64)
-        heads = fit_heads(whitened, targets, offsets, self.basis)[:, :-1]
+        heads = self._heads(whitened, targets, offsets)
         counts = np.diff(offsets)
         for count in np.unique(counts):
             alike = np.flatnonzero(counts == count)
@@ -115,6 +120,15 @@ class NormalEquations(Query):
                 users = alike[start : start + together]
                 rows = offsets[users][:, None] + np.arange(count)
                 yield users, self._factors_of(whitened[rows], targets[rows], heads[users])
+
+    def form_for(self, n_users: int, n_features: int) -> NormalEquations:
+        """Return the form that sums so many users: public sizes decide."""
+        if type(self) is not NormalEquations or not few(n_users, n_features):
+            return self
+        return _EquationsOfFew(**{field.name: getattr(self, field.name) for field in fields(self)})
+
+    def _heads(self, whitened: Array, targets: Array, offsets: Offsets) -> Array:
+        return fit_heads(whitened, targets, offsets, self.basis)[:, :-1]
 
     def _factors_of(self, rows: Array, targets: Array, heads: Array) -> _Factors:
         """Return factors of norm one and the norms of their products, from rows as users × rows × features."""
@@ -140,6 +154,14 @@ class NormalEquations(Query):
         right = released[size * (size + 1) // 2 :] * self.right_scale
         solution = solve_equations(gram, right, sigma * self.gram_scale, k)
         return orthonormal(solution.reshape(k, d).T)[0]
+
+
+@dataclass(frozen=True)
+class _EquationsOfFew(NormalEquations):
+    """The same with heads fitted by array operations, for users so few that compiling would take longer."""
+
+    def _heads(self, whitened: Array, targets: Array, offsets: Offsets) -> Array:
+        return fit_few_heads(whitened, targets, offsets, self.basis)[:, :-1]
 
 
 def solve_equations(gram: Array, right: Array, noise: float, rank: int) -> Array:

@@ -41,6 +41,12 @@ TRUST = {
 ROW_NOTE = "the unit is one row: who has several is protected less (the number of rows, and of each user's, is public)"
 
 _LEARNED = ("components", "singular_values", "explained_variance", "confidence", "mean", "eigenvalues")
+_IDLE = {
+    "mode='paper'": ("route", "trust", "feature_range", "sampling_rate"),
+    "route='gram'": ("rounds", "decay", "iteration_rank", "alignment"),
+    "route='power'": ("decay", "alignment"),
+}
+"""Parameters that change nothing there. Route "auto" may take one where they do."""
 _UNPROTECTED = GaussianEvent(sigma=0.0, sensitivity=Sensitivity.of_clip(1.0, acute=True))
 
 
@@ -531,13 +537,18 @@ class FedPower(_Transformer, _Additive, EngineParameter, ComponentsParameter):
             extra := [name for name, value in printed.items() if getattr(self, name) != value]
         ):
             raise ValueError(f"{extra[0]} is for mode='paper'. Leave it out: a sound run has one budget and rounds.")
+        where = "mode='paper'" if self.mode == "paper" else f"route={self.route!r}"
+        if idle := [name for name in _IDLE.get(where, ()) if getattr(self, name) != getattr(FedPower, name)]:
+            raise ValueError(f"{idle[0]} has no effect with {where}. Found {getattr(self, idle[0])!r}: leave it out.")
+        if self.mode == "paper" and self.unit == "row":
+            raise ValueError("paper mode protects devices, the users. Leave out unit='row'.")
         if self.epsilon_central is not None and not self.epsilon_central > 0:
             raise ValueError(f"epsilon_central must be positive. Found {self.epsilon_central!r}.")
         if self.decay not in DECAYS:
             raise ValueError(f"decay must be one of {DECAYS}. Found {self.decay!r}.")
         if self.scheme not in (1, 2):
             raise ValueError(f"scheme must be 1 or 2. Found {self.scheme!r}.")
-        if self.scheme == 1 and self.mode != "paper" and self.participants is not None:
+        if self.scheme == 1 and self.mode != "paper":
             raise ValueError(
                 "scheme 1 draws devices with replacement, and a device that is drawn twice pays twice: it is for paper "
                 "mode only. Use scheme=2, where every device answers once per round."

@@ -23,17 +23,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tacitly.arrays import Array, Offsets, Rows, read_only
+from tacitly.arrays import Array, Offsets, Rows, per_user, read_only, rows_times
 from tacitly.heads.losses import Loss
 from tacitly.linalg import pack_symmetric
 from tacitly.methods.fedrep.loss_kernels import LEAST_CURVATURE, LEAST_HEAD, PENALTY, add_loss_steps, newton_head
+from tacitly.methods.shared.array_forms import centred, of_rows, packed_moments, solve_each, unit_rows, unpacked
+from tacitly.methods.shared.batch import ArrayQuery, norms_of
 from tacitly.methods.shared.descent import StepQuery
 from tacitly.privacy.clipping import LEAST, clip_factor
 from tacitly.simd.small_solves import TINY_RIDGE
 
 
 @dataclass(frozen=True)
-class BasisStep(StepQuery):
+class BasisStep(StepQuery, ArrayQuery):
     """One user's correction of the basis and its head, for the squared loss."""
 
     centered: bool = False
@@ -65,6 +67,33 @@ class BasisStep(StepQuery):
         )
         norm = np.linalg.norm(joint)
         return joint / norm if np.isfinite(norm) and norm > 0 else np.zeros(self.coordinates)
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return (gvᵀ/c, vvᵀ)/ν, one row per user."""
+        (d, k), counts = self.basis.shape, np.diff(offsets)
+        free = counts - k - int(self.centered)
+        rows, targets = X.astype(np.float64), y.astype(np.float64)
+        if self.centered:
+            rows, targets = centred(rows, offsets), centred(targets, offsets)
+        projected = rows_times(rows, self.whitening.to_raw(self.basis))
+        systems = unpacked(packed_moments(projected, offsets), k)
+        heads = solve_each(systems, per_user(projected * targets[:, None], offsets))
+        fitted = np.zeros(len(rows))
+        for column, weights in zip(projected.T, of_rows(heads, offsets).T, strict=True):
+            fitted += column * weights
+        some = (np.arange(len(rows)) - np.repeat(offsets[:-1], counts)) % 4 == 0
+        quarters = np.append(0, np.cumsum((counts + 3) // 4))
+        energy = per_user(np.square(rows[some] * self.whitening.scale), quarters).sum(axis=1)
+        size = free * energy / (np.maximum(np.diff(quarters), 1) * d)
+        usable = (free > 0) & np.isfinite(size) & (size > 0) & np.isfinite(heads).all(axis=1)
+        raw = np.where(usable[:, None], per_user(rows * (targets - fitted)[:, None], offsets), 0.0)
+        scaled = self.whitening.scale * raw / np.where(usable, size, 1.0)[:, None]
+        corrections = scaled + scaled @ self.whitening.turn
+        measured = np.where(usable[:, None], heads, 0.0) @ self.head_metric
+        outer = (corrections / self.scale)[:, :, None] * measured[:, None, :]
+        moments = pack_symmetric(measured[:, :, None] * measured[:, None, :])
+        joint = np.hstack([outer.reshape(len(outer), -1), moments])
+        return unit_rows(joint, norms_of(joint))
 
     def block_sums(self, X: Rows, y: Rows, offsets: Offsets, bound: float, size: int) -> Array:
         """Return the sums of several blocks in one fused pass that runs without the interpreter.

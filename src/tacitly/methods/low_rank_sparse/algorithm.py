@@ -27,16 +27,15 @@ import numpy as np
 from tacitly.arrays import Array
 from tacitly.federation.base import Federation
 from tacitly.linalg import orthonormal
-from tacitly.methods.altmin.queries import solve_equations
+from tacitly.methods.altmin.queries import REACH, SURE, solve_equations
 from tacitly.methods.fedrep import algorithm as fedrep
 from tacitly.methods.low_rank_sparse.heads import Sparsity
 from tacitly.methods.low_rank_sparse.queries import SparseEquations, SparseStep
 from tacitly.methods.shared.central import CentralState
 from tacitly.methods.shared.descent import TARGET_RATIO, LearnedBasis, run_rounds, shrink_by_noise
 from tacitly.methods.shared.direction_votes import first_basis
-from tacitly.methods.shared.norm_histogram import private_clip
 from tacitly.methods.shared.settings import RoundSettings
-from tacitly.methods.shared.typical_norm import typical_norm
+from tacitly.methods.shared.typical_norm import Typical, typical_norm
 from tacitly.methods.shared.whitening import Whitening, measured_whitening
 from tacitly.privacy.calibration import Phase, Plan
 
@@ -80,7 +79,8 @@ class Settings(RoundSettings):
         if self.route == "gradient":
             return [whitening, start]
         if self.route == "equations":
-            return [whitening, start, Phase(name="scales", share=self.scale_share, releases=self.rounds + 1)]
+            scales = Phase(name="scales", share=self.scale_share, releases=self.rounds + 1, acute=False)
+            return [whitening, start, scales]
         return [whitening, Phase(name="scales", share=self.scale_share, acute=False)]
 
 
@@ -107,19 +107,22 @@ def _learn_by_equations(
     federation: Federation, plan: Plan, settings: Settings, rank: int | str, sparsity: Sparsity, centered: bool
 ) -> LearnedBasis:
     whitening, basis, *_ = first_basis(federation, plan, rank, centered=centered)
-    scales, event = plan.event("scales", clip=1.0, acute=True), plan.event("rounds", clip=1.0)
+    scales, event = plan.event("scales", clip=1.0), plan.event("rounds", clip=1.0)
     d, k = basis.shape
-    gram = 0.0
+    gram = Typical(1.0, False)
     for number in range(settings.rounds):
         query = partial(
             SparseEquations, basis, whitening, sparsity, centered=centered, swaps=swaps_per_round(federation.n_users)
         )
         if number == 0:
-            gram = private_clip(federation, query(parts="gram"), scales, "gram norms")
-        right = private_clip(federation, query(parts="right"), scales, f"right-hand norms {number + 1}")
-        # √2 on both scales: at the median of each, the joint norm is one.
-        joint = query(gram_scale=math.sqrt(2.0) * gram, right_scale=math.sqrt(2.0) * right)
+            gram = typical_norm(federation, query(parts="gram"), scales, "gram norm", reach=REACH, sure=SURE)
+        name = f"right-hand norm {number + 1}"
+        right = typical_norm(federation, query(parts="right"), scales, name, reach=REACH, sure=SURE)
+        # √2 on both scales: where each is typical, the joint norm is one.
+        joint = query(gram_scale=math.sqrt(2.0) * gram.size, right_scale=math.sqrt(2.0) * right.size)
         released = federation.release(joint, event, f"normal equations {number + 1}")
+        if not (gram.found and right.found):
+            continue  # what hides a scale hides the equations: the basis stays as it is
         matrix, right_side = joint.split(released)
         # Off-diagonal blocks are symmetric too, which halves their noise variance.
         noise = federation.sum_sigma(event) * joint.gram_scale / math.sqrt(2.0)

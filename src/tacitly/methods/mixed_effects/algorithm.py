@@ -61,6 +61,8 @@ _FREQUENT = 0.1  # share of a level that should stand out of the noise
 _SPREAD, _VARIANCES, _NORMS, _COVERAGE = 0.34, 0.08, 0.05, 0.05
 _LOG_CLIP, _RATIO_CLIP = math.sqrt(3.0), 2.2
 _USUAL = (0.8, 0.65)  # slope and squared length of clipped scores
+_LEAST_SCORE = 0.5  # scores have a mean square of about one under the right prior
+_LEAST_VARIANCE = 0.5  # of what the population's slopes leave unexplained, see Learner._rescale
 
 Bounds = tuple[tuple[float, float] | None, ...]
 
@@ -208,7 +210,7 @@ class Learner:
         for number in range(ROUNDS[stage]):
             label = f"{stage + 1}.{number + 1}"
             score = Score(self.units, replace(frozen, mean=self.prior.mean), metric, self._metric, clip)
-            clipped = self._clip(score, "score norm", f"score norm {label}", reach=8.0)
+            clipped = max(self._clip(score, "score norm", f"score norm {label}", reach=8.0), _LEAST_SCORE)
             measured = MeasuredScore(score, clipped, self._constant)
             mean, noise = self._mean(measured, f"score {stage + 1}", f"score {label}", measured.bound)
             vector, gains, squares = measured.split(mean, noise, _USUAL)
@@ -222,15 +224,20 @@ class Learner:
 
     def grow(self, number: int) -> None:
         """Release the spread and give the covariance the directions that stand out of the noise."""
-        axes, sizes = turned(self.prior.root, self._metric)
-        self.prior = replace(self.prior, root=few_digits(axes))
-        query = Spread(self.units, self.prior)
+        plain = self.prior.root
+        axes, sizes = turned(plain, self._metric)
+        asked = replace(self.prior, root=few_digits(axes))
+        query = Spread(self.units, asked)
         clip = 1.5 * self._clip(query, "spread norm", f"spread norm {number + 1}", reach=8.0)
-        measured = MeasuredSpread(self.units, self.prior, clip)
+        measured = MeasuredSpread(self.units, asked, clip)
         mean, noise = self._mean(measured, "spread", f"spread {number + 1}", measured.bound)
-        root, self.groups = grown(mean, noise, self.prior.root, sizes, self.federation.n_users)
-        self._axes, self._scales = few_digits(root), np.ones(self.units.size)
-        self.prior = replace(self.prior, root=self._axes)
+        change = changed(mean, noise, sizes, self.federation.n_users)
+        if np.any(change):
+            # Relative to the axes as they were: what did not change keeps its direction, the intercept above all.
+            turn = np.linalg.solve(plain, axes)
+            root, self.groups = grown(plain, turn @ change @ turn.T)
+            self._axes, self._scales = few_digits(root), np.ones(self.units.size)
+            self.prior = replace(self.prior, root=self._axes)
         self._variances(f"after growth {number + 1}")
 
     @property
@@ -260,9 +267,22 @@ class Learner:
     def _rescale(self, factors: Array) -> None:
         scales = np.sqrt(factors[self.groups.astype(np.int64)])
         noise = max(self.prior.noise * float(factors[-1]), 1e-14)
+        raised = self._raised(self.prior.root * scales, noise)
+        scales, noise = scales * math.sqrt(raised), noise * raised
         # The same directions to the last bit: what users' machines keep along them serves all later releases.
         self._scales = self._scales * scales
         self.prior = replace(self.prior, root=self._axes * few_digits(self._scales), noise=noise)
+
+    def _raised(self, root: Array, noise: float) -> float:
+        """Return by what to multiply all variances, so that they explain what slopes cannot; nearly always 1.
+
+        Sizes of typical users say nothing where most users are all alike (a diagnosis that few have, as 0 and 1): they
+        fall to nothing, and everybody is predicted to be typical. But the target has a variance of about one in its
+        units, and slopes explain at most the square of the sum of their sizes.
+        """
+        slopes = float(np.sum(np.abs(self.prior.mean[self.units.size - len(self.units.used) :])))
+        least = _LEAST_VARIANCE * (1.0 - min(slopes, 1.0) ** 2)
+        return max(1.0, least / (float(np.sum(np.square(root))) + noise))
 
     def _clip(self, query: Query, phase: str, name: str, *, reach: float) -> float:
         return typical_norm(self.federation, query, self.plan.event(phase, clip=1.0), name, reach=reach).size
@@ -369,17 +389,16 @@ def turned(root: Array, metric: Array) -> tuple[Array, Array]:
     return root @ vectors[:, ::-1], np.maximum(values[::-1], 0.0)
 
 
-def grown(mean: Array, noise: float, root: Array, sizes: Array, n_users: int) -> tuple[Array, Array]:
-    """Return a root of the new covariance, and the group of each of its directions, from the noisy mean spread.
+def changed(mean: Array, noise: float, sizes: Array, n_users: int) -> Array:
+    """Return the change D of the whitened covariance, I + D, from the noisy mean spread; zeros if nothing stands out.
 
-    The mean of u uᵀ − J is about k∘D for a change I + D of the whitened covariance, kᵢⱼ = E JᵢᵢJⱼⱼ, if J is about
-    diagonal (:func:`turned`), with about the diagonal ``sizes`` up to a factor. Eigenvalues of the noise alone fill
-    [−e, e], e = noise·√(2p); those beyond it are shrunk by √(λ² − e²), and what the diagonal says beside them by James
-    and Stein's factor. D is of order one, so what is left is divided by k + noise²/k + 4/n instead of k: the noise of
-    privacy and that of sampling n users, whose contributions vary by about 4k. The group of a direction is 0 for the
-    one nearest the intercept, 2 if its variance stands out.
+    The mean of u uᵀ − J is about k∘D, kᵢⱼ = E JᵢᵢJⱼⱼ, if J is about diagonal (:func:`turned`), with about the diagonal
+    ``sizes`` up to a factor. Eigenvalues of the noise alone fill [−e, e], e = noise·√(2p); those beyond it are shrunk
+    by √(λ² − e²), and what the diagonal says beside them by James and Stein's factor. D is of order one, so what is
+    left is divided by k + noise²/k + 4/n instead of k: the noise of privacy and that of sampling n users, whose
+    contributions vary by about 4k.
     """
-    size = len(root)
+    size = len(sizes)
     squares = mean[-size:]
     usual = np.square(sizes) * max(float(squares @ np.square(sizes)), 0.0) / max(float(np.sum(sizes**4)), 1e-300)
     deviations = squares - usual
@@ -387,21 +406,31 @@ def grown(mean: Array, noise: float, root: Array, sizes: Array, n_users: int) ->
     matrix = unpack_symmetric(mean[:-size], size)
     values, vectors = np.linalg.eigh(matrix)
     edge = noise * math.sqrt(2.0 * size)
-    spikes = (vectors * (np.sign(values) * np.sqrt(np.maximum(values**2 - edge**2, 0.0)))) @ vectors.T
+    beyond = np.sign(values) * np.sqrt(np.maximum(values**2 - edge**2, 0.0))
+    spikes = (vectors * beyond) @ vectors.T
     rest = np.diag(matrix - spikes)
     slopes = np.outer(gains, gains)
-    change = (spikes + _james_stein(rest, noise) * np.diag(rest)) / (slopes + noise**2 / slopes + 4.0 / n_users)
+    return np.asarray(
+        (spikes + _james_stein(rest, noise) * np.diag(rest)) / (slopes + noise**2 / slopes + 4.0 / n_users)
+    )
+
+
+def grown(root: Array, change: Array) -> tuple[Array, Array]:
+    """Return a root of the covariance root·(I + change)·rootᵀ, and the group of each of its directions.
+
+    The group is 0 for the direction nearest the intercept, 2 for those whose variance stands out, else 1.
+    """
+    size = len(root)
     values, vectors = np.linalg.eigh(np.eye(size) + change)
     values = np.clip(values, 0.05, 20.0)
-    new = root @ (vectors * np.sqrt(values))
-    intercept = int(np.argmax(np.abs(new[0])))
+    intercept = int(np.argmax(np.abs(vectors[0])))
     others = np.delete(np.arange(size), intercept)
     groups = np.ones(size)
     groups[intercept] = 0.0
     if len(others):
         large = values[others] > 1.5 * max(float(np.median(values[others])), 0.2)
         groups[others[large]] = 2.0
-    return new, groups
+    return root @ (vectors * np.sqrt(values)), groups
 
 
 def users_needed(size: int, budget: Budget) -> int:

@@ -27,7 +27,16 @@ from tacitly.arrays import Array
 from tacitly.federation.base import Federation, Query
 from tacitly.linalg import unpack_symmetric
 from tacitly.methods.mixed_effects import units
-from tacitly.methods.mixed_effects.algorithm import Learned, Newton, Settings, evened, grown, preconditioned, turned
+from tacitly.methods.mixed_effects.algorithm import (
+    Learned,
+    Newton,
+    Settings,
+    changed,
+    evened,
+    grown,
+    preconditioned,
+    turned,
+)
 from tacitly.methods.mixed_effects.loss_queries import (
     Level,
     LossInformation,
@@ -169,14 +178,17 @@ class _Learner:
 
     def grow(self) -> None:
         """Release the spread and give the covariance the directions that stand out of the noise."""
-        axes, sizes = turned(self.prior.root, self._metric)
-        self.prior = replace(self.prior, root=axes)
-        query = LossSpread(self.units, self.prior, 0.0)
+        plain = self.prior.root
+        axes, sizes = turned(plain, self._metric)
+        query = LossSpread(self.units, replace(self.prior, root=axes), 0.0)
         clip = _SPREAD_CLIP * self._typical(query, "spread norm", "spread norm", reach=8.0)
         measured = replace(query, clip=clip)
         mean, noise = self._mean(measured, "spread", "spread", measured.bound)
-        root, self._groups = grown(mean, noise, self.prior.root, sizes, self.federation.n_users)
-        self.prior = replace(self.prior, root=root)
+        change = changed(mean, noise, sizes, self.federation.n_users)
+        if np.any(change):
+            turn = np.linalg.solve(plain, axes)
+            root, self._groups = grown(plain, turn @ change @ turn.T)
+            self.prior = replace(self.prior, root=root)
         self._doubt = np.maximum(self._doubt, np.array([0.05, 0.1, 0.1, 0.0]))
         self._sizes("after growth")
 

@@ -2,8 +2,8 @@
 
 The definition and the fast form are one function: the contribution of a single user is a batch of one. What makes
 that sound is that no number of one user depends on another's rows, to the last bit (:mod:`tacitly.federation.base`):
-rows are reduced user by user (:func:`per_user`), and every array after that has one entry per user, so that its shape
-and each user's place in it depend on the number of users alone, which is public.
+rows are reduced user by user (:func:`~tacitly.arrays.per_user`), and every array after that has one entry per user, so
+that its shape and each user's place in it depend on the number of users alone, which is public.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import ClassVar
 import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, read_only
+from tacitly.arrays import per_user as per_user
 from tacitly.federation.base import Query
 from tacitly.federation.statistics import Statistics
 from tacitly.privacy.clipping import GUARD, LEAST
+from tacitly.simd.lazy_njit import few
 
 
 class BatchQuery(Query):
@@ -73,6 +75,44 @@ class BatchQuery(Query):
         return np.array(
             [clipped_sum(self.contributions_of(statistics[start : start + size]), bound) for start in starts]
         )
+
+
+class ArrayQuery(Query):
+    """A query with a compiled form, and one by array operations for users so few that compiling would take longer."""
+
+    @abstractmethod
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return the contributions of several users before the clip, one row per user, without compiled code."""
+
+    def form_for(self, n_users: int, n_features: int) -> Query:
+        """Return the form that sums so many users: public sizes decide.
+
+        A subclass that changes another form has no array form unless it has ``contributions`` of its own too.
+        """
+        forms = {"contribution", "contributions", "block_sum", "block_sums"}
+        own = next(forms & set(vars(kind)) for kind in type(self).__mro__ if forms & set(vars(kind)))
+        return _InArrays(self) if "contributions" in own and few(n_users, n_features) else self
+
+
+@dataclass(frozen=True)
+class _InArrays(BatchQuery):
+    """The form of a query that clips and adds up contributions computed by array operations."""
+
+    query: ArrayQuery
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "acute", self.query.acute)
+        object.__setattr__(self, "unit", self.query.unit)
+
+    @property
+    def coordinates(self) -> int:
+        """Those of the query."""
+        return self.query.coordinates
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return the contributions of several users, one row per user."""
+        with np.errstate(all="ignore"):
+            return self.query.contributions(X, y, offsets)
 
 
 @dataclass(frozen=True)
@@ -135,19 +175,6 @@ def norms_of(rows: Array) -> Array:
     unit = np.where(usable & (largest > 0), largest, 1.0)
     norms = unit * np.sqrt(np.sum(np.square(np.where(usable[:, None], rows, 0.0) / unit[:, None]), axis=1))
     return np.where(usable, np.where(largest > 0, norms, 0.0), np.nan)
-
-
-def per_user(values: Array, offsets: Offsets) -> Array:
-    """Add up the rows of each user, one after the other; zero for a user without rows.
-
-    >>> per_user(np.array([[1.0], [2.0], [5.0]]), np.array([0, 2, 2, 3])).ravel()
-    array([3., 0., 5.])
-    """
-    out = np.zeros((len(offsets) - 1, *values.shape[1:]))
-    present = np.flatnonzero(np.diff(offsets))
-    if len(present):
-        out[present] = np.add.reduceat(values, offsets[present])
-    return out
 
 
 def circle(logarithm: Array, reach: float) -> Array:

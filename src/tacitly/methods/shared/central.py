@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tacitly.arrays import Array, Offsets, Rows, check_shape
+from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.federation.base import Federation
 from tacitly.linalg import orthonormal
-from tacitly.methods.shared.batch import BatchQuery, norms_of, per_user
+from tacitly.methods.shared.batch import BatchQuery, Contributions, norms_of, per_user
 from tacitly.methods.shared.descent import TARGET_RATIO, StepLength, scale_change, shrink_by_noise
 from tacitly.methods.shared.typical_norm import typical_norm
 from tacitly.methods.shared.whitening import Whitening
@@ -70,6 +70,23 @@ class Correction(BatchQuery):
         size = np.where(usable, free * energy, 1.0)
         return np.where(usable[:, None], per_user(rows * left[:, None], offsets) / size[:, None], 0.0)
 
+    @property
+    def statistics(self) -> Contributions:
+        """The contributions themselves, by a compiled form: for many users."""
+        return Contributions(self)
+
+    def fused(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one correction per user, compiled."""
+        from tacitly.methods.shared.central_kernels import write_corrections
+
+        public = self.whitening
+        check_shape("X", X, None, len(self.model))
+        out = np.empty((len(offsets) - 1, len(self.model)))
+        rows, targets = read_only(np.ascontiguousarray(X)), read_only(np.ascontiguousarray(y))
+        fields = public.scale, np.ascontiguousarray(public.directions.T), public.gains, self.model
+        write_corrections(rows, targets, offsets, *(read_only(each) for each in fields), bool(self.centered), out)
+        return out
+
 
 @dataclass(frozen=True)
 class CentralStep(BatchQuery):
@@ -85,8 +102,20 @@ class CentralStep(BatchQuery):
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return (g/c, 1)/ν, one row per user; zero where there is no correction."""
+        return self._joint(self.correction.contributions(X, y, offsets))
+
+    @property
+    def statistics(self) -> Contributions:
+        """The contributions themselves, by a compiled form: for many users."""
+        return Contributions(self)
+
+    def fused(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return the same from compiled corrections."""
+        return self._joint(self.correction.fused(X, y, offsets))
+
+    def _joint(self, corrections: Array) -> Array:
         with np.errstate(all="ignore"):
-            scaled = self.correction.contributions(X, y, offsets) / self.scale
+            scaled = corrections / self.scale
             norms = norms_of(scaled)
             length = np.hypot(norms, 1.0)
             joint = np.hstack([scaled, np.ones((len(scaled), 1))]) / length[:, None]

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, read_only
 from tacitly.federation.base import Federation
-from tacitly.methods.shared.batch import BatchQuery, circle, per_user, uncircle
+from tacitly.methods.shared.batch import ArrayQuery, BatchQuery, circle, per_user, uncircle
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.clipping import GUARD
 from tacitly.privacy.guarantee import Budget
@@ -35,12 +35,13 @@ _LEAST_SHARE, _MOST_SHARE = 0.005, 0.05
 _CONSTANT = 1e-12  # of a column's mean: smaller variation is rounding error
 _CHUNK = 32  # users whose rows are handled at once: copies of them stay in cache
 _SURE = 5.3  # times the noise: of a column in which nobody varies the point is noise, and longer once in a million runs
+_BY_CHANCE = 3.5  # standard deviations of the noise's energy that are not taken for differences between columns
 _LONG = 0.6  # long enough in any case: points of usual columns have lengths near 1
 _NOTHING = 1e-9  # the gain of a column that hardly any user varies in: nothing can be learned about it
 
 
 @dataclass(frozen=True)
-class ColumnScales(BatchQuery):
+class ColumnScales(BatchQuery, ArrayQuery):
     """Orders of magnitude of a user's columns; around the user's mean if ``centered``."""
 
     n_features: int
@@ -123,7 +124,9 @@ def found_in(points: Array, noise: float) -> npt.NDArray[np.bool_]:
 def gains_of(points: Array, noise: float) -> Array:
     """Return gains from mean points with known noise.
 
-    Columns are told apart as far as their logarithms differ by more than the noise makes them (James and Stein).
+    Columns are told apart as far as their logarithms differ by more than the noise makes them (James and Stein). Only
+    columns that are far off for certain are, where the others do not differ: the energy of d noises varies by a share
+    √(2/d), and what it reaches by chance is no difference. A single column in other units says nothing about others.
     """
     length, found = np.hypot(points[:, 0], points[:, 1]), found_in(points, noise)
     octaves = uncircle(points, _REACH)
@@ -131,10 +134,23 @@ def gains_of(points: Array, noise: float) -> Array:
     # The noise of an angle is that of a point over its length.
     errors = _REACH / (0.9 * np.pi) * noise / np.where(found, length, 1.0)
     apart = np.where(found, octaves - middle, 0.0)
-    energy = float(np.sum(np.square(apart)))
-    kept = max(0.0, 1.0 - float(np.sum(np.square(errors[found]))) / energy) if energy > 0 else 0.0
+    far = found & (np.abs(apart) > _SURE * errors)
+    near = found & ~far
+    kept = _kept(apart[found], errors[found]) if _differ(apart[near], errors[near]) else far.astype(np.float64)
     gains = 2.0 ** (-middle - kept * apart)
     return np.asarray(np.where(~found & (_SURE * noise < 0.05), _NOTHING * gains, gains))
+
+
+def _differ(apart: Array, errors: Array) -> bool:
+    """Return whether columns differ by more than noise makes of columns that are alike."""
+    by_chance = 1.0 + _BY_CHANCE * math.sqrt(2.0 / max(apart.size, 1))
+    return bool(np.sum(np.square(apart)) > by_chance * np.sum(np.square(errors)))
+
+
+def _kept(apart: Array, errors: Array) -> float:
+    """Return the share of differences that is not noise (James and Stein)."""
+    energy = float(np.sum(np.square(apart)))
+    return max(0.0, 1.0 - float(np.sum(np.square(errors))) / energy) if energy > 0 else 0.0
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})

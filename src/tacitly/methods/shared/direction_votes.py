@@ -22,10 +22,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
-from tacitly.federation.base import Federation, Query
+from tacitly.arrays import Array, Offsets, Rows, check_shape, per_user, read_only
+from tacitly.federation.base import Federation
 from tacitly.heads.losses import Loss
 from tacitly.linalg import pack_symmetric, unpack_symmetric
+from tacitly.methods.shared.array_forms import centred, packed_moments, unit_rows, unpacked
+from tacitly.methods.shared.batch import ArrayQuery, norms_of
 from tacitly.methods.shared.descent import FirstBasis
 from tacitly.methods.shared.whitening import Whitening, private_whitening
 from tacitly.privacy.calibration import Plan
@@ -34,11 +36,13 @@ from tacitly.privacy.guarantee import TooFewUsersWarning
 
 _RIDGE = 0.3  # of a row's mean squared norm; from 0.1 to 1 the direction hardly changes
 
+_LEAST_TRACE = 1e-280  # of a user's moment: below it squares of entries have been lost to underflow
+
 _TWO_CLASSES = Loss("logistic")
 
 
 @dataclass(frozen=True)
-class DirectionVote(Query):
+class DirectionVote(ArrayQuery):
     """Projector on the direction of the user's ridge regression, in whitened coordinates.
 
     Centered targets that are all equal have only the direction of rounding errors, so they give no vote.
@@ -79,6 +83,30 @@ class DirectionVote(Query):
             return np.zeros(self.coordinates)
         unit = weights / norm
         return pack_symmetric(np.outer(unit, unit))
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return aaᵀ, packed, one row per user."""
+        rows, targets = np.multiply(X, self.whitening.scale, dtype=np.float64), y.astype(np.float64)
+        votes = np.ones(len(offsets) - 1, dtype=bool)
+        if self.centered or self.varied:
+            first = offsets[:-1][np.diff(offsets) > 0]
+            votes[np.diff(offsets) > 0] = np.maximum.reduceat(targets, first) != np.minimum.reduceat(targets, first)
+        if self.centered:
+            rows, targets = centred(rows, offsets), centred(targets, offsets)
+        size = rows.shape[1]
+        turn = np.eye(size) + self.whitening.turn
+        moments = turn @ unpacked(packed_moments(rows, offsets), size) @ turn
+        sides = per_user(rows * targets[:, None], offsets) @ turn
+        traces = np.einsum("nii->n", moments)
+        # In units of the trace no system is singular, and none overflows.
+        usable = votes & np.isfinite(traces) & (traces > _LEAST_TRACE) & np.isfinite(sides).all(axis=1)
+        penalties = _RIDGE / np.maximum(np.diff(offsets), 1)
+        systems = moments / np.where(usable, traces, 1.0)[:, None, None]
+        systems = np.where(usable[:, None, None], systems, 0.0) + penalties[:, None, None] * np.eye(size)
+        found = np.linalg.solve(systems, np.where(usable[:, None], sides, 0.0)[:, :, None])
+        weights = np.asarray(found[:, :, 0], dtype=np.float64)
+        units = unit_rows(weights, norms_of(weights))
+        return pack_symmetric(units[:, :, None] * units[:, None, :])
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
         """Compute all directions of the block, compiled, then one matrix product."""
@@ -128,6 +156,11 @@ class ClassVote(DirectionVote):
         """Return the mean of aaᵀ over classes, packed."""
         votes = [super(ClassVote, self).contribution(X, targets) for targets in self._targets(y)]
         return np.asarray(np.mean(votes, axis=0) * (1.0 - GUARD))  # the fused form applies the guard class by class
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return the mean of aaᵀ over classes, packed, one row per user."""
+        votes = [super(ClassVote, self).contributions(X, targets, offsets) for targets in self._targets(y)]
+        return np.asarray(np.mean(votes, axis=0) * (1.0 - GUARD))
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
         """Sum the block's votes, class by class."""

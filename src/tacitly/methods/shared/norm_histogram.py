@@ -1,8 +1,8 @@
 """A clip chosen privately: a noisy histogram of the logarithms of contribution norms, and a quantile of it.
 
-For queries whose scale is not known in advance. Used by private alternating minimisation and AMHT-LRS (scales of their
-normal equations and corrections), FedPower and trace regression (clips, and the scale of rows), and the neural methods
-(``clip="auto"``). Private FedRep and linear CENTAUR need none: their contributions have norm one.
+For queries whose scale is not known in advance, of many units. Used by FedPower and trace regression (clips, and the
+scale of rows). Few units are lost in the noise of hundreds of bins, of which some window may look like a scale: there,
+two numbers say more (:mod:`~tacitly.methods.shared.typical_norm`).
 
 Release :class:`NormHistogram`. Unit: that of the query (a user or a row). A unit contributes the indicator of the bin
 that contains its norm, a vector of norm one; zero if the norm is zero or not finite. Sensitivity 1 (zero-out); √2
@@ -12,16 +12,15 @@ post-processing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from tacitly.arrays import Array, Offsets, Rows, check_size
-from tacitly.federation.base import Federation, Query
+from tacitly.federation.base import Query
 from tacitly.privacy.clipping import clip_factor
-from tacitly.privacy.guarantee import GaussianEvent
 
 _LOWEST, _HIGHEST, _PER_OCTAVE = -120, 120, 2  # norms from 2^-120 to 2^120 in steps of √2
 
@@ -50,6 +49,11 @@ class NormHistogram(Query):
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
         """Count a block of units."""
         return self._count(self.query.norms(X, y, offsets), clip_factor(1.0, bound))
+
+    def form_for(self, n_users: int, n_features: int) -> NormHistogram:
+        """Return the form that sums so many units: public sizes decide."""
+        form = self.query.form_for(n_users, n_features)
+        return self if form is self.query else replace(self, query=form)
 
     def _count(self, norms: Array, weight: float) -> Array:
         with np.errstate(all="ignore"):
@@ -87,11 +91,3 @@ def quantile_of(histogram: npt.ArrayLike, sigma: float, quantile: float) -> floa
     before = float(shares[position - 1]) if position else 0.0
     inside = (quantile - before) / max(float(shares[position]) - before, 1e-12)
     return float(2.0 ** (_LOWEST + (first + position + inside) / _PER_OCTAVE))
-
-
-def private_clip(
-    federation: Federation, query: Query, event: GaussianEvent, name: str, *, quantile: float = 0.5
-) -> float:
-    """Release a histogram of the norms of ``query``; return a quantile of it, as a clip."""
-    histogram = federation.release(NormHistogram(query), event, name)
-    return quantile_of(histogram, federation.sum_sigma(event), quantile)

@@ -93,8 +93,21 @@ def learn_population(federation: Federation, plan: Plan, found: LearnedBasis, *,
     if "central steps" in {phase.name for phase in plan.phases}:
         direction = population_direction(federation, plan, found.whitening, columns, centered=intercept)
         columns = columns if direction is None else np.column_stack([columns, direction])
-    basis = orthonormal(found.whitening.to_raw(columns))[0]
-    return Population(basis, learn_heads(federation.projected(basis.T), plan, intercept=intercept))
+    # In raw units, directions that are orthogonal need not be: with a column in other units than the others all would
+    # follow that column, and heads on them could not be told apart. So heads are learned on whitened directions.
+    whitened = found.whitening.to_raw(orthonormal(columns)[0])
+    whitened /= np.linalg.norm(whitened, axis=0)
+    basis, turn = orthonormal(whitened)
+    prior = learn_heads(federation.projected(whitened.T), plan, intercept=intercept)
+    return Population(basis, None if prior is None else turned(prior, turn))
+
+
+def turned(prior: HeadPrior, turn: Array) -> HeadPrior:
+    """Return the prior of heads on Q from that of heads v on Q·turn: the same weights are turn·v there."""
+    k = len(turn)
+    mean, root = prior.mean.copy(), prior.root.copy()
+    mean[:k], root[:k] = turn @ prior.mean[:k], turn @ prior.root[:k]
+    return HeadPrior(mean, root, prior.noise)
 
 
 def learn_heads(federation: Federation, plan: Plan, *, intercept: bool, weight_one: bool = False) -> HeadPrior | None:

@@ -10,7 +10,7 @@ so it works with far fewer users, and what it finds is a kind of mean.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -48,6 +48,11 @@ class TypicalNorm(BatchQuery):
         """Return one point per user."""
         return self._points(self.query.norms(X, y, offsets))
 
+    def form_for(self, n_users: int, n_features: int) -> TypicalNorm:
+        """Return the form that sums so many users: public sizes decide."""
+        form = self.query.form_for(n_users, n_features)
+        return self if form is self.query else replace(self, query=form)
+
     @property
     def statistics(self) -> Statistics | None:
         """Those of the query."""
@@ -78,8 +83,14 @@ class Typical:
     found: bool
 
 
-def typical_norm(federation: Federation, query: Query, event: GaussianEvent, name: str, *, reach: float) -> Typical:
-    """Release the typical norm of the contributions to ``query``."""
+def typical_norm(
+    federation: Federation, query: Query, event: GaussianEvent, name: str, *, reach: float, sure: float = 3.0
+) -> Typical:
+    """Release the typical norm of the contributions to ``query``.
+
+    What is found stands out of the noise by ``sure`` standard deviations. Its logarithm has an error of ``reach``/(π ·
+    ``sure``) octaves then, and noise alone is taken for it once in exp(``sure``²/2) releases: in 90, by default.
+    """
     released = federation.release(TypicalNorm(query, reach), event, name)
-    found = float(np.hypot(*released)) > 3.0 * federation.sum_sigma(event)
+    found = float(np.hypot(*released)) > sure * federation.sum_sigma(event)
     return Typical(float(2.0 ** uncircle(released, reach)), found)

@@ -20,9 +20,11 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, read_only
+from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, read_only, rows_times
 from tacitly.federation.base import Federation, Query
 from tacitly.linalg import denoise_spectrum, pack_symmetric, unpack_symmetric
+from tacitly.methods.shared.array_forms import centred, packed_moments, unit_rows
+from tacitly.methods.shared.batch import ArrayQuery, norms_of
 from tacitly.methods.shared.column_scales import MOST_FEATURES, column_gains
 from tacitly.privacy.calibration import Plan
 from tacitly.privacy.clipping import LEAST, clip_factor
@@ -38,6 +40,7 @@ _SURE = 3.0  # noise standard deviations below a variance, for its lower limit
 # norm, is at most that of the directions over the smallest (1 + g)²: 2.7e-7, below the guard of a clip (2^-20).
 # They whiten sums, not contributions, so rounding errors of a sum are multiplied by 1 + g, which is therefore bounded.
 _ORTHONORMAL = 1e-12
+_FEW_TO_TURN = 16  # features with which rows are whitened by array operations
 _FEW_FEATURES = 128  # with which a user's moment is formed, and stays in cache
 _SINGLE = 2.0**-16  # of the norm, times √d, reserved where moments are formed in single precision: see moment_kernels
 LEAST_GAIN, MOST_GAIN, _LARGEST_EIGENVALUE = 2.0**-9 - 1.0, 2.0**3 - 1.0, 2.0**18
@@ -59,7 +62,7 @@ class SymmetricMatrixQuery(Query):
 
 
 @dataclass(frozen=True)
-class FeatureMoment(SymmetricMatrixQuery):
+class FeatureMoment(SymmetricMatrixQuery, ArrayQuery):
     """Second moment of a user's features, scaled to norm one; around the user's mean if ``centered``."""
 
     centered: bool = False
@@ -73,6 +76,12 @@ class FeatureMoment(SymmetricMatrixQuery):
         moment = rows.T @ rows
         norm = float(np.linalg.norm(moment))
         return pack_symmetric(moment / norm) if norm**2 > LEAST else np.zeros(self.coordinates)
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return S/‖S‖, packed, one row per user."""
+        rows = np.asarray(self.scaled(X), dtype=np.float64)
+        moments = packed_moments(centred(rows, offsets) if self.centered else rows, offsets)
+        return unit_rows(moments, norms_of(moments))
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
         """Form each user's moment while its rows are in cache; with many features, scale rows and multiply chunks."""
@@ -175,7 +184,13 @@ class Whitening:
         return cls(scale, vectors[:, keep], 1.0 / np.sqrt(values[keep]) - 1.0)
 
     def transform(self, X: Rows) -> Array:
-        """Transform rows; each row's result depends on that row alone, to the last bit."""
+        """Transform rows; each row's result depends on that row alone, to the last bit.
+
+        With few features array operations take hardly longer than compiled code, and nobody waits for the compiler.
+        """
+        if self.scale.size <= _FEW_TO_TURN:
+            rows = np.multiply(X, self.scale, dtype=np.float64)
+            return rows + rows_times(rows, self.turn) if self.gains.size else rows
         out = np.empty(X.shape)
         _whiten_rows(read_only(X), self.scale, np.ascontiguousarray(self.directions.T), self.gains, out)
         return out
@@ -184,6 +199,11 @@ class Whitening:
         """Transform one user's rows without compiled code; for rows of several users use :meth:`transform`."""
         rows: Array = np.multiply(X, self.scale, dtype=np.float64)
         return rows + (rows @ self.directions) * self.gains @ self.directions.T
+
+    @property
+    def turn(self) -> Array:
+        """The matrix Q diag(gains) Qᵀ that scaled rows are multiplied by, besides the identity."""
+        return np.asarray((self.directions * self.gains) @ self.directions.T)
 
     def to_raw(self, basis: Array) -> Array:
         """Convert directions in whitened coordinates to weights on raw features."""

@@ -95,7 +95,7 @@ class Centaur(FittedNetwork):
         None: 2, or 1 in paper mode.
     clip
         None: every update is scaled to norm one, so there is nothing to choose. A number: updates are clipped to it.
-        ``"auto"``: clipped to the median norm, released privately before the first round for ``clip_share`` of the
+        ``"auto"``: clipped to a typical norm, released privately before the first round for ``clip_share`` of the
         budget.
     per_layer
         Whether every parameter tensor is clipped by itself, to clip/√layers: still one event.
@@ -261,17 +261,17 @@ class Centaur(FittedNetwork):
         share = self.clip_share if self.clip == "auto" else 0.0
         phases = [Phase(name="rounds", share=1.0 - share, releases=self.rounds, acute=False)]
         if share:
-            phases.insert(0, Phase(name="clip", share=share))
+            phases.insert(0, Phase(name="clip", share=share, acute=False))
         return Plan(budget, phases, sampling_rate=self.sampling_rate)
 
     def _events(self, plan: Plan) -> list[GaussianEvent]:
-        clip = [plan.event("clip", clip=1.0, acute=True)] if self.clip == "auto" else []
+        clip = [plan.event("clip", clip=1.0)] if self.clip == "auto" else []
         return clip + [plan.event("rounds", clip=1.0)] * self.rounds
 
     def _learn(self, federation: Federation, plan: Plan, setup: RoundSetup) -> Array:
         """Run Algorithm 1: move the public state by noisy sums of clipped updates."""
         state = public_start(setup.update)
-        bound = update_bound(federation, plan, self.clip, BodyUpdate(state, 0, setup.executor), "update norms")
+        bound = update_bound(federation, plan, self.clip, BodyUpdate(state, 0, setup.executor), "update norm")
         event = plan.event("rounds", clip=bound)
         unit = 1.0 if self.mode == "paper" else bound
         later: list[Array] = []

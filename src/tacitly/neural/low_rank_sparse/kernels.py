@@ -34,7 +34,7 @@ def cross_fitted(basis, reach, metric, shapes, rows, targets, weights, penalty, 
     Without ``halves`` all rows are used for both, and without ``free`` entries there is nothing to fit.
     """
     update, weight, own = np.zeros(basis.shape), np.zeros(basis.shape[1]), np.zeros(basis.shape[0])
-    problem = basis, reach, metric, shapes, penalty, growth, sparsity
+    problem = basis, reach, metric, shapes, penalty, growth, sparsity, np.ones(1)
     if free == 0 or not halves:
         if free:
             _path(problem, rows, targets, weights, rows[:0], targets[:0], weights[:0], len(growth), weight, own)
@@ -49,34 +49,37 @@ def cross_fitted(basis, reach, metric, shapes, rows, targets, weights, penalty, 
 
 
 @_kernel
-def early_stopped(basis, reach, metric, shapes, X, y, offsets, penalty, growth, sparsity, out):
-    """Fill one row per user: the personal part after as many steps as help on held-out rows, possibly none."""
+def early_stopped(basis, reach, metric, shapes, X, y, offsets, penalty, growth, sparsity, factors, out):
+    """Fill one row per user: the personal part after the steps and with the factor of b that help on held-out rows."""
     size, rank = basis.shape
-    problem = basis, reach, metric, shapes, penalty, growth, sparsity
+    problem = basis, reach, metric, shapes, penalty, growth, sparsity, factors
     for place in range(len(out)):
         rows, targets = X[offsets[place] : offsets[place + 1]], y[offsets[place] : offsets[place + 1]]
         weights = np.ones(len(rows))
-        total, weight, own = np.zeros(len(growth) + 1), np.zeros(rank), np.zeros(size)
+        total, weight, own = np.zeros((len(growth) + 1, len(factors))), np.zeros(rank), np.zeros(size)
         for half in range(2):
             A, a, u = rows[half::2].copy(), targets[half::2].copy(), weights[half::2].copy()
             B, b, v = rows[1 - half :: 2].copy(), targets[1 - half :: 2].copy(), weights[1 - half :: 2].copy()
             if len(b):
                 total += len(b) * _path(problem, A, a, u, B, b, v, len(growth), weight, own)
         stop: Any = np.int64(0)  # Numba would compile the path for the constant too
-        for step in range(len(total)):
-            if total[step] < total[stop]:
-                stop = step
+        factor, least = 0, total[0, 0]
+        for step in range(len(growth) + 1):
+            for which in range(len(factors)):
+                if total[step, which] < least:
+                    stop, factor, least = step, which, total[step, which]
         _path(problem, rows, targets, weights, rows[:0], targets[:0], weights[:0], stop, weight, own)
-        out[place, :rank], out[place, rank:] = weight, own
+        out[place, :rank], out[place, rank:] = weight, factors[factor] * own
 
 
 @_kernel
 def _path(problem, rows, targets, weights, others, held_targets, held_weights, stop, chosen_weight, chosen):
-    """Follow conjugate gradients; return the loss of each step's best part on the other rows.
+    """Follow conjugate gradients; return the loss of each step's best part on the other rows, for each factor of b.
 
-    The best of them by that loss becomes ``chosen``; without other rows, the last, after ``stop`` steps.
+    The best of them by that loss, with the first factor, one, becomes ``chosen``; without other rows, the last, after
+    ``stop`` steps.
     """
-    basis, reach, metric, shapes, penalty, growth, sparsity = problem
+    basis, reach, metric, shapes, penalty, growth, sparsity, factors = problem
     size, rank = basis.shape
     scored, shares, held_shares = len(others) > 0, _shares(weights), _shares(held_weights)
     values, held_values = _room(shapes, rows), _room(shapes, others)
@@ -86,8 +89,8 @@ def _path(problem, rows, targets, weights, others, held_targets, held_weights, s
     w_trial, w_best, w_move, w_direction = np.zeros(rank), np.zeros(rank), np.zeros(rank), np.zeros(rank)
     trial, best, move, direction = np.zeros(size), np.zeros(size), np.zeros(size), np.zeros(size)
     w_old, old, w_new, new = np.zeros(rank), np.zeros(size), np.zeros(rank), np.zeros(size)
-    support, losses = np.ones(size), np.full(len(growth) + 1, np.inf)
-    lowest, least, held, changed = np.inf, np.inf, np.inf, True
+    support, losses, held = np.ones(size), np.full((len(growth) + 1, len(factors)), np.inf), np.zeros(len(factors))
+    lowest, least, changed = np.inf, np.inf, True
     chosen_weight[:], chosen[:] = 0.0, 0.0
     for step in range(stop + 1):
         _parameters(basis, w_trial, trial, network)
@@ -101,12 +104,16 @@ def _path(problem, rows, targets, weights, others, held_targets, held_weights, s
             lowest = loss
         if scored:
             if better or changed:
-                _parameters(basis, w_best, best, new)
-                _forward(new, shapes, held_values)
-                held = _loss(held_values, held_targets, held_shares)
-            losses[step] = held if held == held else np.inf
-            if losses[step] < least:
-                least = losses[step]
+                for which in range(len(factors)):
+                    for entry in range(size):
+                        latest[entry] = factors[which] * best[entry]
+                    _parameters(basis, w_best, latest, new)
+                    _forward(new, shapes, held_values)
+                    found = _loss(held_values, held_targets, held_shares)
+                    held[which] = found if found == found else np.inf
+            losses[step] = held
+            if held[0] < least:
+                least = held[0]
                 chosen_weight[:], chosen[:] = w_best, best
         changed = False
         if step == stop:

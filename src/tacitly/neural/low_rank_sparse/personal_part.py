@@ -15,7 +15,9 @@ the scale of each entry). The personal part starts at zero and is pulled there b
 
 A user with few rows overfits them. So half of the rows are fitted and the loss on the other half decides after how many
 steps to stop, possibly before the first: a personal part that does not help on held-out rows is zero, and that user has
-the shared network. All of this happens at the user, from that user's rows alone.
+the shared network. At the end it also decides by which factor b is multiplied. Its entries were selected because they
+are large on the rows of the fit, so they are too large on others; the held-out half had no part in the selection, and
+counts that too. All of this happens at the user, from that user's rows alone.
 
 The update is minus the gradient of the user's mean loss in the public vector, (−∇L) wᵀ for U: a function of one user's
 rows and public values. Fit and gradient use different halves of the rows, and the halves take turns. Rows of weight 0
@@ -41,6 +43,7 @@ from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork
 
 _SUPPORT_SHARES = (0.25, 0.5, 0.75, 1.0, 1.0, 1.0)  # of b's support, selected at every eighth of the steps
 _BACKTRACK = 0.25  # factor for a step that raised the loss
+SHRINKAGES: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25, 0.0)  # factors of b among which held-out rows choose
 _TINY = torch.finfo(torch.float64).tiny
 
 
@@ -90,15 +93,23 @@ class PersonalPartUpdate(UserUpdate):
     def early_stopped(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor, *, steps: int) -> Tensor:
         """Return the personal part after as many steps as help on held-out rows: possibly none.
 
-        The number of steps minimises the loss of each half's fit on the other half; the steps then use all rows.
+        The number of steps, and what is left of sparse values, minimise the loss of each half's fit on the other half;
+        the steps then use all rows.
         """
         if not self.personal_size:
             return self.start(public)
-        total = torch.zeros(steps + 1, dtype=public.dtype, device=public.device)
+        shrinkages = self.shrinkages
+        total = torch.zeros((steps + 1) * len(shrinkages), dtype=public.dtype, device=public.device)
         for half, other in _halves(rows, targets, weights):
-            path = list(self.path(public, *half, steps=steps))
+            path = [
+                factor * personal
+                for personal in self.path(public, *half, steps=steps)
+                for factor in self._factors(public)
+            ]
             total = total + other[2].sum() * self.losses(public, path, *other)
-        return _at(list(self.path(public, rows, targets, weights, steps=steps)), torch.argmin(total))
+        path = list(self.path(public, rows, targets, weights, steps=steps))
+        best = torch.argmin(total)
+        return _at(path, best // len(shrinkages)) * _at(list(self._factors(public)), best % len(shrinkages))
 
     def losses(self, public: Tensor, parts: list[Tensor], rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return the mean loss of several personal parts; infinity instead of NaN."""
@@ -154,6 +165,22 @@ class PersonalPartUpdate(UserUpdate):
         passed = self.network.forward(self.parameters(public, self.start(public)), rows)
         changes = [self.network.jvp(passed, part) for part in self.public_shifts(direction)]
         return torch.stack(changes).square().sum(0).mean().sqrt()
+
+    @property
+    def shrinkages(self) -> tuple[float, ...]:
+        """Factors of the sparse entries of a personal part to choose among; the first is one."""
+        return (1.0,)
+
+    def _factors(self, public: Tensor) -> list[Tensor]:
+        """Return each shrinkage as a factor for every entry of a personal part: one for dense entries."""
+        sparse = torch.ones_like(self.start(public))
+        sparse[: self.dense_length] = 0.0
+        return [1.0 - (1.0 - factor) * sparse for factor in self.shrinkages]
+
+    @property
+    def dense_length(self) -> int:
+        """Number of entries of a personal part, the first, that are not sparse."""
+        return self.personal_length
 
     @property
     @abstractmethod
@@ -245,7 +272,8 @@ class SparseUpdate(PersonalPartUpdate):
         mine = (np.array(part[rows], dtype=np.float64) for part in (X, y))  # one type, so that it is compiled once
         if self.personal_size:
             growth, bounds = self._growth(steps), np.array(offsets - offsets[0])
-            early_stopped(*self._known(public), *mine, bounds, self.penalty, growth, self.sparsity, out)
+            factors = np.array(self.shrinkages)
+            early_stopped(*self._known(public), *mine, bounds, self.penalty, growth, self.sparsity, factors, out)
         return torch.as_tensor(out)
 
     def _known(self, public: Tensor) -> tuple[Array, ...]:
@@ -260,6 +288,16 @@ class SparseUpdate(PersonalPartUpdate):
         """Return the share of the support that is selected before each step; 0 for no selection."""
         found = _growth(steps) if self.selects_support else {}
         return np.array([found.get(step, 0.0) for step in range(steps)])
+
+    @property
+    def shrinkages(self) -> tuple[float, ...]:
+        """Factors of b to choose among."""
+        return SHRINKAGES if self.sparsity else (1.0,)
+
+    @property
+    def dense_length(self) -> int:
+        """Number of entries of w."""
+        return self.rank
 
     @property
     def size(self) -> int:

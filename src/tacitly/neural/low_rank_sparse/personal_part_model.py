@@ -234,7 +234,7 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
         )
 
     def _plan(self, budget: Budget) -> Plan:
-        clip = [Phase(name="clip", share=self.clip_share)] if self.clip == "auto" else []
+        clip = [Phase(name="clip", share=self.clip_share, acute=False)] if self.clip == "auto" else []
         rest = 1.0 - math.fsum(phase.share for phase in clip)
         return Plan(
             budget,
@@ -243,11 +243,7 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
         )
 
     def _events(self, plan: Plan) -> list[GaussianEvent]:
-        return [
-            plan.event(phase.name, clip=1.0, acute=phase.name == "clip")
-            for phase in plan.phases
-            for _ in range(phase.releases)
-        ]
+        return [plan.event(phase.name, clip=1.0) for phase in plan.phases for _ in range(phase.releases)]
 
     def _learn(self, federation: Federation, plan: Plan, network: Network) -> Array:
         """Move the public vector by noisy sums; steps shrink over the rounds, and where a sum is mostly noise."""
@@ -259,7 +255,7 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
         state = self._start(network, np.random.default_rng(0 if self.random_state is None else self.random_state))
         rehearse(executor, state, federation.n_features, federation.n_users)
         standard = np.random.default_rng(0).normal(size=(_STANDARD_ROWS, federation.n_features))
-        bound = update_bound(federation, plan, self.clip, BodyUpdate(state, 0, executor), "answer norms")
+        bound = update_bound(federation, plan, self.clip, BodyUpdate(state, 0, executor), "answer norm")
         event = plan.event("rounds", clip=bound)
         for number in range(self.rounds):
             query = BodyUpdate(state, number, executor, normalised=self.clip is None)
