@@ -96,12 +96,6 @@ def test_where_nothing_is_known_a_user_has_a_level_of_their_own() -> None:
     np.testing.assert_allclose(work(np.zeros((4, 6)), y, offsets), [[0, 0, 6e6], [0, 0, 9e6]], rtol=1e-6)
 
 
-def test_weights_of_one_leave_levels() -> None:
-    joint = HeadPrior(np.array([0.8, 2.0]), np.array([[0.5, 0.0], [0.25, 1.0]]), 0.1).with_weight_one()
-    np.testing.assert_allclose(joint.mean, [1.0, 2.1])
-    np.testing.assert_allclose(joint.covariance, [[0.0, 0.0], [0.0, 1.0]])
-
-
 @pytest.mark.parametrize(("change", "message"), [({"noise": 0.0}, "noise"), ({"mean": np.full(3, np.nan)}, "finite")])
 def test_a_prior_is_checked(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -76,13 +76,6 @@ class HeadPrior:
         """Return the prior of users who all have weight one on the only direction and differ by their levels."""
         return cls(np.array([1.0, mean]), np.array([[0.0], [spread]]), noise)
 
-    def with_weight_one(self) -> HeadPrior:
-        """Return the prior of levels, given that the weight on the only direction is one."""
-        (variance, shared), (_, level) = self.covariance
-        slope = shared / variance if variance > 0 else 0.0
-        mean = float(self.mean[1] + slope * (1.0 - self.mean[0]))
-        return HeadPrior.of_levels(mean, math.sqrt(max(float(level - slope * shared), 0.0)), self.noise)
-
     @property
     def covariance(self) -> Array:
         """S."""

@@ -195,3 +195,15 @@ def test_moments_of_targets_point_to_the_basis() -> None:
 
     top = np.linalg.eigh(unpack_symmetric(packed, 9))[1][:, -1:]
     assert subspace_distance(top, data.basis) < 0.2
+
+
+def test_a_central_model_keeps_what_noise_cannot_have_made() -> None:
+    """Columns: varied for sure, small; doubtful, one weight clear of the noise and one not."""
+    whitening = Whitening(np.array([2.0, 1.0, 4.0]), np.zeros((3, 0)), np.zeros(0))
+    state = low_rank_sparse.Central(np.zeros((3, 1)), sure=np.array([1.0, 0.0, 0.0]))
+    for _ in range(10):
+        state.advance(np.array([[0.5], [60.0], [1.0]]), np.array([[100.0]]), 1.0, 300, damping=0.5)
+    assert state.variances[0] < 0.5 * state.variances[1]
+    kept = state.cleaned(whitening)[:, 0]
+    np.testing.assert_array_equal(kept != 0, [True, True, False])
+    np.testing.assert_allclose(kept[:2], state.model[:2, 0])

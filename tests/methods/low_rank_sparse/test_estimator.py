@@ -77,6 +77,26 @@ def test_noise_is_not_taken_for_the_scale_of_a_central_model(monkeypatch: pytest
     assert max(scales) < 1e-6
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_columns_that_are_constant_within_users_do_no_harm_to_a_central_model(seed: int) -> None:
+    """Nobody's rows correct weights on them: predictions were up to ten times as bad as users' own means."""
+    rng, n, kept = np.random.default_rng(0), 800, np.tile([True, True, True, False], 800)
+    users = np.repeat(np.arange(n), 4)
+    X = np.column_stack([rng.uniform(-1.0, 1.0, (4 * n, 2)), rng.choice([-1.0, 1.0], (n, 7))[users]])
+    y = X[:, :2] @ [1.5, 1.0] + rng.normal(size=n)[users] + 0.5 * rng.normal(size=4 * n)
+    model = tacitly.LowRankSparse(1, 0, 1.0, shared_weight=True, fit_intercept=True, noise="float", noise_seed=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tacitly.UncertifiedWarning)
+        model.fit(X[kept], y[kept], users[kept])
+
+    def error(predicted: Any) -> float:
+        return float(np.sqrt(np.mean(np.square(predicted - y[~kept]))))
+
+    assert error(y[kept].reshape(n, 3).mean(axis=1)) > 1.25  # users' own means
+    assert error(model.predict(X[~kept], users[~kept])) < 0.63  # 0.58 if the weights are known
+    assert error(model.predict(X[~kept])) < 1.25  # without rows of one's own; 1.12 if the weights are known
+
+
 @pytest.mark.parametrize("options", [{}, {"start": "moments"}, {"shared_weight": True}])
 def test_paper_mode_releases_what_it_planned(data, options) -> None:  # type: ignore[no-untyped-def]
     few = data.users < 30

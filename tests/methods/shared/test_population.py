@@ -16,10 +16,11 @@ from tacitly.datasets import make_shared_subspace
 from tacitly.heads.population import HeadPrior
 from tacitly.heads.ridge import RidgeHeads
 from tacitly.linalg import orthonormal
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.shared.batch import circle
 from tacitly.methods.shared.column_scales import gains_of, scale_phases
 from tacitly.methods.shared.direction_votes import rank_of
-from tacitly.methods.shared.population import population_phases, turned
+from tacitly.methods.shared.population import in_raw_units, population_phases, turned, with_weight_one
 from tacitly.methods.shared.settings import basis_share, whitening_share
 from tacitly.privacy.accounting import mu_of
 from tacitly.privacy.guarantee import Budget, TooFewUsersWarning
@@ -126,6 +127,19 @@ def test_sparse_and_central_models_know_the_population_too() -> None:
         assert abs(float(model.predict(np.zeros((1, 6)))[0]) - 5.0) < 0.5
         if "shared_weight" in options:
             np.testing.assert_array_equal(model.heads_, 1.0)
+
+
+def test_levels_beside_weight_one_are_those_of_drawn_users() -> None:
+    units, root = Coordinates(np.array([2.0]), np.array([0.5]), 1.0, 3.0), np.array([[0.6, 0.0], [0.3, 0.2]])
+    found = with_weight_one(units, Prior(np.array([0.3, 0.2]), root, 0.1))
+    rng, n = np.random.default_rng(0), 200_000
+    level, weight = np.array([[0.3], [0.2]]) + root @ rng.normal(size=(2, n))
+    levels = level + (weight - 1.0 / (0.5 * 3.0)) * rng.normal(size=n)
+    assert found.mean[0] == pytest.approx(levels.mean(), abs=0.01)
+    assert found.covariance[0, 0] == pytest.approx(levels.var(), rel=0.03)
+    raw = in_raw_units(units, found)
+    assert raw.mean[0] == pytest.approx(1.0)
+    assert raw.covariance[0, 0] < 1e-9
 
 
 def test_gains_make_columns_alike_and_ignore_differences_that_noise_makes() -> None:

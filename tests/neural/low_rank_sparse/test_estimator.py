@@ -67,7 +67,7 @@ def test_a_certified_run_spends_its_budget_and_no_more(data) -> None:  # type: i
     certificate = fitted.certificate_
     assert certificate.certified
     assert 2.0 * (1 - 1e-6) < certificate.epsilon <= 2.0
-    assert [release.name for release in certificate.releases] == ["answer norms", "step 1", "step 2", "step 3"]
+    assert [release.name for release in certificate.releases] == ["answer norm", "step 1", "step 2", "step 3"]
     assert fitted.basis_.shape == (49, 2)
     assert fitted.sparse_indices_.shape == fitted.sparse_values_.shape == (150, 5)
 

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
+from tacitly.arrays import Array
 from tacitly.federation.base import Federation
 from tacitly.linalg import orthonormal
 from tacitly.methods.altmin.queries import REACH, SURE, solve_equations
@@ -31,11 +32,11 @@ from tacitly.methods.fedrep import algorithm as fedrep
 from tacitly.methods.low_rank_sparse.heads import Sparsity
 from tacitly.methods.low_rank_sparse.queries import SparseEquations, SparseStep
 from tacitly.methods.shared.central import CentralState
-from tacitly.methods.shared.descent import TARGET_RATIO, LearnedBasis, run_rounds
+from tacitly.methods.shared.descent import TARGET_RATIO, LearnedBasis, run_rounds, shrink_by_noise
 from tacitly.methods.shared.direction_votes import first_basis
 from tacitly.methods.shared.settings import RoundSettings
 from tacitly.methods.shared.typical_norm import Typical, typical_norm
-from tacitly.methods.shared.whitening import Whitening, private_whitening
+from tacitly.methods.shared.whitening import Whitening, measured_whitening
 from tacitly.privacy.calibration import Phase, Plan
 
 # With at least this many users, rounds keep supports as they were grown, without revising them: the errors that wrong
@@ -43,6 +44,9 @@ from tacitly.privacy.calibration import Phase, Plan
 # synthetic data with 12,000 to 20,000 users the basis was as accurate either way; with 75 users it was not.)
 _MANY_USERS = 10_000
 
+# Standard deviations of the noise that a weight of the central model has to exceed; and on a column whose variance does
+# not stand out of the noise, where such a weight is the exception.
+_CLEAR, _CLEARER = 3.0, 4.0
 _REACH = 30.0  # octaves around one in which the norm of a correction is looked for
 
 
@@ -130,8 +134,8 @@ def _learn_by_equations(
 def _learn_central(
     federation: Federation, plan: Plan, settings: Settings, sparsity: Sparsity, centered: bool
 ) -> LearnedBasis:
-    whitening = private_whitening(federation, plan, centered=centered)
-    state = Central(np.zeros((federation.n_features, 1)), swaps=swaps_per_round(federation.n_users))
+    whitening, sure = measured_whitening(federation, plan, centered=centered)
+    state = Central(np.zeros((federation.n_features, 1)), swaps=swaps_per_round(federation.n_users), sure=sure)
     event = plan.event("scales", clip=1.0)
     first = state.query(whitening, sparsity, centered)
     typical = typical_norm(federation, first, event, "correction norm", reach=_REACH)
@@ -146,7 +150,7 @@ def _learn_central(
         averaging=settings.averaging,
         name="central step",
     )
-    return LearnedBasis(whitening, state.model)
+    return LearnedBasis(whitening, state.cleaned(whitening))
 
 
 @dataclass
@@ -154,8 +158,35 @@ class Central(CentralState):
     """The server's state for one central model with sparse personal parts."""
 
     swaps: int = 2
+    sure: Array = field(kw_only=True)  # what columns vary by at least, in whitened coordinates
+    variances: Array = field(init=False)  # of the privacy noise in the model
+
+    def __post_init__(self) -> None:
+        self.variances = np.zeros(len(self.model))
 
     def query(self, whitening: Whitening, sparsity: Sparsity, centered: bool) -> SparseStep:
         """Return the query for a correction of the model."""
         public = (self.model, np.eye(1), self.scale, whitening, centered)
         return SparseStep(*public, sparsity=sparsity, shared_weight=True, swaps=self.swaps)
+
+    def advance(self, step: Array, second: Array, sigma: float, n_users: float, *, damping: float) -> None:
+        """Move the model, and follow the noise in it: a step adds some and corrects what was there, as users vary."""
+        weight = self.scale * sigma / max(float(second[0, 0]), sigma * math.sqrt(2.0), np.finfo(float).tiny)
+        _, signal = shrink_by_noise(step, sigma, 0)
+        super().advance(step, second, sigma, n_users, damping=damping)
+        length = damping * self.step_length.value * signal  # of the step that was just made
+        self.variances = np.square(1.0 - min(length, 1.0) * self.sure) * self.variances + (length * weight) ** 2
+
+    def cleaned(self, whitening: Whitening) -> Array:
+        """Return the model without the weights that noise alone could have made.
+
+        Nobody's rows correct a weight on a column that is constant within users, so noise adds up in it over all
+        rounds, and the few users in whom the column does vary would have it in their predictions. Whitening by noisy
+        correlations also hands on to such a column what other columns say, so there only its own part counts.
+        """
+        back, varies = whitening.from_raw(np.diag(whitening.scale)), self.sure > 0  # columns apart again
+        clear = np.square(self.model[:, 0]) > _CLEAR**2 * self.variances
+        own = np.square(back @ self.model[:, 0]) > _CLEARER**2 * (np.square(back) @ self.variances)
+        clear = (self.sure == 1.0) | (clear & (varies | own))
+        raw = whitening.to_raw(np.where(clear[:, None], self.model, 0.0))
+        return whitening.from_raw(np.where((clear | varies)[:, None], raw, 0.0))

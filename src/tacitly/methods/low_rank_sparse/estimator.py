@@ -216,8 +216,7 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
         model = found.whitening.to_raw(found.basis)
         if not self.fit_intercept:
             return arrays_of(model, HeadPrior.of_levels(0.0, 0.0, 1.0))
-        spread = learn_heads(federation.projected(model.T), plan, intercept=True)
-        return arrays_of(model, None if spread is None else spread.with_weight_one())
+        return arrays_of(model, learn_heads(federation.projected(model.T), plan, intercept=True, weight_one=True))
 
     def _prior_at_home(self) -> HeadPrior | None:
         if self.prior_ is None and self.shared_weight and self.mode != "paper":

@@ -240,9 +240,17 @@ class Learner:
             self.prior = replace(self.prior, root=self._axes)
         self._variances(f"after growth {number + 1}")
 
-    def checked(self) -> tuple[float, bool]:
-        """Release how left-out rows are predicted; return by what to multiply deviations, and if the prior helps."""
-        query = Advantage(self.units, self.prior.doubted(self.newton.covariance()))
+    @property
+    def doubted(self) -> Prior:
+        """The prior for users, who know the population's weights with an error and so trust their own rows more."""
+        return self.prior.doubted(self.newton.covariance())
+
+    def checked(self, prior: Prior | None = None) -> tuple[float, bool]:
+        """Release how left-out rows are predicted; return by what to multiply deviations, and if the prior helps.
+
+        ``prior``: the one that users are given, if it is not :attr:`doubted`.
+        """
+        query = Advantage(self.units, self.doubted if prior is None else prior)
         released, noise = self._mean(query, "coverage", "coverage", query.bound)
         return query.inflation(released, noise), query.helps(released, noise)
 

@@ -15,6 +15,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, read_only
 from tacitly.federation.base import Federation
@@ -100,15 +101,24 @@ def scale_phases(budget: Budget, n_users: int, n_features: int) -> tuple[Phase, 
     return (Phase(name=PHASE, share=share, acute=False),) if whole / math.sqrt(share) <= _ENOUGH else ()
 
 
-def column_gains(federation: Federation, plan: Plan, *, centered: bool) -> Array:
-    """Release scales and return a gain per column that makes spreads alike; ones where the plan has no share for it."""
+def column_gains(federation: Federation, plan: Plan, *, centered: bool) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """Release scales; return a gain per column that makes spreads alike, and which columns users vary in for sure.
+
+    Where the plan has no share for it, ones, and as if in all.
+    """
     d, n = federation.n_features, plan.sampling_rate * federation.n_users
     if PHASE not in {phase.name for phase in plan.phases}:
-        return np.ones(d)
+        return np.ones(d), np.ones(d, dtype=bool)
     query = ColumnScales(d, centered)
     event = plan.event(PHASE, clip=query.bound)
     points = federation.release(query, event, PHASE).reshape(2, d).T / n
-    return gains_of(points, federation.sum_sigma(event) / n)
+    noise = federation.sum_sigma(event) / n
+    return gains_of(points, noise), found_in(points, noise)
+
+
+def found_in(points: Array, noise: float) -> npt.NDArray[np.bool_]:
+    """Return which mean points are longer than noise makes them: columns that a good part of users vary in."""
+    return np.asarray(np.hypot(points[:, 0], points[:, 1]) > max(min(_SURE * noise, _LONG), 1e-6))
 
 
 def gains_of(points: Array, noise: float) -> Array:
@@ -118,8 +128,7 @@ def gains_of(points: Array, noise: float) -> Array:
     columns that are far off for certain are, where the others do not differ: the energy of d noises varies by a share
     √(2/d), and what it reaches by chance is no difference. A single column in other units says nothing about others.
     """
-    length = np.hypot(points[:, 0], points[:, 1])
-    found = length > max(min(_SURE * noise, _LONG), 1e-6)
+    length, found = np.hypot(points[:, 0], points[:, 1]), found_in(points, noise)
     octaves = uncircle(points, _REACH)
     middle = float(np.median(octaves[found])) if found.any() else 0.0
     # The noise of an angle is that of a point over its length.

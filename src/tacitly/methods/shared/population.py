@@ -39,6 +39,7 @@ HEADS_SHARES = (0.13, 0.25)
 """Share of the heads where users are many, and at most: it grows where users are few."""
 
 _ORDER_ONE = 4.0
+_FIXED = 1e-6  # deviation of a weight that is fixed, relative to that of levels
 _SEEN = 0.25  # noise of the advantage over users' own means with which it is known whether the prior helps
 _WANTED = 90.0  # users per unit of noise of a whole budget that make the smaller share enough
 # A few directions have a small covariance matrix, and what is hard to find with few users are the variances.
@@ -109,8 +110,11 @@ def turned(prior: HeadPrior, turn: Array) -> HeadPrior:
     return HeadPrior(mean, root, prior.noise)
 
 
-def learn_heads(federation: Federation, plan: Plan, *, intercept: bool) -> HeadPrior | None:
-    """Release how heads on all columns of the (projected) rows are spread; None where the noise hides it."""
+def learn_heads(federation: Federation, plan: Plan, *, intercept: bool, weight_one: bool = False) -> HeadPrior | None:
+    """Release how heads on all columns of the (projected) rows are spread; None where the noise hides it.
+
+    ``weight_one``: heads are a level and the weight one on the only column.
+    """
     units = learn_units(federation, plan, (None,) * (federation.n_features + 1))
     found = units.spread > 0 and bool((units.gain > 0).all())
     # What was planned is released, whether or not the units were found.
@@ -119,11 +123,29 @@ def learn_heads(federation: Federation, plan: Plan, *, intercept: bool) -> HeadP
         gain = units.gain / np.hypot(1.0, units.gain * units.center)
         units = Slopes(np.zeros(len(gain)), gain, 0.0, math.hypot(units.spread, units.level) if units.spread else 0.0)
     state = mixed_effects.learn_prior(federation, plan, units)
-    _, helps = state.checked()
+    prior = state.doubted
+    plausible = _plausible(prior)
+    if weight_one:
+        prior = with_weight_one(units, prior)
+    _, helps = state.checked(prior)  # of what users get: a prior of free weights can help where weight one does not
     seen = _blur(plan, plan.sampling_rate * federation.n_users) <= _SEEN
-    # Users who know the population's head with an error trust their own rows more.
-    prior = state.prior.doubted(state.newton.covariance())
-    return in_raw_units(units, prior) if found and helps and seen and _plausible(prior) else None
+    return in_raw_units(units, prior) if found and helps and seen and plausible else None
+
+
+def with_weight_one(units: Coordinates, prior: Prior) -> Prior:
+    """Return the prior of levels for users who all have weight one on the only column, in standardised units.
+
+    A user with weight w and level a has, beside weight one, the level a + (w − 1)x. The standardised x has mean zero
+    and variance one over rows, so levels keep their mean, and their variance grows by E(w − 1)². Levels *given* that a
+    weight is one are another thing: those of users unlike all others, where noise or what differs between users has
+    pulled weights away from one.
+    """
+    spread = units.spread or 1.0
+    one = 1.0 / (float(units.gain[0]) * spread)
+    variance = prior.covariance[0, 0] + prior.covariance[1, 1] + (prior.mean[1] - one) ** 2
+    deviation = math.sqrt(float(variance))
+    # The weight hardly varies, rather than not at all: covariances are inverted.
+    return replace(prior, mean=np.array([prior.mean[0], one]), root=np.diag([deviation, _FIXED * deviation]))
 
 
 def _plausible(prior: Prior) -> bool:

@@ -35,6 +35,7 @@ from tacitly.simd.small_solves import center_rows
 # from zero: dividing by them would make their features dominate, and the loop would overshoot.
 _DAMPING = 1.5
 _SMALLEST_EIGENVALUE = 0.02
+_SURE = 3.0  # noise standard deviations below a variance, for its lower limit
 # Fused sums take the squared norm after whitening as ‖s‖² + Σ((1 + g)² − 1)(a·s)². Its error, relative to the squared
 # norm, is at most that of the directions over the smallest (1 + g)²: 2.7e-7, below the guard of a clip (2^-20).
 # They whiten sums, not contributions, so rounding errors of a sum are multiplied by 1 + g, which is therefore bounded.
@@ -171,9 +172,7 @@ class Whitening:
         mean = float(variances.mean())
         if not mean > sigma:
             return cls.identity(n_features)
-        spread = float(variances.var())
-        trust = max(0.0, 1.0 - sigma**2 / spread) if spread > 0 else 0.0
-        variances = np.maximum(mean + trust * (variances - mean), 0.0) + _DAMPING * sigma
+        variances = _shrunk_variances(variances, sigma)[0] + _DAMPING * sigma
         variances = np.maximum(variances, 1e-12 * float(variances.max()))
         scale = 1.0 / np.sqrt(variances)
         values, vectors = np.linalg.eigh(moment * np.outer(scale, scale))
@@ -223,13 +222,43 @@ def private_whitening(federation: Federation, plan: Plan, *, centered: bool = Fa
 
     Where the plan has a share for the scales of columns, they are released first, and the moment in these units.
     """
+    return measured_whitening(federation, plan, centered=centered)[0]
+
+
+def measured_whitening(federation: Federation, plan: Plan, *, centered: bool = False) -> tuple[Whitening, Array]:
+    """Return :func:`private_whitening`, and from the same releases what columns vary by at least, in its coordinates.
+
+    One where the scales of columns show that a good part of users vary, else by the moment (:func:`sure_part`).
+    """
     d = federation.n_features
-    gains = column_gains(federation, plan, centered=centered)
+    gains, found = column_gains(federation, plan, centered=centered)
     event = plan.event("whitening", clip=1.0, acute=True)
     query = FeatureMoment(d, centered) if (gains == 1.0).all() else ScaledMoment(d, centered, gains=gains)
-    moment = federation.release(query, event, "feature moment")
-    found = Whitening.from_moment(moment, federation.sum_sigma(event), d)
-    return replace(found, scale=found.scale * gains)
+    moment, sigma = federation.release(query, event, "feature moment"), federation.sum_sigma(event)
+    whitening = Whitening.from_moment(moment, sigma, d)
+    variances, trust = _shrunk_variances(np.diag(unpack_symmetric(moment, d)), sigma)
+    sure = np.where(found, 1.0, sure_part(variances, sigma, trust))
+    return replace(whitening, scale=whitening.scale * gains), sure
+
+
+def sure_part(variances: Array, sigma: float, trust: float) -> Array:
+    """Return a lower limit of each column's variance in whitened coordinates, where it is one or, by damping, less.
+
+    Near zero for a column in which hardly any user varies: its whitened coordinate is noise. ``variances`` were shrunk
+    to their mean with ``trust``, and so was their noise.
+
+    >>> sure_part(np.array([100.0, 1.0]), 1.0, 1.0).round(2)
+    array([0.96, 0.  ])
+    """
+    least = np.maximum(variances - _SURE * math.sqrt(trust) * sigma, 0.0)
+    return np.asarray(least / np.maximum(variances + _DAMPING * sigma, np.finfo(float).tiny))
+
+
+def _shrunk_variances(variances: Array, sigma: float) -> tuple[Array, float]:
+    """Return variances that carry noise ``sigma``, shrunk to their mean (James and Stein), and by what factor."""
+    mean, spread = float(variances.mean()), float(variances.var())
+    trust = max(0.0, 1.0 - sigma**2 / spread) if spread > 0 else 0.0
+    return np.maximum(mean + trust * (variances - mean), 0.0), trust
 
 
 def user_chunks(
