@@ -227,7 +227,7 @@ def wide(n: int) -> dict[str, Any]:
         for number in range(3):
             for name, work in (
                 ("gemm", lambda: cohort.X @ public),
-                ("projection", lambda: federation._shard._project(signs)),
+                ("projection", lambda: federation._shard._project(signs, math.inf)),
                 ("choice", lambda number=number: reduced.select(query, SelectionEvent(scale=1.0), f"{number}")),
             ):
                 start = time.perf_counter()

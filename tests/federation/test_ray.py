@@ -25,6 +25,7 @@ from tacitly.heads.ridge import RidgeHeads
 from tacitly.methods.shared.whitening import FeatureMoment
 from tacitly.privacy.guarantee import GaussianEvent, Sensitivity
 from tacitly.privacy.ledger import Ledger
+from tacitly.simd.lazy_njit import MANY
 
 ray = pytest.importorskip("ray")
 
@@ -84,7 +85,7 @@ def test_who_adds_the_noise_is_what_the_certificate_says() -> None:
 
 
 def test_with_whole_blocks_the_sum_is_the_same_to_the_last_bit() -> None:
-    data = users(9000)
+    data = users(4 * MANY)  # so that every shard takes the compiled form
     alone = LocalFederation(data, Ledger().run("a", config={}))._exact_sum(FeatureMoment(6), 1.0, 2.0**-40)
     for workers in (1, 2, 4):
         run = Ledger().run("b", config={})

@@ -21,6 +21,7 @@ from tacitly.federation.scores import Scores
 class Projected(Query):
     """``query`` applied to the rows directions·x.
 
+    >>> import numpy as np
     >>> from tacitly.methods.shared.whitening import FeatureMoment
     >>> Projected(FeatureMoment(1), np.ones((1, 2))).contribution(np.array([[1.0, 2.0]]), np.zeros(1))
     array([1.])

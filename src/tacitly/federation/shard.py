@@ -162,7 +162,7 @@ class Shard:
         other.cohort = replace(self.cohort, X=rows, feature_names=names)
         return other
 
-    def _with(self, statistics: Statistics, end: float) -> Shard | None:
+    def _with(self, statistics: Statistics, end: float = math.inf) -> Shard | None:
         """Return the same users with their statistics as the only row of each; None if they are not kept.
 
         Public sizes decide: the number of users and of statistics. (Computed block by block they are the same.)

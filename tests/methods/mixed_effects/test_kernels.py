@@ -261,7 +261,7 @@ def test_a_degenerate_prior_is_recognised() -> None:
 
 
 def fed(monkeypatch: pytest.MonkeyPatch, many: int, kept: int = 1 << 28) -> Shard:
-    monkeypatch.setattr(shard_module, "_MANY", many)
+    monkeypatch.setattr(shard_module, "MANY", many)
     monkeypatch.setattr(shard_module, "_KEPT", kept)
     X, y, offsets = people(tuple(1 + np.arange(1500) % 5))
     return Shard(Cohort.from_offsets(np.nan_to_num(X), y, offsets), threads=2)
@@ -303,7 +303,7 @@ def test_a_fit_is_the_same_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     cohort = Cohort.from_offsets(np.nan_to_num(X), y, offsets)
     fits = []
     for many in (1, 10**9):
-        monkeypatch.setattr(shard_module, "_MANY", many)
+        monkeypatch.setattr(shard_module, "MANY", many)
         fits.append(tacitly.MixedEffects(epsilon=4.0, noise_seed=1).fit(cohort))
     for name, array in fits[0].public_arrays().items():
         np.testing.assert_allclose(array, fits[1].public_arrays()[name], rtol=1e-6, atol=1e-8)
