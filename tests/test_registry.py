@@ -233,7 +233,7 @@ import sys, warnings, numpy, tacitly
 warnings.simplefilter("ignore")
 rng, users = numpy.random.default_rng(0), numpy.repeat(numpy.arange(300), 8)
 X, y = rng.normal(size=(2400, 5)), rng.normal(size=2400)
-for model in (tacitly.MixedEffects, tacitly.PrivateFedRep, tacitly.PrivateAltMin, tacitly.Centaur):
+for model in (tacitly.MixedEffects, tacitly.PrivateFedRep, tacitly.Centaur):
     options = {} if model is tacitly.MixedEffects else {"rank": 1}
     model(epsilon=50.0, **options).fit(X, y, users).predict(X, users)
     assert "numba" not in sys.modules, model

@@ -403,10 +403,8 @@ class Federation(ABC):
             import scipy.sparse
 
             kinds.append(scipy.sparse.csr_matrix(np.where(rows > 0, rows, 0.0)))
-        # What wraps a query (its norm, say) may have no definition but a sum of several users: the one that will run.
-        defined = form if isinstance(getattr(query, "query", None), Query) else query
         for kind in kinds:
-            rehearse(defined, kind, targets)
+            rehearse(query, kind, targets)
             rehearse(query, kind, targets, lambda X, y: form.block_sum(X, y, np.array([0, 8]), bound))
             if kind_of not in _CHECKED_FORMS:
                 check_form(form, kind, targets, bound)
