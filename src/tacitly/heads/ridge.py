@@ -63,7 +63,7 @@ def fit_few_heads(X: Rows, y: Rows, offsets: Offsets, basis: npt.ArrayLike, *, i
     with np.errstate(all="ignore"):
         rows, targets = rows_times(X, directions), np.asarray(y, dtype=np.float64)
         heads = ridges_and_errors(rows, targets, offsets, intercept=intercept)[0]
-    return np.where(np.isfinite(heads).all(axis=1)[:, None], heads, 0.0)
+    return np.where(np.isfinite(heads).all(axis=1, keepdims=True), heads, 0.0)
 
 
 def fit_head(X: npt.ArrayLike, y: npt.ArrayLike, basis: npt.ArrayLike, *, intercept: bool = False) -> Array:
