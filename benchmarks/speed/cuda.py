@@ -38,7 +38,7 @@ from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.mixed_effects import queries as about
 from tacitly.methods.mixed_effects.advantage import Advantage
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
-from tacitly.methods.mixed_effects.units import Angles, Magnitudes
+from tacitly.methods.mixed_effects.unit_queries import Angles, Magnitudes
 from tacitly.methods.shared.direction_votes import DirectionVote
 from tacitly.methods.shared.typical_norm import TypicalNorm
 from tacitly.methods.shared.whitening import FeatureMoment, Whitening
@@ -100,7 +100,7 @@ def panel_queries(d: int) -> dict[str, tuple[Any, float]]:
     every, eye, groups = np.ones(d + 1), np.eye(size), np.append(0.0, np.ones(size - 1))
     score = about.Score(units, prior, eye, eye, 0.8)
     measured, spread = about.MeasuredScore(score, 0.5, np.zeros(size)), about.MeasuredSpread(units, prior, 0.5)
-    magnitudes, angles = Magnitudes(every, every), Angles(every, 0.1 * every, 2.0 * every, every)
+    magnitudes, angles = Magnitudes(every, 0.0 * every, every, 30.0), Angles(every, 0.1 * every, 2.0 * every, every)
     return {
         "magnitudes": (magnitudes, magnitudes.bound),
         "angles": (angles, angles.bound),

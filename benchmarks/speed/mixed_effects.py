@@ -45,7 +45,7 @@ from tacitly.methods.mixed_effects.queries import (
     Variances,
 )
 from tacitly.methods.mixed_effects.statistics import few_digits
-from tacitly.methods.mixed_effects.units import Angles, Magnitudes
+from tacitly.methods.mixed_effects.unit_queries import Angles, Magnitudes
 from tacitly.methods.shared.typical_norm import TypicalNorm
 from tacitly.privacy.ledger import Ledger
 
@@ -151,7 +151,10 @@ def releases(units: Coordinates, size: int) -> dict[str, Query]:
     early = Prior(mean, 0.3 * np.eye(size), 0.2)
     axes = few_digits(0.3 * np.linalg.qr(rng.normal(size=(size, size)))[0])
     late = Prior(mean, axes, 0.2)
-    found: dict[str, Query] = {"magnitudes": Magnitudes(ones, ones), "centers": Angles(ones, 0 * ones, ones, ones)}
+    found: dict[str, Query] = {
+        "magnitudes": Magnitudes(ones, 0 * ones, ones, 30.0),
+        "centers": Angles(ones, 0 * ones, ones, ones),
+    }
     for name, prior in (("", early), (", full covariance", late)):
         information = Information(units, prior, np.eye(size))
         score = Score(units, prior, np.eye(size), np.eye(size), 1.0)

@@ -13,7 +13,7 @@ from tacitly.audit.attack import Attacker
 from tacitly.audit.one_run import _added, _cohort, _Kind, _one_run, _users
 from tacitly.audit.recording import Entry
 from tacitly.audit.worlds import Worlds
-from tacitly.methods.mixed_effects.units import Magnitudes
+from tacitly.methods.mixed_effects.unit_queries import Magnitudes
 from tacitly.neural.centaur import audit_network
 from tacitly.privacy.accounting import mu_of
 
@@ -28,7 +28,7 @@ def test_canaries_of_a_wide_network_are_nearly_as_loud_as_the_claim_allows() -> 
 def test_canaries_that_are_away_add_nothing_by_their_targets_either() -> None:
     """They did, and an attacker who took them for silent guessed wrongly."""
     users = _users(tacitly.PrivateFedRep(rank=1, epsilon=1.0), 5, 4, np.random.default_rng(0), _Kind())
-    query = Magnitudes(np.ones(5), np.ones(5))
+    query = Magnitudes(np.ones(5), np.zeros(5), np.ones(5), 30.0)
     there, away = (
         query.contributions(np.asarray(group.X), np.asarray(group.y), group.offsets)
         for group in (_cohort(users.there), _cohort(users.away))

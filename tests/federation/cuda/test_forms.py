@@ -21,7 +21,7 @@ from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.mixed_effects import queries as about
 from tacitly.methods.mixed_effects.advantage import Advantage
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, Slopes
-from tacitly.methods.mixed_effects.units import Angles, Magnitudes, Shares
+from tacitly.methods.mixed_effects.unit_queries import Angles, Magnitudes, Shares
 from tacitly.methods.shared.central import CentralStep, Correction
 from tacitly.methods.shared.column_scales import ColumnScales
 from tacitly.methods.shared.direction_votes import DirectionVote
@@ -48,6 +48,7 @@ SLOPES, FLAT = Slopes(np.zeros(D), np.ones(D), 0.0, 1.0), Prior(np.zeros(D), np.
 ONES = np.ones(D + 1)
 CORRECTION = Correction(RNG.normal(size=D), WHITENING)
 
+MAGNITUDES = Magnitudes(ONES, 0.3 * ONES, 0.5 * ONES, 8.0)
 QUERIES: dict[str, tuple[Query, float]] = {
     "basis step": (BasisStep(BASIS, METRIC, 0.4, WHITENING), 1.0),
     "basis step, centred": (BasisStep(BASIS, METRIC, 0.4, Whitening.identity(D), centered=True), 1.0),
@@ -61,7 +62,7 @@ QUERIES: dict[str, tuple[Query, float]] = {
     "central step, centred": (CentralStep(replace(CORRECTION, centered=True), 0.7), 1.0),
     "norm of a correction": (TypicalNorm(CORRECTION, 30.0), 1.0),
     "norm of a variance": (TypicalNorm(about.WithinVariance(UNITS), 20.0), 1.0),
-    "magnitudes": (Magnitudes(ONES, 0.5 * ONES), Magnitudes(ONES, 0.5 * ONES).bound),
+    "magnitudes": (MAGNITUDES, MAGNITUDES.bound),
     "angles": (Angles(ONES, 0.1 * ONES, 2.0 * ONES, ONES), Angles(ONES, ONES, ONES, ONES).bound),
     "shares": (Shares(np.ones(D), 2), 2.0**0.5),
     "information": (about.Information(UNITS, PRIOR, TURN), 0.8),

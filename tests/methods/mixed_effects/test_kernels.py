@@ -32,7 +32,7 @@ from tacitly.methods.mixed_effects.queries import (
     Variances,
 )
 from tacitly.methods.mixed_effects.statistics import CAREFUL, _precision, directions_of, few_digits
-from tacitly.methods.mixed_effects.units import Angles, Magnitudes
+from tacitly.methods.mixed_effects.unit_queries import Angles, Magnitudes
 from tacitly.methods.shared.batch import BatchQuery, clipped_sum, clipped_sums, norms_of
 from tacitly.methods.shared.typical_norm import TypicalNorm
 
@@ -67,8 +67,8 @@ def queries(prior: Prior) -> dict[str, BatchQuery]:
 
 
 QUERIES: dict[str, BatchQuery] = {
-    "magnitudes": Magnitudes(ONES, np.append(np.ones(D), 1.5)),
-    "magnitudes of some": Magnitudes(ONES * (np.arange(D + 1) % 3 > 0), ONES),
+    "magnitudes": Magnitudes(ONES, 0 * ONES, np.append(np.ones(D), 1.5), 30.0),
+    "magnitudes of some": Magnitudes(ONES * (np.arange(D + 1) % 3 > 0), np.linspace(-3.0, 5.0, D + 1), ONES, 8.0),
     "angles": Angles(ONES, RNG.normal(size=D + 1), np.full(D + 1, 0.3), ONES),
     "angles of some": Angles(ONES * (np.arange(D + 1) % 2), np.zeros(D + 1), np.full(D + 1, 3.0), ONES),
     **{f"{name}, full": query for name, query in queries(FULL).items()},

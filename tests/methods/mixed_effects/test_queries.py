@@ -27,7 +27,7 @@ from tacitly.methods.mixed_effects.queries import (
     Variances,
     WithinVariance,
 )
-from tacitly.methods.mixed_effects.units import Angles, Magnitudes, Shares
+from tacitly.methods.mixed_effects.unit_queries import Angles, Magnitudes, Shares
 from tacitly.methods.shared.batch import BatchQuery, norms_of
 from tacitly.methods.shared.typical_norm import TypicalNorm
 
@@ -42,7 +42,7 @@ GROUPS = np.array([0.0, 1.0, 1.0, 2.0])
 CONSTANT = np.array([1.0, 0.0, 1.0, 0.0])
 SCORE = Score(UNITS, PRIOR, METRIC, np.eye(P), 0.8)
 QUERIES: dict[str, BatchQuery] = {
-    "magnitudes": Magnitudes(np.ones(P), np.array([1.0, 1.0, 1.0, 1.5])),
+    "magnitudes": Magnitudes(np.ones(P), np.zeros(P), np.array([1.0, 1.0, 1.0, 1.5]), 30.0),
     "angles": Angles(np.array([1.0, 0.0, 1.0, 1.0]), np.zeros(P), np.full(P, 3.0), np.ones(P)),
     "shares": Shares(np.array([0.0, 1.0, 1.0]), 1),
     "within": TypicalNorm(WithinVariance(UNITS), 20.0),

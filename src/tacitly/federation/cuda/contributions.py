@@ -73,16 +73,16 @@ def column_scales(query: Any, context: Context) -> BlockSums:
 
 def magnitudes(query: Any, context: Context) -> BlockSums:
     """Return the form of orders of magnitude of columns, and which are all 0 or 1."""
-    reach = 30.0  # as in methods.mixed_effects.units
-    weights = numbers(query.weights * query.used, context.device)
+    weights, octaves = (numbers(part, context.device) for part in (query.weights * query.used, query.octaves))
 
     def contributions(span: Span) -> torch.Tensor:
         own = Own(span)
         columns = _columns(own)
         finite = torch.isfinite(columns)
         seen = finite & (columns != 0)
-        points = circle(torch.log2(torch.where(seen, columns, 1.0).abs()), reach) * seen[..., None]
-        cosines, sines = own.mean(points[..., 0]), own.mean(points[..., 1])
+        points = circle(torch.log2(torch.where(seen, columns, 1.0).abs()) - octaves, query.reach) * seen[..., None]
+        counts = own.total(seen.to(torch.float64)).clamp(min=1.0)
+        cosines, sines = own.total(points[..., 0]) / counts, own.total(points[..., 1]) / counts
         others = own.total((seen & (columns != 1)).to(torch.float64))
         binary = (others == 0) & (own.total(finite.to(torch.float64)) > 0)
         binary[:, -1] = False

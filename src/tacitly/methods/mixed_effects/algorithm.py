@@ -86,18 +86,10 @@ class Settings:
         return sum(bound is None for bound in self.bounds)
 
     def plan(self, budget: Budget) -> Plan:
-        """Divide a budget; the share of units grows where users are few and columns many."""
+        """Divide a budget: units first, then text, then the prior."""
         whole = Plan(budget, [Phase(name="all", share=1.0)]).event("all", clip=1.0).sigma
-        share = 0.0
-        if self.unknown:
-            needed = (self.unknown + 1.25) / (0.08 * self.n_users / whole) ** 2 / 0.35 if whole > 0 else 0.0
-            share = min(max(needed, 0.06), 0.30)
-        phases = []
-        if share:
-            phases.append(Phase(name="magnitudes", share=share * units.MAGNITUDES_SHARE))
-            phases += [
-                Phase(name=f"centers {step + 1}", share=share * part) for step, part in enumerate(units.ANGLES_SHARES)
-            ]
+        phases = units.phases(self.n_users, self.unknown, whole)
+        share = sum(phase.share for phase in phases)
         text_share = self._text_share(whole) * (1.0 - share)
         if text_share:
             phases.append(Phase(name="shares of text", share=text_share))

@@ -1,9 +1,9 @@
 """Compiled forms of the queries about units: cosines and sines of every cell, averaged over each user's rows.
 
-The definitions are in :mod:`~tacitly.methods.mixed_effects.units`. A user's cells are copied in double precision and
-evaluated eight at a time: columns side by side, or the targets of eight rows. No register has cells of two users, so a
-user's numbers depend on that user's rows alone, to the last bit. (Numba caches compiled code and checks for changes in
-this file only: after a change in ``tacitly.simd``, delete the cache.)
+The definitions are in :mod:`~tacitly.methods.mixed_effects.unit_queries`. A user's cells are copied in double precision
+and evaluated eight at a time: columns side by side, or the targets of eight rows. No register has cells of two users,
+so a user's numbers depend on that user's rows alone, to the last bit. (Numba caches compiled code and checks for
+changes in this file only: after a change in ``tacitly.simd``, delete the cache.)
 """
 
 # Numba kernels are not typed.
@@ -58,13 +58,14 @@ def write_angles(X, y, offsets, features, target, center, period, weights, out):
 
 
 @_kernel
-def write_magnitudes(X, y, offsets, features, target, reach, weights, out):
-    """Write weighted mean points of log₂|x| on the circle (cosines, then sines), then the weights of binary features.
+def write_magnitudes(X, y, offsets, features, target, octaves, reach, weights, out):
+    """Write weighted mean points of log₂|x| − octaves (cosines, then sines), then the weights of binary features.
 
-    A feature whose values are all 0 or 1 has no point but its weight. ``out`` as in :func:`write_angles`.
+    Means are over values that are not zero. A feature whose values are all 0 or 1 has no point but its weight.
+    ``octaves`` and ``out`` as ``center`` and ``out`` in :func:`write_angles`.
     """
-    columns, width = weights.size, max(1, -(-features.size // LANES)) * LANES
-    rows, targets, sums = aligned(_ROWS, width), aligned(1, _ROWS), aligned(3, width + LANES)
+    columns, width = weights.size, octaves.size - LANES
+    rows, targets, sums = aligned(_ROWS, width), aligned(1, _ROWS), aligned(4, octaves.size)
     for user in range(offsets.size - 1):
         first, last = offsets[user], offsets[user + 1]
         sums.fill(0.0)
@@ -72,11 +73,11 @@ def write_magnitudes(X, y, offsets, features, target, reach, weights, out):
             count = min(last - start, _ROWS)
             _copy(X, y, start, count, features, rows, targets)
             for a in range(0, features.size, LANES):
-                _add_magnitudes(rows, a, width, count, reach, a, sums)
+                _add_magnitudes(rows, a, width, count, octaves, reach, a, sums)
             if target:
-                _add_magnitudes(targets, 0, LANES, -(-count // LANES), reach, width, sums)
+                _add_magnitudes(targets, 0, LANES, -(-count // LANES), octaves, reach, width, sums)
             _look_for_others(rows, count, features.size, sums)
-        _write_means(sums, features, target, weights, max(last - first, 1), out, user)
+        _write_means_of_counted(sums, features, target, weights, out, user)
         for a in range(features.size):
             if sums[2, a] == _BINARY:
                 k = features[a]
@@ -115,17 +116,18 @@ def _add_angles(cells, start, step, count, center, period, place, sums):
 
 
 @_kernel
-def _add_magnitudes(cells, start, step, count, reach, place, sums):
-    """Add the points of ``count`` registers of cells; those that are zero or not finite add nothing."""
-    turn = spread(0.9 / reach)
-    cosines, sines = spread(0.0), spread(0.0)
+def _add_magnitudes(cells, start, step, count, octaves, reach, place, sums):
+    """Add the points of ``count`` registers of cells and count them; those zero or not finite add nothing."""
+    turn, middle, one = spread(0.9 / reach), load(octaves, place), spread(1.0)
+    cosines, sines, counts = spread(0.0), spread(0.0), spread(0.0)
     for j in range(count):
         size = absolute(load(cells, start + j * step))
-        octaves = at_most(at_least(logarithm(size), -reach), reach)
-        cosine, sine = point(octaves * turn)
+        cosine, sine = point(at_most(at_least(logarithm(size) - middle, -reach), reach) * turn)
         cosines, sines = cosines + where_usable(size, cosine), sines + where_usable(size, sine)
+        counts = counts + where_usable(size, one)
     add_to(sums, place, cosines)
     add_to(sums, sums.shape[1] + place, sines)
+    add_to(sums, 3 * sums.shape[1] + place, counts)
 
 
 _BINARY, _OTHER = 1.0, 2.0
@@ -152,5 +154,19 @@ def _write_means(sums, features, target, weights, rows, out, user):
         out[user, k], out[user, columns + k] = sums[0, a] / rows * weights[k], sums[1, a] / rows * weights[k]
     if target:
         weight, place = weights[columns - 1] / rows, width - LANES
+        out[user, columns - 1] = total(load(sums, place)) * weight
+        out[user, 2 * columns - 1] = total(load(sums, width + place)) * weight
+
+
+@_kernel
+def _write_means_of_counted(sums, features, target, weights, out, user):
+    """Write means over the cells that were counted, times weights."""
+    columns, width = weights.size, sums.shape[1]
+    for a in range(features.size):
+        k, count = features[a], max(sums[3, a], 1.0)
+        out[user, k], out[user, columns + k] = sums[0, a] / count * weights[k], sums[1, a] / count * weights[k]
+    if target:
+        place = width - LANES
+        weight = weights[columns - 1] / max(total(load(sums, 3 * width + place)), 1.0)
         out[user, columns - 1] = total(load(sums, place)) * weight
         out[user, 2 * columns - 1] = total(load(sums, width + place)) * weight

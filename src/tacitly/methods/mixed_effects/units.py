@@ -2,14 +2,14 @@
 
 Features with public bounds (declared ranges, indicators) need nothing. For the others, and for the target:
 
-1. :class:`Magnitudes`: each user's mean, over its rows, of log₂|x| as a point on the unit circle, and whether all of
-   its values are 0 or 1. The direction of the mean shows the order of magnitude of a column, of 60 octaves.
-2. :class:`Angles`, several times: each user's mean of exp(iπ(x − c)/M), with a period M from the magnitude. Direction
-   and length of the mean give center and spread, if the spread is not far below M; otherwise M shrinks to a seventh
-   and the next release looks closer. So 1,000 ± 0.01 is found in a few steps.
+1. :class:`Magnitudes`, twice: the typical log₂|x| of a column, first on a circle of 60 octaves, then, around what that
+   showed, on one of 16. That costs a seventh of one look that is as precise.
+2. :class:`Angles`, several times: each user's mean of exp(iπ(x − c)/M), with a period M from the magnitude. If a
+   column's spread is far below M, the point's length is near one, its direction shows the center, and the next release
+   looks closer, with a seventh of M. So a year, 2,010 ± 5, is found in five steps.
 
-One user's points have norm at most 1 per column and are weighted by public weights ω (the target heavier), so a
-contribution has norm at most ‖ω‖: sensitivity ‖ω‖ (zero-out), 2‖ω‖ (replace-one), one Gaussian event per release.
+What the releases of :class:`Angles` say together is weighed by Bayes' rule on a grid of spreads (:class:`_Spreads`): a
+single noisy length decides nothing that later ones could correct. Everything here but the queries is post-processing.
 """
 
 from __future__ import annotations
@@ -20,167 +20,44 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
+from tacitly.arrays import Array
 from tacitly.federation.base import Federation
-from tacitly.federation.statistics import Statistics
 from tacitly.methods.mixed_effects.posterior import Coordinates
-from tacitly.methods.shared.batch import BatchQuery, Contributions, circle, per_user, uncircle
-from tacitly.privacy.calibration import Plan
-
-STEPS = 6
-"""Releases of :class:`Angles`: the first sees spreads of the column's magnitude, the last 13,500 times smaller ones."""
+from tacitly.methods.mixed_effects.unit_queries import Angles, Magnitudes, Shares
+from tacitly.methods.shared.batch import uncircle
+from tacitly.privacy.calibration import Phase, Plan
 
 TARGET_WEIGHT = 1.5
-MAGNITUDES_SHARE = 0.35
-ANGLES_SHARES = (0.35, 0.12, 0.045, 0.045, 0.045, 0.045)
-_REACH, _ZOOM, _PERIOD = 30.0, 6.7, 6.6
-_LANES = 8  # numbers in a register of the kernels
+_MAGNITUDES_SHARES = (0.14, 0.14)
+_ANGLES_SHARES = (0.30, 0.18, 0.08, 0.06, 0.05, 0.05)
+_LEAST_SHARE, _MOST_SHARE = 0.06, 0.30
+_NOISE = 0.13  # of a feature's point in the second release of magnitudes, if the largest share allows it
+_REACHES = (30.0, 8.0)  # octaves on half of a circle
+_PERIOD, _ZOOM = 6.6, 6.7  # first period in magnitudes, and by what it shrinks
 _RARE = 0.02  # an indicator that is set less often is left out
-_CLEAR = 4.5  # times the noise that a magnitude's point must reach: then it is known to 2.4 octaves
-_BLIND = 0.25  # noise of the target's point beyond which its scale is not found
+_SEEN = 16.0  # squared length of both points of a magnitude in units of the noise; noise alone reaches it in 0.3 %
+_BLIND = 20.0  # expected squared length of the target's below which its scale is not looked for
+_SHARP = 0.45  # spread, in periods divided by π, below which a look shows the center alone
+_DOUBT = 0.03  # probability of being that sharp from which on a column is looked at more closely
+
+_Columns = npt.NDArray[np.bool_]  # which columns
 
 
-@dataclass(frozen=True)
-class Magnitudes(BatchQuery):
-    """Orders of magnitude of the columns in use (features, then the target), and which are all 0 or 1."""
+def phases(n_users: int, unknown: int, sigma: float) -> list[Phase]:
+    """Return the releases for ``unknown`` columns, the target included; ``sigma``: noise of one release of it all.
 
-    used: Array  # 1 for a column whose units are to be found, else 0
-    weights: Array
-
-    def __post_init__(self) -> None:
-        check_shape("weights", self.weights, len(self.used))
-
-    @property
-    def coordinates(self) -> int:
-        """A point and a flag per column."""
-        return 3 * len(self.used)
-
-    @property
-    def bound(self) -> float:
-        """Largest norm of a contribution."""
-        return float(np.linalg.norm(self.weights * self.used))
-
-    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return weighted mean points and flags; a column that is all 0 or 1 sends the flag instead of the point."""
-        columns = _columns(X, y)
-        rows = np.maximum(np.diff(offsets), 1.0)[:, None]
-        seen = np.isfinite(columns) & (columns != 0)
-        points = circle(np.log2(np.abs(np.where(seen, columns, 1.0))), _REACH) * seen[..., None]
-        means = [per_user(points[..., axis], offsets) / rows for axis in (0, 1)]
-        others = per_user((np.isfinite(columns) & (columns != 0) & (columns != 1)).astype(np.float64), offsets)
-        binary = (others == 0) & (per_user(np.isfinite(columns).astype(np.float64), offsets) > 0)
-        return self._weighted(means[0], means[1], binary)
-
-    @property
-    def statistics(self) -> Statistics | None:
-        """Its own contributions."""
-        return Contributions(self)
-
-    def fused(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return the contributions, compiled; columns that are not in use are not looked at."""
-        from tacitly.methods.mixed_effects.unit_kernels import write_magnitudes
-
-        out, weights = np.zeros((len(offsets) - 1, self.coordinates)), self.weights * self.used
-        rows, in_use = _kernel_rows(X, y, len(self.used)), _in_use(self.used)
-        write_magnitudes(*rows, offsets, *in_use, _REACH, weights, out)
-        return out
-
-    def _weighted(self, cosines: Array, sines: Array, binary: npt.NDArray[np.bool_]) -> Array:
-        binary[:, -1] = False
-        weights = self.weights * self.used
-        return np.hstack([*(np.where(binary, 0.0, mean) * weights for mean in (cosines, sines)), binary * weights])
-
-
-@dataclass(frozen=True)
-class Angles(BatchQuery):
-    """Mean points of (x − center)/period on the circle, for the columns that are still looked at."""
-
-    used: Array
-    center: Array
-    period: Array
-    weights: Array
-
-    def __post_init__(self) -> None:
-        for name in ("center", "period", "weights"):
-            check_shape(name, getattr(self, name), len(self.used))
-        if not (self.period > 0).all():
-            raise ValueError("periods must be positive.")
-
-    @property
-    def coordinates(self) -> int:
-        """A point per column."""
-        return 2 * len(self.used)
-
-    @property
-    def bound(self) -> float:
-        """Largest norm of a contribution; a small one where nothing is looked at, since a clip must be positive."""
-        return float(np.linalg.norm(self.weights * self.used)) or float(np.linalg.norm(self.weights))
-
-    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return weighted mean points."""
-        columns = _columns(X, y)
-        rows = np.maximum(np.diff(offsets), 1.0)[:, None]
-        seen = np.isfinite(columns) & (self.used > 0)
-        angles = np.remainder((np.where(seen, columns, self.center) - self.center) / self.period, 2.0) * np.pi
-        weights = self.weights * self.used
-        means = [per_user(part(angles) * seen, offsets) / rows for part in (np.cos, np.sin)]
-        return np.hstack([mean * weights for mean in means])
-
-    @property
-    def statistics(self) -> Statistics | None:
-        """Its own contributions."""
-        return Contributions(self)
-
-    def fused(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return the contributions, compiled; columns that are not in use are not looked at."""
-        from tacitly.methods.mixed_effects.unit_kernels import write_angles
-
-        out, weights = np.zeros((len(offsets) - 1, self.coordinates)), self.weights * self.used
-        rows, in_use = _kernel_rows(X, y, len(self.used)), _in_use(self.used)
-        public = _in_lanes(self.center, in_use[0], 0.0), _in_lanes(self.period, in_use[0], 1.0)
-        write_angles(*rows, offsets, *in_use, *public, weights, out)
-        return out
-
-
-@dataclass(frozen=True)
-class Shares(BatchQuery):
-    """How often each indicator of a text column is set: mean over a user's rows; zero for all other columns.
-
-    The indicators of one text column are set once per row, so its means have norm at most 1: a contribution has norm at
-    most √(number of text columns).
+    Their share of the budget grows where users are few and columns many.
     """
-
-    used: Array  # 1 for an indicator of a text column, else 0
-    texts: int  # how many text columns there are
-
-    @property
-    def coordinates(self) -> int:
-        """A mean per feature."""
-        return len(self.used)
-
-    @property
-    def bound(self) -> float:
-        """Largest norm of a contribution."""
-        return math.sqrt(self.texts)
-
-    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return mean indicators."""
-        cells = np.asarray(X, dtype=np.float64)
-        rows = np.maximum(np.diff(offsets), 1.0)[:, None]
-        return np.asarray(per_user(np.where(np.isfinite(cells), cells, 0.0) * self.used, offsets) / rows)
-
-
-@dataclass
-class _Search:
-    """Public state of the search, one entry per column."""
-
-    center: Array
-    scale: Array
-    magnitude: Array
-    period: Array
-    found: npt.NDArray[np.bool_]
-    active: npt.NDArray[np.bool_]
-    spread_seen: npt.NDArray[np.bool_]
+    if not unknown:
+        return []
+    needed = (unknown + TARGET_WEIGHT**2 - 1.0) / (_NOISE * n_users / sigma) ** 2 if sigma > 0 else 0.0
+    share = min(max(needed / _MAGNITUDES_SHARES[1], _LEAST_SHARE), _MOST_SHARE)
+    parts = {"magnitudes": _MAGNITUDES_SHARES, "centers": _ANGLES_SHARES}
+    return [
+        Phase(name=f"{name} {step + 1}", share=share * part)
+        for name, shares in parts.items()
+        for step, part in enumerate(shares)
+    ]
 
 
 def learn_units(
@@ -204,17 +81,12 @@ def learn_units(
             center[column], scale[column] = (known[0] + known[1]) / 2.0, (known[1] - known[0]) / 4.0
     if used.any():
         searched = _search(federation, plan, used)
-        center, scale = np.where(used, searched.center, center), np.where(used, searched.scale, scale)
-        found = np.where(used, searched.found, found)
+        center, scale = np.where(used, searched[0], center), np.where(used, searched[1], scale)
+        found = np.where(used, searched[2], found)
     gain = np.where(found, 1.0 / scale, 0.0)
     if any(texts):
         gain[:-1] = gain[:-1] * _frequent(federation, plan, np.array(texts))
     return Coordinates(center[:-1], gain[:-1], float(center[-1]), float(scale[-1]) if found[-1] else 0.0)
-
-
-def blind(sigma: float, n_users: float) -> bool:
-    """Whether the target's scale cannot be found: ``sigma`` is the noise of :class:`Magnitudes`; public beforehand."""
-    return sigma / n_users / TARGET_WEIGHT > _BLIND
 
 
 def weights_of(count: int) -> Array:
@@ -234,92 +106,133 @@ def _frequent(federation: Federation, plan: Plan, texts: npt.NDArray[np.int64]) 
     return np.asarray(kept)
 
 
-def _search(federation: Federation, plan: Plan, used: npt.NDArray[np.bool_]) -> _Search:
+def _search(
+    federation: Federation, plan: Plan, used: npt.NDArray[np.bool_]
+) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
+    """Return centers, scales and which were found of the columns in use."""
+    found = _magnitudes(federation, plan, used)
     weights, n = weights_of(len(used)), plan.sampling_rate * federation.n_users
-    state = _magnitudes(federation, plan, used, weights, n)
-    for step in range(STEPS):
-        active = state.active.astype(np.float64)
-        period = np.where(state.active, state.period, 1.0)
-        query = Angles(active, np.where(state.active, state.center, 0.0), period, weights)
+    first = _PERIOD * found.size
+    center, period, active = np.zeros(len(used)), first.copy(), found.seen & ~found.binary
+    spreads, looks, sharp = _Spreads(len(used)), [], np.zeros(len(used))
+    for step in range(len(_ANGLES_SHARES)):
+        asked = np.where(active, center, 0.0), np.where(active, period, 1.0)
+        query = Angles(active.astype(np.float64), *asked, weights)
         event = plan.event(f"centers {step + 1}", clip=query.bound)
         released = federation.release(query, event, f"centers {step + 1}") / n
         noise = np.maximum(federation.sum_sigma(event) / n / weights, 1e-12)
-        points = released.reshape(2, -1).T / weights[:, None]
-        _look(state, points, noise, first=step == 0)
-    state.scale = np.where(state.active, state.magnitude, state.scale)  # sharp at every step: constant, or rare values
-    state.scale = np.maximum(state.scale, 1e-12 * np.maximum(state.magnitude, 1e-300))
-    if blind(
-        federation.sum_sigma(plan.event("magnitudes", clip=Magnitudes(used.astype(np.float64), weights).bound)), n
-    ):
-        state.found[-1] = False
-    return state
+        points = (released.reshape(2, -1) / weights).T @ np.array([1.0, 1j])
+        looks.append(_Look(active, *asked, points, noise))
+        spreads.add(first / asked[1], looks[-1])
+        center = spreads.centers(first, looks)
+        sharp = active * spreads.sharper(_SHARP * period / first)
+        active = sharp > _DOUBT
+        period = np.where(active, period / _ZOOM, period)
+    scale = np.where(sharp > 0.5, found.size, spreads.scales(first))  # sharp at every step: constant, or rare values
+    scale = np.maximum(np.where(found.binary, 0.5, scale), 1e-12 * np.maximum(found.size, 1e-300))
+    return np.where(found.binary, 0.0, center), scale, found.seen | found.binary
 
 
-def _magnitudes(federation: Federation, plan: Plan, used: npt.NDArray[np.bool_], weights: Array, n: float) -> _Search:
-    query = Magnitudes(used.astype(np.float64), weights)
-    event = plan.event("magnitudes", clip=query.bound)
-    released = federation.release(query, event, "magnitudes") / n
-    noise = federation.sum_sigma(event) / n / weights
-    x, y, flags = released.reshape(3, -1) / weights
-    length = np.hypot(x, y)
-    binary = used & (flags > 0.5) & (3.0 * noise < 1.0)
-    seen = length > _CLEAR * noise
-    magnitude = np.where(seen, 2.0 ** uncircle(np.stack([x, y], axis=-1), _REACH), 1.0)
-    period = _PERIOD * magnitude
-    return _Search(
-        center=np.zeros(len(used)),
-        scale=np.where(binary, 0.5, period / 4.0),
-        magnitude=magnitude,
-        period=period,
-        found=binary | seen,
-        active=used & ~binary,
-        spread_seen=np.zeros(len(used), dtype=bool),
-    )
+@dataclass(frozen=True)
+class _Found:
+    """Typical sizes of columns, which were seen at all, and which are all 0 or 1."""
+
+    size: Array
+    seen: _Columns
+    binary: _Columns
 
 
-def _look(state: _Search, points: Array, noise: Array, *, first: bool) -> None:
-    """Take one release of :class:`Angles` into account: public numbers only."""
-    length = np.hypot(points[:, 0], points[:, 1])
-    highest = np.maximum(1.0 - np.maximum(noise / 2.0, 1e-9), 0.05)
-    radius = np.sqrt(-2.0 * np.log(np.clip(length, 0.05, highest)))
-    clear = state.active & (length > np.maximum(3.0 * noise, 0.05 if first else 0.35))
-    unclear = state.active & ~clear
-    if first:
-        state.found = state.found | clear
-    else:  # uniform on the finer circle: the spread is at least of the period's size
-        wide = np.maximum(state.scale, 1.5 * state.period / math.pi)
-        state.scale = np.where(unclear, wide, state.scale)
-    atoms = clear & state.spread_seen  # a spread was seen before, yet the column is sharp here: few separate values
-    state.scale = np.where(atoms, state.magnitude, state.scale)
-    moved = clear & ~atoms
-    angle = np.arctan2(points[:, 1], points[:, 0])
-    state.center = np.where(moved, state.center + angle * state.period / math.pi, state.center)
-    state.scale = np.where(moved, radius * state.period / math.pi, state.scale)
-    state.spread_seen = np.where(moved, (length + 2.5 * noise < 1.0) & (length < 0.97), state.spread_seen)
-    measured = state.active & (length + 1.5 * noise < (0.9 if first else 0.75))
-    state.active = moved & ~measured
-    state.period = np.where(state.active, state.period / _ZOOM, state.period)
+def _magnitudes(federation: Federation, plan: Plan, used: _Columns) -> _Found:
+    weights, n = weights_of(len(used)), plan.sampling_rate * federation.n_users
+    octaves, evidence, expected = np.zeros(len(used)), np.zeros(len(used)), 0.0
+    flags, sure, binary = np.zeros(len(used)), np.zeros(len(used)), np.zeros(len(used), dtype=bool)
+    for step, reach in enumerate(_REACHES):
+        query = Magnitudes((used & ~binary).astype(np.float64), octaves, weights, reach)
+        event = plan.event(f"magnitudes {step + 1}", clip=query.bound)
+        released = federation.release(query, event, f"magnitudes {step + 1}") / n
+        noise = np.maximum(federation.sum_sigma(event) / n / weights, 1e-12)
+        *point, flag = released.reshape(3, -1) / weights
+        length = np.hypot(*point)
+        octaves = octaves + np.where(length > 2.0 * noise, uncircle(np.stack(point, axis=-1), reach), 0.0)
+        evidence, expected = evidence + np.square(length / noise), expected + 1.0 / noise[-1] ** 2
+        if step == 0:
+            flags, sure = flag, 3.5 * noise
+            binary = used & (flags > np.maximum(0.5, 3.0 * noise))
+    seen = used & (evidence > _SEEN)
+    # Too few values beyond 0 and 1 to see how large they are.
+    binary = binary | (used & ~seen & (flags > sure))
+    binary[-1] = False
+    size = np.where(seen, 2.0**octaves, 1.0)
+    seen[-1] = used[-1] and expected > _BLIND  # of a target that is nearly always zero a size of one will do
+    return _Found(size, seen, binary)
 
 
-def _kernel_rows(X: Rows, y: Rows, columns: int) -> tuple[Rows, Rows]:
-    """Return rows as kernels take them; there are ``columns`` columns, the target included."""
-    check_shape("X", X, None, columns - 1)
-    check_shape("y", y, len(X))
-    return read_only(np.ascontiguousarray(X)), read_only(np.ascontiguousarray(y))
+@dataclass(frozen=True)
+class _Look:
+    """One release of :class:`Angles`: what was asked of which columns, and the noisy points as complex numbers."""
+
+    asked: _Columns
+    center: Array
+    period: Array
+    points: npt.NDArray[np.complex128]
+    noise: Array
 
 
-def _in_use(used: Array) -> tuple[npt.NDArray[np.int64], bool]:
-    """Return the positions of the features in use, and whether the target is."""
-    return np.flatnonzero(used[:-1]), bool(used[-1])
+class _Spreads:
+    """How far each column is spread: probabilities on a grid, after Bayes, of spread and share of one frequent value.
 
+    Spreads are those of a normal law, in units of the first period divided by π. A share a of the rows may have one and
+    the same value (zeros, above all), so the expected length at a period is a + (1 − a)·exp(−ρ²/2).
+    """
 
-def _in_lanes(values: Array, features: npt.NDArray[np.int64], filling: float) -> Array:
-    """Return the features' numbers, filled up to whole registers of eight, then a register of the target's."""
-    width = max(1, -(-len(features) // _LANES)) * _LANES
-    lanes = np.full(width + _LANES, filling)
-    lanes[: len(features)], lanes[width:] = values[features], values[-1]
-    return lanes
+    _GRID = np.exp(np.linspace(math.log(3.0), math.log(1e-7), 260))
+    _SAME = np.array([0.0, 0.3, 0.5, 0.7, 0.9])
+    _MISFIT, _WORST = 0.05, 12.0  # columns are not normal: lengths are off by this, and one may be off by much
 
+    def __init__(self, columns: int) -> None:
+        # Most columns are spread about as far as their values are large, and few have one frequent value.
+        prior = np.log(np.where(self._GRID > 0.25, 1.0, 0.08))[:, None] + np.log(np.where(self._SAME > 0, 0.02, 1.0))
+        self._logs = np.repeat(prior[None], columns, axis=0)
 
-def _columns(X: Rows, y: Rows) -> Array:
-    return np.concatenate([np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64)[:, None]], axis=1)
+    def add(self, closer: Array, look: _Look) -> None:
+        """Take a look into account; its periods are the first ones divided by ``closer``."""
+        noise = look.noise[:, None, None]
+        expected = np.hypot(self._lengths(closer), noise)
+        off = (np.abs(look.points)[:, None, None] - expected) / np.hypot(noise, self._MISFIT)
+        self._logs = self._logs - np.where(look.asked[:, None, None], np.minimum(0.5 * off**2, self._WORST), 0.0)
+
+    def sharper(self, limit: Array) -> Array:
+        """Return the probability that the spread is below ``limit``."""
+        return np.asarray(np.sum(self._spreads() * (limit[:, None] > self._GRID), axis=1))
+
+    def scales(self, first: Array) -> Array:
+        """Return standard deviations; rather too large than too small, which would make far-out values larger still."""
+        same = np.sum(self._probabilities() * self._SAME, axis=(1, 2))
+        return np.asarray(self._quantile(0.35) * first / math.pi * np.sqrt(1.0 - same))
+
+    def centers(self, first: Array, looks: list[_Look]) -> Array:
+        """Return centers, refined by each look at which the column is still sharp by what is known now."""
+        spread = self._quantile(0.5)
+        same = np.sum(self._probabilities() * self._SAME, axis=(1, 2))
+        center = np.zeros(len(first))
+        for look in looks:
+            length = same + (1.0 - same) * np.exp(-0.5 * np.square(spread * first / look.period))
+            used = look.asked & (length > 0.3) & (np.abs(look.points) > 2.0 * look.noise)
+            turn = np.angle(look.points * np.exp(1j * np.pi * (look.center - center) / look.period))
+            center = np.where(used, center + turn * look.period / math.pi, center)
+        return center
+
+    def _lengths(self, closer: Array) -> Array:
+        radius = np.minimum(self._GRID * closer[:, None], 30.0)[..., None]
+        return np.asarray(self._SAME + (1.0 - self._SAME) * np.exp(-0.5 * np.square(radius)))
+
+    def _probabilities(self) -> Array:
+        relative = np.exp(self._logs - self._logs.max(axis=(1, 2), keepdims=True))
+        return np.asarray(relative / relative.sum(axis=(1, 2), keepdims=True))
+
+    def _spreads(self) -> Array:
+        return np.asarray(self._probabilities().sum(axis=2))
+
+    def _quantile(self, level: float) -> Array:
+        """Return the spread that larger ones exceed with probability ``level``."""
+        return np.asarray(self._GRID[(np.cumsum(self._spreads(), axis=1) > level).argmax(axis=1)])
