@@ -17,6 +17,7 @@ from tacitly.federation.statistics import Statistics
 from tacitly.methods.shared.batch import BatchQuery, Contributions, circle, per_user
 
 _LANES = 8  # numbers in a register of the kernels
+_OCTAVES = 2200.0  # more than any two floating-point numbers are apart
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Magnitudes(BatchQuery):
     def __post_init__(self) -> None:
         for name in ("octaves", "weights"):
             check_shape(name, getattr(self, name), len(self.used))
-        if not self.reach > 0:
-            raise ValueError(f"reach must be positive. Found {self.reach!r}.")
+        if not (np.abs(self.octaves) <= _OCTAVES).all() or not 1.0 <= self.reach <= _OCTAVES:
+            raise ValueError(f"octaves must be finite numbers and reach at least 1. Found reach {self.reach!r}.")
 
     @property
     def coordinates(self) -> int:
