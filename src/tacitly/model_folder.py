@@ -16,20 +16,20 @@ import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tacitly.methods import REGISTRY
-from tacitly.methods.base import PrivateModel, plain_parameter
-from tacitly.methods.mixed_effects.estimator import MixedEffects, Posterior
-from tacitly.methods.shared_basis import Head, SharedBasisModel
 from tacitly.privacy.account import record
 from tacitly.privacy.certificate import Certificate
 from tacitly.privacy.ledger import Ledger
 from tacitly.privacy.signing import signed
 from tacitly.private_arrays import private_from_bytes as private_from_bytes
 from tacitly.private_arrays import private_to_bytes as private_to_bytes
+
+if TYPE_CHECKING:
+    from tacitly.methods.base import PrivateModel
 
 PUBLIC = ("billboard.safetensors", "certificate.json", "config.json")
 FORMAT = {"format": "tacitly model", "version": 1}
@@ -230,6 +230,8 @@ def _private_as_bytes(model: PrivateModel) -> bytes | None:
 
 def config_of(model: PrivateModel) -> dict[str, Any]:
     """Return what ``config.json`` says about a model."""
+    from tacitly.methods.base import plain_parameter  # brings scikit-learn: not to verify, publish or forget
+
     return {
         **FORMAT,
         "class": model.folder_class,
@@ -245,78 +247,3 @@ def write_private(path: Path, data: bytes) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(data)
-
-
-def save_head(head: Any, path: str | os.PathLike[str]) -> None:
-    """Write one user's head to a file only its owner can read."""
-    target = Path(path)
-    if target.exists():
-        raise ModelError(f"{target} exists already. Choose another file, or remove it.")
-    write_private(target, (json.dumps(head_content(head)) + "\n").encode())
-
-
-def head_content(head: Any) -> dict[str, Any]:
-    """Return a head as plain data: a posterior, a network's, or weights, intercept and own coordinates."""
-    if isinstance(head, Posterior):
-        return {"posterior": head.numbers.tolist()}
-    if hasattr(head, "held"):  # a network's, whose class needs PyTorch
-        return {"head": head.head.tolist(), "held": head.held.tolist()}
-    content: dict[str, Any] = {"weights": head.weights.tolist(), "intercept": np.asarray(head.intercept).tolist()}
-    if head.values.size:
-        content |= {"indices": head.indices.tolist(), "values": head.values.tolist()}
-    return content
-
-
-def load_head(path: str | os.PathLike[str], model: Any) -> Any:
-    """Read a head written for ``model``."""
-    if hasattr(model, "with_head"):
-        return _load_network_head(path, model)
-    return _load_posterior(path, model) if isinstance(model, MixedEffects) else _load_weights(path, model)
-
-
-def _load_posterior(path: str | os.PathLike[str], model: MixedEffects) -> Posterior:
-    try:
-        numbers = np.array(json.loads(Path(path).read_text(encoding="utf-8"))["posterior"], dtype=np.float64)
-    except (KeyError, TypeError, AttributeError, OverflowError, ValueError):
-        raise ModelError(f"{path} is not a head written by 'tacitly personalize' for a MixedEffects model.") from None
-    if numbers.shape != model.heads_.shape[1:]:
-        raise _of_another_model(path, numbers.size, model.heads_.shape[1])
-    return Posterior(model, numbers)
-
-
-def _load_network_head(path: str | os.PathLike[str], model: Any) -> Any:
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-        head, held = (np.array(content[name], dtype=np.float64) for name in ("head", "held"))
-    except (KeyError, TypeError, AttributeError, OverflowError, ValueError):
-        raise ModelError(f"{path} is not a head written by 'tacitly personalize' for a network.") from None
-    if head.shape != model.heads_.shape[1:] or held.shape != model.held_.shape[1:]:
-        raise _of_another_model(path, head.size, model.heads_.shape[1])
-    return model.with_head(head, held)
-
-
-def _of_another_model(path: str | os.PathLike[str], found: int, expected: int) -> ModelError:
-    return ModelError(
-        f"{path} has {found} numbers; this model's heads have {expected}. Was the head fitted for another model?"
-    )
-
-
-def _load_weights(path: str | os.PathLike[str], model: SharedBasisModel) -> Head:
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-        weights = np.array(content["weights"], dtype=np.float64)
-        intercept = np.array(content["intercept"], dtype=np.float64)
-        indices = np.array(content.get("indices", []), dtype=np.int64)
-        values = np.array(content.get("values", []), dtype=np.float64)
-    except (KeyError, TypeError, AttributeError, OverflowError, ValueError):
-        raise ModelError(f"{path} is not a head written by 'tacitly personalize'.") from None
-    if weights.shape != model.heads_.shape[1:] or intercept.shape != model.intercepts_.shape[1:]:
-        raise ModelError(
-            f"{path} has weights of shape {weights.shape}; this model's heads have {model.heads_.shape[1:]}. "
-            "Was the head fitted for another model?"
-        )
-    features = len(model.basis_)
-    if indices.shape != values.shape or indices.ndim != 1 or not ((indices >= 0) & (indices < features)).all():
-        raise ModelError(f"{path} has coordinates that this model's {features} features do not have.")
-    level = intercept if intercept.ndim else float(intercept)
-    return Head(weights, level, model.basis_, model._loss(), indices, values)

@@ -22,7 +22,7 @@ def personalize(
     decimal: reading.Decimal = None,
 ) -> None:
     """Fit a head for a new user from that user's own rows. Spends no budget; works on a published model."""
-    from tacitly.model_folder import save_head
+    from tacitly.head_file import save_head
 
     fitted = with_heads(model)
     column = target or fitted.target_name_

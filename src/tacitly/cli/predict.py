@@ -101,7 +101,7 @@ def _rows(fitted: Any, source: Any, user: str | None) -> TableRows:
 
 
 def _with_head(fitted: Any, rows: TableRows, head: Path, std: bool, proba: bool) -> dict[str, list[Any]]:
-    from tacitly.model_folder import load_head
+    from tacitly.head_file import load_head
 
     columns = _columns(load_head(head, fitted), fitted, (rows.X,), std, proba)
     return {**columns, "model": [PERSONAL] * len(rows.X)}

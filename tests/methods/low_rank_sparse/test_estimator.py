@@ -17,9 +17,10 @@ from sklearn.base import clone
 import tacitly
 from tacitly.baselines.comparison import compare
 from tacitly.datasets import make_low_rank_sparse
+from tacitly.head_file import load_head, save_head
 from tacitly.methods.low_rank_sparse import algorithm
 from tacitly.methods.low_rank_sparse import as_printed as paper_low_rank_sparse
-from tacitly.model_folder import ModelError, load_head, publish, save_head
+from tacitly.model_folder import ModelError, publish
 
 
 @pytest.fixture(scope="module")
