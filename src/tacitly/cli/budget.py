@@ -189,7 +189,7 @@ def _show(account: Ledger) -> None:
     from tacitly.privacy.certificate import shown
 
     grid = Grid("run", "state", "releases", "ε", title=str(account.path))
-    for run in account.runs():
+    for run in account.runs(delta=1e-6):
         grid.add_row(run.name, run.state, str(run.releases), "" if run.epsilon is None else shown(run.epsilon))
     Console().print(grid)
     people = sum(len(part) for part in account.people())

@@ -17,6 +17,8 @@ def forget(
     """Remove a user's rows and head from folders, and say what the released models still promise."""
     from tacitly.deployment.forget import forget as remove
 
+    if not any(folder.exists() for folder in folders) and Path(user).is_dir():
+        raise ValueError(f"the user's id comes first, then folders: tacitly forget {folders[0]!s:.40} {user}")
     for folder in folders:
         for line in remove(user, folder):
             say(line)

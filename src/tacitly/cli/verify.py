@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tacitly.cli.console import Full, Model, say, show_certificate
+from tacitly.cli.console import Full, Model, say, show_certificate, wrapped
+
+if TYPE_CHECKING:
+    from tacitly.privacy.certificate import Certificate
+    from tacitly.privacy.verification import Verdict
 
 
 def verify(
@@ -55,5 +59,16 @@ def verify(
         say("not compared with a ledger: it is not known here (give --ledger)")
     if delta is not None and stated is not None:
         say(f"ε = {stated.epsilon_at(delta):.6g} at δ = {delta:g} ({stated.adjacency})")
+    say(wrapped(_conclusion(verdict, stated)))
     if not verdict.ok:
         raise typer.Exit(1)
+
+
+def _conclusion(verdict: Verdict, stated: Certificate | None) -> str:
+    """Return the answer in one sentence: the last line of what is printed."""
+    failed, many = verdict.failed, len(verdict.checks)
+    if failed or stated is None:
+        return f"NOT VERIFIED: {len(failed)} of {many} checks failed: {', '.join(failed)}"
+    if not stated.certified:
+        return f"all {many} checks passed, but there is no promise to verify: this model is not private"
+    return f"verified: all {many} checks passed. {stated.summary()}"

@@ -59,7 +59,7 @@ class BudgetExceeded(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """A run as recorded in the ledger; ``epsilon`` is None if there is no ceiling to define δ.
+    """A run as recorded in the ledger; ``epsilon`` is None if neither a ceiling nor the caller defines δ.
 
     ``statements`` are what its certificates state, by the number of the entry that records each.
     """
@@ -279,9 +279,10 @@ class Ledger:
         """Return what the account said of itself at an entry: runs so far, its ceiling, the period."""
         return self._state.standing(entry)
 
-    def runs(self) -> list[RunSummary]:
-        """Return all runs, in the order in which they were opened."""
-        return [self._summary(run) for run in list(self._state.runs.values())]
+    def runs(self, *, delta: float | None = None) -> list[RunSummary]:
+        """Return all runs, in the order in which they were opened; ``delta`` is for a ledger without a ceiling."""
+        where = self.ceiling or (None if delta is None else Budget(epsilon=math.inf, delta=delta))
+        return [self._summary(run, where) for run in list(self._state.runs.values())]
 
     def people(self) -> list[People]:
         """Return the users of all runs, as keyed fingerprints: one entry for each key that was used."""
@@ -518,12 +519,12 @@ class Ledger:
                 f"{book.ceiling.epsilon:.6g}. Use a separate ledger without a ceiling."
             )
 
-    def _summary(self, run: RunRecord) -> RunSummary:
+    def _summary(self, run: RunRecord, where: Budget | None) -> RunSummary:
         costs = self._book.costs(run=run.name)
-        epsilon, ceiling = None, self._book.ceiling
-        if ceiling is not None:
+        epsilon = None
+        if where is not None:
             sound = run.certified or not costs
-            epsilon = compose(costs, ceiling.adjacency, ceiling.delta) if sound else math.inf
+            epsilon = compose(costs, where.adjacency, where.delta) if sound else math.inf
         return RunSummary(
             name=run.name,
             state=run.state,
