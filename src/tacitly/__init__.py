@@ -109,7 +109,11 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(_HOMES[name]), name)
     if name in _MODULES:
         return importlib.import_module(_MODULES[name])
-    raise AttributeError(f"module 'tacitly' has no attribute {name!r}")
+    import difflib  # not at every start
+
+    meant = difflib.get_close_matches(name, __all__, 1)
+    also = f". Did you mean {meant[0]!r}?" if meant else ""
+    raise AttributeError(f"module 'tacitly' has no attribute {name!r}{also}")
 
 
 def __dir__() -> list[str]:

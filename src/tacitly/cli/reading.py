@@ -141,6 +141,8 @@ def _remedy(message: str, target: str, schema: dict[str, Any] | None) -> str:
         able = next(method for method in REGISTRY.offered("fit").values() if "classes" in method.option_names)
         choice = "" if able.default else f"--method {able.name} "
         return f" If these are classes: {choice}--loss logistic --classes no,yes (all labels that may occur)."
+    if message.startswith("Columns hold dates"):
+        return " (--exclude NAME)"
     if "without a user" in message:
         return " (--drop-missing leaves them out.)"
     if "cannot be used" in message and schema is None:

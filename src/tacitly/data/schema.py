@@ -36,7 +36,9 @@ BUCKETS = 16
 
 _VERSION = 1
 _KINDS = ("number", "boolean", "category", "hashed")
-_TRUTH = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "t": 1.0, "f": 0.0, "y": 1.0, "n": 0.0}
+_YES = ("true", "yes", "t", "y", "ja", "j", "wahr", "oui", "vrai", "si", "sí", "sì", "sim", "vero", "verdadero", "tak")
+_NO = ("false", "no", "f", "n", "nein", "falsch", "non", "faux", "nee", "nej", "falso", "não", "nie")
+_TRUTH = dict.fromkeys(_YES, 1.0) | dict.fromkeys(_NO, 0.0)
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 _STORED_DATES = ("date", "time", "timestamp", "duration")
 _TYPOS = 0.1  # share of other cells up to which a column of numbers is taken to have mistakes in it
@@ -263,7 +265,7 @@ def infer(
     if dates:
         raise DataError(
             f"Columns hold dates: {listed([repr(name) for name in dates], ', ', 10)}. Turn each into a number that "
-            "means something (age, month, days since a fixed day), or leave it out (--exclude NAME)."
+            "means something (age, month, days since a fixed day), or leave it out."
         )
     columns = []
     for name in names:

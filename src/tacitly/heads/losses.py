@@ -96,7 +96,10 @@ class Loss:
             for position, label in enumerate(self.classes):
                 codes[given == label] = position
         if codes.size and not np.isfinite(codes).any():
-            wanted = "numbers" if self.classes is None else f"labels among classes={list(self.classes)!r}"
+            kinds = {"poisson": "counts: numbers that are not negative"}
+            wanted = kinds.get(self.name, "numbers")
+            if self.classes is not None:
+                wanted = f"labels among classes={list(self.classes)!r}: name yours with classes="
             raise DataError(f"the target holds nothing that loss={self.name!r} can use. Expected {wanted}.")
         return codes
 

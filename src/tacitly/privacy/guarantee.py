@@ -24,6 +24,7 @@ Then replace-one costs only √2·C:
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -35,6 +36,10 @@ class Adjacency(StrEnum):
 
     ZERO_OUT = "zero-out"
     REPLACE_ONE = "replace-one"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Adjacency | None:
+        raise ValueError(f"adjacency must be {' or '.join(repr(str(known)) for known in cls)}. Found {value!r}.")
 
 
 class UncertifiedWarning(UserWarning):
@@ -72,6 +77,9 @@ def positive(**values: float) -> None:
 
 def check_target(epsilon: float, delta: float) -> None:
     """Raise unless (ε, δ) is a meaningful target; ε = ∞ means no privacy."""
+    for name, value in (("epsilon", epsilon), ("delta", delta)):
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise TypeError(f"{name} must be a number. Found {value!r}.")
     if not epsilon > 0:
         raise ValueError(f"epsilon must be positive (or math.inf for no privacy). Found {epsilon!r}.")
     if not 0 < delta < 1:

@@ -169,8 +169,10 @@ def test_read_only_rows_raise_no_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"sampling_rate": 0.0}, {"step": float("nan")}, {"clip": True}, {"local_rate": 0.0}], ids=str
+    "settings",
+    [{"sampling_rate": 0.0}, {"step": float("nan")}, {"clip": True}, {"local_rate": 0.0}, {"augment": "flip"}],
+    ids=str,
 )
-def test_numbers_that_make_no_sense_are_refused(settings: dict[str, object]) -> None:
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
         model(**settings).fit(*data())

@@ -80,6 +80,11 @@ class LocalTraining:
             raise ValueError(f"rows must be at least 1. Found {self.rows!r}.")
         if self.loss not in ("classes", "squares"):
             raise ValueError(f"loss must be 'classes' or 'squares'. Found {self.loss!r}.")
+        if self.augment is not None and not callable(self.augment):
+            raise ValueError(
+                "augment must be a function from rows to other views of them, such as the mirror images of "
+                f"tacitly.neural.Views((3, 32, 32)). Found {self.augment!r}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
