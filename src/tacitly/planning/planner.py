@@ -20,7 +20,7 @@ from tacitly.methods import REGISTRY
 from tacitly.planning.components import Components
 from tacitly.planning.curve import NOTHING, Curve, Point, simulated
 from tacitly.planning.made_up import Described, Population
-from tacitly.planning.result import Line, Plan, gains
+from tacitly.planning.result import EQUAL, Line, Plan, gains
 from tacitly.planning.sample import Sampled
 from tacitly.planning.sample_losses import SampledLoss
 from tacitly.planning.shape import Shape
@@ -188,7 +188,7 @@ def _planned(
         alone=error,
         pooled=float(others[SINGLE].mean()),
         possible=possible,
-        recommended=_recommended(lines, shape.users) if gains(error, possible) else None,
+        recommended=_recommended(lines, shape.users, goal) if gains(error, possible) else None,
         splits={name: _split(simulation, name) for name in fitting},
         left_out=left_out,
         simulated_users=simulation.n_users,
@@ -285,13 +285,17 @@ def _fitting(shape: Shape, methods: Iterable[str] | None) -> tuple[dict[str, Map
     return fitting, left_out
 
 
-def _recommended(lines: Sequence[Line], users: int) -> str:
-    """Return the method with the largest mean share at the number of users that was asked for."""
-    found: dict[str, list[float]] = {}
-    for line in lines:
-        if line.users == users:
-            found.setdefault(line.method, []).append(max(line.share, 0.0))
-    return max(found, key=lambda name: sum(found[name]))
+def _recommended(lines: Sequence[Line], users: int, goal: float) -> str:
+    """Return the method with the largest share where it matters: at the smallest ε with which one reaches the goal.
+
+    A default method (:attr:`Method.default`) is preferred to one that is hardly better: it takes tables as they come.
+    """
+    asked = [line for line in lines if line.users == users]
+    enough = min((line.epsilon for line in asked if line.share >= goal), default=max(line.epsilon for line in asked))
+    shares = {line.method: line.share for line in asked if line.epsilon == enough}
+    best = max(shares, key=lambda name: shares[name])
+    close = [name for name, share in shares.items() if share > shares[best] - EQUAL and REGISTRY[name].default]
+    return close[0] if close else best
 
 
 def _needed(simulation: Simulation, curve: Curve, epsilon: float, goal: float) -> int | None:

@@ -12,6 +12,9 @@ from tacitly.planning.shape import Shape
 NOTHING = 0.02
 """A share below this one is called nothing."""
 
+EQUAL = 0.02
+"""Shares that differ by less are called equal: so much is the chance of a simulation."""
+
 _LITTLE = 0.01  # a possible gain below this part of the error that users have alone is no reason to share
 
 _MEASURES = {
@@ -62,7 +65,8 @@ class Plan:
     needed : for each method and ε, the smallest number of users that reaches the goal, but at least a quarter of
         ``simulated_users``; None where no number does
     alone, pooled, possible : errors of users alone, of one model for all, of the best method without privacy
-    recommended : the method with the largest shares; None where there is nothing to gain
+    recommended : the method with the largest share at the smallest ε where one reaches the goal, or the default
+        method where it has that share, give or take ``EQUAL``; None where there is nothing to gain
     splits : for each method, what part of the budget (of μ²) each of its releases takes
     left_out : methods that do not fit the shape, and why
     simulated_users, repeats : how many users were made up, and how often
@@ -131,13 +135,12 @@ class Plan:
         first = enough or asked[-1]
         parts = [f"With {self.shape}, ε = {first.epsilon:g} gives {in_words(first.share)} of what is possible"]
         less = asked[asked.index(first) - 1] if enough and asked.index(first) else None
-        short = less or (None if enough else first)
         if less is not None:
             parts.append(f"ε = {less.epsilon:g} gives {in_words(less.share)}")
+        short = less or (None if enough else first)
         if short is not None:
-            users = self.needed[short.method][short.epsilon]
-            goal = f"for {self.goal:.0%}".replace("%", " %")
-            parts.append(f"no number of users would do {goal}" if users is None else f"{users:,} users would do {goal}")
+            users, goal = self.needed[short.method][short.epsilon], f"{self.goal:.0%}".replace("%", " %")
+            parts[-1] += f" ({goal} with {users:,} users)" if users else f" (no number of users makes it {goal})"
         return "; ".join(parts) + "."
 
     def to_dict(self) -> dict[str, Any]:
