@@ -23,6 +23,7 @@ from tacitly.cli.console import wrapped
 from tacitly.cli.main import main
 from tacitly.data.csv_format import CsvFormat
 from tacitly.data.tables import open_table
+from tacitly.privacy.guarantee import UncertifiedWarning
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -522,3 +523,74 @@ def test_an_account_takes_a_number_and_what_people_type_first_is_there() -> None
     assert tacitly.Ledger(ceiling=1.0).ceiling == tacitly.Budget(epsilon=1.0, delta=1e-6)
     for name in ("audit", "datasets", "neural", "Predictor", "WithinUsers", "choose"):
         assert hasattr(tacitly, name)
+
+
+def test_verify_ends_with_the_answer(command: Command, fitted: tuple[Path, str], tmp_path: Path) -> None:
+    folder, _ = fitted
+    code, out, _ = command("verify", folder / "model")
+    answer = " ".join(out.split("\n", out.count("ok    "))[-1].split())
+    assert code == 0
+    assert answer.startswith(f"verified: all {out.count('ok    ')} checks passed. MixedEffects: ε = ")
+    shutil.copytree(folder / "model", tmp_path / "changed")
+    config = tmp_path / "changed" / "config.json"
+    config.write_text(config.read_text(encoding="utf-8") + " ", encoding="utf-8")
+    code, out, _ = command("verify", tmp_path / "changed")
+    assert code == 1
+    assert out.splitlines()[-1].startswith("NOT VERIFIED: 1 of ")
+    assert out.splitlines()[-1].endswith("checks failed: files")
+
+
+def test_commands_that_fit_and_predict_nothing_start_without_scikit_learn() -> None:
+    code = "import sys, tacitly.deployment.forget, tacitly.model_folder; print('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_an_account_without_a_ceiling_shows_what_each_run_has_spent(command: Command, fitted: tuple[Path, str]) -> None:
+    _, said = fitted
+    ledger = next(line.partition(": ")[2] for line in said.splitlines() if line.startswith("ledger: "))
+    code, out, _ = command("budget", ledger)
+    assert code == 0
+    run = next(line for line in out.splitlines() if "finished" in line)
+    assert float(run.split("│")[-2]) > 0
+
+
+@pytest.mark.parametrize("words", [("ja", "nein"), ("oui", "non"), ("Sí", "No"), ("JA", "NEE")])
+def test_yes_and_no_are_known_in_other_languages(words: tuple[str, str], tmp_path: Path) -> None:
+    frame = pd.DataFrame({"u": [1, 1, 2], "help": [words[0], words[1], ""], "y": [1.0, 2.0, 3.0]})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    cohort = tacitly.Cohort.from_table(open_table(tmp_path / "t.csv", "u"), user="u", target="y", schema={})
+    np.testing.assert_array_equal(cohort.X[:, 0], [1.0, 0.0, np.nan])
+
+
+def test_a_folder_before_the_id_is_told_the_order(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    code, _, err = command("forget", "model", "p001")
+    assert code == 2
+    assert err == "tacitly: the user's id comes first, then folders: tacitly forget p001 model\n"
+
+
+def test_wrong_arguments_in_python_are_answered_in_words() -> None:
+    X, y, users, *_ = tacitly.datasets.make_shared_subspace(30, 3, 1, 4, random_state=0)
+    with pytest.raises(TypeError, match=r"epsilon must be a number. Found '1'."):
+        tacitly.MixedEffects(epsilon="1").fit(X, y, users)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"adjacency must be 'zero-out' or 'replace-one'. Found 'add-remove'."):
+        tacitly.MixedEffects(epsilon=1.0, adjacency="add-remove").fit(X, y, users)
+    with pytest.raises(tacitly.DataError, match=r"Expected counts: numbers that are not negative."):
+        tacitly.MixedEffects(epsilon=1.0, loss="poisson").fit(X, -np.abs(y), users)
+    with pytest.raises(AttributeError, match=r"Did you mean 'MixedEffects'\?"):
+        _ = tacitly.MixedEffect
+    with pytest.raises(tacitly.DataError, match=r"leave it out\.$"):
+        tacitly.MixedEffects(epsilon=1.0).fit(pd.DataFrame(X).assign(day="2024-01-03"), y, users)
+
+
+def test_few_users_are_told_what_their_estimates_are_worth() -> None:
+    rng = np.random.default_rng(0)
+    X, users = rng.normal(size=(1000, 6)), np.repeat(np.arange(200), 5)
+    y = 3.0 * X[:, 0] + rng.normal(0.0, 3.0, 200)[users] + rng.normal(size=1000)
+    with pytest.warns(UncertifiedWarning):
+        model = tacitly.MixedEffects(epsilon=1.0, noise="float", noise_seed=0).fit(X, y, users)
+    assert model.helps_
+    assert "few users for 6 coefficients: about " in str(model.summary())
+    with pytest.warns(UncertifiedWarning):
+        assert "few users" not in str(tacitly.MixedEffects(epsilon=np.inf).fit(X, y, users).summary())
+    assert "6 features" in repr(model.personalize(X[:5], y[:5]))

@@ -55,6 +55,9 @@ class Posterior:
     def __init__(self, model: MixedEffects, head: Array) -> None:
         self._model, self._head = model, head
 
+    def __repr__(self) -> str:
+        return f"<personal model of a {type(self._model).__name__} with {len(self._model.feature_names_in_)} features>"
+
     @property
     def numbers(self) -> Array:
         """The head as it is stored: posterior mean and covariance in public coordinates."""
@@ -235,7 +238,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
             residual=math.nan if self.loss == "logistic" else math.sqrt(self.noise_variance_),
             target=self.target_name_ or "y",
             left_out=_left_out(names, used, texts),
-            warning="" if self.helps_ else self._too_few(),
+            warning=self._caution(int(used.sum())) if self.helps_ else self._too_few(),
         )
 
     @property
@@ -507,17 +510,34 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
     def _too_few(self) -> str:
         if not math.isfinite(self.epsilon):
             return "what users share predicts no better than their own means: every user falls back on their own rows."
-        features = len(self.feature_names_in_)
-        needed, found = algorithm.users_needed(features + 1, self._budget()), self.n_users_in_
+        features, found = self._features_in_words(), self.n_users_in_
+        needed = algorithm.users_needed(len(self.feature_names_in_) + 1, self._budget())
         if found >= needed:
             return (
-                f"the {features} features say no more than users' own rows do, or the privacy noise hides it: every "
+                f"the {features} say no more than users' own rows do, or the privacy noise hides it: every "
                 "user falls back on their own rows. Other columns, fewer of them, or a larger epsilon may help."
             )
         return (
-            f"the privacy noise hides what {features} features say: every user falls back on their own rows. About "
-            f"{needed:,} users would do at epsilon = {self.epsilon:g}. Found {found:,}. Fewer columns, "
+            f"the privacy noise hides what {features} say: every user falls back on their own rows. About "
+            f"{_rounded(needed):,} users would do at epsilon = {self.epsilon:g}. Found {found:,}. Fewer columns, "
             "declared ranges or a larger epsilon help too."
+        )
+
+    def _features_in_words(self) -> str:
+        features, schema = len(self.feature_names_in_), self._schema
+        if schema is None or len(schema.columns) == features:
+            return f"{features} features"
+        return f"{len(schema.columns)} columns ({features} features: each level, or group of levels, of text is one)"
+
+    def _caution(self, size: int) -> str:
+        """Return what to keep in mind where ``size`` weights are many for the number of users; empty where not."""
+        needed, found = algorithm.users_needed(size, self._budget()), self.n_users_in_
+        if found >= needed:
+            return ""
+        return (
+            f"few users for {size - 1} coefficients: about {_rounded(needed):,} make the privacy noise small at "
+            f"epsilon = {self.epsilon:g}. Found {found:,}. Estimates may be drawn towards zero, by more than their "
+            "intervals say."
         )
 
 
@@ -529,6 +549,16 @@ def _left_out(names: npt.NDArray[Any], used: npt.NDArray[np.bool_], texts: npt.N
         if not (own if not text else used[texts == text].any()) and whole not in found:
             found.append(whole)
     return tuple(found)
+
+
+def _rounded(users: int) -> int:
+    """Return a rule of thumb as one: two digits, rounded up.
+
+    >>> _rounded(33_824), _rounded(504)
+    (34000, 510)
+    """
+    unit = 10 ** max(len(str(users)) - 2, 0)
+    return math.ceil(users / unit) * unit
 
 
 def _one_or_all(values: Array) -> Any:
