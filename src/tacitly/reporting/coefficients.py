@@ -10,11 +10,12 @@ from tacitly.arrays import Array
 from tacitly.methods.mixed_effects.estimator import MixedEffects
 from tacitly.methods.mixed_effects.summary import Summary
 from tacitly.reporting.charts import Scale, drawn, whisker
-from tacitly.reporting.directions import MOST_ROWS, directions, rest
+from tacitly.reporting.directions import MOST_DIRECTIONS, MOST_ROWS, directions, rest
 from tacitly.reporting.page import number, paragraph
 from tacitly.reporting.public_part import PublicPart
 
 _WIDE = 1.959963984540054  # standard deviations of a 95 % interval
+_STANDS_OUT = 2.0  # times the median variance
 
 
 def mixed_effects(part: PublicPart) -> str:
@@ -91,13 +92,29 @@ def _most_certain(middle: Array, half: Array) -> list[int]:
 def _differences(part: PublicPart, model: MixedEffects) -> str:
     used = [str(name) for name, gain in zip(part.features, model.units_.gain, strict=True) if gain > 0]
     values, vectors = np.linalg.eigh(model.prior_.covariance)
+    variances = np.maximum(values[::-1], 0.0)
     return directions(
         ["(intercept)", *used],
-        vectors[:, ::-1].T,
-        np.maximum(values[::-1], 0.0),
+        vectors[:, ::-1].T[: _joint(variances)],
+        variances,
         title="How people differ",
         words="Directions in which people's own intercepts and slopes vary together, in units of typical deviations, "
         "the most important first. Only what stood out of the noise was kept as a joint direction; the rest varies "
-        "column by column.",
+        "column by column, and has no direction.",
         share=f"share of how much {part.certificate.unit}s differ",
     )
+
+
+def _joint(variances: Array) -> int:
+    """Return how many of the largest variances belong to directions: those that stand out, where there are many.
+
+    What the noise hides varies alike in every column. Eigenvectors of that part are accidents of rounding.
+
+    >>> _joint(np.array([90.0, 8.0, 0.6, 0.6, 0.6, 0.5, 0.4, 0.1]))
+    2
+    >>> _joint(np.array([3.0, 2.0, 1.0]))
+    3
+    """
+    if len(variances) <= MOST_DIRECTIONS:
+        return len(variances)
+    return max(1, int(np.count_nonzero(variances > _STANDS_OUT * np.median(variances))))

@@ -20,12 +20,19 @@ _SCREE = 20
 def directions(
     names: Sequence[str], rows: Array, variances: Array | None, *, title: str, words: str, share: str
 ) -> str:
-    """Return a scree of the variances, and the largest loadings of each direction."""
+    """Return a scree of the variances, and the largest loadings of each direction.
+
+    There may be more variances than directions: the last line of the scree is then their sum.
+    """
     body = f"<h3>{text(title)}</h3>" + paragraph(words)
     many = len(rows)
     if variances is not None and variances.sum() > 0:
         shares = variances / variances.sum()
-        body += scree([f"direction {i + 1}" for i in range(many)], shares, None, column=share, per_cent=True)
+        named = [f"direction {i + 1}" for i in range(many)]
+        if len(shares) > many:
+            named.append(f"{len(shares) - many} columns, each for itself")
+            shares = np.append(shares[:many], shares[many:].sum())
+        body += scree(named, shares, None, column=share, per_cent=True)
         many = min(many, int(np.searchsorted(np.cumsum(shares), 0.95)) + 1)
     tables = [
         loadings(names, rows[i], f"Direction {i + 1}: largest loadings") for i in range(min(many, MOST_DIRECTIONS))
