@@ -349,6 +349,13 @@ def test_help_shows_no_backslashes_and_says_what_arguments_are(command: Command)
     assert "TABLE  CSV, TSV (also .gz), Parquet or Arrow file" in command("fit", "--help")[1]
 
 
+def test_the_list_of_commands_ends_no_sentence_with_dots(command: Command) -> None:
+    for words in (("--help",), ("budget", "--help")):
+        code, out, _ = command(*words)
+        assert code == 0
+        assert "..." not in out.partition("Commands:")[2]
+
+
 def test_a_mistyped_command_is_answered_once(command: Command) -> None:
     code, _, err = command("fti", "rows.csv")
     assert code == 2

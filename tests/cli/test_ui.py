@@ -66,6 +66,13 @@ def test_pages_ask_for_nothing_and_escape_what_is_not_theirs(client: Any) -> Non
         assert "https://" not in answer.text
 
 
+def test_dates_are_left_out_unless_somebody_objects(client: Any, tmp_path: Path) -> None:
+    (tmp_path / "days.csv").write_text("who;day;x;y\n" + "".join(f"u{i};0{i}.03.2024;{i};{i}\n" for i in range(1, 9)))
+    page = client.get("/token/table?path=days.csv").text
+    assert next(line for line in page.split("<label>") if " checked" in line).count("day") == 2
+    assert page.count(" checked") == 1
+
+
 def test_the_slider_says_what_every_stop_buys() -> None:
     order = Order("rows.csv", "who", "y")
     desk_says = pages.plan(order, _looked(), f"no plan: {HOSTILE}", "model", "nonce")

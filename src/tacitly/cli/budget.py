@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
-from typer.core import TyperGroup
 
 from tacitly.cli.console import Neighbours, say, status
+from tacitly.cli.help_pages import Group
 
 if TYPE_CHECKING:
     from tacitly.privacy.ledger import Ledger
@@ -23,7 +23,7 @@ Ceiling = Annotated[float, typer.Option("--epsilon", help="What all fits togethe
 Delta = Annotated[float, typer.Option("--delta", help="Probability with which epsilon may fail.")]
 
 
-class _ShowByDefault(TyperGroup):
+class _ShowByDefault(Group):
     """``tacitly budget FILE`` means ``tacitly budget show FILE``."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:

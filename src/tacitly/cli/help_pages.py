@@ -48,7 +48,13 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """All commands; one that is mistyped is answered with the nearest, once."""
+    """All commands, each with its whole first sentence; one that is mistyped is answered with the nearest, once."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands. Click's own cuts sentences to one line."""
+        every = [(name, command) for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(limit=300)) for name, command in every])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -17,6 +17,7 @@ each, which :func:`infer` reads off the cells where the file does not say. Decla
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,6 +42,7 @@ _NO = ("false", "no", "f", "n", "nein", "falsch", "non", "faux", "nee", "nej", "
 _TRUTH = dict.fromkeys(_YES, 1.0) | dict.fromkeys(_NO, 0.0)
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 _STORED_DATES = ("date", "time", "timestamp", "duration")
+_FIRST_ROWS = 1000  # that a hint looks at
 _TYPOS = 0.1  # share of other cells up to which a column of numbers is taken to have mistakes in it
 
 
@@ -272,6 +274,16 @@ def infer(
         column = _column(name, given.get(name, {}))
         columns.append(replace(column, kind=kinds[name]) if name in kinds else column)
     return Schema(tuple(columns))
+
+
+def dates_in(source: Source) -> tuple[str, ...]:
+    """Return the columns that hold dates as far as the first rows show: a hint for forms, not a decision."""
+
+    def first(names: Sequence[str], rows: int) -> Iterator[list[Cells]]:
+        return itertools.islice(source.batches(names, min(rows, _FIRST_ROWS)), 1)
+
+    start = Source(source.title, source.types, first, source.typed)
+    return tuple(name for name, kind in _kinds(start, list(source.types), blank=True).items() if kind == "date")
 
 
 def _column(name: str, about: Mapping[str, Any]) -> Column:

@@ -76,13 +76,15 @@ def start(tables: Sequence[str], models: Sequence[str]) -> str:
     return _framed("Learn together without telling", body)
 
 
-def columns(path: str, names: Sequence[str]) -> str:
-    """Return the page that asks what a table's columns are for."""
+def columns(path: str, names: Sequence[str], dates: Sequence[str] = ()) -> str:
+    """Return the page that asks what a table's columns are for; ``dates`` are left out unless somebody objects."""
     options = '<option value="">choose …</option>' + "".join(
         f'<option value="{text(name)}">{text(name)}</option>' for name in names
     )
     boxes = "".join(
-        f'<label><input type="checkbox" name="leave_out" value="{text(name)}"> {text(name)}</label>' for name in names
+        f'<label><input type="checkbox" name="leave_out" value="{text(name)}"{" checked" * (name in dates)}> '
+        f"{text(name)}</label>"
+        for name in names
     )
     return _framed(
         path,

@@ -59,7 +59,7 @@ def application(folder: Path, token: str) -> Starlette:
 
     async def table(request: Request) -> Response:
         path = request.query_params.get("path", "")
-        return _page(lambda nonce: pages.columns(path, desk.columns(path)))
+        return _page(lambda nonce: pages.columns(path, desk.columns(path), desk.dates(path)))
 
     async def plan(request: Request) -> Response:
         order = Order.of(request.query_params.multi_items())

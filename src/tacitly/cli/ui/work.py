@@ -184,6 +184,13 @@ class Desk:
 
         return [name for name in open_table(self._file(path)).types if name.strip()]
 
+    def dates(self, path: str) -> tuple[str, ...]:
+        """Return the columns that look like dates, which no method takes."""
+        from tacitly.data.schema import dates_in
+        from tacitly.data.tables import open_table
+
+        return dates_in(open_table(self._file(path)))
+
     def look(self, order: Order) -> Looked:
         """Read a table and say what a fit would learn from."""
         cohort = self._cohort(order)
