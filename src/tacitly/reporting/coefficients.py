@@ -33,7 +33,8 @@ def mixed_effects(part: PublicPart) -> str:
     )
     body += "".join(_coefficients(model, summary, at) for at in range(len(np.atleast_2d(model.prior_.mean))))
     if not math.isnan(summary.residual):
-        body += paragraph(f"An observation scatters around its user's own line by {number(summary.residual)}.")
+        what = "A log rate scatters, beyond the chance of counts," if summary.counts else "An observation scatters"
+        body += paragraph(f"{what} around its user's own line by {number(summary.residual)}.")
     if summary.left_out:
         body += paragraph(f"Left out, because no scale was found for them: {', '.join(summary.left_out)}.")
     if any("#" in name for name in summary.names):

@@ -239,6 +239,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
             target=self.target_name_ or "y",
             left_out=_left_out(names, used, texts),
             warning=self._caution(int(used.sum())) if self.helps_ else self._too_few(),
+            counts=self.loss == "poisson",
         )
 
     @property

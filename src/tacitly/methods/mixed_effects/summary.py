@@ -27,10 +27,11 @@ class Summary:
     estimates: Array
     errors: Array  # standard errors: of sampling users and of the privacy noise together
     spreads: Array  # standard deviation of each coefficient across users
-    residual: float  # standard deviation of the noise; NaN for classes, which have none
+    residual: float  # standard deviation of the noise, of log rates for counts; NaN for classes, which have none
     target: str
     left_out: tuple[str, ...] = ()
     warning: str = ""
+    counts: bool = False
 
     @property
     def intervals(self) -> Array:
@@ -42,7 +43,8 @@ class Summary:
         width = max(len(name) for name in ("(intercept)", *self.names))
         if not self.names:
             return "\n".join([self.title, f"target: {self.target}", "", self.warning])
-        residual = "" if math.isnan(self.residual) else f"; residual standard deviation {self.residual:.4g}"
+        what = "log rates scatter beyond chance by" if self.counts else "residual standard deviation"
+        residual = "" if math.isnan(self.residual) else f"; {what} {self.residual:.4g}"
         lines = [self.title, f"target: {self.target}{residual}", ""]
         lines.append(f"{'':{width}}  {'estimate':>10}  {'std. err.':>10}  {'95 % interval':^23}  {'users vary by':>13}")
         rows = zip(self.names, self.estimates, self.errors, self.intervals, self.spreads, strict=True)
