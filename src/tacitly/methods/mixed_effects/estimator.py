@@ -558,7 +558,7 @@ def _rounded(users: int) -> int:
     >>> _rounded(33_824), _rounded(504)
     (34000, 510)
     """
-    unit = 10 ** max(len(str(users)) - 2, 0)
+    unit = int(10 ** max(len(str(users)) - 2, 0))
     return math.ceil(users / unit) * unit
 
 
