@@ -155,6 +155,7 @@ def test_an_untouched_certificate_passes_every_check(text: str, ledger: Ledger) 
         "ledger_config",
         "ledger_entry",
         "ledger_words",
+        "ledger_files",
         "account",
         "account_total",
         "account_period",

@@ -5,8 +5,9 @@ again by :mod:`tacitly.privacy.second_opinion`, and the parts are compared with 
 accountant or the classes that wrote the certificate, so an error there is not repeated here.
 
 What verification cannot see: whether the listed releases are complete (pass the ledger), whether they produced this
-model (pass the files and the ledger, which records every word of the certificate), and whether the sensitivities bound
-what users sent (tests and audits check that). Without a ledger and without the key of whoever should have signed it, a
+model (pass the files and the ledger: it records every word of the certificate, and no second statement about the same
+model is accepted; what its owner never recorded, it does not know), and whether the sensitivities bound what users sent
+(tests and audits check that). Without a ledger and without the key of whoever should have signed it, a
 certificate whose numbers are all rewritten consistently is a different certificate: that it was forged cannot be told.
 """
 
@@ -34,13 +35,14 @@ from tacitly.privacy.second_opinion import (
 )
 
 if TYPE_CHECKING:
-    from tacitly.privacy.ledger import Ledger
+    from tacitly.privacy.ledger import Ledger, RunSummary
 
 _TOLERANCE = 1e-6
 _CROSS_TOLERANCE = 0.02
 _CROSS_RANGE = (0.01, 50.0)
 _FACTORS = (2.0, math.sqrt(2.0))
 _PLACE = ("entries", "head")
+_MODEL = "billboard.safetensors"
 _DELTA = 1e-6  # of totals of noisy sums, where the account or the certificate is at δ = 0
 
 
@@ -306,7 +308,21 @@ def _recorded(data: Mapping[str, Any], statements: Mapping[int, Mapping[str, Any
     yield Check(
         "ledger_words", not differ, f"differ from what was recorded: {', '.join(differ)}" if differ else "as recorded"
     )
+    yield _only_statement(data, ledger.runs())
     yield from _totals_follow(data, ledger)
+
+
+def _only_statement(data: Mapping[str, Any], runs: Iterable[RunSummary]) -> Check:
+    """Check that nothing on the account states the same model with other runs: noise makes any two models differ."""
+    last, model = data["releases"][-1]["run"], data["files"].get(_MODEL)
+    compared = model is not None and data["mode"] == "certified"
+    others = [run.name for run in runs if run.name != last and _states(run, model)] if compared else []
+    return Check("ledger_files", not others, f"also stated by {others}" if others else "stated by no other run")
+
+
+def _states(run: RunSummary, model: str) -> bool:
+    files = [statement.get("files") for statement in run.statements.values()]
+    return any(isinstance(named, Mapping) and named.get(_MODEL) == model for named in files)
 
 
 def _totals_follow(data: Mapping[str, Any], ledger: Ledger) -> Iterable[Check]:
