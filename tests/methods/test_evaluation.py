@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+from functools import cache
+from typing import Any
+
 import numpy as np
+import pandas
 import pytest
 
 import tacitly
@@ -76,3 +81,38 @@ def test_a_user_moves_the_sum_by_at_most_one_whatever_the_rows(rows: list[list[f
 def test_one_user_can_reach_the_bound() -> None:
     assert _MeanLoss().contribution(np.ones((3, 1)), np.ones(3)).tolist() == [1.0]
     assert _ModelLosses(2).contribution(np.array([[1.0, 0.0]]), np.ones(1)).tolist() == [_ModelLosses(2).steps, 0.0]
+
+
+def spoilt(values: np.ndarray, cell: object) -> np.ndarray:
+    """Return values with another one in the first row."""
+    changed = values.astype(object)
+    changed[(0,) * values.ndim] = cell
+    return changed
+
+
+@pytest.mark.parametrize("cell", ["S3CR3T", None, np.nan, np.inf, 1e308, 10**400, "7"], ids=lambda cell: str(cell)[:9])
+@pytest.mark.parametrize("kind", ["basis", "prior", "classes", "table"])
+def test_no_private_cell_decides_whether_an_evaluation_raises_or_warns(kind: str, cell: object) -> None:
+    """A fit does neither: a text among numbers raised here, a huge number warned."""
+    X, y, users = held_out()
+    model, bound = models()[kind], None if kind == "classes" else 2.0
+    if kind == "classes":
+        y = (y > 0).astype(np.int64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for rows, targets in ((spoilt(X, cell), y), (X, spoilt(y, cell))):
+            given = pandas.DataFrame(rows, columns=list("abcde")) if kind == "table" else rows
+            assert model.evaluate(given, targets, users, epsilon=0.1, bound=bound).n_users == 400
+            assert tacitly.choose([model, model], given, targets, users, epsilon=0.1, bound=bound) in (0, 1)
+
+
+@cache
+def models() -> dict[str, Any]:
+    X, y, users = DATA.X[FIRST], DATA.y[FIRST], DATA.users[FIRST]
+    logistic = tacitly.MixedEffects(epsilon=1.0, loss="logistic", classes=(0, 1))
+    return {
+        "basis": fitted(None),
+        "prior": tacitly.MixedEffects(epsilon=1.0).fit(X, y, users),
+        "classes": logistic.fit(X, (y > 0).astype(np.int64), users),
+        "table": tacitly.MixedEffects(epsilon=1.0).fit(pandas.DataFrame(X, columns=list("abcde")), y, users),
+    }

@@ -176,6 +176,8 @@ QUERIES: dict[str, tuple[Query, float]] = (
         "one model": (CentralStep(Correction(CENTRE, WHITENING), 0.5), 1.0),
         "one model, centred": (CentralStep(Correction(CENTRE, WHITENING, centered=True), 0.5), 1.0),
         "norm of a correction": (TypicalNorm(Correction(CENTRE, WHITENING), 30.0), 1.0),
+        "norm of a gram matrix": (TypicalNorm(ShiftedGram(CENTRE, 0.5, Unit.USER), 12.0, around=7.0), 1.0),
+        "norm of a row": (TypicalNorm(ShiftedGram(CENTRE, 0.5), 60.0), 1.0),
         "spread of heads without levels": (HEADS, HEADS.bound),
         "direction votes": (DirectionVote(WHITENING), 1.0),
         "direction votes, centred": (DirectionVote(WHITENING, centered=True), 1.0),

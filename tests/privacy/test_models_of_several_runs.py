@@ -153,7 +153,30 @@ def test_an_older_certificate_is_that_of_the_older_model(tmp_path: Path) -> None
         replayed = replace(older, files=newer_hashes(tmp_path), signature=None)
         assert verify(replayed.to_json(), files=new).ok
         assert verify(older.to_json(), files=new, ledger=ledger).failed == ("files",)
-        assert verify(replayed.to_json(), files=new, ledger=ledger).failed == ("ledger_words",)
+        assert verify(replayed.to_json(), files=new, ledger=ledger).failed == ("ledger_words", "ledger_files")
+
+
+@pytest.mark.parametrize("cheaper", ["the first call", "another model"])
+def test_a_model_on_record_is_not_recorded_again_with_cheaper_runs(tmp_path: Path, cheaper: str) -> None:
+    """The ledger's owner may record any statement, but the honest one stays beside it."""
+    with Ledger(tmp_path / "account.db", ceiling=CEILING) as ledger:
+        model = tacitly.PrivateFedRep(rank=1, epsilon=3.0, rounds=1, ledger=ledger)
+        for number, call in enumerate((model.fit, model.refresh)):
+            call(DATA.X[PARTS[number]], DATA.y[PARTS[number]], DATA.users[PARTS[number]])
+        tacitly.save(model, tmp_path / "newer")
+        other = refreshed(ledger, "other", 0.5, parts=(0,))
+        files = {name: (tmp_path / "newer" / name).read_bytes() for name in ("billboard.safetensors", "config.json")}
+        claim = Certificate.from_json((tmp_path / "newer" / "certificate.json").read_text("utf-8"))
+        verdict = verify(claim.to_json(), files=files, ledger=ledger)
+        assert verdict.ok, str(verdict)
+        forged = of_runs(claim, runs(claim)[:1], ledger) if cheaper == "the first call" else other
+        forged = replace(forged, files=newer_hashes(tmp_path), n_users=other.n_users, public=(), signature=None)
+        forged = again(forged, ledger, runs(forged)[-1])
+        assert forged.epsilon < claim.epsilon
+        assert verify(forged.to_json(), files=files).ok
+        assert verify(forged.to_json(), files=files, ledger=ledger).failed == ("ledger_files",)
+        # An account that contradicts itself vouches for neither.
+        assert verify(claim.to_json(), files=files, ledger=ledger).failed == ("ledger_files",)
 
 
 def newer_hashes(folder: Path) -> dict[str, str]:

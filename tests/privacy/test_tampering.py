@@ -205,6 +205,12 @@ def rewritten(path: Path, change: object) -> None:
     database.close()
 
 
+def with_fields(rows: list[list[Any]], kind: str, **fields: object) -> list[list[Any]]:
+    """Append the last entry of a kind again, with other fields."""
+    body = next(json.loads(row[2]) for row in reversed(rows) if row[1] == kind)
+    return [*rows, [0, kind, json.dumps({**body, **fields, "at": json.loads(rows[-1][2])["at"]})]]
+
+
 FORGERIES = {
     "no debits": lambda rows: [row for row in rows if row[1] not in ("debit", "publish")],
     "a higher ceiling": lambda rows: [
@@ -218,6 +224,16 @@ FORGERIES = {
     "published twice": lambda rows: [*rows, next(row for row in rows if row[1] == "publish")],
     "another first entry": lambda rows: rows[1:],
     "an unknown kind": lambda rows: [*rows, [0, "refund", rows[-1][2]]],
+    "a configuration without names": lambda rows: with_fields(rows, "run", name="odd", config="[]"),
+    "a configuration that is no JSON": lambda rows: with_fields(rows, "run", name="odd", config="x"),
+    "a statement without names": lambda rows: [
+        *rows,
+        [0, "certify", json.dumps({**json.loads(rows[-1][2]), "run": "a", "statement": []})],
+    ],
+    "people with an odd key": lambda rows: [
+        *rows,
+        [0, "people", json.dumps({**json.loads(rows[-1][2]), "key": [], "sha256": "", "users": 1})],
+    ],
     "an entry before its time": lambda rows: [*rows, [0, "run", rows[1][2].replace('"at":"2', '"at":"1')]],
 }
 

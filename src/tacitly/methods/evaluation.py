@@ -1,7 +1,8 @@
 """Scores that may be published, and a private choice among models: what people need to know, charged to the account.
 
 Every user has one loss in [0, 1]: the mean over their rows of the errors, 0 or 1 for classes, |y − ŷ|/``bound`` (up to
-1) for numbers. Predictions are made at home, with the user's own head; nothing leaves but what follows.
+1) for numbers. A row whose cells or target are no numbers has loss 1: no private cell decides whether this raises or
+warns. Predictions are made at home, with the user's own head; nothing leaves but what follows.
 
 :func:`evaluate` releases the sum of these losses. Adjacency: zero-out or replace-one, unit user. Sensitivity: a user's
 term p lies in [0, 1], so without it the sum moves by |p| ≤ 1; replaced by q ∈ [0, 1] by |p − q| ≤ 1, which the acute
@@ -22,8 +23,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from tacitly.arrays import Array, Rows
-from tacitly.data.reading import read_cohort
-from tacitly.data.validation import DataError
+from tacitly.data.grouping import matrix
+from tacitly.data.reading import dense, has_names, in_order, read_cohort
+from tacitly.data.tables import is_frame
+from tacitly.data.validation import DataError, plain_numbers
 from tacitly.federation.base import Federation
 from tacitly.federation.engine import Population
 from tacitly.federation.local import LocalPopulation
@@ -161,7 +164,8 @@ def choose(
 
 def _losses(models: Sequence[PrivateModel], X: Any, y: Any, users: Any, bound: float | None) -> Population:
     """Return the loss of every row under each model, by user: private, computed where the rows are."""
-    columns = [_errors(model, X, y, users, bound) for model in models]
+    with np.errstate(all="ignore"):  # a warning that depends on private numbers would be a leak
+        columns = [_errors(model, X, y, users, bound) for model in models]
     losses = np.nan_to_num(np.clip(np.column_stack(columns), 0.0, 1.0), nan=1.0)
     return LocalPopulation(read_cohort(losses, np.zeros(len(losses)), users))
 
@@ -170,17 +174,27 @@ def _errors(model: PrivateModel, X: Any, y: Any, users: Any, bound: float | None
     if not hasattr(model, "predict"):
         raise ValueError(f"{type(model).__name__} predicts nothing, so there is no loss.")
     loss = model._loss() if hasattr(model, "_loss") else None  # personal models have one
-    predicted = model.predict(X) if loss is None else model.predict(X, users)
+    rows = _readable(model, X)
+    predicted = model.predict(rows) if loss is None else model.predict(rows, users)
     if loss is not None and loss.classifies:
         return np.asarray(np.asarray(y) != predicted, dtype=np.float64)
     if bound is None:
         raise ValueError("bound must be given for a number: the largest error that counts, known beforehand.")
     positive(bound=bound)
-    try:
-        targets = np.asarray(y, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise DataError("y must be numbers. Found something else.") from None
+    targets = plain_numbers(y, "y", blank=True)
+    if not np.isfinite(targets).any():
+        raise DataError("y must be numbers. Found none.")
     return np.asarray(np.abs(targets - predicted) / bound)
+
+
+def _readable(model: PrivateModel, X: Any) -> Any:
+    """Return rows as the model reads them, with NaN in place of cells that are no numbers."""
+    if is_frame(X):
+        schema = getattr(model, "_schema", None)
+        if schema is not None and has_names(schema.names):
+            return matrix(in_order(X, schema.names), None, np.float64, schema, blank=True)[0]
+        X = in_order(X, [str(name) for name in model.feature_names_in_])
+    return plain_numbers(dense(X), "X", blank=True)
 
 
 def _opened(account: Ledger | None, name: str, budget: Budget, planned: Sequence[Event], population: Population) -> Run:

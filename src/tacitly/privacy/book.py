@@ -132,6 +132,8 @@ class Book:
         elif kind == "ceiling":
             self._lower(seq, read_budget(body["ceiling"]))
         elif kind == "people":
+            if not isinstance(body["key"], str):
+                raise ValueError("a key has a name")
             self.people.append({"seq": seq, "key": body["key"], "sha256": body["sha256"], "users": int(body["users"])})
         elif kind == "run":
             self._open_run(seq, body)
@@ -151,6 +153,8 @@ class Book:
     def _open_run(self, seq: int, body: dict[str, Any]) -> None:
         if body["name"] in self.runs:
             raise ValueError("the run was opened before")
+        if not isinstance(json.loads(body["config"]), dict):
+            raise ValueError("a run's configuration has names")
         certified = bool(body["certified"])
         if any(run.certified != certified for run in self.runs.values()):
             raise ValueError("certified and uncertified runs do not share a ledger")
@@ -165,6 +169,8 @@ class Book:
 
     def _within(self, run: RunRecord, seq: int, kind: str, body: dict[str, Any]) -> None:
         if kind == "certify":
+            if not isinstance(body["statement"], dict):
+                raise ValueError("a statement has names")
             run.statements[seq] = body["statement"]
             return
         if run.state != "open":

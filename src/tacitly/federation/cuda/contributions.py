@@ -47,7 +47,8 @@ def typical_norm(query: Any, context: Context) -> BlockSums | None:
     def points(span: Span) -> torch.Tensor:
         found = norms(span)
         seen = torch.isfinite(found) & (found > 0)
-        on_circle: torch.Tensor = circle(torch.log2(torch.where(seen, found, 1.0)), query.reach) * seen[:, None]
+        octaves = torch.log2(torch.where(seen, found, 1.0)) - math.log2(query.around)
+        on_circle: torch.Tensor = circle(octaves, query.reach) * seen[:, None]
         return on_circle
 
     return clipped(points, norms.width)

@@ -29,7 +29,7 @@ from tacitly.linalg import orthonormal, unpack_symmetric
 from tacitly.methods.fedpower.gram import ShiftedGram
 from tacitly.methods.fedpower.power import ALIGNMENTS, DECAYS, DeviceStep, PowerStep, fewer_steps
 from tacitly.methods.fedpower.refinement import FIRST_SHARE, measured_again, stands_apart
-from tacitly.methods.fedpower.scale import Bounds, centre_of, chosen_clip
+from tacitly.methods.fedpower.scale import FAR, NEAR, Bounds, are_few, centre_of, chosen_clip
 from tacitly.methods.fedpower.spectrum import Spectrum, from_product, spectrum
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.clipping import safe_norm
@@ -60,6 +60,7 @@ class Settings:
     seed: int | None = None
     refined: bool = False
     continues: bool = False
+    units: int | None = None  # how many units are asked, where few of them get another release of scales
     scale_share: float = 0.02
     centre_share: float = 0.03
     clip_share: float = 0.03
@@ -146,9 +147,14 @@ class Settings:
         phases.append(Phase(name="sum", share=left, releases=releases))
         return Plan(budget, phases, sampling_rate=self.sampling_rate)
 
+    def few(self, plan: Plan) -> bool:
+        """Whether scales and clips are found for few units."""
+        return self.units is not None and not self.continues and are_few(plan, self.units)
+
     def events(self, plan: Plan) -> list[GaussianEvent]:
         """List every release that will be made, in order."""
-        acute = {"scale": True, "centre": False, "clip": True, "sum": self.route == "gram", "step": False}
+        many = not self.few(plan)
+        acute = {"scale": many, "centre": False, "clip": many, "sum": self.route == "gram", "step": False}
         return [
             plan.event(phase.name, clip=1.0, acute=acute[phase.name])
             for phase in plan.phases
@@ -199,9 +205,10 @@ def learn_more(
 
 def _first_gram(federation: Federation, plan: Plan, settings: Settings) -> tuple[ShiftedGram, float, Array, float]:
     """Return the query of a Gram matrix, its clip, the noisy matrix and its noise."""
-    centre, scale = centre_of(federation, plan, settings.unit, settings.bounds, shifted=settings._shifted)
+    few = settings.few(plan)
+    centre, scale = centre_of(federation, plan, settings.unit, settings.bounds, shifted=settings._shifted, few=few)
     query = ShiftedGram(centre, _CONSTANT * scale, settings.unit)
-    clip = chosen_clip(federation, plan, query, "gram matrix", scale**2)
+    clip = chosen_clip(federation, plan, query, "gram matrix", scale**2, few=few)
     event = plan.event("sum", clip=clip, acute=True)
     matrix = unpack_symmetric(federation.release(query, event, "gram matrix"), federation.n_features + 1)
     return query, clip, matrix, federation.sum_sigma(event)
@@ -215,7 +222,9 @@ def _from_gram(federation: Federation, plan: Plan, settings: Settings, rank: int
     if settings.refined and rank is not None:
         values, vectors = np.linalg.eigh(gram)
         found, known = vectors[:, ::-1][:, :rank], stands_apart(values[::-1], rank, entry)
-        matrix, entry = measured_again(federation, plan, query, matrix, sigma, clip, found, known=known)
+        matrix, entry = measured_again(
+            federation, plan, query, matrix, sigma, clip, found, known=known, few=settings.few(plan)
+        )
         gram, mean, n_rows = _finished(settings, query, matrix, sigma, rows)
     return _read_off(gram, mean, n_rows, entry, rank)
 
@@ -248,9 +257,9 @@ def _finished(
 
 def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: int | None) -> Spectrum:
     d = federation.n_features
-    width = _width(settings, rank, d)
+    width, few = _width(settings, rank, d), settings.few(plan)
     if settings.route == "power":
-        centre, scale = centre_of(federation, plan, settings.unit, settings.bounds, shifted=settings._shifted)
+        centre, scale = centre_of(federation, plan, settings.unit, settings.bounds, shifted=settings._shifted, few=few)
     else:
         centre, scale = np.zeros(d), 1.0
     constant = _CONSTANT * scale
@@ -280,7 +289,8 @@ def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: in
     for number, steps in enumerate(settings.schedule):
         query = make_query(basis, steps)
         name = f"step {number + 1}"
-        clip = chosen_clip(federation, plan, query, name, scale**2, turns=settings.turns)
+        reach = NEAR if settings.route == "power" else FAR
+        clip = chosen_clip(federation, plan, query, name, scale**2, few=few, turns=settings.turns, reach=reach)
         event = plan.event("sum", clip=clip)
         # Where groups take turns, the sum of a turn has the noise of that group's messages only.
         last = federation.group_of(settings.turns, settings.turns - 1)
@@ -329,7 +339,7 @@ def _all_turns(bases: list[Array], products: list[Array], noise: float) -> tuple
 def _from_noisy_local_steps(federation: Federation, plan: Plan, settings: Settings, rank: int | None) -> Spectrum:
     """Let every device take its own noisy steps; their results are public, so devices may align with each other."""
     d = federation.n_features
-    width = _width(settings, rank, d)
+    width, few = _width(settings, rank, d), settings.few(plan)
     basis = orthonormal(np.random.default_rng(settings.seed).normal(size=(d, width)))[0]
     n, product, noise, number, zero = federation.n_users, np.zeros((d, width)), 0.0, 0, np.zeros(d)
     for steps in settings.schedule:
@@ -337,7 +347,7 @@ def _from_noisy_local_steps(federation: Federation, plan: Plan, settings: Settin
         for _ in range(steps):
             number += 1
             name = f"local step {number}"
-            clip = chosen_clip(federation, plan, PowerStep(basis, zero, 1e-6), name, 1.0)
+            clip = chosen_clip(federation, plan, PowerStep(basis, zero, 1e-6), name, 1.0, few=few, reach=FAR)
             event = plan.event("sum", clip=clip)
             queries = [PowerStep(current, zero, 1e-6) for current in local]
             answers = federation.release_each(queries, event, name)

@@ -504,6 +504,7 @@ class FedPower(_Transformer, _Additive, EngineParameter, ComponentsParameter):
             seed=start,
             refined=route == "gram" and not self._adding and self._worth_refining(d),
             continues=self._adding and self._stream is not None,
+            units=public["units"],
         )
 
     def _worth_refining(self, d: int) -> bool:

@@ -40,7 +40,7 @@ _MOST_RESCALING = 4.0
 
 def measured_again(
     federation: Federation, plan: Plan, query: ShiftedGram, matrix: Array, sigma: float, clip: float,
-    directions: Array, *, known: bool,
+    directions: Array, *, known: bool, few: bool,
 ) -> tuple[Array, float]:  # fmt: skip
     """Return a better estimate of the noisy ``matrix`` and the noise of its entries along ``directions`` (d×k).
 
@@ -51,14 +51,14 @@ def measured_again(
     along[:-1, :-1], along[-1, -1] = directions, 1.0
     if narrowness(matrix, along) > _NARROW or not known:
         gram = GramAgain(query.centre, query.constant, query.unit)
-        again = chosen_clip(federation, plan, gram, "second gram matrix", clip, phase="step")
+        again = chosen_clip(federation, plan, gram, "second gram matrix", clip, few=few, phase="step")
         event = plan.event("step", clip=again)
         second = unpack_symmetric(federation.release(gram, event, "second gram matrix"), d + 1)
         noise = federation.sum_sigma(event)
         weight = _share(sigma**2, noise**2)
         return (1 - weight) * matrix + weight * second, _joint(sigma, noise) / math.sqrt(2)
     step = PowerStep(directions, query.centre, query.constant, query.unit)
-    narrow = chosen_clip(federation, plan, step, "components", clip, phase="step", symmetric=False)
+    narrow = chosen_clip(federation, plan, step, "components", clip, few=few, phase="step", symmetric=False)
     event = plan.event("step", clip=narrow)
     product = federation.release(step, event, "components").reshape(along.shape)
     return combined(matrix, sigma, product, federation.sum_sigma(event), along)

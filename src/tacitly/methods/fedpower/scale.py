@@ -1,9 +1,12 @@
 """FedPower's private scale, centre and clip of rows, each for a few hundredths of the budget.
 
 The clip minimises the predicted harm: noise grows with the clip, and what it cuts off shrinks. Both are read off one
-released histogram of norms. Releases: :class:`~tacitly.methods.shared.norm_histogram.NormHistogram` (sensitivity 1
-under zero-out, √2 under replace-one) and :class:`~tacitly.methods.fedpower.gram.CentreVote` (1 and 2), one Gaussian
-event each; the rest is post-processing.
+released histogram of norms. A few hundred units are lost in the noise of its bins, one of which was then taken for the
+scale; so where units are few, which is public, two numbers are released instead: the typical norm is the clip.
+
+Releases: :class:`~tacitly.methods.shared.norm_histogram.NormHistogram` (sensitivity 1 under zero-out, √2 under
+replace-one) or :class:`~tacitly.methods.shared.typical_norm.TypicalNorm` (1 and 2), and
+:class:`~tacitly.methods.fedpower.gram.CentreVote` (1 and 2), one Gaussian event each; the rest is post-processing.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from tacitly.arrays import Array
 from tacitly.federation.base import Federation, Query
 from tacitly.methods.fedpower.gram import CentreVote, ShiftedGram
 from tacitly.methods.shared.norm_histogram import NormHistogram, bin_edges, quantile_of
+from tacitly.methods.shared.typical_norm import typical_norm
 from tacitly.privacy.calibration import Plan
 from tacitly.privacy.clipping import safe_norm
 from tacitly.privacy.guarantee import Unit
@@ -23,11 +27,18 @@ from tacitly.privacy.guarantee import Unit
 Bounds = tuple[Array, Array]
 
 _PER_OCTAVE = 8  # bins per factor of two of the histogram for the clip: 9 % apart
+_MANY = 40.0  # units per deviation of a bin's noise, from which bins stand out of it: about 1,000 at ε = 1
+FAR, NEAR = 60.0, 12.0  # octaves of squared norms around one, and around a scale that is roughly known
 _HARM = 0.03  # share of the clipped norm that rotates components: most of it shrinks all of them alike
 
 
+def are_few(plan: Plan, units: int) -> bool:
+    """Return whether units are so few that a histogram of their norms would be noise: public numbers decide."""
+    return units < _MANY * plan.event("clip", clip=1.0, acute=True).sigma
+
+
 def centre_of(
-    federation: Federation, plan: Plan, unit: Unit, bounds: Bounds | None, *, shifted: bool
+    federation: Federation, plan: Plan, unit: Unit, bounds: Bounds | None, *, shifted: bool, few: bool
 ) -> tuple[Array, float]:
     """Return a public centre of all rows and the scale of a row."""
     d = federation.n_features
@@ -35,11 +46,15 @@ def centre_of(
         low, high = bounds
         origin, scale = (low + high) / 2, safe_norm(high - low)[0] / 2
     else:
-        event = plan.event("scale", clip=1.0, acute=True)
-        query = NormHistogram(ShiftedGram(np.zeros(d), 0.0, unit))
-        histogram = federation.release(query, event, "scale")
+        event, query = plan.event("scale", clip=1.0, acute=not few), ShiftedGram(np.zeros(d), 0.0, unit)
+        if few:
+            typical = typical_norm(federation, query, event, "scale", reach=FAR)
+            squared = typical.size if typical.found else 1.0
+        else:
+            histogram = federation.release(NormHistogram(query), event, "scale")
+            squared = quantile_of(histogram, federation.sum_sigma(event), 0.5)
         # The matrix of a row has the row's squared norm (of a user: that of all its rows together).
-        origin, scale = np.zeros(d), math.sqrt(quantile_of(histogram, federation.sum_sigma(event), 0.5))
+        origin, scale = np.zeros(d), math.sqrt(squared)
     if not shifted:
         return np.zeros(d), scale
     event = plan.event("centre", clip=1.0)
@@ -55,15 +70,20 @@ def centre_of(
 
 
 def chosen_clip(
-    federation: Federation, plan: Plan, query: Query, name: str, fallback: float, *, turns: int = 1,
-    phase: str = "sum", symmetric: bool = True,
+    federation: Federation, plan: Plan, query: Query, name: str, fallback: float, *, few: bool, turns: int = 1,
+    phase: str = "sum", symmetric: bool = True, reach: float = NEAR,
 ) -> float:  # fmt: skip
     """Release a histogram of the query's norms; return the clip with the least predicted harm to ``phase``'s sum.
+
+    Of ``few`` units, release the typical norm within ``reach`` octaves of the fallback.
 
     The sum of a turn, or of a sample, is smaller than that of all users by a public factor; its noise is not. Noise of
     a ``symmetric`` matrix moves a direction by √(d/2) deviations, that of any other by √d.
     """
-    event = plan.event("clip", clip=1.0, acute=True)
+    event = plan.event("clip", clip=1.0, acute=not few)
+    if few:
+        typical = typical_norm(federation, query, event, f"norms of {name}", reach=reach, around=fallback)
+        return typical.size if typical.found else fallback
     histogram = federation.release(NormHistogram(query, _PER_OCTAVE), event, f"norms of {name}")
     unit = plan.event(phase, clip=1.0, acute=query.acute)
     share = plan.sampling_rate / turns

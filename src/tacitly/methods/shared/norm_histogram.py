@@ -1,8 +1,8 @@
 """A clip chosen privately: a noisy histogram of the logarithms of contribution norms, and a quantile of it.
 
 For queries whose scale is not known in advance, of many units. Used by FedPower and trace regression (clips, and the
-scale of rows). Few units are lost in the noise of hundreds of bins, of which some window may look like a scale: there,
-two numbers say more (:mod:`~tacitly.methods.shared.typical_norm`).
+scale of rows). A few hundred units are lost in the noise of hundreds of bins, of which some window may look like a
+scale: there, two numbers say more (:mod:`~tacitly.methods.shared.typical_norm`).
 
 Release :class:`NormHistogram`. Unit: that of the query (a user or a row). A unit contributes the indicator of the bin
 that contains its norm, a vector of norm one; zero if the norm is zero or not finite. Sensitivity 1 (zero-out); √2

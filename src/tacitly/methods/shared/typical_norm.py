@@ -10,6 +10,7 @@ so it works with far fewer users, and what it finds is a kind of mean.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,14 +25,20 @@ from tacitly.privacy.guarantee import GaussianEvent
 
 @dataclass(frozen=True)
 class TypicalNorm(BatchQuery):
-    """The logarithm (base 2) of a contribution's norm as a point on the circle; ±``reach`` octaves fit on it."""
+    """The logarithm (base 2) of a contribution's norm as a point on the circle; ±``reach`` octaves fit on it.
+
+    Octaves are counted from ``around``, a public guess: what is known roughly is found more exactly by a smaller reach.
+    """
 
     query: Query
     reach: float
+    around: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.reach > 0:
             raise ValueError(f"reach must be positive. Found {self.reach!r}.")
+        if not 0 < self.around < math.inf:
+            raise ValueError(f"around must be positive and finite. Found {self.around!r}.")
         object.__setattr__(self, "unit", self.query.unit)
 
     @property
@@ -42,7 +49,13 @@ class TypicalNorm(BatchQuery):
     @property
     def one_form(self) -> bool:
         """True where the norms are of a batch that is the definition."""
-        return super().one_form and self.query.one_form
+        return self.query.one_form
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        """Return one unit's point; by the definition of the query's norm, which needs no compiled code."""
+        if self.query.one_form:
+            return super().contribution(X, y)
+        return np.asarray(self._points(self.query.plain_norms(X, y, np.array([0, X.shape[0]])))[0])
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one point per user."""
@@ -72,7 +85,8 @@ class TypicalNorm(BatchQuery):
 
     def _points(self, norms: Array) -> Array:
         seen = np.isfinite(norms) & (norms > 0)
-        return circle(np.log2(np.where(seen, norms, 1.0)), self.reach) * seen[:, None]
+        octaves = np.log2(np.where(seen, norms, 1.0)) - math.log2(self.around)
+        return circle(octaves, self.reach) * seen[:, None]
 
 
 @dataclass(frozen=True)
@@ -84,13 +98,20 @@ class Typical:
 
 
 def typical_norm(
-    federation: Federation, query: Query, event: GaussianEvent, name: str, *, reach: float, sure: float = 3.0
+    federation: Federation,
+    query: Query,
+    event: GaussianEvent,
+    name: str,
+    *,
+    reach: float,
+    sure: float = 3.0,
+    around: float = 1.0,
 ) -> Typical:
     """Release the typical norm of the contributions to ``query``.
 
     What is found stands out of the noise by ``sure`` standard deviations. Its logarithm has an error of ``reach``/(π ·
     ``sure``) octaves then, and noise alone is taken for it once in exp(``sure``²/2) releases: in 90, by default.
     """
-    released = federation.release(TypicalNorm(query, reach), event, name)
+    released = federation.release(TypicalNorm(query, reach, around), event, name)
     found = float(np.hypot(*released)) > sure * federation.sum_sigma(event)
-    return Typical(float(2.0 ** uncircle(released, reach)), found)
+    return Typical(around * float(2.0 ** uncircle(released, reach)), found)
