@@ -37,17 +37,17 @@ def made(name: str) -> PrivateModel:
 
 
 SURE = 1 - 1e-9  # so that a sound estimator is found to prove more than it claims at most once in 1e9 runs
-SEARCHES = 8
+SEARCHES = 48
 FEW = 6  # runs in each world, where exact checks and the search for canaries are what counts
 
 
 def reach(estimator: PrivateModel, report: Audit, least: float) -> float:
-    """Return the share of the claim's power that the strongest canary reaches, in the best of up to eight searches.
+    """Return the share of the claim's power that the strongest canary reaches, in the best of up to 48 searches.
 
     One search is random: where the clip is found privately, 13 users at ε = 1 give a histogram of pure noise, so the
     clip lies anywhere from 2^-120 to 2^120, and a network's update, in single precision, reaches it in about half of
-    the runs. One search in eight then ends below 0.8, and fewer do for every other estimator, so that eight fail in a
-    row with probability 8^-8 < 1e-7.
+    the runs. Choices are more random still: of 150 searches for "margin, search", 77 ended below its 0.5. If as many
+    as 70 % did, 48 would fail in a row with probability 0.7^48 < 1e-7.
     """
     found = report.canary
     for _ in range(SEARCHES - 1):

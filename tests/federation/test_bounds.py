@@ -6,6 +6,7 @@ import itertools
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,16 +14,17 @@ import pytest
 from tacitly.data.cohort import Cohort
 from tacitly.federation import wire
 from tacitly.federation.base import BLOCK, Query
-from tacitly.federation.bounds import BoundExceeded
+from tacitly.federation.bounds import BoundExceeded, _each_sum
 from tacitly.federation.flower.messages import Answer, Ask
 from tacitly.federation.flower.node import Node
 from tacitly.federation.local import LocalFederation
 from tacitly.federation.projected import Projected
 from tacitly.federation.scores import Scores
 from tacitly.federation.shard import Shard
-from tacitly.methods.shared.batch import _InArrays
+from tacitly.methods.fedrep.queries import BasisStep
+from tacitly.methods.shared.batch import BatchQuery, _InArrays
 from tacitly.methods.shared.norm_histogram import NormHistogram
-from tacitly.methods.shared.whitening import FeatureMoment
+from tacitly.methods.shared.whitening import FeatureMoment, Whitening
 from tacitly.privacy.guarantee import GaussianEvent, Sensitivity, Unit
 from tacitly.privacy.ledger import Ledger
 
@@ -246,3 +248,32 @@ def test_every_travelling_query_stays_within_its_bound_on_the_doors_own_rows() -
     lengths = [float(np.linalg.norm(each)) for each in sums]
     assert max(lengths) > 0.999
     assert all(a @ b >= 0 for a, b in itertools.combinations(sums, 2))
+
+
+def test_synthetic_users_asked_for_at_once_add_what_each_adds_alone_to_the_last_bit() -> None:
+    rng = np.random.default_rng(0)
+    units = [
+        (factor * rng.normal(size=(m, 6)), rng.normal(size=m)) for m, factor in ((8, 1.0), (1, -1.0), (3, 2.0**60))
+    ]
+    form = BasisStep(np.eye(6)[:, :2], np.eye(2), 0.5, Whitening.identity(6)).form_for(2, 6)
+    assert form.one_form
+    together = _each_sum(form, units, 1.0)
+    alone = [form.block_sum(X, y, np.array([0, len(X)]), 1.0) for X, y in units]
+    np.testing.assert_array_equal(together, alone)
+
+
+@dataclass(frozen=True)
+class FailsForOneRow(BatchQuery):
+    """A batch in which one user's numbers raise."""
+
+    coordinates: ClassVar[int] = 1
+
+    def contributions(self, X, y, offsets):  # type: ignore[no-untyped-def]
+        if (np.diff(offsets) == 1).any():
+            raise FloatingPointError
+        return np.ones((len(offsets) - 1, 1))
+
+
+def test_a_synthetic_user_who_makes_a_batch_fail_is_the_only_one_left_out() -> None:
+    units = [(np.ones((m, 2)), np.ones(m)) for m in (2, 1, 3)]
+    assert [found is None for found in _each_sum(FailsForOneRow(), units, 1.0)] == [False, True, False]

@@ -31,7 +31,7 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -174,9 +174,29 @@ def _scaled(X: Rows, factor: float) -> Rows:
 
 def _each_sum(form: Query, units: Sequence[tuple[Rows, Array]], bound: float) -> list[Array | None]:
     """Return what each synthetic unit adds by a form, None where it fails; a form may take all of them at once."""
-    at_once: Callable[[Sequence[tuple[Rows, Array]], float], list[Array | None]] | None
     at_once = getattr(form, "each_sum", None)
-    return [_tried(form, X, y, bound) for X, y in units] if at_once is None else at_once(units, bound)
+    if at_once is not None:
+        found: list[Array | None] = at_once(units, bound)
+        return found
+    together = _sums_of_batch(form, units, bound) if form.one_form and form.unit is Unit.USER else None
+    return [_tried(form, X, y, bound) for X, y in units] if together is None else together
+
+
+def _sums_of_batch(form: Query, units: Sequence[tuple[Rows, Array]], bound: float) -> list[Array | None] | None:
+    """Return what each synthetic user adds by a form that is a batch; None if some user makes the batch fail.
+
+    No bit of one user depends on the others of a batch. A fit asks this before every release, and of few users the
+    question takes longer than the answer.
+    """
+    X, y = (read_only(np.concatenate([unit[part] for unit in units])) for part in (0, 1))
+    offsets = np.concatenate([[0], np.cumsum([len(own) for own, _ in units])])
+    try:
+        sums = np.asarray(form.block_sums(X, y, offsets, bound, 1), dtype=np.float64)
+    except MemoryError:
+        raise
+    except Exception:
+        return None
+    return list(sums) if sums.shape == (len(units), form.coordinates) else None
 
 
 def _tried(form: Query, X: Rows, y: Array, bound: float) -> Array | None:

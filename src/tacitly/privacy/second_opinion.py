@@ -242,13 +242,19 @@ def _with_choices(losses: Any, pure: Sequence[float], interval: float) -> Any:
 
 
 def _loss_distribution(steps: Iterable[tuple[float, float]], adjacency: str, interval: float) -> Any:
+    counts = Counter((float(f"{r:.12g}"), rate) for r, rate in steps)
+    return _composed(tuple(counts.items()), adjacency, interval)
+
+
+@lru_cache(maxsize=8)  # certificates of one account are verified one after the other, with the same runs in them
+def _composed(counts: tuple[tuple[tuple[float, float], int], ...], adjacency: str, interval: float) -> Any:
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     one_sided = NeighboringRelation.REPLACE_SPECIAL
     both_sided = NeighboringRelation.REPLACE_ONE
     total = pld.identity(value_discretization_interval=interval)
-    for (ratio, rate), count in Counter((float(f"{r:.12g}"), rate) for r, rate in steps).items():
+    for (ratio, rate), count in counts:
         two = rate < 1 and adjacency == "replace-one"
         step = pld.from_gaussian_mechanism(
             1 / ratio,

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
-from tacitly.arrays import Array, Offsets, Rows, per_user
+from tacitly.arrays import Array, Offsets, Rows, per_user, read_only
 from tacitly.linalg import pack_symmetric
 from tacitly.privacy.clipping import LEAST
 from tacitly.simd.small_solves import TINY_RIDGE
@@ -49,7 +51,7 @@ def packed_moments(rows: Array, offsets: Offsets) -> Array:
             own = rows[start:stop]
             np.matmul(own.T, own, out=whole[user])
         return pack_symmetric(whole)
-    first, second = np.triu_indices(size)
+    first, second = _triangle(size)
     out = per_user(rows[:, first] * rows[:, second], offsets)
     out[:, first != second] *= math.sqrt(2.0)
     return out
@@ -57,12 +59,19 @@ def packed_moments(rows: Array, offsets: Offsets) -> Array:
 
 def unpacked(packed: Array, size: int) -> Array:
     """Return symmetric matrices, one per user, from :func:`packed_moments`."""
-    first, second = np.triu_indices(size)
+    first, second = _triangle(size)
     out = np.empty((len(packed), size, size))
     values = packed * np.where(first == second, 1.0, math.sqrt(0.5))
     out[:, first, second] = values
     out[:, second, first] = values
     return out
+
+
+@lru_cache(maxsize=8)
+def _triangle(size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return rows and columns of the upper triangle."""
+    first, second = np.triu_indices(size)
+    return read_only(first), read_only(second)
 
 
 def solve_each(systems: Array, rights: Array) -> Array:
