@@ -1,9 +1,9 @@
 """One model for all users: its noisy steps, and the population's direction beside a shared basis.
 
-A user's correction of the model p is g = Xᵀ(y − Xp)/(m·q) in whitened coordinates (around the user's own means, if users
-have intercepts), an estimate of how the user's weights differ from p. q is the mean square of the user's features, each
-on its whitened scale, which is that of whitened features too: the columns' variances are one on average. Its noisy mean
-moves p.
+A user's correction of the model p is g = Xᵀ(y − Xp)/(m·q) in whitened coordinates (around the user's own means, if
+users have intercepts), an estimate of how the user's weights differ from p. Its noisy mean moves p. The energy q is the
+mean square of the user's features, each on whitening's scale: as large on average as that of whitened features, and as
+in :class:`~tacitly.methods.fedrep.queries.BasisStep` it needs no whitened rows, each of which takes d² products.
 
 Release :class:`CentralStep`. Unit: the user. A contribution is (g/c, 1)/√(1 + ‖g/c‖²), a function of one user's rows
 and of public fields, of norm one or zero whatever the rows: divided by its own norm. So zero-out moves the sum by at
