@@ -29,7 +29,8 @@ def as_text() -> str:
         if not path.exists():
             continue
         data = json.loads(path.read_text("utf-8"))
-        machine = data.get("device", "2 cores, x86_64")
+        machine = data.get("device") or data.get("machine", "").partition(", Python")[0]
+        machine = machine if "cores" in machine or "device" in data else "2 cores, x86_64"  # not recorded before
         rows += [[*line, name, machine, data.get("date", "not recorded")] for line in lines(data)]
     return table(["what", "goal", "measured", "program", "machine", "date"], rows)
 
@@ -119,7 +120,9 @@ def of_scale(data: dict[str, Any]) -> Lines:
             yield f"exponent: {name}", "0.95 to 1.05", f"{value:.2f}"
     for line in data["lines"]:
         if line["fit"] and line["case"]["users"] == 1_000_000:
-            yield "a fit of 1,000,000 × 20 × 64, cached", "≤ 20 s", f"{line['fit']['seconds']:.0f} s"
+            fit = line["fit"]
+            took = f"{fit['processor']:.0f} s of processor time ({fit['seconds']:.0f} s elapsed, machine shared)"
+            yield "a fit of 1,000,000 × 20 × 64, cached, two cores", "≤ 20 s elapsed", took
 
 
 def of_engines(data: dict[str, Any]) -> Lines:
