@@ -84,17 +84,19 @@ def slopes(loss: int, targets: Array, scores: Array, a: int) -> tuple[Array, Arr
 def losses(loss: int, targets: Array, scores: Array) -> Array:
     """Return every row's loss, up to a term that depends on the target only."""
     if loss == SOFTMAX:
-        largest, out = scores.max(axis=0), np.zeros(len(targets))
+        largest, found = scores.max(axis=0), np.zeros(len(targets))
         total = np.log(np.exp(scores - largest).sum(axis=0)) + largest
         for a, own in enumerate(scores):
-            out = np.where(targets == a, total - own, out)
-        return out
+            found = np.where(targets == a, total - own, found)
+        return found
     score = scores[0]
     if loss == LOGISTIC:
-        return np.maximum(score, 0.0) + np.log1p(np.exp(-np.abs(score))) - targets * score
-    if loss == HINGE:
-        return 0.5 * np.square(np.maximum(0.0, 1.0 - (2.0 * targets - 1.0) * score))
-    return np.exp(np.minimum(score, LARGEST_SCORE)) - targets * score
+        out = np.maximum(score, 0.0) + np.log1p(np.exp(-np.abs(score))) - targets * score
+    elif loss == HINGE:
+        out = 0.5 * np.square(np.maximum(0.0, 1.0 - (2.0 * targets - 1.0) * score))
+    else:
+        out = np.exp(np.minimum(score, LARGEST_SCORE)) - targets * score
+    return np.asarray(out, dtype=np.float64)
 
 
 def left_out(rows: Array, targets: Array, offsets: Offsets, loss: int, penalties: Array, fits: Fits) -> Array:

@@ -165,7 +165,7 @@ class LossStep(StepQuery, ArrayQuery):
             return np.zeros(self.coordinates)
         free = max(1, self.loss.columns - 1)
         mean_curvature = max(float(curvature.sum()) / (free * len(rows)), LEAST_CURVATURE)
-        correction = self.whitening.transform(slope.T @ centered / (len(rows) * energy * mean_curvature))
+        correction = self.whitening.transform_one_user(slope.T @ centered / (len(rows) * energy * mean_curvature))
         correction -= correction @ self.basis @ self.basis.T
         measured = self.head_metric @ head
         joint = np.concatenate([(measured @ correction / self.scale).T.ravel(), pack_symmetric(measured @ measured.T)])

@@ -88,7 +88,7 @@ class Correction(BatchQuery):
         pull = aligned_zeros(len(offsets) - 1, public.shape[1])
         rows, targets = read_only(np.ascontiguousarray(X)), read_only(np.ascontiguousarray(y))
         write_corrections(rows, targets, offsets, public, bool(self.centered), pull)
-        return self._turn(pull[:, :d])
+        return self._turn(np.asarray(pull[:, :d], dtype=np.float64))
 
     @property
     def _turned(self) -> Array:
