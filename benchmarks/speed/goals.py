@@ -55,8 +55,12 @@ def of_floors(data: dict[str, Any]) -> Lines:
     yield "the start's moment and votes, d = 64", "≤ 3 rounds", f"{two:.1f} rounds (their products: {floor:.1f})"
     yield "the start's moment / XᵀX by BLAS", "≤ 1.3", f"{lines['start: moment of features']['ratio']:.2f}"
     yield "the start's scales of columns", "none given", f"{rounds['start: scales of columns']:.1f} rounds"
-    yield "heads by ridge regression", "≤ 2 rounds", f"{rounds['heads: ridge']:.1f} rounds"
-    yield "heads under a prior", "≤ 2 rounds", f"{rounds['heads under a prior']:.1f} rounds"
+    reading = lines[ROUND]["least"] / lines[ROUND]["seconds"]
+    for name, what in (("heads: ridge", "heads by ridge regression"), ("heads under a prior", "heads under a prior")):
+        yield what, "≤ 2 rounds", f"{rounds[name]:.1f} rounds (reading: {reading:.1f})"
+    central = "step of the population's direction, all directions whitened"
+    if central in rounds:
+        yield f"a {central}", "none given", f"{rounds[central]:.1f} rounds (reading: {reading:.1f})"
     equations = lines["normal equations (PrivateAltMin)"]
     yield (
         "a release of PrivateAltMin, 20,000 users",
