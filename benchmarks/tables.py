@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ def keep(name: str, data: dict[str, Any], text: str, *, quick: bool) -> None:
     if quick:
         return
     RESULTS.mkdir(exist_ok=True)
-    machine = f"{platform.machine()}, Python {platform.python_version()}"
+    machine = f"{len(os.sched_getaffinity(0))} cores, {_processor()}, Python {platform.python_version()}"
     data = {**data, "machine": machine, "date": datetime.datetime.now(datetime.UTC).date().isoformat()}
     (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     (RESULTS / f"{name}.md").write_text(text + "\n", encoding="utf-8")
@@ -50,6 +51,14 @@ class Pieces:
             if self.path is not None:
                 self.path.write_text(json.dumps(found), encoding="utf-8")
         return found[name]
+
+
+def _processor() -> str:
+    """Return the processor's name, where the system tells it."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0]}, {platform.machine()}" if names else platform.machine()
 
 
 def _cell(value: Any) -> str:

@@ -233,9 +233,12 @@ import sys, warnings, numpy, tacitly
 warnings.simplefilter("ignore")
 rng, users = numpy.random.default_rng(0), numpy.repeat(numpy.arange(300), 8)
 X, y = rng.normal(size=(2400, 5)), rng.normal(size=2400)
-for model in (tacitly.MixedEffects, tacitly.PrivateFedRep, tacitly.Centaur):
+for model in (tacitly.MixedEffects, tacitly.PrivateFedRep, tacitly.Centaur, tacitly.PrivateAltMin):
     options = {} if model is tacitly.MixedEffects else {"rank": 1}
     model(epsilon=50.0, **options).fit(X, y, users).predict(X, users)
     assert "numba" not in sys.modules, model
+for loss, targets in (("logistic", y > 0), ("hinge", y > 0), ("poisson", numpy.rint(abs(y)))):
+    tacitly.PrivateFedRep(rank=1, epsilon=50.0, loss=loss).fit(X, targets.astype(int), users).predict(X, users)
+    assert "numba" not in sys.modules, loss
 """
     subprocess.run([sys.executable, "-c", program], check=True)

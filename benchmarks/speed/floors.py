@@ -28,6 +28,7 @@ from tacitly.heads.ridge import fit_heads
 from tacitly.linalg import orthonormal
 from tacitly.methods.altmin.queries import NormalEquations
 from tacitly.methods.fedrep.queries import BasisStep
+from tacitly.methods.shared.central import CentralStep, Correction
 from tacitly.methods.shared.column_scales import ColumnScales
 from tacitly.methods.shared.direction_votes import DirectionVote
 from tacitly.methods.shared.whitening import FeatureMoment, Whitening
@@ -86,6 +87,10 @@ def measured(users: int, dtype: type, repeats: int) -> dict[str, dict[str, Any]]
     work: dict[str, Callable[[], object]] = {
         name: (lambda query=query: answer(query, X, y, offsets)) for name, query in queries.items()
     }
+    turned = Whitening(np.ones(FEATURES), orthonormal(np.random.default_rng(2).normal(size=(FEATURES, FEATURES)))[0],
+                       np.full(FEATURES, 0.01))  # fmt: skip
+    central = CentralStep(Correction(np.zeros(FEATURES), turned), 0.5)
+    work["step of the population's direction, all directions whitened"] = lambda: answer_many(central, X, y, offsets)
     work["heads: ridge"] = lambda: fit_heads(X, y, offsets, basis)
     work["heads under a prior"] = lambda: PopulationHeads(basis, prior)(X, y, offsets)
     zeros = np.zeros(COORDINATES, dtype=np.int64)
@@ -117,6 +122,14 @@ def answer(query: Query, X: Any, y: Any, offsets: Any) -> None:
         bounds = offsets[start : start + BLOCK + 1]
         rows = slice(int(bounds[0]), int(bounds[-1]))
         query.block_sum(X[rows], y[rows], bounds - bounds[0], 1.0)
+
+
+def answer_many(query: CentralStep, X: Any, y: Any, offsets: Any) -> None:
+    """Compute all blocks' sums as they are computed for many users: from statistics of each."""
+    for start in range(0, len(offsets) - 1, BLOCK):
+        bounds = offsets[start : start + BLOCK + 1]
+        rows = slice(int(bounds[0]), int(bounds[-1]))
+        query.sums_of(query.statistics.of_rows(X[rows], y[rows], bounds - bounds[0]), 1.0, BLOCK)
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:

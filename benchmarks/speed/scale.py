@@ -11,6 +11,7 @@ against log size over an axis; 1 is linear.
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import math
 import subprocess
@@ -64,7 +65,8 @@ def main() -> None:
         found = []
         for case in (case for case in cases if case["users"] <= options.most):
             whole = case | {"fits": axis == "users"}
-            found.append({"axis": axis, "case": case, **(measured(**whole) if options.quick else alone(whole))})
+            taken = measured(**whole) if options.quick else alone(whole)
+            found.append({"axis": axis, "case": case, "date": datetime.date.today().isoformat(), **taken})
         lines = [line for line in lines if line["axis"] != axis] + found
         data = {"lines": lines, "exponents": exponents(lines)}
         keep("speed_scale", data, as_text(data), quick=options.quick)
@@ -86,10 +88,11 @@ def as_text(data: dict[str, Any]) -> str:
                 "" if fit is None else f"{fit['processor']:.1f} s ({fit['seconds']:.1f} s)",
                 "" if fit is None else f"{fit['memory']:.0f} MB",
                 "" if fit is None else f"{fit['written'] / 1e6:.1f} MB",
+                line["date"],
             ]
         )
     header = ["axis", "users × rows × features", "threads", "a round", "per number"]
-    header += ["fit: processor time (elapsed)", "memory", "written"]
+    header += ["fit: processor time (elapsed)", "memory", "written", "date"]
     slopes = ", ".join(f"{name} {value:.2f}" for name, value in data["exponents"].items())
     return f"{table(header, rows)}\n\nExponents: {slopes}."
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import tacitly
 from tacitly.cli.main import app
 from tacitly.data.validation import DataError
-from tacitly.heads.glm import INTERCEPT_PENALTY, fit_loss_heads
+from tacitly.heads.glm import INTERCEPT_PENALTY, fit_few_loss_heads, fit_loss_heads
 from tacitly.heads.losses import Loss
 from tacitly.heads.newton import fit_newton
 from tacitly.methods.shared.direction_votes import ClassVote, DirectionVote, top_directions
@@ -108,11 +108,31 @@ def test_with_one_penalty_leaving_rows_out_is_what_refitting_without_them_gives(
     assert INTERCEPT_PENALTY > 0
 
 
-def test_one_users_head_does_not_depend_on_others() -> None:
+@pytest.mark.parametrize("fit", [fit_loss_heads, fit_few_loss_heads])
+def test_one_users_head_does_not_depend_on_others(fit) -> None:  # type: ignore[no-untyped-def]
     X, y, _, basis = labelled(9, 6, 2, 11)
-    together = fit_loss_heads(X, y, np.arange(0, 100, 11), basis, Loss("logistic"))
-    alone = fit_loss_heads(X[22:33], y[22:33], np.array([0, 11]), basis, Loss("logistic"))
+    together = fit(X, y, np.arange(0, 100, 11), basis, Loss("logistic"))
+    alone = fit(X[22:33], y[22:33], np.array([0, 11]), basis, Loss("logistic"))
     np.testing.assert_array_equal(together[2], alone[0])
+    spoilt = np.where((np.arange(len(X)) < 11)[:, None], np.nan, X)
+    np.testing.assert_array_equal(fit(spoilt, y, np.arange(0, 100, 11), basis, Loss("logistic"))[1:], together[1:])
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize(
+    "loss", [Loss("logistic"), Loss("hinge"), Loss("poisson"), Loss("logistic", ("a", "b", "c"))], ids=str
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_heads_of_few_users_equal_those_of_many(loss: Loss, intercept: bool, dtype: type) -> None:
+    rng = np.random.default_rng(6)
+    offsets = np.append(0, np.cumsum([0, 1, 1, 2, 5, 30, *rng.integers(0, 12, 40)]))
+    X = rng.normal(size=(offsets[-1], 5)).astype(dtype)
+    y = rng.integers(0, 3 if loss.columns > 1 or loss.name == "poisson" else 2, offsets[-1]).astype(dtype)
+    X[1], X[2:4], X[4] = 0.0, 1e6, np.inf  # all zeros, rows that are equal and large, and a row that is not finite
+    X[offsets[6] : offsets[7]] = 0.0
+    basis = tacitly.linalg.orthonormal(rng.normal(size=(5, 2)))[0]
+    many, some = (fit(X, y, offsets, basis, loss, intercept=intercept) for fit in (fit_loss_heads, fit_few_loss_heads))
+    np.testing.assert_allclose(some, many, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,9 @@ import numpy.typing as npt
 from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.heads.base import HeadWork
 from tacitly.heads.losses import SOFTMAX, Loss
-from tacitly.heads.newton import fit_newton, hessian, loss_of, project, slopes
-from tacitly.simd.lazy_njit import njit
+from tacitly.heads.newton import fit_newton, hessian, loss_of, project_user, slopes
+from tacitly.heads.newton_arrays import Fits, fit_each, left_out, project
+from tacitly.simd.lazy_njit import MANY, few, njit
 from tacitly.simd.small_solves import cholesky_solve
 
 PENALTIES = np.array([100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03])  # each fit starts from the one before
@@ -52,6 +53,42 @@ def fit_loss_heads(
     return heads
 
 
+def fit_few_loss_heads(
+    X: Rows, y: Rows, offsets: Offsets, basis: npt.ArrayLike, loss: Loss, *, intercept: bool = False
+) -> Array:
+    """Fit heads as :func:`fit_loss_heads` does, by array operations.
+
+    >>> X = np.array([[1.0], [2.0], [-1.0], [-2.0]]); y = np.array([1.0, 1.0, 0.0, 0.0])
+    >>> bool(fit_few_loss_heads(X, y, np.array([0, 4]), np.eye(1), Loss("logistic"))[0, 0, 0] > 1)
+    True
+    """
+    directions, targets = np.asarray(basis, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    k, n = directions.shape[1], len(offsets) - 1
+    heads = np.zeros((n, k + 1, loss.columns))
+    with np.errstate(all="ignore"):
+        rows, means, sizes = project(X, offsets, directions, intercept=intercept)
+        usable = (np.diff(offsets) > 0) & np.isfinite(sizes) & ((sizes > 0) | ((sizes == 0) & intercept))
+        q = rows.shape[1]
+        fits = Fits(np.zeros((n, q, loss.columns)), np.zeros((loss.columns, len(rows))))
+        kept, errors = np.empty((len(PENALTIES), n, q, loss.columns)), np.empty((len(PENALTIES), n))
+        for g, penalty in enumerate(PENALTIES):
+            penalties = np.repeat(penalty * np.where(sizes > 0, sizes, 1.0)[:, None], q, axis=1)
+            penalties[:, k:] = INTERCEPT_PENALTY
+            fits = fit_each(rows, targets, offsets, loss.code, penalties, fits)
+            kept[g], errors[g] = fits.parameters, left_out(rows, targets, offsets, loss.code, penalties, fits)
+        errors[~(np.isfinite(errors) & np.isfinite(kept).all(axis=(2, 3)) & usable)] = math.inf
+        best = errors.min(axis=0)
+        weights = np.where(np.isfinite(errors), np.exp(np.where(np.isfinite(best), best, 0.0) - errors), 0.0)
+        totals = weights.sum(axis=0)
+        kept = np.where(weights[:, :, None, None] > 0, kept, 0.0)
+        found = np.einsum("gn,gnqc->nqc", weights, kept) / np.where(totals > 0, totals, 1.0)[:, None, None]
+        heads[:, :q] = np.where((totals > 0)[:, None, None], found, 0.0)
+        if intercept:
+            shift = np.einsum("nk,nkc->nc", np.where((totals > 0)[:, None], means, 0.0), heads[:, :k])
+            heads[:, k] -= shift
+    return heads
+
+
 @dataclass(frozen=True)
 class LossHeads(HeadWork):
     """Heads by :func:`fit_loss_heads` on a public basis; ``half`` fits on the second half of each user's rows.
@@ -65,6 +102,7 @@ class LossHeads(HeadWork):
     loss: Loss
     intercept: bool = False
     half: bool = False
+    span: ClassVar[int] = MANY
 
     def __post_init__(self) -> None:
         check_shape("basis", self.basis, None, None)
@@ -72,13 +110,14 @@ class LossHeads(HeadWork):
             raise ValueError("heads for loss 'squared' are ridge regressions: RidgeHeads.")
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Fit all users, compiled."""
+        """Fit all users, compiled if they are many."""
         check_shape("X", X, None, len(self.basis))
+        fit = fit_few_loss_heads if few(len(offsets) - 1, X.shape[1]) else fit_loss_heads
         if self.half:
             counts = np.diff(offsets)
             late = np.arange(len(X)) >= np.repeat(offsets[:-1] + counts // 2, counts)
             X, y, offsets = X[late], y[late], np.concatenate([[0], np.cumsum(counts - counts // 2)])
-        heads = fit_loss_heads(X, y, offsets, self.basis, self.loss, intercept=self.intercept)
+        heads = fit(X, y, offsets, self.basis, self.loss, intercept=self.intercept)
         return heads if self.loss.columns > 1 else heads[:, :, 0]
 
     def own(self, X: Rows, y: Rows) -> Array:
@@ -105,7 +144,7 @@ def _fit_user(X, directions, y, first, last, loss, grid, intercept, head):
     k, m, c = directions.shape[0], last - first, head.shape[1]
     q = k + (1 if intercept else 0)
     P, targets = np.empty((m, q)), np.empty(m)
-    size, means = project(X, first, last, directions, intercept, P)
+    size, means = project_user(X, first, last, directions, intercept, P)
     for j in range(m):
         targets[j] = y[first + j]
     if not (math.isfinite(size) and size > 0.0):

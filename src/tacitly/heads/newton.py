@@ -21,7 +21,7 @@ from tacitly.simd.lazy_njit import njit
 from tacitly.simd.small_solves import cholesky_solve
 
 SWEEPS = 12
-_LONGEST = 2.0  # largest change of a score in one step
+LONGEST = 2.0  # largest change of a score in one step
 
 _kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 
@@ -77,7 +77,7 @@ def fit_newton(P, targets, loss, penalties, V, scores):
                     value += P[j, b] * right[b]
                 moved[j] = value
                 longest = max(longest, abs(value))
-            part = 1.0 if longest <= _LONGEST else _LONGEST / longest
+            part = 1.0 if longest <= LONGEST else LONGEST / longest
             for j in range(m):
                 scores[j, a] += part * moved[j]
             for b in range(q):
@@ -115,7 +115,7 @@ def hessian(P, targets, scores, loss, a, penalties, V, H, right):
 
 
 @_kernel
-def project(X, first, last, directions, intercept, P):
+def project_user(X, first, last, directions, intercept, P):
     """Write a user's projected rows to P; with an intercept, less their means and with a last column of ones.
 
     Returns the mean square of the projected rows (penalties are relative to it) and the means. Rows are processed in a

@@ -167,7 +167,8 @@ def _correction(query: Any, context: Context) -> Rows:
     """Return corrections, from each user's Gram matrix: whitening it is the same as whitening the rows."""
     whitening, device = query.whitening, context.device
     across, gains = numbers(whitening.directions, device), numbers(whitening.gains, device)
-    turn = numbers(whitening.scale, device)[:, None] * (torch.eye(len(across)).to(across) + (across * gains) @ across.T)
+    scale = numbers(whitening.scale, device)
+    turn = scale[:, None] * (torch.eye(len(across)).to(across) + (across * gains) @ across.T)
     weights = turn @ numbers(query.model, device)
 
     def contributions(span: Span) -> torch.Tensor:
@@ -177,7 +178,7 @@ def _correction(query: Any, context: Context) -> Rows:
             rows, targets = own.centered(rows), own.centered(targets)
         grams = grams_of(rows, own, plain=context.plain)
         pull = (own.total(rows * targets) - grams @ weights) @ turn
-        squares = ((grams @ turn) * turn).sum(dim=1)
+        squares = grams.diagonal(dim1=1, dim2=2) * scale.square()
         free = own.counts - int(query.centered)
         varied = (squares > 1e-12 * squares.amax(dim=1, keepdim=True)).sum(dim=1)
         energy = squares.sum(dim=1) / (own.present * varied.clamp(min=1))

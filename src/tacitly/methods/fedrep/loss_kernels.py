@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tacitly.arrays import Array
+from tacitly.arrays import Array, Offsets, Rows
 from tacitly.heads.glm import INTERCEPT_PENALTY
 from tacitly.heads.losses import Loss
-from tacitly.heads.newton import fit_newton, project, slopes
+from tacitly.heads.newton import fit_newton, project_user, slopes
+from tacitly.heads.newton_arrays import Fits, fit_each, project
+from tacitly.heads.newton_arrays import slopes as slopes_of
 from tacitly.privacy.clipping import LEAST
 from tacitly.simd.lazy_njit import njit
 
@@ -32,18 +34,26 @@ scaling the rounding error that is left of it to norm one would add noise."""
 _kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 
 
-def newton_head(
-    projected: Array, targets: Array, loss: Loss, penalty: float, intercept: bool
-) -> tuple[Array, Array, Array]:
-    """Fit one user's head as a round does; return it (k×c) with the slopes and curvatures of every row's scores."""
-    k = projected.shape[1]
-    rows = np.column_stack([projected, np.ones(len(projected))]) if intercept else projected
-    penalties = np.append(np.full(k, penalty), [INTERCEPT_PENALTY] * intercept)
-    head, scores = np.zeros((rows.shape[1], loss.columns)), np.zeros((len(rows), loss.columns))
-    fit_newton(np.ascontiguousarray(rows), targets, loss.code, penalties, head, scores)
-    both = [[slopes(loss.code, targets, scores, j, a) for a in range(loss.columns)] for j in range(len(rows))]
-    found = np.array(both)
-    return head[:k], found[:, :, 0], found[:, :, 1]
+class RoundFits(NamedTuple):
+    """Heads of several users as a round fits them, and what they mean for every row."""
+
+    heads: Array  # users × k × classes
+    levels: Array  # mean squares of projected rows, one per user
+    slopes: Array  # minus the first derivatives of every row's loss in its scores
+    curvatures: Array  # the second derivatives
+
+
+def round_fits(X: Rows, targets: Array, offsets: Offsets, directions: Array, loss: Loss, intercept: bool) -> RoundFits:
+    """Fit heads as a round does, by array operations: for one user, or a few."""
+    rows, _, levels = project(X, offsets, directions, intercept=intercept)
+    (n, k), columns = (len(offsets) - 1, directions.shape[1]), loss.columns
+    penalties = np.repeat(PENALTY * levels[:, None], rows.shape[1], axis=1)
+    penalties[:, k:] = INTERCEPT_PENALTY
+    start = Fits(np.zeros((n, rows.shape[1], columns)), np.zeros((columns, len(rows))))
+    heads, scores = fit_each(rows, targets, offsets, loss.code, penalties, start)
+    both = [slopes_of(loss.code, targets, scores, a) for a in range(columns)]
+    first, second = (np.column_stack(each) for each in zip(*both, strict=True))
+    return RoundFits(heads[:, :k], levels, first, second)
 
 
 @_kernel
@@ -62,7 +72,7 @@ def add_loss_steps(
         if m == 0:
             continue
         P, targets = np.empty((m, q)), np.empty(m)
-        level, _ = project(X, first, last, directions, intercept, P)
+        level, _ = project_user(X, first, last, directions, intercept, P)
         if not (math.isfinite(level) and level > 0.0):
             continue
         for j in range(m):

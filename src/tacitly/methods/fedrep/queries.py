@@ -26,7 +26,7 @@ import numpy as np
 from tacitly.arrays import Array, Offsets, Rows, per_user, read_only, rows_times
 from tacitly.heads.losses import Loss
 from tacitly.linalg import pack_symmetric
-from tacitly.methods.fedrep.loss_kernels import LEAST_CURVATURE, LEAST_HEAD, PENALTY, add_loss_steps, newton_head
+from tacitly.methods.fedrep.loss_kernels import LEAST_CURVATURE, LEAST_HEAD, add_loss_steps, round_fits
 from tacitly.methods.shared.array_forms import centred, of_rows, packed_moments, solve_each, unit_rows, unpacked
 from tacitly.methods.shared.batch import ArrayQuery, norms_of
 from tacitly.methods.shared.descent import StepQuery
@@ -143,7 +143,7 @@ class BasisStep(StepQuery, ArrayQuery):
 
 
 @dataclass(frozen=True)
-class LossStep(StepQuery):
+class LossStep(StepQuery, ArrayQuery):
     """One user's correction of the basis and its head, for targets as ``loss.encode`` gives them."""
 
     loss: Loss
@@ -157,24 +157,43 @@ class LossStep(StepQuery):
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return the unit vector (GVᵀ/c, VVᵀ)/ν; zero where there is no head or a number is not finite."""
         rows, targets = X.astype(np.float64), y.astype(np.float64)
-        scaled = (rows - rows.mean(axis=0) * self.intercept) * self.whitening.scale
-        projected = rows @ self.whitening.to_raw(self.basis)
-        projected -= projected.mean(axis=0) * self.intercept
-        level, energy = np.square(projected).mean(), np.square(scaled).mean()
-        if not (np.isfinite(level) and np.isfinite(targets).all() and level > 0):
-            return np.zeros(self.coordinates)
-        head, slope, curvature = newton_head(projected, targets, self.loss, PENALTY * level, self.intercept)
-        if not np.square(head).sum() * level > LEAST_HEAD**2:
+        centered = rows - rows.mean(axis=0) * self.intercept
+        one, directions = np.array([0, len(X)]), self.whitening.to_raw(self.basis)
+        (head,), (level,), slope, curvature = round_fits(rows, targets, one, directions, self.loss, self.intercept)
+        energy = np.square(centered * self.whitening.scale).mean()
+        if not (np.isfinite(level) and np.isfinite(targets).all() and np.square(head).sum() * level > LEAST_HEAD**2):
             return np.zeros(self.coordinates)
         free = max(1, self.loss.columns - 1)
         mean_curvature = max(float(curvature.sum()) / (free * len(rows)), LEAST_CURVATURE)
-        raw = slope.T @ (rows - rows.mean(axis=0) * self.intercept) / (len(rows) * energy * mean_curvature)
-        correction = self.whitening.transform(raw)
+        correction = self.whitening.transform_one_user(slope.T @ centered / (len(rows) * energy * mean_curvature))
         correction -= correction @ self.basis @ self.basis.T
         measured = self.head_metric @ head
         joint = np.concatenate([(measured @ correction / self.scale).T.ravel(), pack_symmetric(measured @ measured.T)])
         norm = np.linalg.norm(joint)
         return joint / norm if np.isfinite(norm) and norm**2 > LEAST else np.zeros(self.coordinates)
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return (GVᵀ/c, VVᵀ)/ν, one row per user."""
+        targets, counts = y.astype(np.float64), np.diff(offsets)
+        directions = self.whitening.to_raw(self.basis)
+        heads, levels, slopes, curvatures = round_fits(X, targets, offsets, directions, self.loss, self.intercept)
+        rows = centred(X, offsets) if self.intercept else X.astype(np.float64)
+        present, free = np.maximum(counts, 1), max(1, self.loss.columns - 1)
+        energy = per_user(np.square(rows * self.whitening.scale), offsets).sum(axis=1) / (present * rows.shape[1])
+        mean_curvature = per_user(curvatures, offsets).sum(axis=1) / (free * present)
+        size = present * energy * np.maximum(mean_curvature, LEAST_CURVATURE)
+        usable = (per_user((~np.isfinite(targets)).astype(np.float64), offsets) == 0) & np.isfinite(size) & (size > 0)
+        usable &= np.isfinite(levels) & (np.square(heads).sum(axis=(1, 2)) * levels > LEAST_HEAD**2)
+        raw = np.stack([per_user(rows * column[:, None], offsets) for column in slopes.T], axis=1)
+        scaled = self.whitening.scale * np.where(usable[:, None, None], raw, 0.0)
+        scaled /= np.where(usable, size, 1.0)[:, None, None]
+        corrections = scaled + scaled @ self.whitening.turn
+        corrections -= corrections @ self.basis @ self.basis.T
+        measured = self.head_metric @ np.where(usable[:, None, None], heads, 0.0)
+        steps = np.einsum("nkc,ncd->ndk", measured, corrections) / self.scale
+        moments = pack_symmetric(measured @ measured.transpose(0, 2, 1))
+        joint = np.hstack([steps.reshape(len(steps), -1), moments])
+        return unit_rows(joint, norms_of(joint))
 
     def block_sums(self, X: Rows, y: Rows, offsets: Offsets, bound: float, size: int) -> Array:
         """Return the sums of several blocks in one fused pass; d×k buffers are per thread, not per user."""

@@ -1,7 +1,9 @@
 """One model for all users: its noisy steps, and the population's direction beside a shared basis.
 
-A user's correction of the model p is g = Xᵀ(y − Xp)/(m − 1) in whitened coordinates (around the user's own means, if
-users have intercepts), an estimate of how the user's weights differ from p. Its noisy mean moves p.
+A user's correction of the model p is g = Xᵀ(y − Xp)/(m·q) in whitened coordinates (around the user's own means, if
+users have intercepts), an estimate of how the user's weights differ from p. Its noisy mean moves p. The energy q is the
+mean square of the user's features, each on whitening's scale: as large on average as that of whitened features, and as
+in :class:`~tacitly.methods.fedrep.queries.BasisStep` it needs no whitened rows, each of which takes d² products.
 
 Release :class:`CentralStep`. Unit: the user. A contribution is (g/c, 1)/√(1 + ‖g/c‖²), a function of one user's rows
 and of public fields, of norm one or zero whatever the rows: divided by its own norm. So zero-out moves the sum by at
@@ -20,11 +22,13 @@ import numpy as np
 from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.federation.base import Federation
 from tacitly.linalg import orthonormal
+from tacitly.methods.shared.array_forms import centred
 from tacitly.methods.shared.batch import BatchQuery, Contributions, norms_of, per_user
 from tacitly.methods.shared.descent import TARGET_RATIO, StepLength, scale_change, shrink_by_noise
 from tacitly.methods.shared.typical_norm import typical_norm
 from tacitly.methods.shared.whitening import Whitening
 from tacitly.privacy.calibration import Phase, Plan
+from tacitly.privacy.clipping import clip_factor
 from tacitly.privacy.guarantee import Budget
 
 ROUNDS = 4
@@ -53,22 +57,20 @@ class Correction(BatchQuery):
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one correction per user; zero for a user without enough rows."""
-        rows, counts = self.whitening.transform(X), np.diff(offsets)
-        left = np.asarray(y, dtype=np.float64) - (rows * self.model).sum(axis=1)
-        present = np.maximum(counts, 1.0)
-        squares = per_user(np.square(rows), offsets)
+        rows, counts = np.multiply(X, self.whitening.scale, dtype=np.float64), np.diff(offsets)
+        targets, present = np.asarray(y, dtype=np.float64), np.maximum(counts, 1.0)
         if self.centered:
-            left = left - np.repeat(per_user(left, offsets) / present, counts)
-            means = per_user(rows, offsets) / present[:, None]
-            rows = rows - np.repeat(means, counts, axis=0)
-            squares = per_user(np.square(rows), offsets)
+            rows, targets = centred(rows, offsets), centred(targets, offsets)
+        left = targets - (rows * self._turned).sum(axis=1)
+        squares = per_user(np.square(rows), offsets)
         free = counts - int(self.centered)
         # Of the columns in which the user varies: the others say nothing and would make the step too long.
         varied = np.count_nonzero(squares > 1e-12 * squares.max(axis=1, keepdims=True, initial=0.0), axis=1)
         energy = squares.sum(axis=1) / (present * np.maximum(varied, 1))
         usable = (free > 0) & np.isfinite(energy) & (energy > 0)
         size = np.where(usable, free * energy, 1.0)
-        return np.where(usable[:, None], per_user(rows * left[:, None], offsets) / size[:, None], 0.0)
+        pull = np.where(usable[:, None], per_user(rows * left[:, None], offsets) / size[:, None], 0.0)
+        return self._turn(pull)
 
     @property
     def statistics(self) -> Contributions:
@@ -78,14 +80,24 @@ class Correction(BatchQuery):
     def fused(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one correction per user, compiled."""
         from tacitly.methods.shared.central_kernels import write_corrections
+        from tacitly.simd.registers import aligned_zeros, padded
 
-        public = self.whitening
-        check_shape("X", X, None, len(self.model))
-        out = np.empty((len(offsets) - 1, len(self.model)))
+        d = len(self.model)
+        check_shape("X", X, None, d)
+        public = padded(np.stack([self.whitening.scale, self.whitening.scale * self._turned]), np.float64)
+        pull = aligned_zeros(len(offsets) - 1, public.shape[1])
         rows, targets = read_only(np.ascontiguousarray(X)), read_only(np.ascontiguousarray(y))
-        fields = public.scale, np.ascontiguousarray(public.directions.T), public.gains, self.model
-        write_corrections(rows, targets, offsets, *(read_only(each) for each in fields), bool(self.centered), out)
-        return out
+        write_corrections(rows, targets, offsets, public, bool(self.centered), pull)
+        return self._turn(np.asarray(pull[:, :d], dtype=np.float64))
+
+    @property
+    def _turned(self) -> Array:
+        """The model as weights on scaled features."""
+        return np.asarray(self.model + self.whitening.turn @ self.model)
+
+    def _turn(self, pull: Array) -> Array:
+        """Return vectors on scaled features, one per user, in whitened coordinates."""
+        return np.asarray(pull + pull @ self.whitening.turn) if self.whitening.gains.size else pull
 
 
 @dataclass(frozen=True)
@@ -106,12 +118,27 @@ class CentralStep(BatchQuery):
 
     @property
     def statistics(self) -> Contributions:
-        """The contributions themselves, by a compiled form: for many users."""
-        return Contributions(self)
+        """The corrections, by a compiled form: for many users."""
+        return Contributions(self.correction)
 
-    def fused(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return the same from compiled corrections."""
-        return self._joint(self.correction.fused(X, y, offsets))
+    def contributions_of(self, statistics: Array) -> Array:
+        """Return the contributions of several users from their corrections."""
+        return self._joint(statistics)
+
+    def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
+        """Add up each block's contributions, which have norm one, from corrections."""
+        blocks = (statistics[start : start + size] for start in range(0, len(statistics), size))
+        return np.array([self._block_sum(block, clip_factor(1.0, bound)) for block in blocks])
+
+    def _block_sum(self, corrections: Array, weight: float) -> Array:
+        with np.errstate(all="ignore"):
+            scaled = corrections / self.scale
+            squared = np.einsum("ij,ij->i", scaled, scaled)
+            usable = np.isfinite(squared) & (squared > 0)
+            if not usable.all():
+                scaled, squared = np.where(usable[:, None], scaled, 0.0), np.where(usable, squared, 1.0)
+            weights = np.where(usable, weight / np.sqrt(1.0 + squared), 0.0)
+            return np.append(weights @ scaled, weights.sum())
 
     def _joint(self, corrections: Array) -> Array:
         with np.errstate(all="ignore"):

@@ -49,13 +49,13 @@ class TypicalNorm(BatchQuery):
     @property
     def one_form(self) -> bool:
         """True where the norms are of a batch that is the definition."""
-        return self.query.one_form
+        names = ("contribution", "block_sum", "block_sums")
+        return self.query.one_form and all(getattr(type(self), name) is getattr(TypicalNorm, name) for name in names)
 
     def contribution(self, X: Rows, y: Rows) -> Array:
-        """Return one unit's point; by the definition of the query's norm, which needs no compiled code."""
-        if self.query.one_form:
-            return super().contribution(X, y)
-        return np.asarray(self._points(self.query.plain_norms(X, y, np.array([0, X.shape[0]])))[0])
+        """Return one unit's point: from the norm of the query's definition, which needs no compiled code."""
+        norms = self.query.norms if self.query.one_form else self.query.plain_norms
+        return np.asarray(self._points(norms(X, y, np.array([0, X.shape[0]])))[0])
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one point per user."""

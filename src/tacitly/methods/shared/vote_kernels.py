@@ -19,7 +19,7 @@ import numpy as np
 from tacitly.methods.shared.moment_kernels import copy_rows, mean_of, second_moment
 from tacitly.privacy.clipping import LEAST
 from tacitly.simd.lazy_njit import njit
-from tacitly.simd.projections import combine_rows, four
+from tacitly.simd.projections import combine_rows, four, store_four
 from tacitly.simd.registers import (
     add_products,
     lanes_of,
@@ -124,17 +124,24 @@ def _multiply(rows, count, turn, out):
     """Write rows·turn, four rows at a time; each row's result depends on that row alone."""
     width, lanes = turn.shape[1], lanes_of(rows)
     for j in range(0, count, 4):  # the buffers have room for a multiple of four rows
-        for c in range(0, width, lanes):
+        p, even = j * width, width - width % (2 * lanes)
+        for c in range(0, even, 2 * lanes):  # two registers at a time, because each addition waits for the previous one
+            s0 = s1 = s2 = s3 = t0 = t1 = t2 = t3 = spread(rows.dtype.type(0))
+            for a in range(width):
+                x, z = load(turn, a * width + c), load(turn, a * width + c + lanes)
+                r0, r1 = repeat(rows, p + a), repeat(rows, p + width + a)
+                r2, r3 = repeat(rows, p + 2 * width + a), repeat(rows, p + 3 * width + a)
+                s0, s1, s2, s3 = s0 + r0 * x, s1 + r1 * x, s2 + r2 * x, s3 + r3 * x
+                t0, t1, t2, t3 = t0 + r0 * z, t1 + r1 * z, t2 + r2 * z, t3 + r3 * z
+            store_four(out, p + c, width, (s0, s1, s2, s3))
+            store_four(out, p + c + lanes, width, (t0, t1, t2, t3))
+        for c in range(even, width, lanes):
             s0 = s1 = s2 = s3 = spread(rows.dtype.type(0))
-            p = j * width
             for a in range(width):
                 x = load(turn, a * width + c)
                 s0, s1 = s0 + repeat(rows, p + a) * x, s1 + repeat(rows, p + width + a) * x
                 s2, s3 = s2 + repeat(rows, p + 2 * width + a) * x, s3 + repeat(rows, p + 3 * width + a) * x
-            store(out, p + c, s0)
-            store(out, p + width + c, s1)
-            store(out, p + 2 * width + c, s2)
-            store(out, p + 3 * width + c, s3)
+            store_four(out, p + c, width, (s0, s1, s2, s3))
 
 
 @_kernel
