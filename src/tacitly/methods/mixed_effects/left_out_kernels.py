@@ -18,10 +18,23 @@ from tacitly.methods.mixed_effects.posterior_kernels import lanes_for, pack_weig
 from tacitly.methods.mixed_effects.row_kernels import ROWS, gram_for, moments_of, rows_for, standardise, write_targets
 from tacitly.simd.lanes import LANES, aligned, lane_zeros, load_eight, scatter
 from tacitly.simd.lazy_njit import UNCOUNTED, njit
-from tacitly.simd.registers import absolute, add_to, at_least, load, repeat, root, spread, store, total, where_usable
+from tacitly.simd.registers import (
+    add_to,
+    at_least,
+    at_most,
+    load,
+    repeat,
+    spread,
+    store,
+    total,
+    where_number,
+    where_usable,
+)
 from tacitly.simd.tiles import transpose_eight
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+_AHEAD = 1024  # most cache lines of the next users' rows that are fetched: a part of the second-level cache
+
 _inlined: Any = njit(**UNCOUNTED, forceinline=True)
 
 
@@ -60,7 +73,9 @@ def write_left_out_alone(
             first, last = offsets[start + u], offsets[start + u + 1]
             moments_of(X, y, first, last, used, center, gain, level, scale, knee, most, rows, targets, gram, u, moments)
         load_eight(moments, 0, spare, room, columns, False)
-        weights(room, prior, precision, noise, moments, LANES)
+        following, after = min(start + LANES, offsets.size - 1), min(start + 2 * LANES, offsets.size - 1)
+        lines = min((offsets[after] - offsets[following]) * X.shape[1] // LANES, _AHEAD)
+        weights(room, prior, precision, noise, X, offsets[following] * X.shape[1], lines)
         pack_weights(room, p, line)
         scatter(line, 0, posterior)
         for u in range(users):
@@ -136,9 +151,9 @@ def _add_left_out(lanes, d, targets, present, j, posterior, user, mean, inflatio
     target, there = load(targets, j), load(present, j)
     error, alone = target - fitted, (target - spread(mean)) * spread(inflation)
     free = at_least(spread(1.0) - leverage * spread(2.0 / noise), 1e-9)
-    size = absolute(error) / root(spread(noise) * free)
-    for q in range(reached.size):
-        add_to(sums, q * LANES, where_usable(size - repeat(reached, q), there))
     shared = error / free
+    square = where_number(error, at_most(error * shared * spread(1.0 / noise), 1e300))  # in variances; not infinite
+    for q in range(reached.size):
+        add_to(sums, q * LANES, where_usable(square - repeat(reached, q) * repeat(reached, q), there))
     add_to(sums, reached.size * LANES, where_usable(there, alone * alone))
     add_to(sums, (reached.size + 1) * LANES, where_usable(there, shared * shared))

@@ -63,16 +63,16 @@ def write_weights(moments, prior, precision, noise, out):
     columns = places(p)[3]
     for first in range(0, len(moments), LANES):
         load_eight(moments, first, spare, room, columns, False)
-        weights(room, prior, precision, noise, moments, (first + LANES) * width)
+        weights(room, prior, precision, noise, moments, (first + LANES) * width, width)
         pack_weights(room, p, line)
         scatter(line, first, out)
 
 
 @_inside
-def weights(room, prior, precision, noise, ahead, place):
+def weights(room, prior, precision, noise, ahead, place, lines):
     """Write −V in the place of the system, and the posterior mean of the weights in that of u.
 
-    ``ahead[place:]`` is what will be read next.
+    ``ahead[place:]``, this many cache lines, is what will be read next.
     """
     p = prior.size
     _, means, work, columns = places(p)
@@ -82,7 +82,7 @@ def weights(room, prior, precision, noise, ahead, place):
         for k in range(i, p):
             store(room, (i * p + k) * LANES, load(room, moment * LANES) * share + repeat(precision, i * p + k))
             moment += 1
-    invert(room, 0, p, 0, means, work + p * p, ahead, place, ahead.shape[1])
+    invert(room, 0, p, 0, means, work + p * p, ahead, place, lines)
 
 
 @_inside

@@ -117,7 +117,8 @@ class InformationShares(PriorQuery):
     def contributions_of(self, statistics: Array) -> Array:
         """Return one vector per user."""
         size = self.units.size
-        found = sizes(statistics, along(self.prior), np.arange(size), size)  # groups of one coordinate each
+        own = np.arange(size, dtype=np.float64)  # groups of one coordinate each
+        found = sizes(statistics, along(self.prior), own, size)
         return share_roots(found[:, 1 : 3 * size : 3], statistics[:, -1])
 
 
