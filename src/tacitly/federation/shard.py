@@ -67,7 +67,7 @@ class Shard:
         self._threads = threads or cpu_count()
         self._pool: ThreadPoolExecutor | None = None
         self._last_projection: tuple[bytes, Shard] | None = None
-        self._statistics: dict[type[Statistics], tuple[Statistics, Shard]] = {}
+        self._statistics: dict[type[Statistics], tuple[Statistics, Shard, Array]] = {}
 
     def exact_sum(
         self, query: Query, bound: float, grid: float, chosen: Chosen | None = None, *, end: float = math.inf
@@ -123,13 +123,24 @@ class Shard:
     ) -> Numbers:
         """Run ``work`` on every block and stack the results, one row per user; raise :class:`OutOfTime` after ``end``.
 
-        Not a door: the result (heads) is private, and the caller must keep it with the users.
+        Not a door: the result (heads) is private, and the caller must keep it with the users. Heads come last, so that
+        statistics make room for them.
         """
+        self._statistics.clear()
+        return self._map(work, end)
+
+    def _map(
+        self,
+        work: Callable[[Rows, Rows, npt.NDArray[np.int64]], Numbers],
+        end: float,
+        room: Numbers | None = None,
+    ) -> Numbers:
+        """Do the same with ``room`` for the results, if it is given: what stands in it may be what is mapped."""
         users = self.cohort.n_users
         size = int(getattr(work, "span", BLOCK))
         starts = list(range(0, max(1, users - size + 1), size))  # the last span takes what is left
         spans = list(itertools.pairwise([*starts, users]))
-        stacked: Numbers | None = None
+        stacked = room
         for (first, last), part in zip(spans, self._blocks(work, spans, end=end), strict=True):
             if stacked is None:  # filled in place: a list of all parts would hold everything twice
                 stacked = cast(Numbers, np.empty((users, *part.shape[1:]), dtype=part.dtype))
@@ -169,16 +180,22 @@ class Shard:
         """
         if not statistics.kept or self.cohort.n_users * statistics.width > _KEPT:
             return None
-        kept, shard = self._statistics.get(type(statistics), (None, None))
+        kept, shard, room = self._statistics.get(type(statistics), (None, None, None))
         if shard is None or not same(kept, statistics):
-            base = self if statistics.source is None else self._with(statistics.source, end)
+            source = statistics.source
+            # A source of the same kind that is not there would be replaced at once: not kept, then.
+            passing = type(source) is type(statistics) and not same(kept, source)
+            base = self if source is None else None if passing else self._with(source, end)
             self._statistics.pop(type(statistics), None)  # so that two of a kind are never held at once
-            for kind, (other, _) in list(self._statistics.items()):
+            for kind, (other, _, _) in list(self._statistics.items()):
                 if type(other.source) is type(statistics):  # they came from what is replaced now
                     del self._statistics[kind]
+            if room is not None and room.shape != (self.cohort.n_users, statistics.width):
+                room = None
             try:
                 where, work = (self, statistics.of_rows) if base is None else (base, statistics)
-                rows = where.users_map(work, end=end)
+                # Into the same memory: to ask the system for other pages takes longer than to compute what is in them.
+                rows = where._map(work, end, room)
             except (MemoryError, OutOfTime):
                 raise
             except Exception:  # no exception may depend on private numbers: sums leave out who fails
@@ -186,7 +203,7 @@ class Shard:
             names = tuple(f"statistic {j}" for j in range(statistics.width))
             shard = copy.copy(self)
             shard.cohort = Cohort(rows, None, np.arange(len(rows) + 1), self.cohort.users, names)
-            self._statistics[type(statistics)] = statistics, shard
+            self._statistics[type(statistics)] = statistics, shard, rows
         return shard
 
     def _spans(self, query: Query, chosen: Chosen | None) -> Sequence[tuple[int, int]]:

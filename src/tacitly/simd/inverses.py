@@ -19,14 +19,14 @@ from __future__ import annotations
 from typing import Any
 
 from tacitly.simd.lanes import LANES
-from tacitly.simd.lazy_njit import njit
+from tacitly.simd.lazy_njit import UNCOUNTED, njit
 from tacitly.simd.registers import fetch, load, spread, store
 from tacitly.simd.tiles import SIDE, invert_four, reciprocal, subtract_products, subtract_upper_products
 
-_kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+_inside: Any = njit(**UNCOUNTED)
 
 
-@_kernel
+@_inside
 def invert(room, matrix, p, swept, right, work, ahead, place, lines):
     """Replace the upper triangle of M, positive definite, by that of −M⁻¹, and a vector by M⁻¹ times it.
 
@@ -68,7 +68,7 @@ def invert(room, matrix, p, swept, right, work, ahead, place, lines):
                     subtract_products(room, matrix + i * p + k, p, matrix + first, row_step, step, work + k, p)
 
 
-@_kernel
+@_inside
 def _sweep_one(room, matrix, p, a, right, work):
     """Sweep one pivot."""
     inverse = reciprocal(load(room, (matrix + a * (p + 1)) * LANES))
@@ -89,7 +89,7 @@ def _sweep_one(room, matrix, p, a, right, work):
     store(room, (right + a) * LANES, own)
 
 
-@_kernel
+@_inside
 def _write_columns(room, matrix, p, s, right, work):
     """Copy the columns M_iK of four pivots to the work space, replace them by M_iK P, and sweep the vector."""
     pivot = work + SIDE * p
@@ -112,7 +112,7 @@ def _write_columns(room, matrix, p, s, right, work):
     _put_four(room, right + s, 1, r0, r1, r2, r3)
 
 
-@_kernel
+@_inside
 def _update_row(room, row, a, s, p, work):
     """Update row a of the matrix, from the diagonal on but for the columns of the pivots."""
     b0, b1, b2, b3 = _four(room, row + s, 1)
@@ -123,13 +123,13 @@ def _update_row(room, row, a, s, p, work):
             store(room, place, load(room, place) - b0 * c0 - b1 * c1 - b2 * c2 - b3 * c3)
 
 
-@_kernel
+@_inside
 def _four(room, place, step):
     at, step = place * LANES, step * LANES
     return load(room, at), load(room, at + step), load(room, at + 2 * step), load(room, at + 3 * step)
 
 
-@_kernel
+@_inside
 def _put_four(room, place, step, s0, s1, s2, s3):
     at, step = place * LANES, step * LANES
     store(room, at, s0)

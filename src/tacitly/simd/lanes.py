@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from tacitly.simd.lazy_njit import njit
+from tacitly.simd.lazy_njit import UNCOUNTED, njit
 from tacitly.simd.registers import fetch
-from tacitly.simd.tiles import transpose_eight
+from tacitly.simd.tiles import transpose_back, transpose_eight
 
 LANES = 8  # doubles in a register
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+_inside: Any = njit(**UNCOUNTED)
 
 
 @_kernel
@@ -35,7 +36,7 @@ def lane_zeros(count):
     return aligned(count, LANES)
 
 
-@_kernel
+@_inside
 def load_eight(rows, first, spare, out, place, ahead):
     """Write the rows of eight users from ``first`` on to lanes from ``place`` on; users that are not there have zeros.
 
@@ -58,9 +59,14 @@ def load_eight(rows, first, spare, out, place, ahead):
         transpose_eight(spare, a, spare.shape[1], out, place + a)
 
 
-@_kernel
+@_inside
 def scatter(lanes, first, out):
     """Write what the lanes hold to the rows of the users that are there."""
+    count, width, whole = len(lanes), out.shape[1], 0
+    if first + LANES <= len(out):
+        whole = count - count % LANES
+        for a in range(0, whole, LANES):
+            transpose_back(lanes, a, out, first * width + a, width)
     for u in range(min(LANES, len(out) - first)):
-        for a in range(len(lanes)):
+        for a in range(whole, count):
             out[first + u, a] = lanes[a, u]

@@ -24,6 +24,19 @@ from tacitly.simd.one_compiler import OneCompiler
 MANY = 8192
 """Users from which on compiled kernels compute what array operations can: fewer would wait for the compiler."""
 
+UNCOUNTED: dict[str, Any] = {
+    "nogil": True,
+    "cache": True,
+    "fastmath": {"contract"},
+    "error_model": "numpy",
+    "_nrt": False,
+}
+"""Options of functions that make no arrays and return none, for calls from kernels that hold the arrays.
+
+Numba counts references in every function that takes an array, by atomic operations that wait for all stores before
+them: where functions are called for every eight users, a sixth of the time.
+"""
+
 _CELLS = 1 << 16  # users times features up to which array operations compute what is linear in both
 _NARROW = 32  # features up to which they form a matrix over all features for every user
 _LOCK = threading.RLock()

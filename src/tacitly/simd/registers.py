@@ -392,6 +392,21 @@ def at_most(typing_context, register, value):
 
 
 @_operation
+def beyond(typing_context, register, value):
+    """Return an integer that is zero if every lane is a number of at most ``value``, in size."""
+
+    def generate(context, builder, signature, arguments):
+        most = splat(builder, arguments[1], register.lanes)
+        kind = ir.FunctionType(arguments[0].type, [arguments[0].type])
+        name = f"llvm.fabs.v{register.lanes}f{register.dtype.bitwidth}"
+        size = builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [arguments[0]])
+        flags = builder.fcmp_unordered(">", size, most)
+        return builder.zext(builder.bitcast(flags, ir.IntType(register.lanes)), ir.IntType(64))
+
+    return types.intp(register, register.dtype), generate
+
+
+@_operation
 def where_finite(typing_context, test, register):
     """Return ``register`` where ``test`` is finite, else zero."""
 
@@ -400,6 +415,17 @@ def where_finite(typing_context, test, register):
         zero = ir.Constant(arguments[0].type, None)
         finite = builder.fcmp_ordered("==", builder.fsub(arguments[0], arguments[0]), zero)
         return builder.select(finite, arguments[1], zero)
+
+    return register(test, register), generate
+
+
+@_operation
+def where_number(typing_context, test, register):
+    """Return ``register`` where ``test`` is a number, NaN elsewhere."""
+
+    def generate(context, builder, signature, arguments):
+        nan = splat(builder, arguments[1].type.element(math.nan), register.lanes)
+        return builder.select(builder.fcmp_ordered("ord", arguments[0], arguments[0]), arguments[1], nan)
 
     return register(test, register), generate
 

@@ -51,6 +51,23 @@ def _steps(builder, start, step, count=SIDE):
     return found
 
 
+def _transposed(builder, rows):
+    """Return the columns of eight rows: pairs of lanes, then pairs of pairs, then halves are exchanged.
+
+    Each of these is one instruction of AVX-512.
+    """
+    for unit in (1, 2, 4):
+        low = [(i // unit % 2) * _LANES + i - i // unit % 2 * unit for i in range(_LANES)]
+        high = [lane + unit for lane in low]
+        mixed = [None] * _LANES
+        for i in range(_LANES):
+            if i // unit % 2 == 0:
+                mixed[i] = shuffle(builder, rows[i], rows[i + unit], low)
+                mixed[i + unit] = shuffle(builder, rows[i], rows[i + unit], high)
+        rows = mixed
+    return rows
+
+
 @_operation
 def transpose_eight(typing_context, array, position, stride, out, place):
     """Store eight columns of eight rows, from a position on: register ``place + i`` of ``out`` gets column i."""
@@ -62,22 +79,28 @@ def transpose_eight(typing_context, array, position, stride, out, place):
         for row in _steps(builder, position, stride, _LANES):
             address = address_of(context, builder, signature.args[0], values, row, pointee=vector)
             rows.append(builder.load(address, align=8))
-        # Pairs of lanes, then pairs of pairs, then halves: each of these is one instruction of AVX-512.
-        for unit in (1, 2, 4):
-            low = [(i // unit % 2) * _LANES + i - i // unit % 2 * unit for i in range(_LANES)]
-            high = [lane + unit for lane in low]
-            mixed = [None] * _LANES
-            for i in range(_LANES):
-                if i // unit % 2 == 0:
-                    mixed[i] = shuffle(builder, rows[i], rows[i + unit], low)
-                    mixed[i + unit] = shuffle(builder, rows[i], rows[i + unit], high)
-            rows = mixed
         lanes = _Lanes(context, builder, signature.args[3], target)
-        for i, row in enumerate(rows):
+        for i, row in enumerate(_transposed(builder, rows)):
             lanes.store(builder.add(place, _Z(i)), row)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, types.intp, out, types.intp), generate
+
+
+@_operation
+def transpose_back(typing_context, room, place, out, position, stride):
+    """Store the lanes of eight registers, from number ``place`` on, as eight rows: from a position of ``out`` on."""
+
+    def generate(context, builder, signature, arguments):
+        array, place, target, position, stride = arguments
+        lanes = _Lanes(context, builder, signature.args[0], array)
+        columns = [lanes.load(builder.add(place, _Z(i))) for i in range(_LANES)]
+        places = _steps(builder, position, stride, _LANES)
+        for at, row in zip(places, _transposed(builder, columns), strict=True):
+            builder.store(row, address_of(context, builder, signature.args[2], target, at, pointee=row.type), align=8)
+        return context.get_dummy_value()
+
+    return types.void(room, types.intp, out, types.intp, types.intp), generate
 
 
 def _subtraction(wanted):

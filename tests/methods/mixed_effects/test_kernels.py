@@ -75,8 +75,10 @@ QUERIES: dict[str, BatchQuery] = {
     **{f"{name}, diagonal": query for name, query in queries(DIAGONAL).items()},
     **{f"{name}, tiny": query for name, query in queries(TINY).items() if not name.endswith("norm")},
 }
+FAR = replace(DIAGONAL, mean=FULL.mean * 1e5)  # R(b + v) − v would lose eight digits
+QUERIES |= {"variances, far": Variances(UNITS, FAR, GROUPS), "spread, far": Spread(UNITS, FAR)}
 QUERIES["variances, nearly singular"] = Variances(UNITS, NEARLY_SINGULAR, GROUPS)
-FULL_ONES = [name for name in QUERIES if name.split(", ")[-1] not in ("diagonal", "tiny", "nearly singular")]
+FULL_ONES = [name for name in QUERIES if name.split(", ")[-1] not in ("diagonal", "tiny", "far", "nearly singular")]
 
 
 def people(counts: tuple[int, ...] = (1, 7, 0, 30, 5, 3, 12, 1, 300, 9, 2, 20)) -> tuple[Array, Array, np.ndarray]:
@@ -278,6 +280,30 @@ def test_statistics_are_kept_while_queries_ask_for_equal_ones(monkeypatch: pytes
     likelihoods = shard._with(score.statistics)
     assert likelihoods is shard._with(replace(score, prior=replace(FULL, mean=np.zeros(P))).statistics)
     assert likelihoods is not shard._with(replace(score, prior=replace(FULL, noise=0.5)).statistics)
+
+
+def test_statistics_written_over_others_are_those_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over those they come from, which are kept under a diagonal prior, and over others with other directions."""
+    shard = fed(monkeypatch, 1)
+    turned = replace(FULL, root=FULL.root[:, ::-1])
+    rows = shard.cohort.X, np.asarray(shard.cohort.y), shard.cohort.offsets
+    memory = []
+    for prior in (DIAGONAL, FULL, turned, DIAGONAL):
+        statistics = Spread(UNITS, prior).statistics
+        found = shard._with(statistics)
+        assert found is not None
+        assert statistics is not None
+        np.testing.assert_array_equal(found.cohort.X, statistics.of_rows(*rows))
+        memory.append(found.cohort.X.ctypes.data)
+    assert len(set(memory)) == 1
+
+
+def test_statistics_make_room_for_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    shard, query = fed(monkeypatch, 1), QUERIES["spread, full"]
+    before = shard.exact_sum(query, 1.0, 2.0**-45)
+    shard.users_map(PosteriorHeads(UNITS, FULL, np.array(TRUSTED)))
+    assert not shard._statistics
+    np.testing.assert_array_equal(shard.exact_sum(query, 1.0, 2.0**-45), before)
 
 
 @pytest.mark.parametrize("name", FULL_ONES)

@@ -21,7 +21,7 @@ from tacitly.arrays import Array, Offsets, Rows
 from tacitly.federation.statistics import Statistics
 from tacitly.methods.mixed_effects.posterior import Coordinates, Posteriors, Prior
 from tacitly.methods.mixed_effects.queries import PriorQuery
-from tacitly.methods.mixed_effects.statistics import left_out_sums
+from tacitly.methods.mixed_effects.statistics import left_out_errors
 from tacitly.methods.shared.batch import Contributions, per_user
 
 NOMINAL = 1.6448536269514722
@@ -77,7 +77,7 @@ class Advantage(PriorQuery):
 
     def fused(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return the contributions, compiled."""
-        found, _ = left_out_sums(X, y, offsets, self.units, self.prior, REACHED)
+        found = left_out_errors(X, y, offsets, self.units, self.prior, REACHED)
         return five(found[:, :-3], found[:, -3], found[:, -2], found[:, -1], self.prior.noise)
 
     @staticmethod

@@ -61,28 +61,27 @@ class PosteriorHeads(HeadWork):
 
     def _compiled(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return what :func:`~tacitly.methods.mixed_effects.evidence.personal_weights` does, by compiled kernels."""
+        from tacitly.methods.mixed_effects.head_kernels import write_mixed
+
         moments, size = Moments(self.units)(X, y, offsets), self.units.size
         rows, entries = moments[:, -1], triangle(size)
         candidates, errors = np.zeros((len(SCALES) + 1, len(rows), size)), np.zeros((len(SCALES) + 1, len(rows)))
-        covariance, freedoms = np.zeros((len(rows), entries)), np.ones_like(errors)
+        posteriors, freedoms = np.zeros((0, entries)), np.ones_like(errors)
         first, second = np.triu_indices(size)
         twice = moments[:, :entries] * np.where(first == second, 1.0, 2.0)
         for number, scale in enumerate(SCALES):
             prior = replace(self.prior, noise=scale * self.prior.noise)
-            sums, posterior = left_out_sums(X, y, offsets, self.units, prior, np.zeros(0), moments)
-            candidates[number], errors[number], errors[-1] = posterior[:, entries:], sums[:, 1], sums[:, 0]
-            freedoms[number] = np.einsum("ij,ij->i", posterior[:, :entries], twice) / prior.noise
+            sums, found = left_out_sums(X, y, offsets, self.units, prior, np.zeros(0), moments)
+            candidates[number], errors[number], errors[-1] = found[:, entries:], sums[:, 1], sums[:, 0]
+            freedoms[number] = np.einsum("ij,ij->i", found[:, :entries], twice) / prior.noise
             if scale == 1.0:
-                covariance = posterior[:, :entries]
+                posteriors = found
         count = np.maximum(rows, 1.0)
         candidates[-1, :, 0] = np.where(rows > 0, moments[:, entries] / count, self.prior.mean[0])
         errors = np.where(rows > 0, errors, 0.0) / count + 1e-9 * self.prior.noise
-        shares = shares_of(errors, freedoms, rows, self.odds)
-        mixed = np.einsum("kn,kni->ni", shares, candidates)
-        for share, candidate in zip(shares, candidates, strict=True):
-            apart = candidate - mixed
-            covariance = covariance + (share[:, None] * apart)[:, first] * apart[:, second]
-        return np.hstack([np.where(rows[:, None] > 0, mixed, self.prior.mean), covariance])
+        shares, out = shares_of(errors, freedoms, rows, self.odds), np.empty((len(rows), *self.shape))
+        write_mixed(candidates, shares, posteriors, np.ascontiguousarray(rows), self.prior.mean, out)
+        return out
 
 
 def variances(design: Array, triangles: Array) -> Array:

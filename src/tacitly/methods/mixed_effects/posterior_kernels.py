@@ -18,23 +18,24 @@ import numpy as np
 
 from tacitly.simd.inverses import invert
 from tacitly.simd.lanes import LANES, lane_zeros, load_eight, scatter
-from tacitly.simd.lazy_njit import njit
+from tacitly.simd.lazy_njit import UNCOUNTED, njit
 from tacitly.simd.registers import load, repeat, spread, store
 from tacitly.simd.tiles import SIDE, reciprocal
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+_inside: Any = njit(**UNCOUNTED)
 
 
 @_kernel
 def write_rows(moments, mean, turn, diagonal, noise, careful, covariance, back, back_diagonal, out):
     """Write for each user the upper triangle of BᵀJB (or of BᵀRB, the ``covariance``), then Bᵀu; B is ``back``."""
     p, width = mean.size, moments.shape[1]
-    room, spare, products = lanes_for(p, width), spare_for(width), products_of(turn)
+    room, spare, scales = lanes_for(p, width), spare_for(width), scales_of(mean, turn, noise)
     right, means, work, columns = places(p)
     line = lane_zeros(p * (p + 3) // 2)
     for first in range(0, len(moments), LANES):
         load_eight(moments, first, spare, room, columns, False)
-        posterior(room, mean, turn, products, diagonal, noise, careful, moments, first)
+        posterior(room, mean, turn, scales, diagonal, noise, careful, moments, first)
         if covariance:
             _negate(room, p)
         else:
@@ -52,33 +53,48 @@ def write_rows(moments, mean, turn, diagonal, noise, careful, covariance, back, 
 
 
 @_kernel
-def write_weights(moments, mean, precision, noise, out):
-    """Write the upper triangle of V = (P + ZᵀZ/s²)⁻¹, then w̄ + VZᵀ(t − Zw̄)/s²; P is the prior's ``precision``."""
-    p, width = mean.size, moments.shape[1]
+def write_weights(moments, prior, precision, noise, out):
+    """Write the upper triangle of V = (P + ZᵀZ/s²)⁻¹, then V(Pw̄ + Zᵀt/s²); P is the prior's ``precision``.
+
+    ``prior`` is Pw̄.
+    """
+    p, width = prior.size, moments.shape[1]
     room, spare, line = lanes_for(p, width), spare_for(width), lane_zeros(p * (p + 3) // 2)
-    _, means, work, columns = places(p)
-    rights = columns + p * (p + 1) // 2
+    columns = places(p)[3]
     for first in range(0, len(moments), LANES):
         load_eight(moments, first, spare, room, columns, False)
-        place, share = columns, spread(1.0 / noise)
-        for i in range(p):
-            store(room, (means + i) * LANES, load(room, (rights + i) * LANES))
-        for i in range(p):
-            _move_row(room, place, p, i, mean, means)
-            for k in range(i, p):
-                store(room, (i * p + k) * LANES, load(room, place * LANES) * share + repeat(precision, i * p + k))
-                place += 1
-        for i in range(p):
-            store(room, (means + i) * LANES, load(room, (means + i) * LANES) * share)
-        invert(room, 0, p, 0, means, work + p * p, moments, (first + LANES) * width, width)
-        place = 0
-        for i in range(p):
-            for k in range(i, p):
-                store(line, place, spread(0.0) - load(room, (i * p + k) * LANES))
-                place += LANES
-        for i in range(p):
-            store(line, place + i * LANES, load(room, (means + i) * LANES) + repeat(mean, i))
+        weights(room, prior, precision, noise, moments, (first + LANES) * width, width)
+        pack_weights(room, p, line)
         scatter(line, first, out)
+
+
+@_inside
+def weights(room, prior, precision, noise, ahead, place, lines):
+    """Write −V in the place of the system, and the posterior mean of the weights in that of u.
+
+    ``ahead[place:]``, this many cache lines, is what will be read next.
+    """
+    p = prior.size
+    _, means, work, columns = places(p)
+    moment, rights, share = columns, columns + p * (p + 1) // 2, spread(1.0 / noise)
+    for i in range(p):
+        store(room, (means + i) * LANES, load(room, (rights + i) * LANES) * share + repeat(prior, i))
+        for k in range(i, p):
+            store(room, (i * p + k) * LANES, load(room, moment * LANES) * share + repeat(precision, i * p + k))
+            moment += 1
+    invert(room, 0, p, 0, means, work + p * p, ahead, place, lines)
+
+
+@_inside
+def pack_weights(room, p, line):
+    """Write the upper triangle of V, then the weights."""
+    means, place = places(p)[1], 0
+    for i in range(p):
+        for k in range(i, p):
+            store(line, place, spread(0.0) - load(room, (i * p + k) * LANES))
+            place += LANES
+    for i in range(p):
+        store(line, place + i * LANES, load(room, (means + i) * LANES))
 
 
 @_kernel
@@ -108,7 +124,7 @@ def lanes_for(p, width):
     return lane_zeros(places(p)[3] + width + -width % LANES)
 
 
-@_kernel
+@_inside
 def places(p):
     """Return where lanes have b = Lᵀz/s², u, work space, and moments; the system comes first.
 
@@ -125,121 +141,111 @@ def spare_for(width):
 
 
 @_kernel
-def products_of(turn):
-    """Return the products of pairs of entries of the diagonal, in the order of moments."""
+def scales_of(mean, turn, noise):
+    """Return what moments are multiplied by under a diagonal L, in their order, then v = L⁻¹w̄; of no use for others."""
     p, place = len(turn), 0
-    products = np.empty(p * (p + 1) // 2)
+    scales = np.empty(p * (p + 5) // 2)
     for i in range(p):
         for k in range(i, p):
-            products[place] = turn[i, i] * turn[k, k]
+            scales[place] = turn[i, i] * turn[k, k]
             place += 1
-    return products
+    for i in range(p):
+        scales[place + i] = turn[i, i] / math.sqrt(noise)
+        scales[place + p + i] = mean[i] / (turn[i, i] * math.sqrt(noise))
+    return scales
 
 
-@_kernel
-def posterior(room, mean, turn, products, diagonal, noise, careful, moments, first):
-    """Replace the system by minus the upper triangle of R, write u, and return the residual. ``turn`` is L/s.
+@_inside
+def posterior(room, mean, turn, scales, diagonal, noise, careful, moments, first):
+    """Replace the system by minus the upper triangle of R, and write u. ``turn`` is L/s.
 
     The room has the moments of eight users, from ``first`` on. Where J needs care, A is kept.
     """
     p, width = mean.size, moments.shape[1]
-    right, means, work, _ = places(p)
-    swept = 0
+    right, means, work, columns = places(p)
+    ahead = (first + LANES) * width
     if diagonal and not careful:
-        squares, swept = _whiten_diagonal(room, mean, turn, products, noise), min(p % SIDE, 1)
-    else:
-        squares = _whiten(room, mean, turn, diagonal, noise)
+        # With b of the targets themselves, u = R(b − Av) = R(b + v) − v: moments need not be moved to w̄.
+        _whiten_diagonal(room, p, scales)
+        invert(room, 0, p, min(p % SIDE, 1), means, work + p * p, moments, ahead, width)
         for i in range(p):
-            for k in range(i, p):
-                store(room, (work + i * p + k) * LANES, load(room, (i * p + k) * LANES))
-            store(room, i * (p + 1) * LANES, load(room, i * (p + 1) * LANES) + spread(1.0))
-            store(room, (means + i) * LANES, load(room, (right + i) * LANES))
-    invert(room, 0, p, swept, means, work + p * p, moments, (first + LANES) * width, width)
-    explained = spread(0.0)  # uᵀ(2b − Au), by how much the fit lowers the squares, is uᵀ(b + u) since Au = b − u
+            at = (means + i) * LANES
+            store(room, at, load(room, at) - repeat(scales, p * (p + 3) // 2 + i))
+        return
+    squares = _whiten(room, mean, turn, diagonal, noise)
+    store(room, (columns + width - 2) * LANES, squares)
     for i in range(p):
+        for k in range(i, p):
+            store(room, (work + i * p + k) * LANES, load(room, (i * p + k) * LANES))
+        store(room, i * (p + 1) * LANES, load(room, i * (p + 1) * LANES) + spread(1.0))
+        store(room, (means + i) * LANES, load(room, (right + i) * LANES))
+    invert(room, 0, p, 0, means, work + p * p, moments, ahead, width)
+
+
+@_inside
+def residual(room, p, scales, diagonal, noise, careful):
+    """Return ‖t − Zw‖² at the weights w of :func:`posterior`."""
+    right, means, work, columns = places(p)
+    rights = columns + p * (p + 1) // 2
+    squares, less = load(room, (rights + p) * LANES), spread(0.0)
+    if diagonal and not careful:  # as it is, tᵀt − 2wᵀZᵀt + wᵀZᵀZw: errors of w change it least
+        for i in range(p):
+            weight = load(room, (means + i) * LANES) + repeat(scales, p * (p + 3) // 2 + i)
+            store(room, (work + i) * LANES, weight * spread(noise * scales[p * (p + 1) // 2 + i]))
+        place = columns
+        for i in range(p):
+            own, other = load(room, place * LANES) * load(room, (work + i) * LANES), spread(0.0)
+            for k in range(i + 1, p):
+                place += 1
+                other = other + load(room, place * LANES) * load(room, (work + k) * LANES)
+            place += 1
+            own = own + other + other - spread(2.0) * load(room, (rights + i) * LANES)
+            less = less - own * load(room, (work + i) * LANES)
+        return squares - less
+    for i in range(p):  # uᵀ(2b − Au), by how much the fit lowers the squares, is uᵀ(b + u) since Au = b − u
         u = load(room, (means + i) * LANES)
-        explained = explained + u * (load(room, (right + i) * LANES) + u)
-    return squares - spread(noise) * explained
+        less = less + u * (load(room, (right + i) * LANES) + u)
+    return squares - spread(noise) * less
 
 
-@_kernel
-def _whiten_diagonal(room, mean, turn, products, noise):
-    """Write I + A and b as :func:`_whiten` does, for a diagonal L, and b to u as well; return ‖t − Zw̄‖².
+@_inside
+def _whiten_diagonal(room, p, scales):
+    """Write I + A, b = LᵀZᵀt/s², and b + v in the place of u, for a diagonal L.
 
     If the number of rows is not a multiple of four, the first pivot is swept on the way, which then costs nothing.
     """
-    p = mean.size
     right, means, pivots, columns = places(p)
-    rights = columns + p * (p + 1) // 2
-    squares = load(room, (rights + p) * LANES)
+    entries, inverse, one = p * (p + 1) // 2, spread(0.0), spread(1.0)
     for i in range(p):
-        value = load(room, (rights + i) * LANES)
-        squares = squares - value * repeat(mean, i)
+        value = load(room, (columns + entries + i) * LANES) * repeat(scales, entries + i)
         store(room, (right + i) * LANES, value)
+        store(room, (means + i) * LANES, value + repeat(scales, entries + p + i))
         store(room, (pivots + i) * LANES, spread(0.0))
-    inverse, start = spread(0.0), min(p % SIDE, 1)
+    start = min(p % SIDE, 1)
     if start:
-        for k in range(p):
-            store(room, (pivots + k) * LANES, load(room, (columns + k) * LANES) * repeat(products, k))
-        store(room, pivots * LANES, load(room, pivots * LANES) + spread(1.0))
-        inverse = reciprocal(load(room, pivots * LANES))
-        _move_row(room, columns, p, 0, mean, right)
-    place = start * p
-    for i in range(start, p - 1, 2):
-        _whiten_two(room, columns, place, p, i, mean, products, inverse)
-        place += 2 * (p - i) - 1
-    if (p - start) % 2:
-        factor = load(room, (pivots + p - 1) * LANES)
-        value = load(room, (columns + place) * LANES) * repeat(products, place) + spread(1.0)
-        store(room, (p * p - 1) * LANES, value - factor * inverse * factor)
-        _move_row(room, columns + place, p, p - 1, mean, right)
-    scale = 1.0 / math.sqrt(noise)
-    for i in range(p):
-        value = load(room, (right + i) * LANES)
-        squares = squares - value * repeat(mean, i)
-        value = value * spread(scale * turn[i, i])
-        store(room, (right + i) * LANES, value)
-        store(room, (means + i) * LANES, value)
-    if start:
-        own = load(room, right * LANES) * inverse
-        for k in range(1, p):
-            factor = load(room, (pivots + k) * LANES)
-            store(room, (means + k) * LANES, load(room, (right + k) * LANES) - factor * own)
-            store(room, k * LANES, factor * inverse)
+        inverse = reciprocal(load(room, columns * LANES) * repeat(scales, 0) + one)
+        own = load(room, means * LANES) * inverse
         store(room, means * LANES, own)
         store(room, 0, spread(0.0) - inverse)
-    return squares
+        for k in range(1, p):
+            value, at = load(room, (columns + k) * LANES) * repeat(scales, k), (means + k) * LANES
+            store(room, (pivots + k) * LANES, value)
+            store(room, at, load(room, at) - value * own)
+            store(room, k * LANES, value * inverse)
+    place = start * p
+    for i in range(start, p):
+        factor = load(room, (pivots + i) * LANES)
+        value = load(room, (columns + place) * LANES) * repeat(scales, place) + one
+        store(room, i * (p + 1) * LANES, value - factor * inverse * factor)
+        factor = factor * inverse
+        for k in range(i + 1, p):
+            place += 1
+            value = load(room, (columns + place) * LANES) * repeat(scales, place)
+            store(room, (i * p + k) * LANES, value - factor * load(room, (pivots + k) * LANES))
+        place += 1
 
 
-@_kernel
-def _whiten_two(room, columns, place, p, i, mean, products, inverse):
-    """Write rows i and i + 1 of I + A, and do as :func:`_move_row` does, two rows at a time."""
-    right, pivots = p * p, p * p + 2 * p
-    below = place + p - i - 1  # so that entry (i + 1, k) is as far from it as (i, k) is from ``place``
-    one, first, second = spread(1.0), repeat(mean, i), repeat(mean, i + 1)
-    x, z = load(room, (pivots + i) * LANES), load(room, (pivots + i + 1) * LANES)
-    c, b = x * inverse, z * inverse
-    g0, g1 = load(room, (columns + place) * LANES), load(room, (columns + place + 1) * LANES)
-    g2 = load(room, (columns + below + 1) * LANES)
-    moved = load(room, (right + i) * LANES) - g0 * first - g1 * second
-    other = load(room, (right + i + 1) * LANES) - g1 * first - g2 * second
-    row, next_row = i * p, (i + 1) * p
-    store(room, (row + i) * LANES, g0 * repeat(products, place) + one - c * x)
-    store(room, (row + i + 1) * LANES, g1 * repeat(products, place + 1) - c * z)
-    store(room, (next_row + i + 1) * LANES, g2 * repeat(products, below + 1) + one - b * z)
-    for k in range(i + 2, p):
-        at, under = place + k - i, below + k - i
-        g0, g1 = load(room, (columns + at) * LANES), load(room, (columns + under) * LANES)
-        m, x, moves = repeat(mean, k), load(room, (pivots + k) * LANES), (right + k) * LANES
-        moved, other = moved - g0 * m, other - g1 * m
-        store(room, moves, load(room, moves) - g0 * first - g1 * second)
-        store(room, (row + k) * LANES, g0 * repeat(products, at) - c * x)
-        store(room, (next_row + k) * LANES, g1 * repeat(products, under) - b * x)
-    store(room, (right + i) * LANES, moved)
-    store(room, (right + i + 1) * LANES, other)
-
-
-@_kernel
+@_inside
 def _move_row(room, place, p, i, mean, right):
     """Subtract from Zᵀt what row i of ZᵀZ, from its diagonal on, adds to ZᵀZw̄."""
     own = repeat(mean, i)
@@ -251,7 +257,7 @@ def _move_row(room, place, p, i, mean, right):
     store(room, (right + i) * LANES, moved)
 
 
-@_kernel
+@_inside
 def _whiten(room, mean, turn, diagonal, noise):
     """Write A = LᵀZᵀZL/s² (upper triangle) and b = LᵀZᵀ(t − Zw̄)/s²; return ‖t − Zw̄‖²."""
     p = mean.size
@@ -275,7 +281,7 @@ def _whiten(room, mean, turn, diagonal, noise):
     return squares
 
 
-@_kernel
+@_inside
 def turn_vector(room, vector, turn, diagonal, p, out):
     """Write Tᵀv."""
     for i in range(p):
@@ -288,7 +294,7 @@ def turn_vector(room, vector, turn, diagonal, p, out):
         store(room, (out + i) * LANES, value)
 
 
-@_kernel
+@_inside
 def _turn(room, turn, diagonal, p, work):
     """Replace the upper triangle of the system M, symmetric, by that of TᵀMT."""
     if diagonal:
@@ -324,7 +330,7 @@ def _turn(room, turn, diagonal, p, work):
             store(room, (i3 * p + k) * LANES, s3)
 
 
-@_kernel
+@_inside
 def information(room, p, careful):
     """Replace −R by the upper triangle of J: I − R, or the symmetric part of RA where that would cancel."""
     kept = places(p)[2]
@@ -347,7 +353,7 @@ def information(room, p, careful):
             store(room, (i * p + k) * LANES, load(room, (work + i * p + k) * LANES))
 
 
-@_kernel
+@_inside
 def _negate(room, p):
     for i in range(p):
         for k in range(i, p):

@@ -116,7 +116,10 @@ class InformationShares(PriorQuery):
 
     def contributions_of(self, statistics: Array) -> Array:
         """Return one vector per user."""
-        return share_roots(spread_of(statistics, along(self.prior))[1], statistics[:, -1])
+        size = self.units.size
+        own = np.arange(size, dtype=np.float64)  # groups of one coordinate each
+        found = sizes(statistics, along(self.prior), own, size)
+        return share_roots(found[:, 1 : 3 * size : 3], statistics[:, -1])
 
 
 def share_roots(diagonals: Array, rows: Array) -> Array:

@@ -27,6 +27,7 @@ from tacitly.privacy.clipping import GUARD
 CAREFUL = 1e-4
 """Prior variances over the noise variance below which I − R would lose digits of J; public."""
 
+_FAR = 1e3  # prior standard deviations from zero to the mean: beyond them, R(b + v) − v would lose digits of u
 _RELATED = 1e4  # condition of a prior's correlations: beyond it, inverting them would lose more digits than allowed
 _CONDITION = 1e5  # of directions: beyond it, moments along them would lose more digits than they save time
 
@@ -162,7 +163,11 @@ def covariance_and_mean(moments: Array, prior: Prior, back: Array) -> Array:
 
 def sizes(moments: Array, prior: Prior, groups: Array, count: int) -> Array:
     """Return ‖u‖², tr J and ‖J‖² of each group of coordinates, then the residual, tr J and the number of rows."""
-    return _sizes(moments, prior, groups, count)[:, : len(moments)].T
+    from tacitly.methods.mixed_effects.sum_kernels import write_sizes
+
+    out = np.zeros((len(moments), 3 * count + 3))
+    write_sizes(_checked(moments, prior), *_public(prior), *_grouped(groups, count), out)
+    return out
 
 
 def variance_sums(
@@ -172,66 +177,68 @@ def variance_sums(
     count: int,
     bound: float,
     size: int,
-    *tables: Array,
+    knots: Array,
+    capped: Array,
+    *,
     weight: float,
     cap: float,
 ) -> Array:
-    """Return the sums over blocks of excesses and weights, each user's clipped; ``tables`` are interpolated."""
-    from tacitly.methods.mixed_effects.sum_kernels import add_variances
+    """Return the sums over blocks of excesses and weights, each user's clipped.
 
-    out = np.zeros((-(-len(moments) // size), 2 * (count + 1)))
-    public = float(prior.noise), weight, cap, *tables, bound * (1.0 - GUARD), size
-    add_variances(_sizes(moments, prior, groups, count), len(moments), *public, out)
-    return out
+    Between ``knots``, logarithms (base 2) of degrees of freedom, expected sizes are straight lines: a sum of bends.
+    """
+    slopes = np.append(np.diff(capped) / np.diff(knots), 0.0)
+    bends = np.stack([knots, np.diff(slopes, prepend=0.0)], axis=1)
+    table = np.concatenate([[[capped[0], 0.0]], bends])
+    return _variance_sums(moments, prior, groups, count, bound, size, weight, True, cap, table)
 
 
 def log_variance_sums(
     moments: Array, prior: Prior, groups: Array, bound: float, size: int, reaches: Array, *, weight: float
 ) -> Array:
     """Return the sums over blocks of points on circles, each user's clipped."""
-    from tacitly.methods.mixed_effects.sum_kernels import add_log_variances
+    count, table = len(reaches) - 1, np.ascontiguousarray(reaches[:, None])
+    return _variance_sums(moments, prior, groups, count, bound, size, weight, False, 0.0, table)
 
-    count = len(reaches) - 1
-    out = np.zeros((-(-len(moments) // size), 2 * len(reaches)))
-    public = float(prior.noise), weight, reaches, bound * (1.0 - GUARD), size
-    add_log_variances(_sizes(moments, prior, groups, count), len(moments), *public, out)
+
+def _variance_sums(
+    moments: Array, prior: Prior, groups: Array, count: int, bound: float, size: int, *public: Any
+) -> Array:
+    from tacitly.methods.mixed_effects.sum_kernels import add_variances
+
+    out = np.zeros((-(-len(moments) // size), 2 * (count + 1)))
+    where = _grouped(groups, count)
+    add_variances(_checked(moments, prior), *_public(prior), *where, *public, bound * (1.0 - GUARD), size, out)
     return out
 
 
-def _sizes(moments: Array, prior: Prior, groups: Array, count: int) -> Array:
-    """Return :func:`sizes` with a column per user, and columns of zeros after the last."""
-    from tacitly.methods.mixed_effects.sum_kernels import USERS, write_sizes
-
-    size = len(prior.mean)
+def _grouped(groups: Array, count: int) -> tuple[Any, ...]:
+    """Return places of pairs of coordinates of the same group, and coordinates, by groups, and where groups start."""
+    size = len(groups)
     first, second = np.triu_indices(size, 1)
     own = [np.flatnonzero(groups == group) for group in range(count)]
     pairs = [np.flatnonzero((groups[first] == group) & (groups[second] == group)) for group in range(count)]
     starts = np.cumsum([[0, 0], *([len(part), len(pair)] for part, pair in zip(own, pairs, strict=True))], axis=0)
-    places = (first * size + second)[np.concatenate(pairs)]
-    out = np.zeros((3 * count + 3, len(moments) + -len(moments) % USERS))
-    write_sizes(_checked(moments, prior), *_public(prior), places, np.concatenate(own), starts, out)
-    out[-3] = np.maximum(out[-3], 0.0)
-    return out
+    return (first * size + second)[np.concatenate(pairs)], np.concatenate(own), starts
 
 
 def spread_norms(moments: Array, prior: Prior) -> Array:
     """Return the norms of u uᵀ − J, packed."""
-    return _spreads(moments, prior, 1.0, 1.0, max(1, len(moments)))[0]
+    from tacitly.methods.mixed_effects.sum_kernels import write_spread_norms
+
+    norms = np.zeros(len(moments))
+    write_spread_norms(_checked(moments, prior), *_public(prior), norms)
+    return norms
 
 
 def spread_sums(moments: Array, prior: Prior, clip: float, bound: float, size: int) -> Array:
     """Return the sums over blocks of (u uᵀ − J, J's squared diagonal), that clipped to ``clip``, all to a bound."""
-    return _spreads(moments, prior, clip, bound, size)[1]
-
-
-def _spreads(moments: Array, prior: Prior, clip: float, bound: float, size: int) -> tuple[Array, Array]:
     from tacitly.methods.mixed_effects.sum_kernels import add_spreads
 
     weights = len(prior.mean)
-    norms, out = np.zeros(len(moments)), np.zeros((-(-len(moments) // size), triangle(weights) + weights))
-    public = float(clip), bound * (1.0 - GUARD), size
-    add_spreads(_checked(moments, prior), *_public(prior), *public, norms, out)
-    return norms, out
+    out = np.zeros((-(-len(moments) // size), triangle(weights) + weights))
+    add_spreads(_checked(moments, prior), *_public(prior), float(clip), bound * (1.0 - GUARD), size, out)
+    return out
 
 
 def scores(likelihoods: Array, point: Array, turn: Array, clip: float) -> Array:
@@ -268,6 +275,19 @@ def clipped_scores(
     return norms, out
 
 
+def left_out_errors(X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prior: Prior, reached: Array) -> Array:
+    """Return the sums of :func:`left_out_sums`, without the posteriors and, where possible, without writing them."""
+    from tacitly.methods.mixed_effects.left_out_kernels import write_left_out_alone
+
+    precision = _precision(prior)
+    if isinstance(units, Slopes) or not len(precision):
+        return left_out_sums(X, y, offsets, units, prior, reached)[0]
+    out = np.empty((len(offsets) - 1, len(reached) + 3))
+    public = precision @ prior.mean, precision, float(prior.noise), reached
+    write_left_out_alone(*_rows_and_units(X, y, offsets, units), *public, out)
+    return out
+
+
 def left_out_sums(
     X: Rows,
     y: Rows,
@@ -282,7 +302,7 @@ def left_out_sums(
     How many residuals lie beyond each number of standard deviations; squared errors of the user's mean; squared errors
     of the posterior; the number of rows. Posteriors as the upper triangle of the weights' covariance, and their mean.
     """
-    from tacitly.methods.mixed_effects.row_kernels import write_left_out
+    from tacitly.methods.mixed_effects.left_out_kernels import write_left_out
 
     moments = Moments(units)(X, y, offsets) if moments is None else moments
     posterior = _weights(moments, prior)
@@ -304,7 +324,7 @@ def _weights(moments: Array, prior: Prior) -> Array:
     precision = _precision(prior)
     if len(precision):
         out = np.empty((len(moments), triangle(len(prior.mean)) + len(prior.mean)))
-        write_weights(_checked(moments, prior), prior.mean, precision, float(prior.noise), out)
+        write_weights(_checked(moments, prior), precision @ prior.mean, precision, float(prior.noise), out)
         return out
     posterior = covariance_and_mean(moments, prior, prior.root.T)
     posterior[:, -len(prior.mean) :] += prior.mean
@@ -378,8 +398,10 @@ def _checked(moments: Array, prior: Prior) -> Array:
 
 
 def _public(prior: Prior) -> tuple[Array, Array, bool, float, bool]:
-    """Return the prior as kernels take it: mean, L/s, whether that is diagonal, s², whether J needs care."""
-    careful = bool((np.square(prior.root).sum(axis=0) < CAREFUL * prior.noise).any())
+    """Return the prior as kernels take it: mean, L/s, whether that is diagonal, s², whether u or J needs care."""
+    with np.errstate(all="ignore"):
+        far = _is_diagonal(prior.root) and not np.abs(prior.mean / np.diag(prior.root)).max() < _FAR
+    careful = far or bool((np.square(prior.root).sum(axis=0) < CAREFUL * prior.noise).any())
     root = np.ascontiguousarray(prior.root / np.sqrt(prior.noise))
     return np.ascontiguousarray(prior.mean), root, _is_diagonal(root), float(prior.noise), careful
 

@@ -20,22 +20,32 @@ from tacitly.methods.mixed_effects.posterior_kernels import (
     lanes_for,
     places,
     posterior,
-    products_of,
+    residual,
+    scales_of,
     spare_for,
     turn_vector,
 )
 from tacitly.privacy.clipping import LEAST
-from tacitly.simd.elementary import cosines_and_sines, logarithms
 from tacitly.simd.lanes import LANES, lane_zeros, load_eight, scatter
-from tacitly.simd.lazy_njit import njit
-from tacitly.simd.registers import load, repeat, spread, store, total, where_usable
-
-USERS = 64
-"""Users whose sizes are turned into contributions together: enough for loops over them to become SIMD code."""
+from tacitly.simd.lazy_njit import UNCOUNTED, njit
+from tacitly.simd.points import logarithm, point
+from tacitly.simd.registers import (
+    add_to,
+    at_least,
+    at_most,
+    load,
+    repeat,
+    spread,
+    store,
+    total,
+    where_number,
+    where_usable,
+)
 
 _WHOLE = 2.0**-1010  # factors above it have all their digits: smaller ones may be denormal numbers
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+_inside: Any = njit(**UNCOUNTED)
 
 
 @_kernel
@@ -43,33 +53,43 @@ def write_sizes(moments, mean, turn, diagonal, noise, careful, pairs, members, s
     """Write for each group and user ‖u‖², tr J and ‖J‖² of the group's coordinates; then the residual, tr J and m.
 
     ``members`` has the coordinates of group g from starts[g, 0] on, ``pairs`` the places i·p + k, i < k, of pairs of
-    them from starts[g, 1] on. ``out`` has one column per user, and room for a multiple of eight users.
+    them from starts[g, 1] on.
     """
-    p, width, count, length = mean.size, moments.shape[1], len(starts) - 1, out.shape[1]
-    room, spare, products = lanes_for(p, width), spare_for(width), products_of(turn)
-    _, means, _, columns = places(p)
+    p, width = mean.size, moments.shape[1]
+    room, spare, scales = lanes_for(p, width), spare_for(width), scales_of(mean, turn, noise)
+    columns, found = places(p)[3], lane_zeros(out.shape[1])
     for first in range(0, len(moments), LANES):
         load_eight(moments, first, spare, room, columns, False)
-        residual = posterior(room, mean, turn, products, diagonal, noise, careful, moments, first)
+        posterior(room, mean, turn, scales, diagonal, noise, careful, moments, first)
+        errors = residual(room, p, scales, diagonal, noise, careful)
         information(room, p, careful)
-        trace = spread(0.0)
-        for group in range(count):
-            square = _sum_of_squares(room, pairs, starts[group, 1], starts[group + 1, 1])
-            size, own, square = spread(0.0), spread(0.0), square + square
-            for member in range(starts[group, 0], starts[group + 1, 0]):
-                place = members[member]
-                u, entry = load(room, (means + place) * LANES), load(room, place * (p + 1) * LANES)
-                size, own, square = size + u * u, own + entry, square + entry * entry
-            trace = trace + own
-            store(out, 3 * group * length + first, size)
-            store(out, (3 * group + 1) * length + first, own)
-            store(out, (3 * group + 2) * length + first, square)
-        store(out, 3 * count * length + first, residual)
-        store(out, (3 * count + 1) * length + first, trace)
-        store(out, (3 * count + 2) * length + first, load(room, (columns + width - 1) * LANES))
+        _write_sizes(room, p, errors, pairs, members, starts, found)
+        scatter(found, first, out)
 
 
-@_kernel
+@_inside
+def _write_sizes(room, p, errors, pairs, members, starts, found):
+    """Write the sizes of eight users."""
+    _, means, _, columns = places(p)
+    trace, place = spread(0.0), 0
+    for group in range(len(starts) - 1):
+        square = _sum_of_squares(room, pairs, starts[group, 1], starts[group + 1, 1])
+        size, own, square = spread(0.0), spread(0.0), square + square
+        for member in range(starts[group, 0], starts[group + 1, 0]):
+            at = members[member]
+            u, entry = load(room, (means + at) * LANES), load(room, at * (p + 1) * LANES)
+            size, own, square = size + u * u, own + entry, square + entry * entry
+        trace = trace + own
+        store(found, place, size)
+        store(found, place + LANES, own)
+        store(found, place + 2 * LANES, square)
+        place += 3 * LANES
+    store(found, place, where_number(errors, at_least(errors, 0.0)))
+    store(found, place + LANES, trace)
+    store(found, place + 2 * LANES, load(room, (columns + p * (p + 3) // 2 + 1) * LANES))
+
+
+@_inside
 def _sum_of_squares(room, pairs, first, last):
     """Add up squares of some entries, four sums at a time: as many as an addition takes cycles."""
     s0 = s1 = s2 = s3 = spread(0.0)
@@ -84,157 +104,134 @@ def _sum_of_squares(room, pairs, first, last):
 
 
 @_kernel
-def add_variances(sizes, users, noise, weight, cap, knots, capped, limit, size, out):
-    """Add excess and weight of each group of coordinates, clipped to ``limit``, to a user's block in ``out``.
+def add_variances(
+    moments, mean, turn, diagonal, noise, careful, pairs, members, starts, weight, fine, cap, table, limit, size, out
+):
+    """Add two numbers for each group of coordinates and for the noise, clipped to ``limit``, to a user's block.
 
-    See :class:`~tacitly.methods.mixed_effects.queries.Variances`; ``knots`` are logarithms (base 2) of degrees of
-    freedom. Between them expected sizes are straight lines: a sum of bends. ``sizes`` has a multiple of
-    :data:`USERS` columns.
+    Excess and weight (``fine``), sizes being capped at ``cap``; the table has their expectation as bends. Else
+    points on circles, and the table has their reaches. See :class:`~tacitly.methods.mixed_effects.queries.Variances`
+    and :class:`~tacitly.methods.mixed_effects.queries.LogVariances`. ``out`` has one row per block of ``size`` users.
     """
-    count, last = out.shape[1] // 2, knots.size - 1
-    shape = (count, USERS)
-    ratios, freedoms, weights, logs = np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape)
-    bits, bends = np.empty(count * USERS, dtype=np.int64), np.zeros(knots.size)
-    factors, sums = np.zeros(USERS), np.zeros((2 * count, USERS))
-    for j in range(last):
-        slope = (capped[j + 1] - capped[j]) / (knots[j + 1] - knots[j])
-        bends[j] += slope
-        bends[j + 1] -= slope
-    for first in range(0, users, USERS):
-        for group in range(count):
-            _write_ratios(sizes, first, group, count, noise, weight, ratios, freedoms, weights)
-        logarithms(freedoms.ravel(), bits, logs.ravel())
-        for group in range(count):
-            for u in range(USERS):
-                freedoms[group, u] = capped[0]
-            for j in range(knots.size):
-                for u in range(USERS):
-                    freedoms[group, u] += bends[j] * max(logs[group, u] - knots[j], 0.0)
-            for u in range(USERS):
-                ratios[group, u] = (min(ratios[group, u], cap) - freedoms[group, u]) * weights[group, u]
-        _add_pairs(ratios, weights, first, users, limit, size, factors, sums, out)
+    p, width, numbers, first = mean.size, moments.shape[1], out.shape[1], 0
+    room, spare, scales = lanes_for(p, width), spare_for(width), scales_of(mean, turn, noise)
+    columns, found = places(p)[3], lane_zeros(3 * numbers // 2)
+    own, factors, sums = lane_zeros(numbers), lane_zeros(1), lane_zeros(numbers)
+    while first < len(moments):
+        load_eight(moments, first, spare, room, columns, False)
+        posterior(room, mean, turn, scales, diagonal, noise, careful, moments, first)
+        errors = residual(room, p, scales, diagonal, noise, careful)
+        information(room, p, careful)
+        _write_sizes(room, p, errors, pairs, members, starts, found)
+        for group in range(numbers // 2):
+            if fine:
+                _write_excess(found, group, numbers // 2, noise, weight, cap, table, own)
+            else:
+                _write_point(found, group, numbers // 2, noise, weight, table, own)
+        block = first // size
+        users = min(LANES, len(moments) - first, (block + 1) * size - first)
+        _write_factors(own, limit, users, factors)
+        factor = load(factors, 0)
+        for a in range(numbers):
+            add_to(sums, a * LANES, where_usable(factor, load(own, a * LANES) * factor))
+        first += users
+        if first // size > block or first >= len(moments):
+            for a in range(numbers):
+                out[block, a] = total(load(sums, a * LANES))
+                store(sums, a * LANES, spread(0.0))
 
 
-@_kernel
-def add_log_variances(sizes, users, noise, weight, reaches, limit, size, out):
-    """Add the points of each group of coordinates, clipped to ``limit``, to a user's block in ``out``.
-
-    See :class:`~tacitly.methods.mixed_effects.queries.LogVariances`.
-    """
-    count = out.shape[1] // 2
-    shape = (count, USERS)
-    ratios, freedoms, weights, logs = np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape)
-    biases, points = np.empty(shape), np.empty((2, count * USERS))
-    bits, factors, sums = np.empty(count * USERS, dtype=np.int64), np.zeros(USERS), np.zeros((2 * count, USERS))
-    for first in range(0, users, USERS):
-        for group in range(count):
-            _write_ratios(sizes, first, group, count, noise, weight, ratios, freedoms, weights)
-            for u in range(USERS):  # digamma(ν/2) by its recurrence and its series, without its logarithm
-                start = freedoms[group, u] / 2.0
-                half, bias = start + 6.0, 0.0
-                bias -= 1.0 / start + 1.0 / (start + 1.0) + 1.0 / (start + 2.0)
-                bias -= 1.0 / (start + 3.0) + 1.0 / (start + 4.0) + 1.0 / (start + 5.0)
-                inverse = 1.0 / (half * half)
-                bias -= 0.5 / half + inverse * (1.0 / 12.0 - inverse * (1.0 / 120.0 - inverse / 252.0))
-                biases[group, u] = bias / math.log(2.0)
-                ratios[group, u] = max(ratios[group, u], 1e-300) * (start / half)  # and the logarithm of ν/2 comes off
-        logarithms(ratios.ravel(), bits, logs.ravel())
-        for group in range(count):
-            reach = reaches[group]
-            for u in range(USERS):
-                octaves = logs[group, u] - biases[group, u]
-                logs[group, u] = min(max(octaves, -reach), reach) * (0.9 * math.pi / reach)
-        cosines_and_sines(logs.ravel(), points)
-        for group in range(count):
-            for u in range(USERS):
-                ratios[group, u] = points[0, group * USERS + u] * weights[group, u]
-                weights[group, u] = points[1, group * USERS + u] * weights[group, u]
-        _add_pairs(ratios, weights, first, users, limit, size, factors, sums, out)
+@_inside
+def _write_excess(found, group, count, noise, weight, cap, table, own):
+    """Write the capped size less its expectation, and the weight of both."""
+    ratio, freedom, share = _ratio(found, group, count, noise, weight)
+    octaves, expected = logarithm(freedom), repeat(table, 0)
+    for j in range(1, len(table)):  # where it bends, and by how much
+        expected = expected + repeat(table, 2 * j + 1) * at_least(octaves - repeat(table, 2 * j), 0.0)
+    store(own, 2 * group * LANES, (at_most(ratio, cap) - expected) * share)
+    store(own, (2 * group + 1) * LANES, share)
 
 
-@_kernel
-def _write_ratios(sizes, first, group, count, noise, weight, ratios, freedoms, weights):
-    """Write size over expected size, degrees of freedom and weight of a group; the last one is the noise.
+@_inside
+def _write_point(found, group, count, noise, weight, table, own):
+    """Write the logarithm of the size, without its bias, as a point on the circle of radius weight."""
+    ratio, freedom, share = _ratio(found, group, count, noise, weight)
+    x = freedom * spread(0.5)  # digamma(x) by its recurrence and its series, without its logarithm
+    half = x + spread(6.0)
+    inverse = spread(1.0) / (half * half)
+    over = (((x + spread(15.0)) * x + spread(85.0)) * x + spread(225.0)) * x + spread(274.0)
+    over = (over * x + spread(120.0)) * x  # x(x + 1)…(x + 5): its derivative over itself is the sum of reciprocals
+    under = ((spread(6.0) * x + spread(75.0)) * x + spread(340.0)) * x + spread(675.0)
+    under = (under * x + spread(548.0)) * x + spread(120.0)
+    series = spread(1.0 / 12.0) - inverse * (spread(1.0 / 120.0) - inverse * spread(1.0 / 252.0))
+    bias = spread(0.0) - under / over - inverse * (spread(0.5) * half + series)
+    inside = at_least(ratio, 1e-300) * (x * half * inverse)  # and the logarithm of ν/2 comes off
+    octaves, reach = logarithm(inside) - bias * spread(1.0 / math.log(2.0)), table[group, 0]
+    cosine, sine = point(at_most(at_least(octaves, -reach), reach) * spread(0.9 / reach))
+    store(own, 2 * group * LANES, cosine * share)
+    store(own, (2 * group + 1) * LANES, sine * share)
+
+
+@_inside
+def _ratio(found, group, count, noise, weight):
+    """Return size over expected size, degrees of freedom and weight of a group; the last one is the noise.
 
     The weight is not a number where one of them is not.
     """
-    residual = 3 * (count - 1)
-    for u in range(USERS):
-        rows = sizes[residual + 2, first + u]
-        if group == count - 1:
-            trace = max(rows - sizes[residual + 1, first + u], 1e-9)
-            ratio, freedom = sizes[residual, first + u] / (noise * trace), trace
-        else:
-            trace = sizes[3 * group + 1, first + u]
-            ratio = sizes[3 * group, first + u] / max(trace, 1e-300)
-            freedom = trace * trace / max(sizes[3 * group + 2, first + u], 1e-300)
-        own = trace / (trace + weight) if rows > 0.0 else 0.0
-        ratios[group, u], freedoms[group, u] = ratio, max(freedom, 0.5)
-        weights[group, u] = own + (0.0 if ratio == ratio and freedom == freedom else math.nan)
-
-
-@_kernel
-def _add_pairs(one, other, first, users, limit, size, factors, sums, out):
-    """Add each user's contribution, pairs of numbers, clipped to ``limit``; ``sums`` has those of the last block.
-
-    There is a sum for each place among :data:`USERS`; they are added up at the end of a block.
-    """
-    count = len(one)
-    _write_factors(one, other, limit, factors)
-    start, total_users = 0, min(users - first, USERS)
-    while start < total_users:
-        block = (first + start) // size
-        stop = min(total_users, (block + 1) * size - first)
-        for group in range(count):
-            for u in range(start, stop):
-                used = factors[u] > 0.0
-                sums[2 * group, u] += one[group, u] * factors[u] if used else 0.0
-                sums[2 * group + 1, u] += other[group, u] * factors[u] if used else 0.0
-        if first + stop == min((block + 1) * size, users):
-            for a in range(2 * count):
-                for u in range(USERS):
-                    out[block, a] += sums[a, u]
-                    sums[a, u] = 0.0
-        start = stop
-
-
-@_kernel
-def _write_factors(one, other, limit, factors):
-    """Write by what to multiply each user's pairs so that their norm is at most ``limit``; 0 if it is not finite."""
-    odd = 0
-    factors.fill(0.0)
-    for group in range(len(one)):
-        for u in range(USERS):
-            factors[u] += one[group, u] ** 2 + other[group, u] ** 2
-    for u in range(USERS):
-        odd += not 1e-200 < factors[u] < 1e200
-    if odd:
-        line = np.empty((2 * len(one), 1))
-        for u in range(USERS):
-            for group in range(len(one)):
-                line[2 * group, 0], line[2 * group + 1, 0] = one[group, u], other[group, u]
-            factors[u] = _norm(factors[u], line, 0, 0, len(line))
+    at = 3 * group * LANES
+    size, trace, rows = load(found, at), load(found, at + LANES), load(found, (3 * count - 1) * LANES)
+    if group == count - 1:
+        trace = where_number(trace, at_least(rows - trace, 1e-9))
+        ratio, freedom = size / (spread(noise) * trace), trace
     else:
-        for u in range(USERS):
-            factors[u] = math.sqrt(factors[u])
-    for u in range(USERS):
-        factors[u] = _clip_factor(factors[u], limit)
+        ratio = size / at_least(trace, 1e-300)
+        freedom = trace * trace / at_least(load(found, at + 2 * LANES), 1e-300)
+    share = where_usable(rows, trace / (trace + spread(weight)))
+    return ratio, at_least(freedom, 0.5), where_number(ratio, where_number(freedom, share))
+
+
+@_inside
+def _write_factors(own, limit, users, factors):
+    """Write by what to multiply each user's numbers so that their norm is at most ``limit``; 0 if it is not finite."""
+    square = spread(0.0)
+    for a in range(len(own)):
+        value = load(own, a * LANES)
+        square = square + value * value
+    store(factors, 0, square)
+    for u in range(LANES):
+        norm = _norm(factors[0, u], own, u, 0, len(own))
+        factors[0, u] = _clip_factor(norm, limit) if u < users else 0.0
 
 
 @_kernel
-def add_spreads(moments, mean, turn, diagonal, noise, careful, clip, limit, size, norms, out):
-    """Write the norms of u uᵀ − J; add it, clipped to ``clip``, and J's squared diagonal under the same factor.
+def write_spread_norms(moments, mean, turn, diagonal, noise, careful, norms):
+    """Write the norms of u uᵀ − J."""
+    p, width = mean.size, moments.shape[1]
+    room, spare, scales = lanes_for(p, width), spare_for(width), scales_of(mean, turn, noise)
+    columns, square = places(p)[3], lane_zeros(2)
+    for first in range(0, len(moments), LANES):
+        load_eight(moments, first, spare, room, columns, False)
+        posterior(room, mean, turn, scales, diagonal, noise, careful, moments, first)
+        information(room, p, careful)
+        _write_spread_norms(room, p, square)
+        for u in range(min(LANES, len(moments) - first)):
+            norms[first + u] = square[0, u]
+
+
+@_kernel
+def add_spreads(moments, mean, turn, diagonal, noise, careful, clip, limit, size, out):
+    """Add u uᵀ − J, clipped to ``clip``, and J's squared diagonal under the same factor, to a user's block.
 
     ``out`` has one row per block of ``size`` users; each user's whole contribution is clipped to ``limit``.
     """
     p, width = mean.size, moments.shape[1]
     entries, first = p * (p + 1) // 2, 0
-    room, spare, products = lanes_for(p, width), spare_for(width), products_of(turn)
+    room, spare, scales = lanes_for(p, width), spare_for(width), scales_of(mean, turn, noise)
     columns, sums = places(p)[3], lane_zeros(entries + p)
     factors, square = lane_zeros(1), lane_zeros(2)
     while first < len(moments):
         load_eight(moments, first, spare, room, columns, False)
-        posterior(room, mean, turn, products, diagonal, noise, careful, moments, first)
+        posterior(room, mean, turn, scales, diagonal, noise, careful, moments, first)
         information(room, p, careful)
         block = first // size
         users = min(LANES, len(moments) - first, (block + 1) * size - first)
@@ -245,8 +242,6 @@ def add_spreads(moments, mean, turn, diagonal, noise, careful, clip, limit, size
             whole = math.sqrt((part * norm) ** 2 + part * part * square[1, u])
             factor = _both(part, _clip_factor(whole, limit))
             factors[0, u] = factor if rows > 0.0 and norm < math.inf and u < users else 0.0
-        for u in range(users):
-            norms[first + u] = square[0, u]
         _add_spread(room, p, factors, sums)
         first += users
         if first // size > block or first >= len(moments):
@@ -296,7 +291,7 @@ def _write_odd_norms(room, p, square):
         square[0, u] = _norm(total_square, line, 0, 0, len(line))
 
 
-@_kernel
+@_inside
 def _add_spread(room, p, factors, sums):
     """Add u uᵀ − J and the squares of J's diagonal, times the factors of the lanes; nothing where they are zero."""
     means, place, squares = places(p)[1], 0, p * (p + 1) // 2 * LANES
@@ -311,7 +306,7 @@ def _add_spread(room, p, factors, sums):
             place += LANES
 
 
-@_kernel
+@_inside
 def _collect(sums, p, out):
     """Write the sums over the lanes, off the diagonal times √2, and set the lanes to zero."""
     place = 0
@@ -412,7 +407,7 @@ def add_scores(scores, freedoms, constant, shared, clip, extra, limit, size, nor
             out[block, p + 3] += extra * clip * length * second * weight
 
 
-@_kernel
+@_inside
 def _norm(square, values, lane, first, last):
     """Return the norm of values[first:last, lane], whose sum of squares is ``square`` unless that left the range."""
     if 1e-200 < square < 1e200:
@@ -430,14 +425,14 @@ def _norm(square, values, lane, first, last):
     return largest * math.sqrt(square)
 
 
-@_kernel
+@_inside
 def _both(factor, weight):
     """Return the product of two factors; 0 where it has lost digits to underflow, so that it could exceed the clip."""
     product = factor * weight
     return product if product > _WHOLE else 0.0
 
 
-@_kernel
+@_inside
 def _clip_factor(norm, limit):
     """Return :func:`~tacitly.methods.shared.batch.clip_factors` of one norm."""
     if not math.isfinite(norm):

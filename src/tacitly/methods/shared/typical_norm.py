@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tacitly.arrays import Array, Offsets, Rows
+from tacitly.arrays import Array, Offsets, Rows, read_only
 from tacitly.federation.base import Federation, Query
 from tacitly.federation.statistics import Statistics
 from tacitly.methods.shared.batch import BatchQuery, circle, uncircle
@@ -78,10 +78,13 @@ class TypicalNorm(BatchQuery):
 
     def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
         """Add up each block's points, which have norm one, or are zero."""
+        from tacitly.methods.shared.circle_kernels import add_points
+
         assert isinstance(self.query, BatchQuery)
-        norms, weight = self.query.norms_of(statistics), clip_factor(1.0, bound)
-        blocks = [norms[start : start + size] for start in range(0, len(norms), size)]
-        return np.array([weight * self._points(block).sum(axis=0) for block in blocks])
+        norms = np.ascontiguousarray(self.query.norms_of(statistics), dtype=np.float64)
+        out = np.zeros((-(-len(norms) // size), 2))
+        add_points(read_only(norms), float(self.reach), size, out)
+        return clip_factor(1.0, bound) * out
 
     def _points(self, norms: Array) -> Array:
         seen = np.isfinite(norms) & (norms > 0)
