@@ -110,6 +110,24 @@ def test_one_noisy_length_does_not_decide() -> None:
         return units._Look(asked, np.zeros(1), np.array([period]), point, np.array([0.15]))
 
     spreads.add(np.array([1.0]), look(1.0, 0.62))
-    assert spreads.sharper(np.array([0.45]))[0] > 0.03  # so it is asked again
+    assert spreads.sharp(np.ones(1), 0.75)[0] > 0.03  # so it is asked again
     spreads.add(np.array([6.7]), look(1.0 / 6.7, 0.95))
     assert spreads.scales(first)[0] < 0.3 / np.pi
+
+
+def test_missing_cells_do_not_make_a_column_look_spread() -> None:
+    """A third of the cells is missing: the mean of the others' points is as long as without."""
+    rng = np.random.default_rng(3)
+    weight = np.where(rng.random(1500 * ROWS) < 0.35, np.nan, 75 + 12 * rng.normal(size=1500 * ROWS))
+    for seed in range(10):
+        centers, scales = found([weight, rng.normal(size=1500 * ROWS)], 1.0, seed)
+        assert 6 < scales[0] < 24
+        assert 65 < centers[0] < 85
+
+
+def test_typical_scales_are_right_within_a_factor_of_two_with_two_thousand_users() -> None:
+    for seed in range(12):
+        rng = np.random.default_rng(100 + seed)
+        cells = [60 + 15 * rng.normal(size=2000 * ROWS), rng.normal(size=2000 * ROWS), 5 + rng.random(2000 * ROWS)]
+        _, scales = found(cells, 1.0, seed)
+        assert all(0.5 < scale / cell.std() < 2.0 for cell, scale in zip(cells, scales, strict=True))

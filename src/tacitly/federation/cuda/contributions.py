@@ -103,7 +103,8 @@ def angles(query: Any, context: Context) -> BlockSums:
         columns = _columns(own)
         seen = torch.isfinite(columns) & (used > 0)
         angle = torch.remainder((torch.where(seen, columns, center) - center) / period, 2.0) * math.pi
-        return torch.cat([own.mean(part * seen) * weights for part in (angle.cos(), angle.sin())], dim=1)
+        counts = own.total(seen.to(torch.float64)).clamp(min=1.0)
+        return torch.cat([own.total(part * seen) / counts * weights for part in (angle.cos(), angle.sin())], dim=1)
 
     return clipped(contributions, 6 * len(query.used))
 

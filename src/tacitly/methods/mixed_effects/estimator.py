@@ -229,6 +229,8 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         if raw.ndim > 1:
             shown_names = [f"{label}: {name}" for label in self.classes_ for name in shown_names]
         spreads = np.sqrt(np.maximum(np.diag(self.covariance_), 0.0))
+        # Nobody is 0 years old: levels are compared where rows are, not where small errors of slopes add up.
+        spreads[0] = math.sqrt(self.prior_.covariance[0, 0]) * (self.units_.spread or 1.0)
         return Summary(
             title=title,
             names=tuple(shown_names),

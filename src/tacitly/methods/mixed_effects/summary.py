@@ -26,7 +26,7 @@ class Summary:
     names: tuple[str, ...]
     estimates: Array
     errors: Array  # standard errors: of sampling users and of the privacy noise together
-    spreads: Array  # standard deviation of each coefficient across users
+    spreads: Array  # standard deviation of each coefficient across users; of levels, at the centers of the columns
     residual: float  # standard deviation of the noise, of log rates for counts; NaN for classes, which have none
     target: str
     left_out: tuple[str, ...] = ()
@@ -51,6 +51,7 @@ class Summary:
         for name, estimate, error, (low, high), spread in rows:
             interval = f"[{low:>10.4g}, {high:>10.4g}]"
             lines.append(f"{name:{width}}  {estimate:>10.4g}  {error:>10.4g}  {interval:^23}  {spread:>13.4g}")
+        lines += ["", "users vary by: standard deviation across users; of the intercept, in a row with typical values"]
         if self.left_out:
             lines += ["", f"left out (no scale, or no second frequent level, was found): {', '.join(self.left_out)}"]
         if self.warning:

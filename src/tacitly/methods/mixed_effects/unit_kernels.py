@@ -1,4 +1,4 @@
-"""Compiled forms of the queries about units: cosines and sines of every cell, averaged over each user's rows.
+"""Compiled forms of the queries about units: cosines and sines of cells, averaged over each user's rows.
 
 The definitions are in :mod:`~tacitly.methods.mixed_effects.unit_queries`. A user's cells are copied in double precision
 and evaluated eight at a time: columns side by side, or the targets of eight rows. No register has cells of two users,
@@ -43,7 +43,7 @@ def write_angles(X, y, offsets, features, target, center, period, weights, out):
     the target. ``out`` has room for all columns; those of others are left as they are.
     """
     width = center.size - LANES
-    rows, targets, sums = aligned(_ROWS, width), aligned(1, _ROWS), aligned(2, center.size)
+    rows, targets, sums = aligned(_ROWS, width), aligned(1, _ROWS), aligned(4, center.size)
     for user in range(offsets.size - 1):
         first, last = offsets[user], offsets[user + 1]
         sums.fill(0.0)
@@ -54,7 +54,7 @@ def write_angles(X, y, offsets, features, target, center, period, weights, out):
                 _add_angles(rows, a, width, count, center, period, a, sums)
             if target:
                 _add_angles(targets, 0, LANES, -(-count // LANES), center, period, width, sums)
-        _write_means(sums, features, target, weights, max(last - first, 1), out, user)
+        _write_means(sums, features, target, weights, out, user)
 
 
 @_kernel
@@ -77,7 +77,7 @@ def write_magnitudes(X, y, offsets, features, target, octaves, reach, weights, o
             if target:
                 _add_magnitudes(targets, 0, LANES, -(-count // LANES), octaves, reach, width, sums)
             _look_for_others(rows, count, features.size, sums)
-        _write_means_of_counted(sums, features, target, weights, out, user)
+        _write_means(sums, features, target, weights, out, user)
         for a in range(features.size):
             if sums[2, a] == _BINARY:
                 k = features[a]
@@ -103,16 +103,18 @@ def _copy(X, y, start, count, features, rows, targets):
 
 @_kernel
 def _add_angles(cells, start, step, count, center, period, place, sums):
-    """Add the points of ``count`` registers of cells; those that are not finite add nothing."""
+    """Add the points of ``count`` registers of cells and count them; those that are not finite add nothing."""
     middle, length, half, two = load(center, place), load(period, place), spread(0.5), spread(2.0)
-    cosines, sines = spread(0.0), spread(0.0)
+    cosines, sines, counts, one = spread(0.0), spread(0.0), spread(0.0), spread(1.0)
     for j in range(count):
         x = load(cells, start + j * step)
         turns = (x - middle) / length
         cosine, sine = point(turns - two * nearest(half * turns))  # exact
         cosines, sines = cosines + where_finite(x, cosine), sines + where_finite(x, sine)
+        counts = counts + where_finite(x, one)
     add_to(sums, place, cosines)
     add_to(sums, sums.shape[1] + place, sines)
+    add_to(sums, 3 * sums.shape[1] + place, counts)
 
 
 @_kernel
@@ -146,20 +148,7 @@ def _look_for_others(rows, count, features, sums):
 
 
 @_kernel
-def _write_means(sums, features, target, weights, rows, out, user):
-    """Write means over this many rows, times weights."""
-    columns, width = weights.size, sums.shape[1]
-    for a in range(features.size):
-        k = features[a]
-        out[user, k], out[user, columns + k] = sums[0, a] / rows * weights[k], sums[1, a] / rows * weights[k]
-    if target:
-        weight, place = weights[columns - 1] / rows, width - LANES
-        out[user, columns - 1] = total(load(sums, place)) * weight
-        out[user, 2 * columns - 1] = total(load(sums, width + place)) * weight
-
-
-@_kernel
-def _write_means_of_counted(sums, features, target, weights, out, user):
+def _write_means(sums, features, target, weights, out, user):
     """Write means over the cells that were counted, times weights."""
     columns, width = weights.size, sums.shape[1]
     for a in range(features.size):

@@ -82,7 +82,7 @@ class Magnitudes(BatchQuery):
 
 @dataclass(frozen=True)
 class Angles(BatchQuery):
-    """Mean points of (x − center)/period on the circle, for the columns that are still looked at."""
+    """Mean points of (x − center)/period on the circle, over the cells that are there, for columns still looked at."""
 
     used: Array
     center: Array
@@ -108,11 +108,11 @@ class Angles(BatchQuery):
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return weighted mean points."""
         columns = _columns(X, y)
-        rows = np.maximum(np.diff(offsets), 1.0)[:, None]
         seen = np.isfinite(columns) & (self.used > 0)
+        counts = np.maximum(per_user(seen.astype(np.float64), offsets), 1.0)
         angles = np.remainder((np.where(seen, columns, self.center) - self.center) / self.period, 2.0) * np.pi
         weights = self.weights * self.used
-        means = [per_user(part(angles) * seen, offsets) / rows for part in (np.cos, np.sin)]
+        means = [per_user(part(angles) * seen, offsets) / counts for part in (np.cos, np.sin)]
         return np.hstack([mean * weights for mean in means])
 
     @property

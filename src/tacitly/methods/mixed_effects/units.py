@@ -37,7 +37,7 @@ _PERIOD, _ZOOM = 6.6, 6.7  # first period in magnitudes, and by what it shrinks
 _RARE = 0.02  # an indicator that is set less often is left out
 _SEEN = 16.0  # squared length of both points of a magnitude in units of the noise; noise alone reaches it in 0.3 %
 _BLIND = 20.0  # expected squared length of the target's below which its scale is not looked for
-_SHARP = 0.45  # spread, in periods divided by π, below which a look shows the center alone
+_SHARP = 0.75  # expected length of a point above which a look shows the center rather than the spread
 _DOUBT = 0.03  # probability of being that sharp from which on a column is looked at more closely
 
 _Columns = npt.NDArray[np.bool_]  # which columns
@@ -125,7 +125,7 @@ def _search(
         looks.append(_Look(active, *asked, points, noise))
         spreads.add(first / asked[1], looks[-1])
         center = spreads.centers(first, looks)
-        sharp = active * spreads.sharper(_SHARP * period / first)
+        sharp = active * spreads.sharp(first / period, _SHARP)
         active = sharp > _DOUBT
         period = np.where(active, period / _ZOOM, period)
     scale = np.where(sharp > 0.5, found.size, spreads.scales(first))  # sharp at every step: constant, or rare values
@@ -201,19 +201,18 @@ class _Spreads:
         off = (np.abs(look.points)[:, None, None] - expected) / np.hypot(noise, self._MISFIT)
         self._logs = self._logs - np.where(look.asked[:, None, None], np.minimum(0.5 * off**2, self._WORST), 0.0)
 
-    def sharper(self, limit: Array) -> Array:
-        """Return the probability that the spread is below ``limit``."""
-        return np.asarray(np.sum(self._spreads() * (limit[:, None] > self._GRID), axis=1))
+    def sharp(self, closer: Array, length: float) -> Array:
+        """Return the probability that the expected length at these periods is above ``length``."""
+        return np.asarray(np.sum(self._probabilities() * (self._lengths(closer) > length), axis=(1, 2)))
 
     def scales(self, first: Array) -> Array:
-        """Return standard deviations; rather too large than too small, which would make far-out values larger still."""
-        same = np.sum(self._probabilities() * self._SAME, axis=(1, 2))
-        return np.asarray(self._quantile(0.35) * first / math.pi * np.sqrt(1.0 - same))
+        """Return standard deviations."""
+        spread, same = self._typical()
+        return np.asarray(spread * first / math.pi * np.sqrt(1.0 - same))
 
     def centers(self, first: Array, looks: list[_Look]) -> Array:
         """Return centers, refined by each look at which the column is still sharp by what is known now."""
-        spread = self._quantile(0.5)
-        same = np.sum(self._probabilities() * self._SAME, axis=(1, 2))
+        spread, same = self._typical()
         center = np.zeros(len(first))
         for look in looks:
             length = same + (1.0 - same) * np.exp(-0.5 * np.square(spread * first / look.period))
@@ -230,9 +229,8 @@ class _Spreads:
         relative = np.exp(self._logs - self._logs.max(axis=(1, 2), keepdims=True))
         return np.asarray(relative / relative.sum(axis=(1, 2), keepdims=True))
 
-    def _spreads(self) -> Array:
-        return np.asarray(self._probabilities().sum(axis=2))
-
-    def _quantile(self, level: float) -> Array:
-        """Return the spread that larger ones exceed with probability ``level``."""
-        return np.asarray(self._GRID[(np.cumsum(self._spreads(), axis=1) > level).argmax(axis=1)])
+    def _typical(self) -> tuple[Array, Array]:
+        """Return each column's median spread and its mean share of one value."""
+        found = self._probabilities()
+        median = (np.cumsum(found.sum(axis=2), axis=1) > 0.5).argmax(axis=1)
+        return self._GRID[median], np.asarray(np.sum(found * self._SAME, axis=(1, 2)))
