@@ -29,9 +29,14 @@ def keep(name: str, data: dict[str, Any], text: str, *, quick: bool) -> None:
         return
     RESULTS.mkdir(exist_ok=True)
     machine = f"{len(os.sched_getaffinity(0))} cores, {_processor()}, Python {platform.python_version()}"
-    data = {**data, "machine": machine, "date": datetime.datetime.now(datetime.UTC).date().isoformat()}
+    data = {**data, "machine": machine, "date": today()}
     (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     (RESULTS / f"{name}.md").write_text(text + "\n", encoding="utf-8")
+
+
+def today() -> str:
+    """Return the date, for results that are measured in parts."""
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,16 @@ TABLES = (  # of FedPower: every printed cell of the sets that are here
 )
 HEADER = """# What of the five papers is here, and does it give their numbers?
 
-Every algorithm, option, baseline, table, figure and theorem of the five papers: where it is, whether it works, the
-number that the paper prints, and ours. *Partly* and *not reproduced* say why. Numbers of ours come from
-`benchmarks/results`; nothing made up stands beside a printed number. {summary}
+{summary} Each row below is an algorithm, option, baseline, table, figure or theorem of a paper, with
+
+* **where**: the code, or the benchmark that measures it;
+* **status**: *works*, *partly* or *not reproduced*, with the reason, or with what differs from the paper;
+* **printed**: what the paper says. A figure without numbers in the text has none;
+* **ours**: what we measured, from `benchmarks/results` ([when and how](#when-and-where-were-these-numbers-measured)).
+  Only runs on the paper's own data, or on data drawn as the paper draws them, stand beside a printed number.
+
+*As printed* means the paper's algorithm with its own constants (`mode="paper"`). *Sound* means a version whose ε is
+proved and certified. [Attacks](audit.md#flaws-of-the-papers-caught) show what the printed privacy claims are worth.
 
 Made by `make generated` from [`benchmarks/papers/items.toml`](../benchmarks/papers/items.toml).
 """
@@ -52,16 +59,25 @@ numbers say how an error moves with n, d and ε, not how large it is. Drawn besi
 {table}
 
 With constant 1 sampling decides in Theorem 10; what is measured is noise, whose clip, rounds and log(1/δ) the Õ hides.
-CENTAUR's clips here are not the theorem's but shrink with the gradients, so errors fall faster. FedPower's error stops
-falling where the server's noise, which is the same at every ε₁, is all that is left."""
+CENTAUR's theorem is about the printed algorithm, whose clip stays the same, and that one is drawn: ours falls faster,
+because its clips shrink with the gradients. FedPower's error stops falling where the server's noise, which is the same
+at every ε₁, is all that is left."""
 
 
 RUN = """## When and where were these numbers measured?
 
 Every file of results is written by one command. `make benchmarks` runs those that need no GPU, `make bench-gpu` the
-others.
+others. Where the code has changed since, the last column says what changed.
 
 {table}"""
+SINCE = {  # what changed in the measured code after these results; remove a line when its results are made again
+    "centaur": "how a private clip is found (only `clip=\"auto\"`); closed-form heads of users with many rows",
+    "centaur_rounds": "how a private clip is found (only `clip=\"auto\"`)",
+    "centaur_starts": "how a private clip is found (only `clip=\"auto\"`)",
+    "margin": "nothing that the quoted rows use",
+    "trace_regression": "steps that do not help are taken again at half their length",
+}
+"""Changes of the code since results were measured; nothing in it about results that are up to date."""
 
 
 def papers() -> list[dict[str, Any]]:
@@ -138,7 +154,8 @@ def text() -> str:
         title = f"## {paper['name']}\n\n{paper['cite']}. How to use it: [{paper['page']}]({paper['page']}).\n\n"
         parts.append(title + "\n".join(lines))
     summary = (
-        f"{counts['works']} of {sum(counts.values())} work, {counts['partly']} partly, {counts[STATUS[2]]} do not."
+        f"Of {sum(counts.values())} items of five papers {counts['works']} work, {counts['partly']} work in part, and "
+        f"{counts[STATUS[2]]} are not reproduced, mostly because the data cannot be had."
     )
     parts.append(THEORY.format(table=(RESULTS / "theory.md").read_text(encoding="utf-8").strip()))
     parts.append(RUN.format(table=runs()))
@@ -153,12 +170,22 @@ def quoted() -> set[str]:
 
 def runs() -> str:
     """Return a table of the quoted results: the command that writes them (of the same name), date and machine."""
-    lines = ["| command | date | machine |", "|---|---|---|"]
+    lines = ["| command | date | machine | changed since |", "|---|---|---|---|"]
     for name in sorted(quoted()):
         found = _results(name)
         assert (HERE / f"{name}.py").is_file(), name
-        lines.append(f"| `python -m benchmarks.papers.{name}` | {found['date']} | {found['machine']} |")
+        cells = (f"`python -m benchmarks.papers.{name}`", dated(found), found["machine"], SINCE.get(name, "–"))
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def dated(found: dict[str, Any]) -> str:
+    """Return the date of results, and of the parts that were measured earlier."""
+    earlier: dict[str, list[str]] = {}
+    for part, date in found.get("dates", {}).items():
+        if date != found["date"]:
+            earlier.setdefault(date, []).append(part)
+    return "; ".join([found["date"], *(f"{', '.join(parts)}: {date}" for date, parts in sorted(earlier.items()))])
 
 
 def filled(template: str) -> str:

@@ -41,6 +41,7 @@ def main() -> None:
     for result in results:
         means = {name: float(np.mean(found)) for name, found in result["errors"].items()}
         ratios = [f"{means[name] / means['none']:.3f}" for name in list(MODELS)[1:]]
+        result["auto over none"] = means["auto"] / means["none"]
         lines.append([result["quirks"], result["noise"], result["rows"], f"{means['none']:.3f}", *ratios])
     header = [
         "personal coordinates",
