@@ -43,6 +43,16 @@ def awkward(d: int) -> list[tuple[np.ndarray, np.ndarray]]:
     return mixed[::5]
 
 
+@pytest.mark.parametrize(("own", "noise"), [(0, 1.0), (1, 0.05)])
+def test_a_round_subtracts_own_coordinates_where_they_are_plain_and_else_none(own: int, noise: float) -> None:
+    data = make_low_rank_sparse(120, 20, 1, 12, sparsity=own, noise=noise, random_state=3)  # the seed: no false alarms
+    fields = (data.basis, np.eye(1), 1.0, Whitening.identity(20))
+    chosen, none = (SparseStep(*fields, sparsity=sparsity) for sparsity in (Sparsity(4, chosen=True), Sparsity(0)))
+    rows = [(data.X[data.users == user], data.y[data.users == user]) for user in range(120)]
+    same = np.mean([np.allclose(chosen.contribution(*mine), none.contribution(*mine)) for mine in rows])
+    assert same > 0.95 if own == 0 else same < 0.5
+
+
 QUERIES = {
     "step": lambda c, s: SparseStep(BASIS, np.eye(2), 0.5, WHITENING, c, sparsity=s),
     "central": lambda c, s: SparseStep(BASIS[:, :1], np.eye(1), 0.5, WHITENING, c, sparsity=s, shared_weight=True),

@@ -240,7 +240,7 @@ def _fit(X, y, offsets, basis, shared, intercept, sizes, penalties, work, table,
         first, last, count = offsets[start:stop], offsets[start + 1 : stop + 1], stop - start
         for u in range(count):
             write_inverse_sizes(X, first[u], last[u], intercept, scale, u)
-            wanted[u] = choose_size(X, first[u], last[u], y, basis, shared, intercept, scale, u, sizes, work)
+            wanted[u] = choose_size(X, first[u], last[u], y, basis, shared, intercept, scale, u, sizes, 1.0, work)
         stages = wanted[:count].max()
         fit_users(X, y, first, last, count, basis, shared, intercept, scale, wanted, stages, np.int64(_SWAPS), work)
         for u in range(count):
@@ -267,10 +267,11 @@ def write_inverse_sizes(X, first, last, intercept, scale, u):  # type: ignore[no
 
 
 @kernel
-def choose_size(X, first, last, y, basis, shared, intercept, scale, u, sizes, work):  # type: ignore[no-untyped-def]
+def choose_size(X, first, last, y, basis, shared, intercept, scale, u, sizes, doubt, work):  # type: ignore[no-untyped-def]
     """Return the number of coordinates: the most allowed, or one of ``sizes`` by the user's cross-validation.
 
-    Cross-validation takes the fewest whose error is within one standard error of the smallest.
+    Cross-validation takes the fewest whose error is within one standard error of the smallest, and none at all within
+    ``doubt`` standard errors (at least one).
     """
     m, fixed = last - first, work.fixed.size
     most = affordable(m, fixed + intercept, work.support.shape[1])
@@ -317,9 +318,11 @@ def choose_size(X, first, last, y, basis, shared, intercept, scale, u, sizes, wo
         energy += targets[j] * targets[j]
     best = np.argmin(errors)
     spread = math.sqrt(max(squares[best] - errors[best] * errors[best] / m, 0.0))
-    enough = errors[best] + spread + _ROUNDING * energy
-    for number in range(sizes.size):
-        if errors[number] <= enough:
+    enough = errors[best] + _ROUNDING * energy
+    if errors[0] <= enough + doubt * spread:
+        return 0
+    for number in range(1, sizes.size):
+        if errors[number] <= enough + spread:
             return sizes[number]
     return 0
 

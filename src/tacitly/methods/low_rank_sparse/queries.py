@@ -39,6 +39,9 @@ from tacitly.simd.registers import load, padded, store
 from tacitly.simd.top_k import LANES
 
 _MOST_SWAPS = 1 << 10  # limits the work that a message from the network can cause
+# Standard errors by which personal coordinates must predict better than none before a user subtracts them in a round. A
+# head can be weighed against the population's later; a basis that was learned beside coordinates that fit noise cannot.
+_DOUBT = 4.0
 _STAGES = 2  # a round's fit need not be the best: nearly right supports suffice, and the next round refits them
 
 
@@ -248,7 +251,7 @@ def _fit_group(X, y, offsets, start, stop, basis, shared, centered, scale, sizes
     for u in range(n):
         if offsets[start + u + 1] - offsets[start + u] > fixed:
             first[u], last[u] = offsets[start + u], offsets[start + u + 1]
-            wanted[u] = choose_size(X, first[u], last[u], y, basis, shared, centered, scale, u, sizes, work)
+            wanted[u] = choose_size(X, first[u], last[u], y, basis, shared, centered, scale, u, sizes, _DOUBT, work)
     fit_users(X, y, first, last, n, basis, shared, centered, scale, wanted, effort[0], effort[1], work)
     for u in range(n):
         free[u] = max(0, last[u] - first[u] - fixed - size[u])
