@@ -71,9 +71,9 @@ others. Where the code has changed since, the last column says what changed.
 
 {table}"""
 SINCE = {  # what changed in the measured code after these results; remove a line when its results are made again
-    "centaur": "how a private clip is found (only `clip=\"auto\"`); closed-form heads of users with many rows",
-    "centaur_rounds": "how a private clip is found (only `clip=\"auto\"`)",
-    "centaur_starts": "how a private clip is found (only `clip=\"auto\"`)",
+    "centaur": 'how a private clip is found (only `clip="auto"`); closed-form heads of users with many rows',
+    "centaur_rounds": 'how a private clip is found (only `clip="auto"`)',
+    "centaur_starts": 'how a private clip is found (only `clip="auto"`)',
     "margin": "nothing that the quoted rows use",
     "trace_regression": "steps that do not help are taken again at half their length",
 }

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.tables import IMAGES, RESULTS, keep, table
-from tacitly.privacy.accounting import mu_of
 from tacitly.theory import centaur, fedpower, low_rank_sparse, private_fedrep, trace_regression
 
 Curve = tuple[str, Sequence[float], list[float], list[float]]
