@@ -82,7 +82,7 @@ def main() -> None:
             parts["dates"][name] = today()
         if name in AS_PRINTED and (name in (arguments.printed or "") or not some):
             AS_PRINTED[name](parts[name][ERRORS[name]], arguments.quick)
-            parts["dates"][f"{name}, as printed"] = today()
+            parts["dates"][f"{name} as printed"] = today()
     for name, say in SAID.items():
         parts[name]["text"] = say(parts[name])
     text = "\n\n".join(parts[name].pop("text") for name in PARTS)

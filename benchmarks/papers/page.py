@@ -27,7 +27,8 @@ TABLES = (  # of FedPower: every printed cell of the sets that are here
 )
 HEADER = """# What of the five papers is here, and does it give their numbers?
 
-{summary} Each row below is an algorithm, option, baseline, table, figure or theorem of a paper, with
+{summary}
+Each row below is an algorithm, option, baseline, table, figure or theorem of a paper, with
 
 * **where**: the code, or the benchmark that measures it;
 * **status**: *works*, *partly* or *not reproduced*, with the reason, or with what differs from the paper;
@@ -71,13 +72,13 @@ others. Where the code has changed since, the last column says what changed.
 
 {table}"""
 SINCE = {  # what changed in the measured code after these results; remove a line when its results are made again
-    "centaur": 'how a private clip is found (only `clip="auto"`); closed-form heads of users with many rows',
-    "centaur_rounds": 'how a private clip is found (only `clip="auto"`)',
-    "centaur_starts": 'how a private clip is found (only `clip="auto"`)',
+    "centaur": "a row is left out with all its views when heads are shrunk; how `clip='auto'` finds a clip",
+    "centaur_rounds": "how `clip='auto'` finds a clip",
+    "centaur_starts": "how `clip='auto'` finds a clip",
     "margin": "nothing that the quoted rows use",
+    "theory": "its first row: as for `trace_regression`",
     "trace_regression": "steps that do not help are taken again at half their length",
 }
-"""Changes of the code since results were measured; nothing in it about results that are up to date."""
 
 
 def papers() -> list[dict[str, Any]]:
