@@ -74,9 +74,9 @@ def test_a_killed_fit_resumes_without_losing_or_repeating_a_draw(tmp_path: Path)
         if "done" in rest:
             break
     assert kills >= 1
-    assert len(rows) == 53
+    assert len(rows) == 54
     assert all(row.state == "published" for row in rows)
-    assert len({bytes(value) for value in values.values()}) == 53
+    assert len({bytes(value) for value in values.values()}) == 54
     with Ledger(tmp_path / "ledger") as ledger:
         assert abs(ledger.spent() - 1.0) < 1e-6
         assert ledger.ceiling == Budget(epsilon=1.0, delta=1e-6)

@@ -51,7 +51,7 @@ class Summary:
         for name, estimate, error, (low, high), spread in rows:
             interval = f"[{low:>10.4g}, {high:>10.4g}]"
             lines.append(f"{name:{width}}  {estimate:>10.4g}  {error:>10.4g}  {interval:^23}  {spread:>13.4g}")
-        lines += ["", "users vary by: standard deviation across users; of the intercept, in a row with typical values"]
+        lines += ["", "users vary by: one standard deviation; of the intercept, in a typical row"]
         if self.left_out:
             lines += ["", f"left out (no scale, or no second frequent level, was found): {', '.join(self.left_out)}"]
         if self.warning:
