@@ -94,7 +94,7 @@ def weights_of(count: int) -> Array:
     return np.append(np.ones(count - 1), TARGET_WEIGHT)
 
 
-def _frequent(federation: Federation, plan: Plan, texts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+def _frequent(federation: Federation, plan: Plan, texts: npt.NDArray[np.int64]) -> _Columns:
     """Return which features are no indicators of text columns, or frequent ones; all but the most frequent of each."""
     query = Shares((texts > 0).astype(np.float64), len(np.unique(texts[texts > 0])))
     event = plan.event("shares of text", clip=query.bound)
@@ -106,9 +106,7 @@ def _frequent(federation: Federation, plan: Plan, texts: npt.NDArray[np.int64]) 
     return np.asarray(kept)
 
 
-def _search(
-    federation: Federation, plan: Plan, used: npt.NDArray[np.bool_]
-) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
+def _search(federation: Federation, plan: Plan, used: _Columns) -> tuple[Array, Array, _Columns]:
     """Return centers, scales and which were found of the columns in use."""
     found = _magnitudes(federation, plan, used)
     weights, n = weights_of(len(used)), plan.sampling_rate * federation.n_users
