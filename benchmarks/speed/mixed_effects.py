@@ -124,7 +124,7 @@ def as_text(data: dict[str, Any]) -> str:
             for case in data["fits"]
         ]
         header = ["users × rows × features", "rows", "data", "fit", "processor time", "memory beside the data", "load"]
-        title = f"Whole certified fits, 31 releases, heads included, after a first fit{measured('fits')}."
+        title = f"Whole certified fits, heads included, after a first fit{measured('fits')}."
         parts.append(f"{title}\n\n{table(header, rows)}")
     return "\n\n".join(parts)
 
