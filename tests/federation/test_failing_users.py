@@ -11,6 +11,7 @@ import scipy.sparse
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
 from tacitly.federation import shard
+from tacitly.federation.base import BLOCK
 from tacitly.federation.query import Query
 from tacitly.federation.shard import Shard
 from tacitly.federation.statistics import Statistics
@@ -85,12 +86,12 @@ class _SumOfFirstRows(Query):
 def test_others_keep_their_blocks_when_a_user_with_kept_statistics_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user affects the rounding of one block only: nobody moves to the place of one who is left out."""
     monkeypatch.setattr(shard, "MANY", 1)
-    rows, sums = np.random.default_rng(0).uniform(high=0.2, size=(20 * shard.BLOCK, 16)), []
+    rows, sums = np.random.default_rng(0).uniform(high=0.2, size=(20 * BLOCK, 16)), []
     for first in (2.0, 0.0):
         rows[0] = first
         cohort = Cohort.from_offsets(rows.copy(), None, np.arange(len(rows) + 1))
         sums.append(Shard(cohort, threads=1).exact_sum(_SumOfFirstRows(), 1.0, 1.0))
-    np.testing.assert_array_equal(*sums)
+    np.testing.assert_array_equal(sums[0], sums[1])
 
 
 @dataclass(frozen=True)
