@@ -10,8 +10,11 @@ import scipy.sparse
 
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
+from tacitly.federation import shard
+from tacitly.federation.base import BLOCK
 from tacitly.federation.query import Query
 from tacitly.federation.shard import Shard
+from tacitly.federation.statistics import Statistics
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, posteriors
 from tacitly.methods.mixed_effects.queries import LogVariances, Spread, Variances
 from tacitly.privacy.guarantee import Unit
@@ -51,6 +54,44 @@ def test_batches_keep_their_shape_when_a_user_is_left_out() -> None:
     query, grid = _Amplified(), 2.0**-30
     sums = [Shard(cohort, threads=1)._sum(query, query, 1.0, grid, None)[0] * grid for cohort in (with_user, without)]
     assert abs(sums[0] - sums[1]) <= 1.0
+
+
+@dataclass(frozen=True)
+class _FirstRows(Statistics):
+    """The first row of each user; not numbers where they are large."""
+
+    width = 16
+
+    def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        return np.where(X[offsets[:-1]] > 1.0, np.nan, X[offsets[:-1]])
+
+
+@dataclass(frozen=True)
+class _SumOfFirstRows(Query):
+    """A sum from statistics that have been kept."""
+
+    statistics = _FirstRows()
+
+    @property
+    def coordinates(self) -> int:
+        return 16
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        return np.asarray(X[0], dtype=np.float64)
+
+    def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
+        return np.array([statistics[start : start + size].sum(axis=0) for start in range(0, len(statistics), size)])
+
+
+def test_others_keep_their_blocks_when_a_user_with_kept_statistics_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user affects the rounding of one block only: nobody moves to the place of one who is left out."""
+    monkeypatch.setattr(shard, "MANY", 1)
+    rows, sums = np.random.default_rng(0).uniform(high=0.2, size=(20 * BLOCK, 16)), []
+    for first in (2.0, 0.0):
+        rows[0] = first
+        cohort = Cohort.from_offsets(rows.copy(), None, np.arange(len(rows) + 1))
+        sums.append(Shard(cohort, threads=1).exact_sum(_SumOfFirstRows(), 1.0, 1.0))
+    np.testing.assert_array_equal(sums[0], sums[1])
 
 
 @dataclass(frozen=True)

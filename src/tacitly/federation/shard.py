@@ -281,8 +281,18 @@ class _OfStatistics(Query):
         return np.asarray(self.block_sums(X, y, offsets, bound, len(offsets) - 1)[0])
 
     def block_sums(self, X: Rows, y: Rows, offsets: Offsets, bound: float, size: int) -> Array:
-        rows = X if self._statistics is None else self._statistics.of_rows(X, y, offsets)
+        rows = _one_each(X, offsets) if self._statistics is None else self._statistics.of_rows(X, y, offsets)
         return self._query.sums_of(np.asarray(rows, dtype=np.float64), bound, size)
+
+
+def _one_each(X: Rows, offsets: Offsets) -> Rows:
+    """Return one row per user, zeros for a user who was left out: the others keep their places, and their blocks."""
+    present = np.diff(offsets) > 0
+    if present.all():
+        return X
+    rows = np.zeros((len(present), X.shape[1]), dtype=X.dtype)
+    rows[present] = X
+    return rows
 
 
 class _Plain(Query):

@@ -12,8 +12,8 @@ from tacitly.simd.registers import at_least, at_most, load_first, spread, total,
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
-def add_points(norms, reach, size, out):
-    """Write the sum over each block of ``size`` norms of the points of their logarithms (base 2).
+def add_points(norms, reach, middle, size, out):
+    """Write the sum over each block of ``size`` norms of the points of their logarithms (base 2) − ``middle``.
 
     Nothing for a norm that is zero or not finite.
     """
@@ -21,7 +21,7 @@ def add_points(norms, reach, size, out):
         stop, one, other = min((block + 1) * size, norms.size), spread(0.0), spread(0.0)
         for first in range(block * size, stop, LANES):
             norm = load_first(norms, first, stop - first)
-            octaves = at_most(at_least(logarithm(norm), -reach), reach)
+            octaves = at_most(at_least(logarithm(norm) - spread(middle), -reach), reach)
             cosine, sine = point(octaves * spread(0.9 / reach))
             one, other = one + where_usable(norm, cosine), other + where_usable(norm, sine)
         out[block, 0], out[block, 1] = total(one), total(other)

@@ -83,7 +83,7 @@ class TypicalNorm(BatchQuery):
         assert isinstance(self.query, BatchQuery)
         norms = np.ascontiguousarray(self.query.norms_of(statistics), dtype=np.float64)
         out = np.zeros((-(-len(norms) // size), 2))
-        add_points(read_only(norms), float(self.reach), size, out)
+        add_points(read_only(norms), float(self.reach), math.log2(self.around), size, out)
         return clip_factor(1.0, bound) * out
 
     def _points(self, norms: Array) -> Array:
