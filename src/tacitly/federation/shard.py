@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -68,6 +69,8 @@ class Shard:
         self._pool: ThreadPoolExecutor | None = None
         self._last_projection: tuple[bytes, Shard] | None = None
         self._statistics: dict[type[Statistics], tuple[Statistics, Shard, Array]] = {}
+        # One sum at a time: statistics of the next are written over those that this one reads.
+        self._turn = threading.RLock()
 
     def exact_sum(
         self, query: Query, bound: float, grid: float, chosen: Chosen | None = None, *, end: float = math.inf
@@ -77,6 +80,12 @@ class Shard:
         Raises :class:`OutOfTime` between two users (between two blocks, where users are summed by compiled code) once
         ``end``, a time of :func:`time.monotonic`, has passed.
         """
+        with self._turn:
+            return self._exact_sum(query, bound, grid, chosen, end)
+
+    def _exact_sum(
+        self, query: Query, bound: float, grid: float, chosen: Chosen | None, end: float
+    ) -> npt.NDArray[np.int64]:
         if isinstance(query, Projected):
             projected = self.projected(query.directions, end)
             return projected.exact_sum(query.query, bound, grid, chosen, end=end)
@@ -126,8 +135,9 @@ class Shard:
         Not a door: the result (heads) is private, and the caller must keep it with the users. Heads come last, so that
         statistics make room for them.
         """
-        self._statistics.clear()
-        return self._map(work, end)
+        with self._turn:
+            self._statistics.clear()
+            return self._map(work, end)
 
     def _map(
         self,
