@@ -39,7 +39,7 @@ Array = npt.NDArray[np.float64]
 
 K, WIDE, DELTA = 5, 10, 0.01
 DRAWS = {"table2": 10, "table3": 20}
-FEWER = {"mnist": {"table2": 3, "table3": 3}}  # 780 features: a draw takes minutes
+FEWER = {"mnist": {"table2": 10, "table3": 10}}  # 780 features: a draw takes minutes
 COMMUNICATIONS = {"a9a": 30, "connect4": 40, "covtype": 30, "ijcnn1": 70, "mnist": 30, "w8a": 20}
 BUDGETS = (math.inf, 100.0, 10.0, 1.0, 0.1)
 METHODS = ("OPT", "sign-fixing", "vanilla", "DR-SVD", "UDA", "WDA")
