@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import gzip
 import mmap
 import os
 import subprocess
@@ -22,6 +24,7 @@ import pytest
 
 import tacitly.data.tables
 from tacitly.data.cohort import Cohort, DataError
+from tacitly.data.csv_format import Utf8File
 
 SECRET = "987654.25"
 SECRET_USER = "secret-person"
@@ -565,3 +568,21 @@ def test_text_with_numbers_in_it_stays_text(tmp_path: Path) -> None:
     cohort = Cohort.from_table(path, user="who", schema={})
     assert cohort.schema is not None
     assert [column.kind for column in cohort.schema.columns] == ["hashed"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "utf-16"])
+@pytest.mark.parametrize("ending", ["csv", "csv.gz"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_arrow_keeps_no_python_object_after_reading(tmp_path, encoding, ending, whole):
+    """A thread of Arrow's that lets go of one while Python is ending aborts the process."""
+    path = tmp_path / f"rows.{ending}"
+    text = "id;größe\n" + "".join(f"{i};{i},5\n" for i in range(100_000))
+    with gzip.open(path, "wb") if ending.endswith("gz") else open(path, "wb") as file:
+        file.write(text.encode(encoding))
+    batches = tacitly.data.tables.open_table(path, "id").batches(["id", "größe"], 1000)
+    first = next(batches)
+    rows = len(first[0]) + (sum(len(ids) for ids, _ in batches) if whole else 0)
+    batches.close()
+    assert rows == (100_000 if whole else 1000)
+    assert first[1][:3].tolist() == [0.5, 1.5, 2.5]
+    assert not any(isinstance(thing, Utf8File) for thing in gc.get_objects())

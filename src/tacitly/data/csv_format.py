@@ -91,6 +91,36 @@ def opened(path: Path) -> IO[bytes]:
     return file
 
 
+class Utf8File:
+    """A file's text in UTF-8, decompressed, as a file object that Arrow reads piece by piece."""
+
+    def __init__(self, path: Path, encoding: str) -> None:
+        self._file = opened(path)
+        self._decoder = None if encoding == "utf-8" else codecs.getincrementaldecoder(encoding)()
+        self._rest = b""
+
+    def read(self, size: int) -> bytes:
+        """Return ``size`` bytes, fewer only at the end: Arrow takes what it gets for a block of whole lines."""
+        if self._decoder is None:
+            return self._file.read(size)
+        while len(self._rest) < size:
+            piece = self._file.read(size)
+            self._rest += self._decoder.decode(piece, final=not piece).encode("utf-8")
+            if not piece:
+                break
+        piece, self._rest = self._rest[:size], self._rest[size:]
+        return piece
+
+    @property
+    def closed(self) -> bool:
+        """Whether the file is closed."""
+        return self._file.closed
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
 def look(path: Path, given: CsvFormat, user: str | None = None) -> tuple[CsvFormat, list[str] | None]:
     """Return the format of a file, completed where it was not given, and its header; None if there is none.
 

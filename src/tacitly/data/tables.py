@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import csv
 import re
+import time
+import weakref
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from lzma import LZMAError
@@ -23,13 +25,14 @@ from typing import Any
 
 import numpy as np
 
-from tacitly.data.csv_format import COMPRESSED, TEXT_SUFFIXES, CsvFormat, look, opened, suffix_of
+from tacitly.data.csv_format import COMPRESSED, TEXT_SUFFIXES, CsvFormat, Utf8File, look, suffix_of
 from tacitly.data.validation import NULL_WORDS, Array, DataError, listed, rows_in_words
 
 __all__ = ["DataError", "Source", "batch_rows", "check_names", "is_frame", "open_table", "quoted", "row_blocks"]
 
 _CELLS = 1 << 18  # cells in one batch: 2 MiB of float64
 _CSV_BLOCK_BYTES = 1 << 20
+_PATIENCE = 5000  # milliseconds
 _BINARY_SUFFIXES = (".parquet", ".arrow", ".feather")
 # With a currency or per cent around a number, and spaces between groups of three digits; what is left of those is read
 # with the number (validation.number_of), where a column is one of numbers.
@@ -176,26 +179,33 @@ def _open_csv(title: str, path: Path, user: str | None, given: CsvFormat) -> Sou
             malformed.append(row.actual_columns)
             return "skip"
 
-        with _stream(path) as file:
-            yield from arrow_csv.open_csv(
-                file,
-                arrow_csv.ReadOptions(
-                    block_size=max(_CSV_BLOCK_BYTES, 256 * len(header)),
-                    encoding=form.encoding,
-                    skip_rows=form.skipped,
-                ),
-                arrow_csv.ParseOptions(
-                    delimiter=form.separator,
-                    newlines_in_values=True,
-                    invalid_row_handler=None if malformed is None else skip,
-                ),
-                arrow_csv.ConvertOptions(
-                    include_columns=list(names),
-                    column_types={name: pa.float64() if numeric and name != user else pa.string() for name in names},
-                    strings_can_be_null=True,
-                    null_values=list(NULL_WORDS),
-                ),
-            )
+        read = arrow_csv.ReadOptions(
+            block_size=max(_CSV_BLOCK_BYTES, 256 * len(header)), encoding="utf8", skip_rows=form.skipped
+        )
+        parse = arrow_csv.ParseOptions(
+            delimiter=form.separator,
+            newlines_in_values=True,
+            invalid_row_handler=None if malformed is None else skip,
+        )
+        convert = arrow_csv.ConvertOptions(
+            include_columns=list(names),
+            column_types={name: pa.float64() if numeric and name != user else pa.string() for name in names},
+            strings_can_be_null=True,
+            null_values=list(NULL_WORDS),
+        )
+        file: Any = path
+        reader, lent = None, [weakref.ref[Any](skip)]
+        if path.suffix.lower() in COMPRESSED or form.encoding != "utf-8":
+            file = Utf8File(path, str(form.encoding))
+            lent.append(weakref.ref(file))
+        try:
+            reader = arrow_csv.open_csv(file, read, parse, convert)
+            yield from reader
+        finally:
+            if reader is not None:
+                reader.close()
+            del reader, file, parse, skip
+            _wait_for_release(lent)
 
     def batches(names: Sequence[str], rows: int) -> Iterator[list[Array]]:
         # Cells as numbers; as text if one is not written as a number; and if some rows are malformed, counting them. No
@@ -229,9 +239,16 @@ def _open_csv(title: str, path: Path, user: str | None, given: CsvFormat) -> Sou
     return Source(title, types, batches, typed=False, found=form.words)
 
 
-def _stream(path: Path) -> AbstractContextManager[Any]:
-    """Return what Arrow reads: the file itself, or a decompressed stream of it."""
-    return opened(path) if path.suffix.lower() in COMPRESSED else nullcontext(path)
+def _wait_for_release(lent: Sequence[weakref.ref[Any]]) -> None:
+    """Wait until Arrow's threads have let go of Python objects that were lent to them.
+
+    A thread that lets go of one while Python is ending aborts the process ("terminate called without an active
+    exception"), after all work was done.
+    """
+    for _ in range(_PATIENCE):
+        if all(thing() is None for thing in lent):
+            return
+        time.sleep(0.001)
 
 
 def _csv_column(column: Any, is_id: bool, form: CsvFormat) -> Array:
