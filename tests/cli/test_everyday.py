@@ -601,3 +601,19 @@ def test_few_users_are_told_what_their_estimates_are_worth() -> None:
     with pytest.warns(UncertifiedWarning):
         assert "few users" not in str(tacitly.MixedEffects(epsilon=np.inf).fit(X, y, users).summary())
     assert "6 features" in repr(model.personalize(X[:5], y[:5]))
+
+
+def test_codes_of_missing_values_are_declared_once_and_known_at_predict(command: Command, tmp_path: Path) -> None:
+    frame = patients(60)[["patient", "dose", "score"]].astype(object)
+    frame.loc[frame.index % 20 == 0, "dose"] = "refused"
+    frame.loc[3, "score"] = -9
+    frame.to_csv(tmp_path / "codes.csv", index=False)
+    asked = ("fit", "codes.csv", "--user", "patient", "--target", "score", "--epsilon", "4", "--no-compare")
+    code, _, error = command(*asked)
+    assert (code, "--missing" in error) == (2, True)
+    code, out, error = command(*asked, "--missing", "refused", "--missing", "score=-9")
+    assert code == 0, error
+    assert "left out: 1 row with a missing score" in out
+    code, out, error = command("predict", "model", "codes.csv")
+    assert code == 0, error
+    assert len(out.splitlines()) == len(frame) + 1

@@ -34,6 +34,7 @@ def fit(
     exclude: reading.Exclude = None,
     ranges: reading.Ranges = None,
     levels: reading.Levels = None,
+    missing: reading.Missing = None,
     drop_missing: reading.DropMissing = False,
     separator: reading.Separator = None,
     decimal: reading.Decimal = None,
@@ -58,8 +59,10 @@ def fit(
     shared |= _engine(chosen.method, engine, address, workers)
     values, labels = _values(chosen, ranges, levels)
     columns = reading.Columns(user, target, console.names_in(features), reading.split_names(exclude), labels)
-    source = reading.opened(table, user, separator, decimal)
-    reading.features_of(source, columns)
+    source = reading.opened(table, user, separator, decimal, missing)
+    names = reading.features_of(source, columns)
+    if "schema" in values:  # kept with the model, so that 'predict' reads tables in the same way
+        reading.declare_codes(values["schema"], names, reading.codes_of(source, missing))
     console.check_new(out)
     cohort = _read(source, columns, values.get("schema"), drop_missing, on_disk)
     model = chosen.method.build(**values, **shared)

@@ -18,6 +18,7 @@ def personalize(
     target: Annotated[str | None, typer.Option(help="Target column; default: as at training.")] = None,
     user: Annotated[str | None, typer.Option(help="Column with the user id, if any; default: as at training.")] = None,
     only: Annotated[str | None, typer.Option("--id", help="The user whose rows to take, of several.")] = None,
+    missing: reading.Missing = None,
     separator: reading.Separator = None,
     decimal: reading.Decimal = None,
 ) -> None:
@@ -28,7 +29,7 @@ def personalize(
     column = target or fitted.target_name_
     if column is None:
         raise ValueError("which column is the target? Give --target COLUMN.")
-    source = reading.opened(table, user or fitted.user_column_, separator, decimal)
+    source = reading.opened(table, user or fitted.user_column_, separator, decimal, missing)
     X, y = _own_rows(fitted, source, column, user, only)
     check_new(out)
     save_head(fitted.personalize(X, y), out)

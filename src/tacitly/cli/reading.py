@@ -18,6 +18,7 @@ from tacitly.methods import REGISTRY
 
 if TYPE_CHECKING:
     from tacitly.data.cohort import Cohort
+    from tacitly.data.missing import Codes
     from tacitly.data.schema import Schema
     from tacitly.data.tables import Source
 
@@ -28,6 +29,12 @@ Separator = Annotated[
     str | None, typer.Option("--separator", help="Between cells of a text file, such as ';' or tab; default: found.")
 ]
 Decimal = Annotated[str | None, typer.Option("--decimal", help="Decimal mark, ',' or '.'; default: found.")]
+Missing = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--missing", help="What stands for a missing value, as -9,refused (all columns) or NAME=-9,999; repeatable."
+    ),
+]
 DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows with a missing cell.")]
 Ranges = Annotated[
     list[str] | None,
@@ -51,15 +58,39 @@ class Columns:
     """Text labels of the target, in the order of their codes; none where the target is a number."""
 
 
-def opened(table: Path, user: str | None, separator: str | None, decimal: str | None) -> Source:
-    """Open a table, and say what is unusual about a text file."""
+def opened(
+    table: Path, user: str | None, separator: str | None, decimal: str | None, missing: Sequence[str] | None = None
+) -> Source:
+    """Open a table, and say what is unusual about a text file; ``missing`` are codes of missing values."""
     from tacitly.data.csv_format import CsvFormat
+    from tacitly.data.missing import without_codes
     from tacitly.data.tables import open_table
 
     source = open_table(table, user, CsvFormat(separator, decimal))
     if source.found:
         say(wrapped(f"{table.name}: {source.found}"), err=True)
-    return source
+    codes = codes_of(source, missing)
+    codes.pop(user or "", None)  # an id is an id
+    return without_codes(source, codes)
+
+
+def codes_of(source: Source, missing: Sequence[str] | None) -> dict[str, Codes]:
+    """Return the codes of missing values of each column: those given for it, and those given for all."""
+    from tacitly.data.grouping import no_such_column
+    from tacitly.data.missing import Codes
+
+    general: tuple[str, ...] = ()
+    own: dict[str, tuple[str, ...]] = {}
+    for text in missing or ():
+        name, equals, several = text.partition("=")
+        if not equals:
+            general += split_names([text])
+        elif (name := name.strip()) in source.types:
+            own[name] = own.get(name, ()) + split_names([several])
+        else:
+            raise ValueError(no_such_column(source, "missing", name))
+    named = {name: Codes.of([*general, *own.get(name, ())]) for name in source.types}
+    return {name: codes for name, codes in named.items() if codes}
 
 
 def split_names(names: Sequence[str] | None) -> tuple[str, ...]:
@@ -89,6 +120,16 @@ def declared(
             raise ValueError(f"--levels must be NAME=FIRST,SECOND,…, such as sex=female,male. Found {text!r}.")
         columns[name.strip()] = {"levels": list(found)}
     return columns
+
+
+def declare_codes(schema: dict[str, Any], names: Sequence[str], codes: dict[str, Codes]) -> None:
+    """Add codes of missing values to what is public about these columns."""
+    from tacitly.data.missing import Codes
+
+    for name in names:
+        if name in codes:
+            about = schema.setdefault(name, {})
+            about["missing"] = [*Codes.of(about.get("missing", [])).words, *codes[name].words]
 
 
 def read_cohort(
@@ -143,6 +184,8 @@ def _remedy(message: str, target: str, schema: dict[str, Any] | None) -> str:
         return f" If these are classes: {choice}--loss logistic --classes no,yes (all labels that may occur)."
     if message.startswith("Columns hold dates"):
         return " (--exclude NAME)"
+    if message.startswith("Columns hold numbers, but"):
+        return " (--missing unknown,-9; --exclude NAME)"
     if "without a user" in message:
         return " (--drop-missing leaves them out.)"
     if "cannot be used" in message and schema is None:

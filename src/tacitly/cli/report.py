@@ -12,6 +12,7 @@ from tacitly.cli.console import Model, say
 
 if TYPE_CHECKING:
     from tacitly.data.cohort import Cohort
+    from tacitly.data.tables import Source
 
 
 def report(
@@ -25,6 +26,7 @@ def report(
     user: Annotated[str | None, typer.Option(help="Column with the user id; default: as at training.")] = None,
     audit: Annotated[Path | None, typer.Option(help="An audit's report; default: the one published with it.")] = None,
     name: Annotated[str | None, typer.Option(help="Title of the page; default: the folder's name.")] = None,
+    missing: reading.Missing = None,
     separator: reading.Separator = None,
     decimal: reading.Decimal = None,
 ) -> None:
@@ -41,12 +43,12 @@ def report(
         return
     fitted = console.with_heads(model)
     with console.status("comparing with what you would have without it"):
-        cohort = _rows(fitted, table, user, separator, decimal)
+        cohort = _rows(fitted, reading.opened(table, user or fitted.user_column_, separator, decimal, missing), user)
         written(model, target, rows=cohort, audit=said, name=name)
     say(f"report: {target} (PRIVATE edition: computed from people's rows, do not publish)")
 
 
-def _rows(fitted: Any, table: Path, user: str | None, separator: str | None, decimal: str | None) -> Cohort:
+def _rows(fitted: Any, source: Source, user: str | None) -> Cohort:
     """Read the table as the model's fit did; labels that are text become their positions."""
     column, target = user or fitted.user_column_, fitted.target_name_
     if column is None or target is None:
@@ -56,6 +58,5 @@ def _rows(fitted: Any, table: Path, user: str | None, separator: str | None, dec
     schema = fitted._schema if hasattr(fitted, "_schema") else None
     features = list(fitted.feature_names_in_ if schema is None else schema.names)
     declared = None if schema is None else schema.to_dict()["columns"]
-    source = reading.opened(table, column, separator, decimal)
     columns = reading.Columns(column, target, [str(name) for name in features], (), labels)
     return reading.read_cohort(source, columns, declared, drop_missing=False, folder=None)

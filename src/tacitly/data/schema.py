@@ -3,7 +3,8 @@
 A model learns from numbers. A :class:`Schema` says of every feature column whether it holds numbers (with a public
 range, if one is known), yes/no values, or categories, and encodes a table row by row:
 
-* a number stays a number; a missing one stays missing (NaN), and the model fills in the population's mean;
+* a number stays a number; a missing one stays missing (NaN), and the model fills in the population's mean; so do codes
+  that are declared to mean "missing" (:mod:`tacitly.data.missing`);
 * a yes/no value becomes 0 or 1;
 * a category with *declared* levels becomes one indicator per level but the first, the reference level. A level that was
   not declared is treated as missing;
@@ -28,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from tacitly.arrays import Array
+from tacitly.data.missing import NO_CODES, Codes, without_codes
 from tacitly.data.tables import Source, batch_rows
 from tacitly.data.validation import Array as Cells
 from tacitly.data.validation import DataError, absent, listed, number_of, numbers, rows_in_words
@@ -48,7 +50,7 @@ _TYPOS = 0.1  # share of other cells up to which a column of numbers is taken to
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its kind, the levels of a category, the public range of a number.
+    """One column: its kind, the levels of a category, the public range of a number, codes for a missing value.
 
     >>> Column("region", "category", levels=("north", "south", "west")).encoded
     ('region=south', 'region=west')
@@ -61,6 +63,7 @@ class Column:
     levels: tuple[str, ...] = ()
     range: tuple[float, float] | None = None
     buckets: int = BUCKETS
+    missing: Codes = NO_CODES
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
@@ -90,6 +93,7 @@ class Column:
 
     def encode(self, cells: Cells) -> tuple[Array, int]:
         """Return the encoded columns, one row per cell, and how many cells do not fit the declared kind."""
+        cells = self.missing.blanked(cells)
         if self.kind == "number":
             values, misfits = numbers(cells, np.nan)
             values = np.array(values, dtype=np.float64)
@@ -125,6 +129,8 @@ class Column:
             extra["buckets"] = self.buckets
         if self.range is not None:
             extra["range"] = list(self.range)
+        if self.missing:
+            extra["missing"] = list(self.missing.words)
         return {"kind": self.kind, **extra}
 
 
@@ -170,7 +176,7 @@ class Schema:
     @property
     def plain(self) -> bool:
         """Whether every column is a number, so that encoding changes nothing."""
-        return all(column.kind == "number" for column in self.columns)
+        return all(column.kind == "number" and not column.missing for column in self.columns)
 
     def encode(self, cells: Sequence[Cells], *, blank: bool = False) -> Array:
         """Return the table's cells, one array per column, as rows of numbers; NaN where a value is missing.
@@ -220,7 +226,7 @@ class Schema:
 
     @classmethod
     def declared(cls, columns: Mapping[str, Mapping[str, Any]]) -> Schema:
-        """Make a schema from ``{"name": {"kind": …, "levels": […], "range": [low, high]}}``.
+        """Make a schema from ``{"name": {"kind": …, "levels": […], "range": [low, high], "missing": […]}}``.
 
         The kind follows from the rest where it is not given: levels make a category, anything else is a number.
         """
@@ -262,7 +268,8 @@ def infer(
             f"{listed([repr(name) for name in unknown], ', ', 10)}."
         )
     open_names = [name for name in names if name not in given or not _says_kind(given[name])]
-    kinds = _kinds(source, open_names, blank=blank)
+    codes = {name: Codes.of(about["missing"]) for name, about in given.items() if "missing" in about}
+    kinds = _kinds(without_codes(source, codes), open_names, blank=blank)
     dates = [name for name, kind in kinds.items() if kind == "date"]
     if dates:
         raise DataError(
@@ -287,10 +294,10 @@ def dates_in(source: Source) -> tuple[str, ...]:
 
 
 def _column(name: str, about: Mapping[str, Any]) -> Column:
-    strange = sorted(set(about) - {"kind", "levels", "range", "buckets"})
+    strange = sorted(set(about) - {"kind", "levels", "range", "buckets", "missing"})
     if strange:
         raise DataError(
-            f"Column {name!r}: the schema says {', '.join(strange)}. Expected kind, levels, range, buckets."
+            f"Column {name!r}: the schema says {', '.join(strange)}. Expected kind, levels, range, buckets, missing."
         )
     levels = tuple(text_of(level) for level in about.get("levels", ()))
     kind = str(about.get("kind", "category" if levels else "number"))
@@ -301,6 +308,7 @@ def _column(name: str, about: Mapping[str, Any]) -> Column:
         levels,
         None if low_high is None else (float(low_high[0]), float(low_high[1])),
         int(about.get("buckets", BUCKETS)),
+        Codes.of(about.get("missing", [])),
     )
 
 
@@ -329,8 +337,9 @@ def _kinds(source: Source, names: Sequence[str], *, blank: bool) -> dict[str, st
     if mistyped and not blank:
         typos = [f"{name!r} ({rows_in_words(looks[name].odd)})" for name in mistyped]
         raise DataError(
-            f"Columns hold numbers, but for a few cells: {listed(typos, ', ', 10)}. Mend these cells or leave them "
-            'empty; if the column really is text, declare it: {"column": {"kind": "hashed"}}.'
+            f"Columns hold numbers, but for a few cells: {listed(typos, ', ', 10)}. Mend these cells, leave them "
+            "empty, or declare what stands for a missing value in the schema: "
+            '{"column": {"missing": ["unknown", -9]}}; if the column really is text: {"column": {"kind": "hashed"}}.'
         )
     return kinds | {name: "number" if name in mistyped else looks[name].kind for name in unsure}
 

@@ -111,8 +111,8 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         The privacy budget for everything that is released, together; as for :class:`~tacitly.PrivateFedRep`.
     schema
         What is public about the columns: a mapping such as ``{"age": {"range": [0, 120]}, "region": {"levels":
-        ["north", "south"]}}``, a :class:`~tacitly.data.schema.Schema`, or the path of a JSON file. What it does not say
-        is found out: kinds from the table, scales privately, paid from the budget.
+        ["north", "south"]}, "income": {"missing": [-9]}}``, a :class:`~tacitly.data.schema.Schema`, or the path of a
+        JSON file. What it does not say is found out: kinds from the table, scales privately, paid from the budget.
     target_range
         Bounds of the target that are public, if there are any; they save a part of the budget. For numbers only.
     loss
