@@ -88,6 +88,18 @@ class Query(ABC):
         """What this query needs to know of each user, if it can be answered from that; else None."""
         return None
 
+    @property
+    def array_statistics(self) -> Statistics | None:
+        """What of each user the definition itself is computed from, if that can be kept between releases; else None.
+
+        For few users, whom no compiled code sums.
+        """
+        return None
+
+    def sums_at(self, kept: Array, bound: float, size: int) -> Array:
+        """Return :meth:`block_sums` by the definition, from :attr:`array_statistics`."""
+        raise NotImplementedError
+
     def sums_of(self, statistics: Array, bound: float, size: int) -> Array:
         """Return :meth:`block_sums` from one row of statistics per user; compiled, so for many users only."""
         raise NotImplementedError

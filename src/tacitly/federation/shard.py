@@ -102,10 +102,13 @@ class Shard:
             together = self._plain and one_form(query, bound)
             plain = _Few(query, _at_once(query, self.cohort.n_features), end) if together else _Plain(query, end)
             return self._sum(query, plain, bound, grid, chosen, end)
-        shard = self._with(query.statistics, end) if of_statistics and query.statistics is not None else None
+        in_arrays = not of_statistics and few(self.cohort.n_users, self.cohort.n_features)
+        statistics = query.statistics if of_statistics else query.array_statistics if in_arrays else None
+        shard = None if statistics is None else self._with(statistics, end)
         if shard is None:
             return self._sum(query, form, bound, grid, chosen, end)
-        return shard._sum(query, _OfStatistics(query), bound, grid, chosen, end)
+        answered = _OfStatistics(query) if of_statistics else _OfArrays(query)
+        return shard._sum(query, answered, bound, grid, chosen, end)
 
     def _sum(
         self, query: Query, form: Query, bound: float, grid: float, chosen: Chosen | None, end: float = math.inf
@@ -293,6 +296,13 @@ class _OfStatistics(Query):
     def block_sums(self, X: Rows, y: Rows, offsets: Offsets, bound: float, size: int) -> Array:
         rows = _one_each(X, offsets) if self._statistics is None else self._statistics.of_rows(X, y, offsets)
         return self._query.sums_of(np.asarray(rows, dtype=np.float64), bound, size)
+
+
+class _OfArrays(_OfStatistics):
+    """A query about users whose rows are what its definition is computed from."""
+
+    def block_sums(self, X: Rows, y: Rows, offsets: Offsets, bound: float, size: int) -> Array:
+        return self._query.sums_at(np.asarray(_one_each(X, offsets), dtype=np.float64), bound, size)
 
 
 def _one_each(X: Rows, offsets: Offsets) -> Rows:

@@ -12,6 +12,8 @@ import scipy.special
 import scipy.stats
 
 from tacitly.arrays import Array
+from tacitly.data.cohort import Cohort
+from tacitly.federation.shard import Shard
 from tacitly.linalg import pack_symmetric
 from tacitly.methods.mixed_effects import advantage, queries
 from tacitly.methods.mixed_effects.advantage import Advantage, left_out
@@ -241,6 +243,39 @@ def test_measured_slopes_are_the_slopes_of_clipped_scores() -> None:
         moved = (mean(-step)[0] - mean(step)[0])[column] / 0.04
         assert measured[column] == pytest.approx(moved / whole[column], rel=0.12)
     assert measured[0] < measured[-1] - 0.05
+
+
+KEPT = [name for name, query in QUERIES.items() if query.array_statistics is not None]
+
+
+def shard_of(counts: list[int]) -> Shard:
+    X, y, offsets = ragged(counts)
+    return Shard(Cohort.from_offsets(np.nan_to_num(X), y, offsets), threads=1)
+
+
+def test_sums_from_what_a_shard_keeps_are_sums_of_contributions() -> None:
+    """Whatever was asked before: statistics under another prior are replaced."""
+    assert len(KEPT) == 10
+    counts, grid = [4, 6, 5, 1, 30], 2.0**-40
+    shard, other = shard_of(counts), replace(PRIOR, mean=PRIOR.mean + 0.1, noise=0.7)
+    for name in (*KEPT, *reversed(KEPT)):
+        query = QUERIES[name]
+        bound = getattr(query, "bound", 1.0)
+        expected = query.block_sum(np.asarray(shard.cohort.X), np.asarray(shard.cohort.y), shard.cohort.offsets, bound)
+        np.testing.assert_allclose(shard.exact_sum(query, bound, grid) * grid, expected, rtol=1e-12, atol=1e-10)
+        shard.exact_sum(Spread(UNITS, other), 1.0, grid)
+    assert {kind.__name__ for kind in shard._statistics} == {"ArrayMoments", "ArraySolved"}
+
+
+def test_a_form_of_a_subclass_is_not_bypassed_by_what_is_kept() -> None:
+    for query in (
+        _UncappedPoint(UNITS, PRIOR, GROUPS),
+        _SharedMean(UNITS, PRIOR, METRIC, np.eye(P), 0.8),
+        _HalfClipped(UNITS, PRIOR),
+        MeasuredScore(_SharedMean(UNITS, PRIOR, METRIC, np.eye(P), 0.8), 0.7, CONSTANT),
+        TypicalNorm(_HalfClipped(UNITS, PRIOR), 8.0),
+    ):
+        assert query.array_statistics is None
 
 
 def test_tables_and_series_agree_with_scipy() -> None:

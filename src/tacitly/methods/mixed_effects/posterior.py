@@ -144,19 +144,37 @@ def posteriors(X: Rows, y: Rows, offsets: Offsets, coordinates: Coordinates, pri
     >>> one.means.round(3), one.covariances[0].round(3).tolist()  # the mean of two ones, shrunk to zero by a third
     (array([[0.667, 0.   ]]), [[0.333, 0.0], [0.0, 1.0]])
     """
-    grams, rights, squares, rows = moments(X, y, offsets, coordinates)
-    root, noise = prior.root, prior.noise
-    moved = rights - grams @ prior.mean
-    squares = squares - (rights + moved) @ prior.mean
-    grams, rights = root.T @ grams @ root, moved @ root
-    covariances, solved = _inverses(np.eye(coordinates.size) + grams / noise)
-    rows = np.where(solved, rows, 0.0)
-    information = covariances @ (grams / noise)
+    return posteriors_of(solved(moments(X, y, offsets, coordinates), prior.root, prior.noise), prior)
+
+
+@dataclass(frozen=True)
+class Solved:
+    """What of several users' posteriors does not depend on the prior's mean."""
+
+    moments: tuple[Array, Array, Array, Array]  # as :func:`moments` returns them; no rows where there is no inverse
+    covariances: Array
+    information: Array
+
+
+def solved(found: tuple[Array, Array, Array, Array], root: Array, noise: float) -> Solved:
+    """Return the covariances of posteriors from moments, under a prior with this root and noise."""
+    grams, rights, squares, rows = found
+    whitened = root.T @ grams @ root / noise
+    covariances, usable = _inverses(np.eye(len(root)) + whitened)
+    information = covariances @ whitened
     information = (information + information.transpose(0, 2, 1)) / 2.0
-    means = np.einsum("nij,nj->ni", covariances, rights / noise)
-    fitted = np.einsum("nij,nj->ni", grams, means)
+    return Solved((grams, rights, squares, np.where(usable, rows, 0.0)), covariances, information)
+
+
+def posteriors_of(found: Solved, prior: Prior) -> Posteriors:
+    """Return posteriors under a prior whose root and noise are those that were solved for."""
+    (grams, rights, squares, rows), root = found.moments, prior.root
+    moved = rights - grams @ prior.mean
+    squares, rights = squares - (rights + moved) @ prior.mean, moved @ root
+    means = np.einsum("nij,nj->ni", found.covariances, rights / prior.noise)
+    fitted = np.einsum("nij,nj->ni", grams, means @ root.T) @ root
     residuals = squares - np.einsum("ni,ni->n", means, 2.0 * rights - fitted)
-    return Posteriors(means, covariances, information, np.maximum(residuals, 0.0), rows)
+    return Posteriors(means, found.covariances, found.information, np.maximum(residuals, 0.0), rows)
 
 
 def _inverses(matrices: Array) -> tuple[Array, npt.NDArray[np.bool_]]:

@@ -28,7 +28,8 @@ import numpy as np
 from tacitly.arrays import Array, Offsets, Rows, check_shape
 from tacitly.federation.statistics import Statistics
 from tacitly.linalg import pack_symmetric
-from tacitly.methods.mixed_effects.posterior import Coordinates, Posteriors, Prior, posteriors
+from tacitly.methods.mixed_effects.array_statistics import ArrayInformation, ArraySolved, solved_in
+from tacitly.methods.mixed_effects.posterior import Coordinates, Posteriors, Prior, posteriors_of
 from tacitly.methods.mixed_effects.statistics import (
     Likelihoods,
     Moments,
@@ -96,8 +97,31 @@ class PriorQuery(BatchQuery):
         """Moments, from which posteriors follow, along the prior's directions."""
         return Moments(self.units, directions_of(self.prior.root))
 
+    @property
+    def array_statistics(self) -> Statistics | None:
+        """What does not depend on the prior's mean; none where a subclass needs rows, or changes a form."""
+        return self._kept if type(self).contributions is PriorQuery.contributions and self.one_form else None
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return one row per user."""
+        return self.contributions_at(self._kept.of_rows(X, y, offsets))
+
+    def contributions_at(self, kept: Array) -> Array:
+        """Return one row per user from array statistics."""
+        return self._of_posteriors(self._posteriors_at(kept))
+
+    @property
+    def _kept(self) -> Statistics:
+        return ArraySolved(self.units, self.prior.root, self.prior.noise)
+
     def _posteriors(self, X: Rows, y: Rows, offsets: Offsets) -> Posteriors:
-        return posteriors(X, y, offsets, self.units, self.prior)
+        return self._posteriors_at(self._kept.of_rows(X, y, offsets))
+
+    def _posteriors_at(self, kept: Array) -> Posteriors:
+        return posteriors_of(solved_in(kept, self.units.size), self.prior)
+
+    def _of_posteriors(self, found: Posteriors) -> Array:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -109,9 +133,8 @@ class InformationShares(PriorQuery):
         """One number per weight."""
         return self.units.size
 
-    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+    def _of_posteriors(self, found: Posteriors) -> Array:
         """Return one vector per user."""
-        found = self._posteriors(X, y, offsets)
         return share_roots(np.einsum("nii->ni", found.information), found.rows)
 
     def contributions_of(self, statistics: Array) -> Array:
@@ -150,10 +173,13 @@ class Information(PriorQuery):
         """Entries of a symmetric matrix."""
         return self.units.size * (self.units.size + 1) // 2
 
-    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+    @property
+    def _kept(self) -> ArrayInformation:
+        return ArrayInformation(self.units, self.prior.root, self.prior.noise, self.metric)
+
+    def contributions_at(self, kept: Array) -> Array:
         """Return one packed matrix per user."""
-        found = self._posteriors(X, y, offsets)
-        return self.of(found) * self.weights(found)[:, None]
+        return np.asarray(kept[:, -2 - self.coordinates : -2] * kept[:, -2:-1])
 
     @property
     def statistics(self) -> Likelihoods:
@@ -173,20 +199,6 @@ class Information(PriorQuery):
         weights = clip_factors(self.norms_of(statistics), bound) * statistics[:, -2]
         blocks = [slice(start, start + size) for start in range(0, len(statistics), size)]
         return np.array([weights[block] @ statistics[block, : self.coordinates] for block in blocks])
-
-    def of(self, found: Posteriors) -> Array:
-        """Return metric·H·metric, packed."""
-        return pack_symmetric(self._turned(found))
-
-    def weights(self, found: Posteriors) -> Array:
-        """Return 1/√trace, zero for a user without rows."""
-        # A copy, so that the numbers of each user are added in the same order, whether alone or among others.
-        traces = np.ascontiguousarray(np.diagonal(self._turned(found), axis1=1, axis2=2)).sum(axis=1)
-        return np.where((found.rows > 0) & (traces > 0), 1.0 / np.sqrt(np.maximum(traces, 1e-300)), 0.0)
-
-    def _turned(self, found: Posteriors) -> Array:
-        turned = np.linalg.solve(self.prior.root, self.metric)
-        return np.asarray(turned.T @ found.information @ turned)
 
 
 @dataclass(frozen=True)
@@ -211,15 +223,17 @@ class Score(PriorQuery):
         """One number per weight."""
         return self.units.size
 
-    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return one score per user."""
-        return self.with_freedoms(X, y, offsets)[0]
+    @property
+    def _kept(self) -> ArrayInformation:
+        return ArrayInformation(self.units, self.prior.root, self.prior.noise, self.information_metric)
 
-    def with_freedoms(self, X: Rows, y: Rows, offsets: Offsets) -> tuple[Array, Array]:
+    def contributions_at(self, kept: Array) -> Array:
+        """Return one score per user."""
+        return self.with_freedoms(kept)[0]
+
+    def with_freedoms(self, kept: Array) -> tuple[Array, Array]:
         """Return one score per user, and in about how many directions the user has information."""
-        found = self._posteriors(X, y, offsets)
-        information = Information(self.units, self.prior, self.information_metric)
-        weights, norms = information.weights(found), norms_of(information.of(found))
+        found, weights, norms = self._posteriors_at(kept), kept[:, -2], kept[:, -1]
         freedoms = directions(weights, norms)
         weights = weights * (self.information_clip / np.maximum(norms * weights, self.information_clip))
         return found.means @ np.linalg.solve(self.prior.root, self.metric) * weights[:, None], freedoms
@@ -328,9 +342,19 @@ class MeasuredScore(Measured):
         """Those of the score."""
         return self.score.statistics
 
+    @property
+    def array_statistics(self) -> Statistics | None:
+        """Those of the score."""
+        usual = type(self).contributions is MeasuredScore.contributions and self.one_form
+        return self.score.array_statistics if usual else None
+
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one clipped score and four numbers per user."""
-        return self._measured(*self.score.with_freedoms(X, y, offsets))
+        return self.contributions_at(self.score._kept.of_rows(X, y, offsets))
+
+    def contributions_at(self, kept: Array) -> Array:
+        """Return one clipped score and four numbers per user."""
+        return self._measured(*self.score.with_freedoms(kept))
 
     def contributions_of(self, statistics: Array) -> Array:
         """Return one clipped score and four numbers per user."""
@@ -353,9 +377,8 @@ class _GroupQuery(PriorQuery):
         super().__post_init__()
         check_shape("groups", self.groups, self.units.size)
 
-    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return one row per user."""
-        return self._of(*self._ratios(self._sizes(self._posteriors(X, y, offsets))))
+    def _of_posteriors(self, found: Posteriors) -> Array:
+        return self._of(*self._ratios(self._sizes(found)))
 
     def contributions_of(self, statistics: Array) -> Array:
         """Return one row per user."""
@@ -462,9 +485,8 @@ class Spread(PriorQuery):
         """Entries of a symmetric matrix."""
         return self.units.size * (self.units.size + 1) // 2
 
-    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return one packed matrix per user."""
-        return self.of(self._posteriors(X, y, offsets))
+    def _of_posteriors(self, found: Posteriors) -> Array:
+        return self.of(found)
 
     @staticmethod
     def of(found: Posteriors) -> Array:
@@ -497,9 +519,7 @@ class MeasuredSpread(PriorQuery):
         """The bound at which a contribution is clipped as a whole."""
         return 1.12 * self.clip
 
-    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return one packed matrix and one diagonal per user."""
-        found = self._posteriors(X, y, offsets)
+    def _of_posteriors(self, found: Posteriors) -> Array:
         return self._measured(Spread.of(found), np.einsum("nii->ni", found.information), found.rows)
 
     def contributions_of(self, statistics: Array) -> Array:

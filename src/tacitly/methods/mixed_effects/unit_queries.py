@@ -107,13 +107,15 @@ class Angles(BatchQuery):
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return weighted mean points."""
-        columns = _columns(X, y)
-        seen = np.isfinite(columns) & (self.used > 0)
+        asked = np.flatnonzero(self.used)
+        center, columns = self.center[asked], _columns(X, y)[:, asked]
+        seen = np.isfinite(columns)
         counts = np.maximum(per_user(seen.astype(np.float64), offsets), 1.0)
-        angles = np.remainder((np.where(seen, columns, self.center) - self.center) / self.period, 2.0) * np.pi
-        weights = self.weights * self.used
-        means = [per_user(part(angles) * seen, offsets) / counts for part in (np.cos, np.sin)]
-        return np.hstack([mean * weights for mean in means])
+        angles = np.remainder((np.where(seen, columns, center) - center) / self.period[asked], 2.0) * np.pi
+        out = np.zeros((len(offsets) - 1, 2, len(self.used)))
+        for axis, part in enumerate((np.cos, np.sin)):
+            out[:, axis, asked] = per_user(part(angles) * seen, offsets) / counts * (self.weights * self.used)[asked]
+        return out.reshape(len(out), -1)
 
     @property
     def statistics(self) -> Statistics | None:

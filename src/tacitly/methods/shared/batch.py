@@ -53,6 +53,15 @@ class BatchQuery(Query):
             return super().block_sums(X, y, offsets, bound, size)
         return clipped_rows(self.contributions(X, y, offsets), bound)
 
+    def contributions_at(self, kept: Array) -> Array:
+        """Return :meth:`contributions` from array statistics, where the query names some."""
+        raise NotImplementedError
+
+    def sums_at(self, kept: Array, bound: float, size: int) -> Array:
+        """Clip each contribution and add up those of each block, from array statistics."""
+        starts = range(0, len(kept), size)
+        return np.array([clipped_sum(self.contributions_at(kept[start : start + size]), bound) for start in starts])
+
     def fused(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return :meth:`contributions` by a compiled form, where there is one: see :class:`Contributions`."""
         raise NotImplementedError

@@ -18,7 +18,7 @@ import numpy as np
 from tacitly.arrays import Array, Offsets, Rows, read_only
 from tacitly.federation.base import Federation, Query
 from tacitly.federation.statistics import Statistics
-from tacitly.methods.shared.batch import BatchQuery, circle, uncircle
+from tacitly.methods.shared.batch import BatchQuery, circle, norms_of, uncircle
 from tacitly.privacy.clipping import clip_factor
 from tacitly.privacy.guarantee import GaussianEvent
 
@@ -70,6 +70,18 @@ class TypicalNorm(BatchQuery):
     def statistics(self) -> Statistics | None:
         """Those of the query."""
         return self.query.statistics
+
+    @property
+    def array_statistics(self) -> Statistics | None:
+        """Those of the query."""
+        usual = self.one_form and type(self).contributions is TypicalNorm.contributions
+        usual = usual and getattr(type(self.query), "norms", None) is BatchQuery.norms
+        return self.query.array_statistics if usual else None
+
+    def contributions_at(self, kept: Array) -> Array:
+        """Return one point per user from array statistics."""
+        assert isinstance(self.query, BatchQuery)
+        return self._points(norms_of(self.query.contributions_at(kept)))
 
     def contributions_of(self, statistics: Array) -> Array:
         """Return one point per user."""
