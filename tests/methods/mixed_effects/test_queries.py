@@ -250,7 +250,7 @@ KEPT = [name for name, query in QUERIES.items() if query.array_statistics is not
 
 def shard_of(counts: list[int]) -> Shard:
     X, y, offsets = ragged(counts)
-    return Shard(Cohort.from_offsets(np.nan_to_num(X), y, offsets), threads=1)
+    return Shard(Cohort.from_offsets(np.nan_to_num(X), np.nan_to_num(y), offsets), threads=1)
 
 
 def test_sums_from_what_a_shard_keeps_are_sums_of_contributions() -> None:
