@@ -237,6 +237,8 @@ for model in (tacitly.MixedEffects, tacitly.PrivateFedRep, tacitly.Centaur, taci
     options = {} if model is tacitly.MixedEffects else {"rank": 1}
     model(epsilon=50.0, **options).fit(X, y, users).predict(X, users)
     assert "numba" not in sys.modules, model
+tacitly.LowRankSparse(1, 1, epsilon=50.0).fit(X, y, users).predict(X, users)
+assert "numba" not in sys.modules, "low rank plus sparse"
 for loss, targets in (("logistic", y > 0), ("hinge", y > 0), ("poisson", numpy.rint(abs(y)))):
     tacitly.PrivateFedRep(rank=1, epsilon=50.0, loss=loss).fit(X, targets.astype(int), users).predict(X, users)
     assert "numba" not in sys.modules, loss

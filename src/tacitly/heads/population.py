@@ -116,11 +116,11 @@ class PopulationHeads(HeadWork):
         """Fit all users, compiled if they are many."""
         check_shape("X", X, None, len(self.basis))
         if few(len(offsets) - 1, X.shape[1]):
-            return self.in_arrays(X, y, offsets)
+            return self.in_arrays(X, y, offsets)[0]
         return self.with_errors(X, y, offsets)[0]
 
-    def in_arrays(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Fit all users by array operations, as :meth:`own` fits one."""
+    def in_arrays(self, X: Rows, y: Rows, offsets: Offsets) -> tuple[Array, Array]:
+        """Return what :meth:`with_errors` does by array operations."""
         prior, counts = self.prior, np.diff(offsets)
         with np.errstate(all="ignore"):
             rows, targets = rows_times(X, self.basis), np.asarray(y, dtype=np.float64)
@@ -154,11 +154,13 @@ class PopulationHeads(HeadWork):
             )
             found = [np.broadcast_to(prior.mean, means.shape), prior.mean + shifts @ prior.root.T, alone, means]
             # Not products with a weight of zero: what has none may be infinite.
-            heads = np.zeros_like(means)
-            for weight, head in zip(weights.T[:, :, None], found, strict=True):
-                heads += np.where(weight > 0, weight * head, 0.0)
+            heads, total = np.zeros_like(means), np.zeros(len(counts))
+            for weight, head, error in zip(weights.T, found, (squares, after, errors, spreads), strict=True):
+                heads += np.where(weight[:, None] > 0, weight[:, None] * head, 0.0)
+                total += np.where(weight > 0, weight * error, 0.0)
         usable &= np.isfinite(heads).all(axis=1)
-        return np.where(usable[:, None], heads, prior.mean)
+        total = np.where(usable, total, np.where(counts > 0, np.inf, 0.0))
+        return np.where(usable[:, None], heads, prior.mean), total
 
     def with_errors(self, X: Rows, y: Rows, offsets: Offsets) -> tuple[Array, Array]:
         """Return all users' heads and their leave-one-out sums of squared errors."""

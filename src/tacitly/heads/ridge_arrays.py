@@ -16,6 +16,14 @@ from tacitly.heads.penalties import LEAST_NONE, LEAST_ONE, LEAST_TRACE, PENALTIE
 
 def ridges_and_errors(rows: Array, targets: Array, offsets: Offsets, *, intercept: bool) -> tuple[Array, Array]:
     """Return what :func:`~tacitly.heads.ridge.ridge_and_error` does for each user: heads, intercept last; errors."""
+    heads, errors, alone = ridges_beside_means(rows, targets, offsets, intercept=intercept)
+    return heads, np.where(np.isfinite(errors), errors, alone) if intercept else errors
+
+
+def ridges_beside_means(
+    rows: Array, targets: Array, offsets: Offsets, *, intercept: bool
+) -> tuple[Array, Array, Array]:
+    """Return heads and their errors, infinite where there is nothing to fit; and errors of users' own means."""
     counts, k = np.diff(offsets), rows.shape[1]
     present = np.maximum(counts, 1)
     means, levels = np.zeros((len(counts), k)), np.zeros(len(counts))
@@ -46,7 +54,7 @@ def ridges_and_errors(rows: Array, targets: Array, offsets: Offsets, *, intercep
     heads = np.where(usable[:, None], heads, 0.0)
     own = levels - np.einsum("nb,nb->n", np.where(usable[:, None], means, 0.0), heads)
     heads = np.column_stack([heads, np.where(np.isfinite(own), own, 0.0) if intercept else np.zeros(len(counts))])
-    return heads, np.where(usable, left_out, alone if intercept else np.inf)
+    return heads, np.where(usable, left_out, np.inf), alone
 
 
 def own_errors(centred: Array, offsets: Offsets) -> Array:

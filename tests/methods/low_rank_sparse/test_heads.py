@@ -10,6 +10,8 @@ import pytest
 from tacitly.audit.users import adversarial_users
 from tacitly.datasets import make_low_rank_sparse
 from tacitly.datasets.low_rank_sparse import LowRankSparseUsers
+from tacitly.heads.population import HeadPrior
+from tacitly.methods.low_rank_sparse import heads as heads_module
 from tacitly.methods.low_rank_sparse.heads import (
     EXPECTED,
     UNKNOWN,
@@ -54,6 +56,31 @@ def test_the_support_found_is_mostly_the_best_of_all() -> None:
                 errors[a, b] = float(np.sum((y - columns @ np.linalg.lstsq(columns, y)[0]) ** 2))
         agree += found[i] == set(min(errors, key=errors.__getitem__))
     assert agree >= 36
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_heads_of_many_users_are_those_of_few(intercept: bool, dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    offsets = np.concatenate([[0], np.cumsum(rng.integers(1, 25, 200))])
+    X = rng.normal(size=(offsets[-1], 9)) * rng.uniform(0.1, 10.0, 9) + 5.0 * intercept
+    X[:, 3] = 2.0
+    basis, y = np.linalg.qr(rng.normal(size=(9, 2)))[0], X[:, 1] + 0.1 * rng.normal(size=len(X))
+    X, y = X.astype(dtype), y.astype(dtype)
+    close = 1e-8 if dtype is np.float64 else 1e-3
+    for most in (0, 2, 4):
+        work = SparseHeadWork(
+            basis, Sparsity(most), intercept, prior=HeadPrior(np.zeros(3), np.diag([1.0, 1.0, intercept]), 0.3)
+        )
+        few = work.fit(X, y, offsets)
+        with monkeypatch.context() as patched:
+            patched.setattr(heads_module, "few", lambda users, features: False)
+            many = work.fit(X, y, offsets)
+        same = (few.indices == many.indices).all(axis=1)  # in single precision a choice may be a tie
+        assert same.all() if dtype is np.float64 else same.mean() > 0.9
+        for name in ("weights", "intercepts", "values"):
+            found, expected = getattr(few, name)[same], getattr(many, name)[same]
+            np.testing.assert_allclose(found, expected, rtol=close, atol=close)
 
 
 @pytest.mark.parametrize("intercept", [False, True])

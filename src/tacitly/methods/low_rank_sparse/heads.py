@@ -11,29 +11,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, read_only
+from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, per_user, read_only
 from tacitly.heads.base import HeadWork
 from tacitly.heads.penalties import PENALTIES
 from tacitly.heads.population import HeadPrior, PopulationHeads
-from tacitly.heads.ridge import average_ridges
-from tacitly.methods.low_rank_sparse.kernels import (
-    LONG,
-    affordable,
-    fit_users,
-    group_end,
-    intercept_of,
-    layout_of,
-    restore_columns,
-    workspace_for,
-)
-from tacitly.methods.low_rank_sparse.lane_kernels import kernel
-from tacitly.simd.registers import frozen, padded
-from tacitly.simd.top_k import LANES
+from tacitly.heads.ridge_arrays import ridges_beside_means
+from tacitly.methods.low_rank_sparse.array_fits import CONSTANT, MOST_COLUMNS, ROUNDING, fit_in_arrays
+from tacitly.simd.lazy_njit import MANY, few
 
 Indices = npt.NDArray[np.int64]
 
@@ -43,11 +32,10 @@ EXPECTED = 0.5
 UNKNOWN = 1.25
 """Penalty where users choose the number: without personal coordinates in the truth, a smaller one lets noise in."""
 
-_SWAPS = 12  # more than any observed fit needed: most end after two
-_FOLDS = 5
+SWAPS = 12
+"""How often a head's support may be revised: more than any observed fit needed, most end after two."""
+
 _MOST = 1 << 20  # coordinates per user
-_CONSTANT = 1e-13  # of a feature's mean: smaller variation is rounding error
-_ROUNDING = 1e-12  # relative, of squares: smaller differences are rounding errors
 _SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 11, 15, 20, 27, 36, 48, 64, 85, 113, 150])
 
 
@@ -145,11 +133,18 @@ def _with_errors(
     shared_weight: bool,
 ) -> tuple[SparseHeads, Array]:
     """Return heads and their leave-one-out sums of squared errors, given the coordinates that were chosen."""
+    columns = sparsity.most + np.shape(basis)[1]
+    if few(len(offsets) - 1, X.shape[1]) and columns <= MOST_COLUMNS and not (sparsity.chosen or shared_weight):
+        return _in_arrays(X, y, np.asarray(offsets), np.asarray(basis, dtype=np.float64), sparsity.most, intercept)
+    from tacitly.methods.low_rank_sparse.head_kernels import fit_heads
+    from tacitly.methods.low_rank_sparse.kernels import workspace_for
+    from tacitly.simd.registers import padded
+
     X, y, directions = np.ascontiguousarray(X), np.ascontiguousarray(y), np.asarray(basis, dtype=np.float64)
     rank, n, most = directions.shape[1], len(offsets) - 1, sparsity.most
     table, errors = np.zeros((n, rank + 1 + 2 * most)), np.full(n, math.inf)
     fixed = 0 if shared_weight else rank
-    _fit(
+    fit_heads(
         *(read_only(X), read_only(y), np.array(offsets), padded(directions.T, X.dtype), shared_weight, intercept),
         *(sparsity.choices, PENALTIES, workspace_for(np.asarray(offsets), X, fixed, most), table, errors),
     )
@@ -159,6 +154,46 @@ def _with_errors(
         table[:, 0] = 1.0
     indices = table[:, rank + 1 : rank + 1 + most].astype(np.int64)
     return SparseHeads(table[:, :rank], table[:, rank], indices, table[:, rank + 1 + most :]), errors
+
+
+def _in_arrays(
+    X: Rows, y: Rows, offsets: Offsets, basis: Array, most: int, intercept: bool
+) -> tuple[SparseHeads, Array]:
+    """Return what :func:`_with_errors` does by array operations."""
+    rows, targets, counts, rank = X.astype(np.float64), y.astype(np.float64), np.diff(offsets), basis.shape[1]
+    with np.errstate(all="ignore"):
+        scale = _inverse_sizes(rows, offsets, intercept)
+        fits = fit_in_arrays(rows, targets, offsets, basis, scale, most, intercept=intercept, stages=most, swaps=SWAPS)
+        sizes = np.column_stack([np.ones((len(counts), rank)), np.take_along_axis(scale, fits.support, axis=1)])
+        columns = np.stack(fits.columns, axis=1) * np.repeat(sizes, counts, axis=0)
+        heads, errors = np.zeros((len(counts), rank + most)), np.full(len(counts), math.inf)
+        for size in range(most + 1):  # a fit of its own for each number of columns: penalties are relative to it
+            chosen = (fits.sizes == size) & (counts > 0)
+            own, starts = np.repeat(chosen, counts), np.append(0, np.cumsum(counts[chosen]))
+            used = columns[own, : rank + size]
+            fitted, errors[chosen], _ = ridges_beside_means(used, fits.targets[own], starts, intercept=intercept)
+            heads[chosen, : rank + size] = fitted[:, :-1]
+        values = np.abs(heads[:, rank:])
+        kept = np.isfinite(errors)[:, None] & (values > math.sqrt(ROUNDING) * values.max(axis=1, initial=0.0)[:, None])
+        raw = heads * sizes
+        levels = fits.means[0] - np.einsum("nb,nb->n", raw, np.stack(fits.means[1:], axis=1)) if intercept else 0.0
+        table = np.column_stack([heads[:, :rank], np.where(np.isfinite(levels), levels, 0.0) + np.zeros(len(counts))])
+        order = np.argsort(~kept, axis=1, kind="stable")  # those that are kept come first
+        indices = np.take_along_axis(np.where(kept, fits.support, 0), order, axis=1)
+        values = np.take_along_axis(np.where(kept, raw[:, rank:], 0.0), order, axis=1)
+    usable = np.isfinite(table).all(axis=1) & np.isfinite(values).all(axis=1)
+    table, values = np.where(usable[:, None], table, 0.0), np.where(usable[:, None], values, 0.0)
+    indices, errors = np.where(usable[:, None], indices, 0), np.where(usable, errors, math.inf)
+    return SparseHeads(table[:, :rank], table[:, rank], indices, values), errors
+
+
+def _inverse_sizes(rows: Array, offsets: Offsets, intercept: bool) -> Array:
+    """Return 1/size of each feature on each user's rows (around their mean, with an intercept); 0 if it is constant."""
+    counts = np.maximum(np.diff(offsets), 1)[:, None]
+    means = per_user(rows, offsets) / counts if intercept else np.zeros((len(counts), rows.shape[1]))
+    squares = per_user(np.square(rows - np.repeat(means, np.diff(offsets), axis=0)), offsets)
+    sizes = np.sqrt(squares / counts)
+    return np.where(sizes > CONSTANT * np.abs(means), 1.0 / sizes, 0.0)
 
 
 @dataclass(frozen=True)
@@ -178,6 +213,7 @@ class SparseHeadWork(HeadWork):
     prior: HeadPrior | None = None
     belief: str = "usual"
     penalty: float = EXPECTED
+    span: ClassVar[int] = MANY
 
     def __post_init__(self) -> None:
         check_shape("basis", self.basis, None, 1 if self.shared_weight else None)
@@ -200,7 +236,8 @@ class SparseHeadWork(HeadWork):
         if self.prior is None:
             return alone
         work = PopulationHeads(self.basis, self.prior, self.intercept, self.belief)
-        shrunk, others = work.with_errors(X, y, offsets)
+        fit = work.in_arrays if few(len(offsets) - 1, X.shape[1]) else work.with_errors
+        shrunk, others = fit(X, y, offsets)
         share = self._share(np.diff(offsets), np.count_nonzero(alone.values, axis=1), errors, others)
         weights = alone.weights * share[:, None] + shrunk[:, :-1] * (1.0 - share[:, None])
         if self.shared_weight:
@@ -229,151 +266,3 @@ class SparseHeadWork(HeadWork):
     def shape(self) -> tuple[int, ...]:
         """Weights, the intercept, coordinates and their values."""
         return (self.basis.shape[1] + 1 + 2 * self.sparsity.most,)
-
-
-@kernel
-def _fit(X, y, offsets, basis, shared, intercept, sizes, penalties, work, table, errors):  # type: ignore[no-untyped-def]
-    n, scale, wanted = offsets.size - 1, np.zeros((X.shape[1], LANES)), np.zeros(LANES, dtype=np.int64)
-    start = np.int64(0)
-    while start < n:
-        stop = group_end(offsets, start, n)
-        first, last, count = offsets[start:stop], offsets[start + 1 : stop + 1], stop - start
-        for u in range(count):
-            write_inverse_sizes(X, first[u], last[u], intercept, scale, u)
-            wanted[u] = choose_size(X, first[u], last[u], y, basis, shared, intercept, scale, u, sizes, 1.0, work)
-        stages = wanted[:count].max()
-        fit_users(X, y, first, last, count, basis, shared, intercept, scale, wanted, stages, np.int64(_SWAPS), work)
-        for u in range(count):
-            restore_columns(X, first[u], last[u], intercept, u, work)
-            errors[start + u] = _refit(work, last[u] - first[u], u, intercept, penalties, table[start + u], scale)
-        start = stop
-
-
-@kernel
-def write_inverse_sizes(X, first, last, intercept, scale, u):  # type: ignore[no-untyped-def]
-    """Write 1/size of each feature on these rows (around their mean, with an intercept); 0 for a constant feature."""
-    m, d = last - first, X.shape[1]
-    mean, squares = np.zeros(d), np.zeros(d)
-    if intercept:
-        for j in range(first, last):
-            for a in range(d):
-                mean[a] += X[j, a] / m
-    for j in range(first, last):
-        for a in range(d):
-            squares[a] += (X[j, a] - mean[a]) * (X[j, a] - mean[a])
-    for a in range(d):
-        size = math.sqrt(squares[a] / m)
-        scale[a, u] = 1.0 / size if size > _CONSTANT * abs(mean[a]) else 0.0
-
-
-@kernel
-def choose_size(X, first, last, y, basis, shared, intercept, scale, u, sizes, doubt, work):  # type: ignore[no-untyped-def]
-    """Return the number of coordinates: the most allowed, or one of ``sizes`` by the user's cross-validation.
-
-    Cross-validation takes the fewest whose error is within one standard error of the smallest, and none at all within
-    ``doubt`` standard errors (at least one).
-    """
-    m, fixed = last - first, work.fixed.size
-    most = affordable(m, fixed + intercept, work.support.shape[1])
-    if sizes.size == 0:
-        return most
-    if most == 0:
-        return 0
-    # Rows in the order of folds, written twice: the rows outside a fold are then contiguous, from its end to its start.
-    folds = min(_FOLDS, m)
-    rows, targets = np.empty((2 * m, X.shape[1]), dtype=X.dtype), np.empty(2 * m, dtype=y.dtype)
-    begin, end, row = np.empty(folds, dtype=np.int64), np.empty(folds, dtype=np.int64), 0
-    for fold in range(folds):
-        end[fold] = m + row
-        for j in range(first + fold, last, folds):
-            rows[row], rows[m + row] = X[j], X[j]
-            targets[row] = targets[m + row] = y[j]
-            row += 1
-        begin[fold] = row
-    user_scale, wanted = np.empty(scale.shape), np.empty(folds, dtype=np.int64)
-    for a in range(scale.shape[0]):
-        user_scale[a] = scale[a, u]
-    together = folds if m < LONG else 1
-    errors, squares = np.zeros(sizes.size), np.zeros(sizes.size)
-    for number in range(sizes.size):
-        if sizes[number] > affordable((end - begin).min(), fixed + intercept, most):
-            errors[number] = math.inf
-            continue
-        wanted[:] = sizes[number]
-        stages = min(sizes[number], 4)
-        for some in range(0, folds, together):
-            fit_users(
-                frozen(rows), frozen(targets), begin[some:], end[some:], together, basis, shared, intercept, user_scale,
-                wanted, stages, np.int64(2), work,
-            )  # fmt: skip
-            for v in range(together):
-                fold = some + v
-                restore_columns(frozen(rows), begin[fold], end[fold], intercept, v, work)
-                for j in range(end[fold] - m, begin[fold]):
-                    left = _residual_of(rows, j, targets[j], basis, shared, intercept, v, work)
-                    errors[number] += left * left
-                    squares[number] += (left * left) ** 2
-    energy = 0.0
-    for j in range(m):
-        energy += targets[j] * targets[j]
-    best = np.argmin(errors)
-    spread = math.sqrt(max(squares[best] - errors[best] * errors[best] / m, 0.0))
-    enough = errors[best] + _ROUNDING * energy
-    if errors[0] <= enough + doubt * spread:
-        return 0
-    for number in range(1, sizes.size):
-        if errors[number] <= enough + spread:
-            return sizes[number]
-    return 0
-
-
-@kernel
-def _residual_of(X, j, target, basis, shared, intercept, u, work):  # type: ignore[no-untyped-def]
-    """Return the residual of row j under the fit of user u."""
-    fixed = work.fixed.size
-    left = target - (intercept_of(work, u) if intercept else 0.0)
-    for b in range(1 if shared else fixed):
-        along = 0.0
-        for a in range(X.shape[1]):
-            along += basis[b, a] * X[j, a]
-        left -= along if shared else work.coefficients[1 + b, u] * along
-    for s in range(work.size[u]):
-        left -= work.coefficients[1 + fixed + s, u] * X[j, work.support[u, s]]
-    return left
-
-
-@kernel
-def _refit(work, m, u, intercept, penalties, out, scale):  # type: ignore[no-untyped-def]
-    """Refit a user's weights and values with penalties, on columns scaled to one size; return the left-out error."""
-    fixed, count, most = work.fixed.size, work.size[u], work.support.shape[1]
-    support, rank = work.support[u], out.size - 1 - 2 * most
-    at, step = layout_of(m, u)
-    columns, sizes, targets = np.empty((m, fixed + count)), np.ones(fixed + count), np.empty(m)
-    for b in range(fixed + count):
-        if b >= fixed:
-            sizes[b] = scale[support[b - fixed], u]
-        for j in range(m):
-            columns[j, b] = work.columns[1 + b, at + j * step] * sizes[b]
-    for j in range(m):
-        targets[j] = work.columns[0, at + j * step]
-    work.coefficients[:, u] = 0.0
-    error = math.inf
-    if fixed + count > 0:
-        head, error = average_ridges(columns, targets, intercept, penalties)
-        largest, kept = 0.0, 0
-        for b in range(fixed):
-            out[b] = head[b]
-        for b in range(fixed, head.size):
-            largest = max(largest, abs(head[b]))
-        for b in range(fixed, head.size):
-            if math.isfinite(error) and abs(head[b]) > math.sqrt(_ROUNDING) * largest:
-                out[rank + 1 + kept] = support[b - fixed]
-                out[rank + 1 + most + kept] = head[b] * sizes[b]
-                kept += 1
-        for b in range(head.size):
-            work.coefficients[1 + b, u] = head[b] * sizes[b]
-    if intercept:
-        level = intercept_of(work, u)
-        if math.isfinite(level):
-            out[rank] = level
-    return error

@@ -20,28 +20,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, read_only
+from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, per_user, read_only
 from tacitly.federation.base import Query
 from tacitly.linalg import pack_symmetric, unpack_symmetric
-from tacitly.methods.fedrep.kernels import add_gains, add_steps, mean_row, mean_square, scale_row, weigh
 from tacitly.methods.fedrep.queries import BasisStep
-from tacitly.methods.low_rank_sparse.heads import NONE, Sparsity, choose_size
-from tacitly.methods.low_rank_sparse.kernels import fit_users, group_end, layout_of, workspace_for
-from tacitly.methods.low_rank_sparse.lane_kernels import Workspace, kernel
+from tacitly.methods.low_rank_sparse.array_fits import MOST_COLUMNS, fit_in_arrays
+from tacitly.methods.low_rank_sparse.heads import NONE, Sparsity
+from tacitly.methods.shared.array_forms import centred, unit_rows
+from tacitly.methods.shared.batch import norms_of
 from tacitly.methods.shared.whitening import Whitening, user_chunks
 from tacitly.privacy.clipping import LEAST, clip_factor
-from tacitly.simd.lanes import aligned
-from tacitly.simd.registers import load, padded, store
-from tacitly.simd.top_k import LANES
 
 _MOST_SWAPS = 1 << 10  # limits the work that a message from the network can cause
-# Standard errors by which personal coordinates must predict better than none before a user subtracts them in a round. A
-# head can be weighed against the population's later; a basis that was learned beside coordinates that fit noise cannot.
-_DOUBT = 4.0
+_LANES = 8  # users that are fitted together
 _STAGES = 2  # a round's fit need not be the best: nearly right supports suffice, and the next round refits them
 
 
@@ -63,6 +58,8 @@ class SparseStep(BasisStep):
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return the unit vector (gwᵀ/c, wwᵀ)/ν; zero for a user with no more rows than unknowns."""
+        if self._has_array_form:
+            return np.asarray(self.contributions(X, y, np.array([0, len(X)]))[0])
         fit = fit_one(X, y, self.whitening.to_raw(self.basis), self.whitening.scale, self)
         if fit is None:
             return np.zeros(self.coordinates)
@@ -80,6 +77,42 @@ class SparseStep(BasisStep):
         joint = np.concatenate([np.outer(pull, unit).ravel(), pack_symmetric(np.outer(unit, unit))])
         return joint / norm if math.isfinite(norm) else np.zeros(self.coordinates)
 
+    @property
+    def _has_array_form(self) -> bool:
+        chosen, columns = self.sparsity.chosen, self.basis.shape[1] + self.sparsity.most
+        return not chosen and not self.shared_weight and columns <= MOST_COLUMNS
+
+    def form_for(self, n_users: int, n_features: int) -> Query:
+        """Return the form that sums so many users: public sizes decide."""
+        return super().form_for(n_users, n_features) if self._has_array_form else self
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return (gwᵀ/c, wwᵀ)/ν, one row per user."""
+        (d, k), rows = self.basis.shape, np.asarray(X, dtype=np.float64)
+        with np.errstate(all="ignore"):
+            fits = fit_in_arrays(
+                *(rows, np.asarray(y, dtype=np.float64), offsets, self.whitening.to_raw(self.basis)),
+                *(self.whitening.scale, self.sparsity.most),
+                intercept=self.centered,
+                stages=_STAGES,
+                swaps=self.swaps,
+            )
+            counts = np.diff(offsets)
+            free = np.where(counts > k + int(self.centered), counts - k - int(self.centered) - fits.sizes, 0)
+            some = (np.arange(len(rows)) - np.repeat(offsets[:-1], counts)) % 4 == 0
+            quarters = np.append(0, np.cumsum((counts + 3) // 4))
+            spread = (centred(rows, offsets) if self.centered else rows)[some] * self.whitening.scale
+            energy = per_user(np.square(spread), quarters).sum(axis=1) / (np.maximum(np.diff(quarters), 1) * d)
+            measured = np.stack(fits.coefficients[:k], axis=1) @ self.head_metric
+            sizes = norms_of(measured)
+            usable = (free > 0) & np.isfinite(sizes) & (np.square(sizes) > LEAST) & (energy > 0)
+            scaled = self.whitening.scale * np.where(usable[:, None], fits.pull, 0.0)
+            scaled /= np.where(usable, free * energy * self.scale * sizes, 1.0)[:, None]
+            pulls, units = scaled + scaled @ self.whitening.turn, unit_rows(measured, np.where(usable, sizes, np.nan))
+            outer = pulls[:, :, None] * units[:, None, :]
+            joint = np.hstack([outer.reshape(len(outer), d * k), pack_symmetric(units[:, :, None] * units[:, None, :])])
+            return unit_rows(joint, norms_of(joint))
+
     def norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return the ratios of corrections to heads, which the scale c has to follow."""
         sizes, rows = np.zeros(len(offsets) - 1), np.ascontiguousarray(X)
@@ -95,8 +128,10 @@ class SparseStep(BasisStep):
         self._add(X, y, offsets, size, weight, total, np.zeros(len(offsets) - 1))
 
     def _add(self, X: Rows, y: Rows, offsets: Offsets, size: int, weight: float, total: Rows, ratios: Array) -> None:
+        from tacitly.methods.low_rank_sparse.step_kernels import add_sparse_steps
+
         model = (self.centered, self.shared_weight, self.sparsity.choices, (_STAGES, self.swaps))
-        _steps(
+        add_sparse_steps(
             *(read_only(X), read_only(y), offsets, size, *self._kernel_arguments(X.dtype), self.scale, weight, *model),
             *(_workspace(self, offsets, X), ratios, total),
         )
@@ -178,13 +213,16 @@ class SparseEquations(Query):
 
     def _users(self, X: Rows, y: Rows, offsets: Offsets) -> Iterator[tuple[Array, Array, Array, Array, Array]]:
         """Yield factors of norm one of a few users at a time, and the norms of their products (zero without a fit)."""
+        from tacitly.methods.low_rank_sparse.step_kernels import write_equations
+        from tacitly.simd.registers import padded
+
         d, r = self.basis.shape
         basis = padded(self.whitening.to_raw(self.basis).T, X.dtype)
         for chunk, targets, starts in user_chunks(np.ascontiguousarray(X), np.ascontiguousarray(y), offsets, 32):
             n = len(starts) - 1
             heads, moments, sides = np.zeros((n, r)), np.zeros((n, d * (d + 1) // 2)), np.zeros((n, d))
             gram, right = np.zeros(n), np.zeros(n)
-            _equations(
+            write_equations(
                 *(chunk, self.whitening.transform(chunk), targets, starts, basis, self.whitening.scale),
                 *((self.gram_scale, self.right_scale), self.centered, self.shared_weight, self.sparsity.choices),
                 *((_STAGES, self.swaps), _workspace(self, starts, chunk), heads, moments, gram, sides, right),
@@ -216,145 +254,26 @@ def check_model(query: SparseModel) -> None:
 
 def fit_one(X: Rows, y: Rows, basis: Array, scale: Array, query: SparseModel) -> tuple[Array, Array, int] | None:
     """Fit one user; return weights, residual and residual degrees of freedom, or None if there are none left."""
+    from tacitly.methods.low_rank_sparse.kernels import layout_of
+    from tacitly.methods.low_rank_sparse.step_kernels import fit_group, in_lanes
+    from tacitly.simd.registers import padded
+
     rows, targets = read_only(np.ascontiguousarray(X)), read_only(np.ascontiguousarray(y))
     offsets = np.array([0, len(X)])
     check_shape("X", rows, None, len(basis))
     work = _workspace(query, offsets, rows)
-    public = (padded(basis.T, rows.dtype), query.shared_weight, query.centered, _in_lanes(scale))
-    group = np.zeros((4, LANES), dtype=np.int64)
+    public = (padded(basis.T, rows.dtype), query.shared_weight, query.centered, in_lanes(scale))
+    group = np.zeros((4, _LANES), dtype=np.int64)
     effort = (_STAGES, query.swaps)
-    _fit_group(rows, targets, offsets, 0, 1, *public, query.sparsity.choices, effort, work, group)
+    fit_group(rows, targets, offsets, 0, 1, *public, query.sparsity.choices, effort, work, group)
     at, step = layout_of(len(rows), 0)
     head = np.ones(1) if query.shared_weight else work.coefficients[1 : 1 + basis.shape[1], 0]
     free = int(group[3, 0])
     return (head, work.left[at::step][: len(rows)], free) if free > 0 else None
 
 
-def _workspace(query: SparseModel, offsets: Offsets, X: Rows) -> Workspace:
+def _workspace(query: SparseModel, offsets: Offsets, X: Rows) -> Any:
+    from tacitly.methods.low_rank_sparse.kernels import workspace_for
+
     fixed = 0 if query.shared_weight else query.basis.shape[1]
     return workspace_for(offsets, X, fixed, query.sparsity.most)
-
-
-@kernel
-def _in_lanes(scale):  # type: ignore[no-untyped-def]
-    """Repeat a vector that all users share, one column per lane."""
-    return np.repeat(scale, LANES).reshape(scale.size, LANES)
-
-
-@kernel
-def _fit_group(X, y, offsets, start, stop, basis, shared, centered, scale, sizes, effort, work, group):  # type: ignore[no-untyped-def]
-    """Fit a group of users as a round does; write each user's residual degrees of freedom (zero: no fit)."""
-    fixed, n = work.fixed.size + centered, stop - start
-    first, last, wanted, free, size = group[0], group[1], group[2], group[3], work.size
-    for u in range(LANES):
-        first[u] = last[u] = wanted[u] = free[u] = 0
-    for u in range(n):
-        if offsets[start + u + 1] - offsets[start + u] > fixed:
-            first[u], last[u] = offsets[start + u], offsets[start + u + 1]
-            wanted[u] = choose_size(X, first[u], last[u], y, basis, shared, centered, scale, u, sizes, _DOUBT, work)
-    fit_users(X, y, first, last, n, basis, shared, centered, scale, wanted, effort[0], effort[1], work)
-    for u in range(n):
-        free[u] = max(0, last[u] - first[u] - fixed - size[u])
-
-
-@kernel
-def _steps(  # type: ignore[no-untyped-def]
-    X, y, offsets, size, basis, scale, directions, gains, metric, c, weight, centered, shared, sizes, effort, work,
-    ratios, out,
-):  # fmt: skip
-    """Add every user's contribution, of norm ``weight``, to its block; write its ratio of correction to head."""
-    k, n, lanes, rows = metric.shape[0], offsets.size - 1, _in_lanes(scale[: X.shape[1]]), work.pull
-    errors, mean = np.zeros_like(work.small), np.zeros((1, basis.shape[1]), dtype=X.dtype)
-    squared, group = (scale * scale).astype(X.dtype), np.zeros((4, LANES), dtype=np.int64)
-    free, coefficients = group[3], work.coefficients
-    heads, measured, weights = np.ones((k, LANES)), aligned(basis.shape[0], LANES), aligned(basis.shape[0], LANES)
-    lengths, norms, along = np.zeros(LANES), np.zeros(LANES), aligned(directions.shape[0], LANES)
-    start = np.int64(0)  # a literal would compile what is called twice
-    while start < n:
-        stop = group_end(offsets, start, min(n, start - start % size + size))
-        _fit_group(X, y, offsets, start, stop, basis, shared, centered, lanes, sizes, effort, work, group)
-        for u in range(LANES):
-            lengths[u] = norms[u] = 0.0
-            if free[u] > 0:
-                first, last = offsets[start + u], offsets[start + u + 1]
-                if centered:
-                    mean_row(X, first, last, errors, mean)
-                lengths[u] = 1.0 / (c * free[u] * mean_square(X, first, last, mean, squared))
-                norms[u] = scale_row(rows, u, lengths[u], scale)
-        for b in range(0 if shared else k):
-            store(heads, b * LANES, load(coefficients, (1 + b) * LANES))
-        add_gains(rows, directions, gains, along, norms)
-        weigh(heads, metric, lengths, norms, weight, measured, weights)
-        for u in range(stop - start):
-            square = 0.0
-            for b in range(k):
-                square += measured[b, u] * measured[b, u]
-            ratios[start + u] = math.sqrt(max(norms[u], 0.0) / square) if square > 0.0 else 0.0
-        add_steps(measured, weights, k, rows, scale.size, out, start // size)
-        start = stop
-
-
-@kernel
-def _equations(  # type: ignore[no-untyped-def]
-    X, whitened, y, offsets, basis, scale, scales, centered, shared, sizes, effort, work, heads, moments, grams, sides,
-    rights,
-):  # fmt: skip
-    """Write each user's head, second moment and right-hand side, scaled to norm one, and norms of their products."""
-    d, k, n, lanes = X.shape[1], heads.shape[1], offsets.size - 1, _in_lanes(scale)
-    moment, mean, group = np.empty((d, d)), np.zeros(d), np.zeros((4, LANES), dtype=np.int64)
-    free, coefficients, residual = group[3], work.coefficients, work.left
-    start = np.int64(0)  # a literal would compile what is called twice
-    while start < n:
-        stop = group_end(offsets, start, n)
-        _fit_group(X, y, offsets, start, stop, basis, shared, centered, lanes, sizes, effort, work, group)
-        for i in range(start, stop):
-            first, last, u = offsets[i], offsets[i + 1], i - start
-            m = last - first
-            if free[u] == 0:
-                continue
-            at, step = layout_of(m, u)
-            for b in range(k):
-                heads[i, b] = 1.0 if shared else coefficients[1 + b, u]
-            if centered:
-                mean[:] = 0.0
-                for j in range(first, last):
-                    for a in range(d):
-                        mean[a] += whitened[j, a] / m
-            moment[:] = 0.0
-            for j in range(first, last):
-                left = residual[at + (j - first) * step]
-                for a in range(d):
-                    whitened[j, a] -= mean[a]
-                for a in range(d):
-                    value = whitened[j, a]
-                    for b in range(a + 1):
-                        moment[a, b] += value * whitened[j, b]
-                    sides[i, a] += value * left
-            entry = 0
-            for a in range(d):
-                moments[i, entry] = moment[a, a]
-                entry += 1
-                for b in range(a + 1, d):
-                    moments[i, entry] = math.sqrt(2.0) * moment[b, a]
-                    entry += 1
-            size, spread, pull = _to_unit(heads[i]), _to_unit(moments[i]), _to_unit(sides[i])
-            gram, right = size * size * (spread / (m * scales[0])), size * (pull / (m * scales[1]))
-            if math.isfinite(gram) and math.isfinite(right):
-                grams[i], rights[i] = gram, right
-        start = stop
-
-
-@kernel
-def _to_unit(vector):  # type: ignore[no-untyped-def]
-    """Scale to norm one in place and return the norm; write zeros if the norm is zero or (returning NaN) not finite."""
-    total = 0.0
-    for a in range(vector.size):
-        total += vector[a] * vector[a]
-    if not (math.isfinite(total) and total > LEAST):
-        bad = not math.isfinite(total)
-        vector[:] = 0.0
-        return math.nan if bad else 0.0
-    norm = math.sqrt(total)
-    for a in range(vector.size):
-        vector[a] /= norm
-    return norm
