@@ -154,6 +154,8 @@ def _along(rows: Array, steps: Array, counts: Offsets) -> Array:
 
 def _largest(values: Array, offsets: Offsets) -> Array:
     """Return each user's largest value; zero for a user without rows."""
+    if len(offsets) > 1 and (offsets[1:] > offsets[:-1]).all():
+        return np.asarray(np.maximum.reduceat(values, offsets[:-1]))
     out, present = np.zeros(len(offsets) - 1), np.flatnonzero(np.diff(offsets))
     if len(present):
         out[present] = np.maximum.reduceat(values, offsets[present])
