@@ -29,7 +29,7 @@ from tacitly.federation.base import Query
 from tacitly.linalg import pack_symmetric, unpack_symmetric
 from tacitly.methods.fedrep.kernels import add_gains, add_steps, mean_row, mean_square, scale_row, weigh
 from tacitly.methods.fedrep.queries import BasisStep
-from tacitly.methods.low_rank_sparse.heads import NONE, Sparsity, choose_size
+from tacitly.methods.low_rank_sparse.heads import NONE, Sparsity, choose_size, write_inverse_sizes
 from tacitly.methods.low_rank_sparse.kernels import fit_users, group_end, layout_of, workspace_for
 from tacitly.methods.low_rank_sparse.lane_kernels import Workspace, kernel
 from tacitly.methods.shared.whitening import Whitening, user_chunks
@@ -63,7 +63,7 @@ class SparseStep(BasisStep):
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return the unit vector (gwᵀ/c, wwᵀ)/ν; zero for a user with no more rows than unknowns."""
-        fit = fit_one(X, y, self.whitening.to_raw(self.basis), self.whitening.scale, self)
+        fit = fit_one(X, y, self.whitening.to_raw(self.basis), self)
         if fit is None:
             return np.zeros(self.coordinates)
         head, residual, free = fit
@@ -131,7 +131,7 @@ class SparseEquations(Query):
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return (A/c_A, V/c_V), packed so that norms are preserved and noise has the same symmetries."""
-        fit = fit_one(X, y, self.whitening.to_raw(self.basis), self.whitening.scale, self)
+        fit = fit_one(X, y, self.whitening.to_raw(self.basis), self)
         if fit is None:
             return np.zeros(self.coordinates)
         head, residual, _ = fit
@@ -185,7 +185,7 @@ class SparseEquations(Query):
             heads, moments, sides = np.zeros((n, r)), np.zeros((n, d * (d + 1) // 2)), np.zeros((n, d))
             gram, right = np.zeros(n), np.zeros(n)
             _equations(
-                *(chunk, self.whitening.transform(chunk), targets, starts, basis, self.whitening.scale),
+                *(chunk, self.whitening.transform(chunk), targets, starts, basis),
                 *((self.gram_scale, self.right_scale), self.centered, self.shared_weight, self.sparsity.choices),
                 *((_STAGES, self.swaps), _workspace(self, starts, chunk), heads, moments, gram, sides, right),
             )
@@ -214,13 +214,13 @@ def check_model(query: SparseModel) -> None:
     check_size("swaps", query.swaps + 1, _MOST_SWAPS)
 
 
-def fit_one(X: Rows, y: Rows, basis: Array, scale: Array, query: SparseModel) -> tuple[Array, Array, int] | None:
+def fit_one(X: Rows, y: Rows, basis: Array, query: SparseModel) -> tuple[Array, Array, int] | None:
     """Fit one user; return weights, residual and residual degrees of freedom, or None if there are none left."""
     rows, targets = read_only(np.ascontiguousarray(X)), read_only(np.ascontiguousarray(y))
     offsets = np.array([0, len(X)])
     check_shape("X", rows, None, len(basis))
     work = _workspace(query, offsets, rows)
-    public = (padded(basis.T, rows.dtype), query.shared_weight, query.centered, _in_lanes(scale))
+    public = (padded(basis.T, rows.dtype), query.shared_weight, query.centered, np.zeros((len(basis), LANES)))
     group = np.zeros((4, LANES), dtype=np.int64)
     effort = (_STAGES, query.swaps)
     _fit_group(rows, targets, offsets, 0, 1, *public, query.sparsity.choices, effort, work, group)
@@ -236,14 +236,12 @@ def _workspace(query: SparseModel, offsets: Offsets, X: Rows) -> Workspace:
 
 
 @kernel
-def _in_lanes(scale):  # type: ignore[no-untyped-def]
-    """Repeat a vector that all users share, one column per lane."""
-    return np.repeat(scale, LANES).reshape(scale.size, LANES)
-
-
-@kernel
 def _fit_group(X, y, offsets, start, stop, basis, shared, centered, scale, sizes, effort, work, group):  # type: ignore[no-untyped-def]
-    """Fit a group of users as a round does; write each user's residual degrees of freedom (zero: no fit)."""
+    """Fit a group of users as a round does; write each user's residual degrees of freedom (zero: no fit).
+
+    Coordinates are compared in units of the user's own columns, written to ``scale``: the released sizes of columns
+    carry noise, by which users would take one column for another.
+    """
     fixed, n = work.fixed.size + centered, stop - start
     first, last, wanted, free, size = group[0], group[1], group[2], group[3], work.size
     for u in range(LANES):
@@ -251,6 +249,7 @@ def _fit_group(X, y, offsets, start, stop, basis, shared, centered, scale, sizes
     for u in range(n):
         if offsets[start + u + 1] - offsets[start + u] > fixed:
             first[u], last[u] = offsets[start + u], offsets[start + u + 1]
+            write_inverse_sizes(X, first[u], last[u], centered, scale, u)
             wanted[u] = choose_size(X, first[u], last[u], y, basis, shared, centered, scale, u, sizes, _DOUBT, work)
     fit_users(X, y, first, last, n, basis, shared, centered, scale, wanted, effort[0], effort[1], work)
     for u in range(n):
@@ -263,7 +262,7 @@ def _steps(  # type: ignore[no-untyped-def]
     ratios, out,
 ):  # fmt: skip
     """Add every user's contribution, of norm ``weight``, to its block; write its ratio of correction to head."""
-    k, n, lanes, rows = metric.shape[0], offsets.size - 1, _in_lanes(scale[: X.shape[1]]), work.pull
+    k, n, lanes, rows = metric.shape[0], offsets.size - 1, np.zeros((X.shape[1], LANES)), work.pull
     errors, mean = np.zeros_like(work.small), np.zeros((1, basis.shape[1]), dtype=X.dtype)
     squared, group = (scale * scale).astype(X.dtype), np.zeros((4, LANES), dtype=np.int64)
     free, coefficients = group[3], work.coefficients
@@ -296,11 +295,11 @@ def _steps(  # type: ignore[no-untyped-def]
 
 @kernel
 def _equations(  # type: ignore[no-untyped-def]
-    X, whitened, y, offsets, basis, scale, scales, centered, shared, sizes, effort, work, heads, moments, grams, sides,
+    X, whitened, y, offsets, basis, scales, centered, shared, sizes, effort, work, heads, moments, grams, sides,
     rights,
 ):  # fmt: skip
     """Write each user's head, second moment and right-hand side, scaled to norm one, and norms of their products."""
-    d, k, n, lanes = X.shape[1], heads.shape[1], offsets.size - 1, _in_lanes(scale)
+    d, k, n, lanes = X.shape[1], heads.shape[1], offsets.size - 1, np.zeros((X.shape[1], LANES))
     moment, mean, group = np.empty((d, d)), np.zeros(d), np.zeros((4, LANES), dtype=np.int64)
     free, coefficients, residual = group[3], work.coefficients, work.left
     start = np.int64(0)  # a literal would compile what is called twice
