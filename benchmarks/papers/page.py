@@ -75,9 +75,6 @@ SINCE = {  # what changed in the measured code after these results; remove a lin
     "centaur": "a row is left out with all its views when heads are shrunk; how `clip='auto'` finds a clip",
     "centaur_rounds": "how `clip='auto'` finds a clip",
     "centaur_starts": "how `clip='auto'` finds a clip",
-    "margin": "nothing that the quoted rows use",
-    "theory": "its first row: as for `trace_regression`",
-    "trace_regression": "steps that do not help are taken again at half their length",
 }
 
 
