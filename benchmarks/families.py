@@ -135,7 +135,9 @@ def share(family: dict[str, Any], draw: int) -> float:
     data = make_shared_subspace(**family, random_state=2000 + draw)
     cohort = Cohort.from_arrays(data.X, data.y, data.users)
     model = PrivateFedRep(rank=family["rank"], epsilon=1.0).fit(cohort)
-    return lost(data, cohort, model.basis_, model.heads_)
+    if not len(model.own_weights_):
+        return lost(data, cohort, model.basis_, model.heads_)
+    return lost(data, cohort, np.eye(cohort.n_features), model.heads_ @ model.basis_.T + model.own_weights_)
 
 
 def lost(data: SharedSubspace, cohort: Cohort, basis: Array, heads: Array) -> float:

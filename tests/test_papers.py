@@ -53,6 +53,12 @@ def test_an_error_above_the_printed_one_is_not_said_to_work() -> None:
     assert not page.larger([3e-11], 1e-12, 1e-13)
 
 
+def test_an_error_far_below_the_printed_one_is_named() -> None:
+    assert page.smaller([0.03, 0.031], 0.165, 0.03)
+    assert not page.smaller([0.1, 0.11], 0.165, 0.03)  # within the spread of draws
+    assert not page.smaller([1e-14], 1e-11, 1e-12)
+
+
 def test_every_quoted_result_says_when_and_where_it_was_measured() -> None:
     for name in page.quoted():
         assert {"date", "machine"} <= set(page._results(name)), name

@@ -39,7 +39,6 @@ Array = npt.NDArray[np.float64]
 
 K, WIDE, DELTA = 5, 10, 0.01
 DRAWS = {"table2": 10, "table3": 20}
-FEWER = {"mnist": {"table2": 10, "table3": 10}}  # 780 features: a draw takes minutes
 COMMUNICATIONS = {"a9a": 30, "connect4": 40, "covtype": 30, "ijcnn1": 70, "mnist": 30, "w8a": 20}
 BUDGETS = (math.inf, 100.0, 10.0, 1.0, 0.1)
 METHODS = ("OPT", "sign-fixing", "vanilla", "DR-SVD", "UDA", "WDA")
@@ -69,7 +68,7 @@ def main() -> None:
                 return
             data = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {part: {} for part in DRAWS}
             found = data[part].get(name, {})
-            if draw >= FEWER.get(name, DRAWS)[part] or draw < len(next(iter(found.values()), [])):
+            if draw >= DRAWS[part] or draw < len(next(iter(found.values()), [])):
                 continue
             found = (
                 add_table2(rows[name], found, name, draw) if part == "table2" else add_table3(rows[name], found, draw)

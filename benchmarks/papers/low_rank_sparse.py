@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks import data as folder
 from benchmarks.tables import IMAGES, RESULTS, keep, table, today
@@ -311,6 +312,7 @@ def movielens(quick: bool) -> dict[str, Any]:
     ratings = folder.movielens()
     X, y, users = ratings.tasks()
     errors: dict[str, list[float]] = {}
+    by_rows: dict[str, dict[str, list[float]]] = {}
     sizes: dict[str, str] = {}
     for draw in range(5):
         rng = np.random.default_rng(2000 + draw)
@@ -339,13 +341,29 @@ def movielens(quick: bool) -> dict[str, Any]:
             fitted = method.fit(train)
             left = fitted.predict(X[held], users[held]) - y[held]
             note(errors, name, float(np.sqrt(np.mean(left**2))))
+            for part, theirs in thirds_of(users, held).items():
+                note(by_rows.setdefault(part, {}), name, float(np.sqrt(np.mean(left[theirs] ** 2))))
             sizes[name] = own
     mean = {name: float(np.mean(values)) for name, values in errors.items()}
-    rows = [[name, sizes[name], f"{value:.4f}"] for name, value in mean.items()]
+    rows = [
+        [name, sizes[name], f"{value:.4f}", *(f"{np.mean(part[name]):.3f}" for part in by_rows.values())]
+        for name, value in mean.items()
+    ]
     text = (
-        f"**MovieLens latest-small** ({len(np.unique(users))} users, {X.shape[1]} public features, rows held out)\n\n"
+        f"**MovieLens latest-small** ({len(np.unique(users))} users, {X.shape[1]} public features, rows held out; by "
+        "thirds of users, ordered by their number of ratings)\n\n"
     )
-    return {"rmse": errors, "text": text + table(["model", "parameters per user", "RMSE, stars"], rows)}
+    text += table(["model", "parameters per user", "RMSE, stars", *by_rows], rows)
+    return {"rmse": errors, "by_rows": by_rows, "text": text}
+
+
+def thirds_of(users: npt.NDArray[Any], held: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[np.bool_]]:
+    """Return which held-out rows are of users with few, medium and many rows to learn from: a third of users each."""
+    names, counts = np.unique(users[~held], return_counts=True)
+    place = np.empty(len(names), dtype=int)
+    place[np.argsort(counts, kind="stable")] = 3 * np.arange(len(names)) // len(names)
+    third = place[np.searchsorted(names, users[held])]
+    return {name: third == number for number, name in enumerate(("data-starved", "medium", "data-rich"))}
 
 
 PARTS: dict[str, Callable[[bool], dict[str, Any]]] = {

@@ -12,6 +12,7 @@ from tacitly.arrays import Array
 from tacitly.heads.base import HeadWork
 from tacitly.heads.glm import LossHeads
 from tacitly.heads.losses import Loss
+from tacitly.heads.own_weights import HeadsWithOwnWeights
 from tacitly.heads.population import BELIEFS, HeadPrior, PopulationHeads
 from tacitly.heads.ridge import RidgeHeads
 from tacitly.methods.low_rank_sparse.heads import SparseHeadWork, Sparsity
@@ -34,6 +35,7 @@ def prior(directions: int, size: float, noise: float) -> HeadPrior:
 WORKS: dict[str, Any] = {
     "ridge": lambda U: RidgeHeads(U),
     "ridge, level": lambda U: RidgeHeads(U, True),
+    "own weights": lambda U: HeadsWithOwnWeights(U),
     **{
         f"population, {belief}, prior of {size:g}": lambda U, belief=belief, size=size, noise=noise: PopulationHeads(
             U, prior(U.shape[1], size, noise), True, belief

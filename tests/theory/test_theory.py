@@ -19,6 +19,11 @@ MODULES = (centaur, fedpower, low_rank_sparse, private_fedrep, trace_regression)
 @pytest.mark.parametrize(
     ("found", "by_hand"),
     [
+        (centaur.step_size(largest=3.0), 1 / 36),
+        (centaur.start_is_accepted(0.28, 1.0), True),  # 0 + 1 − 0.96 + 0.28 < 1 − 0.1568
+        (centaur.start_is_accepted(0.28, 0.6), False),  # 0.8 more
+        (fedpower.holds(0.25, d=16, width=9, k=5), True),  # (3 − 2)/4
+        (fedpower.holds(0.26, d=16, width=9, k=5), False),
         (centaur.clip_norm(E, 4, 1), 2.0),
         (centaur.clip_norm(E, 2, 2, smallest=3.0, incoherence=2.0), 4 * 2 * 9 * 2.0),
         (centaur.utility(E, 4, 1, 3.0), 0.25 * 3 * 2 * 2 / E),

@@ -1,4 +1,7 @@
 """Personal models: fitted at home, from the public model and one user's own rows."""
 
-WIRE = ("glm:LossHeads", "losses:Loss", "population:HeadPrior", "population:PopulationHeads", "ridge:RidgeHeads")
+WIRE = (
+    "glm:LossHeads", "losses:Loss", "own_weights:HeadsWithOwnWeights", "population:HeadPrior",
+    "population:PopulationHeads", "ridge:RidgeHeads",
+)  # fmt: skip
 """Classes that may travel to sites (:mod:`tacitly.federation.allowed`)."""

@@ -13,8 +13,8 @@ import pytest
 import tacitly
 from tacitly.arrays import Array
 from tacitly.datasets import make_shared_subspace
+from tacitly.heads.own_weights import HeadsWithOwnWeights
 from tacitly.heads.population import HeadPrior
-from tacitly.heads.ridge import RidgeHeads
 from tacitly.linalg import orthonormal
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.shared.batch import circle
@@ -239,13 +239,13 @@ def test_the_population_is_bought_where_it_leaves_the_basis_what_it_needs(
         assert bool(around["after"]) is bought
 
 
-def test_without_a_population_heads_are_the_users_own_ridge_regressions() -> None:
+def test_without_a_population_users_keep_own_weights_beside_the_basis() -> None:
     data = make_shared_subspace(120, 30, 2, 10, 0.1, random_state=1)
     with pytest.warns(TooFewUsersWarning, match="users would do"):
         model = fitted(data.X, data.y, data.users, rank=2, epsilon=1.0, fit_intercept=False)
     assert model.prior_ is None
     assert "spread" not in {release.name for release in model.certificate_.releases}
-    assert isinstance(model.head_work(), RidgeHeads)
+    assert isinstance(model.head_work(), HeadsWithOwnWeights)
 
 
 def test_a_rank_is_an_upper_limit() -> None:

@@ -16,7 +16,7 @@ from tacitly.methods.base import Procedure
 from tacitly.methods.fedrep import algorithm as fedrep
 from tacitly.methods.fedrep import as_printed as paper_fedrep
 from tacitly.methods.further_calls import Continued
-from tacitly.methods.shared_basis import SharedBasisModel
+from tacitly.methods.own_weights import WithOwnWeights
 from tacitly.privacy.guarantee import Budget
 
 PRINTED = ("step_size", "clip", "start_clip", "batch")
@@ -30,7 +30,7 @@ class _Continued(Continued):
 
 
 @dataclass(eq=False, repr=False)
-class PrivateFedRep(_Continued, SharedBasisModel):
+class PrivateFedRep(_Continued, WithOwnWeights):
     """Learn a shared low-rank representation under user-level differential privacy, and one head per user.
 
     User i's weights are wᵢ = U vᵢ: a basis U of ``rank`` directions that all users share, learned privately, and a head
@@ -90,6 +90,8 @@ class PrivateFedRep(_Continued, SharedBasisModel):
     prior_ : how heads are spread over users (squared loss): mean, covariance, noise; public. None where noise hides it
     heads_ : (n_users, directions), rows in the order of ``users_``; private; one column per class for more than two
     intercepts_ : (n_users,), zeros unless ``fit_intercept``; private; (n_users, classes) for more than two
+    own_weights_ : (n_users, n_features), added to those on the basis; private. No rows where ``prior_`` is known, with
+        intercepts and with other losses: the basis then says all
     classes_ : the declared labels, where the target is a class
     users_ : ids, sorted
     certificate_ : what was released and what it costs

@@ -67,7 +67,7 @@ def fit_in_arrays(
 ) -> Fits:
     """Fit all users: weights on the basis, and up to ``most`` personal coordinates as far as there are rows for them.
 
-    ``scale`` has one number per feature, or one row of them per user: candidates are compared in units of it.
+    ``scale`` has one row of numbers per user, one per feature: candidates are compared in units of it.
     """
     state = _State(X, y, offsets, basis, scale, most, intercept)
     state.solve_and_keep()
@@ -86,7 +86,7 @@ class _State:
     def __init__(
         self, X: Array, y: Array, offsets: Offsets, basis: Array, scale: Array, most: int, intercept: bool
     ) -> None:
-        self.X, self.offsets, self.scale, self.intercept = X, offsets, np.atleast_2d(scale), intercept
+        self.X, self.offsets, self.scale, self.intercept = X, offsets, scale, intercept
         self.counts = np.diff(offsets)
         n, self.most, self.fixed = len(self.counts), most, basis.shape[1]
         self.owner = np.repeat(np.arange(n), self.counts)
@@ -149,10 +149,9 @@ class _State:
         """Return trial supports, in which coordinates that stay keep their places, and note who has a new one."""
         users, places = np.arange(len(self.sizes)), np.arange(self.most)
         values = self.pull * self.scale
-        scale = np.broadcast_to(self.scale, values.shape)
         for place in range(self.most):
             own = self.support[:, place]
-            step = self.kept[self.fixed + place] * self.counts / scale[users, own]
+            step = self.kept[self.fixed + place] * self.counts / self.scale[users, own]
             moved = np.where(place < self.sizes, values[users, own] + step, values[users, own])
             values[users, own] = moved
         keys = self._keys(values)

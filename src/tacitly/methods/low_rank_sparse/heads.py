@@ -162,7 +162,7 @@ def _in_arrays(
     """Return what :func:`_with_errors` does by array operations."""
     rows, targets, counts, rank = X.astype(np.float64), y.astype(np.float64), np.diff(offsets), basis.shape[1]
     with np.errstate(all="ignore"):
-        scale = _inverse_sizes(rows, offsets, intercept)
+        scale = inverse_sizes(rows, offsets, intercept)
         fits = fit_in_arrays(rows, targets, offsets, basis, scale, most, intercept=intercept, stages=most, swaps=SWAPS)
         sizes = np.column_stack([np.ones((len(counts), rank)), np.take_along_axis(scale, fits.support, axis=1)])
         columns = np.stack(fits.columns, axis=1) * np.repeat(sizes, counts, axis=0)
@@ -187,7 +187,7 @@ def _in_arrays(
     return SparseHeads(table[:, :rank], table[:, rank], indices, values), errors
 
 
-def _inverse_sizes(rows: Array, offsets: Offsets, intercept: bool) -> Array:
+def inverse_sizes(rows: Array, offsets: Offsets, intercept: bool) -> Array:
     """Return 1/size of each feature on each user's rows (around their mean, with an intercept); 0 if it is constant."""
     counts = np.maximum(np.diff(offsets), 1)[:, None]
     means = per_user(rows, offsets) / counts if intercept else np.zeros((len(counts), rows.shape[1]))

@@ -29,7 +29,7 @@ from tacitly.federation.base import Query
 from tacitly.linalg import pack_symmetric, unpack_symmetric
 from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.low_rank_sparse.array_fits import MOST_COLUMNS, fit_in_arrays
-from tacitly.methods.low_rank_sparse.heads import NONE, Sparsity
+from tacitly.methods.low_rank_sparse.heads import NONE, Sparsity, inverse_sizes
 from tacitly.methods.shared.array_forms import centred, unit_rows
 from tacitly.methods.shared.batch import norms_of
 from tacitly.methods.shared.whitening import Whitening, user_chunks
@@ -60,7 +60,7 @@ class SparseStep(BasisStep):
         """Return the unit vector (gwᵀ/c, wwᵀ)/ν; zero for a user with no more rows than unknowns."""
         if self._has_array_form:
             return np.asarray(self.contributions(X, y, np.array([0, len(X)]))[0])
-        fit = fit_one(X, y, self.whitening.to_raw(self.basis), self.whitening.scale, self)
+        fit = fit_one(X, y, self.whitening.to_raw(self.basis), self)
         if fit is None:
             return np.zeros(self.coordinates)
         head, residual, free = fit
@@ -92,7 +92,7 @@ class SparseStep(BasisStep):
         with np.errstate(all="ignore"):
             fits = fit_in_arrays(
                 *(rows, np.asarray(y, dtype=np.float64), offsets, self.whitening.to_raw(self.basis)),
-                *(self.whitening.scale, self.sparsity.most),
+                *(inverse_sizes(rows, offsets, self.centered), self.sparsity.most),
                 intercept=self.centered,
                 stages=_STAGES,
                 swaps=self.swaps,
@@ -166,7 +166,7 @@ class SparseEquations(Query):
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return (A/c_A, V/c_V), packed so that norms are preserved and noise has the same symmetries."""
-        fit = fit_one(X, y, self.whitening.to_raw(self.basis), self.whitening.scale, self)
+        fit = fit_one(X, y, self.whitening.to_raw(self.basis), self)
         if fit is None:
             return np.zeros(self.coordinates)
         head, residual, _ = fit
@@ -223,7 +223,7 @@ class SparseEquations(Query):
             heads, moments, sides = np.zeros((n, r)), np.zeros((n, d * (d + 1) // 2)), np.zeros((n, d))
             gram, right = np.zeros(n), np.zeros(n)
             write_equations(
-                *(chunk, self.whitening.transform(chunk), targets, starts, basis, self.whitening.scale),
+                *(chunk, self.whitening.transform(chunk), targets, starts, basis),
                 *((self.gram_scale, self.right_scale), self.centered, self.shared_weight, self.sparsity.choices),
                 *((_STAGES, self.swaps), _workspace(self, starts, chunk), heads, moments, gram, sides, right),
             )
@@ -252,17 +252,17 @@ def check_model(query: SparseModel) -> None:
     check_size("swaps", query.swaps + 1, _MOST_SWAPS)
 
 
-def fit_one(X: Rows, y: Rows, basis: Array, scale: Array, query: SparseModel) -> tuple[Array, Array, int] | None:
+def fit_one(X: Rows, y: Rows, basis: Array, query: SparseModel) -> tuple[Array, Array, int] | None:
     """Fit one user; return weights, residual and residual degrees of freedom, or None if there are none left."""
     from tacitly.methods.low_rank_sparse.kernels import layout_of
-    from tacitly.methods.low_rank_sparse.step_kernels import fit_group, in_lanes
+    from tacitly.methods.low_rank_sparse.step_kernels import fit_group
     from tacitly.simd.registers import padded
 
     rows, targets = read_only(np.ascontiguousarray(X)), read_only(np.ascontiguousarray(y))
     offsets = np.array([0, len(X)])
     check_shape("X", rows, None, len(basis))
     work = _workspace(query, offsets, rows)
-    public = (padded(basis.T, rows.dtype), query.shared_weight, query.centered, in_lanes(scale))
+    public = (padded(basis.T, rows.dtype), query.shared_weight, query.centered, np.zeros((len(basis), _LANES)))
     group = np.zeros((4, _LANES), dtype=np.int64)
     effort = (_STAGES, query.swaps)
     fit_group(rows, targets, offsets, 0, 1, *public, query.sparsity.choices, effort, work, group)

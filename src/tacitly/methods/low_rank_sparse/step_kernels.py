@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from tacitly.methods.fedrep.kernels import add_gains, add_steps, mean_row, mean_square, scale_row, weigh
-from tacitly.methods.low_rank_sparse.head_kernels import choose_size
+from tacitly.methods.low_rank_sparse.head_kernels import choose_size, write_inverse_sizes
 from tacitly.methods.low_rank_sparse.kernels import fit_users, group_end, layout_of
 from tacitly.methods.low_rank_sparse.lane_kernels import kernel
 from tacitly.privacy.clipping import LEAST
@@ -24,14 +24,12 @@ _DOUBT = 4.0
 
 
 @kernel
-def in_lanes(scale):
-    """Repeat a vector that all users share, one column per lane."""
-    return np.repeat(scale, LANES).reshape(scale.size, LANES)
-
-
-@kernel
 def fit_group(X, y, offsets, start, stop, basis, shared, centered, scale, sizes, effort, work, group):
-    """Fit a group of users as a round does; write each user's residual degrees of freedom (zero: no fit)."""
+    """Fit a group of users as a round does; write each user's residual degrees of freedom (zero: no fit).
+
+    Coordinates are compared in units of the user's own columns, written to ``scale``: the released sizes of columns
+    carry noise, by which users would take one column for another.
+    """
     fixed, n = work.fixed.size + centered, stop - start
     first, last, wanted, free, size = group[0], group[1], group[2], group[3], work.size
     for u in range(LANES):
@@ -39,6 +37,7 @@ def fit_group(X, y, offsets, start, stop, basis, shared, centered, scale, sizes,
     for u in range(n):
         if offsets[start + u + 1] - offsets[start + u] > fixed:
             first[u], last[u] = offsets[start + u], offsets[start + u + 1]
+            write_inverse_sizes(X, first[u], last[u], centered, scale, u)
             wanted[u] = choose_size(X, first[u], last[u], y, basis, shared, centered, scale, u, sizes, _DOUBT, work)
     fit_users(X, y, first, last, n, basis, shared, centered, scale, wanted, effort[0], effort[1], work)
     for u in range(n):
@@ -51,7 +50,7 @@ def add_sparse_steps(
     ratios, out,
 ):  # fmt: skip
     """Add every user's contribution, of norm ``weight``, to its block; write its ratio of correction to head."""
-    k, n, lanes, rows = metric.shape[0], offsets.size - 1, in_lanes(scale[: X.shape[1]]), work.pull
+    k, n, lanes, rows = metric.shape[0], offsets.size - 1, np.zeros((X.shape[1], LANES)), work.pull
     errors, mean = np.zeros_like(work.small), np.zeros((1, basis.shape[1]), dtype=X.dtype)
     squared, group = (scale * scale).astype(X.dtype), np.zeros((4, LANES), dtype=np.int64)
     free, coefficients = group[3], work.coefficients
@@ -84,11 +83,11 @@ def add_sparse_steps(
 
 @kernel
 def write_equations(
-    X, whitened, y, offsets, basis, scale, scales, centered, shared, sizes, effort, work, heads, moments, grams, sides,
+    X, whitened, y, offsets, basis, scales, centered, shared, sizes, effort, work, heads, moments, grams, sides,
     rights,
 ):  # fmt: skip
     """Write each user's head, second moment and right-hand side, scaled to norm one, and norms of their products."""
-    d, k, n, lanes = X.shape[1], heads.shape[1], offsets.size - 1, in_lanes(scale)
+    d, k, n, lanes = X.shape[1], heads.shape[1], offsets.size - 1, np.zeros((X.shape[1], LANES))
     moment, mean, group = np.empty((d, d)), np.zeros(d), np.zeros((4, LANES), dtype=np.int64)
     free, coefficients, residual = group[3], work.coefficients, work.left
     start = np.int64(0)  # a literal would compile what is called twice
