@@ -2,16 +2,16 @@
 
 ``python -m benchmarks.speed.peers`` (minutes; ``--quick`` for a smoke test). A peer runs in its own environment, on the
 same rows, right after us; ``TACITLY_DIFFPRIVLIB``, ``TACITLY_STATSMODELS`` and ``TACITLY_OPACUS`` name Python
-interpreters, ``TACITLY_AUTHORS`` the script ``FedRep_Ready.py`` (github.com/learningformality/Private_FedRep, run by the
-interpreter of Opacus, which needs Matplotlib for it). One that is not named is left out. All on one thread; the least
-of several runs; ratios are of processor times.
+interpreters, ``TACITLY_AUTHORS`` the script ``FedRep_Ready.py`` of github.com/learningformality/Private_FedRep, run by
+Opacus's interpreter, which needs Matplotlib for it. One that is not named is left out, one that takes longer than
+``LIMIT`` seconds is stopped. All on one thread; the least of several runs; ratios are of processor times.
 
 * *PCA*: spiked rows, one row is a unit, the same ε. diffprivlib's guarantee is pure (δ = 0), ours has δ = 1e-6; it is
   told a bound on norms that holds for nearly all rows. Error: sine of the angle to the true directions.
 * *Mixed model*: six rows per user, two features, all coefficients vary over users. MixedLM is not private. Error: root
   mean square of predicted minus true means of new rows of the same users.
-* *A round of a network*: every user's gradient (perceptron, 784-256-128-16, fixed head) clipped and added, without noise.
-  Difference: of both sums, relative to their norm.
+* *A round of a network*: every user's gradient (perceptron, 784-256-128-16, fixed head) clipped and added, without
+  noise. Opacus materialises these gradients, we do not. Difference: of both sums, relative to their norm.
 * *A round of Private FedRep*: heads, gradients, clip, sum, QR. The authors' contributions are clipped, ours are
   normalised together with the heads, so the bases after a round differ.
 * *DPALS* (Chien et al. 2021) is written in NumPy by us, from the paper's equations. Time per release, whole fits over
@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import tempfile
 import time
@@ -46,6 +47,7 @@ from tacitly.methods.shared.whitening import Whitening
 from tacitly.privacy.ledger import Ledger
 
 SCRIPTS = {"diffprivlib": "diffprivlib_pca", "statsmodels": "statsmodels_mixed", "opacus": "opacus_rounds"}
+LIMIT = 90.0
 Line = dict[str, Any]
 
 
@@ -55,8 +57,8 @@ def main() -> None:
     quick = parser.parse_args().quick
     lines: list[Line] = []
     with threadpool_limits(1):
-        lines.append(components(1_000 if quick else 20_000, 1 if quick else 3))
-        lines += [mixed(n, 1 if n > 1_000 or quick else 3) for n in ((100,) if quick else (500, 2_000, 5_000))]
+        lines += [components(n) for n in ((200,) if quick else (1_000, 20_000))]
+        lines += [mixed(n) for n in ((100,) if quick else (500, 2_000))]
         lines.append(network(4 if quick else 500, 1 if quick else 3))
         lines.append(basis_round(20 if quick else 2_000, 1 if quick else 3))
         lines.append(recommender(60 if quick else 3_000))
@@ -72,14 +74,15 @@ def as_text(data: dict[str, Any]) -> str:
         if theirs is None:
             missing.append(line["peer"])
             continue
+        most = ">" if theirs["stopped"] else ""
         rows.append(
             [
                 line["work"],
                 theirs["version"],
                 _seconds(ours),
-                _seconds(theirs),
-                f"{theirs['processor'] / ours['processor']:.1f}×",
-                f"{theirs['clock'] / ours['clock']:.1f}×",
+                most + _seconds(theirs),
+                f"{most}{theirs['processor'] / ours['processor']:.3g}×",
+                f"{most}{theirs['clock'] / ours['clock']:.3g}×",
                 line["accuracy"],
             ]
         )
@@ -88,21 +91,21 @@ def as_text(data: dict[str, Any]) -> str:
     return "\n\n".join([table(header, rows), "Seconds of processor time, one thread.", *notes])
 
 
-def components(n: int, repeats: int) -> Line:
-    """Principal components of spiked rows."""
+def components(n: int) -> Line:
+    """Find principal components of spiked rows."""
     d, k, size, epsilon = 50, 2, 10.0, 1.0
     X = np.random.default_rng(0).normal(size=(n, d)) * np.sqrt([size] * k + [1.0] * (d - k))
     bound = 1.5 * np.sqrt(d - k + k * size)  # of the population, which is public here
     truth = np.eye(d)[:, :k]
-    ours = timed(lambda: FedPower(k, epsilon=epsilon, threads=1).fit(X).components_, repeats)
-    theirs, found = peer("diffprivlib", repeats, X=X, public=np.array([k, epsilon, bound]))
+    ours = timed(lambda: FedPower(k, epsilon=epsilon, threads=1).fit(X).components_, 3)
+    theirs, found = peer("diffprivlib", 1, X=X, public=np.array([k, epsilon, bound]))
     errors = [subspace_distance(one.T, truth) for one in (ours["found"], found) if one is not None]
     work = f"PCA: {n:,} × {d}, {k} components, ε = {epsilon:g}"
     return line("diffprivlib", work, ours, theirs, "sin θ " + ", ".join(f"{error:.3f}" for error in errors))
 
 
-def mixed(n: int, repeats: int) -> Line:
-    """A panel like those of schools: few rows per user, and every coefficient varies."""
+def mixed(n: int) -> Line:
+    """Fit a panel like those of schools: few rows per user, and every coefficient varies."""
     m, d, rng = 6, 2, np.random.default_rng(n)
     own = np.array([1.0, 0.5, -0.5]) + rng.normal(size=(n, d + 1)) * [0.7, 0.3, 0.3]
     users, new_users = np.repeat(np.arange(n), m), np.arange(n)
@@ -114,15 +117,15 @@ def mixed(n: int, repeats: int) -> Line:
         model = MixedEffects(epsilon=1.0, threads=1).fit(X, y, users=users)
         return np.asarray(model.predict(new, users=new_users))
 
-    ours = timed(fit, repeats)
-    theirs, found = peer("statsmodels", repeats, X=X, y=y, users=users, new=new, new_users=new_users)
+    ours = timed(fit, 3)
+    theirs, found = peer("statsmodels", 1, X=X, y=y, users=users, new=new, new_users=new_users)
     errors = [np.sqrt(np.mean((one - truth) ** 2)) for one in (ours["found"], found) if one is not None]
     work = f"mixed model: {n:,} users × {m} rows × {d} features (ours: ε = 1; theirs: not private)"
     return line("statsmodels", work, ours, theirs, ", ".join(f"{error:.3f}" for error in errors))
 
 
 def network(users: int, repeats: int) -> Line:
-    """A round of a network: clipped gradients of all users."""
+    """Add the clipped gradients of all users of a network."""
     import torch
 
     from tacitly.neural.engine.executor import Executor
@@ -146,7 +149,11 @@ def network(users: int, repeats: int) -> Line:
     finally:
         torch.set_num_threads(threads)
     layers = [layer for layer in [*body, head] if isinstance(layer, torch.nn.Linear)]
-    weights = {f"{i}.{name}": value.detach().numpy() for i, layer in enumerate(layers) for name, value in layer.named_parameters()}  # fmt: skip
+    weights = {
+        f"{number}.{name}": value.detach().numpy()
+        for number, layer in enumerate(layers)
+        for name, value in layer.named_parameters()
+    }
     shaped = {"X": X.reshape(users, rows, -1), "y": y.reshape(users, rows), "clip": np.array(clip)}
     theirs, found = peer("opacus", repeats, weights=weights, **shaped)
     accuracy = ""
@@ -159,7 +166,7 @@ def network(users: int, repeats: int) -> Line:
 
 
 def basis_round(users: int, repeats: int) -> Line:
-    """A round of Private FedRep, against the script of its authors."""
+    """Run a round of Private FedRep, and one of the script of its authors."""
     rows, d, k = 20, 64, 4
     made = make_shared_subspace(users, d, k, rows, 0.1, random_state=0)
     X, y = np.asarray(made.X, dtype=np.float32), np.asarray(made.y, dtype=np.float32)
@@ -175,7 +182,7 @@ def basis_round(users: int, repeats: int) -> Line:
 
 
 def recommender(users: int) -> Line:
-    """Whole fits of ratings, per release."""
+    """Fit ratings; times per release."""
     items, each, rng = 500, 40, np.random.default_rng(0)
     places = np.concatenate([rng.choice(items, each, replace=False) for _ in range(users)]).astype(np.float64)
     ratings = rng.integers(1, 6, size=users * each).astype(np.float64)
@@ -191,7 +198,7 @@ def recommender(users: int) -> Line:
     theirs = timed(lambda: PrivateALS(8, 1.0, random_state=0).fit(cohort, items, 1.0, 5.0), 2)
     for one, count in ((ours, releases), (theirs, 4)):  # item means, and three rounds
         one |= {"clock": one["clock"] / count, "processor": one["processor"] / count}
-    theirs |= {"version": "DPALS in NumPy"}
+    theirs |= {"version": "DPALS in NumPy", "stopped": False}
     work = f"a release of ratings: {users:,} users × {each} ratings of {items} items"
     return line("DPALS", work, ours, theirs, "")
 
@@ -229,15 +236,19 @@ def peer(name: str, repeats: int, **arrays: Any) -> tuple[Line | None, Array | N
                 np.save(Path(folder) / f"{key}.npy", value)
         script = Path(__file__).parent / "others" / f"{words[1]}.py"
         limits = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-        done = subprocess.run(
-            [str(words[0]), str(script), folder, str(repeats), *map(str, more)],
-            env={**os.environ, **limits},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        command = [str(words[0]), str(script), folder, str(repeats), *map(str, more)]
+        start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        try:
+            done = subprocess.run(
+                command, env={**os.environ, **limits}, stdout=subprocess.PIPE, text=True, timeout=LIMIT
+            )
+        except subprocess.TimeoutExpired:
+            used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+            return {"clock": time.perf_counter() - start, "processor": used, "version": name, "stopped": True}, None
         if done.returncode:
             raise RuntimeError(f"{name} failed.")
-        return json.loads(done.stdout.strip().splitlines()[-1]), np.load(Path(folder) / "found.npy")
+        report = json.loads(done.stdout.strip().splitlines()[-1])
+        return report | {"stopped": False}, np.load(Path(folder) / "found.npy")
 
 
 def _seconds(one: Line) -> str:

@@ -1,4 +1,4 @@
-"""One round of the script published by the authors of Private FedRep. Needs that script (its path is the last argument).
+"""One round of the script published by the authors of Private FedRep; its path is the last argument.
 
 Its function ``train_fedrep_dp`` runs for one round, without noise. Needs PyTorch and Matplotlib.
 """

@@ -108,7 +108,7 @@ class PowerStep(Query):
     def _along(self, moved: Array) -> Array:
         return np.column_stack([moved @ self.basis, np.full(len(moved), self.constant)])
 
-    def _clipped(self, X: Rows, limit: float) -> Iterator[tuple[Any, Array, Array]]:
+    def _clipped(self, X: Rows, limit: float) -> Iterator[tuple[Any, Any, Array]]:
         """Yield factors a' and Wᵀa' of some rows' clipped products, and the norms before the clip (NaN: not finite).
 
         No matrix product over several rows comes before the clip. The product of a row orthogonal to the basis consists
