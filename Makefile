@@ -120,6 +120,7 @@ benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.speed.low_rank_sparse
 	$(BIN)/python -m benchmarks.speed.mixed_effects
 	$(BIN)/python -m benchmarks.speed.engines
+	$(BIN)/python -m benchmarks.speed.peers
 	$(BIN)/python -m benchmarks.speed.ratings
 	$(BIN)/python -m benchmarks.speed.scale
 	$(BIN)/python -m benchmarks.papers.theory

@@ -64,6 +64,7 @@ def run(*words: str) -> str:
         "speed.trace",
         "speed.cuda",
         "speed.way_in",
+        "speed.peers",
         "speed.cold_start",
         "speed.modules",
         "speed.neural",

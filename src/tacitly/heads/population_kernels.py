@@ -18,7 +18,7 @@ import numpy as np
 from tacitly.heads.ridge_kernels import fit_group, level_of, total_of
 from tacitly.simd.elementary import logarithms, powers_of_two
 from tacitly.simd.lanes import LANES
-from tacitly.simd.lazy_njit import njit
+from tacitly.simd.lazy_njit import UNCOUNTED, njit
 from tacitly.simd.normal_equations import normal_equations, place_of, project_doubles
 from tacitly.simd.registers import (
     aligned_zeros,
@@ -39,6 +39,7 @@ _LOST = 1e-14  # of a diagonal entry: less is left of it where a direction is kn
 _HEADS = 4
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+_inlined: Any = njit(**UNCOUNTED, forceinline=True)  # calls with many arrays take as long as a row
 
 
 class Posteriors(NamedTuple):
@@ -114,7 +115,7 @@ def population_heads(
             errors[start + u] = 0.0 if empty else out[k + 1, u]
 
 
-@_kernel
+@_inlined
 def _left(work, left, place, m, mean):
     """Write what the population's head leaves of a user's targets; return its sum of squares."""
     room, k, sums = work.rows.shape[1], mean.size - 1, spread(0.0)
@@ -128,7 +129,7 @@ def _left(work, left, place, m, mean):
     return total(sums)
 
 
-@_kernel
+@_inlined
 def _sums(rows, those, place, m, u):
     """Write what an intercept adds to a user's system: the number of rows, their sum, and that of what is left."""
     k = those.side.shape[0] - 1
@@ -138,7 +139,7 @@ def _sums(rows, those, place, m, u):
     those.side[k, u] = total_of(those.left, place, m)
 
 
-@_kernel
+@_inlined
 def _posteriors(those, prior_root, noise):
     """Factor the eight systems RᵀGR + noise by Cholesky, with reciprocals on the diagonal, and solve them.
 
@@ -189,7 +190,7 @@ def _posteriors(those, prior_root, noise):
         store(those.shift, i * LANES, value * load(those.cholesky, (i * r + i) * LANES))
 
 
-@_kernel
+@_inlined
 def _left_out(rows, those, buffer, place, m, u):
     """Return a posterior's leave-one-out sum of squared errors, eight rows at a time."""
     room, k, r, sums = rows.shape[1], those.side.shape[0] - 1, those.forward.shape[0], spread(0.0)
@@ -206,7 +207,7 @@ def _left_out(rows, those, buffer, place, m, u):
     return total(sums)
 
 
-@_kernel
+@_inlined
 def _weigh(work, those, offsets, start, stop, belief, k, intercept):
     """Write the four heads' leave-one-out errors to ``those.errors``, their weights (not of sum one) to those.logs."""
     errors, own = those.errors, 1 if intercept else 0
@@ -245,7 +246,7 @@ def _weigh(work, those, offsets, start, stop, belief, k, intercept):
     powers_of_two(those.sizes, those.bits, those.logs)
 
 
-@_kernel
+@_inlined
 def _combine(work, those, mean, prior_root, intercept):
     """Write the eight users' weighted heads, and their errors; the population's and infinity where nothing else is."""
     k, r, out = mean.size - 1, prior_root.shape[1], those.out

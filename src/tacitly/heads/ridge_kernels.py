@@ -23,7 +23,7 @@ from tacitly.arrays import Array, Offsets
 from tacitly.heads.penalties import LEAST_NONE, LEAST_ONE, LEAST_TRACE, PENALTIES
 from tacitly.simd.elementary import logarithms, powers_of_two
 from tacitly.simd.lanes import LANES
-from tacitly.simd.lazy_njit import njit
+from tacitly.simd.lazy_njit import UNCOUNTED, njit
 from tacitly.simd.normal_equations import normal_equations, place_of, project_doubles
 from tacitly.simd.registers import (
     aligned_zeros,
@@ -49,6 +49,8 @@ _AT_ONCE = 2 * LANES  # two registers: the first eight penalties; the other four
 _BLOCK = LANES * _AT_ONCE
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+_inside: Any = njit(**UNCOUNTED)
+_inlined: Any = njit(**UNCOUNTED, forceinline=True)  # calls with many arrays take as long as a row
 
 
 class Work(NamedTuple):
@@ -134,7 +136,7 @@ def ridge_heads(X, y, offsets, basis, penalties, metric, intercept, work, heads)
             heads[start + u, k] = level_of(work, u) if intercept else 0.0
 
 
-@_kernel
+@_inlined
 def level_of(work, u):
     """Return a user's intercept; zero if it is not finite."""
     level = work.level[u]
@@ -172,7 +174,7 @@ def fit_group(work, offsets, start, stop, penalties, metric, intercept):
     _average(work, stop - start)
 
 
-@_kernel
+@_inlined
 def _center(work, place, m, u):
     """Subtract a user's means from the user's rows and targets, and keep them."""
     share = 1.0 / max(m, 1)
@@ -187,7 +189,7 @@ def _center(work, place, m, u):
         work.targets[place + j] -= level
 
 
-@_kernel
+@_inside
 def total_of(values, at, m):
     """Return the sum of m values from a position on."""
     sums = spread(0.0)
@@ -238,7 +240,7 @@ def _decompose(work, metric, k, count):
         store(work.right, c * LANES, value)
 
 
-@_kernel
+@_inside
 def _change(matrix, vectors, metric, k):
     """Write metricᵀ·matrix·metric over the matrix, and the metric over the vectors."""
     for b in range(k):
@@ -257,7 +259,7 @@ def _change(matrix, vectors, metric, k):
         store(vectors, i * LANES, repeat(metric, i))
 
 
-@_kernel
+@_inside
 def _unfinished(matrix, k):
     """Whether an entry off the diagonal is above the rounding errors of the trace in any lane."""
     much = spread(0.0)
@@ -268,7 +270,7 @@ def _unfinished(matrix, k):
     return total(much) > 0.0
 
 
-@_kernel
+@_inside
 def _sweep(matrix, vectors, k):
     """Turn every pair of directions once in every lane (matrices of trace one); entries that are nothing are left.
 
@@ -284,7 +286,7 @@ def _sweep(matrix, vectors, k):
                 _turn_pair(matrix, vectors, k, p, q)
 
 
-@_kernel
+@_inside
 def _turn_pair(matrix, vectors, k, p, q):
     off = load(matrix, (q * k + p) * LANES)
     low, high = load(matrix, (p * k + p) * LANES), load(matrix, (q * k + q) * LANES)
@@ -328,7 +330,7 @@ def _decompose_one(work, k, u):
             work.vectors[b * k + c, u] = value
 
 
-@_kernel
+@_inlined
 def _turn_rows(work, place, m, u):
     """Write a user's rows on the eigenvectors, and their squares."""
     k, room = work.found.shape[0], work.rows.shape[1]
@@ -341,7 +343,7 @@ def _turn_rows(work, place, m, u):
             store(work.squares, c * room + i, value * value)
 
 
-@_kernel
+@_inlined
 def _shrink(work, penalties, u):
     """Write reciprocals of eigenvalue plus penalty, and the fits' weights on the eigenvectors, for all penalties."""
     k, trace = work.found.shape[0], work.trace[u]
@@ -353,7 +355,7 @@ def _shrink(work, penalties, u):
             store(work.fits, (u * k + b) * _AT_ONCE + q, part * right)
 
 
-@_kernel
+@_inlined
 def _left_out(work, place, m, free, u):
     """Write sums of squared leave-one-out errors of all penalties: residuals over one minus leverage.
 
@@ -394,7 +396,7 @@ def _left_out(work, place, m, free, u):
         work.errors[q] += work.errors[q + LANES // 2]
 
 
-@_kernel
+@_inlined
 def _weigh(work, offsets, start, stop, unknowns):
     """Write (best/error)^(rows/2) for the penalties in use, zero for others, one for the best."""
     errors, weights = work.errors, work.weights
@@ -421,7 +423,7 @@ def _weigh(work, offsets, start, stop, unknowns):
         weights[q] = weights[q] if errors[q] < math.inf else 0.0
 
 
-@_kernel
+@_inlined
 def _average(work, count):
     """Write the averages of users' fits, and of their errors."""
     k = work.found.shape[0]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from tacitly.simd.lanes import LANES
-from tacitly.simd.lazy_njit import njit
+from tacitly.simd.lazy_njit import UNCOUNTED, njit
 from tacitly.simd.projections import four
 from tacitly.simd.registers import (
     add_products,
@@ -26,16 +26,16 @@ from tacitly.simd.registers import (
     widened,
 )
 
-_kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+_inside: Any = njit(**UNCOUNTED)
 
 
-@_kernel
+@_inside
 def place_of(rows, u):
     """Return where a user's projections start: aligned, with three columns of padding after the previous user's."""
     return (rows + 10 * u) // 8 * 8
 
 
-@_kernel
+@_inside
 def normal_equations(P, place, y, first, last, level, systems, u):
     """Write the lower triangle of PPᵀ to systems[u], and P(y − level) as the row after it."""
     m, K = last - first, P.shape[0]
@@ -56,7 +56,7 @@ def normal_equations(P, place, y, first, last, level, systems, u):
         store_totals(systems, (u * (K + 4) + K) * K + b, K, right)
 
 
-@_kernel
+@_inside
 def some_rows(P, b, place, count):
     """Read ``count`` elements, then zeros, of four consecutive rows."""
     room = P.shape[1]
@@ -69,7 +69,7 @@ def some_rows(P, b, place, count):
     )
 
 
-@_kernel
+@_inside
 def project_doubles(X, first, last, basis, out, place, ahead):
     """Write basis[b]·X[first + j] to out[b, place + j] in double precision, four by four at a time.
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tacitly.simd.lazy_njit import njit
+from tacitly.simd.lazy_njit import UNCOUNTED, njit
 from tacitly.simd.registers import (
     add_products,
     aligned_zeros,
@@ -32,7 +32,7 @@ from tacitly.simd.registers import (
 
 _ROWS = 256  # projected at a time, so that the block stays in cache until it is transposed
 
-_kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+_inside: Any = njit(**UNCOUNTED)
 
 
 def project_each(X: npt.NDArray[np.floating], directions: npt.NDArray[np.float64]) -> npt.NDArray[np.floating]:
@@ -52,7 +52,7 @@ def project_each(X: npt.NDArray[np.floating], directions: npt.NDArray[np.float64
     return out
 
 
-@_kernel
+@_inside
 def four(X, position, stride):
     """Load four registers that lie ``stride`` apart."""
     return (
@@ -63,7 +63,7 @@ def four(X, position, stride):
     )
 
 
-@_kernel
+@_inside
 def store_four(X, position, stride, registers):
     """Store four registers ``stride`` apart."""
     store(X, position, registers[0])
@@ -78,7 +78,7 @@ def _projection(part, lines=1):
     Every ``lines``-th cache line is prefetched; the others are left to the code that reads the rows next.
     """
 
-    @_kernel
+    @_inside
     def project(X, first, last, d, basis, out, place, ahead):
         """Write basis[b]·X[first + j] to out[b, place + j], over the first d columns, four by four at a time.
 
@@ -120,7 +120,7 @@ project_two_half = _projection("two", 2)
 project_three_half = _projection("three", 2)
 
 
-@_kernel
+@_inside
 def combine_rows(X, first, last, weights, at, stride, out, u):
     """Write Σ_j weights[at + stride·j]·X[first + j] to out[u], a few columns at a time to keep sums in registers."""
     d, lanes, place = X.shape[1], lanes_of(X), u * out.shape[1]

@@ -17,7 +17,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from tacitly.simd.lazy_njit import njit
+from tacitly.simd.lazy_njit import UNCOUNTED, njit
 from tacitly.simd.registers import address_of, load, splat, spread, store
 
 LANES = 8  # doubles in a register
@@ -25,7 +25,7 @@ NOTHING = float(np.finfo(np.float64).tiny)  # a key below this is zero: only its
 _INTEGER = ir.IntType(64)
 
 _operation: Any = intrinsic
-_kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+_inside: Any = njit(**UNCOUNTED)
 
 
 def position_mask(count: int) -> int:
@@ -100,7 +100,7 @@ def where_less(typing_context, a, b, value, other):
     return a(a, a, a, a), generate
 
 
-@_kernel
+@_inside
 def keep_largest(keys, length, count, out):
     """Write the ``count`` largest of ``length`` keys of every lane to ``out``, in order; the keys are overwritten.
 

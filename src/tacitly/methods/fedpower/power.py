@@ -31,7 +31,7 @@ from tacitly.methods.fedpower.gram import shift_row
 from tacitly.methods.fedpower.sparse_rows import dense, finite_rows, is_sparse, squared_norms, stays_sparse
 from tacitly.privacy.clipping import GUARD, LEAST
 from tacitly.privacy.guarantee import Unit
-from tacitly.simd.lazy_njit import njit
+from tacitly.simd.lazy_njit import Elsewhere, njit
 
 ALIGNMENTS: dict[str, Callable[[Array, Array], Array]] = {
     "procrustes": procrustes,
@@ -41,6 +41,7 @@ ALIGNMENTS: dict[str, Callable[[Array, Array], Array]] = {
 DECAYS = (False, True, "subtract", "halve")
 _CACHED = 1 << 17  # numbers of X processed at a time, so that they are still in cache for the product
 _FEWEST = 256
+_AT_ONCE = 16  # rows shifted and then multiplied, while they are in the first-level cache
 _LANES = 8
 _MOST_STEPS = 1000
 
@@ -107,7 +108,7 @@ class PowerStep(Query):
     def _along(self, moved: Array) -> Array:
         return np.column_stack([moved @ self.basis, np.full(len(moved), self.constant)])
 
-    def _clipped(self, X: Rows, limit: float) -> Iterator[tuple[Any, Array, Array]]:
+    def _clipped(self, X: Rows, limit: float) -> Iterator[tuple[Any, Any, Array]]:
         """Yield factors a' and Wᵀa' of some rows' clipped products, and the norms before the clip (NaN: not finite).
 
         No matrix product over several rows comes before the clip. The product of a row orthogonal to the basis consists
@@ -124,17 +125,17 @@ class PowerStep(Query):
             _clip_sparse(squared, along, limit, norms)
             yield rows, along, norms
             return
+        from tacitly.simd.registers import aligned_zeros, padded
+
         step = min(max(_FEWEST, _CACHED // d), len(X))
-        # Padded with zeros: rows to whole SIMD registers, columns to a multiple of four.
-        width = -(-(d + 1) // _LANES) * _LANES
-        columns = np.zeros((-(-r // 4) * 4, width))
-        columns[:r, :d] = self.basis.T
-        moved, along, norms = np.zeros((step, width)), np.empty((step, r + 1)), np.empty(step)
+        columns, width = padded(self.basis.T, np.float64), -(-(d + 1) // _LANES) * _LANES
+        moved = aligned_zeros(step, width)
+        along, norms = aligned_zeros(max(len(columns), r + 1), step + 2 * _LANES), np.empty((2, step))
         for first in range(0, len(X), step):
             part = X[first : first + step]
             some = slice(len(part))
-            _clip_dense(part, self.centre, self.constant, columns, limit, moved[some], along[some], norms[some])
-            yield moved[some], along[some], norms[some].copy()
+            _clip_dense(part, self.centre, self.constant, columns, r, limit, moved, along, norms)
+            yield moved[some], along[: r + 1, some].T, norms[0, some].copy()
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,8 @@ class DeviceStep(Query):
         return np.asarray(rows.T @ (rows @ local), dtype=np.float64).ravel()
 
 
+project_rows: Any = Elsewhere("tacitly.simd.projections", "project_rows")
+
 _kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 
 
@@ -198,29 +201,32 @@ def _clip_sparse(squared, along, limit, norms):  # type: ignore[no-untyped-def]
 
 
 @_kernel
-def _clip_dense(X, centre, constant, columns, limit, moved, along, norms):  # type: ignore[no-untyped-def]
-    """Write a' = (a − m, c) and Wᵀa' of every row, scaled so that ‖a'(Wᵀa')ᵀ‖ is at most ``limit``."""
-    r, width = along.shape[1] - 1, moved.shape[1]
-    for i in range(X.shape[0]):
-        squared = shift_row(X, i, centre, constant, moved)
-        size = constant * constant
-        for b in range(0, r, 4):
-            s0 = s1 = s2 = s3 = 0.0
-            for j in range(width):
-                value = moved[i, j]
-                s0 += value * columns[b, j]
-                s1 += value * columns[b + 1, j]
-                s2 += value * columns[b + 2, j]
-                s3 += value * columns[b + 3, j]
-            for j in range(min(4, r - b)):
-                sums = s0 if j == 0 else s1 if j == 1 else s2 if j == 2 else s3
-                along[i, b + j] = sums
-                size += sums * sums
-        along[i, r] = constant
-        first, second, norms[i] = _factors(squared, size, limit)
-        if first != 1.0 or second != 1.0:
+def _clip_dense(X, centre, constant, columns, r, limit, moved, along, norms):  # type: ignore[no-untyped-def]
+    """Write a' = (a − m, c) and Wᵀa' of every row, scaled so that ‖a'(Wᵀa')ᵀ‖ is at most ``limit``.
+
+    Rows of ``moved`` and of ``columns`` are padded with zeros; ``along`` has one column per row, so that four rows are
+    multiplied with four columns at a time. The second row of ``norms`` is a buffer.
+    """
+    n = X.shape[0]
+    for start in range(0, n, _AT_ONCE):
+        stop = min(start + _AT_ONCE, n)
+        for i in range(start, stop):
+            norms[0, i] = shift_row(X, i, centre, constant, moved)
+        project_rows(moved, start, stop, moved.shape[1], columns, along, start, 0)
+    sizes = norms[1]
+    for i in range(n):
+        sizes[i] = constant * constant
+        along[r, i] = constant
+    for b in range(r):
+        for i in range(n):
+            sizes[i] += along[b, i] * along[b, i]
+    for i in range(n):
+        squared = norms[0, i]
+        norms[0, i] = math.sqrt(squared) * math.sqrt(sizes[i])
+        if not (norms[0, i] <= limit and norms[0, i] < math.inf):
+            first, second, norms[0, i] = _factors(squared, sizes[i], limit)
             # Not a product with 0, which would turn an infinite entry into NaN.
-            for j in range(width):
+            for j in range(moved.shape[1]):
                 moved[i, j] = moved[i, j] * first if first > 0.0 else 0.0
-            for j in range(r + 1):
-                along[i, j] = along[i, j] * second if second > 0.0 else 0.0
+            for b in range(r + 1):
+                along[b, i] = along[b, i] * second if second > 0.0 else 0.0

@@ -27,7 +27,7 @@ import numpy as np
 
 from tacitly.privacy.clipping import LEAST
 from tacitly.simd.lanes import aligned
-from tacitly.simd.lazy_njit import njit
+from tacitly.simd.lazy_njit import UNCOUNTED, njit
 from tacitly.simd.normal_equations import normal_equations, place_of
 from tacitly.simd.projections import combine_rows, four, project_rows, store_four
 from tacitly.simd.registers import (
@@ -49,6 +49,7 @@ _GROUP_BYTES = 1 << 18  # most bytes of rows of a group of users: a quarter of a
 _AHEAD = 1 << 16  # prefetch distance in bytes
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+_inside: Any = njit(**UNCOUNTED)
 
 
 @_kernel
@@ -103,14 +104,14 @@ def basis_steps(X, y, offsets, size, basis, scale, directions, gains, metric, c,
         start = stop
 
 
-@_kernel
+@_inside
 def add_steps(measured, weights, k, rows, width, out, block):
     """Add the weighted steps of eight users to their block."""
     _complete_rows(measured, weights, k, rows, width)
     _add_outer(weights, rows, out, block)
 
 
-@_kernel
+@_inside
 def _group_end(offsets, start, size, row_bytes):
     """Return the end of a group: at most eight users of one block, with rows that fit the cache (or one user)."""
     stop, end = start + 1, min(offsets.size - 1, start + _USERS, start - start % size + size)
@@ -121,7 +122,7 @@ def _group_end(offsets, start, size, row_bytes):
     return stop
 
 
-@_kernel
+@_inside
 def _longest_group(offsets, size, row_bytes):
     """Return the buffer length for the projections of any group."""
     rows, start = 0, 0
@@ -132,7 +133,7 @@ def _longest_group(offsets, size, row_bytes):
     return place_of(rows, _USERS) + 8
 
 
-@_kernel
+@_inside
 def mean_row(X, first, last, weights, out):
     """Write the mean of rows first..last to the first row of ``out``; ``weights`` is a buffer, one number per row."""
     for j in range(last - first):
@@ -140,7 +141,7 @@ def mean_row(X, first, last, weights, out):
     combine_rows(X, first, last, weights, 0, 1, out, 0)
 
 
-@_kernel
+@_inside
 def _center(P, place, y, first, last):
     """Subtract the means from a user's projections; return the mean target."""
     m = last - first
@@ -156,7 +157,7 @@ def _center(P, place, y, first, last):
     return mean
 
 
-@_kernel
+@_inside
 def mean_square(X, first, last, mean, squared):
     """Return the mean squared feature (in whitening's scale) of every fourth row: enough for the step's length."""
     d, lanes = X.shape[1], lanes_of(X)
@@ -180,7 +181,7 @@ def mean_square(X, first, last, mean, squared):
     return total(sums) / ((last - first + 3) // 4 * d)
 
 
-@_kernel
+@_inside
 def _solve(systems, k, cholesky, heads):
     """Solve for the heads of eight users at once, one per lane, by Cholesky. A singular lane gets NaN or infinity.
 
@@ -209,7 +210,7 @@ def _solve(systems, k, cholesky, heads):
         store(heads, i * _USERS, value * load(cholesky, (i * K + i) * _USERS))
 
 
-@_kernel
+@_inside
 def _residuals(P, place, y, first, last, level, heads, u, out):
     """Write y − level − Pᵀ heads[:, u] to ``out``."""
     m, room = last - first, P.shape[1]
@@ -220,7 +221,7 @@ def _residuals(P, place, y, first, last, level, heads, u, out):
         store(out, place + i, value)
 
 
-@_kernel
+@_inside
 def scale_row(rows, u, factor, scale):
     """Multiply rows[u] by a factor; return the squared norm of the result in whitening's scale.
 
@@ -235,7 +236,7 @@ def scale_row(rows, u, factor, scale):
     return total(sums)
 
 
-@_kernel
+@_inside
 def add_gains(rows, directions, gains, along, sizes):
     """Add the part of whitening's directions to the squared norms of the eight users."""
     if gains.size == 0:
@@ -248,7 +249,7 @@ def add_gains(rows, directions, gains, along, sizes):
     store(sizes, 0, value)
 
 
-@_kernel
+@_inside
 def weigh(heads, metric, lengths, sizes, weight, measured, weights):
     """Write measured heads, and weights that give the eight contributions (weights ⊗ (r, v)) the norm ``weight``.
 
@@ -273,7 +274,7 @@ def weigh(heads, metric, lengths, sizes, weight, measured, weights):
         store(weights, b * _USERS, value * part)
 
 
-@_kernel
+@_inside
 def _complete_rows(measured, weights, k, rows, width):
     """Append measured heads to the corrections; clear rows of weight zero, because zero times NaN is NaN."""
     for u in range(_USERS):
@@ -285,7 +286,7 @@ def _complete_rows(measured, weights, k, rows, width):
             rows[u] = 0.0
 
 
-@_kernel
+@_inside
 def _add_outer(weights, rows, out, block):
     """Add Σ_u weights[b, u]·rows[u] to out[block, b], four rows of out at a time, users in order."""
     width, height = out.shape[2], out.shape[1]

@@ -18,7 +18,7 @@ import numpy as np
 
 from tacitly.methods.shared.moment_kernels import copy_rows, mean_of, second_moment
 from tacitly.privacy.clipping import LEAST
-from tacitly.simd.lazy_njit import njit
+from tacitly.simd.lazy_njit import UNCOUNTED, njit
 from tacitly.simd.projections import combine_rows, four, store_four
 from tacitly.simd.registers import (
     add_products,
@@ -34,6 +34,7 @@ from tacitly.simd.registers import (
 )
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+_inside: Any = njit(**UNCOUNTED)
 
 
 @_kernel
@@ -98,7 +99,7 @@ def vote_directions(X, y, offsets, scale, turn, ridge, centered, varied, length,
                 out[i, a] = found[0, a] * factor
 
 
-@_kernel
+@_inside
 def _targets_of(y, first, last, centered, varied, out):
     """Write a user's targets in units of the largest; return the unit, or 0 where they give no vote.
 
@@ -119,7 +120,7 @@ def _targets_of(y, first, last, centered, varied, out):
     return unit
 
 
-@_kernel
+@_inside
 def _multiply(rows, count, turn, out):
     """Write rows·turn, four rows at a time; each row's result depends on that row alone."""
     width, lanes = turn.shape[1], lanes_of(rows)
@@ -144,7 +145,7 @@ def _multiply(rows, count, turn, out):
             store_four(out, p + c, width, (s0, s1, s2, s3))
 
 
-@_kernel
+@_inside
 def _row_products(rows, count, out):
     """Write the upper triangle of XXᵀ, four by four rows at a time."""
     width, lanes, room = rows.shape[1], lanes_of(rows), out.shape[1]
@@ -156,7 +157,7 @@ def _row_products(rows, count, out):
             store_totals(out, j * room + i, room, sums)
 
 
-@_kernel
+@_inside
 def _solve(system, size, ridge, out):
     """Solve (A + ridge·tr A·I)x = b; return False where A is not finite, or zero.
 
