@@ -133,7 +133,8 @@ def four(outside: Array, own: Array, shared: Array, rows: Array, noise: float) -
     advantage = np.clip(difference / (2.0 * noise * np.maximum(rows, 1.0)), -1.0, 1.0)
     counted = np.where(comparable, 1.0, _SINGLE)[:, None]
     shares = (outside / np.maximum(rows, 1.0)[:, None] - _OUTSIDE) * counted + _OUTSIDE - _MIDDLE
-    return np.hstack([shares, advantage[:, None], comparable[:, None]]) * _WEIGHTS * (rows > 0)[:, None]
+    numbers = np.hstack([shares, advantage[:, None], comparable[:, None]])
+    return np.asarray(numbers * _WEIGHTS * (rows > 0)[:, None])
 
 
 def _weighed(seen: float, error: float, expected: float, doubt: float) -> float:

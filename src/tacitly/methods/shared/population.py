@@ -50,6 +50,7 @@ _HARDER = {
     "spread norm": 2.0,
     "score norm": 2.0,
     "spread": 0.6,
+    "coverage": 2.0,
 }
 
 
