@@ -39,6 +39,7 @@ BOUND = float(np.linalg.norm(np.array([_MIDDLE, _MIDDLE, 1.0, 1.0]) * _WEIGHTS))
 _OUTSIDE = np.array([0.1, 2.0 - 2.0 * NormalDist().cdf(REACHED[1])])  # shares of a normal law
 _SINGLE = 0.25  # weight of the counts of a user with one row, which the population alone predicts
 _EXPECTED, _DOUBT = 0.105, 0.035  # share outside 90 % intervals before anything is released about it
+_NARROWED = NormalDist().inv_cdf(1.0 - 0.085 / 2.0)  # intervals that are too wide are narrowed to 91.5 %
 _TAIL, _TAIL_DOUBT = 1.25, 0.02  # law of the tails: a normal law has 1
 
 USUAL = (0.25, 0.3)
@@ -117,8 +118,8 @@ class Advantage(PriorQuery):
         errors = noise / (_WEIGHTS[:2] * weight)
         near = _normal_reach(_weighed(float(shares[0]), float(errors[0]), _EXPECTED, _DOUBT))
         if near >= NOMINAL:
-            # Narrowed by the normal law: what else is unusual about such residuals is not known.
-            return max(NOMINAL / near, 0.6)
+            # Narrowed less than a normal law allows: targets such as ratings jump, and so does what they cover.
+            return min(max(_NARROWED / near, 0.6), 1.0)
         further = math.log(REACHED[1] / NOMINAL)
         usual = 2.0 - 2.0 * NormalDist().cdf(near * math.exp(further / _TAIL))
         far = _normal_reach(_weighed(float(shares[1]), float(errors[1]), usual, _TAIL_DOUBT))
