@@ -19,7 +19,7 @@ from tacitly.arrays import Array
 from tacitly.baselines.mixed_loss_model import MixedLossModel
 from tacitly.data.validation import DataError
 from tacitly.federation.wire import decode, encode
-from tacitly.methods.mixed_effects import propagation
+from tacitly.methods.mixed_effects import loss_algorithm, propagation
 from tacitly.methods.mixed_effects.likelihoods import propagated
 from tacitly.methods.mixed_effects.loss_heads import LossPosteriorHeads
 from tacitly.methods.mixed_effects.loss_queries import (
@@ -331,3 +331,18 @@ def test_a_posterior_of_many_classes_holds_no_matrix_for_each() -> None:
         assert tracemalloc.get_traced_memory()[1] < 8 * classes * size**2
     finally:
         tracemalloc.stop()
+
+
+def test_the_spread_is_not_clipped_to_users_who_have_only_the_frequent_class() -> None:
+    """A rare class: the few who have it show that users differ more than the prior says; a seeded population."""
+    rng = np.random.default_rng(7)
+    n, m = 2000, 3
+    odds = np.repeat(-3.5 + 2.5 * rng.normal(size=n), m)
+    y = (rng.random(n * m) < 1.0 / (1.0 + np.exp(-odds))).astype(np.float64)
+    units, prior = Coordinates(np.zeros(0), np.zeros(0), 0.0, 1.0), Prior(np.array([-3.0]), np.eye(1), 0.3, "logistic")
+    rows, offsets = np.zeros((n * m, 0)), np.arange(0, n * m + 1, m)
+    plain = LossSpread(units, prior, 0.0).contributions(rows, y, offsets)[:, 0]
+    typical = loss_algorithm._SPREAD_CLIP * float(np.median(np.abs(plain)))
+    means = [LossSpread(units, prior, clip).contributions(rows, y, offsets)[:, 0].mean() for clip in (typical, 1.0)]
+    assert means[0] < 0.0 < means[1]  # clipped to typical users, the variance would shrink; it is too small
+    assert loss_algorithm._LEAST_SPREAD >= 1.0

@@ -148,7 +148,9 @@ def coverage(query: Any, context: Context) -> BlockSums:
     """Return the form of how well posteriors predict rows that they have not seen."""
     home, prior, device = _home(query), query.prior, context.device
     mean, root = numbers(prior.mean, device), numbers(prior.root, device)
-    reached, outside, tail = (numbers(part, device) for part in (home.REACHED, home._OUTSIDE, home._TAIL))
+    reached = numbers(home.REACHED, device)
+    public = (numbers(part, device) for part in (home._OUTSIDE, home._WEIGHTS))
+    outside, weights_of = public
 
     def of(span: Span, found: Found) -> torch.Tensor:
         own = Own(span)
@@ -166,7 +168,7 @@ def coverage(query: Any, context: Context) -> BlockSums:
         alone = own.centered(targets[:, None])[:, 0] * factor
         columns = [far.to(torch.float64), alone.square()[:, None], (residuals / free).square()[:, None]]
         sums = own.total(torch.cat(columns, dim=1))
-        return _covered(sums[:, :-2], sums[:, -2], sums[:, -1], found.rows, prior.noise, outside, tail, home._EXTRA)
+        return _covered(sums[:, :-2], sums[:, -2], sums[:, -1], found.rows, prior.noise, outside, weights_of, home)
 
     return _form(query, prior, context, of)
 
@@ -178,16 +180,16 @@ def _covered(
     rows: torch.Tensor,
     noise: float,
     outside: torch.Tensor,
-    tail: torch.Tensor,
-    extra: float,
+    weights: torch.Tensor,
+    home: Any,
 ) -> torch.Tensor:
     comparable = (rows > 1) & torch.isfinite(own) & torch.isfinite(shared)
     difference = torch.where(comparable, own, 0.0) - torch.where(comparable, shared, 0.0)
     advantage = (difference / (2.0 * noise * rows.clamp(min=1.0))).clamp(-1.0, 1.0)
-    weight = (rows / 4.0).clamp(max=1.0)[:, None]
-    excess = (counts / rows.clamp(min=1.0)[:, None] - outside) * tail
-    weights = [extra * comparable[:, None] * weight, extra * weight]
-    return torch.cat([excess * weight, advantage[:, None] * weight, *weights], dim=1)
+    counted = torch.where(comparable, 1.0, home._SINGLE)[:, None]
+    shares = (counts / rows.clamp(min=1.0)[:, None] - outside) * counted + outside - home._MIDDLE
+    columns = torch.cat([shares, advantage[:, None], comparable[:, None].to(torch.float64)], dim=1)
+    return columns * weights * (rows > 0)[:, None]
 
 
 def interpolated(at: torch.Tensor, places: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ a contribution has norm at most :attr:`Advantage.bound`, and the release is one 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -30,10 +31,16 @@ NOMINAL = 1.6448536269514722
 REACHED = np.array([NOMINAL, 2.1])
 """Standard deviations beyond which residuals are counted; the second shows how heavy the tails are."""
 
-_OUTSIDE = np.array([2.0 - 2.0 * NormalDist().cdf(reach) for reach in REACHED])
-_TAIL = np.array([1.0, 0.7])  # weights of the two counts
+_WEIGHTS = np.array([1.0, 0.3, 0.25, 0.15])  # of the two counts, the advantage, and who can compare
+_MIDDLE = 0.5  # shares lie between 0 and 1: taken from the middle their norm is half as large
+BOUND = float(np.linalg.norm(np.array([_MIDDLE, _MIDDLE, 1.0, 1.0]) * _WEIGHTS))
+"""Largest norm of a contribution."""
+
+_OUTSIDE = np.array([0.1, 2.0 - 2.0 * NormalDist().cdf(REACHED[1])])  # shares of a normal law
+_SINGLE = 0.25  # weight of the counts of a user with one row, which the population alone predicts
+_EXPECTED, _DOUBT = 0.105, 0.035  # share outside 90 % intervals before anything is released about it
 _NARROWED = NormalDist().inv_cdf(1.0 - 0.085 / 2.0)  # intervals that are too wide are narrowed to 91.5 %
-_EXTRA = 0.25  # weight of what says how many users can compare
+_TAIL, _TAIL_DOUBT = 1.25, 0.02  # law of the tails: a normal law has 1
 
 USUAL = (0.25, 0.3)
 """Mean and standard deviation of the advantage, before anything is released about it: the prior nearly always helps."""
@@ -43,24 +50,28 @@ USUAL = (0.25, 0.3)
 class Advantage(PriorQuery):
     """How well posteriors predict rows that they have not seen: each row of a user from the user's other rows.
 
-    In order: two shares of residuals that are far out, less what a normal law expects; the advantage of the posterior
-    in squared error; the weight of users who can compare; the weight of the first two. Users with fewer than four rows
-    count less, in proportion. All are bounded, so nothing is cut: a clip would hide exactly the users whose intervals
-    are too narrow.
+    In order: two shares of residuals that are far out, from the middle; the advantage of the posterior in squared
+    error; whether the user can compare. Users with one row count less in the first two, as if most of their rows were
+    as expected. All are bounded, so nothing is cut: a clip would hide exactly the users whose intervals are too narrow.
     """
 
     @property
     def coordinates(self) -> int:
-        """Two excesses, the advantage and two weights."""
-        return 5
+        """Two shares, the advantage and a weight."""
+        return 4
 
     @property
     def bound(self) -> float:
-        """Largest norm of a contribution: all rows far out, and the prior useless."""
-        return float(np.linalg.norm([*((1.0 - _OUTSIDE) * _TAIL), 1.0, _EXTRA, _EXTRA]))
+        """Largest norm of a contribution: no row or all rows far out, and the prior useless or perfect."""
+        return BOUND
+
+    @property
+    def blur(self) -> float:
+        """Noise of the advantage for a noise of one."""
+        return 1.0 / float(_WEIGHTS[2])
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return the five numbers of each user."""
+        """Return the four numbers of each user."""
         found = self._posteriors(X, y, offsets)
         residuals, errors = left_out(X, y, offsets, self.units, self.prior, found)
         rows, owner = np.maximum(found.rows, 1.0), np.repeat(np.arange(len(found.rows)), np.diff(offsets))
@@ -68,7 +79,7 @@ class Advantage(PriorQuery):
         targets = self.units.targets(y)
         alone = (targets - (per_user(targets, offsets) / rows)[owner]) * (rows / np.maximum(rows - 1.0, 1.0))[owner]
         own, shared = per_user(np.square(alone), offsets), per_user(np.square(errors), offsets)
-        return five(outside, own, shared, found.rows, self.prior.noise)
+        return four(outside, own, shared, found.rows, self.prior.noise)
 
     @property
     def statistics(self) -> Statistics | None:
@@ -78,51 +89,63 @@ class Advantage(PriorQuery):
     def fused(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return the contributions, compiled."""
         found = left_out_errors(X, y, offsets, self.units, self.prior, REACHED)
-        return five(found[:, :-3], found[:, -3], found[:, -2], found[:, -1], self.prior.noise)
+        return four(found[:, :-3], found[:, -3], found[:, -2], found[:, -1], self.prior.noise)
 
     @staticmethod
     def helps(released: Array, noise: float) -> bool:
         """Return whether the prior helps, the released advantage weighed against the usual one by its noise.
 
-        >>> Advantage.helps(np.array([0.0, 0.0, -0.1, 0.2, 0.2]), 0.001), Advantage.helps(np.zeros(5), 0.0)
+        >>> Advantage.helps(np.array([0.0, 0.0, -0.1, 0.1]), 0.001), Advantage.helps(np.zeros(4), 0.0)
         (False, True)
         """
-        seen = max(float(released[3]) / _EXTRA, 0.0)
+        seen = max(float(released[3] / _WEIGHTS[3]), 0.0)
+        advantage, noise = float(released[2] / _WEIGHTS[2]), noise / float(_WEIGHTS[2])
         # The sign of usual + kept·(advantage/seen − usual) with kept = 1/(1 + (noise/(seen·deviation))²).
         usual, deviation = USUAL
-        return usual * noise**2 + deviation**2 * seen * float(released[2]) >= 0.0
+        return usual * noise**2 + deviation**2 * seen * advantage >= 0.0
 
     @staticmethod
     def inflation(released: Array, noise: float) -> float:
         """Return by what to multiply standard deviations so that 90 % intervals cover 90 %.
 
-        Excesses are shrunk by their noise to 0.02 ± 0.03 (real residuals have heavier tails than normal ones), turned
-        into normal quantiles, and the reach that leaves 10 % outside is interpolated.
+        Both shares are posterior means given their noise: the first about :data:`_EXPECTED`, the second about what the
+        first makes expect. Far out, the residual that a share p exceeds is taken to grow as the power γ of a normal
+        law's, z(p)^γ: γ follows from the two shares, and so does the reach that leaves 10 % outside.
         """
-        weight = max(float(released[-1]) / _EXTRA, 0.05)
-        excess, error = released[:2] / (_TAIL * weight), noise / (_TAIL * weight)
-        excess = 0.02 + (excess - 0.02) * 0.03**2 / (0.03**2 + error**2)
-        outside = np.clip(_OUTSIDE + excess, 0.001, 0.5)
-        near, far = (NormalDist().inv_cdf(1.0 - share / 2.0) for share in np.minimum.accumulate(outside))
+        seen = min(max(float(released[3] / _WEIGHTS[3]), 0.0), 1.0)
+        weight = seen + _SINGLE * (1.0 - seen)
+        shares = (released[:2] / _WEIGHTS[:2] + _MIDDLE - _OUTSIDE) / weight + _OUTSIDE
+        errors = noise / (_WEIGHTS[:2] * weight)
+        near = _normal_reach(_weighed(float(shares[0]), float(errors[0]), _EXPECTED, _DOUBT))
         if near >= NOMINAL:
             # Narrowed less than a normal law allows: targets such as ratings jump, and so does what they cover.
-            multiple = min(_NARROWED / near, 1.0)
-        elif far <= NOMINAL:
-            multiple = REACHED[1] / far
-        else:
-            multiple = np.interp(NOMINAL, [near, far], REACHED) / NOMINAL
-        return float(min(max(multiple, 0.7), 1.8))
+            return min(max(_NARROWED / near, 0.6), 1.0)
+        further = math.log(REACHED[1] / NOMINAL)
+        usual = 2.0 - 2.0 * NormalDist().cdf(near * math.exp(further / _TAIL))
+        far = _normal_reach(_weighed(float(shares[1]), float(errors[1]), usual, _TAIL_DOUBT))
+        power = min(max(further / max(math.log(far / near), 1e-9), 0.8), 2.0)
+        return float(min((NOMINAL / near) ** power, 2.5))
 
 
-def five(outside: Array, own: Array, shared: Array, rows: Array, noise: float) -> Array:
+def four(outside: Array, own: Array, shared: Array, rows: Array, noise: float) -> Array:
     """Return what users send: from how many residuals are far out, both sums of squared errors, and rows."""
     comparable = (rows > 1) & np.isfinite(own) & np.isfinite(shared)
     difference = np.where(comparable, own, 0.0) - np.where(comparable, shared, 0.0)
     advantage = np.clip(difference / (2.0 * noise * np.maximum(rows, 1.0)), -1.0, 1.0)
-    weight = np.minimum(rows / 4.0, 1.0)[:, None]
-    excess = (outside / np.maximum(rows, 1.0)[:, None] - _OUTSIDE) * _TAIL
-    numbers = [excess, advantage[:, None], _EXTRA * comparable[:, None], np.full((len(rows), 1), _EXTRA)]
-    return np.hstack(numbers) * weight
+    counted = np.where(comparable, 1.0, _SINGLE)[:, None]
+    shares = (outside / np.maximum(rows, 1.0)[:, None] - _OUTSIDE) * counted + _OUTSIDE - _MIDDLE
+    numbers = np.hstack([shares, advantage[:, None], comparable[:, None]])
+    return np.asarray(numbers * _WEIGHTS * (rows > 0)[:, None])
+
+
+def _weighed(seen: float, error: float, expected: float, doubt: float) -> float:
+    """Return the posterior mean of a share, seen with a normal error, that was expected with a normal doubt."""
+    return min(max(expected + (seen - expected) * doubt**2 / (doubt**2 + error**2), 0.001), 0.6)
+
+
+def _normal_reach(share: float) -> float:
+    """Return how many standard deviations of a normal law leave this share outside."""
+    return NormalDist().inv_cdf(1.0 - share / 2.0)
 
 
 def left_out(

@@ -29,7 +29,7 @@ from tacitly.arrays import Array
 from tacitly.federation.base import Federation, Query
 from tacitly.linalg import pack_symmetric, unpack_symmetric
 from tacitly.methods.mixed_effects import units
-from tacitly.methods.mixed_effects.advantage import Advantage
+from tacitly.methods.mixed_effects.advantage import BOUND, Advantage
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.queries import (
     Information,
@@ -58,7 +58,8 @@ GROWTHS = 2
 _SHARES, _INFORMATION, _SCORE = 0.03, (0.06, 0.08), (0.10, 0.26)
 _TEXT, _MOST_TEXT = 0.05, 0.20  # of what the units leave, if there are text columns without declared levels
 _FREQUENT = 0.1  # share of a level that should stand out of the noise
-_SPREAD, _VARIANCES, _NORMS, _COVERAGE = 0.34, 0.08, 0.05, 0.05
+_SPREAD, _VARIANCES, _NORMS = 0.34, 0.08, 0.05
+_COVERAGE, _COVERED = (0.03, 0.12), 0.01  # more where users are few: noise of the share that intervals should cover
 _LOG_CLIP, _RATIO_CLIP = math.sqrt(3.0), 2.2
 _USUAL = (0.8, 0.65)  # slope and squared length of clipped scores
 _LEAST_SCORE = 0.5  # scores have a mean square of about one under the right prior
@@ -94,7 +95,8 @@ class Settings:
         if text_share:
             phases.append(Phase(name="shares of text", share=text_share))
             share += text_share
-        total = _SHARES + sum(_INFORMATION) + sum(_SCORE) + _SPREAD + _VARIANCES + _NORMS + _COVERAGE
+        coverage = min(max((whole * BOUND / (_COVERED * self.n_users)) ** 2, _COVERAGE[0]), _COVERAGE[1])
+        total = _SHARES + sum(_INFORMATION) + sum(_SCORE) + _SPREAD + _VARIANCES + _NORMS + coverage
         rest = (1.0 - share) / total * (1.0 - 1e-12)
         norms, variances = _NORMS * rest, _VARIANCES * rest
         phases += [
@@ -106,7 +108,7 @@ class Settings:
             Phase(name="spread", share=_SPREAD * rest, releases=GROWTHS),
             Phase(name="log variances", share=variances / 2.0, releases=ROUNDS[0]),
             Phase(name="variances", share=variances / 2.0, releases=1 + ROUNDS[1]),
-            Phase(name="coverage", share=_COVERAGE * rest),
+            Phase(name="coverage", share=coverage * rest),
         ]
         for stage in (0, 1):
             phases.append(Phase(name=f"information {stage + 1}", share=_INFORMATION[stage] * rest))

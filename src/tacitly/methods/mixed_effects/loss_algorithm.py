@@ -62,6 +62,9 @@ UNITLESS = (-2.0, 2.0)
 _LEVEL, _SHARES, _INFORMATION, _SCORE = 0.02, 0.03, (0.05, 0.07), (0.09, 0.22)
 _SPREAD, _SIZES, _NORMS = 0.26, 0.20, 0.05
 _SCORE_CLIP, _INFORMATION_CLIP, _SPREAD_CLIP = 1.8, 1.3, 1.8  # in units of the typical norm
+# Where one class is rare most users have only the other, and their spread is small: a clip of their size would cut away
+# the few who show how much users differ. In whitened coordinates those have a spread of one or more.
+_LEAST_SPREAD = 1.0
 _INTERCEPT = {"logistic": 2.0, "poisson": 1.0}  # variances to start from
 _SLOPES = {"logistic": 1.0, "poisson": 0.3}  # the same for slopes, together
 _NOISE = 0.3
@@ -181,7 +184,8 @@ class _Learner:
         plain = self.prior.root
         axes, sizes = turned(plain, self._metric)
         query = LossSpread(self.units, replace(self.prior, root=axes), 0.0)
-        clip = _SPREAD_CLIP * self._typical(query, "spread norm", "spread norm", reach=8.0)
+        typical = self._typical(query, "spread norm", "spread norm", reach=8.0)
+        clip = max(_SPREAD_CLIP * typical, _LEAST_SPREAD)
         measured = replace(query, clip=clip)
         mean, noise = self._mean(measured, "spread", "spread", measured.bound)
         change = changed(mean, noise, sizes, self.federation.n_users)

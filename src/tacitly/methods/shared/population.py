@@ -197,4 +197,4 @@ def _enough(n_users: int, n_features: int, rank: int, budget: Budget, intercept:
 def _blur(plan: Plan, n_users: float) -> float:
     """Return the noise of what says whether the prior helps; public beforehand."""
     level = Advantage(Coordinates(np.zeros(0), np.zeros(0), 0.0, 1.0), Prior(np.zeros(1), np.eye(1), 1.0))
-    return plan.event("coverage", clip=level.bound).sigma / n_users
+    return plan.event("coverage", clip=level.bound).sigma * level.blur / n_users
