@@ -240,10 +240,10 @@ FORGERIES = {
         [*rows[0][:2], rows[0][2].replace('"about":{}', '"about":[]')],
         *rows[1:],
     ],
-    "people without number": lambda rows: (
-        with_fields(rows, "run", name="odd", people={})[:-1]
-        + [[0, "people", json.dumps({**json.loads(rows[-1][2]), "key": "", "sha256": ""})[:-1] + ', "users": 1e999}']]
-    ),
+    "people without number": lambda rows: [
+        *rows,
+        [0, "people", json.dumps({**json.loads(rows[-1][2]), "key": "", "sha256": ""})[:-1] + ', "users": 1e999}'],
+    ],
     "a grid that fits no float": lambda rows: with_fields(rows, "debit", index=2, grid=10**400),
     "brackets without end": lambda rows: [*rows, [0, "run", '{"at":' + "[" * 100_000]],
     "an entry before its time": lambda rows: [*rows, [0, "run", rows[1][2].replace('"at":"2', '"at":"1')]],
