@@ -26,10 +26,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tacitly.portable import AlreadyLocked, lock_file
-from tacitly.privacy.people import People
+
+if TYPE_CHECKING:
+    from tacitly.privacy.people import People
 
 _FORMAT = "tacitly anchor 1"
 _PATIENCE = 10.0  # seconds; a lock that is held longer was left by a crash, on a platform that does not drop it
@@ -144,6 +146,8 @@ def remember_people(account: str, people: People) -> None:
 
 def people_of(account: str) -> People | None:
     """Return the people that were kept for an account; None if none were."""
+    from tacitly.privacy.people import People  # here, because it loads NumPy
+
     try:
         content = anchor_file(account).with_suffix(".people").read_bytes()
     except OSError:
