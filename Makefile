@@ -114,6 +114,7 @@ benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.ratings
 	$(BIN)/python -m benchmarks.ledger
 	$(BIN)/python -m benchmarks.lost_sites
+	$(BIN)/python -m benchmarks.idle_sites
 	$(BIN)/python -m benchmarks.plan
 	$(BIN)/python -m benchmarks.audit
 	$(BIN)/python -m benchmarks.speed.round

@@ -63,6 +63,8 @@ class FileLock:
         if self._remove and _fcntl is not None:
             with suppress(FileNotFoundError):
                 self._path.unlink()  # while the lock is held, so that nobody else can hold it
+        if _fcntl is not None:
+            _fcntl.flock(self._handle, _fcntl.LOCK_UN)  # a forked child may have inherited the handle
         os.close(self._handle)
         if _fcntl is None and (self._remove or _msvcrt is None):
             with suppress(OSError):  # Windows does not remove a file that another process has opened meanwhile

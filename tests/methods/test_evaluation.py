@@ -86,11 +86,13 @@ def test_one_user_can_reach_the_bound() -> None:
 def spoilt(values: np.ndarray, cell: object) -> np.ndarray:
     """Return values with another one in the first row."""
     changed = values.astype(object)
-    changed[(0,) * values.ndim] = cell
+    changed.flat[0:1] = np.fromiter([cell], dtype=object)
     return changed
 
 
-@pytest.mark.parametrize("cell", ["S3CR3T", None, np.nan, np.inf, 1e308, 10**400, "7"], ids=lambda cell: str(cell)[:9])
+@pytest.mark.parametrize(
+    "cell", ["S3CR3T", None, np.nan, np.inf, 1e308, 10**400, "7", pandas.NA, (1, 2)], ids=lambda cell: str(cell)[:9]
+)
 @pytest.mark.parametrize("kind", ["basis", "prior", "classes", "table"])
 def test_no_private_cell_decides_whether_an_evaluation_raises_or_warns(kind: str, cell: object) -> None:
     """A fit does neither: a text among numbers raised here, a huge number warned."""

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 
 import tacitly
@@ -175,3 +176,14 @@ def test_a_user_whose_rows_are_all_bad_contributes_nothing_and_changes_nobody_el
         assert cohort.n_users == USERS
         sums.append(Shard(cohort, threads=1).exact_sum(FeatureMoment(D), 1.0, 2.0**-40))
     np.testing.assert_allclose(sums[0], sums[1], atol=2)
+
+
+@pytest.mark.parametrize("kind", ["boolean", "string", "object"])
+def test_a_missing_label_of_pandas_does_not_make_a_fit_raise(kind: str) -> None:
+    """A row without a label is left out, as any other bad row; pandas' NA has no truth value, and raised."""
+    labels = {"boolean": (False, True), "string": ("no", "yes"), "object": (0, 1)}[kind]
+    rng, users = np.random.default_rng(0), np.repeat(np.arange(60), 3)
+    X = rng.normal(size=(len(users), 3))
+    y = pandas.array([pandas.NA, *(labels[int(one > 0)] for one in X[1:, 0])], dtype=kind)
+    model = tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic", rounds=1, classes=labels)
+    assert model.fit(X, y, users).certificate_.n_users == 60

@@ -261,3 +261,43 @@ def test_processes_that_create_one_ledger_at_once_share_it(tmp_path: Path) -> No
     with Ledger(tmp_path / "ledger.db", ceiling=Budget(epsilon=1.0, delta=1e-6)) as ledger:
         assert len(ledger.runs()) == 6
     assert [file.name for file in tmp_path.iterdir()] == ["ledger.db"]
+
+
+REMEMBERED = """
+import tacitly.privacy.home as home
+from tacitly.privacy.people import People
+
+account, slow = "ab" * 16, home.anchor
+
+def remembering(entries, people):
+    def work():
+        def anchor(name):
+            found = slow(name)
+            time.sleep(random.uniform(0.0, 0.01))  # what another process writes meanwhile must not be undone
+            return found
+        home.anchor = anchor
+        for count in entries:
+            home.remember(account, home.Anchor(path=path, entries=count, head="0" * 64))
+        home.remember_people(account, People.of(people, b"key"))
+    return forked(work)
+
+children = [remembering(range(1 + odd, 41, 2), range(10 * odd, 10 * odd + 10)) for odd in (0, 1)]
+seen, alive = [0], set(children)
+while alive:
+    for child in list(alive):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            assert status == 0
+            alive.discard(child)
+    found = slow(account)
+    if found is not None and found.entries != seen[-1]:
+        seen.append(found.entries)
+print(*seen, len(home.people_of(account)))
+"""
+
+
+def test_two_processes_that_remember_an_account_never_put_an_earlier_state_back(tmp_path: Path) -> None:
+    *seen, people = map(int, supervise(REMEMBERED, tmp_path / "ledger.db", tmp_path / "log").split())
+    assert seen == sorted(seen)
+    assert seen[-1] == 40
+    assert people == 20  # of both

@@ -115,6 +115,13 @@ def test_an_entry_has_the_registrys_fields_and_choices(kind: str) -> None:
     assert ("rho" in entry["deployment"]["privacy_loss"]["privacy_parameters"]) == (kind != "sampled")
 
 
+def test_a_label_of_pure_privacy_makes_no_exception() -> None:
+    pure, noisy = (label(KINDS[kind], "m") for kind in ("choice", "sum"))
+    assert "except with probability" not in pure
+    assert "except with probability about δ." in noisy
+    assert "1 release with exact noise" in pure
+
+
 def test_what_is_not_certified_is_not_registered() -> None:
     open_ = certificate(GAUSSIAN, mode="paper", reasons=("constants of a paper",))
     with pytest.raises(ValueError, match="claims no privacy"):

@@ -208,7 +208,7 @@ def rewritten(path: Path, change: object) -> None:
 def with_fields(rows: list[list[Any]], kind: str, **fields: object) -> list[list[Any]]:
     """Append the last entry of a kind again, with other fields."""
     body = next(json.loads(row[2]) for row in reversed(rows) if row[1] == kind)
-    return [*rows, [0, kind, json.dumps({**body, **fields, "at": json.loads(rows[-1][2])["at"]})]]
+    return [*rows, [0, kind, json.dumps({**body, "at": json.loads(rows[-1][2])["at"], **fields})]]
 
 
 FORGERIES = {
@@ -234,6 +234,18 @@ FORGERIES = {
         *rows,
         [0, "people", json.dumps({**json.loads(rows[-1][2]), "key": [], "sha256": "", "users": 1})],
     ],
+    "a finish at no time": lambda rows: with_fields(rows, "run", name="odd", at=2e-7),
+    "an account without an id": lambda rows: [[*rows[0][:2], rows[0][2].replace('"id":', '"ie":')], *rows[1:]],
+    "an account about nothing": lambda rows: [
+        [*rows[0][:2], rows[0][2].replace('"about":{}', '"about":[]')],
+        *rows[1:],
+    ],
+    "people without number": lambda rows: [
+        *rows,
+        [0, "people", json.dumps({**json.loads(rows[-1][2]), "key": "", "sha256": ""})[:-1] + ', "users": 1e999}'],
+    ],
+    "a grid that fits no float": lambda rows: with_fields(rows, "debit", index=2, grid=10**400),
+    "brackets without end": lambda rows: [*rows, [0, "run", '{"at":' + "[" * 100_000]],
     "an entry before its time": lambda rows: [*rows, [0, "run", rows[1][2].replace('"at":"2', '"at":"1')]],
 }
 

@@ -9,6 +9,7 @@ import math
 import shutil
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -558,6 +559,27 @@ def test_sampled_releases_are_derived_from_loss_distributions(adjacency: Adjacen
     assert verdict.ok, str(verdict)
     unsampled = edited(claim.to_json(), lambda d: [r["event"].update(sampling_rate=1) for r in d["releases"]])
     assert set(verify(unsampled).failed) >= BOTH
+
+
+@pytest.mark.parametrize(
+    ("sigma", "rate"), [(1e-3, 0.01), (1e-200, 0.5), (1e200, 0.5), (1.0, 1e-105), (1.0, 1 - 1e-16), (1e-200, 1.0)]
+)
+def test_releases_that_no_grid_of_losses_can_hold_make_a_verdict(sigma: float, rate: float, text: str) -> None:
+    """A stranger's certificate of a few lines asked for terabytes, or raised."""
+
+    def extreme(data: dict[str, Any]) -> None:
+        data["releases"][0]["event"].update(sigma=sigma, sampling_rate=rate, slack=0.0)
+
+    verdict = verify(edited(text, extreme))
+    assert set(verdict.failed) >= EPSILONS, str(verdict)
+
+
+@pytest.mark.parametrize("field", ["releases", "budget", "notes", "n_users", "nominal_epsilon", "account"])
+@pytest.mark.parametrize("odd", [3, [4], {"a": 5}, 10**400], ids=["number", "list", "object", "huge"])
+def test_fields_of_another_type_are_a_value_error(field: str, odd: Any, text: str) -> None:
+    """Every program that reads model folders catches that, and nothing else."""
+    with suppress(ValueError):
+        Certificate.from_json(edited(text, lambda d: d.update({field: odd})))
 
 
 def plain(events: list[GaussianEvent], grid: float, coordinates: int) -> list[dict[str, Any]]:

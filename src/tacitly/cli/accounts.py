@@ -86,15 +86,14 @@ def _one_at_a_time() -> Iterator[None]:
 def accounts_of(people: People, *, besides: Path | None = None) -> list[str]:
     """Return the ledgers known here that have any of these people: first the one with most, then with most spent."""
     from tacitly.privacy.ledger import Ledger, LedgerMismatch
-    from tacitly.privacy.people import People
 
     found: list[tuple[int, float, str]] = []
     for name, seen in home.known().items():
-        path, kept = Path(seen.path), home.people(name)
+        path, kept = Path(seen.path), home.people_of(name)
         if besides is not None and besides.exists() and path.exists() and path.samefile(besides):
             continue
-        theirs = 0 if kept is None else people.shared(People.from_bytes(kept[1], kept[0]))
-        if kept is not None and kept[0] != people.key:
+        theirs = 0 if kept is None else people.shared(kept)
+        if kept is not None and kept.key != people.key:
             say(f"{seen.path} was made with another key, so it cannot be told whether these users are in it")
         if not path.is_file():
             if theirs and seen.entries > 1:
@@ -127,7 +126,7 @@ def _remember(account: Ledger, people: People) -> None:
     everybody = people
     for known in account.people():
         everybody = everybody.joined(known) if known.key == people.key else everybody
-    home.remember_people(account.id, everybody.key, everybody.to_bytes())
+    home.remember_people(account.id, everybody)
 
 
 def _tell(account: Ledger, budget: Budget, people: People, planned: Sequence[Event]) -> None:

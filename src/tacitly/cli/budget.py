@@ -80,7 +80,7 @@ def create(
     with Ledger(ledger, ceiling=ceiling, renews=renews, about=about) as account:
         if people is not None:
             account.enrol(people)
-            home.remember_people(account.id, people.key, people.to_bytes())
+            home.remember_people(account.id, people)
         _show(account)
 
 

@@ -150,6 +150,41 @@ def plain_numbers(values: Any, what: str, dtype: DTypeLike = np.float64, *, blan
     raise DataError(f"{what} must be numbers. Found cells that are not.")
 
 
+def cells_of(values: Any) -> NDArray[Any]:
+    """Return values as an array, of objects where they are of several kinds; nothing in a cell makes it raise.
+
+    >>> cells_of([1, [2, 3]]).shape
+    (2,)
+    """
+    try:
+        return np.asarray(values)
+    except ValueError:  # a cell that is a sequence itself
+        cells = np.empty(len(values), dtype=object)
+        for place, cell in enumerate(values):
+            cells[place] = cell
+        return cells
+
+
+def alike(cells: NDArray[Any], others: Any) -> NDArray[np.bool_]:
+    """Return where cells equal others (or one other); cells that cannot be compared, such as pandas' NA, do not.
+
+    >>> alike(np.array(["a", None, [1, 2]], dtype=object), "a")
+    array([ True, False, False])
+    """
+    given = np.broadcast_to(np.asarray(others), cells.shape)
+    if cells.dtype != object and given.dtype != object:
+        return np.broadcast_to(np.asarray(cells == given), cells.shape)
+
+    def same(cell: Any, other: Any) -> bool:
+        try:
+            return bool(cell == other)
+        except Exception:  # no exception may depend on a private cell
+            return False
+
+    pairs = zip(cells.ravel(), given.ravel(), strict=True)
+    return np.fromiter((same(*pair) for pair in pairs), bool, cells.size).reshape(cells.shape)
+
+
 def absent(cell: object) -> bool:
     """Return whether a cell is empty: None, NaN, pandas' NA or NaT, or blank text."""
     if isinstance(cell, str):

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacitly.arrays import Array
-from tacitly.data.validation import DataError, numbers, rows_in_words
+from tacitly.data.validation import DataError, alike, cells_of, numbers, rows_in_words
 
 LOSSES = ("squared", "logistic", "hinge", "poisson")
 LOGISTIC, HINGE, POISSON, SOFTMAX = 1, 2, 3, 4  # codes for compiled kernels
@@ -73,10 +73,10 @@ class Loss:
             return self._blank(y)
         if self.classes is None:
             return self._numbers(y)
-        given = np.asarray(y)
+        given = cells_of(y)
         codes = np.full(given.shape, -1.0)
         for position, label in enumerate(self.classes):
-            codes[given == label] = position
+            codes[alike(given, label)] = position
         if unknown := int(np.count_nonzero(codes < 0)):
             raise DataError(
                 f"the target has {rows_in_words(unknown)} with a label outside classes={list(self.classes)!r}. "
@@ -86,7 +86,7 @@ class Loss:
 
     def _blank(self, y: npt.ArrayLike) -> Array:
         """Return targets as numbers, NaN where they cannot be used."""
-        given = np.asarray(y)
+        given = cells_of(y)
         if self.classes is None:
             codes = np.array(numbers(given.ravel(), np.nan)[0], dtype=np.float64).reshape(given.shape)
             if self.name == "poisson":
@@ -94,7 +94,7 @@ class Loss:
         else:
             codes = np.full(given.shape, np.nan)
             for position, label in enumerate(self.classes):
-                codes[given == label] = position
+                codes[alike(given, label)] = position
         if codes.size and not np.isfinite(codes).any():
             kinds = {"poisson": "counts: numbers that are not negative"}
             wanted = kinds.get(self.name, "numbers")

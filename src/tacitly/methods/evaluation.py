@@ -26,7 +26,7 @@ from tacitly.arrays import Array, Rows
 from tacitly.data.grouping import matrix
 from tacitly.data.reading import dense, has_names, in_order, read_cohort
 from tacitly.data.tables import is_frame
-from tacitly.data.validation import DataError, plain_numbers
+from tacitly.data.validation import DataError, alike, cells_of, plain_numbers
 from tacitly.federation.base import Federation
 from tacitly.federation.engine import Population
 from tacitly.federation.local import LocalPopulation
@@ -177,7 +177,10 @@ def _errors(model: PrivateModel, X: Any, y: Any, users: Any, bound: float | None
     rows = _readable(model, X)
     predicted = model.predict(rows) if loss is None else model.predict(rows, users)
     if loss is not None and loss.classifies:
-        return np.asarray(np.asarray(y) != predicted, dtype=np.float64)
+        labels = cells_of(y).ravel()
+        if len(labels) != len(predicted):
+            raise DataError(f"y must have one label per row of X. Found {len(labels)} for {len(predicted)} rows.")
+        return np.asarray(~alike(labels, predicted), dtype=np.float64)
     if bound is None:
         raise ValueError("bound must be given for a number: the largest error that counts, known beforehand.")
     positive(bound=bound)

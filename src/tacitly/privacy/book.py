@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from tacitly.privacy.release import Release
 
 FORMAT = "tacitly ledger 3"
 RENEWALS = ("yearly", "quarterly", "monthly")
+_TIME = re.compile(r"\d{4}-(0[1-9]|1[0-2])-\d\dT\d\d:\d\d:\d\dZ")
 
 
 @dataclass
@@ -96,11 +98,11 @@ class Book:
             )
         try:
             body = json.loads(entry.body)
-            at = str(body["at"])
-            if (entry.seq == 1) != (entry.kind == "account") or at < self.at:
+            at = body["at"]
+            if (entry.seq == 1) != (entry.kind == "account") or not _TIME.fullmatch(at) or at < self.at:
                 raise ValueError(f"{entry.kind} at {at}")
             self._apply(entry.seq, entry.kind, body)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError) as error:
             raise LedgerMismatch(
                 f"entry {entry.seq} ({entry.kind}) of the ledger does not follow from those before it ({error}). "
                 "Restore the file from a backup."
@@ -143,6 +145,10 @@ class Book:
     def _open_account(self, body: dict[str, Any]) -> None:
         if body["format"] != FORMAT or body.get("renews") not in (None, *RENEWALS):
             raise ValueError(f"format {body['format']!r}, renews {body.get('renews')!r}")
+        if not re.fullmatch("[0-9a-f]{32}", body["id"]):
+            raise ValueError("an account is named by 32 hexadecimal digits")
+        if not isinstance(body["about"], dict):
+            raise ValueError("what an account is about has names")
         self.account, self.ceilings = body, [(1, read_budget(body["ceiling"]))]
 
     def _lower(self, seq: int, ceiling: Budget | None) -> None:

@@ -317,13 +317,16 @@ class Certificate:
         signature = data.pop("signature")
         if data.pop("digest") != _digest(data):
             raise ValueError("the certificate was changed after it was written: its digest does not match.")
-        check_fields("budget", data["budget"], {entry.name for entry in fields(Budget)})
         kept = {name: data[name] for name in names - {"signature"}} | {"signature": signature}
-        kept["budget"] = Budget(**{**data["budget"], "epsilon": float(data["budget"]["epsilon"])})
-        kept["releases"] = tuple(Release.from_dict(release) for release in data["releases"])
-        if kept["nominal_epsilon"] is not None:
-            kept["nominal_epsilon"] = float(kept["nominal_epsilon"])
-        return cls(**kept)
+        try:
+            check_fields("budget", data["budget"], {entry.name for entry in fields(Budget)})
+            kept["budget"] = Budget(**{**data["budget"], "epsilon": float(data["budget"]["epsilon"])})
+            kept["releases"] = tuple(Release.from_dict(release) for release in data["releases"])
+            if kept["nominal_epsilon"] is not None:
+                kept["nominal_epsilon"] = float(kept["nominal_epsilon"])
+            return cls(**kept)
+        except (TypeError, AttributeError, KeyError, OverflowError) as error:
+            raise ValueError(f"a field of the certificate does not have its type: {error}.") from error
 
     def _epsilon(self, adjacency: Adjacency) -> float:
         if self.reasons:

@@ -7,7 +7,8 @@
   behind it. Ids and rows themselves are never stored.
 * ``accounts/``: for each ledger its path, its number of entries and the hash of the last one. A ledger that has fewer
   entries than this machine has seen, or others, is an older copy or was rewritten. Beside them the fingerprints of the
-  people whom the command found in each, so that they are recognised even if the ledger is gone.
+  people whom the command found in each, so that they are recognised even if the ledger is gone. What is remembered
+  only grows: processes that remember the same account take turns, so that none puts an earlier state back.
 
 A machine whose state cannot be written still works: it notices less.
 """
@@ -20,12 +21,20 @@ import re
 import secrets
 import stat
 import sys
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from tacitly.portable import AlreadyLocked, lock_file
+
+if TYPE_CHECKING:
+    from tacitly.privacy.people import People
 
 _FORMAT = "tacitly anchor 1"
+_PATIENCE = 10.0  # seconds; a lock that is held longer was left by a crash, on a platform that does not drop it
 
 
 def folder() -> Path:
@@ -115,7 +124,7 @@ def anchor(account: str) -> Anchor | None:
 def remember(account: str, seen: Anchor) -> None:
     """Keep what was seen of an account, unless more was seen before; do nothing where state cannot be written."""
     path = anchor_file(account)
-    with suppress(OSError):
+    with suppress(OSError), _in_turn(path):
         known = anchor(account)
         if known is not None and known.entries > seen.entries:
             return
@@ -125,21 +134,42 @@ def remember(account: str, seen: Anchor) -> None:
         _write(path, (json.dumps({"format": _FORMAT, **asdict(seen)}) + "\n").encode())
 
 
-def remember_people(account: str, key: str, hashes: bytes) -> None:
-    """Keep the fingerprints of an account's people, made with the key of this name."""
-    with suppress(OSError):
-        path, content = anchor_file(account).with_suffix(".people"), bytes.fromhex(key) + hashes
-        if not path.exists() or path.read_bytes() != content:
-            _write(path, content)
+def remember_people(account: str, people: People) -> None:
+    """Keep the fingerprints of an account's people beside those that were kept before, unless another key made them."""
+    path = anchor_file(account).with_suffix(".people")
+    with suppress(OSError), _in_turn(path):
+        kept = people_of(account)
+        everybody = people.joined(kept) if kept is not None and kept.key == people.key else people
+        if kept is None or kept.key != everybody.key or len(kept) < len(everybody):
+            _write(path, bytes.fromhex(everybody.key) + everybody.to_bytes())
 
 
-def people(account: str) -> tuple[str, bytes] | None:
-    """Return the name of the key and the fingerprints of an account's people; None if none were kept."""
+def people_of(account: str) -> People | None:
+    """Return the people that were kept for an account; None if none were."""
+    from tacitly.privacy.people import People  # here, because it loads NumPy
+
     try:
         content = anchor_file(account).with_suffix(".people").read_bytes()
     except OSError:
         return None
-    return content[:8].hex(), content[8 : 8 + (len(content) - 8) // 8 * 8]
+    return People.from_bytes(content[8 : 8 + (len(content) - 8) // 8 * 8], content[:8].hex())
+
+
+@contextmanager
+def _in_turn(path: Path) -> Iterator[None]:
+    """Exclude other processes and threads that remember the same, between what is read and what is written."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    end, lock = time.monotonic() + _PATIENCE, None
+    while lock is None and time.monotonic() < end:
+        try:
+            lock = lock_file(path.with_name(f"{path.name}.lock"))
+        except AlreadyLocked:
+            time.sleep(0.001)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -47,7 +47,7 @@ def label(certificate: Certificate, name: str) -> str:
             ),
             "<h2>How it is achieved</h2>",
             _table(
-                ("mechanisms", f"{len(certificate.releases)} releases with {_noises(certificate)} noise"),
+                ("mechanisms", f"{_count(certificate)} with {_noises(certificate)} noise"),
                 ("other numbers", _numbers(certificate)),
                 ("account", certificate.totals()),
             ),
@@ -76,12 +76,17 @@ def label(certificate: Certificate, name: str) -> str:
 def _claim(certificate: Certificate) -> str:
     if not certificate.certified:
         return f'<div class="claim">No privacy is claimed: {escape("; ".join(certificate.reasons))}</div>'
+    rarely = ", except with probability about δ" if certificate.delta > 0 else ""
     return (
         f'<div class="claim"><span class="epsilon">ε = {shown(certificate.epsilon)}</span> at δ = {certificate.delta:g}'
         f"<br>Whatever is concluded from this model would be concluded almost as often without any one "
-        f"{certificate.unit}'s data: no probability changes by more than a factor e<sup>ε</sup>, except with "
-        "probability about δ.</div>"
+        f"{certificate.unit}'s data: no probability changes by more than a factor e<sup>ε</sup>{rarely}.</div>"
     )
+
+
+def _count(certificate: Certificate) -> str:
+    number = len(certificate.releases)
+    return f"{number} release{'' if number == 1 else 's'}"
 
 
 def _noises(certificate: Certificate) -> str:

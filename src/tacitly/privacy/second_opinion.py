@@ -11,7 +11,8 @@ profile of a Gaussian (Balle and Wang 2018, Theorem 8) into
 which has no cancellation in the tail. Noise on a grid of spacing γ is within e^±η of the ideal Gaussian rounded to that
 grid, η = 200·coordinates·(γ/σ)²: within 40σ, averaging a Gaussian density over one cell of the grid changes it by a
 factor within e^±(40²/8·(γ/σ)²), and the mass beyond is below 10⁻³⁴⁸. Changing from one law to the other and back costs
-2η in ε and a factor e^η in δ. Sampled releases use the privacy-loss distributions of ``dp_accounting``.
+2η in ε and a factor e^η in δ. Sampled releases use the privacy-loss distributions of ``dp_accounting``, within the
+range that those can hold; beyond it, where nobody calibrates noise, no ε is derived (∞).
 
 Choices. Permute-and-flip satisfies pure ε. For s choices composed with a Gaussian, δ(ε) is the mean of the Gaussian's
 profile over the 2^s outcomes of randomised responses, grouped into binomials of equal ε; at negative ε the profile
@@ -39,6 +40,10 @@ _RATIO = math.sqrt(math.pi / 2)
 _MOST_OUTCOMES = 60_000
 _MOST_COMPOSED = 1e6  # beyond it the ε of choices are added
 _INTERVAL = 1e-4  # of the privacy-loss grid of dp_accounting
+_SAMPLED_RATIOS = (1e-9, 20.0)  # of sensitivity to noise, beside sampling: the grid grows with the square
+_NO_LOSS = 1e-100  # a ratio whose inverse could not be squared
+_MOST_LOSSES = 1e7  # on the grid of one sampled release
+_SAMPLING_RATES = (1e-12, 1 - 1e-9)
 
 
 def epsilon_of(releases: Sequence[ReleaseData], adjacency: str, delta: float) -> float:
@@ -66,6 +71,8 @@ def epsilon_of(releases: Sequence[ReleaseData], adjacency: str, delta: float) ->
     full = math.hypot(*(ratio for ratio, rate in steps if rate == 1))
     sampled = [step for step in steps if step[1] < 1]
     if sampled:
+        if full > _SAMPLED_RATIOS[1] or not all(map(_composable, sampled)):
+            return math.inf
         losses = _loss_distribution(sampled + ([(full, 1.0)] if full else []), adjacency, _INTERVAL)
         return _first_epsilon(losses.get_delta_for_epsilon, delta * math.exp(-slack)) + 2 * slack + together
     alone = _first_epsilon(partial(gaussian_delta, full), delta * math.exp(-slack)) + 2 * slack
@@ -82,7 +89,7 @@ def numeric_epsilon(releases: Sequence[ReleaseData], adjacency: str, delta: floa
     # The discretisation error grows like steps·interval².
     interval = near / 2000 / max(1.0, math.sqrt(len(steps) / 1000), len(pure) / 10)
     if any(rate < 1 for _, rate in steps):
-        interval = min(interval, _INTERVAL / 2)
+        interval = max(min(interval, _INTERVAL / 2), max(ratio * (ratio / 2 + 10) for ratio, _ in steps) / _MOST_LOSSES)
     slack = math.fsum(map(slack_of, releases))
     losses, added = _loss_distribution(steps, adjacency, interval), 0.0
     if any(rate < 1 for _, rate in steps):
@@ -231,6 +238,11 @@ def _steps(releases: Iterable[ReleaseData], adjacency: str) -> list[tuple[float,
     return steps
 
 
+def _composable(step: tuple[float, float]) -> bool:
+    (least, most), (rarest, surest) = _SAMPLED_RATIOS, _SAMPLING_RATES
+    return least <= step[0] <= most and rarest <= step[1] <= surest
+
+
 def _with_choices(losses: Any, pure: Sequence[float], interval: float) -> Any:
     from dp_accounting.pld import common, privacy_loss_distribution
 
@@ -242,7 +254,7 @@ def _with_choices(losses: Any, pure: Sequence[float], interval: float) -> Any:
 
 
 def _loss_distribution(steps: Iterable[tuple[float, float]], adjacency: str, interval: float) -> Any:
-    counts = Counter((float(f"{r:.12g}"), rate) for r, rate in steps)
+    counts = Counter((float(f"{r:.12g}"), rate) for r, rate in steps if r > _NO_LOSS)
     return _composed(tuple(counts.items()), adjacency, interval)
 
 
@@ -277,8 +289,8 @@ def concentrated_of(releases: Sequence[ReleaseData], adjacency: str) -> tuple[fl
         if not protected(release) or release["event"].get("sampling_rate", 1.0) < 1:
             return None, None
         moved = release["event"]["sensitivity"][SENSITIVITY[adjacency]]
-        ratio = (moved / noise_of(release)) ** 2
-        rho += ratio / 2
-        mu_squared += ratio
+        ratio = moved / noise_of(release)
+        rho += ratio * ratio / 2  # a power would raise where this is infinite
+        mu_squared += ratio * ratio
         pure = pure or chosen(release)
     return (None if pure else mu_squared**0.5), rho
