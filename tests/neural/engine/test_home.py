@@ -68,7 +68,7 @@ def test_a_users_state_reaches_nobody_else(form: str, shared: str, pull: float, 
 @pytest.mark.parametrize("form", ["loop", "batch"])
 @pytest.mark.parametrize("warm", [True, False])
 def test_velocities_and_decay_are_the_users_own(form: str, warm: bool) -> None:
-    """Momentum is state within a round: rows that are not finite, or huge, move nobody else's, with or without heads."""
+    """Momentum is state within a round: rows that are not finite, or huge, move nobody else's velocities."""
     moving = {"local_momentum": 0.9, "local_decay": 0.1, "head_momentum": 0.5, "head_decay": 0.2, "batch_rows": 3}
     others = np.arange(len(COUNTS)) != CHANGED
     before = norms_of_rounds(executor(form, warm=warm, **moving), *rows())
