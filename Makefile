@@ -134,6 +134,7 @@ bench-gpu: $(ALL)
 	$(BIN)/python -m benchmarks.papers.centaur_starts
 	$(BIN)/python -m benchmarks.papers.centaur_rounds
 	$(BIN)/python -m benchmarks.papers.centaur_writers
+	$(BIN)/python -m benchmarks.papers.centaur_names
 	$(BIN)/python -m benchmarks.adapters
 	$(BIN)/python -m benchmarks.features
 	$(BIN)/python -m benchmarks.readme

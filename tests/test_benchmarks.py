@@ -40,6 +40,7 @@ def run(*words: str) -> str:
         "papers.centaur_linear",
         "papers.centaur_starts",
         "papers.centaur_writers",
+        "papers.centaur_names",
         "papers.centaur_rounds",
         "papers.low_rank_sparse",
         "papers.neural_low_rank_sparse",

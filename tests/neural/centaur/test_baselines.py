@@ -21,7 +21,7 @@ torch.set_num_threads(1)
 def test_baselines_run_on_the_same_engine(kind: type[neural.Centaur]) -> None:
     torch.manual_seed(0)
     body, head = neural.mlp(D, (6, 4), classes=2)
-    fitted = kind(body, head, epsilon=8.0, rounds=2, head_steps=1, device="cpu").fit(*data())
+    fitted = kind(body, head, epsilon=8.0, rounds=2, device="cpu").fit(*data())
     assert fitted.score(*data()) > 0.55
 
 

@@ -97,3 +97,49 @@ def test_noise_beyond_any_signal_is_said_before_anything_is_spent() -> None:
         warnings.simplefilter("error", NoiseWarning)
         model(epsilon=8.0).plan(tacitly.neural.Centaur._cohort(asked, *data()))
     assert noise_to_signal(10.0, 400, 100, 4) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        *(
+            ({"head_steps": 0, name: 0.3}, f"{name} has no effect")
+            for name in ("head_rate", "head_momentum", "head_decay")
+        ),
+        ({"batch_rows": 0}, "batch_rows must be a whole number, at least 1. Found 0"),
+        ({"rounds": 2.5}, "rounds must be a whole number"),
+        ({"head_steps": True}, "head_steps must be a whole number"),
+        ({"threads": 0}, "threads must be a whole number"),
+        ({"local_rate": "a"}, "local_rate must be a number"),
+        ({"clip": 0.0}, "clip must be None, 'auto' or a number"),
+        ({"clip": "norm"}, "clip must be None, 'auto' or a number"),
+        ({"device": "tpu"}, "device must be"),
+    ],
+)
+def test_numbers_that_cannot_be_are_named(settings: dict[str, object], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        model(**settings).fit(*data())
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        *((kind, {"head_steps": 3}) for kind in (neural.FedAvg, neural.MeanRegularised)),
+        (neural.FedAvg, {"head_rate": 0.3}),
+        (neural.MeanRegularised, {"cross_fit": True}),
+        (neural.TwoHeads, {"cross_fit": True}),
+    ],
+)
+def test_baselines_refuse_what_they_would_ignore(kind: type[neural.Centaur], settings: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="has no effect"):
+        kind(*neural.mlp(D, (4,), classes=2), epsilon=1.0, device="cpu", **settings).fit(*data())  # type: ignore[arg-type]
+
+
+def test_a_mean_regularised_network_may_be_kept_at_home() -> None:
+    made = neural.MeanRegularised(*neural.mlp(D, (4,), classes=2), epsilon=9.0, device="cpu", rounds=1, warm_heads=True)
+    assert made.fit(*data()).certificate_.certified
+
+
+def test_a_head_of_one_output_is_not_for_classes() -> None:
+    with pytest.raises(ValueError, match="one output per class, at least 2"):
+        neural.Centaur(nn.Linear(D, 2), nn.Linear(2, 1), epsilon=1.0, device="cpu").fit(*data())

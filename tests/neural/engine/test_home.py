@@ -65,6 +65,19 @@ def test_a_users_state_reaches_nobody_else(form: str, shared: str, pull: float, 
         assert not np.array_equal(before[:, CHANGED], after[:, CHANGED])
 
 
+@pytest.mark.parametrize("form", ["loop", "batch"])
+@pytest.mark.parametrize("warm", [True, False])
+def test_velocities_and_decay_are_the_users_own(form: str, warm: bool) -> None:
+    """Momentum is state within a round: rows that are not finite, or huge, move nobody else's velocities."""
+    moving = {"local_momentum": 0.9, "local_decay": 0.1, "head_momentum": 0.5, "head_decay": 0.2, "batch_rows": 3}
+    others = np.arange(len(COUNTS)) != CHANGED
+    before = norms_of_rounds(executor(form, warm=warm, **moving), *rows())
+    for change in ("nan", "huge", "other"):
+        after = norms_of_rounds(executor(form, warm=warm, **moving), *rows(change))
+        assert np.array_equal(before[:, others], after[:, others])
+        assert not np.array_equal(before[:, CHANGED], after[:, CHANGED])
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_state_that_everybody_shares_is_noticed(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutation: one key for all users, so that one's head is where the next one starts."""

@@ -47,7 +47,6 @@ def test_nothing_of_a_user_stays_in_a_layer_that_the_user_vouched_for(place: str
             epsilon=2.0,
             rounds=1,
             step=1e-9,
-            head_steps=1,
             device="cpu",
             rows_per_user=M,
             trust_custom_layers=True,

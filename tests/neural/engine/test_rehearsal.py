@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 from small_networks import D, N, body_with, data, executor, model
 from tacitly import neural
 from tacitly.neural.engine.layers import check_layers
-from tacitly.neural.engine.rehearsal import check_modules, rehearse
+from tacitly.neural.engine.rehearsal import check_modules, check_rows_apart, rehearse
 
 torch.set_num_threads(1)
 
@@ -164,3 +166,59 @@ def test_what_does_not_fit_together_is_said_in_words() -> None:
         check_modules(body_with().requires_grad_(False), nn.Linear(4, 2), D)
     with pytest.raises(ValueError, match="stops the whole GPU"):
         check_layers(nn.Sequential(nn.Embedding(3, 2)), nn.Linear(4, 2), cuda=True)
+
+
+class Centred(nn.Module):
+    """Subtracts the mean over the rows that are computed together."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, 4)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.linear(rows)
+        return found - found.mean(0)
+
+
+class Lookup(nn.Module):
+    """A table of five words."""
+
+    def __init__(self, clamp: bool) -> None:
+        super().__init__()
+        self.words, self.clamp = nn.Embedding(5, 4), clamp
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        numbers = rows.long()
+        found: torch.Tensor = self.words(numbers.clamp(0, 4) if self.clamp else numbers).mean(1)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (Lookup(clamp=False), r"neural\.Tokens"),
+        (nn.Sequential(nn.Embedding(5, 4), nn.Flatten()), r"neural\.Tokens"),
+        (nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten()), r"FlatToImage\(\(channels, height, width\)\)"),
+    ],
+)
+def test_a_body_that_cannot_take_flat_rows_one_by_one_is_told_what_to_do(body: nn.Module, reason: str) -> None:
+    X, users = np.arange(240.0).reshape(40, 6) % 5, np.arange(40) // 4
+    made = neural.Centaur(body, nn.Linear(4, 2), epsilon=1.0, rounds=1, device="cpu", trust_custom_layers=True)
+    with pytest.raises(ValueError, match=reason):
+        made.fit(X, np.arange(40) % 2, users)
+
+
+def test_a_body_that_mixes_a_users_rows_is_said() -> None:
+    with pytest.warns(UserWarning, match="the body mixes rows"):
+        check_rows_apart(Centred(6), 6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_rows_apart(neural.transformer(9, 6, width=8, heads=2)[0], 6)
+
+
+def test_a_table_of_words_that_clamps_is_taken() -> None:
+    X, users = np.arange(240.0).reshape(40, 6) % 5, np.arange(40) // 4
+    made = neural.Centaur(
+        Lookup(clamp=True), nn.Linear(4, 2), epsilon=9.0, rounds=1, device="cpu", trust_custom_layers=True
+    )
+    assert made.fit(X, np.arange(40) % 2, users).predict(X[:3], users[:3]).shape == (3,)

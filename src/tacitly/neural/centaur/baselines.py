@@ -29,6 +29,7 @@ class FedAvg(Centaur):
     """One shared network (DP-FedAvg), heads fitted locally at the end. Parameters are those of :class:`Centaur`."""
 
     _fits_heads: ClassVar[bool] = False
+    _steps_heads: ClassVar[bool] = False
 
     def _update(self, body: nn.Module, head: nn.Module, **variant: Any) -> UserUpdate:
         return super()._update(body, head, shared="both", **variant)
@@ -36,6 +37,8 @@ class FedAvg(Centaur):
 
 class MeanRegularised(Centaur):
     """One shared network with local training pulled towards it. Parameters are those of :class:`Centaur`."""
+
+    _steps_heads: ClassVar[bool] = False  # users keep a whole network, if anything
 
     pull = 1.0
 
@@ -49,15 +52,21 @@ class MeanRegularised(Centaur):
 class TwoHeads(Centaur):
     """A shared network whose head is added to the user's private one. Parameters are those of :class:`Centaur`."""
 
+    _crosses_heads: ClassVar[bool] = False
+
     def _update(self, body: nn.Module, head: nn.Module, **variant: Any) -> UserUpdate:
         return super()._update(body, head, shared="sum", **variant)
 
 
 class LocalHeads(Centaur):
-    """One head per user on the body as given: nothing is released, ε = 0."""
+    """One head per user on the body as given: nothing is released, ε = 0.
+
+    Takes the parameters of :class:`Centaur`; those of rounds have no effect, as there are none.
+    """
 
     _learns: ClassVar[bool] = False
     _fits_heads: ClassVar[bool] = False
+    _steps_heads: ClassVar[bool] = False
 
     @property
     def _federation_threads(self) -> int | None:

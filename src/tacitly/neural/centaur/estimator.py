@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
@@ -25,6 +24,7 @@ from tacitly.methods.base import Procedure, Statement
 from tacitly.neural.centaur.fitted import FittedNetwork, flat_rows, state_arrays
 from tacitly.neural.centaur.heads import check_labels, usable_labels
 from tacitly.neural.centaur.noise_warning import warn_of_noise
+from tacitly.neural.centaur.parameters import check_numbers, check_without_effect
 from tacitly.neural.engine.bound import update_bound
 from tacitly.neural.engine.executor import Executor
 from tacitly.neural.engine.flat import load
@@ -175,6 +175,10 @@ class Centaur(FittedNetwork):
     _learns: ClassVar[bool] = True
     _fits_heads: ClassVar[bool] = True
     """Whether users fit a part of their own in the rounds."""
+    _steps_heads: ClassVar[bool] = True
+    """Whether that part is a head, fitted in ``head_steps`` steps."""
+    _crosses_heads: ClassVar[bool] = True
+    """Whether ``cross_fit`` is possible: heads are fitted to one half of the rows, the body to the other."""
 
     @property
     def audit_labels(self) -> tuple[float, float] | None:
@@ -354,54 +358,23 @@ class Centaur(FittedNetwork):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         self._check_engine()
-        if self.rounds < 1:
-            raise ValueError(f"rounds must be at least 1. Found {self.rounds!r}.")
-        if self.clip == "auto" and self.per_layer:
-            raise ValueError("clip='auto' measures whole updates. Give a number, or per_layer=False.")
-        if isinstance(self.clip, str | bool) and self.clip != "auto":
-            raise ValueError(f"clip must be None, a number or 'auto'. Found {self.clip!r}.")
-        if not 0 < self.sampling_rate <= 1:
-            raise ValueError(f"sampling_rate must lie in (0, 1]. Found {self.sampling_rate!r}.")
-        if self.clip == "auto" and not 0 < self.clip_share < 1:
-            raise ValueError(f"clip_share must lie between 0 and 1. Found {self.clip_share!r}.")
-        for name in ("step", "local_rate", "head_rate"):
-            value = self._setting(name) if name in AUTO else getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be positive and finite. Found {value!r}.")
-        self._check_without_effect()
+        check_numbers(self)
+        check_without_effect(self)
         self._training()
 
     def _check_engine(self) -> None:
         check_engine(self.engine)
-
-    def _check_without_effect(self) -> None:
-        """Raise on parameters that would be ignored, and on warm heads under sampling."""
-        if self.mode == "paper":
-            if isinstance(self.clip, str) or self.clip is None:
-                raise ValueError(f"mode='paper' clips updates to a number, such as clip=0.01. Found {self.clip!r}.")
-            for name in ("average", "cross_fit", "per_layer"):
-                if getattr(self, name):
-                    raise ValueError(f"mode='paper' has no {name}. Leave it out, or use mode='auto'.")
-        if self.clip != "auto" and self.clip_share != type(self).clip_share:
-            raise ValueError(
-                f"clip_share is paid for clip='auto' only. Found clip={self.clip!r}: leave clip_share out."
-            )
-        if self.head_steps == 0 or not self._fits_heads:
-            reason = "head_steps=0" if self._fits_heads else type(self).__name__
-            for name in ("warm_heads", "cross_fit"):
-                if getattr(self, name):
-                    raise ValueError(f"{name} has no effect: no head is fitted in rounds with {reason}. Leave it out.")
-        if self.sampling_rate < 1.0 and self._fits_heads and self._setting("warm_heads"):
-            raise ValueError(
-                "warm heads remember in which rounds their user took part, so that coins would not be independent from "
-                f"round to round. Use warm_heads=False, or sampling_rate=1. Found sampling_rate={self.sampling_rate!r}."
-            )
 
     def _check_population(self, population: Population) -> None:
         """Check that the modules suit the rows and may be used at all, then the labels."""
         body, head = self._modules(population.n_features)
         self._check_layers(body, head)
         check_modules(body, head, population.n_features, learned=self._learns)
+        if self.loss == "classes" and n_outputs(head) < 2:
+            raise ValueError(
+                f"a head for classes has one output per class, at least 2. Found {n_outputs(head)}: use "
+                "loss='squares' for a number, or a head of more outputs."
+            )
         if self.loss == "classes" and self.on_bad_rows == "raise" and isinstance(population, LocalPopulation):
             check_labels(np.asarray(population.cohort.y), n_outputs(head))
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -30,6 +31,14 @@ from tacitly.neural.engine.update import UserUpdate
 from tacitly.neural.engine.windows import ForwardPass
 
 _LEAK = "one user's update would depend on another's. Remove it, or make it a function of its input."
+_TOKENS = (
+    "Rows are numbers of any size, also in the trial on synthetic users: use neural.Tokens(vocabulary, length, width), "
+    "or, in a layer of your own, embedding(rows.long().clamp(0, vocabulary - 1))."
+)
+_MIXES = (
+    "the body mixes rows: the output for one depends on the others that are computed with it, so that a user's "
+    "predictions change with what else is asked. Make it a function of one row."
+)
 _MODULE_INTERNALS = frozenset(vars(nn.Module()))
 
 User = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
@@ -46,10 +55,22 @@ def check_modules(body: nn.Module, head: nn.Module, width: int, *, learned: bool
                 values = evaluation_copy(module)(values)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             given = f"rows of {width} features" if part == "body" else "the body's output"
-            raise ValueError(f"the {part} does not accept {given}: {error}") from None
+            advice = _advice(body, width) if part == "body" else ""
+            raise ValueError(f"the {part} does not accept {given}: {error}{advice}") from None
         if not isinstance(values, torch.Tensor) or values.ndim != 2 or len(values) != 2:
             found = f"shape {tuple(values.shape)}" if isinstance(values, torch.Tensor) else type(values).__name__
             raise ValueError(f"the {part} must return one vector per row. Found {found} for 2 rows.")
+
+
+def _advice(body: nn.Module, width: int) -> str:
+    """Return what to do about a body that takes images or whole numbers, where rows are flat numbers."""
+    kinds = {type(layer) for layer in body.modules()}
+    if kinds & {nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d}:
+        return (
+            f". Rows are flat: for a body of images use nn.Sequential(neural.FlatToImage((channels, height, width)), "
+            f"body), with {width} pixels in all."
+        )
+    return f". {_TOKENS}" if nn.Embedding in kinds else ""
 
 
 def rehearse(executor: Executor, public: Array, width: int, users: int) -> None:
@@ -64,7 +85,7 @@ def rehearse(executor: Executor, public: Array, width: int, users: int) -> None:
         crowds = [[ordinary, other, *crowd[2:]] for other in others]
         again = [executor.first_update_in_chunk(public, crowd, chunk, 0, guarded=True) for crowd in crowds]
     else:
-        first = executor.updates_alone(public, [ordinary], 0)[0]
+        first = _alone_or_advice(executor, public, ordinary)
         again = [executor.updates_alone(public, [*others, ordinary], 0, guarded=True)[-1]]
     after = [_module_state(module) for module in modules], _generator_states()
     changed = after != before or not np.array_equal(public, given)
@@ -76,6 +97,29 @@ def rehearse(executor: Executor, public: Array, width: int, users: int) -> None:
             "the update of a synthetic user with ordinary rows is not finite, so no user's would count. "
             "Use a smaller local_rate or head_rate, or another start."
         )
+    check_rows_apart(executor.update.body.module, width)
+
+
+def _alone_or_advice(executor: Executor, public: Array, user: User) -> Array:
+    try:
+        return executor.updates_alone(public, [user], 0)[0]
+    except IndexError as error:
+        if any(isinstance(layer, nn.Embedding) for layer in executor.update.body.module.modules()):
+            raise ValueError(f"the body failed on a synthetic user: {error}. {_TOKENS}") from None
+        raise
+
+
+def check_rows_apart(module: nn.Module, width: int) -> None:
+    """Warn if a row's output changes with another row beside it: to the last bit, at the same shapes.
+
+    >>> check_rows_apart(nn.Linear(3, 2), 3)
+    """
+    tried = evaluation_copy(module).cpu()
+    rows = torch.cos(torch.arange(4.0 * width, dtype=dtype_of(module))).reshape(4, width)
+    with torch.no_grad(), contextlib.suppress(IndexError, RuntimeError):
+        first, second = (tried(torch.cat([rows[:1], others]))[0] for others in (rows[1:], 2.0 - 3.0 * rows[1:]))
+        if not torch.equal(first.nan_to_num(), second.nan_to_num()):
+            warnings.warn(_MIXES, stacklevel=6)
 
 
 def rehearse_rows(module: nn.Module, width: int, device: torch.device) -> None:
@@ -97,6 +141,7 @@ def rehearse_rows(module: nn.Module, width: int, device: torch.device) -> None:
                 copied(torch.from_numpy(rows).to(dtype_of(module)))
     if found or not same:
         raise ValueError(f"{found[0] if found else 'the body does not give the same result twice'}: {_LEAK}")
+    check_rows_apart(module, width)
 
 
 def _ordinary_user(update: UserUpdate, width: int) -> User:
