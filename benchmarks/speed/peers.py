@@ -12,10 +12,12 @@ Opacus's interpreter, which needs Matplotlib for it. One that is not named is le
   mean square of predicted minus true means of new rows of the same users.
 * *A round of a network*: every user's gradient (perceptron, 784-256-128-16, fixed head) clipped and added, without
   noise. Opacus materialises these gradients, we do not. Difference: of both sums, relative to their norm.
-* *A round of Private FedRep*: heads, gradients, clip, sum, QR. The authors' contributions are clipped, ours are
-  normalised together with the heads, so the bases after a round differ.
+* *A round of Private FedRep*: heads, gradients, clip, sum; theirs also orthonormalises the basis (64 × 4: little). The
+  authors' contributions are clipped, ours are normalised together with the heads, so the bases after a round differ.
 * *DPALS* (Chien et al. 2021) is written in NumPy by us, from the paper's equations. Time per release, whole fits over
-  their releases; how well both predict is in ``benchmarks/ratings.py``.
+  their releases, so not the same work; how well both predict is in ``benchmarks/ratings.py``.
+
+diffprivlib and MixedLM run once, ours after a warm-up: what takes them seconds has no start that counts.
 """
 
 from __future__ import annotations
