@@ -154,6 +154,21 @@ def test_batched_users_get_what_each_gets_alone_and_the_trial_passes(folder: Pat
     assert np.abs(results[0]).max() > 0.1
 
 
+def test_a_network_that_cannot_be_batched_fails_in_the_trial_and_runs_one_user_at_a_time(bert: Path) -> None:
+    """With its own mask BERT asks whether any row is padded; on a GPU ``fit`` then warns and loops over users."""
+    encoder = neural.huggingface_encoder(bert, length=LENGTH)
+    assert encoder.own_mask
+    encoder.own_mask = False
+    body = neural.adapters(encoder, rank=1, targets=["value"])
+    training = LocalTraining(head_steps=1, rows=4)
+    update = UserUpdate(body=Flat(body), head=Flat(nn.Linear(32, 2)), training=training, classes=2)
+    executor = Executor(update, device="cpu", chunk=4)
+    rehearse(executor, public_start(update), LENGTH, users=4)
+    executor.batched = True
+    with pytest.raises(RuntimeError, match="data-dependent control flow"):
+        rehearse(executor, public_start(update), LENGTH, users=4)
+
+
 def test_folders_that_cannot_be_used_are_refused_in_words(bert: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must be a local Hugging Face folder.*nothing is downloaded"):
         neural.huggingface_encoder("bert-base-uncased")
