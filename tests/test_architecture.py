@@ -109,6 +109,7 @@ def test_the_second_opinion_shares_no_arithmetic_with_the_first() -> None:
         ("flwr", ("tacitly.federation.flower", "tacitly.deployment")),
         ("ray", "tacitly.federation.ray"),
         ("torch", ("tacitly.neural", "tacitly.federation.cuda")),
+        ("transformers", "tacitly.neural.networks.huggingface"),
         ("triton", "tacitly.federation.cuda"),
     ],
 )

@@ -9,6 +9,7 @@ EXTRAS = {
     "ray": ("the engine 'ray' needs Ray", "ray"),
     "starlette": ("the local page needs Starlette", "ui"),
     "torch": ("networks need PyTorch", "neural"),
+    "transformers": ("folders of Hugging Face need transformers", "huggingface"),
     "uvicorn": ("the local page needs Uvicorn", "ui"),
 }
 

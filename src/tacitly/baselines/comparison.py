@@ -82,6 +82,8 @@ class HeldOut:
     """How many rows each user's own part was fitted to."""
     predictions: dict[str, npt.NDArray[Any]]
     private: dict[str, str]
+    ranges: str | None = None
+    """See :func:`ranges_option`."""
 
     def lines(self) -> list[Line]:
         """Return one line per method."""
@@ -129,7 +131,7 @@ def held_out(model: Comparable, cohort: Cohort, *, random_state: int = 0) -> Hel
     predictions = {**others, TWIN: _predicted(twin, probe), OURS: _predicted(model.with_heads_of(train), probe)}
     private = {MEANS: "nothing shared", LOCAL: "nothing shared", SINGLE: "no", TWIN: "no"}
     private[OURS] = f"ε = {shown(epsilon)}" if np.isfinite(epsilon) else "no"
-    return HeldOut(loss, probe, np.diff(train.offsets)[some], predictions, private)
+    return HeldOut(loss, probe, np.diff(train.offsets)[some], predictions, private, ranges_option(model))
 
 
 def alternatives(
@@ -150,8 +152,18 @@ def alternatives(
     }
 
 
-def verdict(lines: list[Line]) -> str:
+def ranges_option(model: Comparable) -> str | None:
+    """Return the command's option that declares columns' ranges, where the method has one that may still help."""
+    parameters = model.get_params()
+    if "schema" in parameters:
+        return "--range"
+    return "--feature-range" if parameters.get("feature_range", 0) is None else None
+
+
+def verdict(lines: list[Line], ranges: str | None = None) -> str:
     """Say in one sentence whether sharing helped against the users' own means, and if not, what to do.
+
+    ``ranges`` is the model's :func:`ranges_option`.
 
     >>> verdict([Line(MEANS, "", 2.0, 0.0), Line(LOCAL, "", 1.5, 0.0), Line(SINGLE, "", 3.0, 0.0),
     ...          Line(TWIN, "", 0.9, 0.0), Line(OURS, "", 1.0, 0.0)])
@@ -167,9 +179,11 @@ def verdict(lines: list[Line]) -> str:
         also = f", and {_below(ours, local)} below that of local models" if local != means else ""
         return f"Sharing helped: the error is {_below(ours, means)} below that of the users' own means{also}."
     if error[TWIN] < best:
-        why = "The noise is why: more users, a larger epsilon, fewer columns or public ranges (--range) help."
+        also = "" if ranges is None else f", or public ranges ({ranges})"
+        why = f"The noise is why: more users, a larger epsilon, fewer columns{also} help."
     else:
-        why = "The model is why: without noise it is no better. Try other columns, or another --method."
+        units = "Declare the columns' public range (--feature-range), try" if ranges == "--feature-range" else "Try"
+        why = f"The model is why: without noise it is no better. {units} other columns, or another --method."
     if _below(ours, means) != "0 %" and ours < means:
         said = f"{_below(ours, means)} below that of the users' own means, but {_above(ours, local)} local models"
     else:

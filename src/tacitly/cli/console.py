@@ -156,7 +156,7 @@ def show_comparison(model: Comparable, cohort: Cohort) -> None:
     from rich.console import Console
     from rich.table import Table as Grid
 
-    from tacitly.baselines.comparison import compare, verdict
+    from tacitly.baselines.comparison import compare, ranges_option, verdict
 
     with status("comparing with what you would have without it"):
         lines = compare(model, cohort)
@@ -168,7 +168,7 @@ def show_comparison(model: Comparable, cohort: Cohort) -> None:
     for line in lines:
         grid.add_row(line.method, line.private, f"{line.error:.4g}", f"{line.score:.3f}")
     Console().print(grid)
-    say(wrapped(verdict(lines)))
+    say(wrapped(verdict(lines, ranges_option(model))))
 
 
 def show_summary(model: Any) -> None:

@@ -64,7 +64,8 @@ def fit(
     if "schema" in values:  # kept with the model, so that 'predict' reads tables in the same way
         reading.declare_codes(values["schema"], names, reading.codes_of(source, missing))
     console.check_new(out)
-    cohort = _read(source, columns, values.get("schema"), drop_missing, on_disk)
+    cohort = _read(chosen.method, source, columns, values.get("schema"), drop_missing, on_disk)
+    reading.point_out_ranges(values)
     model = chosen.method.build(**values, **shared)
     with opened_account(model, cohort, ledger, out) as path:
         fit_and_save(model, cohort, user, labels, out)
@@ -127,7 +128,12 @@ def _engine(method: Method, engine: str, address: str | None, workers: int | Non
 
 
 def _read(
-    source: Any, columns: reading.Columns, schema: dict[str, Any] | None, drop_missing: bool, folder: Path | None
+    method: Method,
+    source: Any,
+    columns: reading.Columns,
+    schema: dict[str, Any] | None,
+    drop_missing: bool,
+    folder: Path | None,
 ) -> Cohort:
     """Read the table, or open the folder in which it was grouped earlier; say what is used."""
     from tacitly.data.cohort import Cohort
@@ -139,7 +145,7 @@ def _read(
                 shown.update(f"{what}: {part:.0%}" if part else what)
 
             cohort = reading.read_cohort(
-                source, columns, schema, drop_missing=drop_missing, folder=folder, progress=progress
+                source, columns, schema, drop_missing=drop_missing, folder=folder, progress=progress, method=method
             )
         reading.describe(cohort)
         reading.point_out_ids(source, columns)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tacitly.data.missing import Codes
     from tacitly.data.schema import Schema
     from tacitly.data.tables import Source
+    from tacitly.methods.registry import Method
 
 Exclude = Annotated[
     list[str] | None, typer.Option("--exclude", help="Column to leave out; repeatable, or with commas.")
@@ -140,8 +141,9 @@ def read_cohort(
     drop_missing: bool,
     folder: Path | None,
     progress: Callable[[str, float], None] | None = None,
+    method: Method | None = None,
 ) -> Cohort:
-    """Group the rows by user; ``schema`` is None for a method that takes numbers only."""
+    """Group the rows by user; ``schema`` is None for a method of numbers only, ``method`` is what advice is for."""
     from tacitly.data.cohort import Cohort
     from tacitly.data.selection import blanked_rows, complete_rows, labelled
     from tacitly.data.validation import DataError, rows_in_words
@@ -173,15 +175,17 @@ def read_cohort(
             progress=progress,
         )
     except DataError as error:
-        raise DataError(f"{error}{_remedy(str(error), target, schema)}") from None
+        raise DataError(f"{error}{_remedy(str(error), target, schema, method)}") from None
 
 
-def _remedy(message: str, target: str, schema: dict[str, Any] | None) -> str:
+def _remedy(message: str, target: str, schema: dict[str, Any] | None, method: Method | None) -> str:
     """Return what to do in a command about cells that cannot be used."""
     if f"target column {target!r}" in message and "not numbers" in message:
-        able = next(method for method in REGISTRY.offered("fit").values() if "classes" in method.option_names)
-        choice = "" if able.default else f"--method {able.name} "
-        return f" If these are classes: {choice}--loss logistic --classes no,yes (all labels that may occur)."
+        asked = method or REGISTRY.default("fit")
+        able = asked if "classes" in asked.option_names else REGISTRY.default("fit")
+        choice = "" if able is asked else f"--method {able.name} "
+        loss = "--loss logistic " if "loss" in able.option_names else ""
+        return f" If these are classes: {choice}{loss}--classes no,yes (all labels that may occur)."
     if message.startswith("Columns hold dates"):
         return " (--exclude NAME)"
     if message.startswith("Columns hold numbers, but"):
@@ -192,6 +196,25 @@ def _remedy(message: str, target: str, schema: dict[str, Any] | None) -> str:
         usual = REGISTRY.default("fit").name
         return f" (--exclude NAME, --drop-missing; --method {usual} takes text and missing cells as they are.)"
     return ""
+
+
+def point_out_ranges(values: dict[str, Any]) -> None:
+    """Say that a method takes columns as they are, where it would take their range and none was declared."""
+    if values.get("feature_range", 0) is not None:
+        return
+    asked = " (and --target-range LOW:HIGH of the target)" if _lacks_target_range(values) else ""
+    sizes = "0 to 1" if values.get("shape") else "-1 to 1"
+    say(
+        wrapped(
+            f"note: no range of the columns was declared, so the network takes them as they are, and learns little "
+            f"unless they are about {sizes}. If they are not, stop here and add --feature-range LOW:HIGH{asked}, from "
+            "what is publicly known, not from these rows."
+        )
+    )
+
+
+def _lacks_target_range(values: dict[str, Any]) -> bool:
+    return values.get("classes") is None and values.get("target_range", 0) is None
 
 
 def point_out_ids(source: Source, columns: Columns) -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tacitly.neural.networks.blocks import residual_network as residual_network
     from tacitly.neural.networks.blocks import transformer as transformer
     from tacitly.neural.networks.features import Features as Features
+    from tacitly.neural.networks.huggingface import huggingface_encoder as huggingface_encoder
+    from tacitly.neural.networks.huggingface import huggingface_rows as huggingface_rows
     from tacitly.neural.networks.images import image_network as image_network
     from tacitly.neural.networks.images import random_filters as random_filters
     from tacitly.neural.networks.views import Views as Views
@@ -65,6 +67,8 @@ _HOMES = {
     "contrast": f"{__name__}.public_start.pretraining",
     "conv_features": f"{__name__}.networks.architectures",
     "full_fine_tuning": f"{__name__}.low_rank_sparse.frameworks",
+    "huggingface_encoder": f"{__name__}.networks.huggingface",
+    "huggingface_rows": f"{__name__}.networks.huggingface",
     "identity_head": f"{__name__}.networks.architectures",
     "image_network": f"{__name__}.networks.images",
     "lenet": f"{__name__}.networks.architectures",

@@ -39,7 +39,8 @@ def comparison(found: HeldOut) -> str:
         scale=scale,
         caption="A fifth of each user's rows was held out; everybody's own part was fitted to the others.",
     )
-    return paragraph(verdict(lines).replace("--method", "method").replace("(--range)", "(ranges)")) + chart
+    words = verdict(lines, found.ranges).replace("--method", "method").replace(f" ({found.ranges})", "")
+    return paragraph(words) + chart
 
 
 def helped(found: HeldOut) -> str:

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from small_networks import D, N, body_with, data, executor, model
 from tacitly import neural
+from tacitly.neural.engine.executor import Executor
 from tacitly.neural.engine.layers import check_layers
-from tacitly.neural.engine.rehearsal import check_modules, check_rows_apart, rehearse
+from tacitly.neural.engine.rehearsal import _ordinary_user, check_modules, check_rows_apart, rehearse
+from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate, public_start
 
 torch.set_num_threads(1)
 
@@ -57,6 +59,16 @@ class NumpyNoise(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + float(np.random.normal())  # noqa: NPY002
+
+
+@pytest.mark.parametrize("classes", [2, 3, 4])
+def test_the_synthetic_user_has_something_to_learn(classes: int) -> None:
+    """Two classes in turn are one class in each half of the rows: every update was zero, whatever the layers do."""
+    body, head = nn.Linear(5, 4), nn.Linear(4, classes)
+    training = LocalTraining(head_steps=2, rows=16)
+    update = UserUpdate(body=Flat(body), head=Flat(head), training=training, classes=classes)
+    moved = Executor(update, device="cpu").one_update(public_start(update), *_ordinary_user(update, 5), 0)
+    assert np.abs(moved).max() > 0
 
 
 @pytest.mark.parametrize("batched", [False, True])

@@ -14,6 +14,7 @@ import pytest
 
 import tacitly
 from tacitly import neural
+from tacitly.baselines.comparison import LOCAL, MEANS, OURS, SINGLE, TWIN, Line, ranges_option, verdict
 from tacitly.cli.main import main
 from tacitly.neural.table_network import estimator
 
@@ -118,6 +119,36 @@ def test_a_stranger_fits_predicts_verifies_and_reports_a_network(command: Callab
     assert "ok" in command("verify model").lower()
     assert "public edition" in command("report model")
     assert "PRIVATE edition" in command("report model --table rows.csv")
+
+
+def test_advice_names_options_that_networks_have(command: Callable[[str], str], tmp_path: Path) -> None:
+    X, users = rows()
+    lines = [f"p{u},{a:.3f},{b:.3f},{'up' if a > b else 'down'}" for u, (a, b, _) in zip(users, X, strict=True)]
+    (tmp_path / "rows.csv").write_text("\n".join(["person,a,b,kind", *lines]) + "\n")
+    fit = "fit rows.csv --user person --epsilon 8 --method networks --rounds 1 --widths 3"
+    said = command(f"{fit} --target kind")
+    assert "If these are classes: --classes no,yes (all labels that may occur)." in said
+    assert not (tmp_path / "model").exists()
+    said = " ".join(command(f"{fit} --target kind --classes down,up").split())
+    note, certificate = said.index("no range of the columns was declared"), said.index("ε = ")
+    assert note < certificate
+    assert "add --feature-range LOW:HIGH, from what is publicly known" in said
+    assert "--range" not in said
+    said = " ".join(command(f"{fit} --target b --exclude kind --no-compare --out numbers").split())
+    assert "--feature-range LOW:HIGH (and --target-range LOW:HIGH of the target)" in said
+    declared = command(f"{fit} --target kind --classes down,up --feature-range 40:60 --no-compare --out declared")
+    assert "was declared" not in declared
+
+
+@pytest.mark.parametrize(("twin", "said"), [(0.9, "or public ranges (--feature-range)"), (2.0, "Declare the columns'")])
+def test_a_poor_model_of_undeclared_columns_leads_to_their_range(twin: float, said: str) -> None:
+    errors = {MEANS: 1.0, LOCAL: 1.0, SINGLE: 1.0, TWIN: twin, OURS: 2.0}
+    lines = [Line(name, "", error, 0.0) for name, error in errors.items()]
+    undeclared, declared = neural.TableNetwork(1.0), neural.TableNetwork(1.0, feature_range=(0, 1))
+    assert said in verdict(lines, ranges_option(undeclared))  # type: ignore[arg-type]
+    assert "range" not in verdict(lines, ranges_option(declared))  # type: ignore[arg-type]
+    assert ranges_option(tacitly.MixedEffects(1.0)) == "--range"
+    assert ranges_option(tacitly.PrivateFedRep(1, 1.0)) is None
 
 
 @pytest.mark.parametrize(

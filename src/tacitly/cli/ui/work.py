@@ -250,7 +250,9 @@ class Desk:
             columns = reading.Columns(order.user, order.target, None, order.leave_out, order.words)
             source = reading.opened(file, order.user, None, None)
             schema: dict[str, Any] | None = {} if REGISTRY[order.method].takes_schema else None
-            cohort = reading.read_cohort(source, columns, schema, drop_missing=False, folder=None)
+            cohort = reading.read_cohort(
+                source, columns, schema, drop_missing=False, folder=None, method=REGISTRY[order.method]
+            )
             _check_classes(order, cohort)
             self._cohorts = {key: cohort}
         return self._cohorts[key]
