@@ -23,6 +23,9 @@ CONSTANT = 1e-13
 ROUNDING = 1e-12
 """Relative, of squares: smaller differences are rounding errors."""
 
+SWAPS = 12
+"""How often a head's support may be revised: more than any observed fit needed, most end after two."""
+
 MOST_COLUMNS = 12
 """Weights and personal coordinates of a user for whom array operations are worth while: products grow as squares."""
 

@@ -10,8 +10,7 @@ import math
 import numpy as np
 
 from tacitly.heads.ridge import average_ridges
-from tacitly.methods.low_rank_sparse.array_fits import CONSTANT, ROUNDING
-from tacitly.methods.low_rank_sparse.heads import SWAPS
+from tacitly.methods.low_rank_sparse.array_fits import CONSTANT, ROUNDING, SWAPS
 from tacitly.methods.low_rank_sparse.kernels import (
     LONG,
     affordable,

@@ -21,7 +21,7 @@ from tacitly.heads.base import HeadWork
 from tacitly.heads.penalties import PENALTIES
 from tacitly.heads.population import HeadPrior, PopulationHeads
 from tacitly.heads.ridge_arrays import ridges_beside_means
-from tacitly.methods.low_rank_sparse.array_fits import CONSTANT, MOST_COLUMNS, ROUNDING, fit_in_arrays
+from tacitly.methods.low_rank_sparse.array_fits import CONSTANT, MOST_COLUMNS, ROUNDING, SWAPS, fit_in_arrays
 from tacitly.simd.lazy_njit import MANY, few
 
 Indices = npt.NDArray[np.int64]
@@ -31,9 +31,6 @@ EXPECTED = 0.5
 
 UNKNOWN = 1.25
 """Penalty where users choose the number: without personal coordinates in the truth, a smaller one lets noise in."""
-
-SWAPS = 12
-"""How often a head's support may be revised: more than any observed fit needed, most end after two."""
 
 _MOST = 1 << 20  # coordinates per user
 _SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 11, 15, 20, 27, 36, 48, 64, 85, 113, 150])
