@@ -60,9 +60,9 @@ _FREE_STEPS = 300
 # A step is undone if the median residual exceeds the best by this factor. Steps whose length comes from two gradients
 # are not monotone, so smaller increases are normal.
 _WORSE = 2.0
-_WORSE_PER_NOISE = 8.0  # added per share of units that noise hides: noise moves the median by less than twice that
+_PER_NOISE = 8.0  # added to both factors per share of units that noise hides: it moves the median by less than that
 _NO_CLIP = 1e4  # times the first clip, at most: sums are rounded to a grid that grows with the clip
-_CLEARLY = 1.1  # residuals of the last step beyond those of the best one, by which the best one is returned
+_CLEARLY = 1.1  # residuals of the last step beyond the least ones, by which the state with the least is returned
 _NOT_ACUTE = ("centre", "label", "effects", "start", "loop")  # phases whose contributions can point against each other
 _MOST_NOISE = 0.05  # share of units that noise may hide in the histogram before the histogram is ignored
 
@@ -213,6 +213,7 @@ def learn(
     state = _State(matrix, centre, clip, 0.0)
     best, least, clips = state, math.inf, []
     nearest, last = state, math.inf  # the state with the smallest residuals, and residuals of the last one seen
+    doubt = 0.0  # of its residuals: the least of many noisy medians are too small
     taken: _Step | None = None
     for number in range(settings.steps):
         query = _query(design, scales, state.matrix, state.centre, settings, state.clip.bound)
@@ -232,11 +233,12 @@ def learn(
             secant = Secant.between(best.matrix, state.matrix, gradients, (taken.noise, step.noise))
         seen = residuals is not None and event.private and not residuals.saturated
         last = residuals.median if residuals is not None and seen else math.inf
+        doubt = 0.0 if residuals is None else _PER_NOISE * residuals.noise
         if last < least:
             nearest = state
         energy, expected = step.energy, size * step.noise**2
         if residuals is not None and seen:
-            worse = residuals.median > (_WORSE + _WORSE_PER_NOISE * residuals.noise) * least
+            worse = residuals.median > (_WORSE + doubt) * least
         else:
             worse = secant is not None and secant.rises
         if taken is not None and worse:
@@ -258,7 +260,7 @@ def learn(
             if clip.bound > _NO_CLIP * clips[0]:  # without noise a larger clip is always better
                 clip = Clip(_NO_CLIP * clips[0], 1.0)
             state = replace(state, clip=clip)
-    if last > _CLEARLY * least and math.isfinite(least):
+    if last > (_CLEARLY + doubt) * least and math.isfinite(least):
         state = nearest
     matrix, centre = state.matrix, state.centre
     noise = size * state.variance
