@@ -11,7 +11,8 @@ accurate:
 * The factor by which a clip shrinks the sum is known (Stein's identity) and compensated by the length of the step.
 * A step is shrunk by the expected norm of its noise (James and Stein): 1 − pσ²/‖ξ‖², p = r(d₁ + d₂ − r). Far from the
   solution that is about one; near it, where a step is mostly noise, repeated steps average their noise, as a Kalman
-  filter would.
+  filter would. Energies of noise vary, and the longest of many steps would be those with the most noise: no step is
+  longer than the mean energy of the last few allows.
 * Dense X and y are centred where their means matter (:mod:`tacitly.methods.trace_regression.centering`).
 * The length of a step is one over the curvature along it (:mod:`tacitly.methods.trace_regression.curvature`): one where
   entries of X are uncorrelated, less where a common factor makes the curvature large in some directions.
@@ -64,6 +65,7 @@ _PER_NOISE = 8.0  # added to both factors per share of units that noise hides: i
 _NO_CLIP = 1e4  # times the first clip, at most: sums are rounded to a grid that grows with the clip
 _CLEARLY = 1.1  # residuals of the last step beyond the least ones, by which the state with the least is returned
 _NOT_ACUTE = ("centre", "label", "effects", "start", "loop")  # phases whose contributions can point against each other
+_TOGETHER = 4  # steps whose energies are compared with their noise: those of one step are larger by chance in turn
 _MOST_NOISE = 0.05  # share of units that noise may hide in the histogram before the histogram is ignored
 
 
@@ -215,6 +217,7 @@ def learn(
     nearest, last = state, math.inf  # the state with the smallest residuals, and residuals of the last one seen
     doubt = 0.0  # of its residuals: the least of many noisy medians are too small
     taken: _Step | None = None
+    shares: list[float] = []  # energies of kept steps in units of their noise's
     for number in range(settings.steps):
         query = _query(design, scales, state.matrix, state.centre, settings, state.clip.bound)
         event = plan.event("loop", clip=state.clip.bound)
@@ -251,7 +254,9 @@ def learn(
             curvature = search.largest
         least = min(least, last)
         # The minimum of the parabola along the step, times James and Stein's factor: the share of it that is not noise.
-        factor = max(0.0, 1.0 - expected / energy) / curvature if energy > 0 else 0.0
+        shares.append(energy / expected if expected > 0 else math.inf)
+        share = min(shares[-1], float(np.mean(shares[-_TOGETHER:])))
+        factor = max(0.0, 1.0 - 1.0 / share) / curvature if share > 0 else 0.0
         taken = replace(step, factor=factor, curvature=curvature)
         best, state = state, _moved(state, taken)
         if residuals is not None:
