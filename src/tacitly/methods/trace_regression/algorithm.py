@@ -61,7 +61,7 @@ _FREE_STEPS = 300
 # A step is undone if the median residual exceeds the best by this factor. Steps whose length comes from two gradients
 # are not monotone, so smaller increases are normal.
 _WORSE = 2.0
-_PER_NOISE = 8.0  # added to both factors per share of units that noise hides: it moves the median by less than that
+_PER_NOISE = 8.0  # added to both per share of units that noise hides: noise moves the median by less than twice that
 _NO_CLIP = 1e4  # times the first clip, at most: sums are rounded to a grid that grows with the clip
 _CLEARLY = 1.1  # residuals of the last step beyond the least ones, by which the state with the least is returned
 _NOT_ACUTE = ("centre", "label", "effects", "start", "loop")  # phases whose contributions can point against each other
