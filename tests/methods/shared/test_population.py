@@ -169,6 +169,21 @@ def test_the_noise_of_rows_is_found_with_a_column_in_other_units(seed: int) -> N
     assert 0.07 < prior.noise < 0.14
 
 
+@pytest.mark.parametrize("seed", [0, 2])
+def test_a_direction_in_which_few_rows_are_far_off_gets_no_absurd_weight(seed: int) -> None:
+    """Grades nearly always follow years, but for repeated years. Without noise: 30 and 48 before."""
+    n, rows, rng = 1500, 5, np.random.default_rng(seed)
+    year, repeated = np.tile(np.arange(rows) / 2.0 - 1.0, (n, 1)), (rng.random((n, rows)) < 0.04).astype(float)
+    behind = np.cumsum(repeated, axis=1) - (rng.random((n, 1)) < 0.05)
+    X = np.stack([year, year - 0.5 * behind, 2.0 * repeated - 1.0, np.tile(rng.normal(size=(n, 1)), rows)], axis=2)
+    y = rng.normal(size=(n, 1)) + (1.5 + 0.5 * rng.normal(size=(n, 1))) * year - 0.25 * behind - 0.3 * repeated
+    y, users = y + 0.3 * rng.normal(size=y.shape), np.repeat(np.arange(n)[:, None], rows, axis=1)
+    seen = (X[:, :-1].reshape(-1, 4), y[:, :-1].ravel(), users[:, :-1].ravel())
+    found = fitted(*seen, rank=3, epsilon=math.inf, noise_seed=None)
+    assert found.prior_ is not None
+    assert np.sqrt(np.mean((found.predict(X[:, -1], users[:, -1]) - y[:, -1]) ** 2)) < 0.8
+
+
 def test_columns_that_are_alike_stay_alike_whatever_the_noise() -> None:
     """Fifty columns, noise of 2.3 octaves: its energy is above what is taken for a difference in 5 of 10,000 draws.
 

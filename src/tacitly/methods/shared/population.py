@@ -39,6 +39,7 @@ HEADS_SHARES = (0.13, 0.25)
 """Share of the heads where users are many, and at most: it grows where users are few."""
 
 _ORDER_ONE = 4.0
+_NARROWER = 4.0  # by what a whitened direction can seem narrower than another, in units of how far users vary along it
 _FIXED = 1e-6  # deviation of a weight that is fixed, relative to that of levels
 _SEEN = 0.25  # noise of the advantage over users' own means with which it is known whether the prior helps
 _WANTED = 90.0  # users per unit of noise of a whole budget that make the smaller share enough
@@ -96,9 +97,11 @@ def learn_population(federation: Federation, plan: Plan, found: LearnedBasis, *,
     # In raw units, directions that are orthogonal need not be: with a column in other units than the others all would
     # follow that column, and heads on them could not be told apart. So heads are learned on whitened directions.
     whitened = found.whitening.to_raw(orthonormal(columns)[0])
-    whitened /= np.linalg.norm(whitened, axis=0)
-    basis, turn = orthonormal(whitened)
-    prior = learn_heads(federation.projected(whitened.T), plan, intercept=intercept)
+    lengths = np.linalg.norm(whitened, axis=0)
+    basis, turn = orthonormal(whitened / lengths)
+    prior = learn_heads(
+        federation.projected((whitened / lengths).T), plan, intercept=intercept, variation=1.0 / lengths
+    )
     return Population(basis, None if prior is None else turned(prior, turn))
 
 
@@ -110,15 +113,20 @@ def turned(prior: HeadPrior, turn: Array) -> HeadPrior:
     return HeadPrior(mean, root, prior.noise)
 
 
-def learn_heads(federation: Federation, plan: Plan, *, intercept: bool, weight_one: bool = False) -> HeadPrior | None:
+def learn_heads(
+    federation: Federation, plan: Plan, *, intercept: bool, weight_one: bool = False, variation: Array | None = None
+) -> HeadPrior | None:
     """Release how heads on all columns of the (projected) rows are spread; None where the noise hides it.
 
-    ``weight_one``: heads are a level and the weight one on the only column.
+    ``weight_one``: heads are a level and the weight one on the only column. ``variation``: how far users vary along
+    each column, up to a common factor, where that is known (:func:`not_too_narrow`).
     """
     units = learn_units(federation, plan, (None,) * (federation.n_features + 1))
     found = units.spread > 0 and bool((units.gain > 0).all())
     # What was planned is released, whether or not the units were found.
     units = replace(units, gain=np.where(units.gain > 0, units.gain, 1.0))
+    if found and variation is not None:
+        units = replace(units, gain=not_too_narrow(units.gain, variation))
     if not intercept:
         gain = units.gain / np.hypot(1.0, units.gain * units.center)
         units = Slopes(np.zeros(len(gain)), gain, 0.0, math.hypot(units.spread, units.level) if units.spread else 0.0)
@@ -130,6 +138,21 @@ def learn_heads(federation: Federation, plan: Plan, *, intercept: bool, weight_o
     _, helps = state.checked(prior)  # of what users get: a prior of free weights can help where weight one does not
     seen = _blur(plan, plan.sampling_rate * federation.n_users) <= _SEEN
     return in_raw_units(units, prior) if found and helps and seen and plausible else None
+
+
+def not_too_narrow(gain: Array, variation: Array) -> Array:
+    """Return gains no larger than the whitening bears out; ``variation``: how far users vary, up to a common factor.
+
+    The scale of a column is that of most of its values. A direction in which nearly all rows are alike and a few are
+    far off (the difference of two columns that nearly always move together) gets the scale of the many. What is far off
+    is bounded while heads are learned, but not where they predict: there a weight that is small in such units means
+    anything. The whitening weighs all rows of a user, so it knows directions to vary alike, relative to one another.
+
+    >>> not_too_narrow(np.array([1.0, 2.0, 2000.0]), np.array([1.0, 0.5, 0.5]))
+    array([1., 2., 8.])
+    """
+    widest = float(np.max(1.0 / (gain * variation)))
+    return np.minimum(gain, _NARROWER / (widest * variation))
 
 
 def with_weight_one(units: Coordinates, prior: Prior) -> Prior:

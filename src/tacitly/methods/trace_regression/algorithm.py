@@ -11,7 +11,8 @@ accurate:
 * The factor by which a clip shrinks the sum is known (Stein's identity) and compensated by the length of the step.
 * A step is shrunk by the expected norm of its noise (James and Stein): 1 − pσ²/‖ξ‖², p = r(d₁ + d₂ − r). Far from the
   solution that is about one; near it, where a step is mostly noise, repeated steps average their noise, as a Kalman
-  filter would.
+  filter would. Energies of noise vary, and the longest of many steps would be those with the most noise: no step is
+  longer than the mean energy of the last few allows.
 * Dense X and y are centred where their means matter (:mod:`tacitly.methods.trace_regression.centering`).
 * The length of a step is one over the curvature along it (:mod:`tacitly.methods.trace_regression.curvature`): one where
   entries of X are uncorrelated, less where a common factor makes the curvature large in some directions.
@@ -60,10 +61,11 @@ _FREE_STEPS = 300
 # A step is undone if the median residual exceeds the best by this factor. Steps whose length comes from two gradients
 # are not monotone, so smaller increases are normal.
 _WORSE = 2.0
-_WORSE_PER_NOISE = 8.0  # added per share of units that noise hides: noise moves the median by less than twice that
+_PER_NOISE = 8.0  # added to both per share of units that noise hides: noise moves the median by less than twice that
 _NO_CLIP = 1e4  # times the first clip, at most: sums are rounded to a grid that grows with the clip
-_CLEARLY = 1.1  # residuals of the last step beyond those of the best one, by which the best one is returned
+_CLEARLY = 1.1  # residuals of the last step beyond the least ones, by which the state with the least is returned
 _NOT_ACUTE = ("centre", "label", "effects", "start", "loop")  # phases whose contributions can point against each other
+_TOGETHER = 4  # steps whose energies are compared with their noise: those of one step are larger by chance in turn
 _MOST_NOISE = 0.05  # share of units that noise may hide in the histogram before the histogram is ignored
 
 
@@ -213,7 +215,9 @@ def learn(
     state = _State(matrix, centre, clip, 0.0)
     best, least, clips = state, math.inf, []
     nearest, last = state, math.inf  # the state with the smallest residuals, and residuals of the last one seen
+    doubt = 0.0  # of its residuals: the least of many noisy medians are too small
     taken: _Step | None = None
+    shares: list[float] = []  # energies of kept steps in units of their noise's
     for number in range(settings.steps):
         query = _query(design, scales, state.matrix, state.centre, settings, state.clip.bound)
         event = plan.event("loop", clip=state.clip.bound)
@@ -232,11 +236,12 @@ def learn(
             secant = Secant.between(best.matrix, state.matrix, gradients, (taken.noise, step.noise))
         seen = residuals is not None and event.private and not residuals.saturated
         last = residuals.median if residuals is not None and seen else math.inf
+        doubt = 0.0 if residuals is None else _PER_NOISE * residuals.noise
         if last < least:
             nearest = state
         energy, expected = step.energy, size * step.noise**2
         if residuals is not None and seen:
-            worse = residuals.median > (_WORSE + _WORSE_PER_NOISE * residuals.noise) * least
+            worse = residuals.median > (_WORSE + doubt) * least
         else:
             worse = secant is not None and secant.rises
         if taken is not None and worse:
@@ -249,7 +254,9 @@ def learn(
             curvature = search.largest
         least = min(least, last)
         # The minimum of the parabola along the step, times James and Stein's factor: the share of it that is not noise.
-        factor = max(0.0, 1.0 - expected / energy) / curvature if energy > 0 else 0.0
+        shares.append(energy / expected if expected > 0 else math.inf)
+        share = min(shares[-1], float(np.mean(shares[-_TOGETHER:])))
+        factor = max(0.0, 1.0 - 1.0 / share) / curvature if share > 0 else 0.0
         taken = replace(step, factor=factor, curvature=curvature)
         best, state = state, _moved(state, taken)
         if residuals is not None:
@@ -258,7 +265,7 @@ def learn(
             if clip.bound > _NO_CLIP * clips[0]:  # without noise a larger clip is always better
                 clip = Clip(_NO_CLIP * clips[0], 1.0)
             state = replace(state, clip=clip)
-    if last > _CLEARLY * least and math.isfinite(least):
+    if last > (_CLEARLY + doubt) * least and math.isfinite(least):
         state = nearest
     matrix, centre = state.matrix, state.centre
     noise = size * state.variance
