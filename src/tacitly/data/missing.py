@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tacitly.data.tables import Source
-from tacitly.data.validation import Array, DataError, absent, number_of
+from tacitly.data.validation import Array, DataError, absent, number_of, written
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,14 @@ class Codes:
         numbers = [number for number in map(_number_or_none, self.words) if number is not None]
         if cells.dtype.kind in "fiu":
             coded = np.isin(cells, numbers)
-            return np.where(coded, np.nan, cells) if coded.any() else cells
+            if cells.dtype.kind == "f":
+                return np.where(coded, np.nan, cells) if coded.any() else cells
+            return _emptied(cells, coded)  # not NaN: as floats, others' integers beyond 2⁵³ would be other levels
         if cells.dtype.kind not in "OUT" or not self.words:
             return cells
         texts = set(self.words)
         coded = np.array([_is_code(cell, texts, numbers) for cell in cells.tolist()], dtype=bool)
-        if not coded.any():
-            return cells
-        blank = cells.astype(object)
-        blank[coded] = None
-        return blank
+        return _emptied(cells, coded)
 
 
 NO_CODES = Codes()
@@ -73,10 +71,18 @@ def without_codes(source: Source, codes: Mapping[str, Codes]) -> Source:
     return replace(source, batches=batches)
 
 
+def _emptied(cells: Array, coded: Array) -> Array:
+    if not coded.any():
+        return cells
+    blank = cells.astype(object)
+    blank[coded] = None
+    return blank
+
+
 def _is_code(cell: Any, texts: set[str], numbers: list[float]) -> bool:
     if absent(cell):
         return False
-    text = str(cell).strip()
+    text = written(cell)
     return text in texts or _number_or_none(text) in numbers
 
 

@@ -32,7 +32,7 @@ from tacitly.arrays import Array
 from tacitly.data.missing import NO_CODES, Codes, without_codes
 from tacitly.data.tables import Source, batch_rows
 from tacitly.data.validation import Array as Cells
-from tacitly.data.validation import DataError, absent, listed, number_of, numbers, rows_in_words
+from tacitly.data.validation import DataError, absent, listed, number_of, numbers, rows_in_words, written
 
 BUCKETS = 16
 """Indicators of a text column without declared levels."""
@@ -427,5 +427,5 @@ def text_of(cell: Any) -> str:
         return str(int(cell))
     from tacitly.data.validation import NULL_WORDS
 
-    text = str(cell).strip()
+    text = written(cell)
     return "" if text in NULL_WORDS else text
