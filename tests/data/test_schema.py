@@ -188,3 +188,16 @@ def test_with_blank_a_few_other_cells_among_numbers_are_missing_and_nothing_is_s
     strange = Schema.declared({"note": {"kind": "hashed"}})
     cells = np.array(["a", "\ud800", "b"], dtype=object)
     assert strange.encode([cells]).shape == (3, strange.columns[0].buckets)
+
+
+@pytest.mark.parametrize("cells", [["007", "012", "1.50"], ["9007199254740993", "+5", "1e2"], ["-0", "INF", "NAN"]])
+@pytest.mark.parametrize("kind", ["category", "hashed"])
+def test_text_in_one_cell_of_a_file_changes_no_other_cell(tmp_path: Path, cells: list[str], kind: str) -> None:
+    about = {"kind": kind, "levels": ["word", *cells[:2]]} if kind == "category" else {"kind": kind}
+    schema, encoded = Schema.declared({"code": about}), []
+    for first in ("3", "word"):  # read as numbers, and as text
+        path = tmp_path / f"{first}.csv"
+        path.write_text("id,code\n" + "".join(f"{i},{cell}\n" for i, cell in enumerate([first, *cells])))
+        encoded += [schema.encode(batch, blank=True)[1:] for batch in open_table(path, "id").batches(["code"], 100)]
+    assert np.array_equal(*encoded, equal_nan=True)
+    assert np.isfinite(encoded[0]).all(axis=1).any()

@@ -45,14 +45,16 @@ class Codes:
         numbers = [number for number in map(_number_or_none, self.words) if number is not None]
         if cells.dtype.kind in "fiu":
             coded = np.isin(cells, numbers)
-            if cells.dtype.kind == "f":
-                return np.where(coded, np.nan, cells) if coded.any() else cells
-            return _emptied(cells, coded)  # not NaN: as floats, others' integers beyond 2⁵³ would be other levels
+            return np.where(coded, np.nan, cells) if coded.any() else cells
         if cells.dtype.kind not in "OUT" or not self.words:
             return cells
         texts = set(self.words)
         coded = np.array([_is_code(cell, texts, numbers) for cell in cells.tolist()], dtype=bool)
-        return _emptied(cells, coded)
+        if not coded.any():
+            return cells
+        blank = cells.astype(object)
+        blank[coded] = None
+        return blank
 
 
 NO_CODES = Codes()
@@ -69,14 +71,6 @@ def without_codes(source: Source, codes: Mapping[str, Codes]) -> Source:
             yield [codes[name].blanked(values) if name in codes else values for name, values in named]
 
     return replace(source, batches=batches)
-
-
-def _emptied(cells: Array, coded: Array) -> Array:
-    if not coded.any():
-        return cells
-    blank = cells.astype(object)
-    blank[coded] = None
-    return blank
 
 
 def _is_code(cell: Any, texts: set[str], numbers: list[float]) -> bool:

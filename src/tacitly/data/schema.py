@@ -31,13 +31,14 @@ import numpy as np
 from tacitly.arrays import Array
 from tacitly.data.missing import NO_CODES, Codes, without_codes
 from tacitly.data.tables import Source, batch_rows
+from tacitly.data.validation import NULL_WORDS, DataError, absent, listed, number_of, numbers, rows_in_words, written
 from tacitly.data.validation import Array as Cells
-from tacitly.data.validation import DataError, absent, listed, number_of, numbers, rows_in_words, written
 
 BUCKETS = 16
 """Indicators of a text column without declared levels."""
 
 _VERSION = 1
+_NUMBER = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf(?:inity)?|nan)", re.ASCII | re.IGNORECASE)
 _KINDS = ("number", "boolean", "category", "hashed")
 _YES = ("true", "yes", "t", "y", "ja", "j", "wahr", "oui", "vrai", "si", "sí", "sì", "sim", "vero", "verdadero", "tak")
 _NO = ("false", "no", "f", "n", "nein", "falsch", "non", "faux", "nee", "nej", "falso", "não", "nie")
@@ -66,6 +67,7 @@ class Column:
     missing: Codes = NO_CODES
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "levels", tuple(text_of(level) for level in self.levels))
         if self.kind not in _KINDS:
             raise DataError(f"Column {self.name!r}: kind must be one of {', '.join(_KINDS)}. Found {self.kind!r}.")
         if self.kind == "category" and (len(self.levels) < 2 or len(set(self.levels)) < len(self.levels)):
@@ -299,7 +301,7 @@ def _column(name: str, about: Mapping[str, Any]) -> Column:
         raise DataError(
             f"Column {name!r}: the schema says {', '.join(strange)}. Expected kind, levels, range, buckets, missing."
         )
-    levels = tuple(text_of(level) for level in about.get("levels", ()))
+    levels = tuple(about.get("levels", ()))
     kind = str(about.get("kind", "category" if levels else "number"))
     low_high = about.get("range")
     return Column(
@@ -420,12 +422,18 @@ def _texts(cells: Cells) -> Cells:
 
 
 def text_of(cell: Any) -> str:
-    """Return a cell as stripped text, empty where it is missing; 1.0 and "1" are one level."""
+    """Return a cell as stripped text, empty where it is missing; 1.0, 1, "1" and "01" are one level.
+
+    Columns are read as float64 or as text, depending on what else is in them: a number must have one text in both, or
+    one cell would decide what all the others are.
+
+    >>> text_of("007"), text_of(7.0), text_of("7a"), text_of("1e1")
+    ('7', '7', '7a', '10')
+    """
     if absent(cell):
         return ""
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
-    from tacitly.data.validation import NULL_WORDS
-
     text = written(cell)
+    if _NUMBER.fullmatch(text):
+        number = float(text)
+        text = str(int(number)) if number.is_integer() else str(number)
     return "" if text in NULL_WORDS else text
