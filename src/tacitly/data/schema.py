@@ -103,8 +103,8 @@ class Column:
             return values[:, None], misfits
         if self.kind == "boolean":
             return _booleans(cells)
-        texts, position = np.unique(_texts(cells), return_inverse=True)
-        codes = np.array([self._code(text) for text in texts.tolist()], dtype=np.int64)[position]
+        texts, position = _distinct(cells)
+        codes = np.array([self._code(text) for text in texts], dtype=np.int64)[position]
         width = len(self.encoded)
         out = np.zeros((len(codes), width))
         seen = codes >= 0
@@ -378,7 +378,8 @@ class _Looks:
             if present:
                 self._candidates &= {kind}
             return
-        for text, count in zip(*np.unique(_texts(values), return_counts=True), strict=True):
+        texts, places = _distinct(values)
+        for text, count in zip(texts, np.bincount(places, minlength=len(texts)), strict=True):
             if text:
                 self.present += int(count)
                 self.numeric += int(count) if _is_number(str(text)) else 0
@@ -406,19 +407,24 @@ def _is_number(text: str) -> bool:
 def _booleans(cells: Cells) -> tuple[Array, int]:
     if cells.dtype.kind in "bfiu":
         values = cells.astype(np.float64)
-        wrong = int(np.count_nonzero(~np.isnan(values) & (values != 0) & (values != 1)))
-        return values[:, None], wrong
-    texts = _texts(cells)
-    known = {**_TRUTH, "1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0, "": np.nan}
-    distinct, position = np.unique(texts, return_inverse=True)
-    values = np.array([known.get(text.lower(), np.inf) for text in distinct.tolist()])[position]
+        values[~np.isnan(values) & (values != 0) & (values != 1)] = np.inf
+    else:
+        known = {**_TRUTH, "1": 1.0, "0": 0.0, "": np.nan}
+        texts, position = _distinct(cells)
+        values = np.array([known.get(text.lower(), np.inf) for text in texts])[position]
     wrong = int(np.count_nonzero(np.isinf(values)))
     return np.where(np.isinf(values), np.nan, values)[:, None], wrong
 
 
-def _texts(cells: Cells) -> Cells:
-    """Return cells as stripped text, empty where missing; 1.0 and "1" are one level."""
-    return np.array([text_of(cell) for cell in cells.tolist()], dtype=str) if len(cells) else np.zeros(0, dtype=str)
+def _distinct(cells: Cells) -> tuple[list[str], Cells]:
+    """Return the different texts of cells, and where each cell's is among them.
+
+    No array of texts, which has room for the longest in every place: one long cell could take all memory.
+    """
+    numbered: dict[str, int] = {}
+    texts = [text_of(cell) for cell in cells.tolist()]
+    places = np.array([numbered.setdefault(text, len(numbered)) for text in texts], dtype=np.int64)
+    return list(numbered), places
 
 
 def text_of(cell: Any) -> str:
