@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tacitly.data.missing import Codes, without_codes
-from tacitly.data.schema import Schema, infer
+from tacitly.data.schema import Column, Schema, infer
 from tacitly.data.tables import open_table
 from tacitly.data.validation import DataError
 
@@ -62,3 +62,31 @@ def test_a_code_of_one_column_is_a_value_of_another(tmp_path):
     a, b = next(source.batches(["a", "b"], 10))
     assert np.isnan(a[0])
     assert b[0] == -9
+
+
+@pytest.mark.parametrize("kind", ["category", "hashed"])
+def test_a_code_in_one_cell_changes_no_other_cell(kind):
+    wide = 2**53 + 1  # no float64
+    levels = ("3", str(wide), str(wide + 2)) if kind == "category" else ()
+    column = Column("branch", kind, levels, missing=Codes.of([-9]))
+    without, _ = column.encode(np.array([3, wide, wide + 2]))
+    beside, _ = column.encode(np.array([-9, wide, wide + 2]))
+    assert np.isfinite(without[1:]).all()
+    assert np.array_equal(without[1:], beside[1:])
+
+
+class _Untold:
+    def __str__(self):
+        raise RuntimeError("a private cell")
+
+
+@pytest.mark.parametrize("kind", ["number", "boolean", "category", "hashed"])
+@pytest.mark.parametrize("cell", [10**5000, _Untold()], ids=["digits", "untold"])
+@pytest.mark.parametrize("codes", [[], [-9]], ids=["plain", "coded"])
+def test_no_cell_makes_encoding_raise(kind, cell, codes):
+    column = Column("x", kind, ("1", "2") if kind == "category" else (), missing=Codes.of(codes))
+    cells = np.empty(3, dtype=object)
+    cells[:] = ["1", cell, "-9"]
+    encoded, _ = column.encode(cells)
+    alone, _ = column.encode(cells[:1])
+    assert np.array_equal(encoded[:1], alone, equal_nan=True)

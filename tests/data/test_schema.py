@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -188,3 +189,38 @@ def test_with_blank_a_few_other_cells_among_numbers_are_missing_and_nothing_is_s
     strange = Schema.declared({"note": {"kind": "hashed"}})
     cells = np.array(["a", "\ud800", "b"], dtype=object)
     assert strange.encode([cells]).shape == (3, strange.columns[0].buckets)
+
+
+@pytest.mark.parametrize("cells", [["007", "012", "1.50"], ["9007199254740993", "+5", "1e2"], ["-0", "INF", "NAN"]])
+@pytest.mark.parametrize("kind", ["category", "hashed"])
+def test_text_in_one_cell_of_a_file_changes_no_other_cell(tmp_path: Path, cells: list[str], kind: str) -> None:
+    about = {"kind": kind, "levels": ["word", *cells[:2]]} if kind == "category" else {"kind": kind}
+    schema, encoded = Schema.declared({"code": about}), []
+    for first in ("3", "word"):  # read as numbers, and as text
+        path = tmp_path / f"{first}.csv"
+        path.write_text("id,code\n" + "".join(f"{i},{cell}\n" for i, cell in enumerate([first, *cells])))
+        encoded += [schema.encode(batch, blank=True)[1:] for batch in open_table(path, "id").batches(["code"], 100)]
+    assert np.array_equal(*encoded, equal_nan=True)
+    assert np.isfinite(encoded[0]).all(axis=1).any()
+
+
+def test_a_number_that_is_no_truth_value_is_missing_whatever_else_its_column_holds() -> None:
+    flag = Column("flag", "boolean")
+    numbers, misfits = flag.encode(np.array([1.0, 2.0, 0.0, np.nan, np.inf]))
+    texts, others = flag.encode(np.array(["1", "2", "00", "", "1e400"], dtype=object))
+    assert np.array_equal(numbers, [[1.0], [np.nan], [0.0], [np.nan], [np.nan]], equal_nan=True)
+    assert np.array_equal(numbers, texts, equal_nan=True)
+    assert misfits == others == 2
+
+
+@pytest.mark.parametrize("kind", ["boolean", "category", "hashed"])
+def test_one_long_cell_takes_no_memory_for_the_others(kind: str) -> None:
+    cells = np.full(50_000, "yes", dtype=object)
+    cells[0] = "x" * 50_000
+    column = Column("text", kind, ("yes", "no") if kind == "category" else ())
+    tracemalloc.start()
+    encoded, _ = column.encode(cells)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(encoded) == len(cells)
+    assert most < 100_000_000  # as an array of texts they would take 10 GB

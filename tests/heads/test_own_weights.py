@@ -80,3 +80,8 @@ def test_where_users_are_enough_the_basis_says_all() -> None:
     model = PrivateFedRep(rank=1, epsilon=2.0).fit(data.X, data.y, data.users)
     assert model.prior_ is not None
     assert len(model.own_weights_) == 0
+
+
+def test_more_directions_than_features_are_refused() -> None:
+    with pytest.raises(ValueError, match="directions"):
+        HeadsWithOwnWeights(np.ones((5, 3000)))  # from the network: seconds of work for every user

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import tacitly
+from tacitly.privacy import home
 from tacitly.privacy.accounting import compose
 from tacitly.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity
 from tacitly.privacy.ledger import Ledger, RunInUse
@@ -301,3 +302,13 @@ def test_two_processes_that_remember_an_account_never_put_an_earlier_state_back(
     assert seen == sorted(seen)
     assert seen[-1] == 40
     assert people == 20  # of both
+
+
+def test_an_account_is_remembered_where_files_cannot_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(path: Path) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setenv("TACITLY_HOME", str(tmp_path))
+    monkeypatch.setattr(home, "lock_file", no_locks)
+    home.remember("0" * 32, home.Anchor(path="ledger", entries=3, head="hash"))
+    assert home.anchor("0" * 32) == home.Anchor(path="ledger", entries=3, head="hash")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tacitly.data.tables import Source
-from tacitly.data.validation import Array, DataError, absent, number_of
+from tacitly.data.validation import Array, DataError, absent, number_of, written
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def without_codes(source: Source, codes: Mapping[str, Codes]) -> Source:
 def _is_code(cell: Any, texts: set[str], numbers: list[float]) -> bool:
     if absent(cell):
         return False
-    text = str(cell).strip()
+    text = written(cell)
     return text in texts or _number_or_none(text) in numbers
 
 

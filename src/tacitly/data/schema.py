@@ -31,13 +31,14 @@ import numpy as np
 from tacitly.arrays import Array
 from tacitly.data.missing import NO_CODES, Codes, without_codes
 from tacitly.data.tables import Source, batch_rows
+from tacitly.data.validation import NULL_WORDS, DataError, absent, listed, number_of, numbers, rows_in_words, written
 from tacitly.data.validation import Array as Cells
-from tacitly.data.validation import DataError, absent, listed, number_of, numbers, rows_in_words
 
 BUCKETS = 16
 """Indicators of a text column without declared levels."""
 
 _VERSION = 1
+_NUMBER = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf(?:inity)?|nan)", re.ASCII | re.IGNORECASE)
 _KINDS = ("number", "boolean", "category", "hashed")
 _YES = ("true", "yes", "t", "y", "ja", "j", "wahr", "oui", "vrai", "si", "sí", "sì", "sim", "vero", "verdadero", "tak")
 _NO = ("false", "no", "f", "n", "nein", "falsch", "non", "faux", "nee", "nej", "falso", "não", "nie")
@@ -66,6 +67,7 @@ class Column:
     missing: Codes = NO_CODES
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "levels", tuple(text_of(level) for level in self.levels))
         if self.kind not in _KINDS:
             raise DataError(f"Column {self.name!r}: kind must be one of {', '.join(_KINDS)}. Found {self.kind!r}.")
         if self.kind == "category" and (len(self.levels) < 2 or len(set(self.levels)) < len(self.levels)):
@@ -101,8 +103,8 @@ class Column:
             return values[:, None], misfits
         if self.kind == "boolean":
             return _booleans(cells)
-        texts, position = np.unique(_texts(cells), return_inverse=True)
-        codes = np.array([self._code(text) for text in texts.tolist()], dtype=np.int64)[position]
+        texts, position = _distinct(cells)
+        codes = np.array([self._code(text) for text in texts], dtype=np.int64)[position]
         width = len(self.encoded)
         out = np.zeros((len(codes), width))
         seen = codes >= 0
@@ -299,7 +301,7 @@ def _column(name: str, about: Mapping[str, Any]) -> Column:
         raise DataError(
             f"Column {name!r}: the schema says {', '.join(strange)}. Expected kind, levels, range, buckets, missing."
         )
-    levels = tuple(text_of(level) for level in about.get("levels", ()))
+    levels = tuple(about.get("levels", ()))
     kind = str(about.get("kind", "category" if levels else "number"))
     low_high = about.get("range")
     return Column(
@@ -376,7 +378,8 @@ class _Looks:
             if present:
                 self._candidates &= {kind}
             return
-        for text, count in zip(*np.unique(_texts(values), return_counts=True), strict=True):
+        texts, places = _distinct(values)
+        for text, count in zip(texts, np.bincount(places, minlength=len(texts)), strict=True):
             if text:
                 self.present += int(count)
                 self.numeric += int(count) if _is_number(str(text)) else 0
@@ -404,28 +407,39 @@ def _is_number(text: str) -> bool:
 def _booleans(cells: Cells) -> tuple[Array, int]:
     if cells.dtype.kind in "bfiu":
         values = cells.astype(np.float64)
-        wrong = int(np.count_nonzero(~np.isnan(values) & (values != 0) & (values != 1)))
-        return values[:, None], wrong
-    texts = _texts(cells)
-    known = {**_TRUTH, "1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0, "": np.nan}
-    distinct, position = np.unique(texts, return_inverse=True)
-    values = np.array([known.get(text.lower(), np.inf) for text in distinct.tolist()])[position]
+        values[~np.isnan(values) & (values != 0) & (values != 1)] = np.inf
+    else:
+        known = {**_TRUTH, "1": 1.0, "0": 0.0, "": np.nan}
+        texts, position = _distinct(cells)
+        values = np.array([known.get(text.lower(), np.inf) for text in texts])[position]
     wrong = int(np.count_nonzero(np.isinf(values)))
     return np.where(np.isinf(values), np.nan, values)[:, None], wrong
 
 
-def _texts(cells: Cells) -> Cells:
-    """Return cells as stripped text, empty where missing; 1.0 and "1" are one level."""
-    return np.array([text_of(cell) for cell in cells.tolist()], dtype=str) if len(cells) else np.zeros(0, dtype=str)
+def _distinct(cells: Cells) -> tuple[list[str], Cells]:
+    """Return the different texts of cells, and where each cell's is among them.
+
+    No array of texts, which has room for the longest in every place: one long cell could take all memory.
+    """
+    numbered: dict[str, int] = {}
+    texts = [text_of(cell) for cell in cells.tolist()]
+    places = np.array([numbered.setdefault(text, len(numbered)) for text in texts], dtype=np.int64)
+    return list(numbered), places
 
 
 def text_of(cell: Any) -> str:
-    """Return a cell as stripped text, empty where it is missing; 1.0 and "1" are one level."""
+    """Return a cell as stripped text, empty where it is missing; 1.0, 1, "1" and "01" are one level.
+
+    Columns are read as float64 or as text, depending on what else is in them: a number must have one text in both, or
+    one cell would decide what all the others are.
+
+    >>> text_of("007"), text_of(7.0), text_of("7a"), text_of("1e1")
+    ('7', '7', '7a', '10')
+    """
     if absent(cell):
         return ""
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
-    from tacitly.data.validation import NULL_WORDS
-
-    text = str(cell).strip()
+    text = written(cell)
+    if _NUMBER.fullmatch(text):
+        number = float(text)
+        text = str(int(number)) if number.is_integer() else str(number)
     return "" if text in NULL_WORDS else text

@@ -58,7 +58,9 @@ def blanked_rows(source: Source, columns: Sequence[str], user: str) -> tuple[Sou
 
 def labelled(source: Source, column: str, labels: Sequence[str]) -> Source:
     """Return the table with the text labels of a column replaced by their positions; raise where there are others."""
-    codes = {label: float(position) for position, label in enumerate(labels)}
+    codes = {text_of(label): float(position) for position, label in enumerate(labels)}
+    if len(codes) < len(labels):
+        raise DataError("labels must differ, also as numbers: '1' and '01' are one label.")
 
     def batches(names: Sequence[str], rows: int) -> Iterator[list[Array]]:
         for cells in source.batches(names, rows):

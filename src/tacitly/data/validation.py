@@ -185,6 +185,18 @@ def alike(cells: NDArray[Any], others: Any) -> NDArray[np.bool_]:
     return np.fromiter((same(*pair) for pair in pairs), bool, cells.size).reshape(cells.shape)
 
 
+def written(cell: object) -> str:
+    """Return a cell as stripped text; empty for one that has none, such as an integer of 5000 digits.
+
+    >>> written(" a "), written(10**5000)
+    ('a', '')
+    """
+    try:
+        return str(cell).strip()
+    except Exception:  # no exception may depend on a private cell
+        return ""
+
+
 def absent(cell: object) -> bool:
     """Return whether a cell is empty: None, NaN, pandas' NA or NaT, or blank text."""
     if isinstance(cell, str):

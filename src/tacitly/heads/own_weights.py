@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tacitly.arrays import Array, Offsets, Rows, check_shape
+from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size
 from tacitly.heads.base import HeadWork
 from tacitly.heads.penalties import LEAST_TRACE
 from tacitly.heads.ridge import ridge_and_error
@@ -44,6 +44,8 @@ class HeadsWithOwnWeights(HeadWork):
 
     def __post_init__(self) -> None:
         check_shape("basis", self.basis, None, None)
+        # It is orthonormal: a message from the network cannot ask for more work than a user's own columns take.
+        check_size("directions", self.basis.shape[1] + 1, len(self.basis) + 1)
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Fit all users, one after the other."""

@@ -165,6 +165,8 @@ def _in_turn(path: Path) -> Iterator[None]:
             lock = lock_file(path.with_name(f"{path.name}.lock"))
         except AlreadyLocked:
             time.sleep(0.001)
+        except OSError:  # a file system without locks: better remembered out of turn than not at all
+            break
     try:
         yield
     finally:

@@ -165,11 +165,12 @@ def _in_arrays(
         columns = np.stack(fits.columns, axis=1) * np.repeat(sizes, counts, axis=0)
         heads, errors = np.zeros((len(counts), rank + most)), np.full(len(counts), math.inf)
         for size in range(most + 1):  # a fit of its own for each number of columns: penalties are relative to it
-            chosen = (fits.sizes == size) & (counts > 0)
-            own, starts = np.repeat(chosen, counts), np.append(0, np.cumsum(counts[chosen]))
+            # Users with other numbers are there without rows: how many chose this one, which is private, moves no bit.
+            chosen = fits.sizes == size
+            own, starts = np.repeat(chosen, counts), np.append(0, np.cumsum(np.where(chosen, counts, 0)))
             used = columns[own, : rank + size]
-            fitted, errors[chosen], _ = ridges_beside_means(used, fits.targets[own], starts, intercept=intercept)
-            heads[chosen, : rank + size] = fitted[:, :-1]
+            fitted, found, _ = ridges_beside_means(used, fits.targets[own], starts, intercept=intercept)
+            errors[chosen], heads[chosen, : rank + size] = found[chosen], fitted[chosen, :-1]
         values = np.abs(heads[:, rank:])
         kept = np.isfinite(errors)[:, None] & (values > math.sqrt(ROUNDING) * values.max(axis=1, initial=0.0)[:, None])
         raw = heads * sizes
