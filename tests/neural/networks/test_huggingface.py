@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 import warnings
@@ -201,3 +202,11 @@ def test_a_missing_library_is_one_sentence(bert: Path, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ModuleNotFoundError, match=r"need transformers: pip install 'tacitly\[huggingface\]'"):
         neural.huggingface_encoder(bert)
+
+
+@pytest.mark.parametrize("part", ["pytorch_model.bin", "../other/model.safetensors", "/etc/x.safetensors", 7])
+def test_an_index_names_no_pickles_and_no_other_folders(bert: Path, tmp_path: Path, part: Any) -> None:
+    (tmp_path / "config.json").write_text((bert / "config.json").read_text())
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": {"w": part}}))
+    with pytest.raises(ValueError, match="files in its folder, and nothing else"):
+        neural.huggingface_encoder(tmp_path, length=LENGTH)

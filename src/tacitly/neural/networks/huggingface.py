@@ -8,6 +8,8 @@ certificate covers what the network was trained on.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -87,6 +89,7 @@ def huggingface_encoder(folder: str | Path, *, length: int = 64) -> TextEncoder:
             f"{path} holds no model.safetensors. Weights in other files, such as pytorch_model.bin, are pickles, which "
             "run code when they are read: convert them where you trust them, with save_pretrained."
         )
+    _check_parts(path / _WEIGHTS[1])
     library = _transformers()
     config = library.AutoConfig.from_pretrained(path, **_LOCAL)
     if getattr(config, "is_encoder_decoder", False) or getattr(config, "vocab_size", None) is None:
@@ -133,6 +136,19 @@ def _checked(folder: str | Path, what: str, names: Sequence[str]) -> Path:
             f"folder must be a local Hugging Face folder with {what}; nothing is downloaded. Found {path}."
         )
     return path
+
+
+def _check_parts(index: Path) -> None:
+    """Raise where an index of weights names anything but safetensors files beside it: pickles, or other folders."""
+    if not index.is_file():
+        return
+    try:
+        parts = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+        plain = all(re.fullmatch(r"[\w.-]+\.safetensors", part) for part in parts)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        plain = False
+    if not plain:
+        raise ValueError(f"{index} must name .safetensors files in its folder, and nothing else.")
 
 
 def _transformers() -> Any:
