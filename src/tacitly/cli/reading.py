@@ -188,7 +188,7 @@ def _remedy(message: str, target: str, schema: dict[str, Any] | None, method: Me
         return f" If these are classes: {choice}{loss}--classes no,yes (all labels that may occur)."
     if message.startswith("Columns hold dates"):
         return " (--exclude NAME)"
-    if message.startswith("Columns hold numbers, but"):
+    if message.startswith("Columns hold") and "but for a few cells" in message:
         return " (--missing unknown,-9; --exclude NAME)"
     if "without a user" in message:
         return " (--drop-missing leaves them out.)"

@@ -236,7 +236,7 @@ class Cohort(GroupedRows):
         check_policy(on_bad_rows)
         blank, unlabelled = on_bad_rows in ("drop", "blank"), on_bad_rows == "drop-unlabelled" and target is not None
         user, target = str(user), None if target is None else str(target)
-        source = open_table(table, user)
+        source = open_table(table, user, blank=blank)
         names = choose_columns(source, user, target, features)
         if schema is not None:
             schema = schema_of(source, names, schema, blank=blank)

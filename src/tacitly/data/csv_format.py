@@ -1,7 +1,8 @@
 """How a text file writes a table: separator, encoding, decimal mark, compression; found by looking, or given.
 
 The separator and the decimal mark are found in the first piece of a file, the encoding by decoding all of it. What was
-found is public in the sense of a header: it says how a program saved the table, not what is in it.
+found is public in the sense of a header: it says how a program saved the table, not what is in it. So most cells decide
+and not a single one: an odd cell is read oddly, and never changes how the others are read or stops the file.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import gzip
 import lzma
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -22,7 +24,7 @@ from tacitly.data.validation import DataError
 TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt")
 COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
-_SAMPLE_BYTES = 1 << 18
+_SAMPLE_BYTES, _SAMPLE_LINES, _MOST_BYTES = 1 << 18, 50, 1 << 28
 _MOST_TITLES = 10  # lines before the header that hold words
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _WORDS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "space": " "}
@@ -30,6 +32,7 @@ _BEFORE, _AFTER = r"\s*[-+]?[$€£¥]?[-+]?", r"\s*[%$€£¥]?\s*"
 _COMMA = re.compile(_BEFORE + r"\d[\d \u00a0\u202f']*,\d+" + _AFTER)
 _NAMED = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 _DOT = re.compile(_BEFORE + r"\d+\.\d+" + _AFTER)
+_BEYOND_ASCII, _SURROGATES = re.compile("[^\x00-\x7f]+"), re.compile("[\udc80-\udcff]+")
 _EITHER = re.compile(_BEFORE + r"[1-9]\d{0,2},\d{3}" + _AFTER)  # thousands, or three decimals
 
 
@@ -38,13 +41,15 @@ class CsvFormat:
     """How a text file writes a table; None where it is to be found out.
 
     ``decimal`` is the mark before decimals. With ``"."`` given, commas inside numbers separate thousands. ``skipped``
-    is how many lines stand before the header: comments, a title, or the separator as Excel writes it.
+    is how many lines stand before the header: comments, a title, or the separator as Excel writes it. Not ``pure`` is a
+    file with bytes that are no text in its encoding, or may be; each of them is read as �.
     """
 
     separator: str | None = None
     decimal: str | None = None
     encoding: str | None = None
     skipped: int = 0
+    pure: bool = False
 
     def __post_init__(self) -> None:
         if self.separator is not None:
@@ -94,9 +99,10 @@ def opened(path: Path) -> IO[bytes]:
 class Utf8File:
     """A file's text in UTF-8, decompressed, as a file object that Arrow reads piece by piece."""
 
-    def __init__(self, path: Path, encoding: str) -> None:
+    def __init__(self, path: Path, form: CsvFormat) -> None:
         self._file = opened(path)
-        self._decoder = None if encoding == "utf-8" else codecs.getincrementaldecoder(encoding)()
+        plain = form.encoding == "utf-8" and form.pure
+        self._decoder = None if plain else codecs.getincrementaldecoder(str(form.encoding))("replace")
         self._rest = b""
 
     def read(self, size: int) -> bytes:
@@ -120,6 +126,9 @@ class Utf8File:
         """Close the file."""
         self._file.close()
 
+    def __del__(self) -> None:
+        self._file.close()  # when Arrow's threads have let go of it, and without Python's warning
+
 
 def look(path: Path, given: CsvFormat, user: str | None = None) -> tuple[CsvFormat, list[str] | None]:
     """Return the format of a file, completed where it was not given, and its header; None if there is none.
@@ -127,9 +136,12 @@ def look(path: Path, given: CsvFormat, user: str | None = None) -> tuple[CsvForm
     Of the separators that could be meant, the one wins under which the header has the ``user`` column, then the one
     under which most lines have as many cells as the header.
     """
-    encoding = given.encoding or _encoding(path)
+    encoding, pure = (given.encoding, False) if given.encoding else _encoding(path)
     with opened(path) as file:
-        text = file.read(_SAMPLE_BYTES).decode(encoding, errors="ignore").removeprefix("\ufeff")
+        sample = file.read(_SAMPLE_BYTES)
+        while sample.count(b"\n") < _SAMPLE_LINES and len(sample) < _MOST_BYTES and (more := file.read(len(sample))):
+            sample += more  # one long cell is no sample
+    text = sample.decode(encoding, errors="ignore").removeprefix("\ufeff")
     _check_text(path, text)
     lines = text.splitlines(keepends=True)
     if len(text) >= _SAMPLE_BYTES // 4 and len(lines) > 1:
@@ -141,15 +153,14 @@ def look(path: Path, given: CsvFormat, user: str | None = None) -> tuple[CsvForm
     skipped += _titles(lines[skipped:], separator)
     rows = [row for row in _parsed(lines[skipped:], separator) if row]
     if not rows:
-        return CsvFormat(separator, given.decimal, encoding, skipped), None
+        return CsvFormat(separator, given.decimal, encoding, skipped, pure), None
     decimal = given.decimal if given.decimal is not None else _decimal(rows[1:], separator)
-    return CsvFormat(separator, decimal, encoding, skipped), rows[0]
+    return CsvFormat(separator, decimal, encoding, skipped, pure), rows[0]
 
 
 def _check_text(path: Path, text: str) -> None:
-    """Raise for a file that holds bytes instead of words: many characters that nobody types, or a zero."""
-    strange = sum(character < " " and not character.isspace() for character in text)
-    if "\0" in text or strange > len(text) / 100:
+    """Raise for a file of bytes instead of words: its first line, which is public, has characters that nobody types."""
+    if any(character < " " and not character.isspace() for character in text.partition("\n")[0]):
         packed = " It looks like a spreadsheet or an archive: save the sheet as CSV." * text.startswith("PK\x03\x04")
         raise DataError(
             f"The file {path.name!r} is not a text table. Expected lines of cells (CSV); Parquet and Arrow files "
@@ -183,7 +194,13 @@ def _titles(lines: Sequence[str], separator: str) -> int:
 
 
 def _parsed(lines: Sequence[str], separator: str) -> list[list[str]]:
-    return list(csv.reader(lines, delimiter=separator))
+    rows: list[list[str]] = []
+    reader = csv.reader(lines, delimiter=separator)
+    while True:
+        with suppress(csv.Error):  # a cell longer than this reader takes: its row is no part of the sample
+            if (row := next(reader, None)) is None:
+                return rows
+            rows.append(row)
 
 
 def _separator(lines: Sequence[str], path: Path, user: str | None) -> str:
@@ -203,12 +220,16 @@ def _separator(lines: Sequence[str], path: Path, user: str | None) -> str:
 
 
 def _decimal(rows: Sequence[Sequence[str]], separator: str) -> str | None:
-    """Return ',' where numbers have decimal commas; raise where they could as well separate thousands."""
+    """Return ',' where more numbers have a decimal comma than a point; raise where it may separate thousands.
+
+    >>> _decimal([["1,5", "2,25", "3.5"]], ";")
+    ','
+    """
     if separator == ",":
         return None
     cells = [cell for row in rows for cell in row if "," in cell or "." in cell]
     commas = [cell for cell in cells if _COMMA.fullmatch(cell)]
-    if not commas or any(_DOT.fullmatch(cell) for cell in cells):
+    if len(commas) <= sum(_DOT.fullmatch(cell) is not None for cell in cells):
         return None
     if all(_EITHER.fullmatch(cell) for cell in commas):
         raise DataError(
@@ -218,21 +239,20 @@ def _decimal(rows: Sequence[Sequence[str]], separator: str) -> str | None:
     return ","
 
 
-def _encoding(path: Path) -> str:
-    """Return the first encoding, of those that are common, in which the whole file can be read."""
+def _encoding(path: Path) -> tuple[str, bool]:
+    """Return the encoding of a file, UTF-8 or Windows-1252, and whether all of it is text in that encoding.
+
+    It is UTF-8 if more letters beyond ASCII are written in it than bytes cannot be read in it.
+    """
     with opened(path) as file:
         if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            return "utf-16"
-    return next(name for name in ("utf-8", "cp1252", "latin-1") if _decodes(path, name))
-
-
-def _decodes(path: Path, encoding: str) -> bool:
-    decoder = codecs.getincrementaldecoder(encoding)()
-    try:
-        with opened(path) as file:
-            while piece := file.read(1 << 20):
-                decoder.decode(piece)
-        decoder.decode(b"", final=True)
-    except UnicodeDecodeError:
-        return False
-    return True
+            return "utf-16", False
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")  # what is no UTF-8 becomes a surrogate
+    letters, wrong, piece = 0, 0, b"\0"
+    with opened(path) as file:
+        while piece:
+            piece = file.read(1 << 20)
+            if not (text := decoder.decode(piece, final=not piece)).isascii():
+                unread = sum(map(len, _SURROGATES.findall(text)))
+                wrong, letters = wrong + unread, letters + sum(map(len, _BEYOND_ASCII.findall(text))) - unread
+    return ("utf-8", not wrong) if letters >= wrong else ("cp1252", False)

@@ -360,12 +360,20 @@ def _array(values: Any, what: str) -> Array:
         values = np.ma.filled(values if values.dtype.kind == "f" else values.astype(float), np.nan)
     array: Array | None = None
     with suppress(ValueError):  # NumPy's message may show a cell, so ours is raised without it as its context
-        array = np.asarray(values)
+        if isinstance(values, (list, tuple)) and _has_text(values):
+            # Not as NumPy's texts, which round what is beside them, and have room for the longest in every place.
+            array = np.asarray(values, dtype=object)
+        else:
+            array = np.asarray(values)
     if array is not None and array.dtype.kind == "c":
         raise DataError(f"Complex data not supported. Found complex numbers in {what}. Expected real ones.")
     if array is not None:
         return array
     raise DataError(f"{what} has rows of different lengths. Expected rows of the same length.")
+
+
+def _has_text(values: Iterable[Any]) -> bool:
+    return any(isinstance(v, str) or (isinstance(v, (list, tuple)) and _has_text(v)) for v in values)
 
 
 def _labels(names: Iterable[str]) -> list[str]:

@@ -38,7 +38,8 @@ BUCKETS = 16
 """Indicators of a text column without declared levels."""
 
 _VERSION = 1
-_NUMBER = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf(?:inity)?|nan)", re.ASCII | re.IGNORECASE)
+_NUMBER = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf(?:inity)?)", re.ASCII | re.IGNORECASE)
+_NOT_A_NUMBER = re.compile(r"[+-]?nan(?:\(\w*\))?", re.ASCII | re.IGNORECASE)  # as C's strtod reads it, and Arrow
 _KINDS = ("number", "boolean", "category", "hashed")
 _YES = ("true", "yes", "t", "y", "ja", "j", "wahr", "oui", "vrai", "si", "sí", "sì", "sim", "vero", "verdadero", "tak")
 _NO = ("false", "no", "f", "n", "nein", "falsch", "non", "faux", "nee", "nej", "falso", "não", "nie")
@@ -46,7 +47,7 @@ _TRUTH = dict.fromkeys(_YES, 1.0) | dict.fromkeys(_NO, 0.0)
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 _STORED_DATES = ("date", "time", "timestamp", "duration")
 _FIRST_ROWS = 1000  # that a hint looks at
-_TYPOS = 0.1  # share of other cells up to which a column of numbers is taken to have mistakes in it
+_TYPOS = 0.1  # share of other cells up to which a column is taken to have mistakes in it
 
 
 @dataclass(frozen=True)
@@ -259,8 +260,8 @@ def infer(
     """Return the schema of these columns: as declared, else by the stored type, else by what the cells look like.
 
     Kinds are treated as public, like the header. Dates are refused: what matters about them (an age, a month, days
-    since an event) is not for a program to guess. A column of numbers with a few other cells is refused, or with
-    ``blank`` a column of numbers: how many there are, or that there are any, is private.
+    since an event) is not for a program to guess. A column of one kind with a few other cells is refused, or with
+    ``blank`` a column of that kind: how many there are, or that there are any, is private.
     """
     given = dict(declared or {})
     unknown = sorted(set(given) - set(source.types))
@@ -335,55 +336,49 @@ def _kinds(source: Source, names: Sequence[str], *, blank: bool) -> dict[str, st
         for cells in source.batches(unsure, batch_rows(len(unsure))):
             for name, values in zip(unsure, cells, strict=True):
                 looks[name].add(values)
-    mistyped = [name for name in unsure if looks[name].mistyped]
-    if mistyped and not blank:
-        typos = [f"{name!r} ({rows_in_words(looks[name].odd)})" for name in mistyped]
-        raise DataError(
-            f"Columns hold numbers, but for a few cells: {listed(typos, ', ', 10)}. Mend these cells, leave them "
-            "empty, or declare what stands for a missing value in the schema: "
-            '{"column": {"missing": ["unknown", -9]}}; if the column really is text: {"column": {"kind": "hashed"}}.'
-        )
-    return kinds | {name: "number" if name in mistyped else looks[name].kind for name in unsure}
+    found = {name: look.kind for name, look in looks.items()}
+    if not blank:
+        for kind, what in (("number", "numbers"), ("boolean", "yes or no")):
+            odd = {name: look.odd(kind) for name, look in looks.items() if found[name] == kind}
+            typos = [f"{name!r} ({rows_in_words(count)})" for name, count in odd.items() if count]
+            if typos:
+                raise DataError(
+                    f"Columns hold {what}, but for a few cells: {listed(typos, ', ', 10)}. Mend these cells, leave "
+                    "them empty, or declare what stands for a missing value in the schema: "
+                    '{"column": {"missing": ["unknown", -9]}}; if the column really is text: '
+                    '{"column": {"kind": "hashed"}}.'
+                )
+    return kinds | found
 
 
 class _Looks:
     """What the cells of a column look like, batch by batch."""
 
     def __init__(self) -> None:
-        self.present = self.numeric = 0
-        self._candidates = {"number", "boolean", "date"}
-
-    @property
-    def odd(self) -> int:
-        """How many cells are no numbers."""
-        return self.present - self.numeric
+        self._present, self._fits = 0, dict.fromkeys(("number", "boolean", "date"), 0)
 
     @property
     def kind(self) -> str:
-        """The kind that every present cell could be; text where there is none."""
-        return next((kind for kind in ("number", "boolean", "date") if kind in self._candidates), "hashed")
+        """The first kind that all present cells could be, but for a few; text where there is none."""
+        return next((kind for kind in self._fits if self.odd(kind) <= _TYPOS * self._present), "hashed")
 
-    @property
-    def mistyped(self) -> bool:
-        """Whether it is text only because of a few cells among numbers."""
-        return self.kind == "hashed" and self.odd <= _TYPOS * self.present
+    def odd(self, kind: str) -> int:
+        """How many cells are not of a kind."""
+        return self._present - self._fits[kind]
 
     def add(self, values: Cells) -> None:
         if values.dtype.kind in "fiubMm":
-            missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
+            missing = np.isnan(values) if values.dtype.kind in "fMm" else np.zeros(len(values), bool)
             present = int(np.count_nonzero(~missing))
-            kind = {"b": "boolean", "M": "date", "m": "date"}.get(values.dtype.kind, "number")
-            self.present += present
-            self.numeric += present if kind == "number" else 0
-            if present:
-                self._candidates &= {kind}
+            self._present += present
+            self._fits[{"b": "boolean", "M": "date", "m": "date"}.get(values.dtype.kind, "number")] += present
             return
         texts, places = _distinct(values)
-        for text, count in zip(texts, np.bincount(places, minlength=len(texts)), strict=True):
+        for text, count in zip(texts, np.bincount(places, minlength=len(texts)).tolist(), strict=True):
             if text:
-                self.present += int(count)
-                self.numeric += int(count) if _is_number(str(text)) else 0
-                self._candidates &= _possible(str(text))
+                self._present += count
+                for kind in _possible(text):
+                    self._fits[kind] += count
 
 
 def _possible(text: str) -> set[str]:
@@ -438,7 +433,9 @@ def text_of(cell: Any) -> str:
     """
     if absent(cell):
         return ""
-    text = written(cell)
+    text = written(cell.item() if isinstance(cell, np.generic) else cell)  # 0.1 in single precision is another number
+    if _NOT_A_NUMBER.fullmatch(text):
+        return ""
     if _NUMBER.fullmatch(text):
         number = float(text)
         text = str(int(number)) if number.is_integer() else str(number)

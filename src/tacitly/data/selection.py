@@ -13,7 +13,7 @@ import numpy as np
 
 from tacitly.data.schema import text_of
 from tacitly.data.tables import Source, batch_rows
-from tacitly.data.validation import NULL_WORDS, Array, DataError, absent, rows_in_words
+from tacitly.data.validation import Array, DataError, rows_in_words
 
 _ID_NAME = re.compile(r"(row|obs|index|unnamed|id).*|.*(id|code|_no|_nr|number)")
 _MANY = 20
@@ -159,5 +159,5 @@ def _complete(cells: Sequence[Array]) -> Array:
         elif values.dtype.kind in "Mm":
             whole &= ~np.isnat(values)
         elif values.dtype.kind not in "iub":
-            whole &= np.array([not (absent(cell) or str(cell).strip() in NULL_WORDS) for cell in values.tolist()], bool)
+            whole &= np.array([bool(text_of(cell)) for cell in values.tolist()], bool)
     return whole

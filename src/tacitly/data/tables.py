@@ -32,6 +32,7 @@ __all__ = ["DataError", "Source", "batch_rows", "check_names", "is_frame", "open
 
 _CELLS = 1 << 18  # cells in one batch: 2 MiB of float64
 _CSV_BLOCK_BYTES = 1 << 20
+_LARGER_BLOCKS = 1 << 24, 1 << 28  # for cells that are longer than a block
 _PATIENCE = 5000  # milliseconds
 _BINARY_SUFFIXES = (".parquet", ".arrow", ".feather")
 # With a currency or per cent around a number, and spaces between groups of three digits; what is left of those is read
@@ -97,16 +98,17 @@ def is_frame(table: object) -> bool:
     return any(hasattr(table, name) for name in reads) and hasattr(table, "columns")
 
 
-def open_table(table: object, user: str | None = None, csv: CsvFormat | None = None) -> Source:
+def open_table(table: object, user: str | None = None, csv: CsvFormat | None = None, *, blank: bool = False) -> Source:
     """Return a `Source` for a pandas or polars frame, an Arrow table, or the path of a file; one that is open as it is.
 
     In a text file the `user` column stays text, so that '007' and '7' are two users. ``csv`` says how such a file is
-    written, where that is not to be found out.
+    written, where that is not to be found out. A row of it with too many or too few cells is an error, or with
+    ``blank`` one without cells of whoever stands in its user column.
     """
     if isinstance(table, Source):
         return table
     if isinstance(table, (str, PathLike)):
-        return _open_path(Path(table), user, csv or CsvFormat())
+        return _open_path(Path(table), user, csv or CsvFormat(), blank)
     if is_frame(table):
         frame: Any = table
         if hasattr(frame, "iloc"):
@@ -121,7 +123,7 @@ def open_table(table: object, user: str | None = None, csv: CsvFormat | None = N
     )
 
 
-def _open_path(path: Path, user: str | None, form: CsvFormat) -> Source:
+def _open_path(path: Path, user: str | None, form: CsvFormat, blank: bool) -> Source:
     title = f"The file {path.name!r}"
     if not path.exists():
         raise DataError(f"{title} was not found. Expected an existing file: check the path.")
@@ -143,7 +145,7 @@ def _open_path(path: Path, user: str | None, form: CsvFormat) -> Source:
     if path.stat().st_size == 0:
         raise DataError(f"{title} is empty. Expected a header and rows.")
     if suffix in TEXT_SUFFIXES:
-        return _open_csv(title, path, user, form)
+        return _open_csv(title, path, user, form, blank)
     return _open_parquet(title, [path]) if suffix == ".parquet" else _open_ipc(title, path)
 
 
@@ -159,7 +161,7 @@ def _open_pandas(frame: Any) -> Source:
     return Source("The table", types, batches)
 
 
-def _open_csv(title: str, path: Path, user: str | None, given: CsvFormat) -> Source:
+def _open_csv(title: str, path: Path, user: str | None, given: CsvFormat, blank: bool) -> Source:
     """Read every cell as a number, and as text that is converted here where some are not: types inferred are wrong."""
     arrow_csv, pa = import_module("pyarrow.csv"), import_module("pyarrow")
     with _replacing_errors(title, "CSV"):
@@ -172,16 +174,15 @@ def _open_csv(title: str, path: Path, user: str | None, given: CsvFormat) -> Sou
             "names."
         )
     types = _types(title, header, ["text"] * len(header))
+    place = header.index(user) if user in header else len(header)
 
-    def stream(names: Sequence[str], numeric: bool, malformed: list[int] | None) -> Iterator[Any]:
+    def stream(names: Sequence[str], numeric: bool, block: int, malformed: list[str] | None) -> Iterator[Any]:
         def skip(row: Any) -> str:
             assert malformed is not None
-            malformed.append(row.actual_columns)
+            malformed.append(_cell(row.text, form.separator, place))
             return "skip"
 
-        read = arrow_csv.ReadOptions(
-            block_size=max(_CSV_BLOCK_BYTES, 256 * len(header)), encoding="utf8", skip_rows=form.skipped
-        )
+        read = arrow_csv.ReadOptions(block_size=max(block, 256 * len(header)), encoding="utf8", skip_rows=form.skipped)
         parse = arrow_csv.ParseOptions(
             delimiter=form.separator,
             newlines_in_values=True,
@@ -195,8 +196,8 @@ def _open_csv(title: str, path: Path, user: str | None, given: CsvFormat) -> Sou
         )
         file: Any = path
         reader, lent = None, [weakref.ref[Any](skip)]
-        if path.suffix.lower() in COMPRESSED or form.encoding != "utf-8":
-            file = Utf8File(path, str(form.encoding))
+        if path.suffix.lower() in COMPRESSED or form.encoding != "utf-8" or not form.pure:
+            file = Utf8File(path, form)
             lent.append(weakref.ref(file))
         try:
             reader = arrow_csv.open_csv(file, read, parse, convert)
@@ -208,29 +209,35 @@ def _open_csv(title: str, path: Path, user: str | None, given: CsvFormat) -> Sou
             _wait_for_release(lent)
 
     def batches(names: Sequence[str], rows: int) -> Iterator[list[Array]]:
-        # Cells as numbers; as text if one is not written as a number; and if some rows are malformed, counting them. No
-        # earlier: Arrow's threads hold the function that counts, and one that lets go of it while Python ends aborts.
-        malformed: list[int] = []
-        ways: list[tuple[bool, list[int] | None]] = [(False, None), (False, malformed)]
+        # Cells as numbers; as text if one is not written as a number; if some rows are malformed, without those; in
+        # larger blocks if a cell is longer than one. No earlier: Arrow's threads hold the function that collects
+        # malformed rows, and one that lets go of it while Python ends aborts.
+        malformed: list[str] = []
+        ways: list[tuple[bool, int, list[str] | None]] = [(False, _CSV_BLOCK_BYTES, None)]
+        ways += [(False, block, malformed) for block in (_CSV_BLOCK_BYTES, *_LARGER_BLOCKS)]
         done = 0
         with _replacing_errors(title, "CSV"):
-            for numeric, counting in ways if form.decimal else [(True, None), *ways]:
+            for numeric, block, collected in ways if form.decimal else [(True, _CSV_BLOCK_BYTES, None), *ways]:
                 seen = done
+                malformed.clear()
                 try:
-                    for batch in stream(names, numeric, counting):
+                    for batch in stream(names, numeric, block, collected):
                         new = batch.slice(min(seen, batch.num_rows))
                         seen -= batch.num_rows - new.num_rows
                         yield from columns(new, names, rows)
                         done += new.num_rows
                     break
                 except pa.ArrowInvalid:
-                    if counting is not None:
+                    if block == _LARGER_BLOCKS[-1]:
                         raise
-        if malformed:
+        if malformed and not blank:
             raise DataError(
                 f"{title} has {rows_in_words(len(malformed))} without exactly {len(header)} cells, the number of "
                 "columns in its header. Look for stray separators, quotes or line breaks."
             )
+        for start in range(0, len(malformed), rows):
+            ids = np.array([*malformed[start : start + rows], ""], dtype=object)[:-1]
+            yield [ids if name == user else np.full(len(ids), np.nan) for name in names]
 
     def columns(batch: Any, names: Sequence[str], rows: int) -> Iterator[list[Array]]:
         for piece in _pieces(batch, rows):
@@ -249,6 +256,16 @@ def _wait_for_release(lent: Sequence[weakref.ref[Any]]) -> None:
         if all(thing() is None for thing in lent):
             return
         time.sleep(0.001)
+
+
+def _cell(line: str, separator: str | None, place: int) -> str:
+    """Return one cell of a line that has not as many cells as it should; empty if it is not there."""
+    try:
+        row = next(csv.reader([line], delimiter=separator or ","))
+    except (csv.Error, StopIteration):
+        return ""
+    cell = row[place].strip() if place < len(row) else ""
+    return "" if cell in NULL_WORDS else cell
 
 
 def _csv_column(column: Any, is_id: bool, form: CsvFormat) -> Array:

@@ -1,0 +1,77 @@
+"""One user's cell changes nothing for the others: neither how theirs are read, nor which columns there are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tacitly.data.cohort import Cohort
+from tacitly.data.schema import text_of
+from tacitly.data.tables import open_table
+
+PEOPLE = range(40)
+COMMAS = "".join(f"p{i};{i},5;süd;{'ja' if i % 2 else 'nein'};{i}\n" for i in PEOPLE)
+POINTS = COMMAS.replace(",", ".").replace(";", ",")
+
+ODD = {
+    "a decimal point": "q;1.5;süd;ja;1",
+    "bytes that are no text": b"q;1,5;\xfc;ja;1",
+    "two such bytes": b"q;1,5;\x81\xfc;ja;1",
+    "a zero byte": "q;1,5;\0;ja;1",
+    "control characters": f"q;1,5;{chr(1) * 999};ja;1",
+    "a long cell": f"q;1,5;{'x' * 200_000};ja;1",
+    "a cell beyond all blocks": f"q;1,5;{'x' * 3_000_000};ja;1",
+    "too few cells": "q;1,5;süd",
+    "too many cells": "q;1,5;süd;ja;1;2;3",
+    "a stray quote": 'q;1,5;s"üd;ja;1',
+    "neither yes nor no": "q;1,5;süd;perhaps;1",
+    "a number among words": "q;1,5;süd;1;1",
+    "a date": "q;2020-01-01;süd;ja;1",
+}
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_a_cell_changes_no_other_cell_of_a_text_file(tmp_path, odd, first):
+    line = (odd if isinstance(odd, bytes) else odd.encode()) + b"\n"
+    path, whole = tmp_path / "rows.csv", COMMAS.encode()
+    found = []
+    for body in (b"q;1,5;\xc3\xbc;ja;1\n" + whole, line + whole if first else whole + line):
+        path.write_bytes(b"id;a;b;c;y\n" + body)
+        schema = {"b": {"levels": ["nord", "süd"]}}
+        found.append(Cohort.from_table(path, user="id", target="y", schema=schema, on_bad_rows="drop"))
+    plain, beside = found
+    assert plain.feature_names == beside.feature_names == ("a", "b=süd", "c")
+    assert plain.users.tolist() == beside.users.tolist()  # also where all that q has cannot be read
+    assert np.array_equal(plain.X[: len(PEOPLE)], beside.X[: len(PEOPLE)])
+    assert np.isfinite(beside.X[: len(PEOPLE)]).all()
+
+
+def test_rows_with_another_number_of_cells_stay_in_place_where_rows_are_units(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text(f"id,a,b,c,y\n{POINTS}q,1\n,1\nNA,1,2,3,4,5\n")
+    cohort = Cohort.from_table(path, user="id", target="y", features=["a"], on_bad_rows="blank")
+    assert cohort.n_users == len(PEOPLE) + 1  # nobody's rows are nobody's
+    assert np.isnan(cohort.X[-1]).all()
+
+
+def test_text_beside_single_precision_changes_no_digit():
+    plain = Cohort.from_arrays([[np.float32(0.1)], [2.0]], [0.0, 1.0], ["a", "b"], on_bad_rows="drop")
+    beside = Cohort.from_arrays([[np.float32(0.1)], ["x"]], [0.0, 1.0], ["a", "b"], on_bad_rows="drop")
+    assert plain.X[0] == beside.X[0]
+    assert text_of(np.float32(0.1)) == text_of(float(np.float32(0.1)))
+
+
+def test_a_long_text_in_a_list_takes_its_own_room_only():
+    rows = [[float(i)] for i in range(50_000)] + [["x" * 10_000_000]]  # as NumPy's texts: two terabytes
+    cohort = Cohort.from_arrays(rows, [0.0] * len(rows), range(len(rows)), on_bad_rows="drop")
+    assert cohort.n_users == len(rows)
+
+
+@pytest.mark.parametrize("word", ["nan(x)", "-NaN()", "nan"])
+def test_what_arrow_reads_as_no_number_is_missing_beside_words_too(tmp_path, word):
+    path = tmp_path / "rows.csv"
+    for other in ("3", "word"):
+        path.write_text(f"id,a\nx,{word}\ny,{other}\n")
+        (cells,) = next(open_table(path, "id").batches(["a"], 10))
+        assert text_of(cells.tolist()[0]) == ""
