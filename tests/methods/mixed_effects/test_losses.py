@@ -346,3 +346,13 @@ def test_the_spread_is_not_clipped_to_users_who_have_only_the_frequent_class() -
     means = [LossSpread(units, prior, clip).contributions(rows, y, offsets)[:, 0].mean() for clip in (typical, 1.0)]
     assert means[0] < 0.0 < means[1]  # clipped to typical users, the variance would shrink; it is too small
     assert loss_algorithm._LEAST_SPREAD >= 1.0
+
+
+def test_a_rare_class_does_not_move_the_population_away_from_it() -> None:
+    """One row in fourteen: clips that follow users without one moved log odds of −3 to −5; a seeded population."""
+    rng = np.random.default_rng(11)
+    users, x = np.repeat(np.arange(1500), 4), rng.normal(size=(6000, 4))
+    y = (rng.random(6000) < expit(-3.0 + x @ np.array([0.8, -0.4, 0.0, 0.0]))).astype(np.int64)
+    model = fitted("logistic", x, y, users, math.inf)
+    assert abs(float(model.intercept_) + 3.0) < 0.8
+    assert float(np.trace(model.covariance_)) < 1.0  # users are all alike; 6.6 before

@@ -62,9 +62,13 @@ UNITLESS = (-2.0, 2.0)
 _LEVEL, _SHARES, _INFORMATION, _SCORE = 0.02, 0.03, (0.05, 0.07), (0.09, 0.22)
 _SPREAD, _SIZES, _NORMS = 0.26, 0.20, 0.05
 _SCORE_CLIP, _INFORMATION_CLIP, _SPREAD_CLIP = 1.8, 1.3, 1.8  # in units of the typical norm
-# Where one class is rare most users have only the other, and their spread is small: a clip of their size would cut away
-# the few who show how much users differ. In whitened coordinates those have a spread of one or more.
-_LEAST_SPREAD = 1.0
+# Where one class is rare most users have only the other, and what they send is small: a clip of their size would cut
+# away the few who have it, so that the population's log odds fell from round to round, and variances grew to make up
+# for it. In whitened coordinates those few have a spread of one or more, and scores a mean square of about one: the
+# smaller the typical score, the further out are the few. Wider still where the noise is small, since a clip biases.
+_LEAST_SPREAD, _MOST_SPREAD, _EDGE = 1.0, 4.0, 0.1  # the last: noise of the spread's eigenvalues that is small
+_RARE_SCORE, _RAREST, _MOST_SCORE = 0.5, 4.0, 8.0
+_MOST_SIZES, _SMALL_SIZES = 10.0, 0.1
 _INTERCEPT = {"logistic": 2.0, "poisson": 1.0}  # variances to start from
 _SLOPES = {"logistic": 1.0, "poisson": 0.3}  # the same for slopes, together
 _NOISE = 0.3
@@ -131,6 +135,7 @@ class _Learner:
     _doubt: Array = field(init=False)
     _metric: Array = field(init=False)
     _constant: Array = field(init=False)
+    _typicals: list[float] = field(init=False, default_factory=list)  # logarithms of typical norms of scores
 
     def __post_init__(self) -> None:
         size = self.units.size
@@ -165,7 +170,8 @@ class _Learner:
             label = f"{stage + 1}.{number + 1}"
             score = LossScore(self.units, replace(frozen, mean=self.prior.mean), metric, plain, information.clip)
             typical = self._typical(score, "score norm", f"score norm {label}", reach=8.0)
-            measured = MeasuredLossScore(score, _SCORE_CLIP * typical, np.tile(self._constant, self.classes))
+            clip = self._score_clip(typical, f"score {stage + 1}")
+            measured = MeasuredLossScore(score, clip, np.tile(self._constant, self.classes))
             mean, noise = self._mean(measured, f"score {stage + 1}", f"score {label}", measured.bound)
             vector, gains, squares = measured.split(mean, noise, _USUAL)
             at = self.prior.mean.reshape(self.classes, size) - self._start
@@ -185,8 +191,9 @@ class _Learner:
         axes, sizes = turned(plain, self._metric)
         query = LossSpread(self.units, replace(self.prior, root=axes), 0.0)
         typical = self._typical(query, "spread norm", "spread norm", reach=8.0)
-        clip = max(_SPREAD_CLIP * typical, _LEAST_SPREAD)
-        measured = replace(query, clip=clip)
+        edge = 1.12 * self._noise("spread") * math.sqrt(2.0 * self.units.size)
+        least = max(_LEAST_SPREAD, min(_EDGE / max(edge, 1e-9), _MOST_SPREAD))
+        measured = replace(query, clip=max(_SPREAD_CLIP * typical, least))
         mean, noise = self._mean(measured, "spread", "spread", measured.bound)
         change = changed(mean, noise, sizes, self.federation.n_users)
         if np.any(change):
@@ -213,7 +220,8 @@ class _Learner:
     def _sizes(self, label: str) -> None:
         """Correct the variances; estimates of successive rounds are averaged by their known noise."""
         query = LossSizes(self.units, self.prior, self._groups)
-        factors, noise = query.factors(*self._mean(query, "sizes", f"sizes {label}", query.bound))
+        bound = max(query.bound, min(_SMALL_SIZES / max(self._noise("sizes"), 1e-9), _MOST_SIZES))
+        factors, noise = query.factors(*self._mean(query, "sizes", f"sizes {label}", bound))
         variance = np.square(noise) + 0.01
         kept = self._doubt / (self._doubt + variance)
         self._doubt = self._doubt * (1.0 - kept) + 0.03
@@ -229,6 +237,18 @@ class _Learner:
         floor = max(2.0 * noise, 0.1 * float(np.abs(released).mean()), 1e-12)
         shares = np.maximum(released, floor)
         return np.asarray(shares / shares.mean())
+
+    def _score_clip(self, typical: float, phase: str) -> float:
+        """Return the clip of scores: above the few large ones where most are small, as all rounds so far say."""
+        self._typicals.append(math.log(max(typical, 1e-3)))
+        usual = math.exp(math.fsum(self._typicals) / len(self._typicals))
+        sampling = 1.0 / math.sqrt(self.federation.n_users * self.units.size)
+        wide = min(0.5 * sampling / max(self._noise(phase), 1e-9), _MOST_SCORE)
+        return max(_SCORE_CLIP * typical, min(_RARE_SCORE / usual**2, _RAREST), wide)
+
+    def _noise(self, phase: str) -> float:
+        """Return the noise of a mean with a clip of one."""
+        return self.federation.sum_sigma(self.plan.event(phase, clip=1.0)) / self.federation.n_users
 
     def _typical(self, query: Query, phase: str, name: str, *, reach: float) -> float:
         return typical_norm(self.federation, query, self.plan.event(phase, clip=1.0), name, reach=reach).size
