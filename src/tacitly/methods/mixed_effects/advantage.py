@@ -42,8 +42,13 @@ _EXPECTED, _DOUBT = 0.105, 0.035  # share outside 90 % intervals before anything
 _NARROWED = NormalDist().inv_cdf(1.0 - 0.085 / 2.0)  # intervals that are too wide are narrowed to 91.5 %
 _TAIL, _TAIL_DOUBT = 1.25, 0.02  # law of the tails: a normal law has 1
 
-USUAL = (0.25, 0.3)
-"""Mean and standard deviation of the advantage, before anything is released about it: the prior nearly always helps."""
+_SURE = 1.14
+"""Noise deviations below zero at which an advantage says that the prior does harm.
+
+If priors help 19 times in 20, gain or loss being of any size alike, the expected gain given a noisy advantage t is
+19·(φ(t) + tΦ(t)) − (φ(t) − tΦ(−t)), in noise deviations: it changes its sign at t = −1.14. Falling back on own means by
+mistake costs several percent, and what a useless prior costs is limited by users' own evidence.
+"""
 
 
 @dataclass(frozen=True)
@@ -93,16 +98,12 @@ class Advantage(PriorQuery):
 
     @staticmethod
     def helps(released: Array, noise: float) -> bool:
-        """Return whether the prior helps, the released advantage weighed against the usual one by its noise.
+        """Return whether the prior helps: unless the released advantage is clearly below zero, see :data:`_SURE`.
 
         >>> Advantage.helps(np.array([0.0, 0.0, -0.1, 0.1]), 0.001), Advantage.helps(np.zeros(4), 0.0)
         (False, True)
         """
-        seen = max(float(released[3] / _WEIGHTS[3]), 0.0)
-        advantage, noise = float(released[2] / _WEIGHTS[2]), noise / float(_WEIGHTS[2])
-        # The sign of usual + kept·(advantage/seen − usual) with kept = 1/(1 + (noise/(seen·deviation))²).
-        usual, deviation = USUAL
-        return usual * noise**2 + deviation**2 * seen * advantage >= 0.0
+        return bool(released[2] >= -_SURE * noise)
 
     @staticmethod
     def inflation(released: Array, noise: float) -> float:
