@@ -125,25 +125,21 @@ def fit_with_progress(model: PrivateModel, cohort: Cohort) -> None:
 @contextmanager
 def compiling_is_said() -> Iterator[None]:
     """Say once if Numba compiles something in this block: it does at the first run, and it takes a while."""
-    from numba.core import event
+    from tacitly.simd.lazy_njit import TOLD
 
-    class Once(event.Listener):
-        said = False
+    said = False
 
-        def on_start(self, event: object) -> None:
-            if not self.said:
-                self.said = True
-                say("compiling kernels for this machine: once, half a minute or so …", err=True)
+    def say_once() -> None:
+        nonlocal said
+        if not said:
+            said = True
+            say("compiling kernels for this machine: once, half a minute or so …", err=True)
 
-        def on_end(self, event: object) -> None:
-            pass
-
-    listener = Once()
-    event.register("numba:compile", listener)  # type: ignore[no-untyped-call]
+    TOLD.append(say_once)
     try:
         yield
     finally:
-        event.unregister("numba:compile", listener)  # type: ignore[no-untyped-call]
+        TOLD.remove(say_once)
 
 
 def show_certificate(certificate: Certificate, *, full: bool = False) -> None:

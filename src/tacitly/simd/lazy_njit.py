@@ -41,6 +41,9 @@ _CELLS = 1 << 16  # users times features up to which array operations compute wh
 _NARROW = 32  # features up to which they form a matrix over all features for every user
 _LOCK = threading.RLock()
 
+TOLD: list[Callable[[], None]] = []
+"""Called whenever a compilation starts. A list here, because Numba's own listeners need Numba imported."""
+
 
 def few(n_users: int, n_features: int) -> bool:
     """Whether users are so few that array operations take less time than compiling kernels, or loading them.
@@ -114,7 +117,7 @@ class Elsewhere(Compiled):
 
 @functools.cache
 def _watch_compiler() -> None:
-    """Pause the garbage collector of this process whenever Numba compiles; unlock functions that cannot be compiled.
+    """Whenever Numba compiles, tell who asked and pause the garbage collector; unlock functions that do not compile.
 
     Numba compiles in one thread at a time.
     """
@@ -125,6 +128,8 @@ def _watch_compiler() -> None:
             self.depth, self.enabled = 0, False  # a function that calls others is compiled around them
 
         def on_start(self, event: Any) -> None:
+            for tell in TOLD:
+                tell()
             if self.depth == 0:
                 self.enabled = gc.isenabled()
                 gc.disable()
