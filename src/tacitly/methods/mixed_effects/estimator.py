@@ -408,7 +408,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
     def _work_at_home(self, federation: Any, population: Population) -> None:
         super()._work_at_home(federation, population)
         if not self.helps_:
-            warnings.warn(self._too_few(), TooFewUsersWarning, stacklevel=4)
+            warnings.warn(self._too_few(), TooFewUsersWarning, stacklevel=3)
 
     def _home_work(self) -> HeadWork:
         if self.loss != "squared":
@@ -523,8 +523,14 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         return (
             f"the privacy noise hides what {features} say: every user falls back on their own rows. About "
             f"{_rounded(needed):,} users would do at epsilon = {self.epsilon:g}. Found {found:,}. Fewer columns, "
-            "declared ranges or a larger epsilon help too."
+            f"declared ranges{self._undeclared_text()} or a larger epsilon help too."
         )
+
+    def _undeclared_text(self) -> str:
+        """Return the advice to declare levels, where text makes most of the features."""
+        columns = () if self._schema is None else self._schema.columns
+        names = [column.name for column in columns if column.kind == "hashed"]
+        return f", declared levels (of {', '.join(names)})" if names else ""
 
     def _features_in_words(self) -> str:
         features, schema = len(self.feature_names_in_), self._schema
