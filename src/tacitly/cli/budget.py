@@ -37,7 +37,7 @@ budget = typer.Typer(
     cls=_ShowByDefault,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Show or make the account of a population: 'tacitly budget MODEL' (or LEDGER) shows one, 'tacitly budget list' all.",
+    help="Show or make the account of a population. 'tacitly budget MODEL' shows one, 'tacitly budget list' all.",
 )
 
 
