@@ -23,7 +23,7 @@ from tacitly.cli.console import wrapped
 from tacitly.cli.main import main
 from tacitly.data.csv_format import CsvFormat
 from tacitly.data.tables import open_table
-from tacitly.privacy.guarantee import UncertifiedWarning
+from tacitly.privacy.guarantee import TooFewUsersWarning, UncertifiedWarning
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -283,7 +283,7 @@ def test_columns_that_look_like_ids_are_pointed_out_and_used(command: Command, t
     frame.to_csv(tmp_path / "t.csv", index=False)
     code, out, _ = command("fit", "t.csv", *FIT, "--no-compare", "--out", "new/folder/m")  # made where it is missing
     assert code == 0
-    note = "note: column 'row' is different in every row. If it is an id, stop here and add --exclude row."
+    note = "note: column 'row' is different in every row. If it is an id or prose, stop here and add --exclude row."
     assert note in " ".join(out.split())
     features = json.loads((tmp_path / "new/folder/m/config.json").read_text())["features"]
     assert "row" in features  # pointing it out changes nothing
@@ -623,3 +623,66 @@ def test_codes_of_missing_values_are_declared_once_and_known_at_predict(command:
     code, out, error = command("predict", "model", "codes.csv")
     assert code == 0, error
     assert len(out.splitlines()) == len(frame) + 1
+
+
+def _lines(means: float, local: float, single: float, twin: float, ours: float, **scores: float) -> list[Line]:
+    errors = {MEANS: means, LOCAL: local, SINGLE: single, TWIN: twin, OURS: ours}
+    return [Line(name, "", error, scores.get(name.split()[0].strip("'s"), 0.0), 0.2) for name, error in errors.items()]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (_lines(1.0, 1.2, 3.0, 0.7, 0.8), "Sharing may have helped: the error is 20 % below"),
+        (_lines(1.0, 1.2, 3.0, 0.4, 0.5), "Sharing helped: the error is 50 % below"),
+        (_lines(9.0, 9.5, 1e-9, 1e-4, 1e-3, one=1.0), "over 99 % below that of the users' own means"),
+        (_lines(9.0, 9.5, 1e-9, 1e-4, 1e-3, one=1.0), "does a column repeat the target"),
+        (_lines(1e-30, 1e-30, 3.0, 2e-30, 2e-30, user=1.0), "the target does not change within a user"),
+        (_lines(1.0, 1.2, 3.0, 1.1, 1.0), "Without noise it would not have helped either: try other columns"),
+    ],
+)
+def test_the_verdict_knows_chance_copies_of_the_target_and_targets_that_never_change(
+    lines: list[Line], said: str
+) -> None:
+    """Twenty pupils showed 9 % by chance; a copy of the target "helped by 100 %"; rounding errors were compared."""
+    assert said in verdict(lines)
+
+
+def test_free_text_is_pointed_out_as_ids_are(tmp_path: Path) -> None:
+    """Remarks of doctors took sixteen features of the budget, unnoticed since one row was there twice."""
+    from tacitly.data.selection import id_like
+
+    frame = patients(40).assign(remark=lambda f: [f"seen, {row}" for row in f["row"]])
+    frame = pd.concat([frame, frame[:3]])
+    columns = ["remark", "clinic", "dose"]
+    assert id_like(open_table(frame), "patient", columns) == {"remark": "is text that hardly ever occurs twice"}
+
+
+def test_a_plan_that_is_given_a_table_says_what_it_takes_instead(command: Command) -> None:
+    """It asked for '--users' only, as if the table were fine."""
+    code, _, err = command("plan", "visits.csv", "--user", "patient")
+    assert code == 2
+    assert "plan reads no private table. Found 'visits.csv'" in err
+
+
+def test_the_account_of_a_model_is_shown_by_its_folder(command: Command, tmp_path: Path) -> None:
+    """There was "no ledger at model", and no word of where it is."""
+    patients(40).to_csv(tmp_path / "t.csv", index=False)
+    assert command("fit", "t.csv", *FIT, "--exclude", "row", "--no-compare")[0] == 0
+    code, out, _ = command("budget", "model")
+    assert code == 0
+    assert "spent ε" in out
+    assert "tacitly budget list" in command("budget", "nothing")[2]
+
+
+@pytest.mark.parametrize("method", [tacitly.MixedEffects, tacitly.PrivateFedRep])
+def test_a_warning_of_too_few_users_points_at_the_line_that_fits(method: type) -> None:
+    """It came from "sys:1", and did not name the column whose levels take most of the budget."""
+    frame = patients(20)
+    columns = ["clinic", "dose"] if method is tacitly.MixedEffects else ["dose"]
+    given = {} if method is tacitly.MixedEffects else {"rank": 1}
+    with pytest.warns(TooFewUsersWarning) as warned:
+        method(epsilon=1.0, **given).fit(frame[columns], frame["score"], frame["patient"])
+    assert warned[0].filename == __file__
+    if method is tacitly.MixedEffects:
+        assert "declared levels (of clinic)" in str(warned[0].message)

@@ -31,6 +31,9 @@ _MOST_TRAINED = 50_000  # the non-private methods train on this many users, so t
 _PENALTIES = np.append(10.0 ** np.arange(-2.0, 4.0, 0.5), np.inf)  # of a user's slopes, in plain units
 _CELLS = 1 << 21  # numbers that users with the same number of rows may take at once
 _SHARES = (0.05, 0.1, 0.2, 0.4, 0.7)  # of the way from the logarithm of a user's mean count to that of a local model's
+_CLEAR = 2.0  # standard errors by which an error is smaller that is called smaller
+_PERFECT = 0.999  # R², accuracy or explained deviance from which on a target is suspected among the columns
+_EXACT = 1.0 - 1e-12  # score of predictions that are off by rounding only
 
 OURS, TWIN, MEANS, LOCAL, SINGLE = (
     "tacitly (this model)",
@@ -70,6 +73,8 @@ class Line:
     private: str
     error: float
     score: float
+    doubt: float = 0.0
+    """Standard error, over users, of the difference from this model's error."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +92,15 @@ class HeldOut:
 
     def lines(self) -> list[Line]:
         """Return one line per method."""
-        return [
-            _line(name, self.private[name], self.loss, self.test, predicted)
-            for name, predicted in self.predictions.items()
-        ]
+        return [self._line(name, predicted) for name, predicted in self.predictions.items()]
+
+    def _line(self, method: str, predicted: npt.NDArray[Any]) -> Line:
+        target = np.asarray(self.test.y, dtype=np.float64)
+        counts, users = np.diff(self.test.offsets), self.test.n_users
+        apart = (self.user_errors(OURS) - self.user_errors(method)) * (counts / counts.mean())
+        doubt = float(apart.std(ddof=1) / math.sqrt(users)) if users > 1 else math.inf
+        error, score = self.loss.error(target, predicted), self.loss.score(target, predicted)
+        return Line(method, self.private[method], error, score, doubt)
 
     def user_errors(self, method: str) -> Array:
         """Return each user's mean error under one method."""
@@ -169,31 +179,43 @@ def verdict(lines: list[Line], ranges: str | None = None) -> str:
     ...          Line(TWIN, "", 0.9, 0.0), Line(OURS, "", 1.0, 0.0)])
     "Sharing helped: the error is 50 % below that of the users' own means, and 33 % below that of local models."
     """
-    error = {line.method: line.error for line in lines}
-    ours, means, local = error[OURS], error[MEANS], error[LOCAL]
-    best = min(means, local)
+    line = {line.method: line for line in lines}
+    ours, means, local = (line[method].error for method in (OURS, MEANS, LOCAL))
+    nearest = line[MEANS] if means <= local else line[LOCAL]
+    best, name = nearest.error, "the users' own means" if means <= local else "local models"
+    if means == 0.0 or line[MEANS].score > _EXACT:
+        return "There was nothing to learn: the target does not change within a user, so users' own means are exact."
     if ours < best and _below(ours, best) == "0 %":
-        name = "the users' own means" if means <= local else "local models"
         return f"Sharing made no difference: the error is as large as that of {name}, which need no sharing."
     if ours < best:
         also = f", and {_below(ours, local)} below that of local models" if local != means else ""
-        return f"Sharing helped: the error is {_below(ours, means)} below that of the users' own means{also}."
-    if error[TWIN] < best:
+        said = f"the error is {_below(ours, means)} below that of the users' own means{also}"
+        if best - ours < _CLEAR * nearest.doubt:
+            return f"Sharing may have helped: {said}, a difference that so few users show by chance too."
+        return f"Sharing helped: {said}.{_too_good(line)}"
+    if line[TWIN].error < best:
         also = "" if ranges is None else f", or public ranges ({ranges})"
         why = f"The noise is why: more users, a larger epsilon, fewer columns{also} help."
     else:
-        units = "Declare the columns' public range (--feature-range), try" if ranges == "--feature-range" else "Try"
-        why = f"The model is why: without noise it is no better. {units} other columns, or another --method."
+        units = "declare the columns' public range (--feature-range), try" if ranges == "--feature-range" else "try"
+        why = f"Without noise it would not have helped either: {units} other columns, or another --method."
     if _below(ours, means) != "0 %" and ours < means:
         said = f"{_below(ours, means)} below that of the users' own means, but {_above(ours, local)} local models"
     else:
-        name = "the users' own means" if means <= local else "local models"
         said = f"{_above(ours, best)} {name}"
     return f"Sharing did not help: the error is {said}, which need no sharing. {why}"
 
 
+def _too_good(line: dict[str, Line]) -> str:
+    """Return a caution where one model for all is almost exact, and users' own means are not."""
+    if line[SINGLE].score < _PERFECT or line[MEANS].score > _PERFECT:
+        return ""
+    return " One model for all is almost exact, too: does a column repeat the target, or follow from it?"
+
+
 def _below(error: float, other: float) -> str:
-    return f"{100.0 * (1.0 - error / other):.0f} %" if other > 0 else "0 %"
+    less = f"{100.0 * (1.0 - error / other):.0f} %" if other > 0 else "0 %"
+    return "over 99 %" if less == "100 %" else less
 
 
 def _above(error: float, other: float) -> str:
@@ -325,8 +347,3 @@ def _not_private(model: Comparable, train: Cohort) -> Any:
 def _predicted(fitted: Any, test: Cohort) -> npt.NDArray[Any]:
     prediction: npt.NDArray[Any] = fitted.predict(test.X, np.repeat(test.users, np.diff(test.offsets)))
     return prediction
-
-
-def _line(method: str, private: str, loss: Loss, test: Cohort, prediction: npt.NDArray[Any]) -> Line:
-    target = np.asarray(test.y, dtype=np.float64)
-    return Line(method, private, loss.error(target, prediction), loss.score(target, prediction))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _SEAL = "tacitly seal 1"
 
-File = Annotated[Path, typer.Argument(help="Ledger file.", show_default=False)]
+File = Annotated[Path, typer.Argument(help="Ledger file, or a model folder.", show_default=False)]
 Ceiling = Annotated[float, typer.Option("--epsilon", help="What all fits together may spend.", show_default=False)]
 Delta = Annotated[float, typer.Option("--delta", help="Probability with which epsilon may fail.")]
 
@@ -37,7 +37,7 @@ budget = typer.Typer(
     cls=_ShowByDefault,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Show or make the account of a population. 'tacitly budget FILE' shows one, 'tacitly budget list' all.",
+    help="Show or make the account of a population. 'tacitly budget MODEL' shows one, 'tacitly budget list' all.",
 )
 
 
@@ -169,9 +169,23 @@ def check(
 def _opened(ledger: Path) -> Ledger:
     from tacitly.privacy.ledger import Ledger
 
-    if not ledger.is_file():
-        raise ValueError(f"there is no ledger at {ledger}.")
-    return Ledger(ledger)
+    found = _of_model(ledger) or ledger
+    if not found.is_file():
+        raise ValueError(f"there is no ledger at {found}. 'tacitly budget list' shows the accounts of this machine.")
+    return Ledger(found)
+
+
+def _of_model(folder: Path) -> Path | None:
+    """Return the ledger of a model folder's account, if this machine has seen it."""
+    from tacitly.privacy import home
+    from tacitly.privacy.certificate import Certificate
+
+    stated = folder / "certificate.json"
+    if not stated.is_file():
+        return None
+    account = Certificate.from_json(stated.read_text("utf-8")).account
+    seen = None if account is None else home.known().get(account["id"])
+    return None if seen is None else Path(seen.path)
 
 
 def _ids(table: Path, column: str | None) -> list[Any]:

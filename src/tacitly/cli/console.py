@@ -175,7 +175,7 @@ def show_summary(model: Any) -> None:
     text = str(summary)
     say("\n" + (text.replace(summary.warning, wrapped(summary.warning)) if summary.warning else text))
     if any("#" in name for name in summary.names):
-        say(wrapped("NAME#3 stands for the levels of a text column that fall into hash bucket 3; --levels names them."))
+        say(wrapped("NAME#3: a group of values of text column NAME (by a hash); --levels shows each value by name."))
     say("")
 
 

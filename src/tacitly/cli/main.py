@@ -26,7 +26,7 @@ from tacitly.cli.help_pages import Command, Group
 from tacitly.cli.join import join
 from tacitly.cli.method_options import MethodCommand
 from tacitly.cli.personalize import personalize
-from tacitly.cli.plan import plan
+from tacitly.cli.plan import PlanCommand, plan
 from tacitly.cli.predict import predict
 from tacitly.cli.publish import publish
 from tacitly.cli.recommend import recommend
@@ -45,7 +45,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_KINDS = {fit: MethodCommand, svd: MethodCommand, trace: MethodCommand, serve: ServeCommand}
+_KINDS = {plan: PlanCommand, fit: MethodCommand, svd: MethodCommand, trace: MethodCommand, serve: ServeCommand}
 
 _SHARING = (demo, plan, fit, predict, personalize, recommend, svd, trace)
 _KEEPING = (verify, report, audit, certificate, publish, forget, serve, join, ui)

@@ -7,10 +7,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
 
 from tacitly.cli import console, reading
 from tacitly.cli.console import say, wrapped
+from tacitly.cli.help_pages import Command
 from tacitly.methods import REGISTRY
 from tacitly.methods.options import labels
 
@@ -41,6 +43,19 @@ Sample = Annotated[
     Path | None, typer.Option(help="Table of users who are public, in place of --rows and all that follows.")
 ]
 Methods = Annotated[str | None, typer.Option(help="Methods to look at, with commas; default: all that fit the shape.")]
+
+
+class PlanCommand(Command):
+    """A command that names what it needs where somebody gives it a table."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse a table before Click asks for ``--users``."""
+        if args and not args[0].startswith("-"):
+            ctx.fail(
+                f"plan reads no private table. Found {args[0]!r}. Describe it instead: tacitly plan --users 2000 "
+                "--rows 5:20 --features 6. If its users are public: --users 2000 --sample TABLE --user ... --target ..."
+            )
+        return super().parse_args(ctx, args)
 
 
 def plan(

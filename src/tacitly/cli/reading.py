@@ -218,12 +218,12 @@ def _lacks_target_range(values: dict[str, Any]) -> bool:
 
 
 def point_out_ids(source: Source, columns: Columns) -> None:
-    """Name the columns that look like ids."""
+    """Name the columns that look like ids or free text."""
     from tacitly.data.selection import id_like
 
     found = id_like(source, columns.user, features_of(source, columns))
     for name, reason in found.items():
-        say(wrapped(f"note: column {name!r} {reason}. If it is an id, stop here and add --exclude {name}."))
+        say(wrapped(f"note: column {name!r} {reason}. If it is an id or prose, stop here and add --exclude {name}."))
 
 
 def describe(cohort: Cohort) -> None:

@@ -1,4 +1,4 @@
-"""Which rows of a table are used, and which columns look like ids.
+"""Which rows of a table are used, and which columns look like ids or free text.
 
 Both look at the cells, so what they find is for whoever holds the table; nothing of it is released.
 """
@@ -84,8 +84,8 @@ def _coded(values: Array, codes: dict[str, float]) -> Array:
 def id_like(source: Source, user: str, columns: Sequence[str]) -> dict[str, str]:
     """Return the columns that look like ids, with the reason: whole numbers or text, a new one in every row or user.
 
-    So are columns that are called like an id and have many values. Measurements are not flagged: a number with decimals
-    is hardly ever an id.
+    So are columns that are called like an id and have many values, and text that hardly ever occurs twice.
+    Measurements are not flagged: a number with decimals is hardly ever an id.
     """
     suspects = {name: _Suspect(name) for name in columns}
     for ids, *cells in source.batches([user, *columns], batch_rows(len(columns) + 1)):
@@ -104,6 +104,7 @@ class _Suspect:
         self.rows = 0
         self._named = _ID_NAME.fullmatch(name.lower()) is not None
         self._every_row = self._every_user = True
+        self._prose = False
         self._seen: set[object] = set()
         self._of_user: dict[object, object] = {}
 
@@ -115,14 +116,18 @@ class _Suspect:
     def reason(self) -> str:
         if self.open:
             return "is different in every row" if self._every_row else "has a value of its own for every user"
+        if self._prose:
+            return "is text that hardly ever occurs twice"
         return "has the name and the many values of an id" if self._named else ""
 
     def add(self, owners: list[object], values: Array) -> None:
         if not self.open:
             return
         whole = values.dtype.kind != "f" or (values == np.floor(values))[~np.isnan(values)].all()
-        if self.rows == 0 and self._named:
-            self._named = bool(whole) and len(set(values.tolist())) > _MANY
+        if self.rows == 0 and (self._named or values.dtype.kind in "OUT"):
+            different = len(set(values.tolist()))
+            self._named &= bool(whole) and different > _MANY
+            self._prose = values.dtype.kind in "OUT" and different > max(_MANY, len(values) // 2)
         if values.dtype.kind == "b" or not whole or (values.dtype.kind == "f" and np.isnan(values).any()):
             self.rows += len(values)
             self._every_row = self._every_user = False

@@ -260,7 +260,7 @@ class SharedBasisModel(HeadsOnBasis, TargetsOfLoss, EngineParameter, RankParamet
         if self.prior_ is None and self.loss == "squared" and self.mode != "paper":
             sizes = population.n_users, population.n_features, self.basis_.shape[1]
             said = too_few_users(*sizes, self._budget(), intercept=bool(self.fit_intercept))
-            warnings.warn(said, TooFewUsersWarning, stacklevel=4)
+            warnings.warn(said, TooFewUsersWarning, stacklevel=3)
 
     def _home_work(self) -> HeadWork:
         """Return how the users of the fit compute their heads; new users follow :meth:`head_work`."""

@@ -247,7 +247,8 @@ class Certificate:
             lines.append(f"  {self.totals()}")
         lines += [f"  not certified because: {reason}" for reason in self._objections()]
         lines += [f"  note: {note}" for note in self.notes if note.startswith("δ")]
-        lines.append(f"  trust: {self.trust.partition(':')[0]}; not covered: {len(self.not_covered)} things (--full)")
+        missing = f"not covered: {len(self.not_covered)} things (tacitly certificate MODEL)"
+        lines.append(f"  trust: {self.trust.partition(':')[0]}; {missing}")
         return "\n".join(lines)
 
     def __str__(self) -> str:

@@ -38,7 +38,7 @@ def mixed_effects(part: PublicPart) -> str:
     if summary.left_out:
         body += paragraph(f"Left out, because no scale was found for them: {', '.join(summary.left_out)}.")
     if any("#" in name for name in summary.names):
-        words = "NAME#3 stands for the levels of a text column that fall into hash bucket 3; a schema names them."
+        words = "NAME#3: a group of values of text column NAME (by a hash); a schema shows each value by name."
         body += paragraph(words, "small dim")
     return body + _differences(part, model)
 

@@ -140,7 +140,7 @@ def test_advice_names_options_that_networks_have(command: Callable[[str], str], 
     assert "was declared" not in declared
 
 
-@pytest.mark.parametrize(("twin", "said"), [(0.9, "or public ranges (--feature-range)"), (2.0, "Declare the columns'")])
+@pytest.mark.parametrize(("twin", "said"), [(0.9, "or public ranges (--feature-range)"), (2.0, "declare the columns'")])
 def test_a_poor_model_of_undeclared_columns_leads_to_their_range(twin: float, said: str) -> None:
     errors = {MEANS: 1.0, LOCAL: 1.0, SINGLE: 1.0, TWIN: twin, OURS: 2.0}
     lines = [Line(name, "", error, 0.0) for name, error in errors.items()]

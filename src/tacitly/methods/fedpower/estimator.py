@@ -190,8 +190,8 @@ class FedPower(_Transformer, _Additive, EngineParameter, ComponentsParameter):
         """Add rows to what was learned: their noisy Gram matrix is added to that of earlier calls.
 
         Every call is charged with the whole ``epsilon``: it is a run of its own in the ledger, and the certificate
-        adds up all calls, as if somebody had rows in each. Who has rows in one call only pays for that one. Scale,
-        centre and clip are those of the first call. Models that were saved and loaded start anew.
+        adds up all calls, as if one user had rows in each. A user with rows in one call only is charged for that one.
+        Scale, centre and clip are those of the first call. Models that were saved and loaded start anew.
 
         >>> import numpy as np, tacitly
         >>> rows = np.random.default_rng(0).normal(size=(3, 5000, 4)) * [3, 1, 1, 1]

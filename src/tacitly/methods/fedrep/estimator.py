@@ -34,7 +34,7 @@ class PrivateFedRep(_Continued, WithOwnWeights):
     """Learn a shared low-rank representation under user-level differential privacy, and one head per user.
 
     User i's weights are wᵢ = U vᵢ: a basis U of ``rank`` directions that all users share, learned privately, and a head
-    vᵢ that stays with its user. Nothing needs tuning but ``epsilon``.
+    vᵢ that stays with its user. Only ``epsilon`` and ``rank`` have to be chosen.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class PrivateFedRep(_Continued, WithOwnWeights):
     epsilon
         The privacy budget for everything that is released, together. ``math.inf`` for none (not certified).
     delta
-        Probability with which ε may fail; well below one over the number of users.
+        Probability with which the bound of ε may fail; choose it well below one over the number of users.
     adjacency
         ``"zero-out"``: a user's contribution against nothing. ``"replace-one"``: against any other data.
     mode
@@ -77,8 +77,8 @@ class PrivateFedRep(_Continued, WithOwnWeights):
     threads
         Number of threads; None for all cores.
     on_bad_rows
-        What becomes of rows with a missing or infinite cell, text among numbers, or a label that was not declared.
-        ``"drop"``: they are left out, and their users stay on the roster; nothing tells that there were any.
+        How to treat rows with a missing or infinite cell, text among numbers, or a label that was not declared.
+        ``"drop"``: they are left out silently, and their users stay on the roster.
         ``"raise"``: an error with columns and counts, to clean the data before a certified run.
     engine
         Where the users are: None or ``"local"`` for this process, ``"cuda"`` for this process with the rows on a GPU

@@ -24,9 +24,9 @@ _NOMINAL_ROWS = 100  # per user, for Lemma 15's logarithm: the true number of ro
 class MarginClassifier(SharedBasisModel):
     """Personal classifiers on a shared basis that is chosen by its margins under pure ε.
 
-    For two classes, and for a promise with δ = 0: at ε = 1 it often loses to local models, which share nothing, unless
-    users are tens of thousands with few rows each. Where some δ is allowed, :class:`~tacitly.PrivateFedRep` with a loss
-    for classes needs far fewer users.
+    For two classes and a guarantee with δ = 0. At ε = 1 it is often worse than local models, which share nothing,
+    unless there are tens of thousands of users with few rows each. If δ > 0 is allowed,
+    :class:`~tacitly.PrivateFedRep` with a loss for classes needs far fewer users.
 
     Rows are projected at random to a few dimensions, a basis there is chosen by permute-and-flip for the margins that
     users reach with it, and every user fits a head to it at home.

@@ -101,9 +101,9 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
 
     User i's weights are wᵢ ~ N(w̄, S) and y = (1, x)ᵀwᵢ + e with e ~ N(0, s²): a linear mixed model, as lme4 or
     statsmodels fit without privacy. The prior (w̄, S, s²) is learned through noisy sums and is public; a user's weights
-    are the posterior given their own rows, computed at home. Somebody without rows gets the population's prediction,
-    somebody with many rows their own. Nothing needs choosing but ``epsilon``: columns may be in any units, text and
-    missing cells are taken as they come, and S gets as many directions as the number of users supports.
+    are the posterior given their own rows, computed by that user. A user without rows gets the population's
+    prediction, a user with many rows their own. Only ``epsilon`` has to be chosen: columns may be in any units, text
+    and missing cells need no preparation, and S gets as many directions as the number of users supports.
 
     Parameters
     ----------
@@ -112,9 +112,10 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
     schema
         What is public about the columns: a mapping such as ``{"age": {"range": [0, 120]}, "region": {"levels":
         ["north", "south"]}, "income": {"missing": [-9]}}``, a :class:`~tacitly.data.schema.Schema`, or the path of a
-        JSON file. What it does not say is found out: kinds from the table, scales privately, paid from the budget.
+        JSON file. Kinds that it does not state are taken from the table; scales are released privately, paid from
+        the budget.
     target_range
-        Bounds of the target that are public, if there are any; they save a part of the budget. For numbers only.
+        Public bounds of the target, if known; they save a part of the budget. For numbers only.
     loss
         ``"squared"`` for numbers, ``"logistic"`` for classes, ``"poisson"`` for counts. For counts s² is the variance
         of log rates around a user's own line: counts may vary more than Poisson's law allows.
@@ -148,7 +149,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
     >>> bool(abs(model.coef_[0] - 1.0) < 0.2), model.score(x[:, None], y, users) > 0.9
     (True, True)
     >>> mean, std = model.predict([[0.5]], users=[17], return_std=True)
-    >>> model.predict([[0.5]]).shape  # nobody in particular: the population's prediction
+    >>> model.predict([[0.5]]).shape  # no user given: the population's prediction
     (1,)
     >>> yes = (y > 3.0).astype(int)
     >>> model = tacitly.MixedEffects(epsilon=1.0, loss="logistic").fit(x[:, None], yes, users)
@@ -203,7 +204,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         return np.asarray(labels)
 
     def personalize(self, X: Any, y: npt.ArrayLike) -> Posterior:
-        """Return the personal model of a user who was not there at training; costs no privacy."""
+        """Return the personal model of a user who was not in the training data; costs no privacy."""
         self._check_fitted()
         rows, targets = self._rows(X), self._encoded(y)
         if targets.shape != (len(rows),):
@@ -314,11 +315,11 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         self.users_ = np.zeros(0, dtype=np.int64)
 
     def private_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return everybody's posterior; nothing where they stayed with their users."""
+        """Return all users' posteriors; nothing where they stayed with their users."""
         return {"posteriors": self.heads_.astype(np.float32)} if len(self.users_) else {}
 
     def take_private_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Set everybody's posterior."""
+        """Set all users' posteriors."""
         self.heads_ = arrays["posteriors"].astype(np.float64)
 
     def folder_parameters(self) -> dict[str, Any]:
@@ -408,7 +409,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
     def _work_at_home(self, federation: Any, population: Population) -> None:
         super()._work_at_home(federation, population)
         if not self.helps_:
-            warnings.warn(self._too_few(), TooFewUsersWarning, stacklevel=4)
+            warnings.warn(self._too_few(), TooFewUsersWarning, stacklevel=3)
 
     def _home_work(self) -> HeadWork:
         if self.loss != "squared":
@@ -523,8 +524,14 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         return (
             f"the privacy noise hides what {features} say: every user falls back on their own rows. About "
             f"{_rounded(needed):,} users would do at epsilon = {self.epsilon:g}. Found {found:,}. Fewer columns, "
-            "declared ranges or a larger epsilon help too."
+            f"declared ranges{self._undeclared_text()} or a larger epsilon help too."
         )
+
+    def _undeclared_text(self) -> str:
+        """Return the advice to declare levels, where text makes most of the features."""
+        columns = () if self._schema is None else self._schema.columns
+        names = [column.name for column in columns if column.kind == "hashed"]
+        return f", declared levels (of {', '.join(names)})" if names else ""
 
     def _features_in_words(self) -> str:
         features, schema = len(self.feature_names_in_), self._schema

@@ -77,9 +77,9 @@ class _LearnedRecommender:
 class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
     """Recommend items from ratings or plays, learned under user-level differential privacy.
 
-    Shared, private and public: how good and how popular items are, item factors (as many as the number of users
-    supports), and a prior of what users' tastes look like. Personal, at home and free: a user's level, weights on
-    features and factors of items, and taste. Which items somebody rated is as private as the ratings.
+    Learned privately and published: how good and how popular items are, item factors (as many as the number of users
+    supports), and a prior of users' tastes. Personal, computed by each user at no privacy cost: the user's level,
+    weights on features and factors of items, and taste. Which items a user rated is as private as the ratings.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         return self.learned_.predicted(heads, codes)
 
     def recommend(self, user: Any, k: int = 10, *, exclude_seen: bool = True, by: str = "relevance") -> Recommendations:
-        """Return the ``k`` best items for a user, without those that the user rated; the population's for a stranger.
+        """Return the ``k`` best items for a user that the user has not rated; the population's for an unseen user.
 
         ``by="relevance"`` weighs how good an item is for the user by how likely the user is to choose it at all;
         ``by="rating"`` ranks by predicted rating alone, which favours items that few people know.
@@ -205,7 +205,7 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         exclude_seen: bool = True,
         by: str = "relevance",
     ) -> Recommendations:
-        """Return the ``k`` best items for somebody who was not there; costs no privacy.
+        """Return the ``k`` best items for a new user; costs no privacy.
 
         ``ratings`` maps items to ratings; for a model of plays it is a list of items.
         """
@@ -213,7 +213,7 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         return self._best(head[None], codes[codes >= 0] if exclude_seen else codes[:0], k, by)
 
     def predict_new(self, ratings: Mapping[Any, float] | Iterable[Any], items: Any) -> Array:
-        """Return predictions for somebody who was not there, from their own ratings; costs no privacy."""
+        """Return predictions for a new user, from their own ratings; costs no privacy."""
         head, codes = self._newcomer(ratings)[1], self._codes(items)
         heads = np.broadcast_to(head, (len(codes), len(head)))
         return self.learned_.predicted(heads, codes)
@@ -272,14 +272,14 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         self.rated_, self.bounds_ = np.zeros(0, dtype=np.int32), np.zeros(1, dtype=np.int64)
 
     def private_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return everybody's head and rated items; nothing where they stayed with their users."""
+        """Return all users' heads and rated items; nothing where they stayed with their users."""
         if not len(self.users_):
             return {}
         kept = {"heads": self.heads_.astype(np.float32)}
         return {**kept, "rated": self.rated_, "bounds": self.bounds_} if len(self.rated_) else kept
 
     def take_private_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Set everybody's head and rated items."""
+        """Set all users' heads and rated items."""
         self.heads_ = arrays["heads"].astype(np.float64)
         nothing = np.zeros(len(self.heads_) + 1, dtype=np.int64)
         # Where rows stayed elsewhere, nobody here knows who rated what.
