@@ -404,7 +404,10 @@ def test_a_compilation_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_waiting_for_compilations_does_not_import_the_compiler() -> None:
     """Importing Numba was a twelfth of the processor time of a fit that compiles nothing."""
-    program = "import sys; from tacitly.cli.console import compiling_is_said as said\nwith said(): print('numba' in sys.modules)"
+    program = (
+        "import sys; from tacitly.cli.console import compiling_is_said as said\n"
+        "with said(): print('numba' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]
 
