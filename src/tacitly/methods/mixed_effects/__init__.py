@@ -30,6 +30,7 @@ METHOD = Method(
         "advantage:Advantage",
         "heads:PosteriorHeads",
         "loss_heads:LossPosteriorHeads",
+        "loss_queries:Evidences",
         "loss_queries:Level",
         "loss_queries:LossInformation",
         "loss_queries:LossInformationShares",

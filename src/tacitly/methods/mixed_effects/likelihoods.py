@@ -8,6 +8,7 @@ classes and counts in the same way, and only the posteriors differ.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,6 +40,7 @@ class LossPosteriors(Posteriors):
     shares: Array  # trace of the information of each class, n×K
     noise_excess: Array  # of log rates: zero on average if the noise variance is right
     noise_information: Array  # how sensitive the excess is to it
+    evidence: Array  # log p(targets) up to a constant that does not depend on the prior; the sum over classes
 
 
 def loss_posteriors(X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prior: Prior) -> LossPosteriors:
@@ -54,38 +56,48 @@ def propagated(design: Array, targets: Array, offsets: Offsets, prior: Prior) ->
     >>> found.means.round(2), found.covariances[0].round(2).tolist()
     (array([[0.7]]), [[0.72]])
     """
-    code = CODES[prior.loss]
+    parts = (_propagated(design, own, offsets, one) for own, one in class_by_class(targets, prior))
+    whole = next(parts)
     if prior.mean.ndim == 1:
-        if code == propagation.POISSON:
-            targets = np.where(targets >= 0, np.minimum(targets, LARGEST_COUNT), np.nan)
-        return _propagated(design, targets, offsets, prior, code)
-    usable = np.isfinite(targets)
-
-    def against_the_rest(k: int) -> LossPosteriors:
-        own = np.where(usable, targets == k, np.nan)
-        return _propagated(design, own, offsets, replace(prior, mean=prior.mean[k]), code)
-
-    whole = against_the_rest(0)
-    means, shares, rows = [whole.means], [whole.shares], whole.rows
-    for k in range(1, len(prior.mean)):  # vectors of each class are kept, matrices are added up
-        one = against_the_rest(k)
+        return whole
+    means, shares, rows, evidence = [whole.means], [whole.shares], whole.rows, whole.evidence
+    for one in parts:  # vectors of each class are kept, matrices are added up
         means.append(one.means)
         shares.append(one.shares)
-        rows = np.minimum(rows, one.rows)
+        rows, evidence = np.minimum(rows, one.rows), evidence + one.evidence
         for total, matrices in zip(_matrices(whole), _matrices(one), strict=True):
             total += matrices
     for total in _matrices(whole):
         total /= len(means)
-    return replace(whole, means=np.stack(means, axis=1), rows=rows, shares=np.hstack(shares))
+    stacked = np.stack(means, axis=1)
+    return replace(whole, means=stacked, rows=rows, shares=np.hstack(shares), evidence=evidence)
+
+
+def class_by_class(targets: Array, prior: Prior) -> Iterator[tuple[Array, Prior]]:
+    """Yield targets and prior as posteriors take them: one pair, or for several classes each against the rest.
+
+    >>> several = Prior(np.zeros((3, 1)), np.eye(1), 1.0, "logistic")
+    >>> [own.tolist() for own, _ in class_by_class(np.array([0.0, 2.0]), several)]
+    [[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]
+    """
+    if prior.mean.ndim > 1:
+        usable = np.isfinite(targets)
+        for k, mean in enumerate(prior.mean):
+            yield np.where(usable, targets == k, np.nan), replace(prior, mean=mean)
+    elif prior.loss == "poisson":
+        yield np.where(targets >= 0, np.minimum(targets, LARGEST_COUNT), np.nan), prior
+    else:
+        yield targets, prior
 
 
 def _matrices(found: LossPosteriors) -> tuple[Array, Array, Array]:
     return found.covariances, found.information, found.expected
 
 
-def _propagated(design: Array, targets: Array, offsets: Offsets, prior: Prior, code: int) -> LossPosteriors:
+def _propagated(design: Array, targets: Array, offsets: Offsets, prior: Prior) -> LossPosteriors:
+    code = CODES[prior.loss]
     count, size = len(offsets) - 1, len(prior.mean)
-    means, extra = np.zeros((count, size)), np.zeros((count, 3))
+    means, extra = np.zeros((count, size)), np.zeros((count, 4))
     covariances, expected = np.zeros((count, size, size)), np.zeros((count, size, size))
     propagation.propagate(
         read_only(np.ascontiguousarray(design)),
@@ -111,6 +123,7 @@ def _propagated(design: Array, targets: Array, offsets: Offsets, prior: Prior, c
         shares=np.einsum("nii->n", information)[:, None],
         noise_excess=extra[:, 0],
         noise_information=extra[:, 1],
+        evidence=extra[:, 3],
     )
 
 

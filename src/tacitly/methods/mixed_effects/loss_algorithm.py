@@ -5,10 +5,16 @@ The server's half; :mod:`~tacitly.methods.mixed_effects.algorithm` is the same f
 
 1. Units of the features, unless they are public. Targets have none: classes and counts are what they are.
 2. Typical log odds or log rate of a user, to start the intercept.
-3. Two rounds of Newton's method for w̄ under a diagonal S, each followed by a correction of the variances of intercept,
-   slopes and, for counts, the noise of log rates.
+3. Two rounds of Newton's method for w̄ under a diagonal S, with corrections of the variances of intercept, slopes and,
+   for counts, the noise of log rates.
 4. The whole covariance at once, from the noisy mean of u uᵀ − J.
-5. Three rounds of Newton's method under that S, each with a correction of the variances.
+5. Three rounds of Newton's method under that S, with corrections of the variances.
+
+Variances of counts are corrected by what users' posteriors say about them (:class:`LossSizes`). Classes say little:
+where most people always answer alike, variances have to grow from 2 to 50, and each correction sees a small part of
+that. So users of classes compare several variances at once by the evidence of their rows (:class:`Evidences`), and the
+mean is stretched together with the deviations, as if rows were to keep their shares of classes: log odds of a person
+are further from even than those of the population, by about √(1 + 0.346·variance).
 
 More than two classes are K models of one class against the rest with K population means and one common S. Softmax would
 couple the classes: a posterior would have a Kp×Kp covariance, where K posteriors of size p cost K times one, their
@@ -37,7 +43,9 @@ from tacitly.methods.mixed_effects.algorithm import (
     preconditioned,
     turned,
 )
+from tacitly.methods.mixed_effects.loss_heads import OWN
 from tacitly.methods.mixed_effects.loss_queries import (
+    Evidences,
     Level,
     LossInformation,
     LossInformationShares,
@@ -73,7 +81,11 @@ _INTERCEPT = {"logistic": 2.0, "poisson": 1.0}  # variances to start from
 _SLOPES = {"logistic": 1.0, "poisson": 0.3}  # the same for slopes, together
 _NOISE = 0.3
 _USUAL = (0.95, 0.35)  # slope and squared length of clipped scores
-_OWN = {"logistic": 2.0, "poisson": 5.0}  # deviations of intercepts where nothing stands out of the noise
+_PLACES = {"logistic": ("1.1", "growth", "2.1", "2.3"), "poisson": ("1.1", "1.2", "growth", "2.1", "2.2", "2.3")}
+"""After which rounds variances are corrected."""
+_TRIED = np.array([0.5, 2.0])  # by what deviations are multiplied, for users to compare
+_DRAWN = 0.346  # by about which a variance of log odds draws shares of classes to even: (16√3/15π)²
+_UNKNOWN, _REGROWN, _DRIFT = (1.5, 1.0), 0.2, 0.05  # variances of the logarithms of variances: at first, later, added
 
 
 @dataclass(frozen=True)
@@ -94,7 +106,7 @@ class LossSettings(Settings):
             Phase(name="score norm", share=0.6 * _NORMS * part, releases=sum(ROUNDS)),
             Phase(name="spread norm", share=0.2 * _NORMS * part),
             Phase(name="spread", share=_SPREAD * part),
-            Phase(name="sizes", share=_SIZES * part, releases=sum(ROUNDS) + 1),
+            Phase(name="sizes", share=_SIZES * part, releases=len(_PLACES[self.loss])),
         ]
         for stage in (0, 1):
             phases.append(Phase(name=f"information {stage + 1}", share=_INFORMATION[stage] * part))
@@ -136,6 +148,7 @@ class _Learner:
     _metric: Array = field(init=False)
     _constant: Array = field(init=False)
     _typicals: list[float] = field(init=False, default_factory=list)  # logarithms of typical norms of scores
+    _unknown: list[float] = field(init=False, default_factory=lambda: list(_UNKNOWN))
 
     def __post_init__(self) -> None:
         size = self.units.size
@@ -182,7 +195,7 @@ class _Learner:
                 )
             ]
             self.prior = replace(self.prior, mean=(self._start + np.stack(moved)).reshape(self.prior.mean.shape))
-            self._sizes(label)
+            self._variances(label)
         self._metric = metric
 
     def grow(self) -> None:
@@ -201,13 +214,14 @@ class _Learner:
             root, self._groups = grown(plain, turn @ change @ turn.T)
             self.prior = replace(self.prior, root=root)
         self._doubt = np.maximum(self._doubt, np.array([0.05, 0.1, 0.1, 0.0]))
-        self._sizes("after growth")
+        self._unknown = [max(variance, _REGROWN) for variance in self._unknown]
+        self._variances("growth")
 
     def harmless(self) -> Prior:
         """Return the prior; one of personal levels alone where nothing stands out of the noise."""
         if not self.weak:
             return self.prior
-        own = np.append(_OWN[self.loss], np.full(self.units.size - 1, 1e-3))
+        own = np.append(OWN[self.loss], np.full(self.units.size - 1, 1e-3))
         usual = Level(self.loss, self.classes).levels(np.zeros(2 * self.classes), 1.0)[0]
         mean = np.hstack([usual[:, None], np.zeros((self.classes, self.units.size - 1))])
         return Prior(mean.reshape(self.prior.mean.shape), np.diag(own), _NOISE, self.loss)
@@ -216,6 +230,35 @@ class _Learner:
         """Return the covariance of the estimate of the mean; one matrix per class where there are several."""
         found = np.stack([newton.covariance() for newton in self._newtons])
         return found if self.classes > 1 else np.asarray(found[0])
+
+    def _variances(self, label: str) -> None:
+        """Correct the variances, where this is a place to do so."""
+        if label in _PLACES[self.loss]:
+            (self._evidences if self.loss == "logistic" else self._sizes)(label)
+
+    def _evidences(self, label: str) -> None:
+        """Correct the variances of intercepts and slopes by users' evidence, and stretch the mean accordingly."""
+        size = self.units.size
+        groups = [np.arange(size) == 0, np.arange(size) > 0][: min(size, 2)]
+        scales = np.vstack([np.where(own, _TRIED[:, None], 1.0) for own in groups])
+        query = Evidences(self.units, self.prior, scales, np.array([self._stretch(scale) for scale in scales]))
+        gains, noise = self._mean(query, "sizes", f"sizes {label}", query.bound)
+        factors = np.ones(size)
+        for number, (own, gain) in enumerate(zip(groups, gains.reshape(len(groups), -1), strict=True)):
+            best, left = best_log(gain, noise, 2.0 * np.log(_TRIED), self._unknown[number])
+            factors[own], self._unknown[number] = math.exp(0.5 * best), left + _DRIFT
+        stretch = self._stretch(factors)
+        self._start = self._start * stretch
+        for newton in self._newtons:
+            newton.stretch(stretch)
+        prior = self.prior
+        self.prior = replace(prior, mean=prior.mean * stretch, root=prior.root * factors[:, None])
+
+    def _stretch(self, scales: Array) -> float:
+        """Return by what log odds grow if deviations are multiplied by ``scales`` and shares of classes stay."""
+        root = self.prior.root
+        before, after = (float(np.sum(np.square(one))) for one in (root, root * scales[:, None]))
+        return math.sqrt((1.0 + _DRAWN * after) / (1.0 + _DRAWN * before))
 
     def _sizes(self, label: str) -> None:
         """Correct the variances; estimates of successive rounds are averaged by their known noise."""
@@ -255,3 +298,28 @@ class _Learner:
 
     def _mean(self, query: Query, phase: str, name: str, clip: float) -> tuple[Array, float]:
         return noisy_mean(self.federation, query, self.plan.event(phase, clip=clip), name)
+
+
+_BESTS, _BENDS = np.linspace(-3.0, 3.0, 61), np.geomspace(0.01, 0.5, 12)
+_MISFIT = 0.01  # by which evidence is off a parabola, at a factor of e
+
+
+def best_log(gains: Array, noise: float, logs: Array, unknown: float) -> tuple[float, float]:
+    """Return where noisy evidence is largest, as the logarithm of a variance, and how unknown that stays: a variance.
+
+    ``gains`` are what users gain on average at ``logs``. Evidence is taken for a parabola, b·(x·t − t²/2) at t, with
+    its top at x and bend b; x is normal with variance ``unknown`` and log b uniform before anything is seen. Bayes'
+    rule on a grid: where noise hides the gains nothing moves.
+
+    >>> round(best_log(np.array([-0.3, 0.1]), 0.001, np.log([0.25, 4.0]), 1.0)[0], 1)
+    1.3
+    >>> abs(best_log(np.array([-0.3, 0.1]), 10.0, np.log([0.25, 4.0]), 1.0)[0]) < 0.01
+    True
+    """
+    expected = _BENDS[:, None] * (_BESTS[:, None, None] * logs - np.square(logs) / 2.0)
+    off = (gains - expected) / np.hypot(noise, _MISFIT * np.abs(logs))
+    chances = -0.5 * np.square(off).sum(axis=2) - 0.5 * np.square(_BESTS)[:, None] / unknown
+    chances = np.exp(chances - chances.max()).sum(axis=1)
+    chances /= chances.sum()
+    best = float(chances @ _BESTS)
+    return best, float(chances @ np.square(_BESTS - best))

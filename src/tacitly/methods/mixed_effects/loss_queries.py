@@ -14,19 +14,20 @@ With K > 2 classes there are K scores, one per class against the rest, and one s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size
 from tacitly.linalg import pack_symmetric
-from tacitly.methods.mixed_effects.likelihoods import LossPosteriors, loss_posteriors
+from tacitly.methods.mixed_effects.likelihoods import LossPosteriors, loss_posteriors, propagated
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.queries import GROUPS, Measured, directions, share_roots
 from tacitly.methods.shared.batch import BatchQuery, circle, norms_of, per_user, uncircle
 
 MOST_CLASSES = 1000
+MOST_ALTERNATIVES, MOST_SCALE = 16, 1e6
 REACHES = {"logistic": 8.0, "poisson": 16.0}
 """Log odds, and log rates, that fit on the circle of :class:`Level`."""
 
@@ -249,6 +250,45 @@ class LossSizes(_LossQuery):
         pairs = released.reshape(-1, 2)
         slopes = np.maximum(pairs[:, 1], 0.0) + noise
         return np.clip(1.0 + pairs[:, 0] / (slopes + 1e-12), 0.25, 4.0), noise / (slopes + 1e-12)
+
+
+@dataclass(frozen=True)
+class Evidences(_LossQuery):
+    """How much better a user's rows agree with other priors: log evidence under each, less that under the prior.
+
+    An alternative multiplies the deviations of the weights by a row of ``scales``. With K classes the mean over them.
+    """
+
+    scales: Array  # one row per alternative, one positive number per weight
+    stretches: Array  # by what each alternative multiplies the mean
+
+    bound: ClassVar[float] = 1.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_shape("scales", self.scales, None, self.units.size)
+        check_shape("stretches", self.stretches, len(self.scales))
+        check_size("alternatives", len(self.scales), MOST_ALTERNATIVES)
+        if not ((self.scales > 0) & (self.scales <= MOST_SCALE)).all():
+            raise ValueError(f"scales must be positive and at most {MOST_SCALE:g}.")
+
+    @property
+    def coordinates(self) -> int:
+        """One number per alternative."""
+        return len(self.scales)
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return differences of log evidences, zeros for a user whose rows cannot be used."""
+        design, targets = self.units.design(X), np.asarray(y, dtype=np.float64)
+        usual = propagated(design, targets, offsets, self.prior)
+        classes = max(1, self.prior.mean.size // self.units.size)
+        out = np.zeros((len(usual.rows), len(self.scales)))
+        for number, (scale, stretch) in enumerate(zip(self.scales, self.stretches, strict=True)):
+            other = replace(self.prior, mean=self.prior.mean * stretch, root=self.prior.root * scale[:, None])
+            found = propagated(design, targets, offsets, other)
+            usable = (usual.rows > 0) & (found.rows > 0)
+            out[:, number] = np.where(usable, (found.evidence - usual.evidence) / classes, 0.0)
+        return np.asarray(np.where(np.isfinite(out), out, 0.0))
 
 
 @dataclass(frozen=True)

@@ -40,18 +40,20 @@ _LARGEST = 30.0  # of a log rate
 
 _STEPS = np.linspace(-_REACH, _REACH, _NODES)
 _SINH, _COSH = np.sinh(_STEPS), np.cosh(_STEPS)
+_STEP, _CIRCLE = 2.0 * _REACH / (_NODES - 1), 2.0 * math.pi
 
 _kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 
 
 @_kernel
 def propagate(design, targets, offsets, mean, root, noise, code, means, covariances, expected, extra):
-    """Write each user's posterior mean u and covariance R, what R is expected to be, and three numbers, ``extra``.
+    """Write each user's posterior mean u and covariance R, what R is expected to be, and four numbers, ``extra``.
 
     The expectation is (I + Σ κ a aᵀ)⁻¹ with the curvature κ of each row's factor at the population's mean: it does not
-    depend on targets. The three numbers are Σ s²(α² − β) and Σ (s²β)² over rows, of which the first is zero on average
-    if the noise variance s² is right and the second says how sensitive it is to s² (α and β as in :func:`_tilted`); and
-    the number of rows, 0 for a user whose numbers cannot be used. A user without rows has the prior.
+    depend on targets. The four numbers are Σ s²(α² − β) and Σ (s²β)² over rows, of which the first is zero on average
+    if the noise variance s² is right and the second says how sensitive it is to s² (α and β as in :func:`_tilted`); the
+    number of rows, 0 for a user whose numbers cannot be used; and the evidence, log p(targets) up to a constant that
+    does not depend on the prior. A user without rows has the prior.
     """
     size = mean.size
     for i in range(offsets.size - 1):
@@ -77,7 +79,7 @@ def propagate(design, targets, offsets, mean, root, noise, code, means, covarian
         _user(rows, level, targets[first : first + m], noise, code, u, R, extra[i])
         for a in range(size):
             if not (math.isfinite(u[a]) and math.isfinite(R[a, a])):
-                extra[i, 0] = extra[i, 1] = extra[i, 2] = 0.0
+                extra[i, 0] = extra[i, 1] = extra[i, 2] = extra[i, 3] = 0.0
         if extra[i, 2] == 0.0:
             _prior(u, expected[i])
             _prior(u, R)
@@ -154,10 +156,14 @@ def _user(rows, level, targets, noise, code, u, R, extra):
 
 @_kernel
 def _refine(rows, dual, level, targets, noise, code, u, R, tau, nu, extra):
-    """Sweep over the rows' factors exp(νf − τf²/2) until they settle; u and R are mean and covariance of v, or of f."""
-    along = np.empty(u.size)
+    """Sweep over the rows' factors exp(νf − τf²/2) until they settle; u and R are mean and covariance of v, or of f.
+
+    The evidence is that of the Gaussian factors, ½ log|R| + ½ Σ νf, times for each row the integral of the exact factor
+    over that of its Gaussian one, both under the law of f without the row. It is stationary where factors have settled.
+    """
+    along, determinant = np.empty(u.size), 0.0
     for _ in range(SWEEPS):
-        moved, excess, information = 0.0, 0.0, 0.0
+        moved, excess, information, scales = 0.0, 0.0, 0.0, 0.0
         for j in range(rows.shape[0]):
             if dual:
                 along[:] = R[j]
@@ -170,7 +176,7 @@ def _refine(rows, dual, level, targets, noise, code, u, R, tau, nu, extra):
                 continue
             left = max(1.0 - tau[j] * v, 1e-9)
             variance, center = v / left, (f - nu[j] * v) / left
-            alpha, beta = _tilted(level[j] + center, variance + noise, targets[j], code)
+            alpha, beta, integral = _tilted(level[j] + center, variance + noise, targets[j], code)
             kept = max(1.0 - variance * beta, 1e-9)
             precision, shift = beta / kept, (alpha + beta * center) / kept
             gain = precision - tau[j]
@@ -181,25 +187,35 @@ def _refine(rows, dual, level, targets, noise, code, u, R, tau, nu, extra):
             _downdate(R, along, weight)
             moved = max(moved, abs(scale) * math.sqrt(v), abs(weight) * v)
             tau[j], nu[j] = precision, shift
+            determinant -= math.log(1.0 + gain * v)
+            wider = 1.0 + precision * variance
+            gaussian = (shift * (2.0 * center + shift * variance) - precision * center * center) / wider
+            scales += integral - 0.5 * (gaussian - math.log(wider))
             excess += noise * (alpha * alpha - beta)
             information += (noise * beta) ** 2
-        extra[0], extra[1] = excess, information
+        extra[0], extra[1], extra[3] = excess, information, 0.5 * determinant + scales
         if moved < _SETTLED:
             break
+    for j in range(rows.shape[0]):
+        f = u[j] if dual else 0.0
+        if not dual:
+            for a in range(u.size):
+                f += rows[j, a] * u[a]
+        extra[3] += 0.5 * nu[j] * f
 
 
 @_kernel
 def _tilted(center, variance, target, code):
-    """Return α = d/dμ log Z and β = −d²/dμ² log Z for Z(μ) = E p(y | η), η ~ N(μ, variance), at μ = center.
+    """Return α = d/dμ log Z, β = −d²/dμ² log Z and log Z for Z(μ) = E p(y | η), η ~ N(μ, variance), at μ = center.
 
     Under the law of η given y, E η = μ + αV and Var η = V − βV². Where the factor is wide, α and β come from its
-    derivatives, else from these moments: each is accurate where the other cancels.
+    derivatives, else from these moments: each is accurate where the other cancels. log Z of a count lacks log y!.
     """
     if code == LOGISTIC:  # P(y = 0 | η) = P(y = 1 | −η)
         if target > 0.5:
             return _tilted_share(center, variance)
-        alpha, beta = _tilted_share(-center, variance)
-        return -alpha, beta
+        alpha, beta, integral = _tilted_share(-center, variance)
+        return -alpha, beta, integral
     return _tilted_count(center, variance, target)
 
 
@@ -222,7 +238,8 @@ def _tilted_share(center, variance):
         slopes += weight * (1.0 - share)
         squares += weight * (1.0 - share) ** 2
         bends -= weight * share * (1.0 - share)
-    return _matched(center, variance, mode, total, first, second, slopes, squares, bends)
+    alpha, beta = _matched(center, variance, mode, total, first, second, slopes, squares, bends)
+    return alpha, beta, math.log(total * width * _STEP) - most - 0.5 * math.log(_CIRCLE * variance)
 
 
 @_kernel
@@ -245,7 +262,8 @@ def _tilted_count(center, variance, count):
             slopes += weight * (count - rate)
             squares += weight * (count - rate) ** 2
             bends -= weight * rate
-    return _matched(center, variance, mode, total, first, second, slopes, squares, bends)
+    alpha, beta = _matched(center, variance, mode, total, first, second, slopes, squares, bends)
+    return alpha, beta, math.log(total * width * _STEP) + most - 0.5 * math.log(_CIRCLE * variance)
 
 
 @_kernel
