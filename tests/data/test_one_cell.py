@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tacitly.data import csv_format
 from tacitly.data.cohort import Cohort
-from tacitly.data.schema import text_of
+from tacitly.data.schema import Column, text_of
 from tacitly.data.tables import open_table
 
 PEOPLE = range(40)
@@ -75,3 +76,18 @@ def test_what_arrow_reads_as_no_number_is_missing_beside_words_too(tmp_path, wor
         path.write_text(f"id,a\nx,{word}\ny,{other}\n")
         (cells,) = next(open_table(path, "id").batches(["a"], 10))
         assert text_of(cells.tolist()[0]) == ""
+
+
+LONG = 300_000  # a pattern that takes the square of it: ten minutes
+
+
+@pytest.mark.parametrize(
+    "cell",
+    ["1" * LONG + "x", "1" + " " * LONG + "x", "1,5" + " " * LONG + "x", "1." + "1" * LONG + "e", "1 111" * LONG + "x"],
+    ids=["digits", "spaces", "spaces after a decimal comma", "decimals", "groups of digits"],
+)
+def test_a_long_cell_takes_time_in_proportion_to_its_length(cell):
+    values = np.array(["1", cell], dtype=object)
+    assert np.isnan(Column("a").encode(values)[0][1, 0])
+    assert np.isfinite(Column("a", "hashed").encode(values)[0]).all()
+    assert csv_format._decimal([["1", "2"], ["3", cell]], ";") is None

@@ -28,7 +28,7 @@ _SAMPLE_BYTES, _SAMPLE_LINES, _MOST_BYTES = 1 << 18, 50, 1 << 28
 _MOST_TITLES = 10  # lines before the header that hold words
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _WORDS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "space": " "}
-_BEFORE, _AFTER = r"\s*[-+]?[$€£¥]?[-+]?", r"\s*[%$€£¥]?\s*"
+_BEFORE, _AFTER = r"\s*[-+]?[$€£¥]?[-+]?", r"\s*(?:[%$€£¥]\s*)?"  # not \s*[%]?\s*: the square of a cell's spaces
 _COMMA = re.compile(_BEFORE + r"\d[\d \u00a0\u202f']*,\d+" + _AFTER)
 _NAMED = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 _DOT = re.compile(_BEFORE + r"\d+\.\d+" + _AFTER)

@@ -16,7 +16,9 @@ Array = NDArray[Any]
 
 NULL_WORDS = ("", "NA", "N/A", "#N/A", "NaN", "nan", "-nan", "n/a", "null", "NULL", "None", "<NA>", ".", "-", "?")
 _TRUTH = {"true": 1.0, "false": 0.0}
-_DRESSED = re.compile(r"([-+]?)[$€£¥]? ?([-+]?[\d.][\d. \u00a0\u202f'e+-]*?)\s*[%$€£¥]?", re.IGNORECASE)
+# Patterns that cells are compared with take time in proportion to a cell: no two repetitions in one can share characters.
+_DRESSED = re.compile(r"([-+]?)[$€£¥]? ?([-+]?[\d.][\d. \u00a0\u202f'e+-]*)", re.IGNORECASE)
+_UNITS = "%$€£¥"
 _GROUPED = re.compile(r"[-+]?\d{1,3}([ \u00a0\u202f']\d{3})+(\.\d+)?")
 _SINGLE = {"float", "float32", "Float32", "float[pyarrow]"}  # names of single precision in Arrow, NumPy and pandas
 
@@ -252,7 +254,8 @@ def number_of(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        dressed = _DRESSED.fullmatch(text.strip())
+        bare = text.strip()
+        dressed = _DRESSED.fullmatch(bare[:-1].rstrip() if bare[-1:] in _UNITS else bare)
     if dressed is None:
         raise ValueError("not a number")
     bare = dressed[1] + dressed[2].strip()
