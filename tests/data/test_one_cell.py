@@ -18,6 +18,7 @@ ODD = {
     "a decimal point": "q;1.5;süd;ja;1",
     "bytes that are no text": b"q;1,5;\xfc;ja;1",
     "two such bytes": b"q;1,5;\x81\xfc;ja;1",
+    "more such bytes than all others have letters": b"q;1,5;" + b"\xfc" * 999 + b";ja;1",
     "a zero byte": "q;1,5;\0;ja;1",
     "control characters": f"q;1,5;{chr(1) * 999};ja;1",
     "a long cell": f"q;1,5;{'x' * 200_000};ja;1",
@@ -28,6 +29,7 @@ ODD = {
     "neither yes nor no": "q;1,5;süd;perhaps;1",
     "a number among words": "q;1,5;süd;1;1",
     "a date": "q;2020-01-01;süd;ja;1",
+    "thousands, or three decimals": "q;1,5;1,234;ja;1",
 }
 
 
@@ -91,3 +93,26 @@ def test_a_long_cell_takes_time_in_proportion_to_its_length(cell):
     assert np.isnan(Column("a").encode(values)[0][1, 0])
     assert np.isfinite(Column("a", "hashed").encode(values)[0]).all()
     assert csv_format._decimal([["1", "2"], ["3", cell]], ";") is None
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_comma_before_three_digits_stops_no_file_of_whole_numbers(tmp_path, first):
+    path, whole = tmp_path / "rows.csv", "".join(f"p{i};{i};;{i}\n" for i in PEOPLE)
+    for odd in ("q;1,234;;5\n", "q;1;1,234;5\n"):  # the latter alone in its column
+        path.write_text("id;a;b;y\n" + (odd + whole if first else whole + odd))
+        cohort = Cohort.from_table(path, user="id", target="y", features=["a"], schema={}, on_bad_rows="drop")
+        assert cohort.X[: len(PEOPLE), 0].tolist() == sorted(PEOPLE, key=lambda i: f"p{i}")
+
+
+def test_a_cell_of_the_first_row_does_not_make_it_the_header(tmp_path):
+    path = tmp_path / "rows.csv"
+    for cell in ("1", '"1,5"'):
+        path.write_text(f"#,id,a,y\n1,q,{cell},1\n" + "".join(f"2,p{i},{i},{i}\n" for i in PEOPLE))
+        assert list(open_table(path, "id").types) == ["#", "id", "a", "y"]
+
+
+@pytest.mark.parametrize("ending", [b"", b"\n", b"\xc3"])
+def test_the_last_line_counts_for_the_encoding(tmp_path, ending):
+    path = tmp_path / "rows.csv"
+    path.write_bytes("id,a\nx,1\ny,ü".encode("cp1252") + ending)
+    assert csv_format.look(path, csv_format.CsvFormat())[0].encoding == "cp1252"

@@ -16,7 +16,7 @@ Array = NDArray[Any]
 
 NULL_WORDS = ("", "NA", "N/A", "#N/A", "NaN", "nan", "-nan", "n/a", "null", "NULL", "None", "<NA>", ".", "-", "?")
 _TRUTH = {"true": 1.0, "false": 0.0}
-# Patterns that cells are compared with take time in proportion to a cell: no two repetitions in one can share characters.
+# Two repetitions that can share characters, one after the other, would take the square of a cell's length.
 _DRESSED = re.compile(r"([-+]?)[$€£¥]? ?([-+]?[\d.][\d. \u00a0\u202f'e+-]*)", re.IGNORECASE)
 _UNITS = "%$€£¥"
 _GROUPED = re.compile(r"[-+]?\d{1,3}([ \u00a0\u202f']\d{3})+(\.\d+)?")
