@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tacitly.data import csv_format
 from tacitly.data.cohort import Cohort
 from tacitly.data.schema import Column, text_of
 from tacitly.data.tables import open_table
+from tacitly.data.validation import plain_numbers
+from tacitly.heads.losses import Loss
 
 PEOPLE = range(40)
 COMMAS = "".join(f"p{i};{i},5;süd;{'ja' if i % 2 else 'nein'};{i}\n" for i in PEOPLE)
@@ -116,3 +119,39 @@ def test_the_last_line_counts_for_the_encoding(tmp_path, ending):
     path = tmp_path / "rows.csv"
     path.write_bytes("id,a\nx,1\ny,ü".encode("cp1252") + ending)
     assert csv_format.look(path, csv_format.CsvFormat())[0].encoding == "cp1252"
+
+
+CELLS = {
+    "bytes": b"x",
+    "complex": 1j,
+    "a list": [1.0, 2.0],
+    "a list of one": [1.0],
+    "an array": np.array([1.0, 2.0]),
+    "an array of one": np.array([1.0]),
+    "masked": np.ma.masked,
+    "a date": np.datetime64("2020-01-01"),
+    "text": "x",
+    "an underscore": "1_0",
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
+def test_a_cell_of_another_kind_in_a_list_changes_no_other_cell(cell):
+    good = [float(i) for i in PEOPLE]
+    cohort = Cohort.from_arrays([*([a] for a in good), [cell]], [*good, 1.0], range(41), on_bad_rows="drop")
+    assert cohort.X[: len(good), 0].tolist() == good
+    cohort = Cohort.from_arrays([[a] for a in [*good, 1.0]], [*good, cell], range(41), on_bad_rows="drop")
+    assert cohort.y is not None
+    assert cohort.y[: len(good)].tolist() == good
+    frame = pd.DataFrame({"a": pd.Series([*good, cell], dtype=object)})
+    cohort = Cohort.from_arrays(frame, [*good, 1.0], range(41), schema={}, on_bad_rows="drop")
+    assert cohort.X[: len(good), 0].tolist() == good
+    codes = Loss("logistic", (0, 1)).encode([i % 2 for i in PEOPLE] + [cell], blank=True)
+    assert codes[: len(good)].tolist() == [i % 2 for i in PEOPLE]
+    assert plain_numbers([*good, cell], "y", blank=True)[: len(good)].tolist() == good
+
+
+def test_how_a_number_is_read_does_not_depend_on_words_beside_it():
+    alone, beside = (plain_numbers(["1_0", *more], "y", blank=True)[0] for more in ([], ["word"]))
+    assert np.array_equal(alone, beside, equal_nan=True)
