@@ -66,6 +66,7 @@ class Predictor:
             raise DataError(f"{source} holds a {config['class']}, which a Predictor does not read. Use tacitly.load.")
         self._directory = Directory(self.users) if len(self.users) else None
 
+    @np.errstate(all="ignore")  # no warning depends on a private number
     def predict(self, X: Any, users: Any = None, *, return_std: bool = False) -> Any:
         """Predict each row with its user's model; rows of others, or without users, with the population's.
 
@@ -82,6 +83,7 @@ class Predictor:
         mean, deviation = self._model.numbers(rows, positions)
         return (mean, deviation) if return_std else mean
 
+    @np.errstate(all="ignore")  # no warning depends on a private number
     def predict_proba(self, X: Any, users: Any = None) -> Array:
         """Return one probability per class for each row (loss 'logistic')."""
         if self._loss.name != "logistic":
