@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +99,14 @@ def test_a_folder_that_was_changed_is_refused(tmp_path: Path) -> None:
         tacitly.Predictor(tmp_path / "model")
     with pytest.raises(tacitly.DataError, match="not a model folder"):
         tacitly.Predictor(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["numbers", "basis"])
+@pytest.mark.filterwarnings("ignore::tacitly.privacy.guarantee.TooFewUsersWarning")
+def test_no_error_of_a_predictor_shows_a_cell(name: str, tmp_path: Path) -> None:
+    model, y = MODELS[name]
+    predictor = tacitly.Predictor(tacitly.save(model.fit(DATA.X, y, DATA.users), tmp_path / "model"))
+    table = {feature: [1.0, "S3CR3T"] for feature in predictor.features}
+    with pytest.raises(ValueError, match="number") as caught:
+        predictor.predict(table)
+    assert "S3CR3T" not in "".join(traceback.format_exception(caught.value))

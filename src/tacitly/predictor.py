@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tacitly.arrays import Array
 from tacitly.data.schema import Schema
 from tacitly.data.user_ids import Directory
-from tacitly.data.validation import DataError, plain_numbers
+from tacitly.data.validation import DataError, cells_of, plain_numbers
 from tacitly.heads.losses import Loss
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.prediction import Rules
@@ -66,6 +66,7 @@ class Predictor:
             raise DataError(f"{source} holds a {config['class']}, which a Predictor does not read. Use tacitly.load.")
         self._directory = Directory(self.users) if len(self.users) else None
 
+    @np.errstate(all="ignore")  # no warning depends on a private number
     def predict(self, X: Any, users: Any = None, *, return_std: bool = False) -> Any:
         """Predict each row with its user's model; rows of others, or without users, with the population's.
 
@@ -82,6 +83,7 @@ class Predictor:
         mean, deviation = self._model.numbers(rows, positions)
         return (mean, deviation) if return_std else mean
 
+    @np.errstate(all="ignore")  # no warning depends on a private number
     def predict_proba(self, X: Any, users: Any = None) -> Array:
         """Return one probability per class for each row (loss 'logistic')."""
         if self._loss.name != "logistic":
@@ -94,8 +96,9 @@ class Predictor:
             missing = [name for name in self.features if name not in X]
             if missing:
                 raise DataError(f"X lacks the columns {', '.join(map(repr, missing))}.")
-            cells = [np.asarray(X[name]) for name in self.features]
-            return np.column_stack(cells).astype(float) if self._schema is None else self._schema.encode(cells)
+            if self._schema is not None:
+                return self._schema.encode([cells_of(X[name]) for name in self.features])
+            return np.column_stack([plain_numbers(X[name], f"column {name!r}") for name in self.features])
         rows = plain_numbers(X, "X")
         if rows.ndim != 2 or rows.shape[1] != len(self._encoded):
             raise DataError(f"X must have {len(self._encoded)} columns of numbers. Found shape {rows.shape}.")

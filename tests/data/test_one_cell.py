@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from tacitly.data import csv_format
 from tacitly.data.cohort import Cohort
-from tacitly.data.schema import text_of
+from tacitly.data.schema import Column, text_of
 from tacitly.data.tables import open_table
+from tacitly.data.validation import plain_numbers
+from tacitly.heads.losses import Loss
 
 PEOPLE = range(40)
 COMMAS = "".join(f"p{i};{i},5;süd;{'ja' if i % 2 else 'nein'};{i}\n" for i in PEOPLE)
@@ -17,6 +21,7 @@ ODD = {
     "a decimal point": "q;1.5;süd;ja;1",
     "bytes that are no text": b"q;1,5;\xfc;ja;1",
     "two such bytes": b"q;1,5;\x81\xfc;ja;1",
+    "more such bytes than all others have letters": b"q;1,5;" + b"\xfc" * 999 + b";ja;1",
     "a zero byte": "q;1,5;\0;ja;1",
     "control characters": f"q;1,5;{chr(1) * 999};ja;1",
     "a long cell": f"q;1,5;{'x' * 200_000};ja;1",
@@ -27,6 +32,7 @@ ODD = {
     "neither yes nor no": "q;1,5;süd;perhaps;1",
     "a number among words": "q;1,5;süd;1;1",
     "a date": "q;2020-01-01;süd;ja;1",
+    "thousands, or three decimals": "q;1,5;1,234;ja;1",
 }
 
 
@@ -75,3 +81,77 @@ def test_what_arrow_reads_as_no_number_is_missing_beside_words_too(tmp_path, wor
         path.write_text(f"id,a\nx,{word}\ny,{other}\n")
         (cells,) = next(open_table(path, "id").batches(["a"], 10))
         assert text_of(cells.tolist()[0]) == ""
+
+
+LONG = 300_000  # a pattern that takes the square of it: ten minutes
+
+
+@pytest.mark.parametrize(
+    "cell",
+    ["1" * LONG + "x", "1" + " " * LONG + "x", "1,5" + " " * LONG + "x", "1." + "1" * LONG + "e", "1 111" * LONG + "x"],
+    ids=["digits", "spaces", "spaces after a decimal comma", "decimals", "groups of digits"],
+)
+def test_a_long_cell_takes_time_in_proportion_to_its_length(cell):
+    values = np.array(["1", cell], dtype=object)
+    assert np.isnan(Column("a").encode(values)[0][1, 0])
+    assert np.isfinite(Column("a", "hashed").encode(values)[0]).all()
+    assert csv_format._decimal([["1", "2"], ["3", cell]], ";") is None
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_comma_before_three_digits_stops_no_file_of_whole_numbers(tmp_path, first):
+    path, whole = tmp_path / "rows.csv", "".join(f"p{i};{i};;{i}\n" for i in PEOPLE)
+    for odd in ("q;1,234;;5\n", "q;1;1,234;5\n"):  # the latter alone in its column
+        path.write_text("id;a;b;y\n" + (odd + whole if first else whole + odd))
+        cohort = Cohort.from_table(path, user="id", target="y", features=["a"], schema={}, on_bad_rows="drop")
+        assert cohort.X[: len(PEOPLE), 0].tolist() == sorted(PEOPLE, key=lambda i: f"p{i}")
+
+
+def test_a_cell_of_the_first_row_does_not_make_it_the_header(tmp_path):
+    path = tmp_path / "rows.csv"
+    for cell in ("1", '"1,5"'):
+        path.write_text(f"#,id,a,y\n1,q,{cell},1\n" + "".join(f"2,p{i},{i},{i}\n" for i in PEOPLE))
+        assert list(open_table(path, "id").types) == ["#", "id", "a", "y"]
+
+
+@pytest.mark.parametrize("ending", [b"", b"\n", b"\xc3"])
+def test_the_last_line_counts_for_the_encoding(tmp_path, ending):
+    path = tmp_path / "rows.csv"
+    path.write_bytes("id,a\nx,1\ny,ü".encode("cp1252") + ending)
+    assert csv_format.look(path, csv_format.CsvFormat())[0].encoding == "cp1252"
+
+
+CELLS = {
+    "bytes": b"x",
+    "complex": 1j,
+    "a list": [1.0, 2.0],
+    "a list of one": [1.0],
+    "an array": np.array([1.0, 2.0]),
+    "an array of one": np.array([1.0]),
+    "masked": np.ma.masked,
+    "a date": np.datetime64("2020-01-01"),
+    "text": "x",
+    "an underscore": "1_0",
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
+def test_a_cell_of_another_kind_in_a_list_changes_no_other_cell(cell):
+    good = [float(i) for i in PEOPLE]
+    cohort = Cohort.from_arrays([*([a] for a in good), [cell]], [*good, 1.0], range(41), on_bad_rows="drop")
+    assert cohort.X[: len(good), 0].tolist() == good
+    cohort = Cohort.from_arrays([[a] for a in [*good, 1.0]], [*good, cell], range(41), on_bad_rows="drop")
+    assert cohort.y is not None
+    assert cohort.y[: len(good)].tolist() == good
+    frame = pd.DataFrame({"a": pd.Series([*good, cell], dtype=object)})
+    cohort = Cohort.from_arrays(frame, [*good, 1.0], range(41), schema={}, on_bad_rows="drop")
+    assert cohort.X[: len(good), 0].tolist() == good
+    codes = Loss("logistic", (0, 1)).encode([i % 2 for i in PEOPLE] + [cell], blank=True)
+    assert codes[: len(good)].tolist() == [i % 2 for i in PEOPLE]
+    assert plain_numbers([*good, cell], "y", blank=True)[: len(good)].tolist() == good
+
+
+def test_how_a_number_is_read_does_not_depend_on_words_beside_it():
+    alone, beside = (plain_numbers(["1_0", *more], "y", blank=True)[0] for more in ([], ["word"]))
+    assert np.array_equal(alone, beside, equal_nan=True)

@@ -187,3 +187,19 @@ def test_a_missing_label_of_pandas_does_not_make_a_fit_raise(kind: str) -> None:
     y = pandas.array([pandas.NA, *(labels[int(one > 0)] for one in X[1:, 0])], dtype=kind)
     model = tacitly.PrivateFedRep(rank=1, epsilon=1.0, loss="logistic", rounds=1, classes=labels)
     assert model.fit(X, y, users).certificate_.n_users == 60
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if "network" not in name])
+def test_no_warning_depends_on_the_rows_of_a_prediction(name: str) -> None:
+    model, data = fitted(name), MODELS[name][1]
+    rows = np.array(data[0][:ROWS])
+    rows[0], rows[1], rows[2, ..., 0] = np.finfo(float).max, -np.finfo(float).max, np.inf
+    ids = (IDS[:ROWS],) if len(data) == 3 and name != "components" else ()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for method in ("predict", "predict_proba", "decision_function", "transform", "inverse_transform"):
+            if hasattr(model, method):
+                given = rows[:, : model.components_.shape[0]] if method == "inverse_transform" else rows
+                getattr(model, method)(given, *ids)
+        if hasattr(model, "personalize"):
+            model.personalize(data[0][:ROWS], data[1][:ROWS]).predict(rows)

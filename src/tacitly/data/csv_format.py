@@ -13,6 +13,7 @@ import csv
 import gzip
 import lzma
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,14 +26,15 @@ TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt")
 COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 _SAMPLE_BYTES, _SAMPLE_LINES, _MOST_BYTES = 1 << 18, 50, 1 << 28
+_TYPOS = 0.1  # share of the rows up to which an odd cell is taken for a mistake
 _MOST_TITLES = 10  # lines before the header that hold words
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _WORDS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "space": " "}
-_BEFORE, _AFTER = r"\s*[-+]?[$€£¥]?[-+]?", r"\s*[%$€£¥]?\s*"
+_BEFORE, _AFTER = r"\s*[-+]?[$€£¥]?[-+]?", r"\s*(?:[%$€£¥]\s*)?"  # not \s*[%]?\s*: the square of a cell's spaces
 _COMMA = re.compile(_BEFORE + r"\d[\d \u00a0\u202f']*,\d+" + _AFTER)
 _NAMED = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 _DOT = re.compile(_BEFORE + r"\d+\.\d+" + _AFTER)
-_BEYOND_ASCII, _SURROGATES = re.compile("[^\x00-\x7f]+"), re.compile("[\udc80-\udcff]+")
+_SURROGATES = re.compile("[\udc80-\udcff]")
 _EITHER = re.compile(_BEFORE + r"[1-9]\d{0,2},\d{3}" + _AFTER)  # thousands, or three decimals
 
 
@@ -148,8 +150,8 @@ def look(path: Path, given: CsvFormat, user: str | None = None) -> tuple[CsvForm
         lines.pop()  # cut in the middle, most likely
     skipped, named = _preamble(lines)
     separator = given.separator or named or _separator(lines[skipped:], path, user)
-    if skipped and not named and lines[skipped - 1].count(separator) == lines[skipped].count(separator):
-        skipped -= 1  # a header that begins with #
+    if skipped and not named and _is_header(lines[skipped - 1], lines[skipped:], separator):
+        skipped -= 1  # it begins with #
     skipped += _titles(lines[skipped:], separator)
     rows = [row for row in _parsed(lines[skipped:], separator) if row]
     if not rows:
@@ -193,6 +195,16 @@ def _titles(lines: Sequence[str], separator: str) -> int:
     return 0
 
 
+def _is_header(line: str, lines: Sequence[str], separator: str) -> bool:
+    """Return whether a line has as many cells as most of the others.
+
+    >>> _is_header("#id,y", ['1,"2,5"', "2,3", "3,4"], ","), _is_header("# saved", ["id,y", "2,3"], ",")
+    (True, False)
+    """
+    widths = sorted(len(row) for row in _parsed(lines, separator) if row)
+    return bool(widths) and [len(row) for row in _parsed([line], separator)] == [widths[len(widths) // 2]]
+
+
 def _parsed(lines: Sequence[str], separator: str) -> list[list[str]]:
     rows: list[list[str]] = []
     reader = csv.reader(lines, delimiter=separator)
@@ -222,6 +234,8 @@ def _separator(lines: Sequence[str], path: Path, user: str | None) -> str:
 def _decimal(rows: Sequence[Sequence[str]], separator: str) -> str | None:
     """Return ',' where more numbers have a decimal comma than a point; raise where it may separate thousands.
 
+    It raises where more than a few cells of a column may: a single one stops no file, and is read as text.
+
     >>> _decimal([["1,5", "2,25", "3.5"]], ";")
     ','
     """
@@ -231,28 +245,38 @@ def _decimal(rows: Sequence[Sequence[str]], separator: str) -> str | None:
     commas = [cell for cell in cells if _COMMA.fullmatch(cell)]
     if len(commas) <= sum(_DOT.fullmatch(cell) is not None for cell in cells):
         return None
-    if all(_EITHER.fullmatch(cell) for cell in commas):
+    if not all(_EITHER.fullmatch(cell) for cell in commas):
+        return ","
+    places = Counter(place for row in rows for place, cell in enumerate(row) if _EITHER.fullmatch(cell))
+    if max(places.values()) > _TYPOS * len(rows):
         raise DataError(
             "The file has numbers with a comma and three digits after it: thousands or decimals? Say which: "
             "--decimal , (decimals) or --decimal . (thousands); in Python csv=CsvFormat(decimal=…)."
         )
-    return ","
+    return None
 
 
 def _encoding(path: Path) -> tuple[str, bool]:
     """Return the encoding of a file, UTF-8 or Windows-1252, and whether all of it is text in that encoding.
 
-    It is UTF-8 if more letters beyond ASCII are written in it than bytes cannot be read in it.
+    It is UTF-8 unless more lines have bytes that cannot be read in it than have letters beyond ASCII that can. Lines
+    and not bytes, so that a long cell counts once.
     """
     with opened(path) as file:
         if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             return "utf-16", False
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")  # what is no UTF-8 becomes a surrogate
-    letters, wrong, piece = 0, 0, b"\0"
+    right = wrong = 0
+    letters, unread, piece = False, False, b"\0"  # in a line, which may go on in the next piece
     with opened(path) as file:
         while piece:
             piece = file.read(1 << 20)
-            if not (text := decoder.decode(piece, final=not piece)).isascii():
-                unread = sum(map(len, _SURROGATES.findall(text)))
-                wrong, letters = wrong + unread, letters + sum(map(len, _BEYOND_ASCII.findall(text))) - unread
-    return ("utf-8", not wrong) if letters >= wrong else ("cp1252", False)
+            text = decoder.decode(piece, final=not piece)
+            lines = [""] * (1 + ("\n" in text)) if text.isascii() else text.split("\n")
+            for place, line in enumerate(lines if piece else [*lines, ""]):
+                if place:
+                    right, wrong = right + (letters and not unread), wrong + unread
+                    letters = unread = False
+                if not line.isascii():
+                    letters, unread = True, unread or _SURROGATES.search(line) is not None
+    return ("utf-8", not wrong) if right >= wrong else ("cp1252", False)

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from tacitly.data.in_order import Piece, Progress
 from tacitly.data.schema import Schema, infer
 from tacitly.data.tables import Source, batch_rows, check_names, is_frame, open_table, quoted, row_blocks
 from tacitly.data.user_ids import Directory, Positions, check_users, factor, stable_order
-from tacitly.data.validation import Array, DataError, Faults, convert, float_type
+from tacitly.data.validation import Array, DataError, Faults, cells_of, convert, float_type
 
 Declared = Schema | Mapping[str, Mapping[str, Any]]
 """A schema, or declarations of some columns; the others are read off the table."""
@@ -358,22 +358,12 @@ def _floats(
 def _array(values: Any, what: str) -> Array:
     if isinstance(values, np.ma.MaskedArray):
         values = np.ma.filled(values if values.dtype.kind == "f" else values.astype(float), np.nan)
-    array: Array | None = None
-    with suppress(ValueError):  # NumPy's message may show a cell, so ours is raised without it as its context
-        if isinstance(values, (list, tuple)) and _has_text(values):
-            # Not as NumPy's texts, which round what is beside them, and have room for the longest in every place.
-            array = np.asarray(values, dtype=object)
-        else:
-            array = np.asarray(values)
-    if array is not None and array.dtype.kind == "c":
+    array = cells_of(values)
+    if array.dtype.kind == "c":
         raise DataError(f"Complex data not supported. Found complex numbers in {what}. Expected real ones.")
-    if array is not None:
-        return array
-    raise DataError(f"{what} has rows of different lengths. Expected rows of the same length.")
-
-
-def _has_text(values: Iterable[Any]) -> bool:
-    return any(isinstance(v, str) or (isinstance(v, (list, tuple)) and _has_text(v)) for v in values)
+    if what == "X" and array.ndim == 1 and array.dtype == object and any(isinstance(row, list) for row in array):
+        raise DataError("X has rows of different lengths. Expected rows of the same length.")
+    return array
 
 
 def _labels(names: Iterable[str]) -> list[str]:

@@ -5,8 +5,10 @@ Invalid cells are counted and never shown: an error names a column and a number 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,11 @@ from numpy.typing import DTypeLike, NDArray
 Array = NDArray[Any]
 
 NULL_WORDS = ("", "NA", "N/A", "#N/A", "NaN", "nan", "-nan", "n/a", "null", "NULL", "None", "<NA>", ".", "-", "?")
+_REAL = (int, float, np.integer, np.floating, np.bool_)
 _TRUTH = {"true": 1.0, "false": 0.0}
-_DRESSED = re.compile(r"([-+]?)[$€£¥]? ?([-+]?[\d.][\d. \u00a0\u202f'e+-]*?)\s*[%$€£¥]?", re.IGNORECASE)
+# Two repetitions that can share characters, one after the other, would take the square of a cell's length.
+_DRESSED = re.compile(r"([-+]?)[$€£¥]? ?([-+]?[\d.][\d. \u00a0\u202f'e+-]*)", re.IGNORECASE)
+_UNITS = "%$€£¥"
 _GROUPED = re.compile(r"[-+]?\d{1,3}([ \u00a0\u202f']\d{3})+(\.\d+)?")
 _SINGLE = {"float", "float32", "Float32", "float[pyarrow]"}  # names of single precision in Arrow, NumPy and pandas
 
@@ -124,10 +129,10 @@ def numbers(values: Array, instead: float = 0.0) -> tuple[Array, int]:
     for i, cell in enumerate(values.tolist()):
         try:
             converted[i] = _number(cell)
-        except (TypeError, ValueError):
-            invalid += 1
         except OverflowError:
             converted[i] = np.inf
+        except Exception:  # none may depend on a private cell
+            invalid += 1
     return converted, invalid
 
 
@@ -140,29 +145,48 @@ def plain_numbers(values: Any, what: str, dtype: DTypeLike = np.float64, *, blan
     >>> plain_numbers([["1", 2.0]], "X")
     array([[1., 2.]])
     """
-    try:
-        return np.asarray(values, dtype=dtype)
-    except Exception:
-        pass  # NumPy's message shows a cell, so ours is raised without it as its context
     if blank:
-        cells = np.asarray(values, dtype=object)
-        return numbers(cells.ravel(), np.nan)[0].reshape(cells.shape).astype(dtype)
+        cells = cells_of(values)
+        with np.errstate(over="ignore"):
+            return np.asarray(numbers(cells.ravel(), np.nan)[0].reshape(cells.shape), dtype=dtype)
+    with suppress(Exception):  # NumPy's message shows a cell, so ours is raised without it as its context
+        return np.asarray(values, dtype=dtype)
     raise DataError(f"{what} must be numbers. Found cells that are not.")
 
 
 def cells_of(values: Any) -> NDArray[Any]:
-    """Return values as an array, of objects where they are of several kinds; nothing in a cell makes it raise.
+    """Return values as an array, of objects where a list holds other things than numbers; no cell makes it raise.
 
-    >>> cells_of([1, [2, 3]]).shape
-    (2,)
+    NumPy would give all cells of a list one kind: beside a text, a number is a text, and all have room for the longest.
+
+    >>> cells_of([1, [2, 3]]).shape, cells_of([[1, "a"], [2, [3]]]).shape
+    ((2,), (2, 2))
+    >>> cells_of([0, 1, "a"]).tolist()
+    [0, 1, 'a']
     """
-    try:
+    if not isinstance(values, (list, tuple)):
         return np.asarray(values)
-    except ValueError:  # a cell that is a sequence itself
-        cells = np.empty(len(values), dtype=object)
-        for place, cell in enumerate(values):
-            cells[place] = cell
-        return cells
+    if _plain(values):
+        with suppress(ValueError):  # a cell that is a sequence itself
+            return np.asarray(values)
+    rows = [list(row) for row in values if _is_row(row)]
+    table = len(rows) == len(values) and len({len(row) for row in rows}) == 1
+    cells = np.empty((len(rows), len(rows[0])) if table else len(values), dtype=object)
+    for place, cell in enumerate(itertools.chain.from_iterable(rows) if table else values):
+        cells.flat[place] = cell
+    return cells
+
+
+def _plain(values: Iterable[Any]) -> bool:
+    """Return whether these are real numbers, or rows of them."""
+    return all(
+        isinstance(v, _REAL) or (_is_row(v) and (v.dtype.kind in "fiub" if isinstance(v, np.ndarray) else _plain(v)))
+        for v in values
+    )
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) or (getattr(value, "ndim", 0) == 1 and hasattr(value, "__array__"))
 
 
 def alike(cells: NDArray[Any], others: Any) -> NDArray[np.bool_]:
@@ -198,12 +222,12 @@ def written(cell: object) -> str:
 
 
 def absent(cell: object) -> bool:
-    """Return whether a cell is empty: None, NaN, pandas' NA or NaT, or blank text."""
+    """Return whether a cell is empty: None, NaN, pandas' NA or NaT, NumPy's masked, or blank text."""
     if isinstance(cell, str):
         return not cell.strip()
     if isinstance(cell, (float, np.floating)):
         return bool(cell != cell)
-    return cell is None or type(cell).__name__ in ("NAType", "NaTType")
+    return cell is None or type(cell).__name__ in ("NAType", "NaTType", "MaskedConstant")
 
 
 def float_type(dtype: DTypeLike | None, types: Iterable[str]) -> np.dtype[Any]:
@@ -230,6 +254,8 @@ def listed(parts: Sequence[str], separator: str, most: int) -> str:
 def _number(cell: Any) -> float:
     if absent(cell):
         return np.nan
+    if getattr(cell, "ndim", 0):
+        raise TypeError("a list is no number, also of one")  # of which NumPy would warn
     if not isinstance(cell, str):
         return float(cell)
     text = cell.strip()
@@ -252,7 +278,8 @@ def number_of(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        dressed = _DRESSED.fullmatch(text.strip())
+        bare = text.strip()
+        dressed = _DRESSED.fullmatch(bare[:-1].rstrip() if bare[-1:] in _UNITS else bare)
     if dressed is None:
         raise ValueError("not a number")
     bare = dressed[1] + dressed[2].strip()

@@ -42,6 +42,7 @@ class PersonalModel(Fitted, ABC, Generic[Personal]):
     _row_type: ClassVar[npt.DTypeLike] = np.float64
     _private_part: ClassVar[str] = "head"
 
+    @np.errstate(all="ignore")  # no warning depends on a private number
     def predict(self, X: npt.ArrayLike, users: npt.ArrayLike) -> npt.NDArray[Any]:
         """Predict each row with its user's personal model: numbers, classes or rates, depending on the loss."""
         return self._predictions(*self._rows_and_positions(X, users))

@@ -66,16 +66,19 @@ class Head:
     indices: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     values: Array = field(default_factory=lambda: np.zeros(0))
 
+    @np.errstate(all="ignore")  # no warning depends on a private number
     def decision_function(self, X: npt.ArrayLike) -> Array:
         """Return the scores of this user's rows, of which the loss is a function."""
         rows = plain_numbers(X, "X")
         scores = rows @ (self.basis @ self.weights) + self.intercept
         return np.asarray(scores + rows[:, self.indices] @ self.values if self.values.size else scores)
 
+    @np.errstate(all="ignore")  # no warning depends on a private number
     def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
         """Return predictions for this user's rows: numbers, classes or rates, depending on the loss."""
         return self.loss.predict(self.decision_function(X))
 
+    @np.errstate(all="ignore")  # no warning depends on a private number
     def predict_proba(self, X: npt.ArrayLike) -> Array:
         """Return one probability per class (loss 'logistic')."""
         return self.loss.probabilities(self.decision_function(X))
@@ -105,6 +108,7 @@ class HeadsOnBasis(PersonalModel[Head]):
             raise AttributeError(f"a model with loss={self.loss!r} has no classes.")
         return np.asarray(labels)
 
+    @np.errstate(all="ignore")  # no warning depends on a private number
     def predict(self, X: npt.ArrayLike, users: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
         """Predict each row with its user's head; rows of unseen users, or without users, with the population's.
 
@@ -113,11 +117,13 @@ class HeadsOnBasis(PersonalModel[Head]):
         """
         return self._predictions(*self._rows_and_positions(X, users))
 
+    @np.errstate(all="ignore")  # no warning depends on a private number
     def decision_function(self, X: npt.ArrayLike, users: npt.ArrayLike | None = None) -> Array:
         """Return the score of each row under its user's head; one score per class where there are more than two."""
         return self._scores(*self._rows_and_positions(X, users))
 
     @of_classes_only
+    @np.errstate(all="ignore")  # no warning depends on a private number
     def predict_proba(self, X: npt.ArrayLike, users: npt.ArrayLike | None = None) -> Array:
         """Return one probability per class for each row (loss 'logistic'), in the order of ``classes_``."""
         return self._loss().probabilities(self.decision_function(X, users))

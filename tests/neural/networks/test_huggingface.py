@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import sys
 import warnings
@@ -209,4 +210,28 @@ def test_an_index_names_no_pickles_and_no_other_folders(bert: Path, tmp_path: Pa
     (tmp_path / "config.json").write_text((bert / "config.json").read_text())
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": {"w": part}}))
     with pytest.raises(ValueError, match="files in its folder, and nothing else"):
+        neural.huggingface_encoder(tmp_path, length=LENGTH)
+
+
+@pytest.mark.parametrize("part", ["weights.bin", "../other/model.safetensors"])
+def test_a_configuration_names_no_other_weights(bert: Path, tmp_path: Path, part: str) -> None:
+    shutil.copytree(bert, tmp_path / "encoder")
+    (tmp_path / "other").mkdir()
+    for path in (tmp_path / "encoder" / "weights.bin", tmp_path / "other" / "model.safetensors"):
+        path.write_bytes((bert / "model.safetensors").read_bytes())
+    config = json.loads((bert / "config.json").read_text())
+    (tmp_path / "encoder" / "config.json").write_text(
+        json.dumps(config | {"transformers_weights": "x.safetensors.index.json"})
+    )
+    (tmp_path / "encoder" / "x.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": {"w": part}})
+    )
+    with pytest.raises(ValueError, match=r"plain network.*Found transformers_weights"):
+        neural.huggingface_encoder(tmp_path / "encoder", length=LENGTH)
+
+
+def test_an_adapter_is_not_loaded_onto_the_network_that_it_names(bert: Path, tmp_path: Path) -> None:
+    shutil.copytree(bert, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "../other"}))
+    with pytest.raises(ValueError, match=r"plain network.*Found adapter_config.json"):
         neural.huggingface_encoder(tmp_path, length=LENGTH)

@@ -243,6 +243,7 @@ class FedPower(_Transformer, _Additive, EngineParameter, ComponentsParameter):
                 stacklevel=3,
             )
 
+    @np.errstate(all="ignore")  # no warning depends on a private number
     def transform(self, X: Any) -> Array:
         """Return rows in the coordinates of the components. Computed from the rows given: not for publication."""
         self._check_fitted()
@@ -253,11 +254,13 @@ class FedPower(_Transformer, _Additive, EngineParameter, ComponentsParameter):
             raise DataError(wrong_width(X.shape, self.n_features_in_))
         return np.asarray(rows @ self.components_.T - self.mean_ @ self.components_.T)
 
+    @np.errstate(all="ignore")  # no warning depends on a private number
     def inverse_transform(self, X: npt.ArrayLike) -> Array:
         """Return rows from their coordinates, as far as the components reach."""
         self._check_fitted()
         return np.asarray(plain_numbers(X, "X") @ self.components_ + self.mean_)
 
+    @np.errstate(all="ignore")  # no warning depends on a private number
     def score_samples(self, X: Any) -> Array:
         """Return each row's log-likelihood under probabilistic PCA (Tipping and Bishop 1999). Not for publication."""
         self._check_fitted()

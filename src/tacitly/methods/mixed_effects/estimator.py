@@ -69,11 +69,13 @@ class Posterior:
         mean = self._model.prior_.mean
         return self._model._raw(self._head[: mean.size].reshape(mean.shape))
 
+    @np.errstate(all="ignore")  # no warning depends on a private number
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predict this user's rows; with ``return_std`` also the standard deviation of a new observation."""
         rows, heads = self._rows_and_heads(X)
         return self._model._answer(rows, heads, return_std)
 
+    @np.errstate(all="ignore")  # no warning depends on a private number
     def predict_proba(self, X: Any) -> Array:
         """Return one probability per class for each of this user's rows (loss 'logistic')."""
         return self._model._probabilities(*self._rows_and_heads(X))
@@ -167,6 +169,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
     _learned: ClassVar[str] = "prior_"
     fit_intercept: ClassVar[bool] = True
 
+    @np.errstate(all="ignore")  # no warning depends on a private number
     def predict(self, X: Any, users: Any = None, *, return_std: bool = False) -> Any:
         """Predict each row with its user's posterior; rows of unseen users, or without users, with the population's.
 
@@ -176,6 +179,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         return self._answer(*self._rows_and_own_heads(X, users), return_std)
 
     @of_classes_only
+    @np.errstate(all="ignore")  # no warning depends on a private number
     def predict_proba(self, X: Any, users: Any = None) -> Array:
         """Return one probability per class for each row (loss 'logistic'), in the order of ``classes_``.
 
@@ -183,6 +187,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         """
         return self._probabilities(*self._rows_and_own_heads(X, users))
 
+    @np.errstate(all="ignore")  # no warning depends on a private number
     def decision_function(self, X: Any, users: Any = None) -> Array:
         """Return a score per row: log odds of the second of two classes, log rates; one per class if there are several.
 

@@ -150,6 +150,7 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
         left, right = self._factors()
         return np.asarray(left @ right.T)
 
+    @np.errstate(all="ignore")  # no warning depends on a private number
     def predict(self, X: Any) -> Array:
         """Return ⟨X, M⟩ of every observation, plus the intercept where there is one."""
         self._check_fitted()

@@ -25,6 +25,7 @@ PADDING = -1
 """Fills rows after the last token, whatever number the network has for that. GPT-2 has none."""
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+_ADAPTER = "adapter_config.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json")
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
@@ -92,6 +93,7 @@ def huggingface_encoder(folder: str | Path, *, length: int = 64) -> TextEncoder:
     _check_parts(path / _WEIGHTS[1])
     library = _transformers()
     config = library.AutoConfig.from_pretrained(path, **_LOCAL)
+    _check_config(path, config)
     if getattr(config, "is_encoder_decoder", False) or getattr(config, "vocab_size", None) is None:
         raise ValueError(
             f"{path} must hold an encoder or decoder of text. Found a network of type {config.model_type}."
@@ -149,6 +151,17 @@ def _check_parts(index: Path) -> None:
         plain = False
     if not plain:
         raise ValueError(f"{index} must name .safetensors files in its folder, and nothing else.")
+
+
+def _check_config(path: Path, config: Any) -> None:
+    """Raise where a folder names other weights than those that were checked: transformers would read them instead.
+
+    ``transformers_weights`` may be an index of pickles, or of files in other folders; an adapter names its base.
+    """
+    other = [name for name in ("transformers_weights", "quantization_config") if getattr(config, name, None)]
+    if other or (path / _ADAPTER).exists():
+        found = ", ".join(other) or _ADAPTER
+        raise ValueError(f"{path} must hold a plain network, whose weights are in {_WEIGHTS[0]}. Found {found}.")
 
 
 def _transformers() -> Any:
