@@ -19,7 +19,8 @@ from tacitly.simd.outer_products import PANEL, add_outer_products
 from tacitly.simd.registers import aligned_zeros, load, load_doubles, load_first, spread, store, total
 
 _LANES = 8  # doubles in a register
-_AT_ONCE = 64  # rows: two panels of them fit the first-level cache, and the next rows the second-level one
+_AT_ONCE = 48  # rows: two panels fit the first-level cache, the next rows the second-level one; not a power of two,
+# because panels a multiple of 4 KiB apart share few places in the cache
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
 _inside: Any = njit(**UNCOUNTED)
