@@ -6,7 +6,8 @@ small problem and compares with what was kept here, so that a query that becomes
 
 The start multiplies for longer than it reads. The moment's floor is one product XᵀX of all rows by BLAS, in the
 precision of the rows and without a norm per user; that of the votes is the time of their multiplications (each user's
-XXᵀ, its factor, the sum of projectors) at the rate of a large matrix product.
+XXᵀ, its factor, the sum of projectors) at the rate of a large matrix product. Of 100,000 users or more the start reads
+a few rows each (:mod:`tacitly.methods.shared.some_rows`): its time per user is measured with as many users as the rest.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.shared.central import CentralStep, Correction
 from tacitly.methods.shared.column_scales import ColumnScales
 from tacitly.methods.shared.direction_votes import DirectionVote
+from tacitly.methods.shared.some_rows import start_rows, thinned
 from tacitly.methods.shared.whitening import FeatureMoment, Whitening
 from tacitly.privacy.noise import add_noise
 
 FEATURES, RANK, BLOCK = 64, 4, 1024
+MANY = start_rows(100_000, FEATURES, RANK, 15.0, 10.0)  # rows of each that the start of so many users reads, at ε = 1
 SMALL = 2_000  # users of the problem that the test measures
 COORDINATES = 200_000
 
@@ -46,6 +49,7 @@ def main() -> None:
     options = parser.parse_args()
     users = 500 if options.quick else options.users
     lines = measured(users, np.float32, 1 if options.quick else 5)
+    lines |= start_of_many(users, np.float32, 1 if options.quick else 5)
     small = {} if options.quick else {name: line["ratio"] for name, line in measured(SMALL, np.float64, 5).items()}
     data = {"users": users, "lines": lines, "small": small}
     keep("speed_floors", data, as_text(data), quick=options.quick)
@@ -105,6 +109,24 @@ def measured(users: int, dtype: type, repeats: int) -> dict[str, dict[str, Any]]
         lines[name] = _line(seconds(one, repeats), floor, users, "user", what)
     exact = seconds(lambda: add_noise(zeros, 10.0, 2.0**-40, "exact"), repeats)
     lines["exact noise"] = _line(exact, bits, COORDINATES, "coordinate", "16 random bytes")
+    return lines
+
+
+@threadpool_limits.wrap(limits=1)
+def start_of_many(users: int, dtype: type, repeats: int) -> dict[str, dict[str, Any]]:
+    """Return the same for the start as it is where users are many; its floor is reading the rows that it reads."""
+    X, y, offsets = rows_of(users, dtype)
+    queries: dict[str, FeatureMoment | DirectionVote] = {
+        "moment of features": FeatureMoment(FEATURES, most_rows=MANY.moment),
+        "direction votes": DirectionVote(Whitening.identity(FEATURES), most_rows=MANY.votes),
+    }
+    lines = {}
+    for name, query in queries.items():
+        read = thinned(X, y, offsets, query.most_rows)[0]
+        floor = seconds(read.sum, repeats)
+        taken = seconds(lambda query=query: answer(query, X, y, offsets), repeats)  # type: ignore[misc]
+        what = f"reading {query.most_rows} rows of each once"
+        lines[f"start of 100,000 users: {name}"] = _line(taken, floor, users, "user", what)
     return lines
 
 

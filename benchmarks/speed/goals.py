@@ -53,6 +53,9 @@ def of_floors(data: dict[str, Any]) -> Lines:
     least = [lines[f"start: {name}"]["least"] for name in ("moment of features", "direction votes")]
     floor = sum(least) / lines[ROUND]["seconds"]
     yield "the start's moment and votes, d = 64", "≤ 3 rounds", f"{two:.1f} rounds (their products: {floor:.1f})"
+    many = [rounds[name] for name in rounds if name.startswith("start of 100,000 users")]
+    if many:
+        yield "the same for 100,000 users, of whom some rows are read", "≤ 3 rounds", f"{sum(many):.1f} rounds"
     yield "the start's moment / XᵀX by BLAS", "≤ 1.3", f"{lines['start: moment of features']['ratio']:.2f}"
     yield "the start's scales of columns", "none given", f"{rounds['start: scales of columns']:.1f} rounds"
     reading = lines[ROUND]["least"] / lines[ROUND]["seconds"]

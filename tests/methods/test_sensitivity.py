@@ -169,6 +169,7 @@ QUERIES: dict[str, tuple[Query, float]] = (
     | of_centred()
     | {
         "feature moment": (FeatureMoment(D), 1.0),
+        "feature moment, some rows": (FeatureMoment(D, most_rows=3), 1.0),
         "feature moment, centred": (FeatureMoment(D, centered=True), 1.0),
         "feature moment, scaled": (ScaledMoment(D, gains=np.geomspace(1e-3, 1e3, D)), 1.0),
         "scales of columns": (ColumnScales(D), math.sqrt(D)),
@@ -180,6 +181,7 @@ QUERIES: dict[str, tuple[Query, float]] = (
         "norm of a row": (TypicalNorm(ShiftedGram(CENTRE, 0.5), 60.0), 1.0),
         "spread of heads without levels": (HEADS, HEADS.bound),
         "direction votes": (DirectionVote(WHITENING), 1.0),
+        "direction votes, some rows": (DirectionVote(WHITENING, most_rows=3), 1.0),
         "direction votes, centred": (DirectionVote(WHITENING, centered=True), 1.0),
         "basis step": (BasisStep(BASIS, METRIC, 0.5, WHITENING), 1.0),
         "basis step, centred": (BasisStep(BASIS, METRIC, 0.5, WHITENING, centered=True), 1.0),

@@ -7,7 +7,7 @@ any number is used; sizes are bounded first.
 
 >>> from tacitly.methods.shared.whitening import FeatureMoment
 >>> decode(encode(FeatureMoment(3, centered=True)))
-FeatureMoment(n_features=3, centered=True)
+FeatureMoment(n_features=3, centered=True, most_rows=0)
 """
 
 from __future__ import annotations

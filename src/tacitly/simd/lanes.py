@@ -31,6 +31,15 @@ def aligned(rows, columns):
 
 
 @_kernel
+def aligned_like(array, rows, columns):
+    """Return zeros of an array's dtype that start on a cache line: loads that straddle two lines take twice as long."""
+    line = 64 // array.itemsize
+    flat = np.zeros(rows * columns + line, dtype=array.dtype)
+    start = -(flat.ctypes.data // array.itemsize) % line
+    return flat[start : start + rows * columns].reshape(rows, columns)
+
+
+@_kernel
 def lane_zeros(count):
     """Return zeros for this many numbers of eight users."""
     return aligned(count, LANES)

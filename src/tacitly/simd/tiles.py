@@ -52,15 +52,16 @@ def _steps(builder, start, step, count=SIDE):
 
 
 def _transposed(builder, rows):
-    """Return the columns of eight rows: pairs of lanes, then pairs of pairs, then halves are exchanged.
+    """Return the columns of as many rows as lanes: pairs of lanes, then pairs of pairs, up to halves are exchanged.
 
     Each of these is one instruction of AVX-512.
     """
-    for unit in (1, 2, 4):
-        low = [(i // unit % 2) * _LANES + i - i // unit % 2 * unit for i in range(_LANES)]
+    lanes = len(rows)
+    for unit in (1 << power for power in range(lanes.bit_length() - 1)):
+        low = [(i // unit % 2) * lanes + i - i // unit % 2 * unit for i in range(lanes)]
         high = [lane + unit for lane in low]
-        mixed = [None] * _LANES
-        for i in range(_LANES):
+        mixed = [None] * lanes
+        for i in range(lanes):
             if i // unit % 2 == 0:
                 mixed[i] = shuffle(builder, rows[i], rows[i + unit], low)
                 mixed[i + unit] = shuffle(builder, rows[i], rows[i + unit], high)
@@ -101,6 +102,29 @@ def transpose_back(typing_context, room, place, out, position, stride):
         return context.get_dummy_value()
 
     return types.void(room, types.intp, out, types.intp, types.intp), generate
+
+
+@_operation
+def transpose_square(typing_context, array, position, stride, out, place, step):
+    """Store the columns of as many rows as lanes, which lie ``stride`` apart: column i at place + i·step of ``out``.
+
+    Both arrays have the same dtype.
+    """
+    register, align = Register(array.dtype), array.dtype.bitwidth // 8
+
+    def generate(context, builder, signature, arguments):
+        values, position, stride, target, place, step = arguments
+        vector, rows = context.get_value_type(register), []
+        for at in _steps(builder, position, stride, register.lanes):
+            address = address_of(context, builder, signature.args[0], values, at, pointee=vector)
+            rows.append(builder.load(address, align=align))
+        columns = zip(_steps(builder, place, step, register.lanes), _transposed(builder, rows), strict=True)
+        for at, column in columns:
+            address = address_of(context, builder, signature.args[3], target, at, pointee=vector)
+            builder.store(column, address, align=align)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp, out, types.intp, types.intp), generate
 
 
 def _subtraction(wanted):

@@ -23,6 +23,9 @@ QUERIES: dict[str, tuple[Query, float]] = {
     "moment, scaled": (ScaledMoment(D, gains=np.geomspace(1e-6, 1e6, D)), 1.0),
     "votes": (DirectionVote(Whitening.identity(D)), 1.0),
     "votes, whitened": (DirectionVote(WHITENING, centered=True), 1.0),
+    "moment, some rows": (FeatureMoment(D, centered=True, most_rows=8), 1.0),
+    "votes, some rows": (DirectionVote(Whitening.identity(D), most_rows=8), 1.0),
+    "votes, some rows, whitened": (DirectionVote(WHITENING, centered=True, most_rows=13), 1.0),
     "scales": (ColumnScales(D), math.sqrt(D)),
 }
 
@@ -39,7 +42,15 @@ def test_sums_in_single_precision_are_those_of_the_definition(name: str) -> None
     np.testing.assert_allclose(found, plain, atol=2e-4 * np.abs(plain).max())
 
 
-@pytest.mark.parametrize("make", [FeatureMoment, lambda d: DirectionVote(Whitening.identity(d))])
+@pytest.mark.parametrize(
+    "make",
+    [
+        FeatureMoment,
+        lambda d: DirectionVote(Whitening.identity(d)),
+        lambda d: FeatureMoment(d, most_rows=8),
+        lambda d: DirectionVote(Whitening.identity(d), most_rows=8),
+    ],
+)
 def test_opposite_users_in_single_precision_are_root_two_clips_apart(make: Callable[[int], Query]) -> None:
     """Moments on orthogonal subspaces, of which only rounding errors overlap: the worst case of ⟨P, Q⟩ ≥ 0."""
     rng, largest = np.random.default_rng(3), 0.0

@@ -73,6 +73,19 @@ def per_user(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     return torch.segment_reduce(values.contiguous(), "sum", lengths=counts, axis=0, initial=0.0)
 
 
+def thinned(span: Span, most: int) -> Span:
+    """Return at most ``most`` rows of each user, evenly spaced, as :mod:`tacitly.methods.shared.some_rows` does."""
+    if not most:
+        return span
+    counts = span.offsets.diff()
+    few = counts.clamp(max=most)
+    starts = torch.cat([few.new_zeros(1), few.cumsum(0)])
+    owner = torch.repeat_interleave(torch.arange(span.users, device=span.X.device), few)
+    place = torch.arange(len(owner), device=span.X.device) - starts[owner]
+    rows = span.offsets[owner] + (2 * place + 1) * counts[owner] // (2 * few[owner])
+    return Span(span.first, span.X[rows], span.y[rows], starts)
+
+
 def in_spans(
     span: Span, who: torch.Tensor | None, size: int, numbers: int
 ) -> Iterator[tuple[Span, torch.Tensor | None]]:

@@ -14,7 +14,7 @@ import torch
 
 from tacitly.federation.cuda.forms import Context
 from tacitly.federation.cuda.grams import grams_of
-from tacitly.federation.cuda.rows import Own, Span, in_spans
+from tacitly.federation.cuda.rows import Own, Span, in_spans, thinned
 from tacitly.federation.cuda.sums import GUARD, LEAST, BlockSums, in_blocks, numbers, packed, taking_part
 
 # As in methods.shared.whitening, whose moments of single-precision rows reserve a part of the norm: both add the same.
@@ -32,7 +32,7 @@ def feature_moment(query: Any, context: Context) -> BlockSums:
         if span.X.dtype == torch.float32 and d <= _FEW_FEATURES:
             weight *= 1.0 - _SINGLE * math.sqrt(d)
         for part, w in in_spans(span, who, size, d * d):
-            own = Own(part)
+            own = Own(thinned(part, query.most_rows))
             rows = own.rows if factors is None else own.rows * factors
             rows = own.centered(rows) if query.centered else rows
             moments = grams_of(rows, own, plain=context.plain)
@@ -54,7 +54,7 @@ def direction_vote(query: Any, context: Context) -> BlockSums:
     turn = scale[:, None] * (eye + (across * gains) @ across.T)
 
     def directions(part: Span, length: float, w: torch.Tensor | None) -> torch.Tensor:
-        own = Own(part)
+        own = Own(thinned(part, query.most_rows))
         rows, targets = own.rows, own.targets[:, None]
         alike = torch.zeros(part.users, dtype=torch.bool, device=device)
         if query.centered:

@@ -25,16 +25,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from tacitly.arrays import Array, Offsets, Rows, check_shape
+from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.federation.base import Query
 from tacitly.linalg import pack_symmetric
 from tacitly.methods.fedpower.sparse_rows import dense, finite_rows, is_sparse, squared_norms, stays_sparse
 from tacitly.privacy.clipping import GUARD, LEAST, clip_factor, safe_norm
 from tacitly.privacy.guarantee import Unit
 from tacitly.simd.lazy_njit import njit
-
-_CACHED = 1 << 17  # numbers processed at a time: 1 MiB, so that they are still in cache for the product
-_FEWEST = 2048  # rows per product; with fewer, its overhead dominates
 
 
 @dataclass(frozen=True)
@@ -105,22 +102,26 @@ class ShiftedGram(Query):
         return np.array([_user_gram(_shifted(X[a:b], self.centre, self.constant))[1] for a, b in _pairs(offsets)])
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """Clip row by row, then take one product for many rows; no matrix per row."""
-        size = self.centre.size + 1
+        """Clip row by row, compiled, then add the outer products of many rows; no matrix per row."""
         if self.unit is Unit.USER:
             return pack_symmetric(self._of_users(X, offsets, bound))
         if is_sparse(X):
             return pack_symmetric(self._of_sparse_rows(X, bound))
-        total, part_sum = np.zeros((size, size)), np.empty((size, size))
-        step = max(_FEWEST, _CACHED // size)
-        buffer = np.empty((min(step, len(X)), size))
-        for first in range(0, len(X), step):
-            part = X[first : first + step]
-            rows = buffer[: len(part)]
-            _shift_and_clip(part, self.centre, self.constant, bound * (1.0 - GUARD), rows)
-            # Not SciPy's dsyrk, which blocks other threads.
-            total += np.matmul(rows.T, rows, out=part_sum)
-        return pack_symmetric(total)
+        return pack_symmetric(self._of_rows(X, bound))
+
+    def _of_rows(self, X: Rows, bound: float) -> Array:
+        from tacitly.methods.fedpower.gram_kernels import clipped_gram, panels_of
+        from tacitly.simd.registers import aligned_zeros
+
+        check_shape("X", X, None, self.centre.size)
+        size = self.centre.size + 1
+        width = size + -size % 16
+        centre, total = np.append(self.centre, np.zeros(width - size + 1)), aligned_zeros(width, width)
+        rows = read_only(np.ascontiguousarray(X))
+        public = centre, float(self.constant), bound * (1.0 - GUARD)
+        clipped_gram(rows, *public, panels_of(width), aligned_zeros(1, width)[0], total)
+        lower = np.tril(total[:size, :size])
+        return np.asarray(lower + np.tril(lower, -1).T)
 
     def _of_users(self, X: Rows, offsets: Offsets, bound: float) -> Array:
         size = self.centre.size + 1
@@ -193,20 +194,6 @@ def shift_row(X, i, centre, constant, out):  # type: ignore[no-untyped-def]
         squared += value * value
     out[i, d] = constant
     return squared
-
-
-@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
-def _shift_and_clip(X, centre, constant, bound, out):  # type: ignore[no-untyped-def]
-    """Write √f·(a − m, c), f = min(1, bound/‖(a − m, c)‖²); zero for a row that is not finite."""
-    d = X.shape[1]
-    for i in range(X.shape[0]):
-        squared = shift_row(X, i, centre, constant, out)
-        if squared > bound or not math.isfinite(squared):
-            # A ratio below LEAST has lost digits to underflow, so the product could exceed the clip.
-            factor = math.sqrt(bound / squared) if math.isfinite(squared) and bound / squared > LEAST else 0.0
-            for j in range(d + 1):
-                # Not a product with 0, which would turn an infinite entry into NaN.
-                out[i, j] = out[i, j] * factor if factor > 0.0 else 0.0
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})

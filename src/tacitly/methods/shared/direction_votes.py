@@ -22,13 +22,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from tacitly.arrays import Array, Offsets, Rows, check_shape, per_user, read_only
+from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, per_user, read_only
 from tacitly.federation.base import Federation
 from tacitly.heads.losses import Loss
 from tacitly.linalg import pack_symmetric, unpack_symmetric
 from tacitly.methods.shared.array_forms import centred, packed_moments, unit_rows, unpacked
 from tacitly.methods.shared.batch import ArrayQuery, norms_of
 from tacitly.methods.shared.descent import FirstBasis
+from tacitly.methods.shared.some_rows import LARGEST, chosen, start_rows, thinned
 from tacitly.methods.shared.whitening import Whitening, private_whitening
 from tacitly.privacy.calibration import Plan
 from tacitly.privacy.clipping import GUARD, LEAST, clip_factor
@@ -50,7 +51,11 @@ class DirectionVote(ArrayQuery):
 
     whitening: Whitening
     centered: bool = False
+    most_rows: int = 0  # of each user that are read: see some_rows; 0 for all
     acute: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_size("most_rows + 1", self.most_rows + 1, LARGEST + 1)
 
     @property
     def varied(self) -> bool:
@@ -65,7 +70,8 @@ class DirectionVote(ArrayQuery):
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return aaᵀ, packed."""
-        rows, targets = self.whitening.transform_one_user(X), y.astype(np.float64)
+        read = chosen(len(X), self.most_rows)
+        rows, targets = self.whitening.transform_one_user(X[read]), y[read].astype(np.float64)
         if (self.centered or self.varied) and targets.max() == targets.min():
             return np.zeros(self.coordinates)
         if self.centered:
@@ -86,6 +92,7 @@ class DirectionVote(ArrayQuery):
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return aaᵀ, packed, one row per user."""
+        X, y, offsets = thinned(X, y, offsets, self.most_rows)
         rows, targets = np.multiply(X, self.whitening.scale, dtype=np.float64), y.astype(np.float64)
         votes = np.ones(len(offsets) - 1, dtype=bool)
         if self.centered or self.varied:
@@ -110,6 +117,7 @@ class DirectionVote(ArrayQuery):
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
         """Compute all directions of the block, compiled, then one matrix product."""
+        from tacitly.methods.shared.few_row_votes import few_row_directions
         from tacitly.methods.shared.vote_kernels import vote_directions
 
         check_shape("X", X, None, self.whitening.scale.size)
@@ -117,7 +125,10 @@ class DirectionVote(ArrayQuery):
         length = math.sqrt(clip_factor(1.0, bound))
         rows, targets = read_only(np.ascontiguousarray(X)), read_only(np.ascontiguousarray(y))
         public = (*self._kernel_arguments(X.dtype), _RIDGE, self.centered, self.varied)
-        vote_directions(rows, targets, offsets, *public, length, directions)
+        if self.most_rows:
+            few_row_directions(rows, targets, offsets, self.most_rows, *public, length, directions)
+        else:
+            vote_directions(rows, targets, offsets, *public, length, directions)
         return pack_symmetric(directions.T @ directions)
 
     def _kernel_arguments(self, dtype: np.dtype[np.floating]) -> tuple[Rows, Rows]:
@@ -190,15 +201,19 @@ def first_basis(
     With rank "auto" the basis has the directions that stand out in the released votes.
     """
     d = federation.n_features
-    whitening = private_whitening(federation, plan, centered=centered)
     event = plan.event("start", clip=1.0, acute=True)
-    vote = DirectionVote(whitening, centered)
+    sigma, before = federation.sum_sigma(event), plan.event("whitening", clip=1.0, acute=True)
+    most = MOST_DIRECTIONS if isinstance(rank, str) else rank
+    users = plan.sampling_rate * federation.n_users
+    rows = start_rows(users, d, most, federation.sum_sigma(before), sigma)
+    whitening = private_whitening(federation, plan, centered=centered, most_rows=rows.moment)
+    vote = DirectionVote(whitening, centered, rows.votes)
     if loss is not None:
         # The logarithm of a rate has an intercept, whether or not the model fits one.
+        # All rows: which classes a user has is known from all of them.
         vote = ClassVote(whitening, centered or not loss.classifies, loss=loss)
     votes = federation.release(vote, event, "direction votes")
-    sigma = federation.sum_sigma(event)
-    found = rank_of(votes, sigma, d, plan.sampling_rate * federation.n_users)
+    found = rank_of(votes, sigma, d, users)
     size = found if isinstance(rank, str) else rank
     wide = size > _OVER_WIDE * found
     if wide and plan.budget.private:

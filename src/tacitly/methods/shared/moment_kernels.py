@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from tacitly.privacy.clipping import LEAST
-from tacitly.simd.lazy_njit import njit
+from tacitly.simd.lanes import aligned_like
+from tacitly.simd.lazy_njit import UNCOUNTED, njit
 from tacitly.simd.projections import store_four
 from tacitly.simd.registers import (
     add_to,
@@ -40,60 +41,106 @@ from tacitly.simd.registers import (
 
 _PIECE = 64  # rows whose products are added up in the precision of the rows
 _STRIP = 8  # rows of a matrix that are computed together
+_AHEAD = 8  # users whose rows are fetched before they are read, where only a few are
 _LEAST_SINGLE = 2.0**-230  # least squared norm of S in single precision: below it products have been lost to underflow
 _LOST = 2.0**-132  # times m√d: the same for the norm where many products may each have lost a little
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+_inside: Any = njit(**UNCOUNTED)
 
 
 @_kernel
-def unit_moments(X, offsets, gains, centered, weight, out):
+def unit_moments(X, offsets, gains, centered, most, weight, out):
     """Add every user's second moment, scaled to Frobenius norm ``weight``, to ``out``.
 
     Rows are multiplied by ``gains``, which are zero beyond the features; ``out`` has their size, and gets the lower
-    triangle (what it gets above the diagonal is of no use).
+    triangle (what it gets above the diagonal is of no use). At most ``most`` rows of a user are read; 0 for all.
     """
     width, longest = gains.size, 0
     for i in range(offsets.size - 1):
-        longest = max(longest, offsets[i + 1] - offsets[i])
-    rows, mean = np.zeros((longest, width), dtype=X.dtype), np.zeros(width, dtype=X.dtype)
-    moment, sums = np.zeros((width, width), dtype=X.dtype), np.zeros((width, width))
+        longest = max(longest, few_of(offsets[i + 1] - offsets[i], most))
+    rows, mean = aligned_like(X, longest, width), np.zeros(width, dtype=X.dtype)
+    moment, sums = aligned_like(X, width, width), np.zeros((width, width))
+    places = np.zeros(longest, dtype=np.int64)
     least = LEAST if X.itemsize == 8 else _LEAST_SINGLE
     for i in range(offsets.size - 1):
         first, last = offsets[i], offsets[i + 1]
+        if most > 0:
+            fetch_rows(X, offsets, i + _AHEAD, most, places)
         if first == last:
             continue
+        m = places_of(offsets, i, most, places)
         if centered:
-            mean_of(X, first, last, mean)
-        copy_rows(X, first, last, mean, gains, rows)
-        second_moment(rows, last - first, sums, moment)
+            mean_of(X, places, m, mean)
+        copy_rows(X, places, m, 0 if most > 0 else m, mean, gains, rows, 0)
+        second_moment(rows, m, sums, moment)
         squared = _squared_norm(moment)
-        lost = 0.0 if X.itemsize == 8 else width * ((last - first) * _LOST) ** 2
+        lost = 0.0 if X.itemsize == 8 else width * (m * _LOST) ** 2
         if math.isfinite(squared) and squared > max(least, lost):
             _add(moment, weight / math.sqrt(squared), out)
 
 
-@_kernel
-def mean_of(X, first, last, out):
-    """Write the mean of rows first to last."""
+@_inside
+def few_of(count, most):
+    """Return how many of a user's rows are read: at most ``most``, all if that is 0."""
+    return min(count, most) if most > 0 else count
+
+
+@_inside
+def places_of(offsets, i, most, out):
+    """Write where the rows read of user i are; return how many: see :mod:`tacitly.methods.shared.some_rows`.
+
+    Row j is ⌊(2j + 1)·count/(2m)⌋ of the user's; from one to the next, with two divisions in all.
+    """
+    first, count = offsets[i], offsets[i + 1] - offsets[i]
+    m = few_of(count, most)
+    if m == count:
+        for j in range(m):
+            out[j] = first + j
+        return m
+    step, more, whole = count // m, 2 * (count % m), 2 * m
+    place, rest = first + count // whole, count % whole
+    for j in range(m):
+        out[j] = place
+        rest += more
+        place += step + (1 if rest >= whole else 0)
+        rest -= whole if rest >= whole else 0
+    return m
+
+
+@_inside
+def fetch_rows(X, offsets, i, most, places):
+    """Prefetch the rows read of user i, if there is one: a few rows of each user are no stream that is foreseen."""
+    if i + 1 < offsets.size:
+        d, line = X.shape[1], 64 // X.itemsize
+        for j in range(places_of(offsets, i, most, places)):
+            for a in range(0, d + line - 1, line):
+                fetch(X, places[j] * d + a)
+
+
+@_inside
+def mean_of(X, places, m, out):
+    """Write the mean of m rows."""
     d, lanes = X.shape[1], lanes_of(X)
-    share = spread(X.dtype.type(1.0 / (last - first)))
+    share = spread(X.dtype.type(1.0 / m))
     for a in range(0, d, lanes):
         value = spread(X.dtype.type(0))
-        for j in range(first, last):
-            value = value + load_first(X, j * d + a, d - a)
+        for j in range(m):
+            value = value + load_first(X, places[j] * d + a, d - a)
         store(out, a, value * share)
 
 
-@_kernel
-def copy_rows(X, first, last, mean, gains, out):
-    """Write (x − mean)·gains for rows first to last; prefetch as many rows after them, which are needed next."""
+@_inside
+def copy_rows(X, places, m, ahead, mean, gains, out, place):
+    """Write (x − mean)·gains of m rows, from row ``place`` on; prefetch those this many rows further on, if any."""
     d, lanes, width = X.shape[1], lanes_of(X), gains.size
-    for j in range(first, last):
+    for j in range(m):
+        row = places[j]
         for a in range(0, d, lanes):
-            fetch(X, (j + last - first) * d + a)
-            value = (load_first(X, j * d + a, d - a) - load(mean, a)) * load(gains, a)
-            store(out, (j - first) * width + a, value)
+            if ahead > 0:
+                fetch(X, (row + ahead) * d + a)
+            value = (load_first(X, row * d + a, d - a) - load(mean, a)) * load(gains, a)
+            store(out, (place + j) * width + a, value)
 
 
 @_kernel

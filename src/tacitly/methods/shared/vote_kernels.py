@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from tacitly.methods.shared.moment_kernels import copy_rows, mean_of, second_moment
+from tacitly.methods.shared.moment_kernels import copy_rows, mean_of, places_of, second_moment
 from tacitly.privacy.clipping import LEAST
+from tacitly.simd.lanes import aligned_like
 from tacitly.simd.lazy_njit import UNCOUNTED, njit
 from tacitly.simd.projections import combine_rows, four, store_four
 from tacitly.simd.registers import (
@@ -48,27 +49,26 @@ def vote_directions(X, y, offsets, scale, turn, ridge, centered, varied, length,
     for i in range(offsets.size - 1):
         longest = max(longest, offsets[i + 1] - offsets[i])
     longest += -longest % 4
-    plain, rows = np.zeros((longest, width), dtype=X.dtype), np.zeros((longest, width), dtype=X.dtype)
+    plain, rows = aligned_like(X, longest, width), aligned_like(X, longest, width)
     mean, targets = np.zeros(width, dtype=X.dtype), np.zeros(longest, dtype=X.dtype)
     room = width if longest > d else 0  # for matrices of features, which only users with many rows need
     moment, sums = np.zeros((room, room), dtype=X.dtype), np.zeros((room, room))
     size = min(longest, width) + 1
     size += -size % (2 * lanes_of(X))
-    system, solution = np.zeros((size, size), dtype=X.dtype), np.zeros(size, dtype=X.dtype)
-    found = np.zeros((1, width))
+    system, solution = aligned_like(X, size, size), np.zeros(size, dtype=X.dtype)
+    found, places = np.zeros((1, width)), np.zeros(longest, dtype=np.int64)
     for i in range(offsets.size - 1):
-        first, last = offsets[i], offsets[i + 1]
-        m = last - first
-        unit = _targets_of(y, first, last, centered, varied, targets)
+        m = places_of(offsets, i, 0, places)
+        unit = targets_of(y, places, m, centered, varied, targets)
         if m == 0 or not unit > 0.0:
             continue
         if centered:
-            mean_of(X, first, last, mean)
+            mean_of(X, places, m, mean)
         if turn.size == 0:
-            copy_rows(X, first, last, mean, scale, rows)
+            copy_rows(X, places, m, m, mean, scale, rows, 0)
         else:
-            copy_rows(X, first, last, mean, scale, plain)
-            _multiply(plain, m, turn, rows)
+            copy_rows(X, places, m, m, mean, scale, plain, 0)
+            multiply(plain, m, turn, rows, 0)
         rows[m : m + -m % 4] = 0.0  # rows are read four at a time
         few = m <= d
         size = m if few else d
@@ -100,14 +100,15 @@ def vote_directions(X, y, offsets, scale, turn, ridge, centered, varied, length,
 
 
 @_inside
-def _targets_of(y, first, last, centered, varied, out):
-    """Write a user's targets in units of the largest; return the unit, or 0 where they give no vote.
+def targets_of(y, places, m, centered, varied, out):
+    """Write m targets of a user in units of the largest; return the unit, or 0 where they give no vote.
 
     Targets that are all equal give none if they are centered, or have to be varied.
     """
-    level, lowest, highest = 0.0, math.inf, -math.inf
-    for j in range(first, last):
-        lowest, highest, level = min(lowest, y[j]), max(highest, y[j]), level + y[j] / (last - first)
+    share, level, lowest, highest = 1.0 / max(m, 1), 0.0, math.inf, -math.inf
+    for j in range(m):
+        value = y[places[j]]
+        lowest, highest, level = min(lowest, value), max(highest, value), level + value * share
     if (centered or varied) and lowest == highest:
         return 0.0
     if not centered:
@@ -115,17 +116,17 @@ def _targets_of(y, first, last, centered, varied, out):
     unit = max(abs(lowest - level), abs(highest - level))
     if not (math.isfinite(unit) and math.isfinite(level) and unit > 0.0):
         return 0.0
-    for j in range(first, last):
-        out[j - first] = (y[j] - level) / unit
+    for j in range(m):
+        out[j] = (y[places[j]] - level) / unit
     return unit
 
 
 @_inside
-def _multiply(rows, count, turn, out):
-    """Write rows·turn, four rows at a time; each row's result depends on that row alone."""
+def multiply(rows, count, turn, out, place):
+    """Write rows·turn from row ``place`` on, four rows at a time; each row's result depends on that row alone."""
     width, lanes = turn.shape[1], lanes_of(rows)
     for j in range(0, count, 4):  # the buffers have room for a multiple of four rows
-        p, even = j * width, width - width % (2 * lanes)
+        p, at, even = j * width, (place + j) * width, width - width % (2 * lanes)
         for c in range(0, even, 2 * lanes):  # two registers at a time, because each addition waits for the previous one
             s0 = s1 = s2 = s3 = t0 = t1 = t2 = t3 = spread(rows.dtype.type(0))
             for a in range(width):
@@ -134,15 +135,15 @@ def _multiply(rows, count, turn, out):
                 r2, r3 = repeat(rows, p + 2 * width + a), repeat(rows, p + 3 * width + a)
                 s0, s1, s2, s3 = s0 + r0 * x, s1 + r1 * x, s2 + r2 * x, s3 + r3 * x
                 t0, t1, t2, t3 = t0 + r0 * z, t1 + r1 * z, t2 + r2 * z, t3 + r3 * z
-            store_four(out, p + c, width, (s0, s1, s2, s3))
-            store_four(out, p + c + lanes, width, (t0, t1, t2, t3))
+            store_four(out, at + c, width, (s0, s1, s2, s3))
+            store_four(out, at + c + lanes, width, (t0, t1, t2, t3))
         for c in range(even, width, lanes):
             s0 = s1 = s2 = s3 = spread(rows.dtype.type(0))
             for a in range(width):
                 x = load(turn, a * width + c)
                 s0, s1 = s0 + repeat(rows, p + a) * x, s1 + repeat(rows, p + width + a) * x
                 s2, s3 = s2 + repeat(rows, p + 2 * width + a) * x, s3 + repeat(rows, p + 3 * width + a) * x
-            store_four(out, p + c, width, (s0, s1, s2, s3))
+            store_four(out, at + c, width, (s0, s1, s2, s3))
 
 
 @_inside

@@ -26,6 +26,7 @@ from tacitly.linalg import denoise_spectrum, pack_symmetric, unpack_symmetric
 from tacitly.methods.shared.array_forms import centred, packed_moments, unit_rows
 from tacitly.methods.shared.batch import ArrayQuery, norms_of
 from tacitly.methods.shared.column_scales import MOST_FEATURES, column_gains
+from tacitly.methods.shared.some_rows import LARGEST, chosen, thinned
 from tacitly.privacy.calibration import Plan
 from tacitly.privacy.clipping import LEAST, clip_factor
 from tacitly.simd.lazy_njit import njit
@@ -66,11 +67,16 @@ class FeatureMoment(SymmetricMatrixQuery, ArrayQuery):
     """Second moment of a user's features, scaled to norm one; around the user's mean if ``centered``."""
 
     centered: bool = False
+    most_rows: int = 0  # of each user that are read: see some_rows; 0 for all
     acute: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_size("most_rows + 1", self.most_rows + 1, LARGEST + 1)
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return S/‖S‖ for S = XᵀX, packed."""
-        rows = self.scaled(X.astype(np.float64))
+        rows = self.scaled(X[chosen(len(X), self.most_rows)].astype(np.float64))
         if self.centered:
             rows = rows - rows.mean(axis=0)
         moment = rows.T @ rows
@@ -79,6 +85,7 @@ class FeatureMoment(SymmetricMatrixQuery, ArrayQuery):
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return S/‖S‖, packed, one row per user."""
+        X, y, offsets = thinned(X, y, offsets, self.most_rows)
         rows = np.asarray(self.scaled(X), dtype=np.float64)
         moments = packed_moments(centred(rows, offsets) if self.centered else rows, offsets)
         return unit_rows(moments, norms_of(moments))
@@ -88,6 +95,7 @@ class FeatureMoment(SymmetricMatrixQuery, ArrayQuery):
         weight = clip_factor(1.0, bound)
         if self.n_features <= _FEW_FEATURES:
             return self._sum_of_moments(np.ascontiguousarray(X), offsets, weight)
+        X, y, offsets = thinned(X, y, offsets, self.most_rows)
         total = np.zeros((self.n_features, self.n_features))
         for chunk, _, starts in user_chunks(X, y, offsets):
             rows = np.empty(chunk.shape, dtype=np.float64)
@@ -105,7 +113,7 @@ class FeatureMoment(SymmetricMatrixQuery, ArrayQuery):
         if X.dtype == np.float32:
             weight *= 1.0 - _SINGLE * math.sqrt(d)
         total = aligned_zeros(gains.size, gains.size)
-        unit_moments(read_only(X), offsets, gains, self.centered, weight, total)
+        unit_moments(read_only(X), offsets, gains, self.centered, self.most_rows, weight, total)
         lower = np.tril(total[:d, :d])
         return pack_symmetric(lower + np.tril(lower, -1).T)
 
@@ -217,15 +225,17 @@ class Whitening:
         return np.asarray(scaled - self.directions @ (back[:, None] * (self.directions.T @ scaled)))
 
 
-def private_whitening(federation: Federation, plan: Plan, *, centered: bool = False) -> Whitening:
+def private_whitening(federation: Federation, plan: Plan, *, centered: bool = False, most_rows: int = 0) -> Whitening:
     """Release the second moment of features (phase ``whitening``) and return coordinates estimated from it.
 
     Where the plan has a share for the scales of columns, they are released first, and the moment in these units.
     """
-    return measured_whitening(federation, plan, centered=centered)[0]
+    return measured_whitening(federation, plan, centered=centered, most_rows=most_rows)[0]
 
 
-def measured_whitening(federation: Federation, plan: Plan, *, centered: bool = False) -> tuple[Whitening, Array]:
+def measured_whitening(
+    federation: Federation, plan: Plan, *, centered: bool = False, most_rows: int = 0
+) -> tuple[Whitening, Array]:
     """Return :func:`private_whitening`, and from the same releases what columns vary by at least, in its coordinates.
 
     One where the scales of columns show that a good part of users vary, else by the moment (:func:`sure_part`).
@@ -233,7 +243,9 @@ def measured_whitening(federation: Federation, plan: Plan, *, centered: bool = F
     d = federation.n_features
     gains, found = column_gains(federation, plan, centered=centered)
     event = plan.event("whitening", clip=1.0, acute=True)
-    query = FeatureMoment(d, centered) if (gains == 1.0).all() else ScaledMoment(d, centered, gains=gains)
+    query = FeatureMoment(d, centered, most_rows)
+    if not (gains == 1.0).all():
+        query = ScaledMoment(d, centered, most_rows, gains=gains)
     moment, sigma = federation.release(query, event, "feature moment"), federation.sum_sigma(event)
     whitening = Whitening.from_moment(moment, sigma, d)
     variances, trust = _shrunk_variances(np.diag(unpack_symmetric(moment, d)), sigma)
