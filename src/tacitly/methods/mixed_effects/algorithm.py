@@ -89,7 +89,7 @@ class Settings:
     def plan(self, budget: Budget) -> Plan:
         """Divide a budget: units first, then text, then the prior."""
         whole = Plan(budget, [Phase(name="all", share=1.0)]).event("all", clip=1.0).sigma
-        phases = units.phases(self.n_users, self.unknown, whole)
+        phases = units.phases(self.n_users, self.unknown, whole, int(units.in_range(self.bounds).sum()))
         share = sum(phase.share for phase in phases)
         text_share = self._text_share(whole) * (1.0 - share)
         if text_share:

@@ -1,6 +1,8 @@
 """Centers and scales of all columns, learned privately from nothing: no range is assumed, any unit will do.
 
-Features with public bounds (declared ranges, indicators) need nothing. For the others, and for the target:
+Indicators need nothing. A feature with a declared range needs step 2 only, which begins with a period as wide as the
+range: people declare what is possible, ages from 0 to 120, and not where most values are. For the others, and for the
+target:
 
 1. :class:`Magnitudes`, twice: the typical log₂|x| of a column, first on a circle of 60 octaves, then, around what that
    showed, on one of 16. That costs a seventh of one look that is as precise.
@@ -34,6 +36,7 @@ _LEAST_SHARE, _MOST_SHARE = 0.06, 0.30
 _NOISE = 0.13  # of a feature's point in the second release of magnitudes, if the largest share allows it
 _REACHES = (30.0, 8.0)  # octaves on half of a circle
 _PERIOD, _ZOOM = 6.6, 6.7  # first period in magnitudes, and by what it shrinks
+_AROUND = 2.2  # first period of a declared range in quarters of it: all of it fits on the circle
 _RARE = 0.02  # an indicator that is set less often is left out
 _SEEN = 16.0  # squared length of both points of a magnitude in units of the noise; noise alone reaches it in 0.3 %
 _BLIND = 20.0  # expected squared length of the target's below which its scale is not looked for
@@ -43,16 +46,18 @@ _DOUBT = 0.03  # probability of being that sharp from which on a column is looke
 _Columns = npt.NDArray[np.bool_]  # which columns
 
 
-def phases(n_users: int, unknown: int, sigma: float) -> list[Phase]:
-    """Return the releases for ``unknown`` columns, the target included; ``sigma``: noise of one release of it all.
+def phases(n_users: int, unknown: int, sigma: float, ranged: int = 0) -> list[Phase]:
+    """Return the releases for ``unknown`` columns, the target included, and for ``ranged`` features.
 
-    Their share of the budget grows where users are few and columns many.
+    ``sigma`` is the noise of one release of it all. Their share of the budget grows where users are few and columns
+    many; features with a range are seen in fewer looks, and count half.
     """
-    if not unknown:
+    if not unknown and not ranged:
         return []
-    needed = (unknown + TARGET_WEIGHT**2 - 1.0) / (_NOISE * n_users / sigma) ** 2 if sigma > 0 else 0.0
+    count = unknown + ranged / 2.0 + (TARGET_WEIGHT**2 - 1.0) * (unknown > 0)
+    needed = count / (_NOISE * n_users / sigma) ** 2 if sigma > 0 else 0.0
     share = min(max(needed / _MAGNITUDES_SHARES[1], _LEAST_SHARE), _MOST_SHARE)
-    parts = {"magnitudes": _MAGNITUDES_SHARES, "centers": _ANGLES_SHARES}
+    parts = {"magnitudes": _MAGNITUDES_SHARES if unknown else (), "centers": _ANGLES_SHARES}
     return [
         Phase(name=f"{name} {step + 1}", share=share * part)
         for name, shares in parts.items()
@@ -71,22 +76,30 @@ def learn_units(
     not.
     """
     center, scale = np.zeros(len(bounds)), np.ones(len(bounds))
-    found, used = np.ones(len(bounds), dtype=bool), np.zeros(len(bounds), dtype=bool)
+    used, ranged = np.array([known is None for known in bounds]), in_range(bounds)
     for column, known in enumerate(bounds):
-        if known is None:
-            used[column] = True
-        elif known == (0.0, 1.0):
+        if known == (0.0, 1.0):
             scale[column] = 0.5
-        else:
+        elif known is not None:
             center[column], scale[column] = (known[0] + known[1]) / 2.0, (known[1] - known[0]) / 4.0
-    if used.any():
-        searched = _search(federation, plan, used)
-        center, scale = np.where(used, searched[0], center), np.where(used, searched[1], scale)
+    found = np.ones(len(bounds), dtype=bool)
+    if (used | ranged).any():
+        searched = _search(federation, plan, used, np.where(ranged, scale, 0.0), center)
+        center, scale = (np.where(used | ranged, *pair) for pair in zip(searched[:2], (center, scale), strict=True))
         found = np.where(used, searched[2], found)
     gain = np.where(found, 1.0 / scale, 0.0)
     if any(texts):
         gain[:-1] = gain[:-1] * _frequent(federation, plan, np.array(texts))
     return Coordinates(center[:-1], gain[:-1], float(center[-1]), float(scale[-1]) if found[-1] else 0.0)
+
+
+def in_range(bounds: tuple[tuple[float, float] | None, ...]) -> _Columns:
+    """Return which columns are features with a declared range; (0, 1) is an indicator, and the target comes last.
+
+    >>> in_range(((0.0, 120.0), (0.0, 1.0), None, (-2.0, 2.0))).tolist()
+    [True, False, False, False]
+    """
+    return np.array([*(known is not None and known != (0.0, 1.0) for known in bounds[:-1]), False])
 
 
 def weights_of(count: int) -> Array:
@@ -106,12 +119,20 @@ def _frequent(federation: Federation, plan: Plan, texts: npt.NDArray[np.int64]) 
     return np.asarray(kept)
 
 
-def _search(federation: Federation, plan: Plan, used: _Columns) -> tuple[Array, Array, _Columns]:
-    """Return centers, scales and which were found of the columns in use."""
-    found = _magnitudes(federation, plan, used)
+def _search(
+    federation: Federation, plan: Plan, used: _Columns, quarters: Array, middles: Array
+) -> tuple[Array, Array, _Columns]:
+    """Return centers, scales and which were found of the columns in use, and of those with a range.
+
+    ``quarters`` of declared ranges, zero for columns without one, and their ``middles``.
+    """
+    ranged = quarters > 0
+    nothing = _Found(np.ones(len(used)), np.zeros_like(used), np.zeros_like(used))
+    found = _magnitudes(federation, plan, used) if used.any() else nothing
+    found = _Found(np.where(ranged, quarters, found.size), found.seen | ranged, found.binary)
     weights, n = weights_of(len(used)), plan.sampling_rate * federation.n_users
-    first = _PERIOD * found.size
-    center, period, active = np.zeros(len(used)), first.copy(), found.seen & ~found.binary
+    first = np.where(ranged, _AROUND * quarters, _PERIOD * found.size)
+    center, period, active = np.where(ranged, middles, 0.0), first.copy(), found.seen & ~found.binary
     spreads, looks, sharp = _Spreads(len(used)), [], np.zeros(len(used))
     for step in range(len(_ANGLES_SHARES)):
         asked = np.where(active, center, 0.0), np.where(active, period, 1.0)
@@ -211,7 +232,7 @@ class _Spreads:
     def centers(self, first: Array, looks: list[_Look]) -> Array:
         """Return centers, refined by each look at which the column is still sharp by what is known now."""
         spread, same = self._typical()
-        center = np.zeros(len(first))
+        center = looks[0].center
         for look in looks:
             length = same + (1.0 - same) * np.exp(-0.5 * np.square(spread * first / look.period))
             used = look.asked & (length > 0.3) & (np.abs(look.points) > 2.0 * look.noise)
