@@ -22,8 +22,15 @@ import numpy.typing as npt
 from tacitly.arrays import Array, Offsets, Rows, check_shape
 from tacitly.methods.shared.batch import per_user
 
-KNEE, LIMIT = 5.0, 10.0
-"""Standardised features beyond ±KNEE grow logarithmically, up to ±LIMIT: an absurd cell does not rule a user's fit."""
+KNEE, LIMIT = 20.0, 60.0
+"""Standardised features beyond ±KNEE grow logarithmically, up to ±LIMIT: an absurd cell does not rule a user's fit.
+
+Far out, because columns have long tails: a delay of ten hours lies 30 deviations of a usual delay away, and predicts a
+late arrival no less than ten minutes do.
+"""
+
+CURVED = (5.0, 10.0)
+"""The same for classes and counts, whose log odds and log rates do not stay linear that far."""
 
 _CELLS = 1 << 21  # numbers that products of columns may take at once
 
@@ -58,14 +65,14 @@ class Coordinates:
         """Number of weights, p: the intercept and the features that are used."""
         return 1 + int(np.count_nonzero(self.gain))
 
-    def design(self, X: Rows) -> Array:
+    def design(self, X: Rows, knee: float = KNEE, limit: float = LIMIT) -> Array:
         """Return rows as (1, standardised features)."""
         used = self.used
         rows = (np.asarray(X[:, used], dtype=np.float64) - self.center[used]) * self.gain[used]
         rows = np.where(np.isfinite(rows), rows, 0.0)
         size = np.abs(rows)
-        bounded = np.minimum(KNEE * (1.0 + np.log(np.maximum(size, KNEE) / KNEE)), LIMIT)
-        rows = np.where(size <= KNEE, rows, np.sign(rows) * bounded)
+        bounded = np.minimum(knee * (1.0 + np.log(np.maximum(size, knee) / knee)), limit)
+        rows = np.where(size <= knee, rows, np.sign(rows) * bounded)
         return np.concatenate([np.ones((len(rows), 1)), rows], axis=1)
 
     def targets(self, y: Rows) -> Array:
@@ -82,9 +89,9 @@ class Slopes(Coordinates):
         """Number of weights, p: the features that are used."""
         return int(np.count_nonzero(self.gain))
 
-    def design(self, X: Rows) -> Array:
+    def design(self, X: Rows, knee: float = KNEE, limit: float = LIMIT) -> Array:
         """Return rows as standardised features."""
-        return super().design(X)[:, 1:]
+        return super().design(X, knee, limit)[:, 1:]
 
     @property
     def levelled(self) -> Coordinates:
