@@ -199,7 +199,7 @@ class PrivateModel(Fitted, PrivacyParameters, Conventions):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what other processes get: their copies have an account of their own."""
-        state: dict[str, Any] = super().__getstate__()
+        state: Any = super().__getstate__()
         return state | {"_copies": Copies()} if "_copies" in state else state
 
     @abstractmethod

@@ -1,11 +1,11 @@
 """scikit-learn's conventions, without importing scikit-learn for a fit.
 
-Importing ``sklearn.base`` takes longer than a fit of thousands of users: it imports SciPy's statistics, and pandas where
-that is installed. A fit needs one thing of it, the parameters of an estimator. So estimators derive from
-:class:`Conventions`, which reads parameters itself, and has ``BaseEstimator`` as its base class as soon as scikit-learn
-plays a part: if it was imported before the first estimator, or when something is asked for that ``BaseEstimator``
-answers (``clone``, tags, routing of metadata, how an estimator is printed). From then on all estimators are instances of
-``BaseEstimator``, those made before included.
+Importing ``sklearn.base`` takes longer than a fit of thousands of users: it imports SciPy's statistics, and pandas
+where that is installed. A fit needs one thing of it, the parameters of an estimator. So estimators derive from
+:class:`Conventions`, which reads parameters itself, and has ``BaseEstimator`` as its base class as soon as
+scikit-learn plays a part: if it was imported before the first estimator, or when something is asked for that
+``BaseEstimator`` answers (``clone``, tags, routing of metadata, how an estimator is printed). From then on all
+estimators are instances of ``BaseEstimator``, those made before included.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _of_base_estimator(name: str) -> bool:
     return name in ("get_metadata_routing", "_repr_html_", "_repr_mimebundle_")
 
 
-def _subclasses(kind: type) -> list[type]:
+def _subclasses(kind: Any) -> list[Any]:
     """Return a class and all that derive from it, each after its base classes."""
     found = [kind]
     for derived in kind.__subclasses__():
